@@ -24,7 +24,7 @@ class Shape:
     norms: str = "before"  # before, after, around the halves of a layer
     qk_norm: str = ""  # "", head, all
     qkv_bias: bool = False
-    fused: tuple = ()  # of "qkv", "ffn": stored as one tensor
+    fused: tuple = ()  # of "qkv", "ffn", "kv_b": stored as one tensor
     o_bias: bool = False
     sinks: bool = False
     ffn_norm: str = "ffn_norm"  # what the norm before the feed-forward half is called
@@ -38,6 +38,21 @@ class Shape:
     dense_layers: int = 0
     experts_interval: int = 1
     rope_dims: int = 0  # of each head; 0 is all
+    kv_rank: int = 0  # of latent attention; heads then have keys of head_dim and values of value_dim
+    q_rank: int = 0  # of latent attention; 0 where queries come from the stream
+    value_dim: int = 0
+    sharing: int = 0  # layers at the end that read the keys and values of others
+    sharing_stored: bool = False  # whether those have projections to keys and values all the same, which nobody reads
+    full: tuple = ()  # layers without a window, where they differ from the others
+    full_kv_heads: int = 0  # of those layers, which then have no projection to values
+    full_head_dim: int = 0  # of those layers
+    wide: tuple = ()  # layers whose feed-forward half is twice as wide
+    per_layer: int = 0  # width of the embeddings of every layer
+    altup: int = 0  # residual streams
+    laurel: int = 0  # rank of the path beside attention
+    mixed: bool = False  # whether a dense layer stands beside the experts
+    output_scale: bool = False
+    gelu: float = 1.0  # how much parts with GELU add; llama.cpp computes it in half precision
     beyond: int = 0  # layers behind the last that predict tokens beyond the next one
     recurrence: str = ""  # "", short, delta, delta-mixed, delta-legacy, mamba
     recurrent: tuple = ()  # layers that keep a state
@@ -88,6 +103,45 @@ ARCHITECTURES = [
         "gemma3", "gemma3", norms="around", tied=True, layers=7, qk_norm="head", theta=1e6, seed=23,
         keys={"attention.sliding_window": 20, "rope.scaling.factor": 8.0},
     ),
+    # What llama.cpp takes for granted: 20 layers that store, four streams, widths of 64 and 256.
+    Shape(
+        "gemma3n", "gemma3n", norms="around", tied=True, layers=23, d_model=24, d_ff=40, heads=2, kv_heads=1, head_dim=8,
+        qk_norm="head", theta=1e6, seed=34, gelu=0.1, sharing=3, sharing_stored=True, per_layer=256, altup=4, laurel=64,
+        full=(4, 9, 14, 19, 21),
+        keys={
+            "attention.sliding_window": 20, "attention.shared_kv_layers": 3, "altup.num_inputs": 4, "altup.active_idx": 0,
+            "embedding_length_per_layer_input": 256,
+            "activation_sparsity_scale": [1.6448533535003662] * 10 + [-math.inf] * 13,
+            "attention.sliding_window_pattern": [i not in (4, 9, 14, 19, 21) for i in range(23)],
+        },
+    ),
+    Shape(
+        "gemma4", "gemma4", norms="around", tied=True, layers=7, qk_norm="head", theta=1e6, seed=35, gelu=0.3, rope_dims=32,
+        full=(2, 5), full_kv_heads=1, full_head_dim=32, output_scale=True,
+        keys={
+            "attention.sliding_window": 20, "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": 0,
+            "final_logit_softcapping": 30.0, "rope.dimension_count_swa": 16, "rope.freq_base_swa": 5000.0,
+            "attention.sliding_window_pattern": [i not in (2, 5) for i in range(7)],
+        },
+    ),
+    Shape(
+        "gemma4-shared", "gemma4", norms="around", tied=True, layers=8, qk_norm="head", theta=1e6, seed=36, gelu=0.3,
+        kv_heads=1, rope_dims=32, full=(2, 4, 7), full_kv_heads=1, full_head_dim=32, sharing=3, wide=(5, 6, 7), per_layer=24,
+        output_scale=True,
+        keys={
+            "attention.sliding_window": 18, "attention.shared_kv_layers": 3, "embedding_length_per_layer_input": 24,
+            "rope.dimension_count_swa": 8, "attention.sliding_window_pattern": [i not in (2, 4, 7) for i in range(8)],
+        },
+    ),
+    Shape(
+        "gemma4-experts", "gemma4", norms="around", tied=True, layers=4, qk_norm="head", theta=1e6, seed=37, gelu=0.3,
+        rope_dims=32, full=(1, 3), full_kv_heads=2, full_head_dim=32, experts=6, experts_used=3, mixed=True,
+        fused=("experts",), output_scale=True,
+        keys={
+            "attention.sliding_window": 19, "embedding_length_per_layer_input": 0, "rope.dimension_count_swa": 16,
+            "attention.sliding_window_pattern": [i not in (1, 3) for i in range(4)],
+        },
+    ),
     Shape(
         "gpt-oss", "gpt-oss", rope="yarn", ffn_norm="post_attention_norm", qkv_bias=True, o_bias=True, sinks=True,
         experts=6, experts_bias=True, d_model=64, experts_d_ff=32, seed=24, keys={"attention.sliding_window": 17},
@@ -108,6 +162,25 @@ ARCHITECTURES = [
     Shape(
         "llama4", "llama4", layers=4, experts=6, experts_used=1, shared_d_ff=24, experts_interval=2, seed=31,
         keys={"interleave_moe_layer_step": 2},
+    ),
+    # Latent attention as DeepSeek V2-Lite's old files have it, as V3 has it, and as others do.
+    Shape(
+        "deepseek2-lite", "deepseek2", kv_heads=4, head_dim=24, rope_dims=8, kv_rank=24, value_dim=16, fused=("kv_b",),
+        rope="yarn", layers=3, experts=6, shared_d_ff=48, dense_layers=1, seed=34,
+        keys={"expert_shared_count": 2, "rope.scaling.yarn_log_multiplier": 0.0707, "attention.q_lora_rank": 0,
+              "expert_weights_scale": 1.0},
+    ),
+    Shape(
+        "deepseek2", "deepseek2", d_model=64, head_dim=24, rope_dims=8, kv_rank=56, q_rank=20, value_dim=16, rope="yarn",
+        layers=3, experts=8, experts_used=3, selection_bias=True, shared_d_ff=24, dense_layers=1, seed=35,
+        keys={"expert_shared_count": 1, "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
+              "expert_weights_norm": True, "expert_weights_scale": 2.5, "rope.scaling.yarn_log_multiplier": 0.1},
+    ),
+    Shape(
+        "deepseek2-dense", "deepseek2", heads=3, head_dim=16, rope_dims=6, kv_rank=20, q_rank=24, value_dim=14,
+        rope="yarn", tied=True, dense_layers=2, seed=36,
+        keys={"expert_shared_count": 0, "expert_feed_forward_length": 56, "attention.temperature_scale": 0.3,
+              "attention.temperature_length": 16, "rope.scaling.attn_factor": 1.1},
     ),
     Shape(
         "lfm2", "lfm2", d_model=64, layers=4, qk_norm="head", tied=True, recurrence="short", recurrent=(0, 1, 3),
@@ -211,11 +284,18 @@ def write_config(w, s):
         w.add_nextn_predict_layers(s.beyond)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(s.d_model)
-    w.add_feed_forward_length([s.d_ff * (i in s.ffn_alone) for i in range(s.layers)] if s.ffn_alone else s.d_ff)
+    ffn = [s.d_ff * 2 if i in s.wide else s.d_ff * (i in s.ffn_alone or not s.ffn_alone) for i in range(s.layers)]
+    w.add_feed_forward_length(ffn if s.wide or s.ffn_alone else s.d_ff)
     w.add_head_count(s.heads)
-    write_recurrence(w, s)
-    w.add_key_length(s.head_dim)
-    w.add_value_length(s.head_dim)
+    if s.kv_rank:
+        write_latent(w, s)
+    else:
+        write_recurrence(w, s)
+        w.add_key_length(s.full_head_dim or s.head_dim)
+        w.add_value_length(s.full_head_dim or s.head_dim)
+    if s.full_head_dim:
+        w.add_key_length_swa(s.head_dim)
+        w.add_value_length_swa(s.head_dim)
     w.add_rope_dimension_count(s.rope_dims or s.head_dim)
     w.add_rope_freq_base(s.theta)
     w.add_layer_norm_rms_eps(1e-5)
@@ -234,8 +314,8 @@ def write_config(w, s):
         w.add_expert_feed_forward_length(s.experts_d_ff)
         if s.shared_d_ff:
             w.add_expert_shared_feed_forward_length(s.shared_d_ff)
-        if s.dense_layers:
-            w.add_leading_dense_block_count(s.dense_layers)
+    if s.dense_layers:
+        w.add_leading_dense_block_count(s.dense_layers)
     for key, value in s.keys.items():
         add_key(w, f"{s.arch}.{key}", value)
 
@@ -244,7 +324,8 @@ def write_recurrence(w, s):
     """Key and value heads, and the numbers of layers that keep a state."""
     attends = [i not in s.recurrent and i not in s.ffn_alone for i in range(s.layers)]
     by_layer = s.recurrence in ("short", "mamba")
-    w.add_head_count_kv([s.kv_heads * attend for attend in attends] if by_layer else s.kv_heads)
+    heads = [heads_of(s, i)[0] * (attends[i] or not by_layer) for i in range(s.layers)]
+    w.add_head_count_kv(heads if by_layer or len(set(heads)) > 1 else s.kv_heads)
     if s.recurrence == "short":
         w.add_shortconv_l_cache(s.conv_width)
     elif s.recurrence:
@@ -253,6 +334,22 @@ def write_recurrence(w, s):
         w.add_ssm_state_size(s.ssm_key_dim)
         w.add_ssm_time_step_rank(s.ssm_heads)
         w.add_ssm_group_count(s.ssm_key_heads)
+
+
+def write_latent(w, s):
+    w.add_kv_lora_rank(s.kv_rank)
+    if s.q_rank:
+        w.add_q_lora_rank(s.q_rank)
+    if "kv_b" in s.fused:
+        w.add_head_count_kv(s.heads)
+        w.add_key_length(s.head_dim)
+        w.add_value_length(s.value_dim)
+    else:
+        w.add_head_count_kv(1)
+        w.add_key_length(s.kv_rank + s.rope_dims)
+        w.add_value_length(s.kv_rank)
+        w.add_key_length_mla(s.head_dim)
+        w.add_value_length_mla(s.value_dim)
 
 
 def add_key(w, key, value):
@@ -277,6 +374,12 @@ def write_tokenizer(w):
     w.add_add_bos_token(False)
 
 
+def heads_of(s, layer):
+    """Key/value heads of a layer, and their dimensions."""
+    is_own = layer in s.full
+    return is_own and s.full_kv_heads or s.kv_heads, is_own and s.full_head_dim or s.head_dim
+
+
 def tensors(s):
     """Names and values in file order; every matrix is [rows, cols]."""
     rng = np.random.default_rng(s.seed)
@@ -297,24 +400,40 @@ def tensors(s):
     if s.rope == "long":
         for name, low, high in (("long", 1, 8), ("short", 0.8, 1.2)):
             yield f"rope_factors_{name}.weight", rng.uniform(low, high, s.head_dim // 2).astype(np.float32)
+    if s.full_head_dim:
+        # A quarter of the dimensions rotates, as in the models.
+        pairs = s.full_head_dim // 2
+        yield "rope_freqs.weight", np.where(np.arange(pairs) < pairs // 4, 1, 1e30).astype(np.float32)
+    yield from around_layers(s, normal, norm, unit)
     for i in range(s.layers):
         b = f"blk.{i}."
         if s.norms != "after":
             yield b + "attn_norm.weight", norm(s.d_model)
         if i in s.recurrent:
             yield from recurrent(s, b, normal, norm, rng)
+        elif s.kv_rank:
+            yield from latent(s, b, normal, norm)
         elif i not in s.ffn_alone:
-            yield from attention(s, b, normal, norm)
+            yield from attention(s, i, b, normal, norm)
         if s.ffn_alone and i not in s.ffn_alone:
             continue
         if s.norms != "before":
             yield b + "post_attention_norm.weight", norm(s.d_model, after)
         if s.norms != "after" and not s.ffn_alone:
             yield f"{b}{s.ffn_norm}.weight", norm(s.d_model)
-        if s.experts and i >= s.dense_layers and (i + 1) % s.experts_interval == 0:
+        yield from around_layer(s, b, normal, norm, unit, after)
+        if s.mixed:
+            yield b + "post_ffw_norm_1.weight", norm(s.d_model)
+            yield b + "pre_ffw_norm_2.weight", norm(s.d_model)
+            yield b + "post_ffw_norm_2.weight", norm(s.d_model)
+            yield b + "ffn_gate_inp.scale", norm(s.d_model, math.sqrt(s.d_model))
+            yield b + "ffn_down_exps.scale", norm(s.experts)
+            yield from experts(s, b, normal, unit)
+        elif s.experts and i >= s.dense_layers and (i + 1) % s.experts_interval == 0:
             yield from experts(s, b, normal, unit)
             continue
-        gate, up = normal(s.d_ff, s.d_model, std=1.5 * unit), normal(s.d_ff, s.d_model, std=1.5 * unit)
+        d_ff = s.d_ff * 2 if i in s.wide else s.d_ff
+        gate, up = normal(d_ff, s.d_model, std=1.5 * unit), normal(d_ff, s.d_model, std=1.5 * unit)
         if "ffn" in s.fused:
             yield b + "ffn_up.weight", np.concatenate([gate, up])
         else:
@@ -324,19 +443,60 @@ def tensors(s):
         if s.ffn_bias:
             yield b + "ffn_up.bias", normal(s.d_ff, std=0.5)
             yield b + "ffn_down.bias", normal(s.d_model, std=0.5)
-        yield b + "ffn_down.weight", normal(s.d_model, s.d_ff, std=2 / math.sqrt(s.d_ff))
+        yield b + "ffn_down.weight", normal(s.d_model, d_ff, std=2 / math.sqrt(d_ff))
         if s.norms != "before":
-            yield b + "post_ffw_norm.weight", norm(s.d_model, after)
+            yield b + "post_ffw_norm.weight", norm(s.d_model, after) * np.float32(s.gelu)
 
 
-def attention(s, b, normal, norm):
+def around_layers(s, normal, norm, unit):
+    """What stands around the residual stream before the first layer and behind the last."""
+    d, all_layers = s.d_model, s.layers * s.per_layer
+    if s.altup:
+        yield "altup_proj.weight", normal(s.altup - 1, d, d, std=unit)
+        yield "altup_unembd_proj.weight", normal(s.altup - 1, d, d, std=unit)
+    if s.per_layer:
+        # Its rows are looked up: quantised, they are the same numbers in every engine.
+        table = normal(len(TOKENS), all_layers, std=1 / math.sqrt(s.per_layer))
+        yield "per_layer_token_embd.weight", table.astype(np.float16)
+        yield "per_layer_model_proj.weight", normal(all_layers, d, std=1.0)
+        yield "per_layer_proj_norm.weight", norm(s.per_layer)
+
+
+def around_layer(s, b, normal, norm, unit, after):
+    """The same in a layer."""
+    d = s.d_model
+    if s.altup:
+        yield b + "altup_correct_coef.weight", normal(s.altup, s.altup, std=0.3)
+        yield b + "altup_correct_scale.weight", norm(d)
+        yield b + "altup_predict_coef.weight", normal(s.altup * s.altup, s.altup, std=0.1)
+        yield b + "altup_router.weight", normal(s.altup, d, std=0.7 * math.sqrt(d))
+        yield b + "altup_router_norm.weight", norm(d)
+    if s.laurel:
+        yield b + "laurel_l.weight", normal(s.laurel, d, std=unit)
+        yield b + "laurel_r.weight", normal(d, s.laurel, std=1 / math.sqrt(s.laurel))
+        yield b + "laurel_post_norm.weight", norm(d, after)
+    if s.per_layer:
+        yield b + "inp_gate.weight", normal(s.per_layer, d, std=unit)
+        yield b + "proj.weight", normal(d, s.per_layer, std=1 / math.sqrt(s.per_layer))
+        yield b + "post_norm.weight", norm(d, after) * np.float32(s.gelu)
+    if s.output_scale:
+        yield b + "layer_output_scale.weight", norm(1, 0.9)
+
+
+def attention(s, layer, b, normal, norm):
     """The tensors of attention."""
-    q, kv, unit = s.heads * s.head_dim, s.kv_heads * s.head_dim, 1 / math.sqrt(s.d_model)
+    kv_heads, head_dim = heads_of(s, layer)
+    q, kv, unit = s.heads * head_dim, kv_heads * head_dim, 1 / math.sqrt(s.d_model)
+    has_own = layer < s.layers - s.sharing or s.sharing_stored
     projections = [
         ("q", normal(2 * q if s.gated else q, s.d_model, std=1.5 * unit)),
         ("k", normal(kv, s.d_model, std=1.5 * unit)),
         ("v", normal(kv, s.d_model, std=2 * unit)),
     ]
+    if layer in s.full and s.full_kv_heads:
+        projections.pop()
+    if not has_own:
+        projections = projections[:1]
     if "qkv" in s.fused:
         projections = [("qkv", np.concatenate([matrix for _, matrix in projections]))]
     for part, matrix in projections:
@@ -345,8 +505,11 @@ def attention(s, b, normal, norm):
         for part, matrix in projections:
             yield f"{b}attn_{part}.bias", normal(len(matrix), std=0.5)
     if s.qk_norm:
-        yield b + "attn_q_norm.weight", norm(s.head_dim if s.qk_norm == "head" else q, 1.4)
-        yield b + "attn_k_norm.weight", norm(s.head_dim if s.qk_norm == "head" else kv, 1.4)
+        # Where scores are not divided by a root they are kept small here.
+        mean = 0.5 if s.arch in ("gemma3n", "gemma4") else 1.4
+        yield b + "attn_q_norm.weight", norm(head_dim if s.qk_norm == "head" else q, mean)
+        if has_own:
+            yield b + "attn_k_norm.weight", norm(head_dim if s.qk_norm == "head" else kv, mean)
     yield b + "attn_output.weight", normal(s.d_model, q, std=2 / math.sqrt(q))
     if s.o_bias:
         yield b + "attn_output.bias", normal(s.d_model, std=0.5)
@@ -389,13 +552,40 @@ def recurrent(s, b, normal, norm, rng):
     yield b + "ssm_out.weight", normal(d, inner, std=2 / math.sqrt(inner))
 
 
+def latent(s, b, normal, norm):
+    """The tensors of latent attention."""
+    unrotated, q, unit = s.head_dim - s.rope_dims, s.heads * s.head_dim, 1 / math.sqrt(s.d_model)
+    if s.q_rank:
+        yield b + "attn_q_a.weight", normal(s.q_rank, s.d_model, std=unit)
+        yield b + "attn_q_a_norm.weight", norm(s.q_rank)
+        yield b + "attn_q_b.weight", normal(q, s.q_rank, std=1.5 / math.sqrt(s.q_rank))
+    else:
+        yield b + "attn_q.weight", normal(q, s.d_model, std=1.5 * unit)
+    yield b + "attn_kv_a_mqa.weight", normal(s.kv_rank + s.rope_dims, s.d_model, std=1.5 * unit)
+    yield b + "attn_kv_a_norm.weight", norm(s.kv_rank)
+    keys = normal(s.heads, unrotated, s.kv_rank, std=1.5 / math.sqrt(s.kv_rank))
+    values = normal(s.heads, s.value_dim, s.kv_rank, std=2 / math.sqrt(s.kv_rank))
+    if "kv_b" in s.fused:
+        yield b + "attn_kv_b.weight", np.concatenate([keys, values], axis=1).reshape(-1, s.kv_rank)
+    else:
+        yield b + "attn_k_b.weight", np.ascontiguousarray(keys.transpose(0, 2, 1))
+        yield b + "attn_v_b.weight", values
+    attended = s.heads * s.value_dim
+    yield b + "attn_output.weight", normal(s.d_model, attended, std=2 / math.sqrt(attended))
+
+
 def experts(s, b, normal, unit):
     """The tensors of a mixture of experts."""
     d, d_ff, count = s.d_model, s.experts_d_ff, s.experts
     yield b + "ffn_gate_inp.weight", normal(count, d, std=2 * unit)
-    if s.ffn_gate:
-        yield b + "ffn_gate_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
-    yield b + "ffn_up_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
+    gate = normal(count, d_ff, d, std=1.5 * unit) if s.ffn_gate else None
+    up = normal(count, d_ff, d, std=1.5 * unit)
+    if "experts" in s.fused:
+        yield b + "ffn_gate_up_exps.weight", np.concatenate([gate, up], axis=1)
+    else:
+        if s.ffn_gate:
+            yield b + "ffn_gate_exps.weight", gate
+        yield b + "ffn_up_exps.weight", up
     yield b + "ffn_down_exps.weight", normal(count, d, d_ff, std=2 / math.sqrt(d_ff))
     if s.experts_bias:
         yield b + "ffn_gate_inp.bias", normal(count, std=0.5)

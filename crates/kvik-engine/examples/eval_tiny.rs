@@ -217,6 +217,7 @@ impl Tiny {
             repeat: Default::default(),
             kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
             beside: kvik_cache::Beside::default(),
+            latent: false,
             calibration: None,
         };
         let runner = ModelRunner::new(model, pool, layout, BLOCKS, CONTEXT)?;

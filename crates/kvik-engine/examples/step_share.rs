@@ -151,6 +151,7 @@ impl Bench {
             repeat: Default::default(),
             kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
             beside: kvik_cache::Beside::default(),
+            latent: false,
             calibration: None,
         };
         let runner = ModelRunner::new(self.model.clone(), self.pool.clone(), layout, blocks, context)?;

@@ -42,6 +42,8 @@ pub struct EngineConfig {
     pub kv_heads: Vec<usize>,
     /// What sequences hold beside blocks: nothing where every layer of the model keeps keys and values of all positions.
     pub beside: Beside,
+    /// Whether layers of the model have latent attention.
+    pub latent: bool,
     /// How the model is asked to repeat a prompt, for policies that observe that.
     pub repeat: RepeatPrompt,
     /// How much each KV head matters, where it was measured.

@@ -446,11 +446,20 @@ fn every_architecture_is_exact() {
         "arch-gemma2",
         "arch-gemma3",
         "arch-gpt-oss",
+        // Several streams, embeddings of every layer, shared keys and values, heads of two widths, experts beside.
+        "arch-gemma3n",
+        "arch-gemma4",
+        "arch-gemma4-shared",
+        "arch-gemma4-experts",
         // Experts: chosen by a softmax, by a sigmoid with a bias, weighed before; shared ones.
         "arch-qwen2moe",
         "arch-qwen3moe",
         "arch-glm4moe",
         "arch-llama4",
+        // Latent attention: of one tensor and of two, with queries of the stream and of a short vector.
+        "arch-deepseek2-lite",
+        "arch-deepseek2",
+        "arch-deepseek2-dense",
     ] {
         check(&golden(&format!("{name}.gguf")), KvFormat::F16, SHORT, 2);
     }
@@ -493,6 +502,7 @@ fn every_kv_format_is_exact() {
     for format in KvFormat::ALL {
         check(&golden("arch-qwen3.gguf"), format, SHORT, 2);
         check(&golden("arch-llama-gqa.gguf"), format, LONG, 1);
+        check(&golden("arch-deepseek2.gguf"), format, LONG, 1);
     }
 }
 
@@ -521,6 +531,7 @@ fn adapters_in_one_batch_are_exact() {
         ("../../../../models/tiny/kvik-tiny-q8_0.gguf", KvFormat::F16, SHORT),
         ("arch-qwen3.gguf", KvFormat::ALL[2], SHORT),
         ("arch-llama-gqa.gguf", KvFormat::F32, LONG),
+        ("arch-deepseek2-dense.gguf", KvFormat::F16, SHORT),
     ] {
         let subject = with_adapters(load(&golden(name), &Pool::new(1)));
         let seen = check_subject(&subject, &format.into(), scale, 2);

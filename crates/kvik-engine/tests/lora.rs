@@ -112,6 +112,7 @@ fn an_adapter_computes_what_a_merged_model_does() {
         ("arch-qwen2", true),
         ("arch-qwen3", true),
         ("arch-qwen3-tied", false),
+        ("arch-deepseek2-dense", false),
     ] {
         let [one, two] =
             [(1, 4), (2, 7)].map(|(seed, rank)| RandomAdapter { output, ..RandomAdapter::new(seed, rank) });
@@ -240,6 +241,22 @@ fn what_does_not_fit_the_model_is_refused_by_name() {
     let mut writer = head(config, 8.0);
     writer.tensor("blk.0.attn_q.weight.magnitude", WeightType::F32, &[q], &vec![0; q * 4]);
     check(writer.to_bytes(), &["blk.0.attn_q.weight.magnitude"]);
+}
+
+/// Those that are multiplied into queries and outputs, and experts.
+#[test]
+fn matrices_that_are_not_multiplied_by_rows_are_refused_by_name() {
+    for (file, name) in [
+        ("arch-deepseek2", "blk.1.attn_k_b.weight"),
+        ("arch-deepseek2", "blk.1.attn_v_b.weight"),
+        ("arch-deepseek2-lite", "blk.1.attn_kv_b.weight"),
+        ("arch-deepseek2", "blk.1.ffn_up_exps.weight"),
+    ] {
+        let model = model(file);
+        let error = load(&model, odd(model.config(), name, [2, 24], [24, 2])).err().expect("it is refused");
+        let error = error.to_string();
+        assert!(error.contains(name) && error.contains("does not adapt"), "{error}");
+    }
 }
 
 fn model_config(name: &str) -> ModelConfig {

@@ -185,8 +185,6 @@ fn a_prefix_that_is_none_is_refused() {
     }
 }
 
-/// Four conversations that keep everything fill the budget; sixteen run in it that keep a quarter, thinned from the
-/// first token on, and what they drop is given back at once.
 /// A policy would thin what a window drops by itself; who asks for none is served.
 #[test]
 fn a_model_with_windows_refuses_retention() {
@@ -199,6 +197,17 @@ fn a_model_with_windows_refuses_retention() {
     assert!(world.limits.check(&request(prompt(1, 50), 10)).is_ok());
 }
 
+/// One vector for all heads is neither the keys nor the values that policies judge.
+#[test]
+fn a_model_with_latent_attention_refuses_retention() {
+    let world = World::new(EngineConfig { latent: true, ..with_repeat(config()) }, 100);
+    let refused = world.limits.check(&forgetful(prompt(1, 50), 10, "sinks:40,every=16")).unwrap_err();
+    assert!(refused.to_string().contains("latent attention"), "{refused}");
+    assert!(world.limits.check(&request(prompt(1, 50), 10)).is_ok());
+}
+
+/// Four conversations that keep everything fill the budget; sixteen run in it that keep a quarter, thinned from the
+/// first token on, and what they drop is given back at once.
 #[test]
 fn sixteen_conversations_at_a_quarter_run_in_the_budget_of_four() {
     let (prompt_len, answer) = (1000, 200);

@@ -76,6 +76,7 @@ impl Tiny {
             repeat: self.words.clone(),
             kv_heads: self.layout.layers().iter().map(|layer| layer.kv_heads).collect(),
             beside: kvik_cache::Beside::default(),
+            latent: false,
             calibration: None,
         };
         let runner =

@@ -37,6 +37,7 @@ fn engine(threads: usize, blocks: usize) -> (Engine, Tokenizer) {
         repeat: Default::default(),
         kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
         beside: kvik_cache::Beside::default(),
+        latent: false,
         calibration: None,
     };
     let runner = ModelRunner::new(model, pool, layout, blocks, CONTEXT).unwrap();

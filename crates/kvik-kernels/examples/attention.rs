@@ -1,14 +1,16 @@
 //! Speed of attention beside what the machine reads and multiplies at most:
 //! `cargo run --release -p kvik-kernels --example attention [threads ...] [formats ...]`
 //!
-//! The shape is that of Qwen3-0.6B: 16 heads, 8 KV heads of 128. Figures are those of the fastest
+//! The shape is that of Qwen3-0.6B: 16 heads, 8 KV heads of 128. With `latent` it is that of DeepSeek V2-Lite and V3
+//! instead: 16 and 128 heads over one vector, with values in keys and beside them. Figures are those of the fastest
 //! tenth of the calls: whatever else runs on the machine only adds time.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use kvik_kernels::{
-    Attention, AttnScratch, BLOCK_POSITIONS, KvArena, KvFormat, KvLayer, KvLayout, Pool, SeqKv, SeqRow,
+    Attention, AttnScratch, BLOCK_POSITIONS, KvArena, KvFormat, KvLayer, KvLayout, KvValues, Pool, SeqKv,
+    SeqRow,
 };
 
 /// Four layers of the model's 28: more than the caches hold.
@@ -21,44 +23,61 @@ const PROMPT: usize = 512;
 /// Depth and window of layers that see only the last positions.
 const WINDOW_DEPTH: usize = 16384;
 const WINDOW: usize = 1024;
-/// Calls of each kind.
+/// The lengths of what latent attention stores, and of its values; query heads.
+const LATENT: [usize; 2] = [576, 512];
+const LATENT_HEADS: [usize; 2] = [16, 128];
+/// Calls of each kind, or as many as take so many seconds.
 const CALLS: usize = 40;
+const SECONDS: f64 = 1.0;
 
 fn main() {
     let threads: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let wanted: Vec<KvFormat> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let threads = if threads.is_empty() { vec![1, 2] } else { threads };
+    let latent = std::env::args().any(|arg| arg == "latent");
     for threads in threads {
         let pool = Pool::new(threads);
         println!("{threads} threads: reads {:.1} GB/s, FMA {:.0} GFLOPS", read_gbs(&pool), fma_gflops(&pool));
         println!("  format   decode 1@4096          prefill 512@0   prefill 512@4096   16 sharing 4096");
         for format in KvFormat::ALL.into_iter().filter(|format| wanted.is_empty() || wanted.contains(format))
         {
-            report(&pool, format);
-            report_window(&pool, format);
+            if latent {
+                LATENT_HEADS.iter().for_each(|&heads| report_latent(&pool, format, heads));
+            } else {
+                report(&pool, format, KvLayer::full(KV_HEADS, HEAD_DIM, format, format), HEADS, "");
+                report_window(&pool, format);
+            }
         }
     }
 }
 
-fn report(pool: &Pool, format: KvFormat) {
-    let layout = KvLayout::uniform(LAYERS, KvLayer::full(KV_HEADS, HEAD_DIM, format, format));
+/// Values in keys, and beside them.
+fn report_latent(pool: &Pool, format: KvFormat, heads: usize) {
+    let latent = KvLayer::latent(LATENT[0], LATENT[1], format);
+    report(pool, format, latent, heads, &format!("{heads} heads, values in keys"));
+    let beside = KvLayer { values: KvValues::Stored, ..latent };
+    report(pool, format, beside, heads, &format!("{heads} heads, values beside keys"));
+}
+
+fn report(pool: &Pool, format: KvFormat, layer: KvLayer, heads: usize, about: &str) {
+    let layout = KvLayout::uniform(LAYERS, layer);
     let tables = Tables::new(16, DEPTH);
     let bytes = layout.token_bytes() * DEPTH / LAYERS;
     let mut arena = KvArena::new(layout, tables.blocks).expect("memory for the arena");
     fill(pool, &mut arena, &tables);
 
     let decode = [SeqRow { seq: 0, len: DEPTH as u32 }];
-    let decode_s = time(pool, &arena, &tables, &decode);
+    let decode_s = time(pool, &arena, &tables, &decode, heads);
     let prefill = |depth: usize| {
         let rows: Vec<_> = (1..=PROMPT).map(|i| SeqRow { seq: 0, len: (depth + i) as u32 }).collect();
         let pairs: usize = rows.iter().map(|row| row.len as usize).sum();
-        let flops = pairs * HEADS * HEAD_DIM * 4;
-        flops as f64 / time(pool, &arena, &tables, &rows) / 1e9
+        let flops = pairs * heads * (layer.key_dim + layer.value_dim) * 2;
+        flops as f64 / time(pool, &arena, &tables, &rows, heads) / 1e9
     };
     let shared: Vec<_> = (0..16).map(|seq| SeqRow { seq, len: (DEPTH + 64) as u32 }).collect();
-    let shared_s = time(pool, &arena, &tables, &shared);
+    let shared_s = time(pool, &arena, &tables, &shared, heads);
     println!(
-        "  {format:6} {:6.2} ms {:6.1} GB/s {:10.0} GFLOPS {:10.0} GFLOPS {:12.2} ms",
+        "  {format:6} {:6.2} ms {:6.1} GB/s {:10.0} GFLOPS {:10.0} GFLOPS {:12.2} ms {about}",
         decode_s * 1e3,
         bytes as f64 / decode_s / 1e9,
         prefill(0),
@@ -74,7 +93,8 @@ fn report_window(pool: &Pool, format: KvFormat) {
     let mut arena =
         KvArena::new(KvLayout::uniform(LAYERS, layer), tables.blocks).expect("memory for the arena");
     fill(pool, &mut arena, &tables);
-    let decode_ms = |depth: usize| 1e3 * time(pool, &arena, &tables, &[SeqRow { seq: 0, len: depth as u32 }]);
+    let decode_ms =
+        |depth: usize| 1e3 * time(pool, &arena, &tables, &[SeqRow { seq: 0, len: depth as u32 }], HEADS);
     let prompt: Vec<_> = (1..=PROMPT).map(|i| SeqRow { seq: 0, len: (WINDOW_DEPTH + i) as u32 }).collect();
     let flops = PROMPT * WINDOW * HEADS * HEAD_DIM * 4;
     println!(
@@ -84,7 +104,7 @@ fn report_window(pool: &Pool, format: KvFormat) {
         decode_ms(WINDOW_DEPTH),
         WINDOW_DEPTH + 100,
         decode_ms(WINDOW_DEPTH + 100),
-        flops as f64 / time(pool, &arena, &tables, &prompt) / 1e9
+        flops as f64 / time(pool, &arena, &tables, &prompt, HEADS) / 1e9
     );
 }
 
@@ -105,7 +125,8 @@ impl Tables {
 }
 
 fn fill(pool: &Pool, arena: &mut KvArena, tables: &Tables) {
-    let row = KV_HEADS * HEAD_DIM;
+    let layer = arena.layout().layers()[0];
+    let [row, value_row] = [layer.key_dim, layer.stored_value_dim()].map(|dim| dim * layer.kv_heads);
     let mut state = 1_u32;
     let mut random = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -115,26 +136,27 @@ fn fill(pool: &Pool, arena: &mut KvArena, tables: &Tables) {
     for blocks in tables.tables.iter().flat_map(|table| table.chunks(PROMPT / BLOCK_POSITIONS)) {
         let len = blocks.len() * BLOCK_POSITIONS;
         let rows: Vec<SeqRow> = (1..=len as u32).map(|len| SeqRow { seq: 0, len }).collect();
-        let (seqs, numbers) = ([SeqKv { blocks, tails: &[] }], &numbers[..len * row]);
+        let seqs = [SeqKv { blocks, tails: &[] }];
         for layer in 0..LAYERS {
-            arena.write(pool, layer, &rows, &seqs, [numbers, numbers]);
+            arena.write(pool, layer, &rows, &seqs, [&numbers[..len * row], &numbers[..len * value_row]]);
         }
     }
 }
 
 /// Seconds of one call for one layer; calls go round the layers, so that caches hold nothing of the next.
-fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[SeqRow]) -> f64 {
+fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[SeqRow], heads: usize) -> f64 {
+    let KvLayer { key_dim, value_dim, .. } = arena.layout().layers()[0];
     let seqs: Vec<SeqKv<'_>> = tables.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
-    let q: Vec<f32> = (0..rows.len() * HEADS * HEAD_DIM).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
-    let mut out = vec![0.0; q.len()];
+    let q: Vec<f32> = (0..rows.len() * heads * key_dim).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
+    let mut out = vec![0.0; rows.len() * heads * value_dim];
     let mut scratch = AttnScratch::new();
-    let scale = 1.0 / (HEAD_DIM as f32).sqrt();
+    let scale = 1.0 / (key_dim as f32).sqrt();
     fastest(|i| {
         let attention = Attention {
             arena,
             layer: i % LAYERS,
             q: &q,
-            heads: HEADS,
+            heads,
             rows,
             seqs: &seqs,
             scale,
@@ -147,15 +169,14 @@ fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[SeqRow]) -> f64 {
 
 fn fastest(mut work: impl FnMut(usize)) -> f64 {
     work(0);
-    let mut seconds: Vec<f64> = (0..CALLS)
-        .map(|i| {
-            let start = Instant::now();
-            work(i);
-            start.elapsed().as_secs_f64()
-        })
-        .collect();
+    let (mut seconds, begin) = (Vec::new(), Instant::now());
+    while seconds.len() < CALLS && (seconds.is_empty() || begin.elapsed().as_secs_f64() < SECONDS) {
+        let start = Instant::now();
+        work(seconds.len());
+        seconds.push(start.elapsed().as_secs_f64());
+    }
     seconds.sort_by(f64::total_cmp);
-    seconds[CALLS / 10]
+    seconds[seconds.len() / 10]
 }
 
 /// Sums memory far larger than the caches.

@@ -34,7 +34,7 @@ pub use facts::{QueryMoments, Rows, expected_attention, likeness, redundancy, ro
 pub use isa::{Isa, UnknownIsa};
 pub use kv::{
     BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,
-    SeqKv, SeqRow, StoredVectors, UnknownKvFormat, in_runs,
+    KvValues, SeqKv, SeqRow, StoredVectors, UnknownKvFormat, in_runs,
 };
 pub use matmul::{matmul, matmul_grouped, matmul_many};
 pub use matrix::{Matrix, MatrixError};

@@ -68,6 +68,12 @@ pub enum RetentionError {
          see all"
     )]
     Windows,
+    /// Keys of the model are vectors that all heads share (latent attention), which policies do not know.
+    #[error(
+        "policy: the model has latent attention, one vector a position for all heads, and policies judge keys and values \
+         of heads; leave retention out (such a position takes few bytes as it is)"
+    )]
+    Latent,
     /// A prompt that this policy cannot thin while it is computed.
     #[error(
         "policy: {policy} looks at the whole prompt at once, so it cannot thin one of {prompt} tokens in a context \
@@ -89,7 +95,8 @@ impl RetentionError {
         match self {
             RetentionError::UnknownPolicy { .. }
             | RetentionError::PromptLong { .. }
-            | RetentionError::Windows => "policy",
+            | RetentionError::Windows
+            | RetentionError::Latent => "policy",
             RetentionError::UnknownOption { option, .. } | RetentionError::NoValue(option) => option,
             RetentionError::Value { field, .. } => field,
             RetentionError::KeepBelowForced { .. } => "keep",

@@ -233,6 +233,7 @@ mod tests {
             repeat: Default::default(),
             kv_heads: vec![1],
             beside: kvik_cache::Beside::default(),
+            latent: false,
             calibration: None,
         }
     }

@@ -32,6 +32,7 @@ impl TensorSource {
     pub fn from_safetensors(bytes: Vec<u8>) -> Result<TensorSource, FileError> {
         let mut shards = Shards::default();
         shards.add("model.safetensors".as_ref(), FileBytes::Owned(bytes))?;
+        shards.repack()?;
         Ok(TensorSource::from_shards(shards))
     }
 

@@ -3,7 +3,8 @@
 use kvik_kernels::KvLayout;
 
 use crate::model::{
-    ConfigError, Extras, LAYERS_MAX, ModelConfig, Multipliers, RopeConfig, RopeScaling, Temperature, Window,
+    ByLayer, ConfigError, Extras, INPUTS_MAX, LAYERS_MAX, ModelConfig, Multipliers, RopeConfig, RopeScaling,
+    Temperature, Window,
 };
 
 /// Refuses shapes that are contradictory, or so large that arithmetic on them could overflow.
@@ -12,17 +13,24 @@ pub(crate) fn check_config(config: &ModelConfig) -> Result<(), ConfigError> {
     within("embedding length", config.d_model, 1 << 16)?;
     within("feed-forward length", config.d_ff, 1 << 20)?;
     within("number of heads", config.heads, 1024)?;
-    within("number of key/value heads", config.kv_heads, 1024)?;
     head_dim(config.head_dim)?;
     within("vocabulary", config.vocab, 1 << 21)?;
     within("context length", config.context, 1 << 27)?;
-    if !config.heads.is_multiple_of(config.kv_heads) {
-        let expected = format!("a divisor of the {} heads", config.heads);
-        return Err(ConfigError::new("number of key/value heads", config.kv_heads, expected));
-    }
+    check_kv_heads(config.heads, config.kv_heads)?;
     real("norm epsilon", config.norm_eps, 0.0, 1.0)?;
     check_rope(&config.rope, config.head_dim)?;
     check_extras(config)
+}
+
+fn check_kv_heads(heads: usize, kv_heads: usize) -> Result<(), ConfigError> {
+    within("number of key/value heads", kv_heads, 1024)?;
+    match heads.is_multiple_of(kv_heads) {
+        true => Ok(()),
+        false => {
+            let expected = format!("a divisor of the {heads} heads");
+            Err(ConfigError::new("number of key/value heads", kv_heads, expected))
+        }
+    }
 }
 
 fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
@@ -34,6 +42,8 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         score_cap,
         logit_cap,
         window,
+        // Its lengths are checked where they are read.
+        latent: _,
         // What experts come to is checked where they are loaded.
         experts: _,
         norm_offset,
@@ -42,6 +52,12 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         unrotated,
         // Checked where they are read, since the errors name keys.
         recurrence: _,
+        by_layer,
+        sharing_layers,
+        sparsity,
+        altup,
+        laurel_rank,
+        per_layer_width,
     } = &config.extras;
     real("norm offset", *norm_offset, 0.0, 1.0)?;
     let Multipliers { embedding, residual, logits } = *multipliers;
@@ -60,18 +76,73 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         within("interval of the temperature", interval, 1 << 27)?;
         real("offset of the temperature", offset, 0.0, 1e9)?;
     }
-    if let Some(Window { positions, chunked: _, layers, rope }) = window {
+    check_residual([*altup, *laurel_rank, *per_layer_width])?;
+    check_by_layer(config, by_layer, sparsity)?;
+    if let Some(Window { positions, chunked: _, layers, rope, divided: _, head_dim: dim }) = window {
+        head_dim(*dim)?;
         within("window", *positions, 1 << 27)?;
-        by_layer("windowed layers", layers, config.layers)?;
-        check_rope(rope, config.head_dim)?;
+        of_each_layer("windowed layers", layers, config.layers)?;
+        check_rope(rope, *dim)?;
     }
+    check_sharing(config, *sharing_layers)?;
     match unrotated.is_empty() {
         true => Ok(()),
-        false => by_layer("layers without rotation", unrotated, config.layers),
+        false => of_each_layer("layers without rotation", unrotated, config.layers),
     }
 }
 
-fn by_layer(field: &str, values: &[bool], layers: usize) -> Result<(), ConfigError> {
+/// What stands around the residual stream: streams, a rank, a width.
+fn check_residual([altup, laurel_rank, per_layer_width]: [Option<usize>; 3]) -> Result<(), ConfigError> {
+    for (field, value, most) in [
+        ("residual streams", altup, INPUTS_MAX),
+        ("rank beside attention", laurel_rank, 1 << 16),
+        ("width of per-layer embeddings", per_layer_width, 1 << 16),
+    ] {
+        value.map_or(Ok(()), |value| within(field, value, most))?;
+    }
+    Ok(())
+}
+
+/// What differs from layer to layer.
+fn check_by_layer(
+    config: &ModelConfig,
+    ByLayer { kv_heads, d_ff }: &ByLayer,
+    sparsity: &[Option<f32>],
+) -> Result<(), ConfigError> {
+    if !sparsity.is_empty() {
+        of_each_layer("sparsity", sparsity, config.layers)?;
+    }
+    d_ff.iter().try_for_each(|&d_ff| within("feed-forward length", d_ff, 1 << 20))?;
+    kv_heads.iter().try_for_each(|&kv_heads| check_kv_heads(config.heads, kv_heads))
+}
+
+/// A layer that reads the keys and values of another finds some of its own shape.
+fn check_sharing(config: &ModelConfig, sharing: usize) -> Result<(), ConfigError> {
+    let field = "layers that share keys and values";
+    if sharing >= config.layers {
+        let expected = format!("fewer than the {} layers", config.layers);
+        return Err(ConfigError::new(field, sharing, expected));
+    }
+    for index in config.layers - sharing..config.layers {
+        let Some(source) = config.layer(index).source else {
+            let expected = format!("a layer before them that sees the same positions as layer {index}");
+            return Err(ConfigError::new(field, sharing, expected));
+        };
+        let shape = |index: usize| {
+            let layer = config.layer(index);
+            [layer.kv_heads, layer.head_dim]
+        };
+        if shape(source) != shape(index) {
+            let [kv_heads, head_dim] = shape(source);
+            let expected =
+                format!("{kv_heads} key/value heads of {head_dim} in layer {index}, as in layer {source}");
+            return Err(ConfigError::new(field, sharing, expected));
+        }
+    }
+    Ok(())
+}
+
+fn of_each_layer<T>(field: &str, values: &[T], layers: usize) -> Result<(), ConfigError> {
     match values.len() == layers {
         true => Ok(()),
         false => Err(ConfigError::new(field, values.len(), format!("one value for each of {layers} layers"))),

@@ -5,7 +5,7 @@ use kvik_kernels::{WeightType, dequantize};
 use super::{ConfigError, check_config};
 use crate::files::gguf::{Gguf, GgufError, TensorInfo};
 use crate::model::metadata::{Key, Metadata};
-use crate::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling};
+use crate::model::{Arch, ByLayer, Extras, ModelConfig, RopeConfig, RopeScaling};
 
 /// Reads the shape of a model and checks it against the limits.
 pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
@@ -19,14 +19,17 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         None => d_model.checked_div(heads).unwrap_or(0),
     };
     let context = keys.count("context_length")?;
+    let layers = layers(&keys)?;
+    let (d_ff, d_ff_by_layer) = keys.by_layer("feed_forward_length", layers)?;
+    let (kv_heads, kv_heads_by_layer) = keys.by_layer("attention.head_count_kv", layers)?;
     let mut config = ModelConfig {
         arch,
         name: file.text("general.name")?.unwrap_or(arch.name()).to_owned(),
-        layers: layers(&keys)?,
+        layers,
         d_model,
-        d_ff: d_ff(&keys)?,
+        d_ff: d_ff.map_or_else(|| d_ff_of_experts(&keys), Ok)?,
         heads,
-        kv_heads: keys.optional_count("attention.head_count_kv")?.unwrap_or(heads),
+        kv_heads: kv_heads.unwrap_or(heads),
         head_dim,
         vocab: vocab(file)?,
         context,
@@ -35,9 +38,11 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         extras: Extras::default(),
     };
     config.extras = arch.extras(&keys, &config)?;
+    config.extras.by_layer = ByLayer { kv_heads: kv_heads_by_layer, d_ff: d_ff_by_layer };
     config.extras.layers_beyond = keys.optional_count(BEYOND)?.unwrap_or(0);
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
-    if value_dim != head_dim {
+    // Lengths of latent attention are its own.
+    if value_dim != head_dim && config.extras.latent.is_none() {
         return Err(ConfigError::new("value_length", value_dim, format!("the key length, {head_dim}")));
     }
     check_config(&config)?;
@@ -54,14 +59,10 @@ fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
     keys.number(KEY)?.or(other).ok_or_else(|| GgufError::MissingKey { key: keys.key(KEY) })
 }
 
-/// The width of feed-forward layers; models of experts alone may name that of an expert only.
-fn d_ff(keys: &Keys<'_>) -> Result<usize, GgufError> {
-    match keys.optional_count("feed_forward_length")? {
-        Some(d_ff) => Ok(d_ff),
-        None => keys
-            .optional_count("expert_feed_forward_length")?
-            .map_or_else(|| keys.count("feed_forward_length"), Ok),
-    }
+/// The width of feed-forward layers where a file does not say it: models of experts alone may name that of an expert.
+fn d_ff_of_experts(keys: &Keys<'_>) -> Result<usize, GgufError> {
+    let of_expert = keys.optional_count("expert_feed_forward_length")?;
+    of_expert.ok_or_else(|| GgufError::MissingKey { key: keys.key("feed_forward_length") })
 }
 
 /// Layers that are computed. Behind them files may have some that predict tokens beyond the next one.
@@ -167,6 +168,7 @@ const FLOATS_MAX: usize = 1 << 12;
 fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, ConfigError> {
     // Both keys multiply the derived factor, as in llama.cpp; the logarithmic one divides it again.
     let log_multiplier = keys.number("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+    let log_multiplier = keys.arch.yarn_log_multiplier(log_multiplier);
     let attn = keys.number("rope.scaling.attn_factor")?.unwrap_or(1.0)
         * keys.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0)
         / if factor > 1.0 { 0.1 * log_multiplier * factor.ln() + 1.0 } else { 1.0 };
@@ -198,6 +200,29 @@ impl Keys<'_> {
         };
         // A count beyond usize is as wrong as the largest usize; `check_config` refuses both.
         Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX)))
+    }
+
+    /// A count that may differ from layer to layer: the greatest, and, where they differ, that of each layer.
+    fn by_layer(&self, suffix: &str, layers: usize) -> Result<(Option<usize>, Vec<usize>), ConfigError> {
+        let key = self.key(suffix);
+        // Those of hybrids are 0 where a layer lacks the part, and else the same.
+        if !self.file.is_array(&key) || self.arch.is_hybrid() {
+            return Ok((self.optional_count(suffix)?, Vec::new()));
+        }
+        let listed = self.file.integers(&key)?.unwrap_or_default();
+        // Files may name further layers, which predict tokens beyond the next one.
+        let Some(listed) = listed.get(..layers) else {
+            let expected = format!("a value for each of {layers} layers");
+            return Err(ConfigError::new(&key, format!("{} values", listed.len()), expected));
+        };
+        let count = |&value: &i64| {
+            let expected = "a non-negative integer for each layer";
+            usize::try_from(value).map_err(|_| ConfigError::new(&key, value, expected))
+        };
+        let counts: Vec<usize> = listed.iter().map(count).collect::<Result<_, _>>()?;
+        let most = counts.iter().copied().max();
+        let same = counts.iter().all(|count| Some(*count) == most);
+        Ok((most, if same { Vec::new() } else { counts }))
     }
 
     fn count(&self, suffix: &str) -> Result<usize, GgufError> {
@@ -253,6 +278,13 @@ impl Metadata for Keys<'_> {
                 self.file.integers(&key)?.map(|values| values.into_iter().map(count).collect()).transpose()
             }
             false => Ok(None),
+        }
+    }
+
+    fn numbers(&self, key: Key) -> Result<Option<Vec<f32>>, ConfigError> {
+        match key.gguf {
+            Some(suffix) => Ok(self.file.floats(&self.key(suffix))?),
+            None => Ok(None),
         }
     }
 

@@ -1,11 +1,12 @@
 //! Reads the shape of a model from `config.json`.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{ConfigError, check_config};
+use crate::files::hf::Names;
 use crate::model::metadata::{Key, Metadata};
-use crate::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+use crate::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling};
 
 /// The fields that all architectures use; others are left for those that know them.
 #[derive(Debug, Deserialize)]
@@ -31,14 +32,19 @@ pub(crate) struct HfConfig {
     pub(crate) tie_word_embeddings: bool,
     use_sliding_window: Option<bool>,
     quantization_config: Option<Value>,
+    /// Layers behind the others that predict tokens beyond the next one; their tensors are not read.
+    #[serde(default)]
+    num_nextn_predict_layers: usize,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 struct HfRope {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// What older files call the same; some have both.
+    #[serde(rename = "type")]
+    older_type: Option<String>,
     rope_theta: Option<f32>,
     factor: Option<f32>,
     low_freq_factor: Option<f32>,
@@ -51,18 +57,75 @@ struct HfRope {
     mscale_all_dim: Option<f32>,
     long_factor: Option<Vec<f32>>,
     short_factor: Option<Vec<f32>>,
+    partial_rotary_factor: Option<f32>,
+    /// Of newer files of Gemma: those of layers that see all positions, and of those that see a window.
+    full_attention: Option<Box<HfRope>>,
+    sliding_attention: Option<Box<HfRope>>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
+impl HfConfig {
+    /// Reads `config.json`. What a model that also takes images says of its decoder stands in a part of its own.
+    pub(crate) fn new(json: Value) -> Result<HfConfig, serde_json::Error> {
+        let mut merged = json;
+        if let Some(Value::Object(text)) = merged.get_mut("text_config").map(Value::take)
+            && let Some(all) = merged.as_object_mut()
+        {
+            let kept = all.get("architectures").cloned();
+            all.extend(text);
+            all.extend(kept.map(|names| ("architectures".to_owned(), names)));
+        }
+        if let Some(all) = merged.as_object_mut() {
+            add_defaults(all);
+        }
+        serde_json::from_value(merged)
+    }
+
+    /// How the tensors of the directory are named.
+    pub(crate) fn names(&self, config: &ModelConfig) -> Names {
+        let is_multimodal = self.architectures.first().is_some_and(|name| name.ends_with(MULTIMODAL));
+        let beyond = config.layers..config.layers.saturating_add(self.num_nextn_predict_layers);
+        Names { modules: config.arch.hf_modules(), is_multimodal, beyond }
+    }
+}
+
+/// The end of the names of models that also take images or sounds.
+const MULTIMODAL: &str = "ForConditionalGeneration";
+
+/// What configurations of Gemma leave out where it is what the library has for granted.
+fn add_defaults(config: &mut Map<String, Value>) {
+    let first = config.get("architectures").and_then(|names| names[0].as_str()).unwrap_or_default();
+    if !first.starts_with("Gemma") {
+        return;
+    }
+    let mut defaults = vec![("tie_word_embeddings", json!(true))];
+    if first.starts_with("Gemma3For") {
+        defaults.extend([
+            ("num_attention_heads", json!(8)),
+            ("num_key_value_heads", json!(4)),
+            ("head_dim", json!(256)),
+            ("vocab_size", json!(262_208)),
+            ("max_position_embeddings", json!(131_072)),
+            ("rms_norm_eps", json!(1e-6)),
+            ("rope_theta", json!(1e6)),
+        ]);
+    }
+    for (key, value) in defaults {
+        config.entry(key).or_insert(value);
+    }
+}
+
 /// Reads the shape of a model and checks it against the limits.
 pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, ConfigError> {
-    refuse_unsupported(hf)?;
+    let arch = arch(&hf.architectures)?;
+    refuse_unsupported(hf, arch)?;
     let heads = hf.num_attention_heads;
     let head_dim = hf.head_dim.unwrap_or(hf.hidden_size.checked_div(heads).unwrap_or(0));
     let rope = hf.rope_parameters.clone().or(hf.rope_scaling.clone()).unwrap_or_default();
+    let (rope, windowed) = of_kinds_of_layers(rope);
     let scaling = scaling(&rope, hf)?;
-    let arch = arch(&hf.architectures)?;
+    let rotated = hf.partial_rotary_factor.or(rope.partial_rotary_factor).or(arch.hf_rotated());
     let mut config = ModelConfig {
         arch,
         name: name.to_owned(),
@@ -77,17 +140,14 @@ pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, Con
         norm_eps: hf.rms_norm_eps,
         rope: RopeConfig {
             theta: rope.rope_theta.or(hf.rope_theta).unwrap_or(10_000.0),
-            dims: rotary_dims(head_dim, hf.partial_rotary_factor),
-            style: RopeStyle::HalfSplit,
+            dims: rotary_dims(head_dim, rotated),
+            style: arch.hf_rope(),
             scaling,
         },
         extras: Extras::default(),
     };
-    config.extras = arch.extras(&Fields { hf, rope: &rope }, &config)?;
+    config.extras = arch.extras(&Fields { hf, rope: &rope, windowed: &windowed }, &config)?;
     check_activation(hf, &config)?;
-    if let Some(experts) = &config.extras.experts {
-        return Err(ConfigError::new("number of experts", experts.count, "none; use a GGUF file"));
-    }
     check_config(&config)?;
     Ok(config)
 }
@@ -111,16 +171,50 @@ fn arch(architectures: &[String]) -> Result<Arch, ConfigError> {
     found.ok_or_else(|| ConfigError::unknown_arch(name, |arch| arch.hf_names().first().copied()))
 }
 
-fn refuse_unsupported(hf: &HfConfig) -> Result<(), ConfigError> {
+/// The parameters of a rotation, and those of layers with a window where these have their own.
+fn of_kinds_of_layers(rope: HfRope) -> (HfRope, Map<String, Value>) {
+    let theta = rope.sliding_attention.as_ref().and_then(|rope| rope.rope_theta);
+    let windowed = theta.map(|theta| (WINDOWED_THETA.to_owned(), theta.into())).into_iter().collect();
+    (rope.full_attention.clone().map_or(rope, |full| *full), windowed)
+}
+
+/// What files call the base of layers with a window where it stands by itself.
+const WINDOWED_THETA: &str = "rope_local_base_freq";
+
+fn refuse_unsupported(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
     if hf.use_sliding_window == Some(true) {
         return Err(ConfigError::new("use_sliding_window", true, "false"));
     }
     if let Some(quantization) = &hf.quantization_config {
         let method = quantization["quant_method"].as_str().unwrap_or("unknown").to_owned();
-        return Err(ConfigError::new("quantization_config", method, "no quantisation; use a GGUF file"));
+        if !(arch == Arch::GptOss && method == MXFP4) {
+            return Err(ConfigError::new("quantization_config", method, "no quantisation; use a GGUF file"));
+        }
+    } else if arch == Arch::GptOss {
+        // Those that were dequantised transpose their experts.
+        let expected = format!("{MXFP4}; use a GGUF file");
+        return Err(ConfigError::new("quantization_config", "none", expected));
     }
-    Ok(())
+    let others = |key: &str, allowed: &[Value]| match hf.others.get(key) {
+        Some(value) if !allowed.contains(value) => {
+            Err(ConfigError::new(key, value, "another; use a GGUF file"))
+        }
+        _ => Ok(()),
+    };
+    // Layers without experts between layers with them, and bounds on queries, keys and values.
+    others("mlp_only_layers", &[Value::Null, json!([])])?;
+    others("moe_layer_freq", &[Value::Null, json!(1)])?;
+    others("clip_qkv", &[Value::Null])?;
+    match arch {
+        Arch::Llama4 | Arch::Gemma3n | Arch::Gemma4 => {
+            Err(ConfigError::new("architectures", &hf.architectures[0], "another; use a GGUF file"))
+        }
+        _ => Ok(()),
+    }
 }
+
+/// How the experts of gpt-oss are quantised.
+const MXFP4: &str = "mxfp4";
 
 fn rotary_dims(head_dim: usize, factor: Option<f32>) -> usize {
     match factor {
@@ -132,7 +226,7 @@ fn rotary_dims(head_dim: usize, factor: Option<f32>) -> usize {
 fn scaling(rope: &HfRope, hf: &HfConfig) -> Result<RopeScaling, ConfigError> {
     let context = hf.max_position_embeddings;
     let original_context = rope.original_max_position_embeddings.unwrap_or(context);
-    match rope.rope_type.as_deref().unwrap_or("default") {
+    match rope.rope_type.as_deref().or(rope.older_type.as_deref()).unwrap_or("default") {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: needed("factor", rope.factor)? }),
         "llama3" => Ok(RopeScaling::Llama3 {
@@ -198,6 +292,8 @@ fn context(declared: usize, scaling: &RopeScaling) -> usize {
 struct Fields<'a> {
     hf: &'a HfConfig,
     rope: &'a HfRope,
+    /// Of the rotation of layers with a window.
+    windowed: &'a Map<String, Value>,
 }
 
 impl Fields<'_> {
@@ -207,7 +303,8 @@ impl Fields<'_> {
         expected: &str,
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, ConfigError> {
-        let named = |name: &&str| self.hf.others.get(*name).or(self.rope.others.get(*name));
+        let places = [&self.hf.others, &self.rope.others, self.windowed];
+        let named = |name: &&str| places.iter().find_map(|place| place.get(*name));
         let mut found = key.hf.iter().filter_map(|name| Some((name, named(name)?)));
         let found = found.find(|(_, value)| !value.is_null());
         let bad = |(name, value): (&&str, &Value)| ConfigError::new(name, value, expected);
@@ -245,6 +342,12 @@ impl Metadata for Fields<'_> {
     fn counts(&self, key: Key) -> Result<Option<Vec<usize>>, ConfigError> {
         let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
         self.get(key, "an array of counts", |value| value.as_array()?.iter().map(count).collect())
+    }
+
+    fn numbers(&self, key: Key) -> Result<Option<Vec<f32>>, ConfigError> {
+        self.get(key, "an array of numbers", |value| {
+            value.as_array()?.iter().map(|value| Some(value.as_f64()? as f32)).collect()
+        })
     }
 
     fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError> {

@@ -14,6 +14,7 @@ pub use crate::model::{ConfigError, LoadedAdapter};
 use check::check_config;
 pub use embedding::{Embedding, Ranking};
 pub use gguf::model_config;
+use hf::HfConfig;
 
 use crate::files::bytes::FileBytes;
 use crate::files::gguf::{Gguf, GgufError};
@@ -62,7 +63,8 @@ impl LoadedModel {
     }
 
     fn from_directory(path: &Path) -> Result<LoadedModel, LoadError> {
-        let hf_config = required(&path.join("config.json"), read_json)?;
+        let bad = |error| HfError::json(&path.join("config.json"), &error);
+        let hf_config = HfConfig::new(required(&path.join("config.json"), read_json)?).map_err(bad)?;
         let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
         let config = hf::model_config(&hf_config, &name)?;
         let HfSettings { chat_template, hints } = HfSettings::read(path)?;
@@ -72,7 +74,7 @@ impl LoadedModel {
             let expected = format!("at most the {} embedding rows", config.vocab);
             return Err(ConfigError::new("tokenizer.json", tokenizer.vocab_len(), expected).into());
         }
-        let shards = Shards::open(path, hf_config.tie_word_embeddings, config.arch.hf_modules())?;
+        let shards = Shards::open(path, hf_config.tie_word_embeddings, hf_config.names(&config))?;
         let tensors = TensorSource::from_shards(shards);
         let embedding = Embedding::from_directory(path, &config)?;
         Ok(LoadedModel { config, tensors, tokenizer, chat_template, embedding })
@@ -89,8 +91,9 @@ impl LoadedModel {
 
 /// The shape of a model from the text of a Hugging Face `config.json`.
 pub fn config_from_json(json: &[u8], name: &str) -> Result<ModelConfig, LoadError> {
-    let bad = |error: serde_json::Error| HfError::Json { path: name.into(), reason: error.to_string() };
-    Ok(hf::model_config(&serde_json::from_slice(json).map_err(bad)?, name)?)
+    let bad = |error| HfError::json(name.as_ref(), &error);
+    let hf_config = serde_json::from_slice(json).and_then(HfConfig::new).map_err(bad)?;
+    Ok(hf::model_config(&hf_config, name)?)
 }
 
 /// Reads a file that a model directory must have.

@@ -14,12 +14,15 @@ use kvik_kernels::{
 };
 
 use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
-use super::arch::{LayerShape, QkNorm};
+use super::arch::{LayerShape, QkNorm, Values};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
 use super::recurrent::{BatchStates, LayerStates, Means, StateLayout, Tried};
-use super::weights::{AttentionWeights, Layer, Linear, Mixing, RecurrentWeights};
-use super::{Model, Temperature, feed_forward, recurrent};
+use super::residual::{self, Workspace};
+use super::weights::{
+    AttentionWeights, HeadProjections, Layer, Linear, Mixing, Projections, RecurrentWeights,
+};
+use super::{Model, Temperature, feed_forward, latent, recurrent};
 use crate::pulse::Pulse;
 
 /// Everything a forward pass reads besides the batch.
@@ -55,17 +58,19 @@ pub(super) struct Scratch {
     x: Vec<f32>,
     /// Normed rows, and outputs of projections back to the stream, `[n, d_model]`.
     h: Vec<f32>,
-    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`.
+    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`; no values where keys hold them.
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     /// Queries and gates as one matrix projects them, `[n, heads, 2, head_dim]`, and gates, `[n, heads, head_dim]`.
     q_and_gate: Vec<f32>,
     gate: Vec<f32>,
-    /// Output of attention, `[n, heads, head_dim]`, or of a recurrent layer, `[n, values]`.
+    /// Output of attention, `[n, heads, value_dim]`, then `[n, heads, output_dim]`; or of a recurrent layer, `[n, values]`.
     attended: Vec<f32>,
     recurrent: recurrent::Buffers,
+    latent: latent::Buffers,
     feed_forward: feed_forward::Buffers,
+    residual: residual::Buffers,
     /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that want them.
     pub(super) outputs: Vec<f32>,
     /// Quantised forms of the input of a matrix product.
@@ -109,12 +114,15 @@ pub(super) fn forward(
     let weighs = watched.iter().any(Watched::weighs);
     for (index, layer) in layers.iter().enumerate() {
         context.pulse.beat();
+        around(context, scratch, |work, x, _, buffers| layer.residual.start(work, x, buffers));
         let is_last = index + 1 == layers.len();
         match &layer.mixing {
             Mixing::Attention(weights) => {
                 let seqs = stored.of_layer(weights.kv);
                 project_qkv(context, scratch, (index, layer, weights), watched);
-                store(context, stores.kv, scratch, weights.kv, &seqs);
+                if weights.projections.store() {
+                    store(context, stores.kv, scratch, weights.kv, &seqs);
+                }
                 if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
                     return scratch.outputs.clear();
                 }
@@ -130,9 +138,22 @@ pub(super) fn forward(
         context.pulse.beat();
         add_mixing(context, scratch, (index, layer));
         feed_forward(context, scratch, (index, layer));
+        around(context, scratch, |work, x, _, buffers| layer.residual.finish(work, index, x, buffers));
     }
     context.pulse.beat();
+    around(context, scratch, |work, x, _, buffers| context.model.weights.ends.leave(work, x, buffers));
     give_outputs(context, scratch);
+}
+
+/// A step around the residual stream, which is told the stream and the rows that attention reads.
+fn around(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    step: impl FnOnce(&mut Workspace<'_>, &mut [f32], &[f32], &mut residual::Buffers),
+) {
+    let Scratch { x, h, inputs, residual, .. } = scratch;
+    let norm_eps = context.model.config.norm_eps;
+    step(&mut Workspace { pool: context.pool, norm_eps, inputs }, x, h, residual);
 }
 
 /// What the sequences of a batch store, in the form the kernels want.
@@ -181,6 +202,10 @@ fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
         dequantize(table.ty, &table.data[start..start + row_bytes], x);
     }
     multiply(context.pool, &mut scratch.x, context.model.config.extras.multipliers.embedding);
+    let by_layer = (rows.iter().map(|row| row.token), context.model.tensors.get(residual::TABLE));
+    around(context, scratch, |work, x, _, buffers| {
+        context.model.weights.ends.enter(work, by_layer, x, buffers)
+    });
 }
 
 /// Norms the stream and projects it to rotated queries and keys, and values.
@@ -190,54 +215,85 @@ fn project_qkv(
     (index, layer, weights): (usize, &Layer, &AttentionWeights),
     watched: &mut [Watched<'_>],
 ) {
-    let Context { model, pool, .. } = context;
-    let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
-    let Scratch { x, h, q, q_and_gate, gate, k, v, inputs, rows, adapted, adapter, .. } = scratch;
-    norm_before(context, x, layer.mixing_norms.before.as_deref(), h);
-    inputs.set(pool, h, config.d_model, &[&weights.q.matrix, &weights.k.matrix, &weights.v.matrix]);
-    let projected = if shape.gated { &mut *q_and_gate } else { &mut *q };
-    projected.resize(n * shape.q_rows(), 0.0);
-    k.resize(n * shape.kv_heads * shape.head_dim, 0.0);
-    v.resize(n * shape.kv_heads * shape.head_dim, 0.0);
-    let mut jobs = [
-        (&weights.q.matrix, &mut projected[..]),
-        (&weights.k.matrix, &mut k[..]),
-        (&weights.v.matrix, &mut v[..]),
-    ];
+    norm_before(context, &scratch.x, layer.mixing_norms.before.as_deref(), &mut scratch.h);
+    match &weights.projections {
+        Projections::Heads(heads) => {
+            project_heads(context, scratch, (index, layer, weights.kv), heads, watched);
+        }
+        Projections::Latent(latent) => project_latent(context, scratch, (index, layer), latent),
+    }
+    around(context, scratch, |work, _, h, buffers| layer.residual.branch(work, h, buffers));
+    let Scratch { q, rows, .. } = scratch;
+    if let Some(temperature) = context.model.config.extras.temperature.as_ref().filter(|_| layer.shape.warmed)
+    {
+        warm(q, &rows.rotated, temperature);
+    }
+}
+
+/// Queries and keys of latent attention, whose keys hold the values.
+fn project_latent(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, layer): (usize, &Layer),
+    latent: &latent::Latent,
+) {
+    let config = &context.model.config;
+    let Scratch { h, q, k, v, inputs, rows, latent: buffers, adapted, adapter, .. } = scratch;
+    let rows = latent::Rows {
+        pool: context.pool,
+        norm_eps: config.norm_eps,
+        table: &context.ropes[layer.shape.rotation.expect("keys of latent attention have a rotated part")],
+        style: config.rope.style,
+        positions: &rows.rotated,
+    };
+    let mut adapting = context.adapting(adapted, adapter);
+    let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
+    latent.project(&rows, h, inputs, buffers, [q, k], adapt);
+    v.clear();
+}
+
+/// Queries, keys and values by a projection each; queries alone where the layer reads the keys and values of another.
+fn project_heads(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, layer, kv): (usize, &Layer, usize),
+    heads: &HeadProjections,
+    watched: &mut [Watched<'_>],
+) {
+    let shape = &layer.shape;
+    multiply_heads(context, scratch, (index, shape), heads);
+    norm_heads(context, scratch, shape, heads);
+    for watched in watched {
+        watched.note_queries(context.pool, kv, &scratch.rows.rotated, &scratch.q, shape.head_dim);
+    }
+    turn_heads(context, scratch, shape, heads.kv.is_some());
+}
+
+/// The products with the rows that attention reads.
+fn multiply_heads(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, shape): (usize, &LayerShape),
+    HeadProjections { q: of_queries, kv, .. }: &HeadProjections,
+) {
+    let (pool, n) = (context.pool, scratch.rows.rotated.len());
+    let Scratch { h, q, q_and_gate, gate, k, v, inputs, adapted, adapter, .. } = scratch;
+    let queries = if shape.gated { &mut *q_and_gate } else { &mut *q };
+    let kv = kv.iter().flat_map(|kv| [("attn_k.weight", Some(&kv.k)), ("attn_v.weight", kv.v.as_ref())]);
+    let parts = [("attn_q.weight", Some(of_queries))].into_iter().chain(kv).zip([queries, k, v]);
+    let mut parts: Vec<_> = parts.filter_map(|((name, linear), out)| Some((name, linear?, out))).collect();
+    let matrices: Vec<_> = parts.iter().map(|(_, linear, _)| &linear.matrix).collect();
+    inputs.set(pool, h, context.model.config.d_model, &matrices);
+    parts.iter_mut().for_each(|(_, linear, out)| out.resize(n * linear.matrix.rows(), 0.0));
+    let mut jobs: Vec<_> = parts.iter_mut().map(|(_, linear, out)| (&linear.matrix, &mut out[..])).collect();
     matmul_many(pool, &mut jobs, inputs);
     let mut adapting = context.adapting(adapted, adapter);
-    for (name, projected, linear) in [
-        ("attn_q.weight", projected, &weights.q),
-        ("attn_k.weight", &mut *k, &weights.k),
-        ("attn_v.weight", &mut *v, &weights.v),
-    ] {
+    for (name, linear, projected) in parts {
         adapting.add(Place::Layer(index, name), h, projected);
         bias(context, projected, linear);
     }
     if shape.gated {
         split_gates(q_and_gate, shape.head_dim, q, gate);
-    }
-    if let Some((q_norm, k_norm)) = &weights.qk_norm {
-        for (heads, weight) in [(&mut *q, q_norm), (&mut *k, k_norm)] {
-            rms_norm_in_place(pool, heads, weight, config.norm_eps);
-        }
-    }
-    for watched in watched {
-        watched.note_queries(pool, weights.kv, &rows.rotated, q, shape.head_dim);
-    }
-    if let Some(rotation) = shape.rotation {
-        let table = &context.ropes[rotation];
-        for heads in [&mut *q, k] {
-            rope(pool, heads, shape.head_dim, &rows.rotated, table, config.rope.style);
-        }
-    }
-    if shape.qk_norm == QkNorm::Rotated {
-        let weight = vec![1.0; shape.head_dim];
-        rms_norm_in_place(pool, q, &weight, config.norm_eps);
-        rms_norm_in_place(pool, k, &weight, config.norm_eps);
-    }
-    if let Some(temperature) = config.extras.temperature.as_ref().filter(|_| shape.warmed) {
-        warm(q, &rows.rotated, temperature);
     }
 }
 
@@ -249,6 +305,50 @@ fn split_gates(projected: &[f32], head_dim: usize, q: &mut Vec<f32>, gate: &mut 
         q.extend_from_slice(query);
         gate.extend_from_slice(of_query);
     }
+}
+
+/// Norms queries, keys and values before they are rotated, where the layer does.
+fn norm_heads(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    shape: &LayerShape,
+    HeadProjections { q_norm, kv, .. }: &HeadProjections,
+) {
+    let Scratch { q, k, v, .. } = scratch;
+    if let Some(kv) = kv.as_ref().filter(|_| shape.values != Values::Projected) {
+        norm_values(context, shape.head_dim, kv.v.is_none().then_some(&k[..]), v);
+    }
+    let k_norm = kv.as_ref().and_then(|kv| kv.k_norm.as_ref());
+    for (heads, weight) in [(q, q_norm.as_ref()), (k, k_norm)] {
+        if let Some(weight) = weight {
+            rms_norm_in_place(context.pool, heads, weight, context.model.config.norm_eps);
+        }
+    }
+}
+
+/// Rotates queries and keys, and norms those that are normed behind that; a layer without keys of its own has queries
+/// alone.
+fn turn_heads(context: &Context<'_>, scratch: &mut Scratch, shape: &LayerShape, has_keys: bool) {
+    let Context { model, pool, .. } = context;
+    let Scratch { q, k, rows, .. } = scratch;
+    for heads in [Some(q), has_keys.then_some(k)].into_iter().flatten() {
+        if let Some(rotation) = shape.rotation {
+            let (table, style) = (&context.ropes[rotation], model.config.rope.style);
+            rope(pool, heads, shape.head_dim, &rows.rotated, table, style);
+        }
+        if shape.qk_norm == QkNorm::Rotated {
+            rms_norm_in_place(pool, heads, &vec![1.0; shape.head_dim], model.config.norm_eps);
+        }
+    }
+}
+
+/// Norms each head of values without weights; they are `keys`, before these are normed, where they have no projection.
+fn norm_values(context: &Context<'_>, head_dim: usize, keys: Option<&[f32]>, v: &mut Vec<f32>) {
+    if let Some(keys) = keys {
+        v.clear();
+        v.extend_from_slice(keys);
+    }
+    rms_norm_in_place(context.pool, v, &vec![1.0; head_dim], context.model.config.norm_eps);
 }
 
 /// Multiplies the queries of each row, `[n, heads, head_dim]`, by the factor of its position.
@@ -277,11 +377,11 @@ fn attend(
     let LayerShape { heads, kv_heads, head_dim, scale, .. } = layer.shape;
     let (kv, sinks) = (weights.kv, weights.sinks.as_deref());
     let Scratch { q, attended, attention, weights, rows, .. } = scratch;
-    let width = heads * head_dim;
-    attended.resize(q.len(), 0.0);
+    let (q_width, width) = (heads * head_dim, heads * layer.shape.value_dim());
+    attended.resize(rows.stored.len() * width, 0.0);
     for piece in pieces(&rows.stored, heads, watched) {
-        let values = piece.start * width..piece.end * width;
-        let (q, out) = (&q[values.clone()], &mut attended[values]);
+        let q = &q[piece.start * q_width..piece.end * q_width];
+        let out = &mut attended[piece.start * width..piece.end * width];
         let rows = &rows.stored[piece.clone()];
         let softcap = context.model.config.extras.score_cap;
         let operands = Attention { arena, layer: kv, q, heads, rows, seqs, scale, softcap, sinks };
@@ -339,12 +439,17 @@ fn recur(
 
 /// Projects what the layer has mixed back to the stream.
 fn add_mixing(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
-    let Scratch { x, h, attended, gate, inputs, adapted, adapter, .. } = scratch;
+    let Scratch { x, h, attended, gate, latent: buffers, inputs, adapted, adapter, .. } = scratch;
     let linear = match &layer.mixing {
         Mixing::Attention(weights) => &weights.output,
         Mixing::Recurrent(weights) => &weights.output,
         Mixing::Absent => return,
     };
+    if let Mixing::Attention(weights) = &layer.mixing
+        && let Projections::Latent(latent) = &weights.projections
+    {
+        latent.expand(context.pool, buffers, attended);
+    }
     if layer.shape.gated && matches!(layer.mixing, Mixing::Attention(_)) {
         sigmoid(context.pool, gate);
         product(context.pool, attended, gate);
@@ -355,6 +460,7 @@ fn add_mixing(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usi
     context.adapting(adapted, adapter).add(Place::Layer(index, "attn_output.weight"), attended, h);
     bias(context, h, linear);
     add_to_stream(context, x, h, layer.mixing_norms.after.as_deref());
+    around(context, scratch, |work, x, _, buffers| layer.residual.join(work, x, buffers));
 }
 
 fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
@@ -363,7 +469,7 @@ fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (u
     norm_before(context, x, layer.ffn_norms.before.as_deref(), h);
     let mut adapting = context.adapting(adapted, adapter);
     let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
-    weights.forward(context.pool, h, inputs, feed_forward, adapt);
+    weights.forward(context.pool, (x, h), inputs, feed_forward, adapt);
     add_to_stream(context, x, h, layer.ffn_norms.after.as_deref());
 }
 
@@ -389,16 +495,16 @@ fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Op
 }
 
 /// In the last layer only rows of which more is wanted go on, once their keys and values are stored: how many.
-/// Queries and what was attended to have the same shape, and each is kept as far as it is there.
+/// Queries and what was attended to are each kept as far as they are there.
 fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
-    let Scratch { x, q, gate, attended, rows: positions, adapted, .. } = scratch;
+    let Scratch { x, q, gate, attended, rows: positions, adapted, residual, .. } = scratch;
     let wanted: Vec<usize> = rows
         .iter()
         .enumerate()
         .filter(|(_, row)| row.output != Output::None)
         .map(|(index, _)| index)
         .collect();
-    for buffer in [x, q, gate, attended] {
+    for buffer in [x, q, gate, attended].into_iter().chain(residual.of_rows()) {
         let width = buffer.len() / rows.len().max(1);
         for (to, &from) in wanted.iter().enumerate() {
             buffer.copy_within(from * width..(from + 1) * width, to * width);

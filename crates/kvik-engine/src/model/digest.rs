@@ -53,6 +53,18 @@ pub(super) fn update_with_tensors(whole: &mut blake3::Hasher, tensors: &TensorSo
     }
 }
 
+/// What models without these parts do not name: their identity is what it was before there were any.
+const ABSENT: [&str; 8] = [
+    ", latent: None",
+    ", recurrence: None",
+    ", by_layer: ByLayer { kv_heads: [], d_ff: [] }",
+    ", sharing_layers: 0",
+    ", sparsity: []",
+    ", altup: None",
+    ", laurel_rank: None",
+    ", per_layer_width: None",
+];
+
 /// What decides the numbers, a line per value. Floats are written as their bits.
 fn canonical(config: &ModelConfig) -> String {
     // Without `..`, so that a new field cannot be forgotten here.
@@ -74,8 +86,7 @@ fn canonical(config: &ModelConfig) -> String {
     // A plain transformer has none: its identity is what it was before there were any.
     let extras = match *extras == Extras::default() {
         true => String::new(),
-        // Nor does a model without states name them.
-        false => format!("extras {extras:?}\n").replace(", recurrence: None", ""),
+        false => ABSENT.iter().fold(format!("extras {extras:?}\n"), |text, absent| text.replace(absent, "")),
     };
     format!(
         "arch {}\nlayers {layers}\nd_model {d_model}\nd_ff {d_ff}\nheads {heads}\nkv_heads {kv_heads}\n\
@@ -128,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::load::LoadedModel;
-    use crate::model::{Arch, Recurrence};
+    use crate::model::{Arch, LatentConfig, Recurrence};
 
     fn tiny() -> LoadedModel {
         LoadedModel::open(&tiny_model()).unwrap()
@@ -141,6 +152,39 @@ mod tests {
         let renamed = ModelConfig { name: "elsewhere".into(), context: 77, ..config };
         assert_eq!(digest(&renamed, &tensors, None, &pool), before);
         assert_eq!(digest(&renamed, &tensors, None, &Pool::new(3)), before);
+    }
+
+    /// Models without a part keep the identity that they had before there was such a part.
+    #[test]
+    fn parts_that_a_model_lacks_are_not_named() {
+        let config = tiny().config;
+        let change = |change: &dyn Fn(&mut Extras)| {
+            let mut config = config.clone();
+            config.extras.norm_offset = 1.0;
+            change(&mut config.extras);
+            canonical(&config)
+        };
+        let latent = LatentConfig { query_rank: 8, rank: 32, unrotated: 16, rotated: 8, value: 16 };
+        let mut texts = vec![
+            change(&|_| ()),
+            change(&|extras| extras.latent = Some(LatentConfig { query_rank: 0, ..latent })),
+            change(&|extras| extras.latent = Some(latent)),
+            change(&|extras| extras.by_layer.kv_heads = vec![1; 6]),
+            change(&|extras| extras.by_layer.d_ff = vec![1; 6]),
+            change(&|extras| extras.sharing_layers = 1),
+            change(&|extras| extras.sparsity = vec![None; 6]),
+            change(&|extras| extras.altup = Some(4)),
+            change(&|extras| extras.laurel_rank = Some(4)),
+            change(&|extras| extras.per_layer_width = Some(4)),
+        ];
+        for absent in ABSENT {
+            let part = absent.trim_start_matches(", ").split(':').next().unwrap();
+            assert!(!texts[0].contains(part), "{part}: {}", texts[0]);
+        }
+        let count = texts.len();
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), count);
     }
 
     #[test]

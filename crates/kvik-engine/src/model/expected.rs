@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use super::arch::{LayerShape, MixingShape, Presence, QkNorm};
-use super::feed_forward::is_stack;
+use super::arch::{LayerShape, MixingShape, Presence, QkNorm, Values};
+use super::feed_forward::{is_stack, part_of_stack};
 use super::recurrent::is_recurrent;
-use super::{ModelConfig, ModelError, RopeScaling};
+use super::{ModelConfig, ModelError, RopeScaling, latent, residual};
 use crate::files::{TensorSource, TensorView};
 
 /// The tensor that a reranker answers with: a row for yes, then one for no. As llama.cpp writes it for Qwen3-Reranker.
@@ -52,6 +52,9 @@ pub(super) const ROPE_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_fa
 /// The projections to queries, keys and values in one tensor, row by row, where a file stores them so.
 pub(super) const FUSED_QKV: &str = "attn_qkv";
 
+/// What files may have of a layer that reads the keys and values of another, and the forward pass does not read.
+pub(super) const UNREAD: [&str; 3] = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"];
+
 /// Every tensor that the forward pass of this configuration can read, as those of `tensors` are stored.
 fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expected> {
     let mut list = List::default();
@@ -67,6 +70,9 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         // Their numbers are in the configuration.
         ROPE_FACTORS.iter().for_each(|name| list.add(name, 1, config.rope.dims / 2, Presence::Optional));
     }
+    for (name, rows, cols, presence) in config.residual().model_tensors([config.vocab, config.layers, d]) {
+        list.add(name, rows, cols, presence);
+    }
     for layer in 0..config.layers {
         list.prefix = format!("blk.{layer}.");
         let shape = config.layer(layer);
@@ -75,8 +81,8 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         }
         match shape.mixing {
             MixingShape::Attention => {
-                let fused = format!("blk.{layer}.{FUSED_QKV}.weight");
-                list.attention(&shape, d, tensors.is_some_and(|tensors| tensors.get(&fused).is_some()));
+                let has = |name: String| tensors.is_some_and(|tensors| tensors.get(&name).is_some());
+                list.attention(&shape, d, |part| has(format!("blk.{layer}.{part}")));
             }
             MixingShape::Recurrent(recurrent) => {
                 let (output, cols) = recurrent.output(d);
@@ -87,24 +93,42 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
             }
             MixingShape::Absent => {}
         }
-        for (name, rows, cols, presence) in shape.feed_forward.tensors(d) {
-            list.add(name, rows, cols, presence);
+        for (name, rows, cols, presence) in
+            shape.feed_forward.tensors(d).into_iter().chain(shape.residual.tensors(d))
+        {
+            let in_parts =
+                |tensors: &&TensorSource| tensors.get(&list.named(&part_of_stack(name, 0))).is_some();
+            match &config.extras.experts {
+                Some(experts) if is_stack(name) && tensors.as_ref().is_some_and(in_parts) => {
+                    list.parts(name, rows, cols, experts.count);
+                }
+                _ => list.add(name, rows, cols, presence),
+            }
         }
     }
     list.tensors
 }
 
 /// The matrices that the forward pass multiplies all rows by: name, rows, columns. The output matrix is among them,
-/// also where a file leaves it out; those of experts, which meet some rows, are not.
+/// also where a file leaves it out; those of experts, which meet some rows, and those that are multiplied into queries and
+/// outputs are not.
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
-        let looked_up = name.ends_with("norm.weight") || LOOKED_UP.contains(&name);
-        let in_layer = name.splitn(3, '.').nth(2).unwrap_or_default();
-        name.ends_with(".weight") && !looked_up && !is_stack(name) && !is_recurrent(in_layer)
+        let part =
+            name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, part)| part);
+        let looked_up = part.contains("norm") || LOOKED_UP.contains(&name);
+        let shares = layer_of(name).is_some_and(|layer| config.layer(layer).source.is_some());
+        let unread = shares && UNREAD.contains(&part);
+        let is_other =
+            is_stack(name) || is_recurrent(part) || latent::is_absorbed(name) || residual::is_part(part);
+        name.ends_with(".weight") && !looked_up && !unread && !is_other
     };
     let all = expected(config, None).into_iter().filter(|tensor| is_matrix(&tensor.name));
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
 }
+
+/// Matrices of a stack that are asked for one by one.
+const PARTS_MAX: usize = 4096;
 
 /// Tensors that are no matrices of a product.
 const LOOKED_UP: [&str; 4] = ["token_embd.weight", "rope_freqs.weight", ROPE_FACTORS[0], ROPE_FACTORS[1]];
@@ -117,15 +141,27 @@ struct List {
 }
 
 impl List {
+    fn named(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
     fn add(&mut self, name: &str, rows: usize, cols: usize, presence: Presence) {
         if presence != Presence::Absent {
-            let name = format!("{}{name}", self.prefix);
+            let name = self.named(name);
             self.tensors.push(Expected { name, rows, cols, presence });
         }
     }
 
-    /// Those of attention; `fused` where queries, keys and values are projected by one tensor.
-    fn attention(&mut self, shape: &LayerShape, d: usize, fused: bool) {
+    /// The matrices of a stack of `rows` in all, one for each expert.
+    fn parts(&mut self, name: &str, rows: usize, cols: usize, count: usize) {
+        // More experts than a model may have are refused when they are loaded.
+        for expert in 0..count.min(PARTS_MAX) {
+            self.add(&part_of_stack(name, expert), rows / count, cols, Presence::Required);
+        }
+    }
+
+    /// Those of attention; `has` says which of the layer are in the file, some of which hold what else stands in several.
+    fn attention(&mut self, shape: &LayerShape, d: usize, has: impl Fn(&str) -> bool) {
         let dim = shape.head_dim;
         let (q, kv) = (shape.heads * dim, shape.kv_heads * dim);
         let (norm, [q_norm, k_norm]) = match shape.qk_norm {
@@ -135,19 +171,32 @@ impl List {
         };
         self.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
         self.add("attn_q_norm.weight", 1, q_norm, norm);
-        self.add("attn_k_norm.weight", 1, k_norm, norm);
-        if fused {
+        let own = |presence| if shape.source.is_some() { Presence::Optional } else { presence };
+        self.add("attn_k_norm.weight", 1, k_norm, own(norm));
+        if let Some(latent) = shape.latent {
+            for (name, rows, cols, presence) in latent.tensors(d, shape.heads, has(latent::FUSED)) {
+                self.add(name, rows, cols, presence);
+            }
+        } else if has(&format!("{FUSED_QKV}.weight")) {
             self.linear(FUSED_QKV, shape.q_rows() + 2 * kv, d, shape.qkv_bias);
         } else {
             self.linear("attn_q", shape.q_rows(), d, shape.qkv_bias);
-            self.linear("attn_k", kv, d, shape.qkv_bias);
-            self.linear("attn_v", kv, d, shape.qkv_bias);
+            let value = match shape.values {
+                Values::Projected => Presence::Required,
+                Values::Normed { projection } => projection,
+            };
+            self.part("attn_k", (kv, d), own(Presence::Required), shape.qkv_bias);
+            self.part("attn_v", (kv, d), own(value), shape.qkv_bias);
         }
-        self.linear("attn_output", d, q, shape.output_bias);
+        self.linear("attn_output", d, shape.heads * shape.output_dim(), shape.output_bias);
     }
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: Presence) {
-        self.add(&format!("{name}.weight"), rows, cols, Presence::Required);
+        self.part(name, (rows, cols), Presence::Required, bias);
+    }
+
+    fn part(&mut self, name: &str, (rows, cols): (usize, usize), presence: Presence, bias: Presence) {
+        self.add(&format!("{name}.weight"), rows, cols, presence);
         self.add(&format!("{name}.bias"), 1, rows, bias);
     }
 }
@@ -253,6 +302,19 @@ mod tests {
         assert!(layers.contains("the configuration has"), "{layers}");
         let many = refused(llama, &["a", "b", "c", "d", "e", "f"]).unwrap();
         assert!(many.contains("6 tensors") && many.contains("`d`") && !many.contains("`e`"), "{many}");
+    }
+
+    /// What an adapter said of them would be left out without a word.
+    #[test]
+    fn a_layer_that_shares_keys_and_values_has_none_to_adapt() {
+        let (config, tensors) = with("arch-gemma3n.gguf", &[]);
+        let all = matrices(&config);
+        let has = |name: &str| all.iter().any(|(other, ..)| other == name);
+        assert!(has("blk.19.attn_k.weight") && has("blk.20.attn_q.weight"));
+        for name in ["blk.20.attn_k.weight", "blk.22.attn_v.weight"] {
+            assert!(tensors.get(name).is_some() && !has(name), "{name}");
+        }
+        assert!(!has("per_layer_token_embd.weight") && !has("blk.0.laurel_l.weight"));
     }
 
     /// Files of Qwen3-Reranker have one.

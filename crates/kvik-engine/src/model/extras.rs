@@ -19,6 +19,8 @@ pub struct Extras {
     pub logit_cap: Option<f32>,
     /// Layers that see a window.
     pub window: Option<Window>,
+    /// Latent attention in all layers.
+    pub latent: Option<LatentConfig>,
     /// Mixtures of experts in the place of feed-forward layers.
     pub experts: Option<ExpertsConfig>,
     /// Added to the weights of all norms when they are read: 1 where a file stores what they have beside 1.
@@ -28,6 +30,19 @@ pub struct Extras {
     pub layers_beyond: usize,
     /// Layers whose queries and keys are not rotated, `[layers]`; or empty where all are.
     pub unrotated: Vec<bool>,
+    /// Counts that differ from layer to layer.
+    pub by_layer: ByLayer,
+    /// The last so many layers store no keys and values: each reads those of the last layer before them that sees the
+    /// same positions.
+    pub sharing_layers: usize,
+    /// Of which standard deviations above the mean the gates of a layer are left, `[layers]`; or empty where all are.
+    pub sparsity: Vec<Option<f32>>,
+    /// Residual streams of which a layer computes the first (AltUp).
+    pub altup: Option<usize>,
+    /// Rank of the path beside attention (LAuReL).
+    pub laurel_rank: Option<usize>,
+    /// Width of the embedding that every layer has of a token.
+    pub per_layer_width: Option<usize>,
     /// Layers that keep a state.
     pub recurrence: Option<Recurrence>,
 }
@@ -56,6 +71,16 @@ pub struct StateMatrices {
     pub key_heads: usize,
     /// Dimensions of keys and queries.
     pub key_dim: usize,
+}
+
+/// Counts that differ from layer to layer, `[layers]`; or empty where all layers have that of the model, which else is
+/// the greatest.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ByLayer {
+    /// Key/value heads.
+    pub kv_heads: Vec<usize>,
+    /// Widths of feed-forward layers.
+    pub d_ff: Vec<usize>,
 }
 
 /// Factors of parts of the computation; 1 in most models.
@@ -95,6 +120,28 @@ impl Temperature {
     }
 }
 
+/// Lengths of latent attention (MLA, arXiv 2405.04434): keys and values of all heads come from one vector a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentConfig {
+    /// Length of the vector that queries come from; 0 where they come from the stream itself.
+    pub query_rank: usize,
+    /// Length of the vector that keys and values come from.
+    pub rank: usize,
+    /// Dimensions of a head's queries and keys that do not rotate.
+    pub unrotated: usize,
+    /// Dimensions of queries and keys that rotate; of keys, all heads share them.
+    pub rotated: usize,
+    /// Dimensions of a head's values.
+    pub value: usize,
+}
+
+impl LatentConfig {
+    /// Length of what is stored for a position: the vector and the rotated part.
+    pub fn key_dim(&self) -> usize {
+        self.rank + self.rotated
+    }
+}
+
 /// Numbers of the mixtures of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertsConfig {
@@ -131,6 +178,10 @@ pub struct Window {
     pub layers: Vec<bool>,
     /// How these layers rotate.
     pub rope: RopeConfig,
+    /// Whether the divisors of frequencies that a file has are for these layers too.
+    pub divided: bool,
+    /// Dimensions of one head of these layers.
+    pub head_dim: usize,
 }
 
 impl Extras {
@@ -142,6 +193,13 @@ impl Extras {
     /// Whether a layer keeps a state.
     pub(crate) fn is_recurrent(&self, layer: usize) -> bool {
         self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers.get(layer) == Some(&true))
+    }
+
+    /// The layer whose keys and values one of `layers` reads, if it stores none.
+    pub(crate) fn source(&self, layer: usize, layers: usize) -> Option<usize> {
+        let storing = layers.saturating_sub(self.sharing_layers);
+        let is_alike = |source: &usize| self.is_windowed(*source) == self.is_windowed(layer);
+        (layer >= storing).then(|| (0..storing).rev().find(is_alike)).flatten()
     }
 
     /// Whether a layer rotates queries and keys.

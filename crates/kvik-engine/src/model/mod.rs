@@ -2,7 +2,8 @@
 //!
 //! `config` is the shape, `arch` what sets architectures and their layers apart, `expected` which tensors
 //! there are, `weights` loads and packs, `batch` is the work of a step, `decoder` the forward pass as a list
-//! of named steps, `feed_forward` those of its kinds, `recurrent` layers that keep a state, `kv_map` says in which formats layers store keys and
+//! of named steps, `feed_forward` those of its kinds, `latent` queries and keys of latent attention,
+//! `recurrent` layers that keep a state, `residual` what stands around the stream, `kv_map` says in which formats layers store keys and
 //! values, `adapter` is what adapters add, and `runner` owns the KV blocks and runs batches.
 
 mod adapter;
@@ -18,8 +19,10 @@ mod extras;
 mod facts;
 mod feed_forward;
 mod kv_map;
+mod latent;
 pub mod observation;
 mod recurrent;
+mod residual;
 mod rope;
 mod runner;
 mod weights;
@@ -36,8 +39,11 @@ pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use config_error::ConfigError;
 pub use convert::{CONVERT_TARGETS, convert};
 pub use digest::digest;
-pub use extras::{ExpertsConfig, Extras, Multipliers, Recurrence, StateMatrices, Temperature, Window};
+pub use extras::{
+    ByLayer, ExpertsConfig, Extras, LatentConfig, Multipliers, Recurrence, StateMatrices, Temperature, Window,
+};
 pub use kv_map::{KvMap, KvMapError, LAYERS_MAX};
+pub(crate) use residual::INPUTS_MAX;
 pub use runner::ModelRunner;
 
 /// A model ready to run: its shape and its packed weights.

@@ -146,9 +146,15 @@ impl ModelRunner {
 /// The layers that store keys and values, in the formats that are theirs among `formats`, `[layers]`.
 fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
     let layer = |index: usize| {
-        let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
+        let shape = config.layer(index);
+        let LayerShape { kind, kv_heads, head_dim, .. } = shape;
         let KvFormats { k, v } = formats[index];
-        KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
+        let layer = match shape.latent {
+            // Of the formats that of the keys counts: they hold the values.
+            Some(_) => KvLayer::latent(head_dim, shape.value_dim(), k),
+            None => KvLayer::full(kv_heads, head_dim, k, v),
+        };
+        KvLayer { kind, ..layer }
     };
     KvLayout::new(config.kv_layers().map(layer).collect())
 }

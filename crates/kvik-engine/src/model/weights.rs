@@ -10,9 +10,11 @@ use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
 use super::arch::{LayerShape, MixingShape};
 use super::convert::convert;
-use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS};
-use super::feed_forward::{FeedForward, FeedForwardShape};
+use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
+use super::feed_forward::{FeedForward, FeedForwardShape, part_of_stack};
+use super::latent::Latent;
 use super::recurrent::Recurrent;
+use super::residual::{Ends, Residual};
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
 use crate::files::{TensorSource, TensorView};
@@ -25,6 +27,7 @@ pub(crate) struct Layer {
     pub(crate) ffn_norms: HalfNorms,
     /// `None` where the layer has no such half.
     pub(crate) feed_forward: Option<FeedForward>,
+    pub(crate) residual: Residual,
 }
 
 /// Weights of what mixes positions.
@@ -37,19 +40,13 @@ pub(crate) enum Mixing {
 
 /// Weights of attention.
 pub(crate) struct AttentionWeights {
-    /// The layer of the KV layout that keys and values are stored in.
+    /// The layer of the KV layout whose keys and values it reads. It also writes them if its projections
+    /// [`store`](Projections::store); else another layer does.
     pub(crate) kv: usize,
-    /// `[heads * head_dim, d_model]`, with gates twice as many rows
-    pub(crate) q: Linear,
-    /// `[kv_heads * head_dim, d_model]`
-    pub(crate) k: Linear,
-    /// `[kv_heads * head_dim, d_model]`
-    pub(crate) v: Linear,
-    /// `[head_dim]` of queries and of keys; or of all heads
-    pub(crate) qk_norm: Option<HeadNorms>,
+    pub(crate) projections: Projections,
     /// `[heads]`
     pub(crate) sinks: Option<Vec<f32>>,
-    /// `[d_model, heads * head_dim]`
+    /// `[d_model, heads * output_dim]`
     pub(crate) output: Linear,
 }
 
@@ -62,8 +59,53 @@ pub(crate) struct RecurrentWeights {
     pub(crate) output: Linear,
 }
 
-/// Weights of the norms on queries and on keys.
-type HeadNorms = (Vec<f32>, Vec<f32>);
+/// What makes queries, keys and values of the stream.
+pub(crate) enum Projections {
+    /// A projection each.
+    Heads(Box<HeadProjections>),
+    /// [`LayerShape::latent`]
+    Latent(Box<Latent>),
+}
+
+impl Projections {
+    /// Whether they make keys and values to store; else the layer reads those of another.
+    pub(crate) fn store(&self) -> bool {
+        match self {
+            Projections::Heads(heads) => heads.kv.is_some(),
+            Projections::Latent(_) => true,
+        }
+    }
+
+    fn matrices(&self) -> Vec<&Matrix> {
+        match self {
+            Projections::Heads(heads) => {
+                let kv = heads.kv.iter().flat_map(|kv| [&kv.k].into_iter().chain(&kv.v));
+                [&heads.q].into_iter().chain(kv).map(|linear| &linear.matrix).collect()
+            }
+            Projections::Latent(latent) => latent.matrices(),
+        }
+    }
+}
+
+/// Projections to queries, keys and values of heads.
+pub(crate) struct HeadProjections {
+    /// `[heads * head_dim, d_model]`, with gates twice as many rows
+    pub(crate) q: Linear,
+    /// `[head_dim]`; or of all heads
+    pub(crate) q_norm: Option<Vec<f32>>,
+    /// `None` in a layer that reads the keys and values of another
+    pub(crate) kv: Option<KeysAndValues>,
+}
+
+/// What a layer makes the keys and values of that it stores.
+pub(crate) struct KeysAndValues {
+    /// `[kv_heads * head_dim, d_model]`
+    pub(crate) k: Linear,
+    /// `[kv_heads * head_dim, d_model]`; `None` where keys and values are one projection
+    pub(crate) v: Option<Linear>,
+    /// `[head_dim]`; or of all heads
+    pub(crate) k_norm: Option<Vec<f32>>,
+}
 
 /// Weights of the norms of one half of a layer, `[d_model]` each.
 pub(crate) struct HalfNorms {
@@ -93,6 +135,8 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab, d_model]`; the embedding where the model ties them.
     pub(crate) output: Matrix,
+    /// What stands around the stream before the first layer and behind the last.
+    pub(crate) ends: Ends,
     /// How positions are rotated, as [`ModelConfig::ropes`] lists it.
     pub(super) rotations: Vec<Rotation>,
     /// What a reranker multiplies its hidden state by, `[2, d_model]`: yes, no.
@@ -103,7 +147,7 @@ impl Weights {
     /// Bytes of packed matrices.
     pub(crate) fn bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(Layer::matrices);
-        layers.chain([&self.output]).map(Matrix::bytes).sum()
+        layers.chain([&self.output]).chain(self.ends.matrices()).map(Matrix::bytes).sum()
     }
 }
 
@@ -120,8 +164,8 @@ impl Layer {
         let mut matrices = self.feed_forward.as_ref().map(FeedForward::matrices).unwrap_or_default();
         match &self.mixing {
             Mixing::Attention(weights) => {
-                let AttentionWeights { q, k, v, output, .. } = &**weights;
-                matrices.extend([q, k, v, output].map(|linear| &linear.matrix));
+                matrices.extend(weights.projections.matrices());
+                matrices.push(&weights.output.matrix);
             }
             Mixing::Recurrent(weights) => {
                 matrices.extend(weights.recurrent.matrices());
@@ -129,6 +173,7 @@ impl Layer {
             }
             Mixing::Absent => {}
         }
+        matrices.extend(self.residual.matrices());
         matrices
     }
 }
@@ -150,13 +195,17 @@ pub(crate) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
-        let layers = (0..self.config.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
+        let stored: Vec<usize> = self.config.kv_layers().collect();
+        let layers = (0..self.config.layers).map(|i| self.layer(i, &stored)).collect::<Result<_, _>>()?;
+        let ends = self.config.residual().load_ends(&mut self)?;
         let output_norm = self.vector(self.config.arch.output_norm())?;
         let divisors = self.optional_vector("rope_freqs.weight")?;
         // They are in the configuration.
         self.left.retain(|name| !ROPE_FACTORS.contains(&name.as_str()));
-        let rotation = |rope: &&RopeConfig| Rotation::new(rope, divisors.as_deref());
-        let rotations = self.config.ropes().iter().map(rotation).collect();
+        let rotation = |(rope, divided): (&RopeConfig, bool)| {
+            Rotation::new(rope, divisors.as_deref().filter(|_| divided))
+        };
+        let rotations = self.config.ropes().into_iter().map(rotation).collect();
         let classifier = self.optional_vector(CLASSIFIER)?;
         let output = match self.left.contains("output.weight") {
             // Rows of the embedding are read from the source at every step, so it is not packed.
@@ -167,10 +216,11 @@ impl<'a> Loader<'a> {
             false => self.matrix("token_embd.weight")?,
         };
         debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
-        Ok(Weights { layers, output_norm, output, rotations, classifier })
+        Ok(Weights { layers, output_norm, output, ends, rotations, classifier })
     }
 
-    fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
+    /// `stored` are the layers of the KV layout.
+    fn layer(&mut self, index: usize, stored: &[usize]) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let shape = self.config.layer(index);
         Ok(Layer {
@@ -179,26 +229,27 @@ impl<'a> Loader<'a> {
                 MixingShape::Absent => HalfNorms::NONE,
                 _ => self.norms(&shape, MIXING, &name)?,
             },
-            mixing: self.mixing(&shape, index)?,
+            mixing: self.mixing(&shape, index, stored)?,
             ffn_norms: match shape.feed_forward {
                 FeedForwardShape::Absent => HalfNorms::NONE,
                 _ => self.norms(&shape, FEED_FORWARD, &name)?,
             },
             feed_forward: shape.feed_forward.load(&mut LayerLoader { loader: self, layer: index })?,
+            residual: shape.residual.load(&mut LayerLoader { loader: self, layer: index })?,
         })
     }
 
-    fn mixing(&mut self, shape: &LayerShape, index: usize) -> Result<Mixing, ModelError> {
-        let before = |is: fn(MixingShape) -> bool| {
-            (0..index).filter(|&layer| is(self.config.layer(layer).mixing)).count()
-        };
+    fn mixing(&mut self, shape: &LayerShape, index: usize, stored: &[usize]) -> Result<Mixing, ModelError> {
         match shape.mixing {
             MixingShape::Attention => {
-                let kv = before(|mixing| mixing == MixingShape::Attention);
+                let read = shape.source.unwrap_or(index);
+                let kv = stored.binary_search(&read).expect("a layer that stores keys and values");
                 Ok(Mixing::Attention(Box::new(self.attention(shape, index, kv)?)))
             }
             MixingShape::Recurrent(recurrent) => {
-                let number = before(|mixing| matches!(mixing, MixingShape::Recurrent(_)));
+                let keeps_state = |mixing| matches!(mixing, MixingShape::Recurrent(_));
+                let number =
+                    (0..index).filter(|&before| keeps_state(self.config.layer(before).mixing)).count();
                 let mut layer = LayerLoader { loader: self, layer: index };
                 let (output, _) = recurrent.output(layer.loader.config.d_model);
                 Ok(Mixing::Recurrent(Box::new(RecurrentWeights {
@@ -218,15 +269,16 @@ impl<'a> Loader<'a> {
         kv: usize,
     ) -> Result<AttentionWeights, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
-        let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
-        let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
-        let [q, k, v] = self.qkv(shape, &name)?;
+        let projections = match shape.latent {
+            Some(latent) => {
+                let mut layer = LayerLoader { loader: self, layer: index };
+                Projections::Latent(Box::new(Latent::load(latent, shape.heads, &mut layer)?))
+            }
+            None => Projections::Heads(Box::new(self.heads(shape, &name)?)),
+        };
         Ok(AttentionWeights {
             kv,
-            q,
-            k,
-            v,
-            qk_norm: q_norm.zip(k_norm),
+            projections,
             sinks: self.optional_vector(&name("attn_sinks.weight"))?,
             output: self.linear(&name("attn_output"))?,
         })
@@ -243,26 +295,49 @@ impl<'a> Loader<'a> {
         Ok(HalfNorms { before: norm(shape.norms.before)?, after: norm(shape.norms.after)? })
     }
 
-    /// The projections to queries, keys and values, which may be stored as one tensor.
-    fn qkv(&mut self, shape: &LayerShape, name: &dyn Fn(&str) -> String) -> Result<[Linear; 3], ModelError> {
-        let fused = name(FUSED_QKV);
-        if !self.left.contains(&format!("{fused}.weight")) {
-            return Ok([
-                self.linear(&name("attn_q"))?,
-                self.linear(&name("attn_k"))?,
-                self.linear(&name("attn_v"))?,
-            ]);
+    /// The projections to queries, keys and values, which may be stored as one tensor. Those to keys and values may be
+    /// in the file of a layer that reads the keys and values of another, and are not read.
+    fn heads(
+        &mut self,
+        shape: &LayerShape,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<HeadProjections, ModelError> {
+        let (q, k, v) = match self.left.contains(&format!("{}.weight", name(FUSED_QKV))) {
+            true => self.fused_qkv(shape, &name(FUSED_QKV))?,
+            false if shape.source.is_some() => (self.linear(&name("attn_q"))?, None, None),
+            false => {
+                let has_v = self.left.contains(&name("attn_v.weight"));
+                let v = has_v.then(|| self.linear(&name("attn_v"))).transpose()?;
+                (self.linear(&name("attn_q"))?, Some(self.linear(&name("attn_k"))?), v)
+            }
+        };
+        if shape.source.is_some() {
+            self.left.retain(|left| !UNREAD.iter().any(|part| *left == name(part)));
         }
+        let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
+        let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
+        Ok(HeadProjections { q, q_norm, kv: k.map(|k| KeysAndValues { k, v, k_norm }) })
+    }
+
+    fn fused_qkv(
+        &mut self,
+        shape: &LayerShape,
+        fused: &str,
+    ) -> Result<(Linear, Option<Linear>, Option<Linear>), ModelError> {
         let (q, kv) = (shape.q_rows(), shape.kv_heads * shape.head_dim);
         let view = self.take(&format!("{fused}.weight"))?;
         let bias = self.optional_vector(&format!("{fused}.bias"))?;
         let mut part = |rows: Range<usize>| {
             let bias = bias.as_ref().map(|bias| bias[rows.clone()].to_vec());
-            Ok(Linear { matrix: self.pack(&fused, &rows_of(&view, rows), self.target)?, bias })
+            Ok(Linear { matrix: self.pack(fused, &rows_of(&view, rows), self.target)?, bias })
         };
-        let parts = [part(0..q)?, part(q..q + kv)?, part(q + kv..q + 2 * kv)?];
+        let queries = part(0..q)?;
+        let (k, v) = match shape.source {
+            Some(_) => (None, None),
+            None => (Some(part(q..q + kv)?), Some(part(q + kv..q + 2 * kv)?)),
+        };
         self.tensors.release(&format!("{fused}.weight"));
-        Ok(parts)
+        Ok((queries, k, v))
     }
 
     fn linear(&mut self, name: &str) -> Result<Linear, ModelError> {
@@ -272,7 +347,7 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+    pub(super) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let view = self.take(name)?;
         let packed = self.pack(name, &view, self.target);
         self.tensors.release(name);
@@ -280,8 +355,20 @@ impl<'a> Loader<'a> {
     }
 
     /// Packs what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
-    fn pack(
+    pub(crate) fn pack(
         &mut self,
+        name: &str,
+        view: &TensorView<'_>,
+        target: Option<WeightType>,
+    ) -> Result<Matrix, ModelError> {
+        let packed = self.pack_silently(name, view, target);
+        self.report(view.data.len());
+        packed
+    }
+
+    /// [`Loader::pack`] of what is not counted as read.
+    pub(crate) fn pack_silently(
+        &self,
         name: &str,
         view: &TensorView<'_>,
         target: Option<WeightType>,
@@ -294,7 +381,6 @@ impl<'a> Loader<'a> {
             }
             _ => Matrix::pack(view.ty, rows, cols, view.data, self.pool),
         };
-        self.report(view.data.len());
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
     }
 
@@ -302,7 +388,7 @@ impl<'a> Loader<'a> {
         self.left.contains(name).then(|| self.vector(name)).transpose()
     }
 
-    fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
         let view = self.take(name)?;
         let mut values = vec![0.0; view.rows * view.cols];
         dequantize(view.ty, view.data, &mut values);
@@ -313,13 +399,24 @@ impl<'a> Loader<'a> {
         Ok(values)
     }
 
-    fn take(&mut self, name: &str) -> Result<TensorView<'a>, ModelError> {
+    pub(crate) fn take(&mut self, name: &str) -> Result<TensorView<'a>, ModelError> {
         let listed = self.left.remove(name);
         debug_assert!(listed, "{name} is read and was not expected");
         self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_owned() })
     }
 
-    fn report(&mut self, bytes: usize) {
+    /// A tensor of `count` matrices of equal shape, one below the other.
+    pub(super) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
+        let view = self.take(name)?;
+        debug_assert!(view.rows.is_multiple_of(count), "checked with the shapes of all tensors");
+        let (rows, target) = (view.rows / count, self.target);
+        let part = |index| self.pack(name, &rows_of(&view, index * rows..(index + 1) * rows), target);
+        let matrices = (0..count).map(part).collect();
+        self.tensors.release(name);
+        matrices
+    }
+
+    pub(crate) fn report(&mut self, bytes: usize) {
         self.done_bytes += bytes as u64;
         (self.progress)(self.done_bytes, self.total_bytes);
     }
@@ -354,20 +451,16 @@ impl LayerLoader<'_, '_> {
         self.loader.pack(&name, &view, None)
     }
 
-    /// A tensor of `count` matrices of equal shape, one below the other; it may be one of two that would do.
+    /// `count` matrices of equal shape, in one tensor, one below the other, or each in its own; the tensor may be one
+    /// of two that would do.
     pub(crate) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
-        if !self.has(name) {
-            return Err(self.missing(name));
+        if self.has(name) {
+            return self.loader.stack(&self.name(name), count);
         }
-        let name = self.name(name);
-        let view = self.loader.take(&name)?;
-        debug_assert!(view.rows.is_multiple_of(count), "checked with the shapes of all tensors");
-        let (rows, target) = (view.rows / count, self.loader.target);
-        let matrices = (0..count)
-            .map(|index| self.loader.pack(&name, &rows_of(&view, index * rows..(index + 1) * rows), target));
-        let matrices = matrices.collect();
-        self.loader.tensors.release(&name);
-        matrices
+        match self.has(&part_of_stack(name, 0)) {
+            true => (0..count).map(|index| self.matrix(&part_of_stack(name, index))).collect(),
+            false => Err(ModelError::MissingTensor { tensor: self.name(name) }),
+        }
     }
 
     /// Matrices that stand in a tensor one below the other, of so many rows each.
@@ -415,7 +508,8 @@ impl LayerLoader<'_, '_> {
         self.loader.optional_vector(&self.name(name))
     }
 
-    fn name(&self, part: &str) -> String {
+    /// A name in the layer as one of the model.
+    pub(crate) fn name(&self, part: &str) -> String {
         format!("blk.{}.{part}", self.layer)
     }
 }
@@ -425,7 +519,7 @@ const MIXING: usize = 0;
 const FEED_FORWARD: usize = 1;
 
 /// Some rows of a tensor.
-fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {
+pub(super) fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {
     let row_bytes = view.data.len() / view.rows;
     let data = &view.data[rows.start * row_bytes..rows.end * row_bytes];
     TensorView { ty: view.ty, rows: rows.len(), cols: view.cols, data }

@@ -24,6 +24,7 @@ pub struct RequestLimits {
     kv_heads: Arc<[usize]>,
     /// What sequences hold beside blocks.
     beside: Beside,
+    latent: bool,
     calibration: Option<Arc<HeadImportance>>,
     repeat: Arc<RepeatPrompt>,
 }
@@ -51,6 +52,7 @@ impl RequestLimits {
             token_bytes: block_bytes / BLOCK_POSITIONS,
             kv_heads: config.kv_heads.as_slice().into(),
             beside: config.beside,
+            latent: config.latent,
             calibration: config.calibration.clone().map(Arc::new),
             repeat: Arc::new(config.repeat.clone()),
         }
@@ -97,6 +99,9 @@ impl RequestLimits {
         if let Some(retention) = &room.retention {
             if !self.beside.is_nothing() {
                 return Err(RetentionError::Windows.into());
+            }
+            if self.latent {
+                return Err(RetentionError::Latent.into());
             }
             retention.check(&self.kv_heads)?;
             check_prefix(request)?;

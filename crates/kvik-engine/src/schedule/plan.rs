@@ -280,6 +280,7 @@ mod tests {
             repeat: Default::default(),
             kv_heads: vec![1],
             beside: kvik_cache::Beside::default(),
+            latent: false,
             calibration: None,
         };
         let mut divided = divide_rows(&running, &turns, &config, config.prefill_rows_mixed_max);

@@ -354,6 +354,7 @@ pub fn config() -> EngineConfig {
         repeat: Default::default(),
         kv_heads: vec![1],
         beside: kvik_cache::Beside::default(),
+        latent: false,
         calibration: None,
     }
 }

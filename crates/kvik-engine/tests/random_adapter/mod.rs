@@ -35,19 +35,16 @@ impl RandomAdapter {
 
     /// The matrices that it changes: name, rows, columns.
     pub fn matrices(&self, config: &ModelConfig) -> Vec<(String, usize, usize)> {
-        let (d, q) = (config.d_model, config.heads * config.head_dim);
-        let kv = config.kv_heads * config.head_dim;
-        let parts = [
-            ("attn_q", q, d),
-            ("attn_k", kv, d),
-            ("attn_v", kv, d),
-            ("attn_output", d, q),
+        let d = config.d_model;
+        let mut parts = attention(config);
+        parts.extend([
             ("ffn_gate", config.d_ff, d),
             ("ffn_up", config.d_ff, d),
             ("ffn_down", d, config.d_ff),
-        ];
+        ]);
         let layers = (0..config.layers).flat_map(|layer| {
-            parts.map(|(name, rows, cols)| (format!("blk.{layer}.{name}.weight"), rows, cols))
+            let named = |&(name, rows, cols): &_| (format!("blk.{layer}.{name}.weight"), rows, cols);
+            parts.iter().map(named).collect::<Vec<_>>()
         });
         let output = self.output.then(|| ("output.weight".to_owned(), config.vocab, d));
         layers.chain(output).collect()
@@ -68,6 +65,20 @@ impl RandomAdapter {
         writer.tensor(&format!("{name}.lora_a"), self.ty, &[self.rank, cols], &bytes(self.ty, &a));
         writer.tensor(&format!("{name}.lora_b"), self.ty, &[rows, self.rank], &bytes(self.ty, &b));
     }
+}
+
+/// The matrices of the attention of a layer that adapters can change.
+fn attention(config: &ModelConfig) -> Vec<(&'static str, usize, usize)> {
+    let (d, q, kv) = (config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let Some(latent) = config.extras.latent else {
+        return vec![("attn_q", q, d), ("attn_k", kv, d), ("attn_v", kv, d), ("attn_output", d, q)];
+    };
+    vec![
+        ("attn_q_a", latent.query_rank, d),
+        ("attn_q_b", config.heads * (latent.unrotated + latent.rotated), latent.query_rank),
+        ("attn_kv_a_mqa", latent.key_dim(), d),
+        ("attn_output", d, config.heads * latent.value),
+    ]
 }
 
 /// The metadata of an adapter for a model of this shape.

@@ -121,22 +121,33 @@ unsafe fn add_dimension<L: F32x16, T: FloatTile, const M: usize, const N: usize>
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>) {
-    // SAFETY: the groups are inside the query rows of the call, whose results have `dims` numbers each.
+    // SAFETY: the results of the query rows have `dims` numbers each; the rest is the caller's promise.
     unsafe {
         std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims).fill(0.0);
         for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(TILES * BLOCK_POSITIONS) {
-            let positions = start..start + TILES * BLOCK_POSITIONS;
-            let mut query_row = 0;
-            while query_row < call.seen.len() {
-                let positions = positions.clone();
-                query_row += match call.seen.len() - query_row {
-                    6.. => value_query_rows::<L, T, 6, 4, 1>(call, query_row, positions),
-                    4.. => value_query_rows::<L, T, 4, 4, 1>(call, query_row, positions),
-                    2.. => value_query_rows::<L, T, 2, 8, 2>(call, query_row, positions),
-                    _ => value_query_rows::<L, T, 1, 8, 4>(call, query_row, positions),
-                };
-            }
+            add_values::<L, T>(call, start..start + TILES * BLOCK_POSITIONS);
         }
+    }
+}
+
+/// Adds the weighted values of `positions` to the sums of all query rows, as far as each sees them.
+///
+/// # Safety
+/// As [`values`]; `positions` are those of [`TILES`] tiles.
+#[inline(always)]
+pub(super) unsafe fn add_values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>, positions: Range<usize>) {
+    let mut query_row = 0;
+    while query_row < call.seen.len() {
+        let positions = positions.clone();
+        // SAFETY: the group is inside the query rows of the call.
+        query_row += unsafe {
+            match call.seen.len() - query_row {
+                6.. => value_query_rows::<L, T, 6, 4, 1>(call, query_row, positions),
+                4.. => value_query_rows::<L, T, 4, 4, 1>(call, query_row, positions),
+                2.. => value_query_rows::<L, T, 2, 8, 2>(call, query_row, positions),
+                _ => value_query_rows::<L, T, 1, 8, 4>(call, query_row, positions),
+            }
+        };
     }
 }
 

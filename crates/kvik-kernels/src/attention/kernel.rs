@@ -6,7 +6,8 @@
 //! 1. scores, by [`floats`](super::floats) or [`quantised`](super::quantised);
 //! 2. scores times `scale`, or with a soft cap `cap tanh(score (scale / cap))`; the maximum `m`; p = exp(s - m);
 //!    the sum of p per lane over ascending blocks, then the tree of [`F32x16::sum`];
-//! 3. values weighted by p, by [`floats`](super::floats) or [`quantised`](super::quantised);
+//! 3. values weighted by p, by [`floats`](super::floats) or [`quantised`](super::quantised), or where keys hold them
+//!    by [`latent`](super::latent);
 //! 4. splits fold in ascending order, from m = -inf, l = 0, or from m = sink, l = 1, and out = 0:
 //!    m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'), l' = fma(l, a, ls b), out' = fma(out, a, outs b);
 //!    at the end out / l.
@@ -121,8 +122,11 @@ pub(crate) struct ValueCall<'a> {
     pub tiles: &'a [*const u8],
     /// Length of a row of a V tile.
     pub dims: usize,
+    /// Length of a key: where keys hold the values, the tiles are K tiles.
+    pub key_dim: usize,
     /// For quantised values: room for `[query_rows]` of [`quantised::weight_bytes`](super::quantised::weight_bytes) each.
-    pub weights: *mut u8,
+    /// Where keys hold the values: room of [`latent::room_bytes`](super::latent::room_bytes).
+    pub room: *mut u8,
     /// `[query_rows][dims]`.
     pub out: *mut f32,
 }
@@ -167,22 +171,21 @@ pub(crate) struct AttentionKernels {
     pub values: unsafe fn(&ValueCall<'_>),
     /// Folds a split's `[dims]` into those gathered so far.
     pub fold: unsafe fn(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]),
-    /// Divides `[dims]` by the sum; the first `head_dim` are the result, rotated back where values are quantised.
-    pub finish: unsafe fn(out: &mut [f32], l: f32, head_dim: usize),
+    /// Divides `[dims]` by the sum; the first numbers are the result, rotated back where values are quantised, the
+    /// beginning of rotated vectors of `rotated_dim`.
+    pub finish: unsafe fn(out: &mut [f32], l: f32, rotated_dim: usize),
 }
 
-/// Declares `kernels(k, v)` for one type of lanes, compiled with its target features.
+/// Declares `kernels(layer)` for one type of lanes, compiled with its target features.
 macro_rules! attention_kernels {
     ($floats:ty, $sums:ty $(, $features:literal)?) => {
-        /// The kernels for keys in format `k` and values in format `v`.
-        pub(super) fn kernels(
-            k: $crate::kv::KvFormat,
-            v: $crate::kv::KvFormat,
-        ) -> $crate::attention::kernel::AttentionKernels {
+        /// The kernels for what a layer stores.
+        pub(super) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{
                 self, AttentionKernels, ScoreCall, Scoring, Seen, Softmax, ValueCall,
             };
-            use $crate::attention::{floats, quantised};
+            use $crate::attention::{floats, latent, quantised};
+            use $crate::kv::KvValues;
             use $crate::kv::quantised::Quantised;
             use $crate::kv::tile::{FloatTile, Tile, with_tile};
 
@@ -217,6 +220,16 @@ macro_rules! attention_kernels {
                 unsafe { quantised::values::<$sums, C>(call) }
             }
             $(#[target_feature(enable = $features)])?
+            unsafe fn float_latents<T: FloatTile>(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { latent::float_values::<$floats, T>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantised_latents<C: Quantised>(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { latent::quantised_values::<$sums, C>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
             unsafe fn fold(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]) {
                 // SAFETY: as above.
                 unsafe { kernel::fold::<$floats>(state, out, split, split_out) }
@@ -226,13 +239,27 @@ macro_rules! attention_kernels {
                 // SAFETY: as above.
                 unsafe { kernel::finish::<$floats, T>(out, l, head_dim) }
             }
-            AttentionKernels {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn finish_latents<T: Tile>(out: &mut [f32], l: f32, key_dim: usize) {
+                // SAFETY: as above.
+                unsafe { latent::finish::<$floats, T>(out, l, key_dim) }
+            }
+            let (k, v) = (layer.k, layer.v);
+            let stored = AttentionKernels {
                 query: with_tile!(k, T => no_query, C => quantised_query::<C>),
                 scores: with_tile!(k, T => float_scores::<T>, C => quantised_scores::<C>),
                 softmax,
                 values: with_tile!(v, T => float_values::<T>, C => quantised_values::<C>),
                 fold,
                 finish: with_tile!(v, T => finish::<T>),
+            };
+            match layer.values {
+                KvValues::Stored => stored,
+                KvValues::OfKeys => AttentionKernels {
+                    values: with_tile!(k, T => float_latents::<T>, C => quantised_latents::<C>),
+                    finish: with_tile!(k, T => finish_latents::<T>),
+                    ..stored
+                },
             }
         }
     };
@@ -337,6 +364,19 @@ pub(crate) unsafe fn fold<L: F32x16>(
 /// `out` has a whole number of lanes; inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, head_dim: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { divide::<L>(out, l) };
+    if T::QUANTISED {
+        rotate(&mut out[..head_dim]);
+    }
+}
+
+/// Divides `out` by `l`.
+///
+/// # Safety
+/// As [`finish`].
+#[inline(always)]
+pub(super) unsafe fn divide<L: F32x16>(out: &mut [f32], l: f32) {
     debug_assert!(out.len().is_multiple_of(LANES));
     for start in (0..out.len()).step_by(LANES) {
         // SAFETY: whole lanes of the slice.
@@ -344,8 +384,5 @@ pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, head_di
             let to = out.as_mut_ptr().add(start);
             L::load(to).div(L::splat(l)).store(to);
         }
-    }
-    if T::QUANTISED {
-        rotate(&mut out[..head_dim]);
     }
 }

@@ -5,7 +5,7 @@
 //! [`kernel`] states the arithmetic, [`plan`] decides which rows share a read, [`units`] runs the plan.
 
 use crate::kv::sequence::check as check_rows;
-use crate::kv::{BLOCK_POSITIONS, KvArena, KvLayer, SeqKv, SeqRow};
+use crate::kv::{BLOCK_POSITIONS, KvArena, KvLayer, KvValues, SeqKv, SeqRow};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 use kernel::{AttentionKernels, Softmax};
@@ -15,6 +15,7 @@ use weights::Watch;
 
 pub(crate) mod floats;
 pub(crate) mod kernel;
+pub(crate) mod latent;
 mod plan;
 pub(crate) mod quantised;
 #[cfg(target_arch = "x86_64")]
@@ -57,9 +58,12 @@ impl AttnScratch {
     /// Makes room for the plan, on `threads` threads, with up to `query_rows` query rows in a unit.
     fn grow(&mut self, threads: usize, heads: usize, query_rows: usize, shape: &KvLayer) {
         let (lanes, partials) = (shape.value_lanes(), self.plan.partials * heads);
-        let weight_bytes = quantised::weight_bytes(shape.v, lanes);
+        let room_bytes = match shape.values {
+            KvValues::Stored => query_rows * quantised::weight_bytes(shape.v, lanes),
+            KvValues::OfKeys => latent::room_bytes(shape),
+        };
         self.workspaces.resize_with(threads.max(self.workspaces.len()), Workspace::default);
-        self.workspaces.iter_mut().for_each(|workspace| workspace.grow(query_rows, lanes, weight_bytes));
+        self.workspaces.iter_mut().for_each(|workspace| workspace.grow(query_rows, lanes, room_bytes));
         self.partial_out.resize(self.partial_out.len().max(partials * lanes), 0.0);
         self.partial_sums.resize(self.partial_sums.len().max(partials), Softmax::EMPTY);
     }
@@ -131,7 +135,11 @@ impl Attention<'_> {
             query_len,
             group,
             value_lanes,
-            value_scales: quantised::value_scales(shape.v, value_lanes),
+            value_scales: match shape.values {
+                KvValues::Stored => quantised::value_scales(shape.v, value_lanes),
+                // They are those of the keys, which were read.
+                KvValues::OfKeys => 0..0,
+            },
             plan,
             watch,
             out: Disjoint::new(out),

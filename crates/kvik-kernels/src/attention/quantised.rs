@@ -315,7 +315,7 @@ impl Weights {
     /// Those of `query_row`.
     #[inline(always)]
     fn of<C: Quantised>(call: &ValueCall<'_>, query_row: usize) -> Weights {
-        let start = call.weights.wrapping_add(query_row * Weights::bytes::<C>(call.dims));
+        let start = call.room.wrapping_add(query_row * Weights::bytes::<C>(call.dims));
         let groups_bytes = groups::<C>(call.dims) * size_of::<[f32; 2]>();
         Weights { groups: start.cast(), weights: start.wrapping_add(groups_bytes).cast() }
     }

@@ -3,10 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kv::{HeadTail, KvFormat, KvKind, KvLayer, KvLayout};
+use crate::kv::{HeadTail, KvFormat, KvKind, KvLayer, KvLayout, KvValues};
 use crate::testing::Random;
 
 mod compacted;
+mod latent;
 mod layers;
 mod weights;
 
@@ -57,6 +58,9 @@ impl Store {
             let (mut k, mut v) = (vector(&mut random, len * k_row), vector(&mut random, len * v_row));
             k.iter_mut().for_each(|k| *k *= by_k);
             v.iter_mut().for_each(|v| *v *= by_v);
+            if layer.values == KvValues::OfKeys {
+                v = latent::values_of(&layer, &k);
+            }
             let common = (table.len() * BLOCK_POSITIONS).min(len);
             if common > 0 {
                 k[..common * k_row].copy_from_slice(&store.k[0][..common * k_row]);
@@ -67,7 +71,7 @@ impl Store {
             }
             let rows: Vec<SeqRow> = (1..=len as u32).map(|len| SeqRow { seq: 0, len }).collect();
             let seqs = [SeqKv { blocks: &table, tails: &[] }];
-            store.arena.write(&Pool::new(1), LAYER, &rows, &seqs, [&k, &v]);
+            store.arena.write(&Pool::new(1), LAYER, &rows, &seqs, [&k, stored_values(&layer, &v)]);
             store.tables.push(table);
             store.k.push(k);
             store.v.push(v);
@@ -155,6 +159,11 @@ impl Store {
         let l: f64 = (sink - m).exp() + scores.iter().map(|s| (s - m).exp()).sum::<f64>();
         scores.iter().map(|s| (s - m).exp() / l).collect()
     }
+}
+
+/// Those of values that are written beside keys.
+fn stored_values<'a>(layer: &KvLayer, values: &'a [f32]) -> &'a [f32] {
+    if layer.values == KvValues::OfKeys { &[] } else { values }
 }
 
 /// The maximum difference that storing normal numbers in a format explains.
@@ -267,12 +276,15 @@ crate::testing::for_each_isa!(no_numbers: super::what_is_not_a_number_is_never_q
 fn case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, Vec<SeqRow>, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     let dim = || prop::sample::select(vec![8_usize, 40, 64, 80, 128]);
-    let shape = (1..3_usize, 1..8_usize, dim(), dim());
+    let shape = (1..3_usize, 1..8_usize, dim(), dim(), any::<bool>());
     let lens = prop::collection::vec(1..700_usize, 1..5);
     let rows = prop::collection::vec((any::<prop::sample::Index>(), 1..700_usize, 1..40_usize), 1..6);
     (formats(), formats(), shape, lens, 0..40_usize, rows, any::<u64>()).prop_map(
-        |(k, v, (kv_heads, group, key_dim, value_dim), lens, shared, runs, seed)| {
-            let layer = KvLayer { value_dim, ..KvLayer::full(kv_heads, key_dim, k, v) };
+        |(k, v, (kv_heads, group, key_dim, value_dim, latent), lens, shared, runs, seed)| {
+            let layer = match latent {
+                true => KvLayer { kv_heads, ..KvLayer::latent(key_dim, value_dim.min(key_dim), k) },
+                false => KvLayer { value_dim, ..KvLayer::full(kv_heads, key_dim, k, v) },
+            };
             let shared = shared.min(lens[0] / BLOCK_POSITIONS);
             let mut rows = Vec::new();
             for (seq, end, count) in runs {

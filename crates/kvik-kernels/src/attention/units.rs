@@ -128,10 +128,10 @@ impl Units<'_> {
         }
         self.keep_weights(first_block, members, kv_head, work);
 
-        let Workspace { seen, value_tiles: tiles, scores, weights, split_out, .. } = work;
-        let (p, weights) = (scores.as_ptr(), weights.as_mut_ptr().cast());
-        let values =
-            ValueCall { p, seen, tiles, dims: self.value_lanes, weights, out: split_out.as_mut_ptr() };
+        let Workspace { seen, value_tiles: tiles, scores, room, split_out, .. } = work;
+        let (p, room, out) = (scores.as_ptr(), room.as_mut_ptr().cast(), split_out.as_mut_ptr());
+        let (dims, key_dim) = (self.value_lanes, self.shape.key_dim);
+        let values = ValueCall { p, seen, tiles, dims, key_dim, room, out };
         // SAFETY: as for the scores.
         unsafe { (self.kernels.values)(&values) };
     }
@@ -232,14 +232,14 @@ impl Units<'_> {
 
     /// Divides what a row and head have gathered by their sum and puts it out.
     fn finish(&self, row: u32, head: usize, sum: Softmax, gathered: &mut [f32]) {
-        let value_dim = self.shape.value_dim;
+        let (value_dim, rotated_dim) = (self.shape.value_dim, self.shape.rotated_value_dim());
         let start = (row as usize * self.operands.heads + head) * value_dim;
         // SAFETY: whole lanes; and a row and head are finished once, by one task, after all their splits.
         let out = unsafe {
             if let Some(watch) = &self.watch {
                 watch.finish(row, head, self.visible(row, head / self.group).end, sum);
             }
-            (self.kernels.finish)(gathered, sum.l, value_dim);
+            (self.kernels.finish)(gathered, sum.l, rotated_dim);
             self.out.range(start, value_dim)
         };
         out.copy_from_slice(&gathered[..value_dim]);
@@ -255,8 +255,8 @@ pub(super) struct Workspace {
     value_tiles: Vec<*const u8>,
     /// `[query_rows, SPLIT]`
     scores: Vec<f32>,
-    /// `[query_rows]` of what the format of the values needs, in aligned pieces.
-    weights: Vec<[f32; 2]>,
+    /// What the kernel of values needs, in aligned pieces.
+    room: Vec<[f32; 2]>,
     /// `[query_rows, value_lanes]` and `[query_rows]`: of the split at hand, then gathered over splits.
     split_out: Vec<f32>,
     split_sums: Vec<Softmax>,
@@ -270,14 +270,14 @@ unsafe impl Send for Workspace {}
 unsafe impl Sync for Workspace {}
 
 impl Workspace {
-    /// Makes room for units of `query_rows` query rows whose values have `lanes` lanes and `weight_bytes`.
-    pub(super) fn grow(&mut self, query_rows: usize, lanes: usize, weight_bytes: usize) {
+    /// Makes room for units of `query_rows` query rows whose values have `lanes` lanes and need `room_bytes`.
+    pub(super) fn grow(&mut self, query_rows: usize, lanes: usize, room_bytes: usize) {
         let larger = |len: usize, needed: usize| len.max(needed);
         self.scores.resize(larger(self.scores.len(), query_rows * SPLIT), 0.0);
         self.split_out.resize(larger(self.split_out.len(), query_rows * lanes), 0.0);
         self.out.resize(larger(self.out.len(), query_rows * lanes), 0.0);
-        let weights = (query_rows * weight_bytes).div_ceil(size_of::<[f32; 2]>());
-        self.weights.resize(larger(self.weights.len(), weights), [0.0; 2]);
+        let room = room_bytes.div_ceil(size_of::<[f32; 2]>());
+        self.room.resize(larger(self.room.len(), room), [0.0; 2]);
         self.split_sums.resize(larger(self.split_sums.len(), query_rows), Softmax::EMPTY);
         self.sums.resize(larger(self.sums.len(), query_rows), Softmax::EMPTY);
         self.q.reserve(query_rows);

@@ -46,19 +46,19 @@ mod avx512 {
 mod amx {
     use crate::attention::kernel::{AttentionKernels, ScoreCall};
     use crate::attention::tiled;
-    use crate::kv::KvFormat;
+    use crate::kv::{KvFormat, KvLayer};
     use crate::x86::amx::Amx;
     use crate::x86::i32x16_avx512::Avx512Sums;
 
     /// Those of AVX-512, except scores over q8 keys.
-    pub(super) fn kernels(k: KvFormat, v: KvFormat) -> AttentionKernels {
+    pub(super) fn kernels(layer: &KvLayer) -> AttentionKernels {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
         unsafe fn scores(call: &ScoreCall<'_>) {
             // SAFETY: the contract of `AttentionKernels`.
             unsafe { tiled::scores::<Avx512Sums, Amx>(call) }
         }
-        let kernels = super::avx512::kernels(k, v);
-        match k {
+        let kernels = super::avx512::kernels(layer);
+        match layer.k {
             KvFormat::Q8 => AttentionKernels { scores, ..kernels },
             _ => kernels,
         }
@@ -73,19 +73,18 @@ mod neon {
 
 /// The kernels of attention of `isa` for the formats of `layer`.
 pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
-    let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx => amx::kernels(k, v),
+        Isa::Amx => amx::kernels(layer),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::kernels(k, v),
+        Isa::Avx512 | Isa::Avx512Bf16 => avx512::kernels(layer),
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => avxvnni::kernels(k, v),
+        Isa::AvxVnni => avxvnni::kernels(layer),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::kernels(k, v),
+        Isa::Avx2 => avx2::kernels(layer),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::kernels(k, v),
-        _ => scalar::kernels(k, v),
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::kernels(layer),
+        _ => scalar::kernels(layer),
     }
 }
 

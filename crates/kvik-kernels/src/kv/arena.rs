@@ -98,7 +98,7 @@ impl KvArena {
     ///
     /// * `rows`: `[n]` each is stored as the last of the positions that it attends to
     /// * `seqs`: what the rows' `seq` refers to
-    /// * `k`: `[n, kv_heads, key_dim]`; `v`: `[n, kv_heads, value_dim]`
+    /// * `k`: `[n, kv_heads, key_dim]`; `v`: `[n, kv_heads, value_dim]`, or empty where keys hold the values
     ///
     /// # Panics
     /// When a shape does not fit, the layer does not exist, or a row's position has no place in the blocks
@@ -112,7 +112,7 @@ impl KvArena {
         [k, v]: [&[f32]; 2],
     ) {
         let shape = self.layout.layers()[layer];
-        let KvLayer { kv_heads, key_dim, value_dim, .. } = shape;
+        let (KvLayer { kv_heads, key_dim, .. }, value_dim) = (shape, shape.stored_value_dim());
         let (key_row, value_row) = (kv_heads * key_dim, kv_heads * value_dim);
         assert!(k.len() == rows.len() * key_row, "k is [n, kv_heads, key_dim]");
         assert!(v.len() == rows.len() * value_row, "v is [n, kv_heads, value_dim]");

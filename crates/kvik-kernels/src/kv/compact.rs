@@ -6,7 +6,7 @@
 
 use super::sequence::check_tails;
 use super::tile::{Place, Tile, with_tile};
-use super::{BLOCK_POSITIONS, KvArena, KvLayer, SeqKv};
+use super::{BLOCK_POSITIONS, KvArena, KvLayer, KvValues, SeqKv};
 use crate::Pool;
 
 /// Target tiles of a task: enough work for a thread to fetch, few enough for all threads to end together.
@@ -116,7 +116,14 @@ fn copier(shape: &KvLayer) -> CopyPosition {
             V::copy_value(from[1], to[1], shape.value_lanes());
         }
     }
-    with_tile!(shape.k, K => with_tile!(shape.v, V => copy::<K, V>))
+    unsafe fn copy_key<K: Tile>(from: [Place<*const u8>; 2], to: [Place<*mut u8>; 2], shape: &KvLayer) {
+        // SAFETY: the contract of `CopyPosition`.
+        unsafe { K::copy_key(from[0], to[0], shape.key_dim) };
+    }
+    match shape.values {
+        KvValues::Stored => with_tile!(shape.k, K => with_tile!(shape.v, V => copy::<K, V>)),
+        KvValues::OfKeys => with_tile!(shape.k, K => copy_key::<K>),
+    }
 }
 
 #[cfg(test)]
@@ -154,7 +161,7 @@ mod tests {
                 .map(|head| rest.iter().map(|&block| layout.tile(block, LAYER, head)).collect())
                 .collect();
             let mut vector = |dim| (0..len * layer.kv_heads * dim).map(|_| random.float()).collect();
-            let (k, v) = (vector(layer.key_dim), vector(layer.value_dim));
+            let (k, v) = (vector(layer.key_dim), vector(layer.stored_value_dim()));
             let arena = KvArena::new(layout, 2 * own).unwrap();
             let mut stored = Stored { arena, blocks: blocks.to_vec(), tails, k, v };
             let rows: Vec<SeqRow> = (1..=len as u32).map(|len| SeqRow { seq: 0, len }).collect();
@@ -197,7 +204,7 @@ mod tests {
             let at = |&position: &u32| (position as usize * layer.kv_heads + head) * dim;
             kept.iter().flat_map(|position| from[at(position)..][..dim].to_vec()).collect()
         };
-        let (k, v) = (pick(&stored.k, layer.key_dim), pick(&stored.v, layer.value_dim));
+        let (k, v) = (pick(&stored.k, layer.key_dim), pick(&stored.v, layer.stored_value_dim()));
         let rows: Vec<SeqRow> = (1..=kept.len() as u32).map(|len| SeqRow { seq: 0, len }).collect();
         arena.write(&Pool::new(1), 0, &rows, &[seq(&blocks, &[])], [&k, &v]);
         blocks.iter().flat_map(|&block| arena.block(block).to_vec()).collect()
@@ -214,9 +221,13 @@ mod tests {
         let formats = || prop::sample::select(KvFormat::ALL.to_vec());
         let dim = || prop::sample::select(vec![8_usize, 24, 40, 64, 100, 128, 256]);
         let lens = prop_oneof![1..700_usize, prop::sample::select(vec![15, 16, 17, 255, 256, 257])];
-        (formats(), formats(), dim(), dim(), 1..4_usize, lens, 0..40_usize, any::<u64>()).prop_flat_map(
-            |(k, v, key_dim, value_dim, kv_heads, len, shared, seed)| {
-                let layer = KvLayer { value_dim, ..KvLayer::full(kv_heads, key_dim, k, v) };
+        let dims = (dim(), dim(), 1..4_usize, any::<bool>());
+        (formats(), formats(), dims, lens, 0..40_usize, any::<u64>()).prop_flat_map(
+            |(k, v, (key_dim, value_dim, kv_heads, latent), len, shared, seed)| {
+                let layer = match latent {
+                    true => KvLayer { kv_heads, ..KvLayer::latent(key_dim, value_dim.min(key_dim), k) },
+                    false => KvLayer { value_dim, ..KvLayer::full(kv_heads, key_dim, k, v) },
+                };
                 let kept = prop::collection::vec(
                     prop::sample::subsequence((0..len as u32).collect::<Vec<_>>(), 0..=len),
                     kv_heads,

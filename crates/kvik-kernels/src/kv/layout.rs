@@ -3,7 +3,8 @@
 use std::ops::{Range, RangeInclusive};
 
 use super::format::in_runs;
-use super::tile::{key_bytes, value_bytes};
+use super::rotate::rotated_together;
+use super::tile::{is_rotated, key_bytes, value_bytes};
 use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, KvFormats};
 use crate::f32x16::LANES;
 
@@ -43,6 +44,15 @@ impl KvKind {
     }
 }
 
+/// Where the values of a layer are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvValues {
+    /// In tiles of their own, beside those of the keys.
+    Stored,
+    /// They are the first numbers of the keys (latent attention): nothing is stored for them.
+    OfKeys,
+}
+
 /// What one layer stores for a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayer {
@@ -54,16 +64,24 @@ pub struct KvLayer {
     pub key_dim: usize,
     /// Length of a value vector, one of [`KvLayout::HEAD_DIMS`].
     pub value_dim: usize,
+    /// Where its values are.
+    pub values: KvValues,
     /// Format of the keys.
     pub k: KvFormat,
-    /// Format of the values.
+    /// Format of the values; that of the keys where they are read from these.
     pub v: KvFormat,
 }
 
 impl KvLayer {
     /// A layer of full attention whose keys and values have the same length.
     pub fn full(kv_heads: usize, head_dim: usize, k: KvFormat, v: KvFormat) -> KvLayer {
-        KvLayer { kind: KvKind::Full, kv_heads, key_dim: head_dim, value_dim: head_dim, k, v }
+        let values = KvValues::Stored;
+        KvLayer { kind: KvKind::Full, kv_heads, key_dim: head_dim, value_dim: head_dim, values, k, v }
+    }
+
+    /// A layer of latent attention: one vector for a position, the first `value_dim` numbers of which are its value.
+    pub fn latent(key_dim: usize, value_dim: usize, format: KvFormat) -> KvLayer {
+        KvLayer { value_dim, values: KvValues::OfKeys, ..KvLayer::full(1, key_dim, format, format) }
     }
 
     /// A layer whose rows attend to the last `positions` positions.
@@ -85,23 +103,47 @@ impl KvLayer {
 
     /// Bytes that a block stores for the layer, all its heads: keys, values.
     pub fn part_bytes(&self) -> [usize; 2] {
-        [key_bytes(self.k, self.key_dim), value_bytes(self.v, self.value_lanes())]
-            .map(|bytes| bytes * self.kv_heads)
+        let value_bytes = match self.values {
+            KvValues::Stored => value_bytes(self.v, self.value_lanes()),
+            KvValues::OfKeys => 0,
+        };
+        [key_bytes(self.k, self.key_dim), value_bytes].map(|bytes| bytes * self.kv_heads)
     }
 
     /// Numbers that a block stores for the layer, all its heads: of keys, of values.
     pub fn part_numbers(&self) -> [usize; 2] {
-        [self.key_dim, self.value_dim].map(|dim| dim * self.kv_heads * BLOCK_POSITIONS)
+        [self.key_dim, self.stored_value_dim()].map(|dim| dim * self.kv_heads * BLOCK_POSITIONS)
     }
 
-    /// Length of a row of a V tile: the length of a value rounded up to whole lanes.
+    /// Length of the vectors that are stored as values; 0 where keys hold them.
+    pub fn stored_value_dim(&self) -> usize {
+        match self.values {
+            KvValues::Stored => self.value_dim,
+            KvValues::OfKeys => 0,
+        }
+    }
+
+    /// Length of a value as it is gathered, and of a row of a V tile: that of a value rounded up to whole lanes, and
+    /// where it is a part of a rotated key to what was rotated together.
     pub(crate) fn value_lanes(&self) -> usize {
-        self.value_dim.next_multiple_of(LANES)
+        let together = match self.values {
+            KvValues::OfKeys if is_rotated(self.k) => rotated_together(self.key_dim),
+            _ => 1,
+        };
+        self.value_dim.next_multiple_of(together.max(LANES))
+    }
+
+    /// The length of the vectors, of which values are the beginning, that are rotated before they are stored.
+    pub(crate) fn rotated_value_dim(&self) -> usize {
+        match self.values {
+            KvValues::Stored => self.value_dim,
+            KvValues::OfKeys => self.key_dim,
+        }
     }
 
     /// Whether a tile of one may stand for a tile of the other.
     fn has_tiles_of(&self, other: &KvLayer) -> bool {
-        let shape = |layer: &KvLayer| (layer.key_dim, layer.value_dim, layer.k, layer.v);
+        let shape = |layer: &KvLayer| (layer.key_dim, layer.value_dim, layer.values, layer.k, layer.v);
         shape(self) == shape(other)
     }
 }
@@ -109,8 +151,8 @@ impl KvLayer {
 /// What a block stores for its 16 positions: keys and values of all layers and KV heads.
 ///
 /// ```text
-/// block = [layers that see all][KV heads of the layer] { K tile, V tile }
-///         [layers that see some][KV heads of the layer] { K tile, V tile }     from a page's edge on, if there are both
+/// block = [layers that see all][KV heads of the layer] { K tile, V tile unless keys hold the values }
+///         [layers that see some][KV heads of the layer] { the same }     from a page's edge on, if there are both
 /// ```
 ///
 /// Heads are counted through all layers, in the order of these, so that a head of a layer is one number.
@@ -134,6 +176,7 @@ const PAGE: usize = 16 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct HeadTiles {
     pub key: Range<usize>,
+    /// That of the key where keys hold the values.
     pub value: Range<usize>,
     /// The first layer with tiles of the same shape and formats.
     pub tiles_of: usize,
@@ -153,7 +196,10 @@ impl Tiles {
             let tiles_of = layers.iter().take_while(|first| !first.has_tiles_of(layer)).count();
             for head in &mut self.heads[first..first + layer.kv_heads] {
                 let key = self.end..self.end + key_bytes(layer.k, layer.key_dim);
-                let value = key.end..key.end + value_bytes(layer.v, layer.value_lanes());
+                let value = match layer.values {
+                    KvValues::Stored => key.end..key.end + value_bytes(layer.v, layer.value_lanes()),
+                    KvValues::OfKeys => key.clone(),
+                };
                 self.end = value.end;
                 *head = HeadTiles { key, value, tiles_of };
             }
@@ -168,8 +214,8 @@ impl KvLayout {
     /// A block of `layers`, the first one first.
     ///
     /// # Panics
-    /// When there is no layer, a layer has no heads, attends to no position, or a length is not in
-    /// [`KvLayout::HEAD_DIMS`].
+    /// When there is no layer, a layer has no heads, attends to no position, a length is not in
+    /// [`KvLayout::HEAD_DIMS`], or values that keys hold are longer than these or in another format.
     pub fn new(layers: Vec<KvLayer>) -> KvLayout {
         assert!(!layers.is_empty(), "a layout without layers");
         let (mut first_heads, mut heads) = (Vec::new(), 0);
@@ -299,6 +345,11 @@ fn check(layer: &KvLayer) {
         let dims = KvLayout::HEAD_DIMS;
         assert!(dims.contains(&dim), "head dimension {dim} is not in {dims:?}");
     }
+    if layer.values == KvValues::OfKeys {
+        let KvLayer { key_dim, value_dim, k, v, .. } = *layer;
+        assert!(value_dim <= key_dim, "values of {value_dim} numbers in keys of {key_dim}");
+        assert!(k == v, "values in {v} in keys in {k}");
+    }
 }
 
 impl std::fmt::Debug for KvLayout {
@@ -318,10 +369,16 @@ mod tests {
         for (index, layer) in layout.layers().iter().enumerate() {
             for head in 0..layer.kv_heads {
                 let HeadTiles { key, value, .. } = layout.tiles(layout.head(index, head));
-                assert_eq!((key.start, value.start), (end, key.end));
+                assert_eq!(key.start, end);
                 assert_eq!((key.start % 32, value.start % 32), (0, 0), "{layout:?}");
                 assert_eq!(key.len(), key_bytes(layer.k, layer.key_dim));
-                assert_eq!(value.len(), value_bytes(layer.v, layer.value_lanes()));
+                match layer.values {
+                    KvValues::Stored => {
+                        assert_eq!(value.start, key.end);
+                        assert_eq!(value.len(), value_bytes(layer.v, layer.value_lanes()));
+                    }
+                    KvValues::OfKeys => assert_eq!(value, key),
+                }
                 end = value.end;
             }
         }
@@ -340,6 +397,7 @@ mod tests {
             let layer = KvLayer::full(2, head_dim, k, v);
             check_tiles(&KvLayout::uniform(3, layer));
             mixed.push(KvLayer { kv_heads: 1 + mixed.len() % 3, value_dim: 584 - head_dim, ..layer });
+            mixed.push(KvLayer::latent(head_dim, head_dim.div_ceil(2).max(8), k));
         }
         check_tiles(&KvLayout::new(mixed));
     }
@@ -356,6 +414,42 @@ mod tests {
         check(KvFormat::Q8, 2 * 28 * 8 * (128 + 4));
         check(KvFormat::Q4, 2 * 28 * 8 * (64 + 4 * 4));
         check(KvFormat::Q4S, 2 * 28 * 8 * (64 + 2));
+    }
+
+    /// DeepSeek V2-Lite and V3: 512 numbers of a latent and 64 of the rotated key, once.
+    #[test]
+    fn a_token_of_a_latent_layer_takes_its_key_alone() {
+        let check = |format, expect: usize| {
+            let layout = KvLayout::uniform(27, KvLayer::latent(576, 512, format));
+            assert_eq!(layout.token_bytes(), 27 * expect, "{format}");
+            assert_eq!(layout.layers()[0].part_bytes(), [16 * expect, 0]);
+            assert_eq!(layout.layers()[0].part_numbers(), [16 * 576, 0]);
+            assert_eq!(layout.format_name(), format.to_string());
+        };
+        check(KvFormat::F32, 576 * 4);
+        check(KvFormat::F16, 576 * 2);
+        check(KvFormat::Bf16, 576 * 2);
+        // The latent and the rotated part have scales of their own.
+        check(KvFormat::Q8, 576 + 2 * 4);
+        check(KvFormat::Q4, 288 + 18 * 4);
+        check(KvFormat::Q4S, 288 + 2 * 2);
+    }
+
+    /// What is rotated together is rotated back together.
+    #[test]
+    fn values_in_keys_are_gathered_up_to_whole_pieces() {
+        let lanes = |key_dim, value_dim, format| KvLayer::latent(key_dim, value_dim, format).value_lanes();
+        assert_eq!(lanes(576, 512, KvFormat::Q8), 512);
+        assert_eq!(lanes(160, 100, KvFormat::Q8), 128);
+        assert_eq!(lanes(160, 100, KvFormat::F16), 112);
+        assert_eq!(lanes(256, 129, KvFormat::Q4), 256);
+        assert_eq!(lanes(36, 33, KvFormat::Q4S), 48);
+    }
+
+    #[test]
+    #[should_panic(expected = "values of 65 numbers in keys of 64")]
+    fn values_that_keys_cannot_hold_are_refused() {
+        KvLayout::uniform(1, KvLayer::latent(64, 65, KvFormat::F16));
     }
 
     /// Short heads take more bits: scales are shared by less, and values are padded to 16 dimensions.
@@ -394,6 +488,10 @@ mod tests {
         let layout = KvLayout::new(vec![layer, narrow, more_heads, narrow]);
         let tiles_of: Vec<usize> = (0..4).map(|layer| layout.tiles(layout.head(layer, 1)).tiles_of).collect();
         assert_eq!(tiles_of, [0, 1, 0, 1]);
+        let latent = KvLayer::latent(64, 64, KvFormat::F16);
+        let stored = KvLayer { values: KvValues::Stored, ..latent };
+        let layout = KvLayout::new(vec![latent, stored, latent]);
+        assert_eq!([0, 1, 2].map(|layer| layout.tile_class(layer)), [0, 1, 0]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod compact;
 mod format;
 mod layout;
 pub(crate) mod quantised;
-mod read;
+pub(crate) mod read;
 pub(crate) mod rotate;
 pub(crate) mod sequence;
 pub(crate) mod tile;
@@ -16,7 +16,7 @@ pub(crate) mod write;
 
 pub use arena::KvArena;
 pub use format::{KvFormat, KvFormats, UnknownKvFormat, in_runs};
-pub use layout::{KV_LAYOUT_VERSION, KvKind, KvLayer, KvLayout};
+pub use layout::{KV_LAYOUT_VERSION, KvKind, KvLayer, KvLayout, KvValues};
 pub use read::StoredVectors;
 pub use sequence::{HeadTail, SeqKv, SeqRow};
 

@@ -10,7 +10,7 @@ use super::quantised::{Quantised, scales_at};
 use super::rotate::{rotate, rotate_columns};
 use super::sequence::check_tails;
 use super::tile::FloatTile;
-use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvArena, SeqKv};
+use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvArena, KvValues, SeqKv};
 use crate::Isa;
 use crate::f32x16::{F32x16, LANES};
 use crate::i32x16::I32x16;
@@ -49,6 +49,10 @@ impl KvArena {
     }
 }
 
+/// The tiles of a head.
+const KEYS: usize = 0;
+const VALUES: usize = 1;
+
 /// The keys or the values that one head stores.
 #[derive(Clone, Copy)]
 pub struct StoredVectors<'a> {
@@ -57,6 +61,8 @@ pub struct StoredVectors<'a> {
     head: usize,
     seq: &'a SeqKv<'a>,
     dim: usize,
+    /// Length of the vectors in the tiles, of which these are the beginning.
+    stored_dim: usize,
     /// The stored position of the first.
     first: usize,
     /// Which of the tiles of a head they are in: K or V.
@@ -68,15 +74,19 @@ impl<'a> StoredVectors<'a> {
     fn keys(isa: Isa, arena: &'a KvArena, [layer, head]: [usize; 2], seq: &'a SeqKv<'a>) -> Self {
         let shape = &arena.layout().layers()[layer];
         check_tails(shape, seq);
-        let read = variants::readers(isa, shape).keys;
-        StoredVectors { arena, layer, head, seq, dim: shape.key_dim, first: 0, part: 0, read }
+        let (dim, read) = (shape.key_dim, variants::readers(isa, shape).keys);
+        StoredVectors { arena, layer, head, seq, dim, stored_dim: dim, first: 0, part: KEYS, read }
     }
 
     fn values(isa: Isa, arena: &'a KvArena, [layer, head]: [usize; 2], seq: &'a SeqKv<'a>) -> Self {
         let shape = &arena.layout().layers()[layer];
+        let dim = shape.value_dim;
+        if shape.values == KvValues::OfKeys {
+            return StoredVectors { dim, ..StoredVectors::keys(isa, arena, [layer, head], seq) };
+        }
         check_tails(shape, seq);
         let read = variants::readers(isa, shape).values;
-        StoredVectors { arena, layer, head, seq, dim: shape.value_dim, first: 0, part: 1, read }
+        StoredVectors { arena, layer, head, seq, dim, stored_dim: dim, first: 0, part: VALUES, read }
     }
 
     /// The length of a vector.
@@ -95,7 +105,7 @@ impl<'a> StoredVectors<'a> {
     /// When the head does not exist or stores fewer.
     pub fn each(&self, range: Range<usize>, mut with: impl FnMut(&[f32])) {
         let mut vectors = [0.0; BLOCK_POSITIONS * HEAD_DIM_MAX];
-        let dims = self.dim.next_multiple_of(LANES);
+        let dims = self.stored_dim.next_multiple_of(LANES);
         let positions = self.first + range.start..self.first + range.end;
         let mut first = positions.start / BLOCK_POSITIONS * BLOCK_POSITIONS;
         let mut ahead = (first < positions.end).then(|| self.tile(first));
@@ -103,7 +113,7 @@ impl<'a> StoredVectors<'a> {
             let end = first + BLOCK_POSITIONS;
             ahead = (end < positions.end).then(|| self.tile(end));
             // SAFETY: the tile exists and has the shape and formats of the layer; writers hold `&mut KvArena`.
-            unsafe { (self.read)(tile, ahead.unwrap_or(tile), self.dim, &mut vectors) };
+            unsafe { (self.read)(tile, ahead.unwrap_or(tile), self.stored_dim, &mut vectors) };
             let read = vectors.chunks_exact(dims).take(positions.end.min(end) - first);
             let wanted = read.skip(positions.start.saturating_sub(first));
             wanted.for_each(|vector| with(&vector[..self.dim]));
@@ -128,14 +138,16 @@ impl<'a> StoredVectors<'a> {
     }
 }
 
+/// The first `dim` dimensions of the keys of a tile, `[16 positions][dim rounded up to whole lanes]`.
+///
 /// # Safety
-/// `tile` is a K tile of `dim` dimensions; inlined into a function with the features of `L`.
+/// `tile` is a K tile of at least `dim` dimensions; inlined into a function with the features of `L`.
 #[inline(always)]
-unsafe fn float_keys<L: F32x16, T: FloatTile>(
+pub(crate) unsafe fn float_keys<L: F32x16, T: FloatTile>(
     tile: *const u8,
     next: *const u8,
     dim: usize,
-    to: &mut Vectors,
+    to: &mut [f32],
 ) {
     // SAFETY: row `d` of the tile; a prefetch reads nothing.
     unsafe {
@@ -171,21 +183,50 @@ unsafe fn float_values<L: F32x16, T: FloatTile>(
 /// `tile` is a K tile of `dim` dimensions; inlined into a function with the features of `I`.
 #[inline(always)]
 unsafe fn quantised_keys<I: I32x16, C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
-    let scales = scales_at::<C>(tile, dim, BLOCK_POSITIONS);
     let mut rows = [const { MaybeUninit::<[f32; LANES]>::uninit() }; HEAD_DIM_MAX];
     let rows = &mut rows[..dim];
-    // SAFETY: the words that hold row `d` of 16 columns, and the scales of its group; every row is written.
+    // SAFETY: `d` is a dimension of the tile; every row is written.
     unsafe {
         for (d, row) in rows.iter_mut().enumerate() {
-            let scales = scales.wrapping_add(d / C::GROUP * C::SCALES);
-            let word = tile.wrapping_add(d / C::ROWS * BLOCK_POSITIONS * C::WORD);
-            let values: I::Floats = quantised_row::<I, C>(word, d % C::ROWS);
-            values.mul_add(C::scale(scales), C::min(scales)).store(row.as_mut_ptr().cast());
+            rotated_dimension::<I, C>(tile, dim, d).store(row.as_mut_ptr().cast());
         }
         let rows = rows.assume_init_mut();
         rotate_columns::<I::Floats>(rows);
         turn(dim, to, |d| I::Floats::load(rows[d].as_ptr()));
     }
+}
+
+/// The first `count` dimensions of the keys of a tile as they are stored, rotated: `[16 positions][count rounded up to
+/// whole lanes]`; 0 beyond those that keys have.
+///
+/// # Safety
+/// `tile` is a K tile of `dim` dimensions; inlined into a function with the features of `I`.
+#[inline(always)]
+pub(crate) unsafe fn rotated_keys<I: I32x16, C: Quantised>(
+    tile: *const u8,
+    dim: usize,
+    count: usize,
+    to: &mut [f32],
+) {
+    // SAFETY: `d` is a dimension of the tile.
+    unsafe {
+        turn(count, to, |d| match d < dim {
+            true => rotated_dimension::<I, C>(tile, dim, d),
+            false => I::Floats::splat(0.0),
+        });
+    }
+}
+
+/// Dimension `d` of the rotated keys at 16 positions.
+///
+/// # Safety
+/// `tile` is a K tile of `dim` dimensions, more than `d`; inlined into a function with the features of `I`.
+#[inline(always)]
+unsafe fn rotated_dimension<I: I32x16, C: Quantised>(tile: *const u8, dim: usize, d: usize) -> I::Floats {
+    let scales = scales_at::<C>(tile, dim, BLOCK_POSITIONS).wrapping_add(d / C::GROUP * C::SCALES);
+    let word = tile.wrapping_add(d / C::ROWS * BLOCK_POSITIONS * C::WORD);
+    // SAFETY: the words that hold row `d` of 16 columns, and the scales of its group.
+    unsafe { quantised_row::<I, C>(word, d % C::ROWS).mul_add(C::scale(scales), C::min(scales)) }
 }
 
 /// # Safety
@@ -234,7 +275,7 @@ unsafe fn quantised_row<I: I32x16, C: Quantised>(word: *const u8, row: usize) ->
 /// # Safety
 /// Inlined into a function with the features of `L`.
 #[inline(always)]
-unsafe fn turn<L: F32x16>(dim: usize, to: &mut Vectors, row: impl Fn(usize) -> L) {
+unsafe fn turn<L: F32x16>(dim: usize, to: &mut [f32], row: impl Fn(usize) -> L) {
     let dims = dim.next_multiple_of(LANES);
     for start in (0..dims).step_by(LANES) {
         // SAFETY: the caller's promise; whole lanes of a vector.
@@ -424,6 +465,26 @@ mod tests {
                     let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     prop_assert_eq!((bits(&k), bits(&v)), (bits(&read_k), bits(&read_v)), "{:?}", isa);
                 }
+            }
+        }
+    }
+    #[test]
+    fn values_that_keys_hold_are_their_beginnings() {
+        for format in KvFormat::ALL {
+            for (key_dim, value_dim) in [(576, 512), (40, 33), (24, 8)] {
+                let mut arena =
+                    KvArena::new(KvLayout::uniform(1, KvLayer::latent(key_dim, value_dim, format)), 3)
+                        .unwrap();
+                let mut random = Random(key_dim as u64);
+                let keys: Vec<f32> = (0..40 * key_dim).map(|_| random.float()).collect();
+                let seqs = [SeqKv { blocks: &[2, 0, 1], tails: &[] }];
+                let rows: Vec<SeqRow> = (1..=40).map(|len| SeqRow { seq: 0, len }).collect();
+                arena.write(&Pool::new(1), 0, &rows, &seqs, [&keys, &[]]);
+                let (mut k, mut v) = (vec![0.0; 40 * key_dim], vec![0.0; 37 * value_dim]);
+                arena.keys(0, 0, &seqs[0]).copy(0..40, &mut k);
+                arena.values(0, 0, &seqs[0]).skip(3).copy(0..37, &mut v);
+                let expect = k.chunks(key_dim).skip(3).flat_map(|key| key[..value_dim].to_vec());
+                assert!(v.into_iter().eq(expect), "{format} {key_dim}");
             }
         }
     }

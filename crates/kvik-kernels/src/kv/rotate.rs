@@ -2,6 +2,12 @@
 
 use crate::f32x16::{F32x16, LANES};
 
+/// The numbers of a head vector that are rotated together: the largest power of two that divides its length.
+#[inline(always)]
+pub(crate) fn rotated_together(len: usize) -> usize {
+    1 << len.trailing_zeros()
+}
+
 /// Rotates a head vector by an orthogonal Hadamard matrix, which is its own inverse.
 ///
 /// It spreads outliers over all dimensions, so that few bits lose little. Products of two rotated vectors
@@ -9,7 +15,7 @@ use crate::f32x16::{F32x16, LANES};
 /// power of two that divides it are rotated one by one.
 #[inline(always)]
 pub(crate) fn rotate(x: &mut [f32]) {
-    let piece = 1 << x.len().trailing_zeros();
+    let piece = rotated_together(x.len());
     let norm = 1.0 / (piece as f32).sqrt();
     let (vectors, rest) = x.as_chunks_mut::<LANES>();
     // Loops, not closures: only what is inlined is compiled for the machine's registers.
@@ -41,7 +47,7 @@ pub(crate) fn rotate(x: &mut [f32]) {
 /// Inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn rotate_columns<L: F32x16>(rows: &mut [[f32; LANES]]) {
-    let piece = 1 << rows.len().trailing_zeros();
+    let piece = rotated_together(rows.len());
     // SAFETY: rows of 16.
     unsafe {
         let mut half = 1;
@@ -123,6 +129,19 @@ mod tests {
                 rotate(&mut vector);
                 assert!(rows.iter().zip(&vector).all(|(row, x)| row[i].to_bits() == x.to_bits()), "{len}");
             }
+        }
+    }
+
+    /// Values that are the beginning of keys are rotated back without the rest.
+    #[test]
+    fn pieces_are_rotated_as_in_the_whole() {
+        for (len, part) in [(576, 512), (576, 64), (100, 48), (40, 16), (24, 16), (160, 96), (36, 32)] {
+            let mut random = Random(len as u64);
+            let mut whole: Vec<f32> = (0..len).map(|_| random.float()).collect();
+            let mut begin = whole[..part].to_vec();
+            rotate(&mut whole);
+            begin.chunks_exact_mut(rotated_together(len)).for_each(rotate);
+            assert!(begin.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits()), "{part} of {len}");
         }
     }
 

@@ -101,6 +101,11 @@ pub(crate) fn value_bytes(format: KvFormat, dims: usize) -> usize {
     with_tile!(format, T => T::value_bytes(dims))
 }
 
+/// Whether vectors are rotated before they are stored in a format.
+pub(crate) fn is_rotated(format: KvFormat) -> bool {
+    with_tile!(format, T => T::QUANTISED)
+}
+
 /// Numbers that are converted one by one: `T` in memory, `$load` into lanes, `$convert` from f32.
 macro_rules! float_tile {
     ($name:ident, $number:ty, $load:ident, $convert:expr) => {

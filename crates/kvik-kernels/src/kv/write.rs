@@ -14,13 +14,14 @@ pub(crate) struct Position<'a> {
     /// In its block.
     pub offset: usize,
     pub k: &'a [f32],
+    /// Empty where keys hold the values.
     pub v: &'a [f32],
 }
 
 /// How one instruction set, which the machine must have, stores a position in two formats.
 #[derive(Clone, Copy)]
 pub(crate) struct Writers {
-    /// [`Position::write`]
+    /// [`Position::write`], or where keys hold the values [`Position::write_key`]
     pub position: unsafe fn(&Position<'_>),
     /// [`write_key`]
     pub key: unsafe fn(tile: *mut u8, offset: usize, key: &[f32]),
@@ -40,6 +41,16 @@ impl Position<'_> {
             K::write_key(self.key_tile, self.offset, k);
             V::write_value(self.value_tile, self.value_lanes, self.offset, v);
         }
+    }
+
+    /// Stores the key, which holds the value.
+    ///
+    /// # Safety
+    /// As [`Position::write`], but for the V tile.
+    #[inline(always)]
+    pub(crate) unsafe fn write_key<K: Tile>(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { write_key::<K>(self.key_tile, self.offset, self.k) };
     }
 }
 
@@ -63,14 +74,12 @@ fn rotated<'a>(x: &[f32], room: &'a mut HeadRoom) -> &'a [f32] {
     rotated
 }
 
-/// Declares `writers(k, v)`, compiled with the target features of one instruction set.
+/// Declares `writers(layer)`, compiled with the target features of one instruction set.
 macro_rules! declare_writers {
     ($($features:literal)?) => {
-        /// What stores one position of one head for keys in format `k` and values in format `v`.
-        pub(super) fn writers(
-            k: $crate::kv::KvFormat,
-            v: $crate::kv::KvFormat,
-        ) -> $crate::kv::write::Writers {
+        /// What stores one position of one head of a layer.
+        pub(super) fn writers(layer: &$crate::kv::KvLayer) -> $crate::kv::write::Writers {
+            use $crate::kv::KvValues;
             use $crate::kv::tile::{Tile, with_tile};
             use $crate::kv::write::{Position, Writers, write_key};
 
@@ -80,14 +89,21 @@ macro_rules! declare_writers {
                 unsafe { to.write::<K, V>() }
             }
             $(#[target_feature(enable = $features)])?
+            unsafe fn position_of_key<K: Tile>(to: &Position<'_>) {
+                // SAFETY: the contract of `Position::write_key`.
+                unsafe { to.write_key::<K>() }
+            }
+            $(#[target_feature(enable = $features)])?
             unsafe fn key<K: Tile>(tile: *mut u8, offset: usize, key: &[f32]) {
                 // SAFETY: the contract of `write_key`.
                 unsafe { write_key::<K>(tile, offset, key) }
             }
-            Writers {
-                position: with_tile!(k, K => with_tile!(v, V => position::<K, V>)),
-                key: with_tile!(k, K => key::<K>),
-            }
+            let (k, v) = (layer.k, layer.v);
+            let position = match layer.values {
+                KvValues::Stored => with_tile!(k, K => with_tile!(v, V => position::<K, V>)),
+                KvValues::OfKeys => with_tile!(k, K => position_of_key::<K>),
+            };
+            Writers { position, key: with_tile!(k, K => key::<K>) }
         }
     };
 }
@@ -117,18 +133,17 @@ mod neon {
 }
 use declare_writers;
 
-/// The writers of `isa` for the formats of `layer`.
+/// The writers of `isa` for what `layer` stores.
 pub(crate) fn writers(isa: Isa, layer: &KvLayer) -> Writers {
-    let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::writers(k, v),
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::writers(layer),
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => avxvnni::writers(k, v),
+        Isa::AvxVnni => avxvnni::writers(layer),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::writers(k, v),
+        Isa::Avx2 => avx2::writers(layer),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::writers(k, v),
-        _ => scalar::writers(k, v),
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::writers(layer),
+        _ => scalar::writers(layer),
     }
 }

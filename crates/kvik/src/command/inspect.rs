@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use kvik_engine::model::{ModelConfig, ModelRunner, RopeScaling};
+use kvik_engine::model::{LatentConfig, ModelConfig, ModelRunner, RopeScaling};
 use kvik_engine::{files::TensorView, load::LoadedModel};
 use kvik_kernels::KvFormat;
 use serde_json::json;
@@ -67,10 +67,7 @@ fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
         ("weights", format!("{} ({})", ByteSize(loaded.tensors.total_bytes()), types(loaded))),
         ("layers", config.layers.to_string()),
         ("width", format!("{}, feed-forward {}", config.d_model, config.d_ff)),
-        (
-            "heads",
-            format!("{} of {}, {} for keys and values", config.heads, config.head_dim, config.kv_heads),
-        ),
+        ("heads", heads(config)),
         ("windows", windows(config)),
         ("experts", experts(config)),
         ("context", format!("{} tokens", config.context)),
@@ -109,6 +106,17 @@ fn types(loaded: &LoadedModel) -> String {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+fn heads(config: &ModelConfig) -> String {
+    match config.extras.latent {
+        Some(LatentConfig { rank, unrotated, rotated, value, .. }) => format!(
+            "{} of {}, values of {value}, all from one vector of {rank} and {rotated} rotated dimensions",
+            config.heads,
+            unrotated + rotated
+        ),
+        None => format!("{} of {}, {} for keys and values", config.heads, config.head_dim, config.kv_heads),
+    }
 }
 
 fn windows(config: &ModelConfig) -> String {

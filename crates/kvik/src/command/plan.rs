@@ -2,10 +2,10 @@
 
 use anyhow::bail;
 use clap::Args;
-use kvik_cache::retain::Retention;
+use kvik_cache::retain::{Retention, RetentionError};
 use kvik_cache::{Beside, blocks_for};
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{ModelRunner, digest};
+use kvik_engine::model::{LatentConfig, ModelRunner, digest};
 use kvik_kernels::{KvFormat, KvLayout};
 use serde::Serialize;
 
@@ -21,6 +21,9 @@ use crate::{
   2 x layers x kv_heads x tokens x head_dim x bytes
 
 (keys and values; grouped and multi-query attention have fewer kv_heads than heads).
+Latent attention (DeepSeek V2, V3) stores one vector for both and for all heads:
+
+  layers x tokens x (rank + rotated dimensions) x bytes
 
 Examples:
   kvik plan -m model.gguf --context 8192 --users 4
@@ -84,6 +87,8 @@ struct Plan {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+    #[serde(skip)]
+    latent: Option<LatentConfig>,
     context_tokens: usize,
     users: usize,
     weight_bytes: u64,
@@ -112,6 +117,10 @@ impl Plan {
         let weight_bytes = loaded.tensors.total_bytes();
         let ram_bytes = args.ram.map(|size| size.0);
         let retention = args.retention()?;
+        if config.extras.latent.is_some() && retention.is_some() {
+            return Err(RetentionError::Latent.into());
+        }
+        let stored = ModelRunner::uniform_layout(config, KvFormat::F16).layers()[0];
         let cost = |layout: &KvLayout| {
             let beside = beside(config, layout);
             let cost = FormatCost::new(layout, beside, context_tokens, args.users, weight_bytes, ram_bytes);
@@ -124,8 +133,9 @@ impl Plan {
             architecture: config.arch.name(),
             layers: config.layers,
             heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
+            kv_heads: stored.kv_heads,
+            head_dim: stored.key_dim,
+            latent: config.extras.latent,
             context_tokens,
             users: args.users,
             weight_bytes,
@@ -137,6 +147,9 @@ impl Plan {
 
     /// How heads share keys and values.
     fn sharing(&self) -> String {
+        if let Some(LatentConfig { rank, rotated, .. }) = self.latent {
+            return format!("latent: all heads share one vector of {rank} and {rotated} rotated dimensions");
+        }
         match (self.kv_heads, self.heads / self.kv_heads) {
             (_, 1) => "multi-head: every head has its own keys and values".to_owned(),
             (1, _) => "multi-query: all heads share one set of keys and values".to_owned(),
@@ -144,9 +157,18 @@ impl Plan {
         }
     }
 
+    /// The numbers that a sequence stores, as a formula.
+    fn numbers(&self) -> String {
+        let Plan { layers, kv_heads, head_dim, .. } = self;
+        match self.latent {
+            Some(_) => format!("{layers} layers x tokens x {head_dim}"),
+            None => format!("2 x {layers} layers x {kv_heads} KV heads x tokens x {head_dim}"),
+        }
+    }
+
     fn table(&self) -> String {
         let mut text = format!(
-            "{} ({}, {} layers, {} heads, {} KV heads of {})\n{}\n\nweights   {}\nKV        2 x {} layers x {} KV heads x tokens x {} x bytes per value\n\n",
+            "{} ({}, {} layers, {} heads, {} KV heads of {})\n{}\n\nweights   {}\nKV        {} x bytes per value\n\n",
             self.model,
             self.architecture,
             self.layers,
@@ -155,9 +177,7 @@ impl Plan {
             self.head_dim,
             self.sharing(),
             ByteSize(self.weight_bytes),
-            self.layers,
-            self.kv_heads,
-            self.head_dim,
+            self.numbers(),
         );
         let context = format!("{} tokens", self.context_tokens);
         let users = format!("{} users", self.users);
@@ -289,6 +309,7 @@ fn row(cells: [&str; 6]) -> String {
 mod tests {
     use super::*;
     use kvik_engine::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+    use kvik_kernels::KvFormats;
 
     /// Layers, heads, KV heads, head dimension.
     fn config(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> ModelConfig {
@@ -328,6 +349,22 @@ mod tests {
             let cost = FormatCost::new(&layout, beside(&config, &layout), tokens, 1, 0, None);
             assert_eq!(cost.bytes_per_token * tokens as u64, expected);
         }
+    }
+
+    /// DeepSeek V2-Lite: 27 layers, 16 heads, one vector of 512 and 64 rotated dimensions.
+    #[test]
+    fn latent_attention_stores_one_vector_a_position() {
+        let latent = LatentConfig { query_rank: 0, rank: 512, unrotated: 128, rotated: 64, value: 128 };
+        let extras = Extras { latent: Some(latent), ..Extras::default() };
+        let model = ModelConfig { arch: Arch::DeepSeek2, extras, ..config(27, 16, 16, 192) };
+        let cost = |format| {
+            let layout = ModelRunner::uniform_layout(&model, format);
+            FormatCost::new(&layout, Beside::default(), 1, 1, 0, None).bytes_per_token
+        };
+        assert_eq!(cost(KvFormat::F16), 27 * 576 * 2);
+        assert_eq!(cost(KvFormat::Q8), 27 * (576 + 8));
+        let formats = KvFormats { k: KvFormat::Q8, v: KvFormat::F32 };
+        assert_eq!(ModelRunner::uniform_layout(&model, formats).format_name(), "q8", "keys hold the values");
     }
 
     #[test]

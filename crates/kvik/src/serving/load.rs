@@ -13,7 +13,7 @@ use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::model::{Model, ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
-use kvik_kernels::KvLayout;
+use kvik_kernels::{KvLayout, KvValues};
 
 use super::{
     budget::KvBudget,
@@ -165,12 +165,14 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let budget = KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes, kv, threads };
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
+    let latent = layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys);
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
-    let config = EngineConfig { kv_heads, repeat, calibration, ..engine_config(&card, &budget, capacity) };
+    let config =
+        EngineConfig { kv_heads, latent, repeat, calibration, ..engine_config(&card, &budget, capacity) };
     let config = match &draft {
         Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
         None => config,
@@ -242,6 +244,9 @@ fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<(
     if !config.beside.is_nothing() {
         return Err(RetentionError::Windows.into());
     }
+    if config.latent {
+        return Err(RetentionError::Latent.into());
+    }
     retention.check(&config.kv_heads)?;
     Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
 }
@@ -277,6 +282,7 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
         repeat: Default::default(),
         kv_heads: Vec::new(),
         beside: budget.beside,
+        latent: false,
         calibration: None,
     }
 }

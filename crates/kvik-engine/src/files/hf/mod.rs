@@ -1,8 +1,9 @@
 //! Hugging Face model directories: safetensors, `tokenizer.json` and configuration files.
 //!
-//! Tensors get GGUF's canonical names. Nothing is converted here.
+//! Tensors get GGUF's canonical names. Nothing is converted here but the order of what gpt-oss stores of its experts.
 
 mod names;
+mod repack;
 mod settings;
 mod shards;
 
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::FileError;
 
-pub(crate) use names::Modules;
+pub(crate) use names::{Modules, Names};
 pub(crate) use settings::HfSettings;
 pub use settings::TokenizerHints;
 pub(crate) use shards::Shards;
@@ -81,14 +82,30 @@ pub enum HfError {
         /// Its type.
         dtype: String,
     },
-    /// A tensor without dimensions.
-    #[error("tensor {tensor:?} has the shape {shape:?}; one or two dimensions are needed")]
+    /// A part of the experts of gpt-oss lacks what belongs to it.
+    #[error(
+        "tensor {tensor:?} is missing, and others of its experts are there; download the directory again"
+    )]
+    MissingPart {
+        /// The end of its name.
+        tensor: String,
+    },
+    /// A tensor without dimensions, or of a shape that its kind cannot have.
+    #[error(
+        "tensor {tensor:?} has the shape {shape:?}; one to three dimensions are needed, or those of its kind"
+    )]
     BadShape {
         /// Its name in the file.
         tensor: String,
         /// Its shape.
         shape: Vec<usize>,
     },
+}
+
+impl HfError {
+    pub(crate) fn json(path: &Path, error: &serde_json::Error) -> HfError {
+        HfError::Json { path: path.into(), reason: error.to_string() }
+    }
 }
 
 /// JSON files larger than this are not read.
@@ -111,6 +128,5 @@ pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
 /// Reads a JSON file; `None` if it is missing.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let Some(bytes) = read_optional(path)? else { return Ok(None) };
-    let bad = |error: serde_json::Error| HfError::Json { path: path.into(), reason: error.to_string() };
-    Ok(Some(serde_json::from_slice(&bytes).map_err(bad)?))
+    Ok(Some(serde_json::from_slice(&bytes).map_err(|error| HfError::json(path, &error))?))
 }

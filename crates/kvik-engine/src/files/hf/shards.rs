@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kvik_kernels::WeightType;
+use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
-use super::names::{Modules, Name, canonical};
+use super::names::{Name, Names};
+use super::repack::{self, Repacked};
 use super::{HfError, read_json};
 use crate::files::bytes::FileBytes;
 use crate::files::{FileError, TensorView};
@@ -16,14 +18,27 @@ use crate::files::{FileError, TensorView};
 const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
+/// Of gpt-oss, blocks, scales and biases, and the weights and biases of the model that they are.
+const REPACKED: [([&str; 3], [&[&str]; 2]); 2] = [
+    (
+        ["gate_up_proj_blocks", "gate_up_proj_scales", "gate_up_proj_bias"],
+        [&["ffn_gate_exps.weight", "ffn_up_exps.weight"], &["ffn_gate_exps.bias", "ffn_up_exps.bias"]],
+    ),
+    (
+        ["down_proj_blocks", "down_proj_scales", "down_proj_bias"],
+        [&["ffn_down_exps.weight"], &["ffn_down_exps.bias"]],
+    ),
+];
+
 /// The mapped files and the location of each tensor.
 #[derive(Debug, Default)]
 pub(crate) struct Shards {
     files: Vec<FileBytes>,
     tensors: Vec<Entry>,
     index: HashMap<String, usize>,
-    /// Modules that the architecture names otherwise than Llama does.
-    modules: Modules,
+    names: Names,
+    /// Tensors that are still to be put in order, by layer and name in its experts.
+    packed: BTreeMap<(u32, &'static str), Packed>,
 }
 
 #[derive(Debug)]
@@ -39,6 +54,17 @@ struct Entry {
     data: Range<usize>,
 }
 
+/// A tensor of a file that is no tensor of the model yet.
+#[derive(Debug)]
+struct Packed {
+    /// The name in the file.
+    stored: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    file: usize,
+    data: Range<usize>,
+}
+
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -46,13 +72,14 @@ struct Index {
 
 impl Shards {
     /// Maps the safetensors files of a directory. `tied` is whether the configuration uses the embedding
-    /// as the output matrix, `modules` are those that the architecture names otherwise than Llama does.
-    pub(crate) fn open(directory: &Path, tied: bool, modules: Modules) -> Result<Shards, FileError> {
-        let mut shards = Shards { modules, ..Shards::default() };
+    /// as the output matrix.
+    pub(crate) fn open(directory: &Path, tied: bool, names: Names) -> Result<Shards, FileError> {
+        let mut shards = Shards { names, ..Shards::default() };
         for path in shard_paths(directory)? {
             let bytes = FileBytes::map(&path).map_err(|source| FileError::io(&path, source))?;
             shards.add(&path, bytes)?;
         }
+        shards.repack()?;
         match tied {
             true => shards.tie(),
             false if shards.get(OUTPUT).is_none() => return Err(HfError::NoOutputMatrix.into()),
@@ -84,25 +111,106 @@ impl Shards {
         let data_start = 8 + header_len;
         for tensor in metadata.offset_keys() {
             let info = metadata.info(&tensor).expect("the key is the metadata's own");
-            let name = match canonical(&tensor, self.modules) {
-                Name::Canonical(name) => name,
-                Name::Derived => continue,
-                Name::Unknown => return Err(HfError::UnknownTensor { tensor }),
-            };
-            let ty = weight_type(&tensor, info.dtype)?;
-            let (rows, cols) = match info.shape[..] {
-                [cols] if cols > 0 => (1, cols),
-                [rows, cols] if rows > 0 && cols > 0 => (rows, cols),
-                _ => return Err(HfError::BadShape { tensor, shape: info.shape.clone() }),
-            };
             let (start, end) = info.data_offsets;
             let data = data_start + start..data_start + end;
-            if self.index.insert(name.clone(), self.tensors.len()).is_some() {
-                return Err(HfError::DuplicateTensor { tensor });
+            match self.names.of(&tensor) {
+                Name::Canonical(name) => self.add_tensor(vec![name], &tensor, info, data)?,
+                Name::Halves(names) => self.add_tensor(names.into(), &tensor, info, data)?,
+                Name::Packed(layer, part) => self.add_packed((layer, part), &tensor, info, data)?,
+                Name::Unread => {}
+                Name::Unknown => return Err(HfError::UnknownTensor { tensor }),
             }
-            self.tensors.push(Entry { name, stored: tensor, ty, rows, cols, file: self.files.len(), data });
         }
         self.files.push(bytes);
+        Ok(())
+    }
+
+    /// Adds a tensor of the file that is going to be added: its rows, in equal parts, are those of `names`.
+    fn add_tensor(
+        &mut self,
+        names: Vec<String>,
+        stored: &str,
+        info: &TensorInfo,
+        data: Range<usize>,
+    ) -> Result<(), HfError> {
+        let ty = weight_type(stored, info.dtype)?;
+        let bad_shape = || HfError::BadShape { tensor: stored.to_owned(), shape: info.shape.clone() };
+        let (rows, cols) = match info.shape[..] {
+            [cols] if cols > 0 => (1, cols),
+            [rows, cols] if rows > 0 && cols > 0 => (rows, cols),
+            // All experts, one below the other.
+            [count, rows, cols] if count > 0 && rows > 0 && cols > 0 => (count * rows, cols),
+            _ => return Err(bad_shape()),
+        };
+        if !rows.is_multiple_of(names.len()) {
+            return Err(bad_shape());
+        }
+        let (rows, bytes) = (rows / names.len(), data.len() / names.len());
+        for (part, name) in names.into_iter().enumerate() {
+            let start = data.start + part * bytes;
+            let stored = stored.to_owned();
+            self.push(Entry {
+                name,
+                stored,
+                ty,
+                rows,
+                cols,
+                file: self.files.len(),
+                data: start..start + bytes,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, entry: Entry) -> Result<(), HfError> {
+        if self.index.insert(entry.name.clone(), self.tensors.len()).is_some() {
+            return Err(HfError::DuplicateTensor { tensor: entry.stored });
+        }
+        self.tensors.push(entry);
+        Ok(())
+    }
+
+    fn add_packed(
+        &mut self,
+        key: (u32, &'static str),
+        stored: &str,
+        info: &TensorInfo,
+        data: Range<usize>,
+    ) -> Result<(), HfError> {
+        let (dtype, shape) = (info.dtype, info.shape.clone());
+        let packed = Packed { stored: stored.to_owned(), dtype, shape, file: self.files.len(), data };
+        match self.packed.insert(key, packed) {
+            None => Ok(()),
+            Some(_) => Err(HfError::DuplicateTensor { tensor: stored.to_owned() }),
+        }
+    }
+
+    /// Puts the experts of gpt-oss in order, once all files are there.
+    pub(crate) fn repack(&mut self) -> Result<(), HfError> {
+        let packed = std::mem::take(&mut self.packed);
+        let layers: BTreeSet<u32> = packed.keys().map(|(layer, _)| *layer).collect();
+        for layer in layers {
+            let get = |part: &'static str| {
+                let missing =
+                    || HfError::MissingPart { tensor: format!("layers.{layer}.mlp.experts.{part}") };
+                let packed = packed.get(&(layer, part)).ok_or_else(missing)?;
+                let data = &self.files[packed.file][packed.data.clone()];
+                Ok(repack::Stored { name: &packed.stored, dtype: packed.dtype, shape: &packed.shape, data })
+            };
+            let mut repacked = Vec::new();
+            for (name, parts) in REPACKED {
+                let [blocks, scales, bias] = name;
+                let (blocks, [weights, biases]) = (get(blocks)?, parts);
+                let of_name = |tensor| (blocks.name.to_owned(), tensor);
+                repacked.extend(repack::weights(weights, &blocks, &get(scales)?)?.into_iter().map(of_name));
+                repacked.extend(repack::biases(biases, &get(bias)?)?.into_iter().map(of_name));
+            }
+            for (stored, Repacked { part, ty, rows, cols, data }) in repacked {
+                let (name, file, len) = (format!("blk.{layer}.{part}"), self.files.len(), data.len());
+                self.files.push(FileBytes::Owned(data));
+                self.push(Entry { name, stored, ty, rows, cols, file, data: 0..len })?;
+            }
+        }
         Ok(())
     }
 

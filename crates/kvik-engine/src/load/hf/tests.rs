@@ -34,7 +34,7 @@ fn with(fields: Value) -> Value {
 }
 
 fn config(fields: Value) -> Result<ModelConfig, String> {
-    let hf = serde_json::from_value(with(fields)).map_err(|error| error.to_string())?;
+    let hf = HfConfig::new(with(fields)).map_err(|error| error.to_string())?;
     model_config(&hf, "test").map_err(|error| error.to_string())
 }
 
@@ -92,6 +92,45 @@ fn configurations_that_compute_differently_are_refused() {
     check(json!({"hidden_size": 1u64 << 40}), "embedding length");
     check(json!({"hidden_size": -3}), "invalid value");
     check(json!({"partial_rotary_factor": 1e30}), "rotary dimensions");
+}
+
+#[test]
+fn checkpoints_that_kvik_does_not_read_are_refused_by_what_they_are() {
+    let check = |name: &str, fields: Value, expect: &str| {
+        let mut fields = fields;
+        fields["architectures"] = json!([name]);
+        let error = config(fields).unwrap_err();
+        assert!(error.contains(expect), "{error:?} does not contain {expect:?}");
+    };
+    for name in ["Llama4ForCausalLM", "Gemma3nForCausalLM", "Gemma4ForConditionalGeneration"] {
+        check(name, json!({}), name);
+    }
+    check("GptOssForCausalLM", json!({}), "mxfp4");
+    check("GptOssForCausalLM", json!({"quantization_config": {"quant_method": "awq"}}), "awq");
+    check("OlmoeForCausalLM", json!({"clip_qkv": 8.0}), "clip_qkv");
+    check("DeepseekForCausalLM", json!({"moe_layer_freq": 2}), "moe_layer_freq");
+}
+
+/// Published files of Gemma 3 leave out what the library takes for granted, and say of the decoder in a part of its own.
+#[test]
+fn the_decoder_of_a_model_that_takes_images_is_read() {
+    let json = json!({
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": {"architectures": ["x"], "hidden_size": 2560, "intermediate_size": 10240,
+            "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}},
+        "vision_config": {"hidden_size": 1152, "num_attention_heads": 16},
+    });
+    let hf = HfConfig::new(json).unwrap();
+    let read = model_config(&hf, "test").unwrap();
+    assert_eq!((read.arch, read.layers, read.d_model), (Arch::Gemma3, 34, 2560));
+    assert_eq!((read.heads, read.kv_heads, read.head_dim, read.vocab), (8, 4, 256, 262_208));
+    assert_eq!((read.rope.theta, &read.rope.scaling), (1e6, &RopeScaling::Linear { factor: 8.0 }));
+    assert!(hf.tie_word_embeddings && hf.names(&read).is_multimodal);
+    let windowed: Vec<bool> = read.extras.window.unwrap().layers[..6].to_vec();
+    assert_eq!(windowed, [true, true, true, true, true, false]);
+    assert!(HfConfig::new(json!({"text_config": 7})).is_err() && HfConfig::new(json!([])).is_err());
+    let both = json!({"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}});
+    assert_eq!(config(both).unwrap().rope.scaling, RopeScaling::Linear { factor: 2.0 });
 }
 
 type Tensor<'a> = (&'a str, Dtype, Vec<usize>);

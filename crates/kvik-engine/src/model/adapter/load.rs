@@ -10,6 +10,7 @@ use crate::model::convert::convert;
 use crate::model::digest::{bits, update_with_tensors};
 use crate::model::expected::matrices;
 use crate::model::feed_forward::is_stack;
+use crate::model::latent::is_absorbed;
 use crate::model::{Arch, Model, ModelError};
 
 /// The domain of an adapter's digest.
@@ -80,6 +81,16 @@ pub enum AdapterError {
         /// Its name in the adapter.
         tensor: String,
     },
+    /// A tensor that belongs to a matrix that latent attention multiplies into queries or outputs.
+    #[error(
+        "the adapter's tensor `{tensor}` is for a matrix that latent attention multiplies into queries or outputs head \
+         by head, which kvik does not adapt; it would be left out, so the adapter is refused: merge it into the model, \
+         or use one trained without kv_b_proj"
+    )]
+    AbsorbedTensor {
+        /// Its name in the adapter.
+        tensor: String,
+    },
     /// One of the two tensors of a pair is missing.
     #[error("the adapter has no tensor `{tensor}`; the file is incomplete")]
     MissingTensor {
@@ -145,9 +156,11 @@ impl Adapter {
 /// Why a tensor that no part has taken is refused.
 fn refusal(tensor: &str) -> AdapterError {
     let base = tensor.strip_suffix(A).or_else(|| tensor.strip_suffix(B)).unwrap_or(tensor);
-    match is_stack(base) {
-        true => AdapterError::ExpertTensor { tensor: tensor.to_owned() },
-        false => AdapterError::UnknownTensor { tensor: tensor.to_owned() },
+    let tensor = tensor.to_owned();
+    match base {
+        base if is_stack(base) => AdapterError::ExpertTensor { tensor },
+        base if is_absorbed(base) => AdapterError::AbsorbedTensor { tensor },
+        _ => AdapterError::UnknownTensor { tensor },
     }
 }
 

@@ -16,6 +16,8 @@ const SHARED_D_FF: Key = Key::new(
 );
 const SHARED_COUNT: Key = Key::new("expert_shared_count", &["n_shared_experts"]);
 const DENSE_LAYERS: Key = Key::new("leading_dense_block_count", &["first_k_dense_replace"]);
+/// Every so many layers have experts.
+const INTERVAL: Key = Key::hf(&["decoder_sparse_step"]);
 const NORMALISED: Key = Key::new("expert_weights_norm", &["norm_topk_prob"]);
 const SCALE: Key = Key::new("expert_weights_scale", &["routed_scaling_factor"]);
 pub(super) const GATING: Key = Key::gguf("expert_gating_func");
@@ -42,7 +44,7 @@ pub(super) fn read(
         d_ff,
         shared_d_ff: metadata.count(SHARED_D_FF)?.unwrap_or(shared.saturating_mul(d_ff)),
         dense_layers: metadata.count(DENSE_LAYERS)?.unwrap_or(0),
-        interval: 1,
+        interval: metadata.count(INTERVAL)?.unwrap_or(1).max(1),
         normalised: metadata.flag(NORMALISED)?.unwrap_or(normalised),
         // 0 stands for none, as in llama.cpp.
         scale: metadata.number(SCALE)?.filter(|&scale| scale != 0.0).unwrap_or(1.0),
@@ -74,6 +76,7 @@ impl ExpertsConfig {
             normalised: self.normalised,
             scale: self.scale,
             weighted: Weighted::Output,
+            output_scale: Presence::Absent,
             shared: (self.shared_d_ff > 0)
                 .then_some(SharedShape { d_ff: self.shared_d_ff, gate: Presence::Absent }),
         }

@@ -7,6 +7,8 @@ use crate::model::{ConfigError, Extras, ModelConfig, Multipliers, RopeStyle};
 
 const SCORE_CAP: Key = Key::new("attn_logit_softcapping", &["attn_logit_softcapping"]);
 pub(super) const LOGIT_CAP: Key = Key::new("final_logit_softcapping", &["final_logit_softcapping"]);
+/// Where a file does not say it.
+pub(super) const LOGIT_CAP_DEFAULT: f32 = 30.0;
 /// Scores are divided by its root.
 const QUERY_SCALAR: Key = Key::hf(&["query_pre_attn_scalar"]);
 /// Hugging Face stores what weights of norms have beside 1, GGUF the weights.
@@ -20,7 +22,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     extras,
     layer: |config, index| LayerShape {
         norms: Norms::AROUND,
-        feed_forward: FeedForwardShape::ge_glu(config.d_ff),
+        feed_forward: FeedForwardShape::ge_glu(config.d_ff(index)),
         ..LayerShape::plain(config, index)
     },
 };
@@ -34,7 +36,7 @@ pub(super) const HF_MODULES: crate::files::hf::Modules = &[
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     Ok(Extras {
         score_cap: Some(metadata.number(SCORE_CAP)?.unwrap_or(50.0)),
-        logit_cap: Some(metadata.number(LOGIT_CAP)?.unwrap_or(30.0)),
+        logit_cap: Some(metadata.number(LOGIT_CAP)?.unwrap_or(LOGIT_CAP_DEFAULT)),
         window: windows::read_or(metadata, config, 2, Some(4096))?,
         ..common(metadata, config, 46)?
     })

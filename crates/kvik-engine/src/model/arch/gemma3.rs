@@ -5,19 +5,16 @@ use super::{Architecture, LayerShape, Norms, Presence, QkNorm, gemma2, windows};
 use crate::model::feed_forward::FeedForwardShape;
 use crate::model::{ConfigError, Extras, ModelConfig, RopeScaling, RopeStyle};
 
-/// The base of windowed layers, where a file does not say it.
-const WINDOWED_THETA: f32 = 10_000.0;
-
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
-    hf_names: &["Gemma3ForCausalLM"],
+    hf_names: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     hf_modules: gemma2::HF_MODULES,
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| LayerShape {
         norms: Norms::AROUND,
         qk_norm: QkNorm::Head(Presence::Required),
-        feed_forward: FeedForwardShape::ge_glu(config.d_ff),
+        feed_forward: FeedForwardShape::ge_glu(config.d_ff(index)),
         ..LayerShape::plain(config, index)
     },
 };
@@ -25,7 +22,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let mut window = windows::read(metadata, config, 6)?;
     if let Some(window) = &mut window {
-        window.rope.theta = metadata.number(windows::THETA)?.unwrap_or(WINDOWED_THETA);
+        window.rope.theta = metadata.number(windows::THETA)?.unwrap_or(windows::THETA_DEFAULT);
         window.rope.scaling = RopeScaling::None;
     }
     // 0 stands for none, as in llama.cpp.

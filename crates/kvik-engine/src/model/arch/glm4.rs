@@ -17,7 +17,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     layer: |config, index| LayerShape {
         qkv_bias: Presence::Optional,
         norms: Norms::AROUND,
-        feed_forward: FeedForwardShape::fused_swi_glu(config.d_ff),
+        feed_forward: FeedForwardShape::fused_swi_glu(config.d_ff(index)),
         ..LayerShape::plain(config, index)
     },
 };

@@ -8,7 +8,7 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm4moe",
     hf_names: &["Glm4MoeForCausalLM"],
-    hf_modules: &[],
+    hf_modules: &[("post_attention_layernorm", "post_attention_norm")],
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| {

@@ -10,7 +10,7 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gpt-oss",
     hf_names: &["GptOssForCausalLM"],
-    hf_modules: &[],
+    hf_modules: &[("post_attention_layernorm", "post_attention_norm")],
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| {

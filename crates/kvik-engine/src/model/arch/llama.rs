@@ -6,7 +6,7 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "llama",
-    hf_names: &["LlamaForCausalLM", "MistralForCausalLM"],
+    hf_names: &["LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"],
     hf_modules: &[],
     gguf_rope: RopeStyle::Interleaved,
     extras,

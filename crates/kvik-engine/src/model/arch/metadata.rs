@@ -47,6 +47,9 @@ pub(crate) trait Metadata {
     /// An array of non-negative integers; a single value is none.
     fn counts(&self, key: Key) -> Result<Option<Vec<usize>>, ConfigError>;
 
+    /// An array of numbers.
+    fn numbers(&self, key: Key) -> Result<Option<Vec<f32>>, ConfigError>;
+
     /// A text, or an array of texts.
     fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError>;
 

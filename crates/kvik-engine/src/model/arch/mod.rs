@@ -2,9 +2,12 @@
 //! `architectures!`; a layer that computes something new is a variant of what [`LayerShape`] is made of.
 
 mod deepseek;
+mod deepseek2;
 mod experts;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
@@ -37,7 +40,8 @@ use kvik_kernels::KvKind;
 
 use super::feed_forward::FeedForwardShape;
 use super::recurrent::RecurrentShape;
-use super::{ConfigError, Extras, ModelConfig, RopeConfig, RopeStyle};
+use super::residual::ResidualShape;
+use super::{ConfigError, Extras, LatentConfig, ModelConfig, RopeConfig, RopeStyle};
 use crate::files::hf::Modules;
 use metadata::Metadata;
 
@@ -84,6 +88,10 @@ architectures! {
     Gemma2 = gemma2,
     /// Gemma 3: two bases of rotation, windows.
     Gemma3 = gemma3,
+    /// Gemma 3n: several streams, embeddings for every layer, layers that share keys and values.
+    Gemma3n = gemma3n,
+    /// Gemma 4: heads of two widths, embeddings for every layer, layers that share keys and values, experts.
+    Gemma4 = gemma4,
     /// gpt-oss: experts, windows, sinks.
     GptOss = gpt_oss,
     /// Qwen2-MoE: experts beside a shared one with a gate.
@@ -118,6 +126,8 @@ architectures! {
     Lfm2 = lfm2,
     /// Granite 4: Mamba 2 with attention in some layers, experts or not.
     GraniteHybrid = granitehybrid,
+    /// DeepSeek V2 and V3: latent attention, experts in groups beside a shared one.
+    DeepSeek2 = deepseek2,
 }
 
 /// An architecture.
@@ -149,7 +159,21 @@ impl Arch {
 
     /// Whether its feed-forward layers have GELU instead of SiLU.
     pub(crate) fn has_gelu(self) -> bool {
-        matches!(self, Arch::Gemma2 | Arch::Gemma3)
+        matches!(self, Arch::Gemma2 | Arch::Gemma3 | Arch::Gemma3n | Arch::Gemma4)
+    }
+
+    /// Which elements of a head Hugging Face's checkpoints of it rotate together. Where GGUF's order differs, files
+    /// were permuted when they were made.
+    pub(crate) fn hf_rope(self) -> RopeStyle {
+        match self {
+            Arch::Glm4 | Arch::Llama4 => RopeStyle::Interleaved,
+            _ => RopeStyle::HalfSplit,
+        }
+    }
+
+    /// The part of each head that rotates where `config.json` does not say it and it is not all.
+    pub(crate) fn hf_rotated(self) -> Option<f32> {
+        matches!(self, Arch::Glm4 | Arch::Glm4Moe).then_some(0.5)
     }
 
     /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks.
@@ -180,6 +204,15 @@ impl Arch {
         }
     }
 
+    /// What the logarithmic multiplier of YaRN, as a GGUF file of it says it, is on cosines and sines. Those of
+    /// DeepSeek's files scale attention scores alone, and the factor of cosines and sines is cancelled.
+    pub(crate) fn yarn_log_multiplier(self, stored: f32) -> f32 {
+        match self {
+            Arch::DeepSeek2 if stored != 0.0 => 1.0,
+            _ => stored,
+        }
+    }
+
     /// Reads what a model of this architecture has beside the shape in `config`.
     pub(crate) fn extras(self, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
         (self.architecture().extras)(metadata, config)
@@ -198,18 +231,24 @@ pub(crate) struct LayerShape {
     pub(crate) mixing: MixingShape,
     /// Which positions its attention keeps.
     pub(crate) kind: KvKind,
+    /// The layer whose keys and values it attends to, if it stores none of its own.
+    pub(crate) source: Option<usize>,
     /// Query heads.
     pub(crate) heads: usize,
     /// Key/value heads; divides `heads`.
     pub(crate) kv_heads: usize,
-    /// Dimensions of one head.
+    /// Dimensions of one head of queries and keys.
     pub(crate) head_dim: usize,
+    /// The lengths of latent attention, where queries and keys come about by that.
+    pub(crate) latent: Option<LatentConfig>,
     /// Biases on the q, k and v projections.
     pub(crate) qkv_bias: Presence,
     /// Bias on the output projection of attention.
     pub(crate) output_bias: Presence,
     /// RMSNorm on queries and keys.
     pub(crate) qk_norm: QkNorm,
+    /// How values come about.
+    pub(crate) values: Values,
     /// How queries and keys are rotated: an index of [`ModelConfig::ropes`]; `None` if they are not.
     pub(crate) rotation: Option<usize>,
     /// Multiplies attention scores.
@@ -225,30 +264,48 @@ pub(crate) struct LayerShape {
     pub(crate) norms: Norms,
     /// The feed-forward half.
     pub(crate) feed_forward: FeedForwardShape,
+    /// What stands around the stream.
+    pub(crate) residual: ResidualShape,
 }
 
 impl LayerShape {
     /// A layer with the numbers of the model and without optional parts.
     fn plain(config: &ModelConfig, index: usize) -> LayerShape {
         let extras = &config.extras;
-        let rotation = if extras.is_windowed(index) { WINDOWED } else { UNWINDOWED };
+        let windowed = extras.window.as_ref().filter(|_| extras.is_windowed(index));
+        let rotation = if windowed.is_some() { WINDOWED } else { UNWINDOWED };
+        let head_dim = windowed.map_or(config.head_dim, |window| window.head_dim);
         LayerShape {
             mixing: MixingShape::Attention,
             kind: kind(config, index),
+            source: extras.source(index, config.layers),
             heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
+            kv_heads: config.kv_heads(index),
+            head_dim,
+            latent: None,
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
             qk_norm: QkNorm::Absent,
+            values: Values::Projected,
             rotation: extras.is_rotated(index).then_some(rotation),
-            scale: extras.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
+            scale: extras.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
             warmed: true,
             gated: false,
             sinks: Presence::Absent,
             norms: Norms::BEFORE,
             feed_forward: feed_forward_of(config, index),
+            residual: ResidualShape::PLAIN,
         }
+    }
+
+    /// Length of the values that attention gathers.
+    pub(crate) fn value_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.rank)
+    }
+
+    /// Length of what a head hands to the output projection.
+    pub(crate) fn output_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.value)
     }
 }
 
@@ -294,7 +351,7 @@ fn kind(config: &ModelConfig, index: usize) -> KvKind {
 fn feed_forward_of(config: &ModelConfig, index: usize) -> FeedForwardShape {
     match &config.extras.experts {
         Some(experts) if experts.has_layer(index) => FeedForwardShape::Experts(experts.shape()),
-        _ => FeedForwardShape::swi_glu(config.d_ff),
+        _ => FeedForwardShape::swi_glu(config.d_ff(index)),
     }
 }
 
@@ -314,6 +371,19 @@ pub(crate) enum QkNorm {
     All(Presence),
     /// Head by head, without weights, once they are rotated.
     Rotated,
+}
+
+/// How the values of a layer come about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// By a projection of their own.
+    Projected,
+    /// By a projection of their own, normed without weights. Where a file has none for a layer, and that is allowed
+    /// there, values come of the projection to keys.
+    Normed {
+        /// Of the projection.
+        projection: Presence,
+    },
 }
 
 /// The norms of the two halves of a layer, by the names of their tensors: of attention, of the feed-forward half.
@@ -353,14 +423,37 @@ impl ModelConfig {
         (self.arch.architecture().layer)(self, index)
     }
 
+    /// Key/value heads of a layer.
+    fn kv_heads(&self, index: usize) -> usize {
+        self.extras.by_layer.kv_heads.get(index).copied().unwrap_or(self.kv_heads)
+    }
+
+    /// Width of the feed-forward half of a layer.
+    fn d_ff(&self, index: usize) -> usize {
+        self.extras.by_layer.d_ff.get(index).copied().unwrap_or(self.d_ff)
+    }
+
     /// The layers that store keys and values: those of the KV layout, in order.
     pub(crate) fn kv_layers(&self) -> impl Iterator<Item = usize> {
-        (0..self.layers).filter(|&index| self.layer(index).mixing == MixingShape::Attention)
+        let stores = |shape: LayerShape| shape.mixing == MixingShape::Attention && shape.source.is_none();
+        (0..self.layers).filter(move |&index| stores(self.layer(index)))
+    }
+
+    /// What stands around the stream in every layer.
+    pub(crate) fn residual(&self) -> ResidualShape {
+        ResidualShape {
+            altup: self.extras.altup,
+            laurel: self.extras.laurel_rank,
+            per_layer: self.extras.per_layer_width,
+            ..ResidualShape::PLAIN
+        }
     }
 
     /// The ways in which layers rotate: of those that see all positions; then of those that see a window, if any do.
-    pub(crate) fn ropes(&self) -> Vec<&RopeConfig> {
-        let windowed = self.extras.window.as_ref().map(|window| &window.rope);
-        [Some(&self.rope), windowed].into_iter().flatten().collect()
+    ///
+    /// Beside each stands whether the divisors of frequencies in the file are for it.
+    pub(crate) fn ropes(&self) -> Vec<(&RopeConfig, bool)> {
+        let windowed = self.extras.window.as_ref().map(|window| (&window.rope, window.divided));
+        [Some((&self.rope, true)), windowed].into_iter().flatten().collect()
     }
 }

@@ -56,10 +56,6 @@ pub(super) fn layer(config: &ModelConfig, index: usize, feed_forward: FeedForwar
 }
 
 fn dense(config: &ModelConfig) -> FeedForwardShape {
-    FeedForwardShape::Dense(DenseShape {
-        d_ff: config.d_ff,
-        activation: Activation::ReluSquared,
-        biases: Presence::Optional,
-        fused: false,
-    })
+    let plain = DenseShape::plain(config.d_ff, Activation::ReluSquared);
+    FeedForwardShape::Dense(DenseShape { biases: Presence::Optional, ..plain })
 }

@@ -14,7 +14,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     layer: |config, index| LayerShape {
         qkv_bias: Presence::Optional,
         output_bias: Presence::Optional,
-        feed_forward: FeedForwardShape::fused_swi_glu(config.d_ff),
+        feed_forward: FeedForwardShape::fused_swi_glu(config.d_ff(index)),
         ..LayerShape::plain(config, index)
     },
 };

@@ -5,10 +5,28 @@ use crate::model::{ConfigError, ModelConfig, Window};
 
 const POSITIONS: Key = Key::new("attention.sliding_window", &["sliding_window"]);
 /// Which layers have a window, `[layers]`; or a number `n`: all but every `n`th.
-const PATTERN: Key = Key::new("attention.sliding_window_pattern", &["sliding_window_pattern"]);
+pub(super) const PATTERN: Key =
+    Key::new("attention.sliding_window_pattern", &["sliding_window_pattern", "_sliding_window_pattern"]);
 const LAYER_TYPES: Key = Key::hf(&["layer_types"]);
 /// The base of the rotation of layers with a window.
 pub(super) const THETA: Key = Key::new("rope.freq_base_swa", &["rope_local_base_freq"]);
+
+/// The base of that rotation in Gemma 3 and later, where a file does not say it.
+pub(super) const THETA_DEFAULT: f32 = 10_000.0;
+
+/// The windows of a file, which must have some.
+pub(super) fn read_needed(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    interval: usize,
+) -> Result<Window, ConfigError> {
+    let positions = metadata.count(POSITIONS)?;
+    let missing = || {
+        let found = positions.map_or("missing".to_owned(), |positions| positions.to_string());
+        ConfigError::new(&metadata.name(POSITIONS), found, "a count of positions")
+    };
+    read(metadata, config, interval)?.ok_or_else(missing)
+}
 
 /// The windows of a file; `None` where it names none. Where it does not say which layers have one, all but every
 /// `interval`th do. They rotate as the others do, but for a base of their own if the file has one.
@@ -32,7 +50,8 @@ pub(super) fn read_or(
     let mut rope = config.rope.clone();
     rope.theta = metadata.number(THETA)?.unwrap_or(rope.theta);
     let layers = layers(metadata, config.layers, interval)?;
-    Ok(Some(Window { positions, chunked: false, layers, rope }))
+    let (divided, head_dim) = (true, config.head_dim);
+    Ok(Some(Window { positions, chunked: false, layers, rope, divided, head_dim }))
 }
 
 fn layers(metadata: &dyn Metadata, layers: usize, interval: usize) -> Result<Vec<bool>, ConfigError> {

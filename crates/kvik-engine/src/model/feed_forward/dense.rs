@@ -8,7 +8,7 @@ use crate::model::arch::Presence;
 use crate::model::weights::{LayerLoader, Linear};
 
 /// The shape of a dense layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct DenseShape {
     /// Rows of gate and up.
     pub(crate) d_ff: usize,
@@ -18,6 +18,8 @@ pub(crate) struct DenseShape {
     pub(crate) biases: Presence,
     /// Whether gate and up are one tensor, of which gate is the upper half (Phi-3).
     pub(crate) fused: bool,
+    /// Of a gate only what is more than so many standard deviations above the mean of its row is left (Gemma 3n).
+    pub(crate) sparsity: Option<f32>,
 }
 
 /// What the tensors are called in the layer: weight and bias of each matrix.
@@ -42,6 +44,11 @@ pub(super) const SHARED: Names = Names {
 };
 
 impl DenseShape {
+    /// A layer without optional parts.
+    pub(crate) fn plain(d_ff: usize, activation: Activation) -> DenseShape {
+        DenseShape { d_ff, activation, biases: Presence::Absent, fused: false, sparsity: None }
+    }
+
     pub(super) fn tensors(self, names: &Names, d_model: usize) -> Vec<LayerTensor> {
         if self.fused {
             return vec![
@@ -66,6 +73,7 @@ impl DenseShape {
 pub(crate) struct Dense {
     names: &'static Names,
     activation: Activation,
+    sparsity: Option<f32>,
     /// `[d_ff, d_model]`, of a gated activation
     gate: Option<Linear>,
     /// `[d_ff, d_model]`
@@ -98,7 +106,7 @@ impl Dense {
         };
         let gate = shape.activation.is_gated().then(|| linear(names.gate)).transpose()?;
         let (up, down) = (linear(names.up)?, linear(names.down)?);
-        Ok(Dense { names, activation: shape.activation, gate, up, down })
+        Ok(Dense { names, activation: shape.activation, sparsity: shape.sparsity, gate, up, down })
     }
 
     fn load_fused(
@@ -110,7 +118,7 @@ impl Dense {
             layer.stack(names.up[0], 2)?.into_iter().map(|matrix| Linear { matrix, bias: None });
         let (gate, up) = (linears.next(), linears.next().expect("a stack of two"));
         let down = Linear { matrix: layer.matrix(names.down[0])?, bias: None };
-        Ok(Dense { names, activation: shape.activation, gate, up, down })
+        Ok(Dense { names, activation: shape.activation, sparsity: shape.sparsity, gate, up, down })
     }
 
     pub(super) fn d_model(&self) -> usize {
@@ -148,6 +156,9 @@ impl Dense {
         matmul_many(pool, &mut jobs, inputs);
         add(pool, gate, self.names.gate[0], x, gated, adapt);
         add(pool, up, self.names.up[0], x, projected, adapt);
+        if let Some(deviations) = self.sparsity {
+            keep_outliers(pool, gated, gate.matrix.rows(), deviations);
+        }
         activate(pool, self.activation, gated, projected);
     }
 
@@ -168,4 +179,16 @@ fn add(pool: &Pool, linear: &Linear, name: &'static str, x: &[f32], out: &mut [f
     if let Some(bias) = &linear.bias {
         add_bias(pool, out, bias);
     }
+}
+
+/// Of each row of `gate`, `[n, d_ff]`, leaves what is more than `deviations` standard deviations above its mean: by how
+/// much it is.
+fn keep_outliers(pool: &Pool, gate: &mut [f32], d_ff: usize, deviations: f32) {
+    pool.run_chunks(gate, d_ff, |_, row| {
+        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / d_ff as f64;
+        let squares: f64 = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum();
+        let deviation = (squares / (d_ff as f64 - 1.0).max(1.0)).sqrt();
+        let least = (mean + deviation * f64::from(deviations)) as f32;
+        row.iter_mut().for_each(|x| *x = (*x - least).max(0.0));
+    });
 }

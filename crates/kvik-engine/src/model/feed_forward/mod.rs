@@ -5,6 +5,7 @@
 
 mod dense;
 mod experts;
+mod mixed;
 #[cfg(test)]
 mod tests;
 
@@ -15,10 +16,12 @@ use super::arch::Presence;
 use super::weights::LayerLoader;
 use dense::{Dense, LAYER};
 use experts::Experts;
+use mixed::Mixed;
 
 pub(crate) use dense::DenseShape;
 pub(crate) use experts::ExpertsShape;
 pub(crate) use experts::{ExpertGroups, Gating, SharedShape, Weighted};
+pub(crate) use mixed::MixedShape;
 
 /// The kind of a feed-forward layer, and its widths.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,6 +32,8 @@ pub(crate) enum FeedForwardShape {
     Experts(ExpertsShape),
     /// The layer has none (Nemotron-H).
     Absent,
+    /// Both side by side.
+    Mixed(MixedShape),
 }
 
 /// A tensor of a layer: name in the layer, rows, columns, and whether it must be there. Of a stack of matrices the
@@ -43,8 +48,7 @@ impl FeedForwardShape {
 
     /// The same of a tensor that holds gate and up.
     pub(crate) fn fused_swi_glu(d_ff: usize) -> FeedForwardShape {
-        let (activation, biases) = (Activation::SwiGlu, Presence::Absent);
-        FeedForwardShape::Dense(DenseShape { d_ff, activation, biases, fused: true })
+        FeedForwardShape::Dense(DenseShape { fused: true, ..DenseShape::plain(d_ff, Activation::SwiGlu) })
     }
 
     /// `down(gelu(gate(h)) * up(h))` without biases.
@@ -53,7 +57,7 @@ impl FeedForwardShape {
     }
 
     fn gated(d_ff: usize, activation: Activation) -> FeedForwardShape {
-        FeedForwardShape::Dense(DenseShape { d_ff, activation, biases: Presence::Absent, fused: false })
+        FeedForwardShape::Dense(DenseShape::plain(d_ff, activation))
     }
 
     /// Its tensors.
@@ -62,6 +66,7 @@ impl FeedForwardShape {
             FeedForwardShape::Dense(shape) => shape.tensors(&LAYER, d_model),
             FeedForwardShape::Experts(shape) => shape.tensors(d_model),
             FeedForwardShape::Absent => Vec::new(),
+            FeedForwardShape::Mixed(shape) => shape.tensors(d_model),
         }
     }
 
@@ -74,6 +79,7 @@ impl FeedForwardShape {
             FeedForwardShape::Experts(shape) => {
                 Some(FeedForward::Experts(Box::new(Experts::load(shape, layer)?)))
             }
+            FeedForwardShape::Mixed(shape) => Some(FeedForward::Mixed(Box::new(Mixed::load(shape, layer)?))),
             FeedForwardShape::Absent => None,
         })
     }
@@ -84,12 +90,19 @@ pub(crate) fn is_stack(name: &str) -> bool {
     name.ends_with("_exps.weight")
 }
 
+/// The matrix of one expert of a stack, by the name of the stack: where a file has a tensor for each.
+pub(crate) fn part_of_stack(stack: &str, expert: usize) -> String {
+    format!("{}.{expert}.weight", stack.strip_suffix(".weight").unwrap_or(stack))
+}
+
 /// The weights of a feed-forward layer.
 pub(crate) enum FeedForward {
     /// [`FeedForwardShape::Dense`]
     Dense(Box<Dense>),
     /// [`FeedForwardShape::Experts`]
     Experts(Box<Experts>),
+    /// [`FeedForwardShape::Mixed`]
+    Mixed(Box<Mixed>),
 }
 
 /// Adds what adapters say to a product: the matrix by its name in the layer, its input, its output.
@@ -100,6 +113,7 @@ pub(crate) type Adapt<'a> = dyn FnMut(&'static str, &[f32], &mut [f32]) + 'a;
 pub(crate) struct Buffers {
     dense: dense::Buffers,
     experts: experts::Buffers,
+    mixed: mixed::Buffers,
 }
 
 impl FeedForward {
@@ -108,14 +122,15 @@ impl FeedForward {
         match self {
             FeedForward::Dense(dense) => dense.matrices(),
             FeedForward::Experts(experts) => experts.matrices(),
+            FeedForward::Mixed(mixed) => mixed.matrices(),
         }
     }
 
-    /// Replaces normed rows by the layer's output, `h`: `[n, d_model]`.
+    /// Replaces normed rows by the layer's output, `h`; `x` is the stream that they come from: `[n, d_model]` each.
     pub(crate) fn forward(
         &self,
         pool: &Pool,
-        h: &mut [f32],
+        (x, h): (&[f32], &mut [f32]),
         inputs: &mut Activations,
         buffers: &mut Buffers,
         adapt: &mut Adapt<'_>,
@@ -130,6 +145,7 @@ impl FeedForward {
                 inputs.set(pool, h, experts.d_model(), &experts.takers());
                 experts.forward(pool, h, inputs, buffers, adapt);
             }
+            FeedForward::Mixed(mixed) => mixed.forward(pool, (x, h), inputs, buffers, adapt),
         }
     }
 }

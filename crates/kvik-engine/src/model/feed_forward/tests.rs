@@ -28,6 +28,7 @@ pub(super) fn shape() -> ExpertsShape {
         normalised: false,
         scale: 1.0,
         weighted: Weighted::Output,
+        output_scale: Presence::Absent,
         shared: None,
     }
 }
@@ -80,7 +81,7 @@ fn tensors(shape: FeedForwardShape, d_model: usize, ty: WeightType, seed: u64) -
     let wanted =
         all.filter(|(_, (name, .., presence))| *presence != Presence::Absent && !name.contains("gate_up"));
     let make = |(index, (name, rows, cols, _)): (usize, LayerTensor)| {
-        let is_plain = name.ends_with(".bias") || name.contains("gate_inp");
+        let is_plain = [".bias", ".scale", "gate_inp", "norm"].iter().any(|part| name.contains(part));
         let ty = if is_plain { WeightType::F32 } else { ty };
         Tensor::new(name, ty, [rows, cols], seed << 8 | index as u64)
     };
@@ -114,7 +115,7 @@ fn load(shape: FeedForwardShape, tensors: &[Tensor]) -> Result<FeedForward, Mode
 
 fn forward(layer: &FeedForward, threads: usize, x: &[f32]) -> Vec<f32> {
     let (mut inputs, mut buffers, mut h) = (Activations::new(), Buffers::default(), x.to_vec());
-    layer.forward(&Pool::new(threads), &mut h, &mut inputs, &mut buffers, &mut |_, _, _| {});
+    layer.forward(&Pool::new(threads), (x, &mut h), &mut inputs, &mut buffers, &mut |_, _, _| {});
     h
 }
 
@@ -140,28 +141,55 @@ impl Reference<'_> {
     }
 
     /// Down, what the activation makes of gate and up; their names end in `suffix`.
-    fn dense(&self, activation: Activation, suffix: &str, which: (usize, usize), x: &[f64]) -> Vec<f64> {
+    fn dense(
+        &self,
+        (activation, sparsity): (Activation, Option<f64>),
+        suffix: &str,
+        which: (usize, usize),
+        x: &[f64],
+    ) -> Vec<f64> {
         let up = self.linear(&format!("ffn_up{suffix}"), which, x).unwrap();
         let hidden: Vec<f64> = match self.linear(&format!("ffn_gate{suffix}"), which, x) {
-            Some(gate) => gate.iter().zip(&up).map(|(gate, up)| activated(activation, *gate, *up)).collect(),
+            Some(mut gate) => {
+                sparsity.inspect(|deviations| keep_outliers(&mut gate, *deviations));
+                gate.iter().zip(&up).map(|(gate, up)| activated(activation, *gate, *up)).collect()
+            }
             None => up.iter().map(|up| activated(activation, 0.0, *up)).collect(),
         };
         self.linear(&format!("ffn_down{suffix}"), which, &hidden).unwrap()
     }
 
-    fn experts(&self, shape: &ExpertsShape, x: &[f64]) -> Vec<f64> {
-        let chosen = self.chosen(shape, x);
+    /// Both between their norms, from a row of the stream, which the dense layer's own norm leaves as it is.
+    fn mixed(&self, shape: &MixedShape, x: &[f64]) -> Vec<f64> {
+        let norm = |x: &[f64], name: &str| self.norm(x, name);
+        let dense = self.dense((shape.dense.activation, None), "", (0, 1), x);
+        let root = (x.len() as f64).sqrt();
+        let routed: Vec<f64> = norm(x, "ffn_gate_inp.scale").iter().map(|x| x / root).collect();
+        let chosen = self.chosen(&shape.experts, &routed);
+        let experts = self.experts(&shape.experts, chosen, &norm(x, "pre_ffw_norm_2.weight"));
+        let halves = (norm(&dense, "post_ffw_norm_1.weight"), norm(&experts, "post_ffw_norm_2.weight"));
+        halves.0.iter().zip(&halves.1).map(|(dense, experts)| dense + experts).collect()
+    }
+
+    fn norm(&self, x: &[f64], name: &str) -> Vec<f64> {
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let weights = &self.get(name).unwrap().values;
+        x.iter().zip(weights).map(|(x, weight)| x / (mean + 1e-5).sqrt() * f64::from(*weight)).collect()
+    }
+
+    fn experts(&self, shape: &ExpertsShape, chosen: Vec<(usize, f64)>, x: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; x.len()];
         for (expert, weight) in chosen {
             let before = if shape.weighted == Weighted::Input { weight } else { 1.0 };
             let x: Vec<f64> = x.iter().map(|x| x * before).collect();
-            let output = self.dense(shape.activation, "_exps", (expert, shape.count), &x);
-            out.iter_mut().zip(output).for_each(|(out, output)| *out += output * weight / before);
+            let output = self.dense((shape.activation, None), "_exps", (expert, shape.count), &x);
+            let scale = self.get("ffn_down_exps.scale").map_or(1.0, |scale| f64::from(scale.values[expert]));
+            out.iter_mut().zip(output).for_each(|(out, output)| *out += output * scale * weight / before);
         }
         if shape.shared.is_some() {
             let gate = self.linear("ffn_gate_inp_shexp", (0, 1), x);
             let weight = gate.map_or(1.0, |gate| logistic(gate[0]));
-            let output = self.dense(shape.activation, "_shexp", (0, 1), x);
+            let output = self.dense((shape.activation, None), "_shexp", (0, 1), x);
             out.iter_mut().zip(output).for_each(|(out, output)| *out += output * weight);
         }
         out
@@ -199,6 +227,12 @@ impl Reference<'_> {
         let sum = if shape.normalised { weights.iter().sum() } else { 1.0 };
         experts.into_iter().zip(weights).map(|(e, w)| (e, w / sum * f64::from(shape.scale))).collect()
     }
+}
+
+fn keep_outliers(gate: &mut [f64], deviations: f64) {
+    let (n, mean) = (gate.len() as f64, gate.iter().sum::<f64>() / gate.len() as f64);
+    let variance = gate.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    gate.iter_mut().for_each(|x| *x = (*x - mean - deviations * variance.sqrt()).max(0.0));
 }
 
 fn activated(activation: Activation, gate: f64, up: f64) -> f64 {
@@ -242,8 +276,13 @@ fn check(shape: FeedForwardShape, seed: u64) {
     for (row, (x, out)) in x.chunks(d).zip(forward(&layer, 2, &x).chunks(d)).enumerate() {
         let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         let expect = match shape {
-            FeedForwardShape::Dense(dense) => reference.dense(dense.activation, "", (0, 1), &x),
-            FeedForwardShape::Experts(experts) => reference.experts(&experts, &x),
+            FeedForwardShape::Dense(dense) => {
+                reference.dense((dense.activation, dense.sparsity.map(f64::from)), "", (0, 1), &x)
+            }
+            FeedForwardShape::Experts(experts) => {
+                reference.experts(&experts, reference.chosen(&experts, &x), &x)
+            }
+            FeedForwardShape::Mixed(mixed) => reference.mixed(&mixed, &x),
             FeedForwardShape::Absent => unreachable!("no shape of these tests"),
         };
         let norm = expect.iter().map(|x| x * x).sum::<f64>().sqrt();
@@ -259,7 +298,11 @@ const ACTIVATIONS: [Activation; 5] =
 fn dense_layers_are_what_they_are_in_f64() {
     for activation in ACTIVATIONS {
         for biases in [Presence::Absent, Presence::Required] {
-            check(FeedForwardShape::Dense(DenseShape { d_ff: 160, activation, biases, fused: false }), 3);
+            let plain = DenseShape { biases, ..DenseShape::plain(160, activation) };
+            check(FeedForwardShape::Dense(plain), 3);
+            if activation.is_gated() {
+                check(FeedForwardShape::Dense(DenseShape { sparsity: Some(0.7), ..plain }), 4);
+            }
         }
     }
 }
@@ -320,6 +363,20 @@ fn experts_are_what_they_are_in_f64() {
 }
 
 #[test]
+fn a_dense_layer_beside_experts_is_what_it_is_in_f64() {
+    let activation = Activation::GeGlu;
+    let experts = ExpertsShape {
+        count: 16,
+        used: 5,
+        activation,
+        normalised: true,
+        output_scale: Presence::Required,
+        ..shape()
+    };
+    check(FeedForwardShape::Mixed(MixedShape { dense: DenseShape::plain(160, activation), experts }), 8);
+}
+
+#[test]
 fn gate_and_up_may_stand_in_one_tensor() {
     let shape = FeedForwardShape::Experts(ExpertsShape { biases: Presence::Required, ..shape() });
     let split = tensors(shape, 64, WeightType::Q8_0, 5);
@@ -373,7 +430,8 @@ fn what_adapters_may_change_is_offered_to_them_and_experts_are_not() {
     let layer = load(shape, &tensors(shape, 64, WeightType::F32, 4)).unwrap();
     let (mut inputs, mut buffers, mut h) = (Activations::new(), Buffers::default(), vec![0.5; 3 * 64]);
     let mut offered = Vec::new();
-    layer.forward(&Pool::new(1), &mut h, &mut inputs, &mut buffers, &mut |name, x, out| {
+    let stream = h.clone();
+    layer.forward(&Pool::new(1), (&stream, &mut h), &mut inputs, &mut buffers, &mut |name, x, out| {
         offered.push((name, x.len() / 3, out.len() / 3));
     });
     let mut expected: Vec<(&str, usize, usize)> = Vec::new();
@@ -418,6 +476,7 @@ fn any_experts() -> impl Strategy<Value = ExpertsShape> {
                     normalised,
                     scale: 1.5,
                     weighted,
+                    output_scale: Presence::Absent,
                     shared,
                 }
             },
@@ -445,7 +504,7 @@ proptest! {
         let (mut inputs, mut buffers) = (Activations::new(), Buffers::default());
         for rows in [n, 1, n.div_ceil(2)] {
             let mut h = x[..rows * 256].to_vec();
-            layer.forward(&Pool::new(1), &mut h, &mut inputs, &mut buffers, &mut |_, _, _| {});
+            layer.forward(&Pool::new(1), (&x[..rows * 256], &mut h), &mut inputs, &mut buffers, &mut |_, _, _| {});
             prop_assert_eq!(bits(&h), bits(&together[..rows * 256]));
         }
         for (x, together) in x.chunks(256).zip(together.chunks(256)) {

@@ -186,6 +186,7 @@ mod tests {
             repeat: Default::default(),
             kv_heads: vec![1],
             beside: Beside::default(),
+            latent: false,
             calibration: None,
         })
     }

@@ -88,9 +88,12 @@ fn windows_caps_and_sinks_agree_with_the_textbook() {
 fn run_of_rows() -> impl Strategy<Value = (KvLayer, Extras, usize, usize, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     let lens = prop_oneof![1..900_usize, prop::sample::select(vec![256, 257, 511, 512, 513, 768])];
-    (formats(), formats(), extras(), lens, 1..40_usize, any::<u64>()).prop_map(
-        |(k, v, extras, len, rows, seed)| {
-            let layer = KvLayer { value_dim: 24, ..KvLayer::full(2, 40, k, v) };
+    (formats(), formats(), any::<bool>(), extras(), lens, 1..40_usize, any::<u64>()).prop_map(
+        |(k, v, latent, extras, len, rows, seed)| {
+            let layer = match latent {
+                true => KvLayer { kv_heads: 2, ..KvLayer::latent(40, 24, k) },
+                false => KvLayer { value_dim: 24, ..KvLayer::full(2, 40, k, v) },
+            };
             (layer, extras, len, rows.min(len), seed)
         },
     )
@@ -113,7 +116,7 @@ proptest! {
         let first = extras.kind.first_visible(rows[0].len);
         let unseen: Vec<SeqRow> = (1..=first).map(|len| SeqRow { seq: 0, len }).collect();
         let wrong = |dim: usize| vec![f32::INFINITY; unseen.len() * layer.kv_heads * dim];
-        let (k, v) = (wrong(layer.key_dim), wrong(layer.value_dim));
+        let (k, v) = (wrong(layer.key_dim), wrong(layer.stored_value_dim()));
         let seqs = [SeqKv { blocks: &store.tables[0], tails: &[] }];
         store.arena.write(&Pool::new(1), LAYER, &unseen, &seqs, [&k, &v]);
         prop_assert_eq!(&bits(&store.attend(best, 2, heads, &rows, &q)), &expect, "positions");

@@ -9,7 +9,7 @@ use std::{fs, sync::Arc};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_cache::retain::HeadImportance;
+use kvik_cache::retain::{HeadImportance, RetentionError};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvLayout};
 
@@ -48,7 +48,8 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     let shape: Vec<usize> = exact.layers().iter().map(|layer| layer.kv_heads).collect();
     let digest = opened.model.digest();
     let importance = keep::importance(&digest, &shape);
-    check(&settings, &shape, importance.as_ref())?;
+    let latent = opened.model.config().extras.latent.is_some();
+    check(&settings, &shape, importance.as_ref(), latent)?;
     let tasks = tasks(args, &opened)?;
     let Opened { model, tokenizer, template, .. } = opened;
     let run = EvalRun {
@@ -132,10 +133,18 @@ fn layouts(args: &EvalArgs, model: &Model) -> anyhow::Result<Vec<KvLayout>> {
 }
 
 /// Whether every setting can be used with a model of these KV heads.
-fn check(settings: &[Setting], shape: &[usize], importance: Option<&HeadImportance>) -> anyhow::Result<()> {
+fn check(
+    settings: &[Setting],
+    shape: &[usize],
+    importance: Option<&HeadImportance>,
+    latent: bool,
+) -> anyhow::Result<()> {
     for setting in settings {
         if let Some(retention) = &setting.retention {
-            let usable = retention.check(shape).and_then(|()| retention.check_heads(shape, importance));
+            let known = if latent { Err(RetentionError::Latent) } else { Ok(()) };
+            let usable = known
+                .and_then(|()| retention.check(shape))
+                .and_then(|()| retention.check_heads(shape, importance));
             usable.with_context(|| format!("--retain {retention}"))?;
         }
     }

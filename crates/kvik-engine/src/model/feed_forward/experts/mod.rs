@@ -16,7 +16,7 @@ use super::dense::{Dense, SHARED};
 use crate::model::ModelError;
 use crate::model::weights::{LayerLoader, Linear};
 use routing::Choices;
-use shape::{DOWN, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
+use shape::{DOWN, DOWN_SCALE, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
 
 pub(crate) use shape::{ExpertGroups, ExpertsShape, Gating, SharedShape, Weighted};
 
@@ -36,6 +36,8 @@ pub(crate) struct Experts {
     up: Stack,
     /// `[count][d_model, d_ff]`
     down: Stack,
+    /// `[count]`
+    output_scale: Option<Vec<f32>>,
     shared: Option<Shared>,
 }
 
@@ -83,6 +85,7 @@ impl Experts {
         let selection_bias = layer.optional_vector(SELECTION)?;
         let (gate, up) = load_gate_and_up(shape, layer)?;
         let down = Stack::load(DOWN, shape.count, layer)?;
+        let output_scale = layer.optional_vector(DOWN_SCALE)?;
         let shared = match shape.shared {
             Some(shared) => Some(Shared {
                 dense: Dense::load(shape.shared_shape(shared), &SHARED, layer)?,
@@ -90,7 +93,7 @@ impl Experts {
             }),
             None => None,
         };
-        Ok(Experts { shape, router, selection_bias, gate, up, down, shared })
+        Ok(Experts { shape, router, selection_bias, gate, up, down, output_scale, shared })
     }
 
     pub(super) fn d_model(&self) -> usize {
@@ -115,7 +118,12 @@ impl Experts {
         takers
     }
 
-    fn sorted_takers(&self) -> Vec<&Matrix> {
+    pub(super) fn router(&self) -> &Matrix {
+        &self.router.matrix
+    }
+
+    /// Those of them that belong to experts.
+    pub(super) fn sorted_takers(&self) -> Vec<&Matrix> {
         self.gate.iter().chain([&self.up]).map(|stack| &stack.matrices[0]).collect()
     }
 
@@ -128,18 +136,23 @@ impl Experts {
         buffers: &mut super::Buffers,
         adapt: &mut Adapt<'_>,
     ) {
-        let super::Buffers { dense, experts: buffers } = buffers;
+        let super::Buffers { dense, experts: buffers, .. } = buffers;
         self.route(pool, h, inputs, buffers, adapt);
         if let Some(shared) = &self.shared {
             shared.run(pool, h, inputs, (dense, &mut *buffers), adapt);
         }
+        self.run(pool, h, inputs, buffers);
+    }
+
+    /// The rest of it, once rows have been routed.
+    pub(super) fn run(&self, pool: &Pool, h: &mut [f32], inputs: &Activations, buffers: &mut Buffers) {
         self.sort(pool, h, inputs, buffers);
         self.compute(pool, buffers);
         self.combine(pool, h, buffers);
     }
 
     /// Which experts each row goes to.
-    fn route(
+    pub(super) fn route(
         &self,
         pool: &Pool,
         h: &[f32],
@@ -155,6 +168,10 @@ impl Experts {
             add_bias(pool, scores, bias);
         }
         choices.choose(pool, &self.shape, scores, self.selection_bias.as_deref());
+        if let Some(scale) = &self.output_scale {
+            let chosen = choices.weights.iter_mut().zip(&choices.experts);
+            chosen.for_each(|(weight, &expert)| *weight *= scale[expert as usize]);
+        }
         groups.set(&choices.experts, self.shape.used, self.shape.count);
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct ExpertsShape {
     /// Multiplies all weights; 1 changes nothing.
     pub(crate) scale: f32,
     pub(crate) weighted: Weighted,
+    /// Factors of what each expert gives (Gemma 4).
+    pub(crate) output_scale: Presence,
     /// An expert that all rows go to.
     pub(crate) shared: Option<SharedShape>,
 }
@@ -86,6 +88,8 @@ pub(super) const SELECTION: &str = "exp_probs_b.bias";
 pub(super) const GATE: [&str; 2] = ["ffn_gate_exps.weight", "ffn_gate_exps.bias"];
 pub(super) const UP: [&str; 2] = ["ffn_up_exps.weight", "ffn_up_exps.bias"];
 pub(super) const DOWN: [&str; 2] = ["ffn_down_exps.weight", "ffn_down_exps.bias"];
+/// What the output of each expert is multiplied by.
+pub(super) const DOWN_SCALE: &str = "ffn_down_exps.scale";
 /// Gate and up of each expert, one below the other, in the place of both.
 pub(super) const GATE_UP: &str = "ffn_gate_up_exps.weight";
 pub(super) const SHARED_GATE: &str = "ffn_gate_inp_shexp.weight";
@@ -108,6 +112,7 @@ impl ExpertsShape {
             (GATE[1], count, d_ff, of_gate(biases)),
             (UP[1], count, d_ff, biases),
             (DOWN[1], count, d_model, biases),
+            (DOWN_SCALE, 1, count, self.output_scale),
         ];
         if let Some(shared) = self.shared {
             tensors.extend(self.shared_shape(shared).tensors(&SHARED, d_model));
@@ -117,7 +122,7 @@ impl ExpertsShape {
     }
 
     pub(super) fn shared_shape(&self, shared: SharedShape) -> DenseShape {
-        DenseShape { d_ff: shared.d_ff, activation: self.activation, biases: Presence::Absent, fused: false }
+        DenseShape::plain(shared.d_ff, self.activation)
     }
 
     /// Refuses numbers that contradict each other.

@@ -1,0 +1,156 @@
+//! DeepSeek V2 and V3, and others of that shape: latent attention, and experts in groups beside a shared one.
+
+use kvik_kernels::KvLayout;
+
+use super::metadata::{Key, Metadata};
+use super::{Architecture, LayerShape, Presence, experts};
+use crate::model::feed_forward::{ExpertsShape, FeedForwardShape};
+use crate::model::{
+    ConfigError, ExpertsConfig, Extras, LatentConfig, ModelConfig, RopeScaling, RopeStyle, Temperature,
+};
+
+const QUERY_RANK: Key = Key::new("attention.q_lora_rank", &["q_lora_rank"]);
+const RANK: Key = Key::new("attention.kv_lora_rank", &["kv_lora_rank"]);
+/// Lengths of the keys and values of a head, in files whose matrices of heads are split; there
+/// `attention.key_length` and `attention.value_length` are those of what is stored.
+const KEY_LENGTH: Key = Key::gguf("attention.key_length_mla");
+const VALUE_LENGTH: Key = Key::gguf("attention.value_length_mla");
+const STORED_KEY_LENGTH: Key = Key::gguf("attention.key_length");
+const STORED_VALUE_LENGTH: Key = Key::gguf("attention.value_length");
+const ROTATED: Key = Key::gguf("rope.dimension_count");
+const LOG_MULTIPLIER: Key = Key::gguf("rope.scaling.yarn_log_multiplier");
+const TEMPERATURE: Key = Key::gguf("attention.temperature_scale");
+const TEMPERATURE_LENGTH: Key = Key::gguf("attention.temperature_length");
+
+/// Files name the multiplier of YaRN times this.
+const LOG_MULTIPLIER_UNIT: f32 = 0.1;
+
+/// Vectors that queries come from are at most as long as a stream may be.
+const QUERY_RANK_MAX: usize = 1 << 16;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "deepseek2",
+    hf_names: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
+    hf_modules: &[],
+    gguf_rope: RopeStyle::Interleaved,
+    extras,
+    layer: |config, index| {
+        let plain = LayerShape::plain(config, index);
+        let latent = config.extras.latent;
+        LayerShape {
+            kv_heads: 1,
+            head_dim: latent.map_or(plain.head_dim, |latent| latent.key_dim()),
+            latent,
+            feed_forward: with_bias(plain.feed_forward),
+            ..plain
+        }
+    },
+};
+
+fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+    if metadata.is_hf() {
+        let found = metadata.count(RANK)?.unwrap_or(0);
+        return Err(ConfigError::new(&metadata.name(RANK), found, "no latent attention; use a GGUF file"));
+    }
+    let latent = latent(metadata, config)?;
+    Ok(Extras {
+        attention_scale: Some(attention_scale(metadata, config, &latent)?),
+        latent: Some(latent),
+        experts: experts(metadata, config)?,
+        temperature: temperature(metadata)?,
+        ..Extras::default()
+    })
+}
+
+/// The lengths of latent attention. What is stored fits a KV head, and the parts of a head's keys fit its length.
+fn latent(metadata: &dyn Metadata, config: &ModelConfig) -> Result<LatentConfig, ConfigError> {
+    let bad = |key, found: usize, expected: String| ConfigError::new(&metadata.name(key), found, expected);
+    let (min, max) = KvLayout::HEAD_DIMS.into_inner();
+    let rotated = metadata.needed_count(ROTATED)?;
+    let rank = metadata.needed_count(RANK)?;
+    if rotated == 0 || !rotated.is_multiple_of(2) || rotated >= max {
+        return Err(bad(ROTATED, rotated, format!("an even number from 2 to {max}")));
+    }
+    if !(min..=max - rotated).contains(&rank) {
+        return Err(bad(
+            RANK,
+            rank,
+            format!("{min} to {} beside {rotated} rotated dimensions", max - rotated),
+        ));
+    }
+    let query_rank = metadata.count(QUERY_RANK)?.unwrap_or(0);
+    if query_rank > QUERY_RANK_MAX {
+        return Err(bad(QUERY_RANK, query_rank, format!("0 to {QUERY_RANK_MAX}")));
+    }
+    let ([key_name, value_name], [key, value]) = head_lengths(metadata, config, [rank + rotated, rank])?;
+    if !(rotated + 1..=max).contains(&key) {
+        return Err(bad(key_name, key, format!("more than the {rotated} rotated dimensions, at most {max}")));
+    }
+    if !(1..=max).contains(&value) {
+        return Err(bad(value_name, value, format!("1 to {max}")));
+    }
+    Ok(LatentConfig { query_rank, rank, unrotated: key - rotated, rotated, value })
+}
+
+/// The lengths of a head's keys and values, and the keys that say them. `stored` is what is stored for a position.
+fn head_lengths(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    stored: [usize; 2],
+) -> Result<([Key; 2], [usize; 2]), ConfigError> {
+    let old = [STORED_KEY_LENGTH, STORED_VALUE_LENGTH];
+    let said = [config.head_dim, metadata.count(STORED_VALUE_LENGTH)?.unwrap_or(config.head_dim)];
+    if metadata.count(KEY_LENGTH)?.or(metadata.count(VALUE_LENGTH)?).is_none() {
+        return Ok((old, said));
+    }
+    let lengths = [metadata.needed_count(KEY_LENGTH)?, metadata.needed_count(VALUE_LENGTH)?];
+    for ((key, said), stored) in old.into_iter().zip(said).zip(stored) {
+        if said != stored {
+            return Err(ConfigError::new(&metadata.name(key), said, format!("{stored}, as the ranks say")));
+        }
+    }
+    Ok(([KEY_LENGTH, VALUE_LENGTH], lengths))
+}
+
+/// What scores are multiplied by: with YaRN also by the square of a factor that grows with its stretch.
+fn attention_scale(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    latent: &LatentConfig,
+) -> Result<f32, ConfigError> {
+    let scale = 1.0 / ((latent.unrotated + latent.rotated) as f32).sqrt();
+    let RopeScaling::Yarn { factor, attention_factor, .. } = config.rope.scaling else { return Ok(scale) };
+    let stretch = factor.max(1.0).ln();
+    let log_multiplier = metadata.number(LOG_MULTIPLIER)?.unwrap_or(0.0) / LOG_MULTIPLIER_UNIT;
+    let rotated = attention_factor.unwrap_or(0.1 * stretch + 1.0);
+    let growth = rotated * (0.1 * log_multiplier * stretch + 1.0);
+    Ok(scale * growth * growth)
+}
+
+fn temperature(metadata: &dyn Metadata) -> Result<Option<Temperature>, ConfigError> {
+    let scale = metadata.number(TEMPERATURE)?.unwrap_or(0.0);
+    if scale == 0.0 {
+        return Ok(None);
+    }
+    let interval = metadata.needed_count(TEMPERATURE_LENGTH)?;
+    Ok(Some(Temperature { scale, interval, offset: 0.0 }))
+}
+
+fn experts(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Option<ExpertsConfig>, ConfigError> {
+    let mut experts = experts::read(metadata, config, false)?;
+    if let Some(experts) = &mut experts {
+        // GLM-4.7 Flash's first files do not say it; they are known by their shape, as in llama.cpp.
+        let is_glm = (47..=48).contains(&config.layers) && config.vocab == 154_880;
+        experts.sigmoid |= is_glm && metadata.count(experts::GATING)?.unwrap_or(0) == 0;
+    }
+    Ok(experts)
+}
+
+fn with_bias(shape: FeedForwardShape) -> FeedForwardShape {
+    match shape {
+        FeedForwardShape::Experts(experts) => {
+            FeedForwardShape::Experts(ExpertsShape { selection_bias: Presence::Optional, ..experts })
+        }
+        dense => dense,
+    }
+}

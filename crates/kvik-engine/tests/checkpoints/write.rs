@@ -1,0 +1,151 @@
+//! Tensors in memory, as GGUF files and as checkpoints.
+
+use std::path::Path;
+
+use kvik_engine::files::TensorSource;
+use kvik_engine::files::bytes::FileBytes;
+use kvik_engine::files::gguf::Gguf;
+use kvik_engine::files::gguf::write::GgufWriter;
+use kvik_engine::model::ModelConfig;
+use kvik_kernels::WeightType;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+
+use super::families::Family;
+
+/// Bytes with a shape.
+#[derive(Clone)]
+pub(crate) struct Tensor {
+    pub(crate) ty: WeightType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Tensor {
+    fn row_bytes(&self) -> usize {
+        self.data.len() / self.rows()
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        if self.shape.len() == 1 { 1 } else { self.shape[..self.shape.len() - 1].iter().product() }
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        *self.shape.last().unwrap()
+    }
+
+    /// Adds to all numbers of a tensor of f32.
+    pub(crate) fn add(&mut self, offset: f32) {
+        assert_eq!(self.ty, WeightType::F32);
+        for bytes in self.data.chunks_exact_mut(4) {
+            let value = f32::from_le_bytes(bytes.try_into().unwrap()) + offset;
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    /// Brings the rows of each head, of which GGUF has the two of a pair side by side, in the order of checkpoints:
+    /// the first of all pairs, then the second of all. A bias has rows of one number.
+    pub(crate) fn unpermute(&mut self, heads: usize) {
+        let rows = self.shape[0];
+        let (dim, bytes) = (rows / heads, self.data.len() / rows);
+        let from = |row: usize| {
+            let (head, row) = (row / dim, row % dim);
+            head * dim + 2 * (row % (dim / 2)) + row / (dim / 2)
+        };
+        let old = self.data.clone();
+        for (row, to) in self.data.chunks_exact_mut(bytes).enumerate() {
+            to.copy_from_slice(&old[from(row) * bytes..][..bytes]);
+        }
+    }
+
+    /// The matrices of a stack.
+    pub(crate) fn split(&self, count: usize) -> Vec<Tensor> {
+        let shape = vec![self.rows() / count, self.cols()];
+        let parts = self.data.chunks_exact(self.data.len() / count);
+        parts.map(|data| Tensor { ty: self.ty, shape: shape.clone(), data: data.to_vec() }).collect()
+    }
+
+    /// A stack in three dimensions.
+    pub(crate) fn in_three(&self, count: usize) -> Tensor {
+        Tensor { shape: vec![count, self.rows() / count, self.cols()], ..self.clone() }
+    }
+
+    /// The same in two dimensions.
+    pub(crate) fn in_two(&self) -> Tensor {
+        Tensor { shape: vec![self.rows(), self.cols()], ..self.clone() }
+    }
+
+    /// Of each of `count` matrices the rows of the first stack, then those of the second.
+    pub(crate) fn side_by_side(first: &Tensor, second: &Tensor, count: usize) -> Tensor {
+        let parts = first.split(count).into_iter().zip(second.split(count));
+        let data = parts.flat_map(|(first, second)| [first.data, second.data].concat()).collect();
+        let both = Tensor { ty: first.ty, shape: vec![2 * first.rows(), first.cols()], data };
+        both.in_three(count)
+    }
+
+    /// Row number `row`.
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
+        &self.data[row * self.row_bytes()..][..self.row_bytes()]
+    }
+}
+
+/// All tensors of a source.
+pub(crate) fn tensors_of(source: &TensorSource) -> Vec<(String, Tensor)> {
+    let tensor = |name: &str| {
+        let view = source.get(name).unwrap();
+        let shape = if view.rows == 1 { vec![view.cols] } else { vec![view.rows, view.cols] };
+        (name.to_owned(), Tensor { ty: view.ty, shape, data: view.data.to_vec() })
+    };
+    source.names().map(tensor).collect()
+}
+
+/// Tensors of a GGUF file.
+pub(crate) fn gguf(tensors: &[(String, Tensor)]) -> TensorSource {
+    let mut writer = GgufWriter::new();
+    for (name, tensor) in tensors {
+        writer.tensor(name, tensor.ty, &tensor.shape, &tensor.data);
+    }
+    TensorSource::from_gguf(Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap())
+}
+
+/// The layer and the part in `blk.7.attn_q.weight`.
+pub(crate) fn of_layer(name: &str) -> Option<(usize, &str)> {
+    let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer.parse().ok()?, part))
+}
+
+/// Writes a checkpoint of a family.
+pub(crate) fn write(directory: &Path, family: &Family, config: &ModelConfig, tensors: &[(String, Tensor)]) {
+    let mut json = family.config(config);
+    if let Some((_, long)) = tensors.iter().find(|(name, _)| name == "rope_factors_long.weight") {
+        let (_, short) = tensors.iter().find(|(name, _)| name == "rope_factors_short.weight").unwrap();
+        json["rope_scaling"] = json!({"type": "longrope", "long_factor": numbers(long),
+            "short_factor": numbers(short), "attention_factor": 1.2_f32});
+    }
+    write_tensors(directory, &json, &family.checkpoint(config, tensors));
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f32> {
+    tensor.data.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+/// Writes tensors, a configuration and a tokenizer of two tokens.
+pub(crate) fn write_tensors(directory: &Path, config: &Value, tensors: &[(String, Tensor)]) {
+    let mut config = config.clone();
+    config["tie_word_embeddings"] = json!(!tensors.iter().any(|(name, _)| name == "lm_head.weight"));
+    let tokenizer = json!({
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": {"type": "ByteLevel"},
+    });
+    for (name, json) in [("config.json", &config), ("tokenizer.json", &tokenizer)] {
+        std::fs::write(directory.join(name), json.to_string()).unwrap();
+    }
+    let views = tensors.iter().map(|(name, tensor)| {
+        let dtype = if tensor.ty == WeightType::F32 { Dtype::F32 } else { Dtype::U8 };
+        (name, TensorView::new(dtype, tensor.shape.clone(), &tensor.data).unwrap())
+    });
+    let bytes = safetensors::serialize(views, None).unwrap();
+    std::fs::write(directory.join("model.safetensors"), bytes).unwrap();
+}
