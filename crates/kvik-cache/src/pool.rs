@@ -71,7 +71,7 @@ impl Pool {
     }
 
     /// Gives back what was withheld.
-    pub(crate) fn give_back(&mut self, blocks: usize) {
+    pub(crate) fn restore(&mut self, blocks: usize) {
         self.withheld = self.withheld.checked_sub(blocks).expect("it was withheld");
     }
 
@@ -161,7 +161,7 @@ mod tests {
         pool.release(second);
         assert_eq!(pool.take(), second);
         assert_eq!((pool.take_vacated(), pool.take_vacated()), (vec![first], vec![]), "one is held again");
-        pool.give_back(1);
+        pool.restore(1);
         assert_eq!(pool.free(), 2);
     }
 }

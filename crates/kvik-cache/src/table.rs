@@ -142,9 +142,9 @@ impl Table {
     }
 
     /// Gives back what it holds beside blocks and parts, except its state if that was taken.
-    pub(crate) fn give_back(&mut self, radix: &mut Radix, pool: &mut Pool) {
+    pub(crate) fn release_beside(&mut self, radix: &mut Radix, pool: &mut Pool) {
         let saves = self.saves.len() * radix.places.needs().units(0, 1);
-        pool.give_back(std::mem::take(&mut self.units) + saves);
+        pool.restore(std::mem::take(&mut self.units) + saves);
         let saves = self.saves.drain(..).map(|(_, state)| state);
         self.state.take().into_iter().chain(saves).for_each(|state| radix.places.release_state(state));
     }
@@ -238,7 +238,7 @@ impl Table {
     /// asked.
     pub(crate) fn release(mut self, radix: &mut Radix, pool: &mut Pool) {
         self.drop_parts(usize::MAX, radix);
-        self.give_back(radix, pool);
+        self.release_beside(radix, pool);
         self.owned().iter().rev().for_each(|&block| pool.release(block));
         radix.keep(self.lease, self.lifetime);
         radix.note_uses(self.lease);

@@ -11,6 +11,8 @@
 //!
 //! `KVIK_MODEL_SEED=7` runs one seed alone.
 
+mod beside;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,8 +20,8 @@ use std::time::Duration;
 use super::life::{Cache, CacheConfig};
 use super::naive::Naive;
 use super::outline::{Outline, OutlineNode, OutlineScan};
-use crate::admission::{Admission, CopyPartial, CopyState, Forked, NoSpace};
-use crate::beside::{Beside, Reach, Windows};
+use crate::admission::{Admission, CopyPartial, Forked, NoSpace};
+use crate::beside::Beside;
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{
@@ -27,6 +29,7 @@ use crate::ids::{
 };
 use crate::lifetime::Lifetime;
 use crate::namespace::{Namespace, Namespaces};
+use beside::some_needs;
 
 const SEEDS: u64 = 200;
 const STEPS_PER_SEED: u64 = 5_000;
@@ -456,65 +459,6 @@ impl World {
         }
     }
 
-    /// Computes what stands beside the blocks, from what is there.
-    fn compute_beside(&mut self, seq: SeqId, end: usize) {
-        let run = &self.running[&seq];
-        let content =
-            if self.namespaces.contains(&run.namespace) { run.namespace } else { self.namespaces[0] };
-        let marks: Vec<u64> = marks(content, &run.tokens[..end]).collect();
-        let table = self.cache.table(seq);
-        let seen = self.needs.first_part(run.computed).saturating_mul(BLOCK_POSITIONS);
-        for position in seen.min(run.computed)..run.computed {
-            let held = self.parts[table[position / BLOCK_POSITIONS].index()][position % BLOCK_POSITIONS];
-            assert_eq!(held, marks[position], "position {position} that {} sees", run.computed);
-        }
-        for (position, &mark) in marks.iter().enumerate().skip(run.computed) {
-            self.parts[table[position / BLOCK_POSITIONS].index()][position % BLOCK_POSITIONS] = mark;
-        }
-        if let Some(live) = self.cache.state(seq) {
-            let before = run.computed.checked_sub(1).map_or(0, |last| marks[last]);
-            assert_eq!(
-                self.states.get(&live).copied().unwrap_or(0),
-                before,
-                "the state before {}",
-                run.computed
-            );
-            self.states.insert(live, end.checked_sub(1).map_or(0, |last| marks[last]));
-            for (positions, state) in self.cache.saves(seq) {
-                self.states.insert(state, marks[positions - 1]);
-                self.seen.note("states saved", 1);
-            }
-        }
-    }
-
-    /// Carries out what changed beside blocks.
-    fn apply_changes(&mut self) {
-        let changes = self.cache.take_changes();
-        changes.fresh.iter().for_each(|state| {
-            self.states.insert(*state, 0);
-        });
-        self.seen.note("parts copied", changes.copies.len() as u64);
-        self.seen.note("parts emptied", changes.parts.len() as u64);
-        for copy in changes.copies {
-            self.parts[copy.to.index()] = self.parts[copy.from.index()];
-        }
-        changes.parts.iter().for_each(|block| self.parts[block.index()] = [u64::MAX; BLOCK_POSITIONS]);
-        for block in changes.blocks {
-            self.memory[block.index()] = [u64::MAX; BLOCK_POSITIONS];
-            self.parts[block.index()] = [u64::MAX; BLOCK_POSITIONS];
-        }
-        changes.states.iter().for_each(|state| {
-            self.states.insert(*state, u64::MAX);
-        });
-    }
-
-    fn copy_state(&mut self, copy: Option<CopyState>) {
-        let Some(CopyState { from, to }) = copy else { return };
-        let seen = from.map_or(0, |from| self.states[&from]);
-        self.states.insert(to, seen);
-        self.seen.note("states copied", u64::from(from.is_some()));
-    }
-
     fn reserve(&mut self, seq: SeqId) {
         let positions = self.running[&seq].computed + self.random.below(4 * BLOCK_POSITIONS);
         let result = self.cache.reserve(seq, positions);
@@ -815,22 +759,6 @@ impl World {
         ] {
             self.seen.note(what, times);
         }
-    }
-}
-
-/// Half of the seeds have layers that hold nothing beside blocks, the others windows, chunks, a state, or both.
-fn some_needs(random: &mut Random) -> Beside {
-    let kind = random.below(8);
-    let positions = 1 + random.below(60) as u32;
-    let reach = if random.below(3) == 0 { Reach::Chunk(positions) } else { Reach::Last(positions) };
-    let part_bytes = 20 + random.below(300);
-    let windows = Windows { reach, part_bytes, step_positions: 3 * BLOCK_POSITIONS };
-    let state_bytes = 20 + random.below(400);
-    match kind {
-        0..4 => Beside::default(),
-        4 | 5 => Beside { block_bytes: 100, windows: Some(windows), state_bytes: 0 },
-        6 => Beside { block_bytes: 100, windows: None, state_bytes },
-        _ => Beside { block_bytes: 100, windows: Some(windows), state_bytes },
     }
 }
 

@@ -215,7 +215,7 @@ impl Cache {
         let (index, within) = (last / BLOCK_POSITIONS, last % BLOCK_POSITIONS + 1);
         let table = self.sequences.get_mut(&seq).expect("the sequence is running");
         // What it held makes room for the place.
-        table.give_back(&mut self.radix, &mut self.pool);
+        table.release_beside(&mut self.radix, &mut self.pool);
         let units = self.needs().units(0, usize::from(state.is_some()));
         match state {
             Some(state) if self.withhold_for_place(units, 0) => {
@@ -240,7 +240,7 @@ impl Cache {
         let units =
             parts.as_ref().map_or(0, |parts| self.needs().units(parts.len(), usize::from(state.is_some())));
         if is_known || parts.is_none() || !self.withhold_for_place(units, held) {
-            self.pool.give_back(held);
+            self.pool.restore(held);
             state.into_iter().for_each(|(state, _)| self.radix.places.release_state(state));
             return self.radix.places.touch(id);
         }
@@ -321,7 +321,7 @@ impl Cache {
     /// Evicts the place of the least rank.
     pub(super) fn evict_place(&mut self) {
         let (_place, units) = self.radix.places.evict().expect("there is a place to evict");
-        self.pool.give_back(units);
+        self.pool.restore(units);
         self.totals.places_evicted += 1;
         #[cfg(test)]
         self.tell_of_place(_place);
@@ -349,7 +349,7 @@ impl Cache {
     fn drop_saves(&mut self, seq: SeqId) {
         let saves = std::mem::take(&mut self.running_mut(seq).saves);
         for (_, state) in saves {
-            self.pool.give_back(self.needs().units(0, 1));
+            self.pool.restore(self.needs().units(0, 1));
             self.radix.places.release_state(state);
         }
     }

@@ -63,7 +63,7 @@ pub(crate) struct Dropped {
 impl Dropped {
     /// Gives it back, the last block first.
     pub(crate) fn release(self, pool: &mut Pool) {
-        pool.give_back(self.units);
+        pool.restore(self.units);
         self.blocks.into_iter().rev().for_each(|block| pool.release(block));
     }
 }

@@ -1,0 +1,83 @@
+//! What the model test sees of windowed parts and states: a picture of their memory.
+
+use super::{Random, World, marks};
+use crate::admission::CopyState;
+use crate::beside::{Beside, Reach, Windows};
+use crate::ids::{BLOCK_POSITIONS, SeqId};
+
+impl World {
+    /// Computes what stands beside the blocks, from what is there.
+    pub(super) fn compute_beside(&mut self, seq: SeqId, end: usize) {
+        let run = &self.running[&seq];
+        let content =
+            if self.namespaces.contains(&run.namespace) { run.namespace } else { self.namespaces[0] };
+        let marks: Vec<u64> = marks(content, &run.tokens[..end]).collect();
+        let table = self.cache.table(seq);
+        let seen = self.needs.first_part(run.computed).saturating_mul(BLOCK_POSITIONS);
+        for position in seen.min(run.computed)..run.computed {
+            let held = self.parts[table[position / BLOCK_POSITIONS].index()][position % BLOCK_POSITIONS];
+            assert_eq!(held, marks[position], "position {position} that {} sees", run.computed);
+        }
+        for (position, &mark) in marks.iter().enumerate().skip(run.computed) {
+            self.parts[table[position / BLOCK_POSITIONS].index()][position % BLOCK_POSITIONS] = mark;
+        }
+        if let Some(live) = self.cache.state(seq) {
+            let before = run.computed.checked_sub(1).map_or(0, |last| marks[last]);
+            assert_eq!(
+                self.states.get(&live).copied().unwrap_or(0),
+                before,
+                "the state before {}",
+                run.computed
+            );
+            self.states.insert(live, end.checked_sub(1).map_or(0, |last| marks[last]));
+            for (positions, state) in self.cache.saves(seq) {
+                self.states.insert(state, marks[positions - 1]);
+                self.seen.note("states saved", 1);
+            }
+        }
+    }
+
+    /// Carries out what changed beside blocks.
+    pub(super) fn apply_changes(&mut self) {
+        let changes = self.cache.take_changes();
+        changes.fresh.iter().for_each(|state| {
+            self.states.insert(*state, 0);
+        });
+        self.seen.note("parts copied", changes.copies.len() as u64);
+        self.seen.note("parts emptied", changes.parts.len() as u64);
+        for copy in changes.copies {
+            self.parts[copy.to.index()] = self.parts[copy.from.index()];
+        }
+        changes.parts.iter().for_each(|block| self.parts[block.index()] = [u64::MAX; BLOCK_POSITIONS]);
+        for block in changes.blocks {
+            self.memory[block.index()] = [u64::MAX; BLOCK_POSITIONS];
+            self.parts[block.index()] = [u64::MAX; BLOCK_POSITIONS];
+        }
+        changes.states.iter().for_each(|state| {
+            self.states.insert(*state, u64::MAX);
+        });
+    }
+
+    pub(super) fn copy_state(&mut self, copy: Option<CopyState>) {
+        let Some(CopyState { from, to }) = copy else { return };
+        let seen = from.map_or(0, |from| self.states[&from]);
+        self.states.insert(to, seen);
+        self.seen.note("states copied", u64::from(from.is_some()));
+    }
+}
+
+/// Half of the seeds have layers that hold nothing beside blocks, the others windows, chunks, a state, or both.
+pub(super) fn some_needs(random: &mut Random) -> Beside {
+    let kind = random.below(8);
+    let positions = 1 + random.below(60) as u32;
+    let reach = if random.below(3) == 0 { Reach::Chunk(positions) } else { Reach::Last(positions) };
+    let part_bytes = 20 + random.below(300);
+    let windows = Windows { reach, part_bytes, step_positions: 3 * BLOCK_POSITIONS };
+    let state_bytes = 20 + random.below(400);
+    match kind {
+        0..4 => Beside::default(),
+        4 | 5 => Beside { block_bytes: 100, windows: Some(windows), state_bytes: 0 },
+        6 => Beside { block_bytes: 100, windows: None, state_bytes },
+        _ => Beside { block_bytes: 100, windows: Some(windows), state_bytes },
+    }
+}
