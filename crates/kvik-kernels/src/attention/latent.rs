@@ -5,7 +5,7 @@
 //! in a format of floats have the same bits as if they were stored beside the keys in that format.
 //!
 //! Quantised keys are rotated, and a part of a vector is rotated apart from others
-//! ([`rotated_together`](crate::kv::rotate::rotated_together)): values are gathered as they are stored, up to whole
+//! ([`rotated_together`]): values are gathered as they are stored, up to whole
 //! parts, and what was gathered is rotated back once, at the end.
 
 use super::SPLIT_BLOCKS;
