@@ -100,17 +100,30 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
 
-    /// Makes a range zero and gives its pages back to the system until they are written again, where the system takes
-    /// them: the range must be whole pages.
+    /// Makes a range zero and gives the whole pages in it back to the system until they are written again, where the
+    /// system takes them. What shares a page with the range stays as it is.
     ///
     /// # Panics
     /// When the range leaves the memory.
     pub(crate) fn clear(&mut self, range: Range<usize>) {
-        let bytes = &mut self.bytes_mut()[range];
-        if !release_pages(bytes) {
-            bytes.fill(0);
+        let [before, pages, after] = around_pages(&mut self.bytes_mut()[range]);
+        before.fill(0);
+        after.fill(0);
+        if !release_pages(pages) {
+            pages.fill(0);
         }
     }
+}
+
+/// The whole pages among some bytes, with what stands before and behind them. The system would take a part of a page for
+/// all of it.
+fn around_pages(bytes: &mut [u8]) -> [&mut [u8]; 3] {
+    let page = rustix::param::page_size();
+    let start = bytes.as_ptr() as usize;
+    let first = (start.next_multiple_of(page) - start).min(bytes.len());
+    let (before, rest) = bytes.split_at_mut(first);
+    let (pages, after) = rest.split_at_mut(rest.len() / page * page);
+    [before, pages, after]
 }
 
 /// Gives whole pages back, which are zero from then on; `false` where the system does not do that.
@@ -153,5 +166,25 @@ impl Drop for Mapping {
         // SAFETY: the mapping is ours, and every memory in it keeps it alive.
         let unmapped = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks and states need not end at the edges of pages; their neighbours keep what they hold.
+    #[test]
+    fn what_shares_a_page_with_a_cleared_range_stays() {
+        let page = rustix::param::page_size();
+        let len = 5 * page + 100;
+        for range in [0..page, 1..page, 0..page + 1, 10..20, page / 2..3 * page + 7, 2 * page..len, 0..len] {
+            let mut memory = Memory::sparse(len).unwrap();
+            memory.bytes_mut().fill(7);
+            memory.clear(range.clone());
+            for (index, &byte) in memory.bytes().iter().enumerate() {
+                assert_eq!(byte, if range.contains(&index) { 0 } else { 7 }, "byte {index} of {range:?}");
+            }
+        }
     }
 }
