@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::places::{Known, marks};
+use super::marks::{Known, marks};
 use crate::admission::{Admission, Admitted, CopyPartial, CopyState, Forked, Match, NoSpace};
 use crate::evict::{Cause, Policy};
 use crate::explain::{Eviction, StopReason};

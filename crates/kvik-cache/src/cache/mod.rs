@@ -5,6 +5,7 @@ mod derived;
 mod followers;
 mod inspect;
 mod life;
+mod marks;
 #[cfg(test)]
 mod model_test;
 #[cfg(test)]

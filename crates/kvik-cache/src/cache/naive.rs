@@ -256,8 +256,8 @@ impl Naive {
 
         let (blocks, units) = (blocks(reused), units(reused));
         let matched = self.known(namespace, usable);
-        let marks = super::places::Known { reused, matched, prompt: prompt.len() };
-        let marks = super::places::marks(&self.needs, marks, lifetime);
+        let marks = super::marks::Known { reused, matched, prompt: prompt.len() };
+        let marks = super::marks::marks(&self.needs, marks, lifetime);
         let beside = self.held_from(namespace, &lease, reused);
         self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime, beside });
         let source = source.map(|index| self.entries[index].prefix.clone());
