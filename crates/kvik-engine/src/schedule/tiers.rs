@@ -150,11 +150,14 @@ impl Scheduler {
             if positions + PROMPT_END < sequence.prompt_len {
                 continue;
             }
-            let mut bytes = vec![0; runner.state_bytes()];
-            runner.read_state(state, &mut bytes);
+            let read = || {
+                let mut bytes = vec![0; runner.state_bytes()];
+                runner.read_state(state, &mut bytes);
+                bytes
+            };
             let (tokens, lifetime) = (&sequence.tokens[..positions], sequence.lifetime);
             let behind = StateBehind { namespace, tokens, lifetime };
-            self.disk.spill_state(&behind, bytes, &self.tenants.namespaces, now);
+            self.disk.spill_state(&behind, read, &self.tenants.namespaces, now);
         }
     }
 

@@ -38,9 +38,10 @@ pub(super) struct StateWrite {
     roots: Roots,
     /// The block or piece that the next piece follows.
     before: Link,
-    /// What is left of it begins with piece `next`, which stands behind these tokens of a block.
     bytes: Vec<u8>,
+    /// The piece that is written next.
     next: usize,
+    /// The tokens of a block that the first piece stands behind.
     rest: Vec<Token>,
     lifetime: Lifetime,
 }
@@ -73,11 +74,11 @@ impl Disk {
         !self.is_absent() && self.states.len() < WRITES_MAX
     }
 
-    /// Begins to write a state, unless it is stored or what it stands behind is not.
+    /// Begins to write the state that `read` gives, unless it is stored or what it stands behind is not: then it is not read.
     pub(crate) fn spill_state(
         &mut self,
         behind: &StateBehind<'_>,
-        bytes: Vec<u8>,
+        read: impl FnOnce() -> Vec<u8>,
         namespaces: &NamespaceTable,
         now: Duration,
     ) {
@@ -91,7 +92,7 @@ impl Disk {
             return;
         }
         let before = Link { identity, content };
-        let (namespace, lifetime) = (behind.namespace, behind.lifetime);
+        let (namespace, lifetime, bytes) = (behind.namespace, behind.lifetime, read());
         self.states.push(StateWrite { namespace, roots, before, bytes, next: 0, rest, lifetime });
         self.write_states(now);
     }
@@ -105,24 +106,21 @@ impl Disk {
 
     /// Writes pieces of a state; whether some are left.
     fn write_pieces(&mut self, state: &mut StateWrite, now: Duration) -> bool {
-        while !state.bytes.is_empty() {
+        let payload = self.store.payload_bytes();
+        while let Some(left) = state.bytes.get(state.next * payload..).filter(|left| !left.is_empty()) {
             let Some(mut buffer) = self.take_buffer() else { return true };
             let tokens = piece_tokens(state.next, &state.rest);
             let link = state.before.child(&tokens);
             let record = state.record(link, &tokens, self.wall_s(now));
             match record.map(|record| self.tier.place(record, &state.roots.identity, self.wall_s(now))) {
                 Some(Placement::Write(slot)) => {
-                    let piece = buffer.len().min(state.bytes.len());
-                    buffer[..piece].copy_from_slice(&state.bytes[..piece]);
+                    let piece = buffer.len().min(left.len());
+                    buffer[..piece].copy_from_slice(&left[..piece]);
                     buffer[piece..].fill(0);
-                    state.bytes.drain(..piece);
                     self.store.write(slot, self.tier.record(slot), buffer);
                     self.writing += 1;
                 }
-                Some(Placement::Held(_)) => {
-                    let piece = buffer.len().min(state.bytes.len());
-                    state.bytes.drain(..piece);
-                }
+                Some(Placement::Held(_)) => {}
                 Some(Placement::Unreachable | Placement::Full) | None => return false,
             }
             (state.before, state.next) = (link, state.next + 1);
