@@ -266,7 +266,7 @@ impl Tiny {
             retention: None,
             kept_prefix: None,
             show_kept: false,
-            background: false,
+            background: None,
         };
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fake::*;
 use kvik_cache::StopReason;
-use kvik_engine::api::{Event, Request, RequestError};
+use kvik_engine::api::{Event, Pace, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn exact(seed: u64, tokens: usize, answer: usize) -> Request {
 }
 
 fn background(seed: u64, tokens: usize, answer: usize) -> Request {
-    Request { background: true, ..exact(seed, tokens, answer) }
+    Request { background: Some(Pace::default()), ..exact(seed, tokens, answer) }
 }
 
 fn tokens_of(client: &Client) -> usize {
@@ -57,7 +57,7 @@ fn compare(config: &EngineConfig, blocks: usize, own: &[Arrival], others: &[Arri
     let mut world = World::new(config.clone(), blocks);
     let with = run(&mut world, &all);
     let (low, high): (Vec<_>, Vec<_>) =
-        all.iter().zip(with).partition(|((_, request), _)| request.background);
+        all.iter().zip(with).partition(|((_, request), _)| request.background.is_some());
     for ((expect_steps, expect), (_, (steps, answer))) in without.into_iter().zip(high) {
         assert_eq!((answer.choices, steps), (expect.choices, expect_steps));
     }
@@ -84,7 +84,7 @@ proptest! {
             let seeds = if in_background { 100.. } else { 0.. };
             let arrival = |((at, tokens, answer, choices), seed)| {
                 let request = exact(seed, tokens, answer);
-                (at, Request { choices, background: in_background, ..request })
+                (at, Request { choices, background: in_background.then(Pace::default), ..request })
             };
             let mut arrivals: Vec<Arrival> = asks.into_iter().zip(seeds).map(arrival).collect();
             arrivals.sort_by_key(|(at, _)| *at);
@@ -135,7 +135,7 @@ fn where_all_places_are_taken_the_background_has_one_of_its_own() {
     world.settle();
     assert!(long.answer().is_some());
     let arrivals = |seeds: std::ops::Range<u64>, in_background: bool| -> Vec<Arrival> {
-        let of = |seed| Request { background: in_background, ..exact(seed, 30, 40) };
+        let of = |seed| Request { background: in_background.then(Pace::default), ..exact(seed, 30, 40) };
         seeds.map(|seed| (3 * (seed % 100) as usize, of(seed))).collect()
     };
     assert!(compare(&config, 1000, &arrivals(0..6, false), &arrivals(100..104, true)) >= 1, "some waited");
@@ -187,6 +187,28 @@ fn the_background_ends_under_constant_load() {
     }
     assert_eq!(client.answer().unwrap().choices, solo(&request).choices);
     world.settle();
+}
+
+/// Beside a stream what is behind its pace has steps of its own, the more the further it is behind.
+#[test]
+fn what_is_behind_its_pace_takes_time_of_others() {
+    let ends = |due: f64| {
+        let mut world = World::new(EngineConfig { draft_rows_max: 0, ..config() }, 1000);
+        let stream = world.submit(exact(1, 20, 2000));
+        let work = background(100, 150, 60);
+        work.background.as_ref().unwrap().set(due);
+        let client = world.submit(work.clone());
+        while !client.has_ended() {
+            world.step();
+        }
+        assert_eq!(client.answer().unwrap().choices, solo(&work).choices);
+        tokens_of(&stream)
+    };
+    let said = [0.0, 0.9, 1.0].map(ends);
+    assert!(
+        said.windows(2).all(|pair| 8 * pair[1] < 7 * pair[0]),
+        "tokens of the stream meanwhile: {said:?}"
+    );
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl Tiny {
             retention: retention.map(|text| text.parse().unwrap()),
             kept_prefix: None,
             show_kept: false,
-            background: false,
+            background: None,
         }
     }
 }

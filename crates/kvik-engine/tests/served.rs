@@ -88,7 +88,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             retention: None,
             kept_prefix: None,
             show_kept: false,
-            background: false,
+            background: None,
         }
     };
     (0..20).map(request).collect()

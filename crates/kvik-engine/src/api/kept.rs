@@ -83,7 +83,7 @@ impl KeptPrompt {
             retention: self.retention,
             kept_prefix: prefix.map(<[Token]>::len),
             show_kept: false,
-            background: false,
+            background: None,
         }
     }
 }

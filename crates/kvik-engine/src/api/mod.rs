@@ -3,6 +3,7 @@
 mod adapter;
 mod kept;
 mod outline;
+mod pace;
 mod wants;
 
 use std::ops::Range;
@@ -14,6 +15,7 @@ use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, T
 pub use adapter::{AdapterId, AdapterMix, AdapterUse};
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
 pub use outline::{NodeView, TreeNode, TreeView};
+pub use pace::Pace;
 pub use wants::{Pooling, UnknownPooling, Wants};
 
 /// How the next token is chosen. Neutral values switch a rule off.
@@ -194,9 +196,9 @@ pub struct Request {
     pub kept_prefix: Option<usize>,
     /// Say in the report which positions each head kept, where it is not too much to say.
     pub show_kept: bool,
-    /// Work of nobody who waits: it takes what others leave. Others never wait for it, and it ends however many they
-    /// are.
-    pub background: bool,
+    /// Work of nobody who waits: it takes what others leave, and of their time what it needs where it is behind its pace.
+    /// It ends however many they are. `None` where somebody waits.
+    pub background: Option<Pace>,
 }
 
 /// Log-probability of one token.

@@ -80,6 +80,13 @@ impl Segments {
         self.after_steps(steps, settings)
     }
 
+    /// How near they are to being let go without a summary: 0 where one becomes due, 1 where they fill `room`.
+    pub fn pressure(&self, room: usize, settings: &MemorySettings) -> f64 {
+        let due = settings.recent_max + settings.trigger_discard;
+        let beyond = self.tokens().saturating_sub(due) as f64;
+        (beyond / room.saturating_sub(due).max(1) as f64).min(1.0)
+    }
+
     /// What is let go without a summary so that no more than `room` tokens are left: as few whole steps as do it. The
     /// last exchange stays, whatever it takes.
     pub fn forced(&self, room: usize, settings: &MemorySettings) -> Option<Let> {
@@ -113,6 +120,16 @@ mod tests {
 
     fn message(role: &str) -> Value {
         json!({"role": role, "content": "x"})
+    }
+
+    #[test]
+    fn pressure_grows_from_where_a_summary_is_due_to_where_it_is_missed() {
+        let pressure = |count, room| {
+            let (messages, sizes) = turns(count);
+            Segments::new(&messages, &sizes).pressure(room, &SETTINGS)
+        };
+        assert_eq!((pressure(2, 100), pressure(6, 100), pressure(8, 100)), (0.0, 0.0, 0.5));
+        assert_eq!((pressure(10, 100), pressure(30, 100), pressure(7, 20)), (1.0, 1.0, 1.0));
     }
 
     /// Turns of a question, a call, its result and an answer, `count` of them, 10 tokens each.

@@ -201,7 +201,7 @@ impl Engine {
     pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let shared = &self.shared;
         shared.limits.check(&request)?;
-        let slot = if request.background { shared.free_slot() } else { shared.take_slot()? };
+        let slot = if request.background.is_some() { shared.free_slot() } else { shared.take_slot()? };
         let Some(constraint) = request.constraint.clone() else {
             let sent = slot.submit(Submission { request, guide: None, sink });
             return sent.map_err(|refused| {

@@ -245,7 +245,7 @@ impl Scheduler {
         self.results.counters.reused_tokens += cached as u64;
         sequence.id = id;
         sequence.started = true;
-        sequence.stored = reused.tokens;
+        (sequence.stored, sequence.began) = (reused.tokens, reused.tokens);
         sequence.spilled = Spilled::from_reuse(reused.tokens);
         sequence.furthest = sequence.furthest.max(reused.tokens);
         self.running.insert(sequence);

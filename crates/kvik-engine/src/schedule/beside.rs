@@ -8,6 +8,9 @@
 //! Memory gives the weights of a few more rows in the time in which it gives those of one, so on most machines a group or
 //! two cost little; where they do not, steps say so. A row is a token of a prompt, the next one of an answer, or of what
 //! may follow that: nobody else could have used it.
+//!
+//! What is behind its [pace](crate::api::Pace) takes time of others as well: a prompt as many rows as make a step longer by
+//! so much, and steps of its own in between: an answer gets one token of a step, however many rows that has.
 
 use std::time::Duration;
 
@@ -16,7 +19,8 @@ use super::cost::Cost;
 use super::draft::{DRAFT_MAX, Draft};
 use super::plan::{Kind, Plan};
 use super::running::Running;
-use crate::config::{BACKGROUND_GROUPS, ROWS_AT_A_TIME, background_rows};
+use super::sequence::Sequence;
+use crate::config::{BACKGROUND_GROUPS, ROWS_AT_A_TIME, background_rows, background_rows_max};
 
 /// Further groups must make a step less than so much longer.
 const LONGER: f64 = 1.1;
@@ -26,6 +30,10 @@ const COMPARED: usize = 16;
 const TRY_AGAIN: usize = 128;
 /// A step of the background alone takes about so long, which somebody who comes then waits at most.
 const ALONE: Duration = Duration::from_millis(150);
+/// A step of its own that others owe it has so many rows of prompts: with fewer its rows cost more, with more others wait long.
+const OWN_ROWS: usize = 4 * ROWS_AT_A_TIME;
+/// Seconds that others owe at most, so that their steps are made longer evenly.
+const OWED_MAX: f64 = 0.25;
 /// It has so many rows at the least: with fewer it would hardly be shorter.
 const ALONE_ROWS_MIN: usize = 2 * ROWS_AT_A_TIME;
 
@@ -38,6 +46,8 @@ pub(super) struct Beside {
     steps: usize,
     /// Seconds of a row, where it is alone.
     alone: Option<f64>,
+    /// Seconds of the time of others that what is urgent has not had yet.
+    owed: f64,
 }
 
 impl Beside {
@@ -49,7 +59,9 @@ impl Beside {
             return 0;
         }
         let all_decode = rows[..foreground].iter().all(|&rows| rows <= 1);
-        let mut left = self.rows(own + drafted, all_decode);
+        let urgency = running.iter().skip(foreground).map(Sequence::urgency).fold(0.0, f64::max);
+        let mut left =
+            self.rows(own + drafted, all_decode).max(self.urgent_rows(own + drafted, all_decode, urgency));
         for (index, rows) in rows.iter_mut().enumerate().skip(foreground) {
             *rows = running[index].due().min(left);
             left -= *rows;
@@ -65,6 +77,29 @@ impl Beside {
         }
         self.steps += 1;
         least + ROWS_AT_A_TIME * self.groups(others + least)
+    }
+
+    /// Rows that make a step with so many others longer by the share `urgency`; a row of a prompt takes what another does.
+    fn urgent_rows(&self, others: usize, all_decode: bool, urgency: f64) -> usize {
+        let as_long = match self.alone {
+            Some(row) if all_decode && self.cost.is_measured() => self.cost.of(others) / row,
+            _ => others as f64,
+        };
+        ((urgency * as_long) as usize).min(background_rows_max(others))
+    }
+
+    /// Rows of prompts in a step of its own for what is urgent of the background, where others owe it one.
+    pub(super) fn own_step(&self, running: &Running) -> Option<usize> {
+        let due = |sequence: &Sequence| sequence.is_background() && sequence.due() > 0;
+        let answers = running.iter().filter(|sequence| due(sequence) && sequence.due() == 1).count();
+        let prompts = running.iter().any(|sequence| due(sequence) && sequence.due() > 1);
+        if self.owed == 0.0 || running.iter().any(Sequence::is_suspect) {
+            return None;
+        }
+        match self.alone.filter(|_| prompts && answers == 0) {
+            Some(row) => (self.owed >= OWN_ROWS as f64 * row).then_some(OWN_ROWS),
+            None => (answers > 0 && self.owed >= self.cost.of(answers)).then_some(0),
+        }
     }
 
     /// Further groups beside so many rows.
@@ -97,10 +132,11 @@ impl Beside {
         whole.max(ALONE_ROWS_MIN).min(most)
     }
 
-    /// Notes how long a step took whose first `foreground` running sequences are those that somebody waits for.
-    pub(super) fn note(&mut self, plan: &Plan, foreground: usize, elapsed: Duration) {
-        let (rows, time) = (plan.rows.len(), elapsed.as_secs_f64());
+    /// Notes how long a step took.
+    pub(super) fn note(&mut self, plan: &Plan, running: &Running, elapsed: Duration) {
+        let (rows, time, foreground) = (plan.rows.len(), elapsed.as_secs_f64(), running.foreground());
         let mut others = plan.spans.iter().take_while(|span| span.index < foreground).peekable();
+        self.owe(plan, running, time);
         if others.peek().is_none() {
             let row = time / rows as f64;
             if rows >= ALONE_ROWS_MIN && time > 0.0 {
@@ -109,6 +145,21 @@ impl Beside {
         } else if others.all(|span| span.rows - span.draft.tokens.len() == 1 && span.kind == Kind::Tokens) {
             self.cost.note(rows, elapsed);
         }
+    }
+
+    /// What is urgent is owed its share of the time of others, without what it has had of it.
+    fn owe(&mut self, plan: &Plan, running: &Running, time: f64) {
+        let urgency = running.iter().map(Sequence::urgency).fold(0.0, f64::max);
+        let foreground = running.foreground();
+        let others =
+            plan.spans.iter().filter(|span| span.index < foreground).map(|span| span.rows).sum::<usize>();
+        let own = match others {
+            0 => 0.0,
+            _ if self.cost.is_measured() && others <= ROWS_AT_A_TIME => self.cost.of(others).min(time),
+            _ => time * others as f64 / plan.rows.len() as f64,
+        };
+        let owed = (self.owed + urgency * own - (time - own)).clamp(0.0, OWED_MAX);
+        self.owed = if urgency > 0.0 { owed } else { 0.0 };
     }
 }
 
@@ -169,6 +220,22 @@ mod tests {
         assert_eq!(
             wide.iter().filter(|&&rows| rows == 7).count(),
             400 - tried - wide.iter().filter(|&&rows| rows == 3).count()
+        );
+    }
+
+    #[test]
+    fn what_is_urgent_makes_steps_longer_by_its_share() {
+        let mut beside = Beside::default();
+        assert_eq!(beside.urgent_rows(20, false, 0.5), 10, "a row of a prompt takes what another does");
+        assert_eq!(beside.urgent_rows(1, true, 0.5), 0, "nothing was measured");
+        beside.cost.note(1, Duration::from_millis(30));
+        beside.alone = Some(0.002);
+        let rows = [0.0, 0.1, 0.2, 0.5, 1.0].map(|urgency| beside.urgent_rows(1, true, urgency));
+        assert_eq!(rows, [0, 1, 3, 7, 15]);
+        assert_eq!(
+            beside.urgent_rows(512, false, 4.0),
+            background_rows_max(512),
+            "the batch has room for no more"
         );
     }
 

@@ -33,7 +33,7 @@ impl Scheduler {
             Ok(outputs) => {
                 watching.put_back(&mut self.running);
                 self.disk.note_computed(plan.prefill_rows(), elapsed);
-                self.beside.note(&plan, self.running.foreground(), elapsed);
+                self.beside.note(&plan, &self.running, elapsed);
                 if plan.prefill_rows() == 0 {
                     self.drafting.note(plan.rows.len(), elapsed);
                 }

@@ -27,20 +27,22 @@ impl Scheduler {
     /// are known, and it may read.
     pub(super) fn draft(&mut self, rows: &[usize]) -> Vec<Draft> {
         let mut drafts = vec![Draft::default(); rows.len()];
-        let among = if self.running.foreground() > 0 { self.running.foreground() } else { drafts.len() };
-        let decoding = self.running.iter().take(among).filter(|sequence| sequence.due() == 1).count();
+        let foreground = self.running.foreground();
+        let is_alone = rows[..foreground].iter().all(|&rows| rows == 0);
+        let among = if is_alone { foreground..rows.len() } else { 0..foreground };
+        let decoding = among.clone().filter(|&index| self.running[index].due() == 1).count();
         if self.config.draft_rows_max == 0 || decoding == 0 {
             return drafts;
         }
-        for (index, draft) in drafts.iter_mut().enumerate().take(among) {
+        for index in among.clone() {
             let most = self.running[index].draft_max().min(DRAFT_MAX);
             if most > 0 {
-                *draft = self.find_draft(index, most);
+                drafts[index] = self.find_draft(index, most);
             }
         }
-        let rows: usize = rows[..among].iter().sum();
-        if rows == decoding {
-            self.ask_model(rows, &mut drafts[..among]);
+        let rows: usize = rows[among.clone()].iter().sum();
+        if rows == decoding && among.start == 0 {
+            self.ask_model(rows, &mut drafts[..among.end]);
         }
         let rows_max = self.config.draft_rows_beside(rows, decoding);
         let lengths = self.drafting.lengths(rows, decoding, &drafts, rows_max);

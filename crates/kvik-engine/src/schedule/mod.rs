@@ -77,7 +77,7 @@ use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};
 use idle::Idle;
 use kept_parts::KeptParts;
-use plan::{Plan, divide_rows};
+use plan::{BackgroundRows, Plan, divide_rows};
 use queue::Queue;
 use ram::Ram;
 use results::Results;
@@ -191,7 +191,8 @@ impl Scheduler {
         self.grow_and_admit(runner);
         self.end_stored();
         let alone = self.beside.alone(self.config.prefill_rows_mixed_max);
-        let mut rows = divide_rows(&self.running, &self.turns, &self.config, alone);
+        let share = BackgroundRows { alone, own_step: self.beside.own_step(&self.running) };
+        let mut rows = divide_rows(&self.running, &self.turns, &self.config, share);
         let mut drafts = self.draft(&rows);
         if !self.running.iter().any(Sequence::is_suspect) {
             self.fill(&mut rows, &mut drafts);

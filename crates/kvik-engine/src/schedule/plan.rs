@@ -180,13 +180,22 @@ fn saves(cache: &Cache, sequence: &Sequence) -> Vec<(u32, StateId)> {
     saves.map(|(positions, state)| (positions as u32, state)).collect()
 }
 
-/// Rows for each running sequence, without those of drafts. The background gets `alone` rows where nobody else is due, and
+/// What the background gets of steps in which nobody else has rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BackgroundRows {
+    /// Rows of prompts where nobody else is due.
+    pub(super) alone: usize,
+    /// Rows of prompts in this step, which others owe it.
+    pub(super) own_step: Option<usize>,
+}
+
+/// Rows for each running sequence, without those of drafts. The background gets
 /// [its rows beside others](super::beside) when theirs are known.
 pub(super) fn divide_rows(
     running: &Running,
     turns: &Turns,
     config: &EngineConfig,
-    alone: usize,
+    background: BackgroundRows,
 ) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     if let Some(suspect) = running.iter().position(Sequence::is_suspect) {
@@ -195,8 +204,10 @@ pub(super) fn divide_rows(
         return rows;
     }
     let foreground = running.foreground();
-    if missing[..foreground].iter().all(|&missing| missing == 0) {
-        return share(&missing, foreground..missing.len(), alone, running, turns);
+    let nobody_else = missing[..foreground].iter().all(|&missing| missing == 0);
+    let alone = if nobody_else { Some(background.alone) } else { background.own_step };
+    if let Some(rows) = alone {
+        return share(&missing, foreground..missing.len(), rows, running, turns);
     }
     let somebody_decodes = running.iter().take(foreground).any(|sequence| !sequence.in_prefill());
     let budget = match somebody_decodes {
@@ -283,7 +294,12 @@ mod tests {
             latent: false,
             calibration: None,
         };
-        let mut divided = divide_rows(&running, &turns, &config, config.prefill_rows_mixed_max);
+        let mut divided = divide_rows(
+            &running,
+            &turns,
+            &config,
+            BackgroundRows { alone: config.prefill_rows_mixed_max, own_step: None },
+        );
         Beside::default().share(&running, &mut divided, 0);
         let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()]);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());

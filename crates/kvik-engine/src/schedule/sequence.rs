@@ -13,10 +13,15 @@ use super::forget::Forgetting;
 use super::job::JobId;
 use super::pooled::Pooled;
 use super::prefix::common_prefix;
-use crate::api::{FinishReason, Retained, Wants};
+use crate::api::{FinishReason, Pace, Retained, Wants};
 use crate::model::batch::Output;
 use crate::retain::{Extent, Held, Ragged};
 
+/// Work of the background that is behind by all of it makes steps longer by so many times their time; by a part, in
+/// proportion.
+const URGENCY_OF_LAG: f64 = 10.0;
+/// However far behind, it never makes them longer by more times than that.
+const URGENCY_MAX: f64 = 3.0;
 /// Ranges of kept positions that a report has at most: some megabytes as text.
 const SHOWN_RANGES_MAX: usize = 1 << 18;
 
@@ -33,6 +38,8 @@ pub(super) struct Sequence {
     pub(super) prompt_len: usize,
     /// Leading tokens whose keys and values are in its blocks.
     pub(super) stored: usize,
+    /// What of these was there when it was admitted.
+    pub(super) began: usize,
     /// The most that `stored` ever was: what it lost of them is computed again after a preemption.
     pub(super) furthest: usize,
     /// Until so many tokens are stored it is computed alone: a batch that it was in panicked before, and took the states
@@ -82,6 +89,7 @@ impl Sequence {
             tokens: prompt,
             forgetting: None,
             stored: 0,
+            began: 0,
             furthest: 0,
             alone_until: 0,
             sharing,
@@ -345,7 +353,16 @@ impl Sequence {
 
     /// Whether nobody waits for it.
     pub(super) fn is_background(&self) -> bool {
-        self.answer.request().background
+        self.answer.request().background.is_some()
+    }
+
+    /// How much longer it may make steps of others, as a share of their time: 0 unless it is of the background and behind
+    /// its pace.
+    pub(super) fn urgency(&self) -> f64 {
+        let due = self.answer.request().background.as_ref().map_or(0.0, Pace::due);
+        let all = self.positions_max().saturating_sub(self.began).max(1);
+        let done = self.stored.saturating_sub(self.began) as f64 / all as f64;
+        (URGENCY_OF_LAG * (due - done)).clamp(0.0, URGENCY_MAX)
     }
 
     /// Leading tokens in common with `other`.
@@ -382,6 +399,7 @@ impl Sequence {
             retention: None,
         };
         let vocabulary = crate::text::stream::Vocabulary::new::<&[u8]>([]);
+        let background = background.then(Pace::default);
         let request = crate::api::Request { background, ..prompt.request() };
         let rules = super::answer::Rules::new(request, 1, &vocabulary);
         Sequence::new(JobId(0), Sharing::Namespace(namespace), Answer::new(&rules, 0, &tokens, None), tokens)

@@ -22,7 +22,7 @@ impl Scheduler {
         self.drop_idle_job();
         let Submission { request, guide, sink } = submission;
         let job = self.results.open(sink, request.prompt.len(), request.choices, self.now());
-        if request.background {
+        if request.background.is_some() {
             self.results.set_background(job);
         }
         if let Err(error) = contain(|| self.enqueue(job, request, guide, limits)) {

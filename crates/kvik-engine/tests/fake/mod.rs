@@ -384,7 +384,7 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         retention: None,
         kept_prefix: None,
         show_kept: false,
-        background: false,
+        background: None,
     }
 }
 

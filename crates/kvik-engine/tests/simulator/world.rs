@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvik_cache::{BLOCK_POSITIONS, StopReason, TenantId, Token, blocks_for};
-use kvik_engine::api::Unpin;
-use kvik_engine::api::{FinishReason, Report, Request, RequestError};
+use kvik_engine::api::{FinishReason, Pace, Report, Request, RequestError, Unpin};
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 
 use crate::client::Client;
@@ -270,7 +269,11 @@ impl World {
         request.sampling.temperature = if warm { 1.0 } else { 0.0 };
         request.sampling.seed = self.dice.roll(5);
         request.reuse = !is_private;
-        request.background = self.regime.background && self.dice.once_in(3);
+        if self.regime.background && self.dice.once_in(3) {
+            let pace = Pace::default();
+            pace.set(self.dice.pick(&[0.0, 0.5, 1.0]));
+            request.background = Some(pace);
+        }
         request.salt = [salt; 16];
         request.tenant = TenantId(salt.into());
         if self.regime.ttl && self.dice.once_in(2) {
@@ -459,7 +462,7 @@ impl World {
             assert_eq!((tokens, *end), (generated, Some(*reason)), "{}", summary(&active.request));
         }
         self.coverage.finished += 1;
-        self.coverage.background += u64::from(active.request.background);
+        self.coverage.background += u64::from(active.request.background.is_some());
         self.coverage.constrained += u64::from(active.request.constraint.is_some());
     }
 
@@ -667,7 +670,7 @@ pub(crate) fn summary(request: &Request) -> String {
     } = request;
     let (salt, warm, seed) = (salt[0], sampling.temperature, sampling.seed);
     format!(
-        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}, {} {kept_prefix:?}, background {background}, {constraint:?}]",
+        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}, {} {kept_prefix:?}, {background:?}, {constraint:?}]",
         prompt.len(),
         retention.map_or_else(String::new, |retention| retention.to_string()),
     )

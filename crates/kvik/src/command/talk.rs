@@ -104,7 +104,7 @@ impl TalkArgs {
             retention: serving.retaining.usual(),
             kept_prefix: None,
             show_kept: false,
-            background: false,
+            background: None,
         }
     }
 

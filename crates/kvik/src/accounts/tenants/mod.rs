@@ -254,7 +254,7 @@ mod tests {
             retention: None,
             kept_prefix: None,
             show_kept: false,
-            background: false,
+            background: None,
         }
     }
 

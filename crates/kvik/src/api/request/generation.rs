@@ -352,7 +352,7 @@ impl Options {
             retention: self.retention,
             kept_prefix: None,
             show_kept: self.show_kept,
-            background: false,
+            background: None,
         }
     }
 }

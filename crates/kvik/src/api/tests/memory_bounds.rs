@@ -48,7 +48,7 @@ impl Held {
         let (held, asked) = (Arc::new(AtomicUsize::new(held)), AtomicUsize::new(0));
         let holds = held.clone();
         let script = move |request: &kvik_engine::api::Request| {
-            let number = request.background.then(|| asked.fetch_add(1, Ordering::SeqCst));
+            let number = request.background.is_some().then(|| asked.fetch_add(1, Ordering::SeqCst));
             if number == Some(holds.load(Ordering::SeqCst)) {
                 return Ok(vec![Event::Prefill { cached: 0, done: 0, total: 1 }]);
             }
@@ -80,7 +80,7 @@ impl Held {
 
     /// What the engine was asked in the background.
     pub(super) fn asked(&self) -> usize {
-        self.server.engine.asked.lock().unwrap().iter().filter(|request| request.background).count()
+        self.server.engine.asked.lock().unwrap().iter().filter(|request| request.background.is_some()).count()
     }
 
     pub(super) async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {

@@ -167,7 +167,7 @@ fn answer(request: &Request, seen: &Mutex<Seen>) -> Vec<Event> {
     let prompt = TOKENIZER.decode(&request.prompt);
     let mut seen = seen.lock().unwrap();
     seen.longest = seen.longest.max(request.prompt.len());
-    if !request.background {
+    if request.background.is_none() {
         seen.prompts.push(prompt);
         return say(request, "That is a pity.", FinishReason::Eos);
     }

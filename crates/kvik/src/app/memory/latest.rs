@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kvik_engine::api::Pace;
 use kvik_engine::conversation::ChainId;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -15,6 +16,9 @@ use super::held::HeldHistory;
 const OF_TENANT_MAX: usize = 8;
 /// Those of all tenants.
 const PENDING_MAX: usize = 64;
+/// Of the room that a conversation has until it would go on without its next summary, so much may be gone when that is
+/// there.
+const ROOM_USED_MAX: f64 = 0.9;
 
 /// A conversation as far as it has gone.
 pub(crate) struct Said {
@@ -24,6 +28,8 @@ pub(crate) struct Said {
     pub(super) answer: Option<Value>,
     /// Identities of the messages that it sent.
     pub(super) chain: Vec<ChainId>,
+    /// How near it is to going on without its next summary, from 0 to 1.
+    pub(super) pressure: f64,
 }
 
 impl Said {
@@ -74,6 +80,9 @@ struct Entry {
     /// Turns that were noted since it began.
     turns: u64,
     ahead: Ahead,
+    /// How near the conversation is to going on without, from 0 to 1.
+    pressure: f64,
+    deadline: Deadline,
     /// Dropped with this entry, which ends the work.
     _wanted: watch::Sender<()>,
 }
@@ -84,6 +93,28 @@ pub(crate) struct Wanted {
     key: SummaryKey,
     id: u64,
     gone: watch::Receiver<()>,
+}
+
+/// By when the request that is being computed for a summary is to be done, in terms of a conversation's pressure.
+#[derive(Default)]
+struct Deadline {
+    pace: Pace,
+    from: f64,
+    to: f64,
+}
+
+impl Deadline {
+    /// What begins at this pressure may use `share` of the room that is left.
+    fn new(pressure: f64, share: f64) -> Deadline {
+        let to = pressure + share * (ROOM_USED_MAX - pressure);
+        Deadline { pace: Pace::default(), from: pressure, to }
+    }
+
+    /// The pressure is so high now.
+    fn note(&self, pressure: f64) {
+        let (gone, all) = (pressure - self.from, self.to - self.from);
+        self.pace.set(if all > 0.0 { gone / all } else { 1.0 });
+    }
 }
 
 impl Latest {
@@ -98,6 +129,8 @@ impl Latest {
         for (key, entry) in &mut state.making {
             if let Some(ahead) = said.covered_by(key).and_then(|covers| said.ahead(covers)) {
                 (entry.turns, entry.ahead) = (entry.turns + 1, ahead);
+                entry.pressure = said.pressure;
+                entry.deadline.note(said.pressure);
                 book.set_ready(key, false);
             }
         }
@@ -109,7 +142,9 @@ impl Latest {
         book.set_ready(key, false);
         state.last += 1;
         let (id, (wanted, gone)) = (state.last, watch::channel(()));
-        state.making.insert(key.clone(), Entry { id, turns: 0, ahead, _wanted: wanted });
+        let (pressure, deadline) = (said.pressure, Deadline::default());
+        let entry = Entry { id, turns: 0, ahead, pressure, deadline, _wanted: wanted };
+        state.making.insert(key.clone(), entry);
         Some(Wanted { latest: self.clone(), key: key.clone(), id, gone })
     }
 
@@ -168,6 +203,17 @@ impl Wanted {
         &self.key
     }
 
+    /// The pace of a request that is made for it now, and may use this share of the room that its conversation has left.
+    pub(super) fn pace(&self, share: f64) -> Pace {
+        let mut state = self.latest.lock();
+        let entry = state.making.get_mut(&self.key).filter(|entry| entry.id == self.id);
+        entry.map_or_else(Pace::default, |entry| {
+            entry.deadline = Deadline::new(entry.pressure, share);
+            entry.deadline.note(entry.pressure);
+            entry.deadline.pace.clone()
+        })
+    }
+
     /// Does this as long as it is wanted; `None` where that has ended first.
     pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut gone = self.gone.clone();
@@ -194,11 +240,12 @@ impl Wanted {
         self.latest.lock().entry(self).map(|entry| (entry.turns, entry.ahead.clone()))
     }
 
-    /// Takes it out, its summary being ready, if nothing has happened since `turns`.
+    /// Takes it out, its summary being ready, if no more than one turn was noted since `turns`: in a conversation without
+    /// pauses there is always one, and the next turn computes what it said with its own question.
     pub(super) fn ends(&self, turns: u64, book: &Book) -> bool {
         let mut state = self.latest.lock();
         let Some(entry) = state.entry(self) else { return true };
-        let ends = entry.turns == turns;
+        let ends = entry.turns <= turns + 1;
         if ends {
             state.making.remove(&self.key);
             book.set_ready(&self.key, true);
@@ -234,7 +281,7 @@ mod tests {
         let messages = chain.iter().map(|id| json!(id.0[0])).collect();
         let share = HeldHistories::new(1, false).take(tenant, 1).unwrap();
         let history = Arc::new(HeldHistory::new(messages, [0, 0, covered], share));
-        Said { tenant: tenant.to_owned(), history, answer: None, chain }
+        Said { tenant: tenant.to_owned(), history, answer: None, chain, pressure: 0.0 }
     }
 
     fn key(tenant: &str, chain: u8) -> SummaryKey {
@@ -269,8 +316,26 @@ mod tests {
         assert_eq!(recent(&two), Some((0, vec![json!(3)])));
         assert!(latest.note(&key("a", 2), &said("a", &[1, 2, 3, 4, 5]), &book).is_none());
         assert_eq!(recent(&two), Some((1, vec![json!(3), json!(4), json!(5)])));
-        assert!(!two.ends(0, &book) && two.ends(1, &book));
+        assert!(latest.note(&key("a", 2), &said("a", &[1, 2, 3, 4, 5, 6]), &book).is_none());
+        assert!(!two.ends(0, &book) && two.ends(1, &book), "one turn was noted since");
         assert_eq!(recent(&two), None);
+    }
+
+    #[test]
+    fn a_summary_is_to_be_there_before_the_room_of_its_conversation_is_gone() {
+        let (latest, book) = (Arc::new(Latest::default()), Book::open(None));
+        let near = |pressure, chain: &[u8]| Said { pressure, ..said("a", chain) };
+        let two = latest.note(&key("a", 2), &near(0.1, &[1, 2, 3]), &book).unwrap();
+        let asked = two.pace(0.5);
+        assert_eq!(asked.due(), 0.0);
+        assert!(latest.note(&key("a", 2), &near(0.4, &[1, 2, 3, 4]), &book).is_none());
+        assert!((asked.due() - 0.75).abs() < 1e-5, "the request was begun before, and is due at 0.5");
+        let behind = two.pace(0.5);
+        assert!(latest.note(&key("a", 9), &near(1.0, &[1, 8, 9]), &book).is_some());
+        assert_eq!(behind.due(), 0.0, "others' turns change nothing");
+        assert!(latest.note(&key("a", 2), &near(0.95, &[1, 2, 3, 4, 5]), &book).is_none());
+        assert_eq!((behind.due(), two.pace(0.5).due()), (1.0, 1.0));
+        assert_eq!(latest.watch(&key("a", 3)).pace(1.0).due(), 0.0);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use kvik_engine::api::Pace;
 use tokio::sync::Semaphore;
 
 use super::host::Host;
@@ -30,7 +31,9 @@ pub(crate) async fn make_summaries<H: Host>(host: Arc<H>) {
                 tokio::spawn(async move {
                     let _held = (slot, pending);
                     // Whether it was computed shows in the next turn, which is answered either way.
-                    let _ = wanted.during(compute(&*host, &caller, &render, move || messages)).await;
+                    let _ = wanted
+                        .during(compute(&*host, &caller, Pace::default(), &render, move || messages))
+                        .await;
                 });
             }
             MemoryTask::Rebuild(rebuild) => {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::Token;
-use kvik_engine::api::{KeptPrompt, Report, Request};
+use kvik_engine::api::{KeptPrompt, Pace, Report, Request};
 use kvik_engine::conversation::{
     lighten::{Lighten, lighten},
     segments::exchanges,
@@ -27,6 +27,10 @@ use crate::http::{
 
 /// Pieces of a history that are summarised one after the other; of a longer one, a sample is read.
 const PIECES_MAX: usize = 8;
+/// A summary may use so much of the room that its conversation has left, and what is computed behind it this share of what
+/// is left then; what was said meanwhile again, and so on.
+const SUMMARY_SHARE: f64 = 0.3;
+const AHEAD_SHARE: f64 = 0.6;
 /// Characters of a tool's output that a summary is made from.
 const TOOL_CHARS: usize = 1024;
 
@@ -163,8 +167,8 @@ impl<H: Host> Making<H> {
             show,
             max_tokens: self.rebuild.summary_max,
             ignore_eos: false,
-            background: !is_waited_for,
-            ..request(prompt)
+            background: (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)),
+            ..request(prompt, Pace::default())
         };
         let (text, report) = self.host.said(&self.caller, request, is_waited_for).await?;
         usage::add(&mut self.lock(), &report);
@@ -186,7 +190,8 @@ impl<H: Host> Making<H> {
             let history = &ahead.history;
             words.told(&text, history.prefix(), history.systems, &ahead.recent())
         };
-        compute(&*self.host, &self.caller, &self.rebuild.render, messages).await
+        let pace = self.wanted.pace(AHEAD_SHARE);
+        compute(&*self.host, &self.caller, pace, &self.rebuild.render, messages).await
     }
 }
 
@@ -194,6 +199,7 @@ impl<H: Host> Making<H> {
 pub(super) async fn compute<H: Host>(
     host: &H,
     caller: &Caller,
+    pace: Pace,
     render: &Render,
     messages: impl FnOnce() -> Vec<Value> + Send + 'static,
 ) -> Result<(), ApiError> {
@@ -202,7 +208,7 @@ pub(super) async fn compute<H: Host>(
     if prompt.len() > host.memory().measure.context() {
         return Ok(());
     }
-    host.said(caller, request(prompt), false).await.map(drop)
+    host.said(caller, request(prompt, pace), false).await.map(drop)
 }
 
 /// The prompt that asks for a summary where the conversation stands; `None` where there is no room for it.
@@ -243,10 +249,10 @@ fn pieces(memory: &Memory, rebuild: &Rebuild, presence: &Presence) -> Result<Vec
 }
 
 /// A request of nobody who waits, which computes a prompt.
-fn request(tokens: Vec<Token>) -> Request {
+fn request(tokens: Vec<Token>, pace: Pace) -> Request {
     let kept =
         KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
-    Request { lifetime: Default::default(), background: true, ..kept.request() }
+    Request { lifetime: Default::default(), background: Some(pace), ..kept.request() }
 }
 
 /// The first and the last quarter of the pieces, and between them as many as may be, evenly: as document 002 thins the

@@ -51,6 +51,8 @@ struct Due {
     /// Messages that it covers.
     covers: usize,
     share: HistoryShare,
+    /// How near the conversation is to going on without it, from 0 to 1.
+    pressure: f64,
 }
 
 impl Memory {
@@ -97,7 +99,7 @@ impl Memory {
             return None;
         }
         let share = self.share(conversation, view)?;
-        Some(Due { covers, share })
+        Some(Due { covers, share, pressure: conversation.pressure(view) })
     }
 
     /// Room for what is needed of a conversation behind the summary that is read.
@@ -112,7 +114,7 @@ impl Memory {
     fn after(&self, outline: Outline, before: Option<Summary>, due: Due, asked: History<'_>) -> After {
         let key = SummaryKey { tenant: outline.tenant.clone(), chain: outline.chain[due.covers - 1] };
         let caller = asked.caller.clone();
-        let Due { covers, share } = due;
+        let Due { covers, share, pressure } = due;
         let counts = outline.counts(before.as_ref());
         let history = Arc::new(HeldHistory::new(asked.messages, counts, share));
         let rebuild = Rebuild {
@@ -124,7 +126,7 @@ impl Memory {
             words: outline.words,
             render: asked.render,
         };
-        let said = Said { tenant: outline.tenant, history, answer: None, chain: outline.chain };
+        let said = Said { tenant: outline.tenant, history, answer: None, chain: outline.chain, pressure };
         self.doing(caller, key, MemoryTask::Rebuild(Arc::new(rebuild)), Some(said))
     }
 

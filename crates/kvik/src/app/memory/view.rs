@@ -112,12 +112,14 @@ impl<'a> LongConversation<'a> {
     pub(super) fn view(&mut self, known: &[Summary]) -> Result<View, ApiError> {
         let ready = known.iter().find(|summary| summary.ready);
         self.measure_behind(ready.map_or(0, |summary| summary.covers));
-        let view = self.behind(ready.cloned());
-        let view = match known.first() {
-            Some(newest) if view.forced.is_some() => self.behind(Some(newest.clone())),
-            _ => view,
-        };
-        self.fitting(view)
+        let view = self.fitting(self.behind(ready.cloned()))?;
+        match known.first() {
+            // Also where sizes were estimated too small to see at once that it does not fit.
+            Some(newest) if view.forced.is_some() && newest.covers > view.covered() => {
+                self.fitting(self.behind(Some(newest.clone())))
+            }
+            _ => Ok(view),
+        }
     }
 
     /// Measures what is read behind a summary of so many messages. A long history is mostly covered by it.
@@ -217,6 +219,12 @@ impl<'a> LongConversation<'a> {
         let ChainId(chain) = self.chain[summary.covers - 1];
         let recent = said[summary.covers..].to_vec();
         Some(Compaction { systems: systems.to_vec(), opening: opening.to_vec(), summary, chain, recent })
+    }
+
+    /// How near its recent messages are to being let go before the next summary is there, from 0 to 1.
+    pub(super) fn pressure(&self, view: &View) -> f64 {
+        let room = self.room(view.summary.as_ref()).saturating_sub(self.settings.quotes_max);
+        view.segments.pressure(room, &self.settings)
     }
 
     /// Tokens of the prefix.

@@ -218,7 +218,7 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
         retention: None,
         kept_prefix: None,
         show_kept: false,
-        background: false,
+        background: None,
     });
     let (sender, ended) = mpsc::channel();
     loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();
