@@ -117,9 +117,29 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig, 
     Ok(RopeConfig {
         theta: keys.number("rope.freq_base")?.unwrap_or(10_000.0),
         dims: keys.optional_count("rope.dimension_count")?.unwrap_or(head_dim),
-        style: keys.arch.gguf_rope(),
+        style: keys.arch.gguf_rope(has_sections(keys)?),
         scaling: scaling(keys, context)?,
     })
+}
+
+/// Whether dimensions rotate by the position in time, by the row and by the column of a picture. Those of text are all the
+/// position of the token, but for a fourth section, which would not rotate.
+fn has_sections(keys: &Keys<'_>) -> Result<bool, ConfigError> {
+    const SECTIONS: Key = Key::gguf("rope.dimension_sections");
+    if !matches!(keys.arch, Arch::Glm4 | Arch::Glm4Moe) {
+        return Ok(false);
+    }
+    let sections = match Metadata::counts(keys, SECTIONS)? {
+        Some(sections) => sections,
+        None => vec![Metadata::count(keys, SECTIONS)?.unwrap_or(0); 4],
+    };
+    let of = |section: usize| sections.get(section).is_some_and(|&dims| dims > 0);
+    match of(0) && of(1) {
+        true if of(3) => {
+            Err(ConfigError::new(&keys.name(SECTIONS), format!("{sections:?}"), "no fourth section"))
+        }
+        has_sections => Ok(has_sections),
+    }
 }
 
 fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> {
