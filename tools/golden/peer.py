@@ -57,6 +57,25 @@ class Peer:
         row = llama_cpp.llama_get_logits_ith(self.context, -1)
         return np.ctypeslib.as_array(row, (self.vocab_len,)).copy()
 
+    def rows(self, tokens, wanted=None, step=512):
+        """Starts anew and yields each position, or those that are wanted, with the logits behind it, [vocab]."""
+        self.restart()
+        batch = llama_cpp.llama_batch_init(step, 0, 1)
+        for start in range(0, len(tokens), step):
+            piece = tokens[start : start + step]
+            batch.n_tokens = len(piece)
+            for i, token in enumerate(piece):
+                batch.token[i], batch.pos[i] = token, start + i
+                batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+                batch.logits[i] = wanted is None or start + i in wanted
+            status = llama_cpp.llama_decode(self.context, batch)
+            assert status == 0, f"llama_decode gave {status}"
+            for i in range(len(piece)):
+                if batch.logits[i]:
+                    row = llama_cpp.llama_get_logits_ith(self.context, i)
+                    yield start + i, np.ctypeslib.as_array(row, (self.vocab_len,)).copy()
+        llama_cpp.llama_batch_free(batch)
+
     def greedy(self, prompt, steps, stop_at_end=False):
         """Yields (token, logits it was chosen from), the likeliest each time."""
         self.restart()
