@@ -105,6 +105,8 @@ fn values() -> Vec<(String, Option<Vec<u8>>)> {
     let mut add = |name: &str, value: Vec<u8>| values.push((name.to_owned(), Some(value)));
     for value in [0, 1, 3, 1 << 16, 1 << 31, u32::MAX] {
         add(&format!("{value}"), u32(value));
+    }
+    for value in [0, 3, 1 << 31] {
         add(&format!("64 times {value}"), array(&vec![u32(value); 64]));
     }
     add("2^62", u64(1 << 62));
@@ -113,6 +115,8 @@ fn values() -> Vec<(String, Option<Vec<u8>>)> {
     add("64 times -1", array(&vec![i32(-1); 64]));
     for value in [f32::NAN, f32::INFINITY, -1.0, 0.0, 1e-30, 1e30] {
         add(&format!("{value:e}"), f32(value));
+    }
+    for value in [f32::NAN, f32::INFINITY, 0.0] {
         add(&format!("64 times {value:e}"), array(&vec![f32(value); 64]));
     }
     add("text", text("none of it"));
@@ -286,14 +290,14 @@ fn every_tensor_may_be_missing_or_of_another_shape() {
 }
 
 /// What an error may name where a tensor is wrong: it, or what the file could have in its layer instead. The rows of the
-/// embedding say how many the output matrix has.
+/// embedding say how many the output matrix and those of every layer have.
 fn names_of(tensor: &str) -> Vec<String> {
-    let mut names = vec![format!("`{tensor}`"), format!("\"{tensor}\"")];
+    let mut names = vec![tensor.to_owned()];
     if let Some((layer, _)) = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         names.push(format!("no tensor `blk.{layer}."));
     }
     if tensor == "token_embd.weight" {
-        names.push("`output.weight`".to_owned());
+        names.extend(["`output.weight`", "`per_layer_token_embd.weight`"].map(str::to_owned));
     }
     names
 }
