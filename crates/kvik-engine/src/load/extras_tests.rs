@@ -298,6 +298,21 @@ fn hybrids_may_leave_logits_as_they_are() {
     assert!(hybrid(Some(-1.0)).unwrap_err().contains("granitehybrid.logit_scale"));
 }
 
+/// What differs from layer to layer would be a list of that length.
+#[test]
+fn layers_beyond_count_are_refused_before_they_are_listed() {
+    for arch in ["gemma3", "smollm3", "llama4", "granite", "qwen35"] {
+        let file = gguf(arch, |keys| {
+            keys.count("block_count", u32::MAX);
+        });
+        assert!(file.unwrap_err().contains(&format!("{arch}.block_count")), "{arch}");
+    }
+    for name in ["Gemma2ForCausalLM", "SmolLM3ForCausalLM", "GraniteForCausalLM"] {
+        let error = hf(name, json!({"num_hidden_layers": u64::MAX})).unwrap_err();
+        assert!(error.contains("num_hidden_layers"), "{error}");
+    }
+}
+
 #[test]
 fn extras_out_of_range_are_named() {
     let check = |arch: &str, key: &str, value: f32, expect: &str| {
