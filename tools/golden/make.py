@@ -8,6 +8,7 @@ import tempfile
 
 import numpy as np
 
+import long
 import peer
 import shapes
 
@@ -32,6 +33,8 @@ TYPES = {
     "q6_k": (18, shapes.WIDE),
 }
 
+# Tokens of a random prompt: those that are not special.
+RANDOM_IDS = len(shapes.TOKENS) - 3
 GREEDY_STEPS = 200
 PROBE_STEPS = {0, 1, 2, 5, 20, 60, 120, 199}
 # Beyond this many, probabilities are lumped into the rest.
@@ -45,15 +48,16 @@ def main():
     args = argparse.ArgumentParser(description=__doc__)
     args.add_argument("--stories", type=pathlib.Path, help="stories260K.gguf, which is not in the repository")
     args.add_argument("--only", nargs="+", metavar="NAME", help="these random models alone, as shapes.py names them")
+    args.add_argument("--long", action="store_true", help="answers to long prompts alone, on the models that are there")
     args = args.parse_args()
     GOLDEN.mkdir(parents=True, exist_ok=True)
-    if args.only:
-        for shape in shapes.ARCHITECTURES:
-            if shape.name in args.only:
-                write_architecture(shape)
-        return
     for shape in shapes.ARCHITECTURES:
-        write_architecture(shape)
+        if shape.name in (args.only or [shape.name]):
+            if not args.long:
+                write_architecture(shape)
+            write_long(shape)
+    if args.only or args.long:
+        return
     with tempfile.TemporaryDirectory() as scratch:
         for name, (file_type, shape) in TYPES.items():
             write_type(name, file_type, shape, pathlib.Path(scratch))
@@ -66,6 +70,12 @@ def write_architecture(shape):
     path = GOLDEN / f"arch-{shape.name}.gguf"
     shapes.write(path, shape)
     write_continuation(path.stem, path, random_prompt(), peer.F32)
+
+
+def write_long(shape):
+    """The answers to a long prompt; of Llama 4, whose layers see chunks, to one that is longer than a chunk."""
+    model = GOLDEN / f"arch-{shape.name}.gguf"
+    long.write(model.with_suffix(".long.json"), model, shape.seed, RANDOM_IDS, chunks=shape.arch == "llama4")
 
 
 def write_type(name, file_type, shape, scratch):
@@ -109,8 +119,8 @@ def chat(messages):
 
 
 def random_prompt():
-    """Ids without the special tokens, longer than two blocks of 16 and ending inside a third."""
-    return np.random.default_rng(7).integers(0, len(shapes.TOKENS) - 3, 37).tolist()
+    """Longer than two blocks of 16 and ending inside a third."""
+    return np.random.default_rng(7).integers(0, RANDOM_IDS, 37).tolist()
 
 
 def write_continuation(name, model, prompt, kv_type):

@@ -6,7 +6,8 @@ import llama_cpp
 import numpy as np
 
 F32, F16 = 0, 1
-
+# Tokens of a step.
+STEP = 512
 
 ERROR = 4
 
@@ -32,7 +33,7 @@ class Peer:
         self.vocab_len = llama_cpp.llama_vocab_n_tokens(self.vocab)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = context
-        params.n_batch = params.n_ubatch = 512
+        params.n_batch = params.n_ubatch = STEP
         params.n_threads = params.n_threads_batch = 2
         params.type_k = params.type_v = kv_type
         params.flash_attn_type = 1 if flash else 0
@@ -49,13 +50,32 @@ class Peer:
 
     def feed(self, tokens):
         """Appends tokens and returns the logits after the last, [vocab]."""
-        for start in range(0, len(tokens), 512):
-            piece = tokens[start : start + 512]
+        for start in range(0, len(tokens), STEP):
+            piece = tokens[start : start + STEP]
             ids = (llama_cpp.llama_token * len(piece))(*piece)
             status = llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(ids, len(piece)))
             assert status == 0, f"llama_decode gave {status}"
         row = llama_cpp.llama_get_logits_ith(self.context, -1)
         return np.ctypeslib.as_array(row, (self.vocab_len,)).copy()
+
+    def rows(self, tokens, wanted=None):
+        """Starts anew and yields each position, or those that are wanted, with the logits behind it, [vocab]."""
+        self.restart()
+        batch = llama_cpp.llama_batch_init(STEP, 0, 1)
+        for start in range(0, len(tokens), STEP):
+            piece = tokens[start : start + STEP]
+            batch.n_tokens = len(piece)
+            for i, token in enumerate(piece):
+                batch.token[i], batch.pos[i] = token, start + i
+                batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+                batch.logits[i] = wanted is None or start + i in wanted
+            status = llama_cpp.llama_decode(self.context, batch)
+            assert status == 0, f"llama_decode gave {status}"
+            for i in range(len(piece)):
+                if batch.logits[i]:
+                    row = llama_cpp.llama_get_logits_ith(self.context, i)
+                    yield start + i, np.ctypeslib.as_array(row, (self.vocab_len,)).copy()
+        llama_cpp.llama_batch_free(batch)
 
     def greedy(self, prompt, steps, stop_at_end=False):
         """Yields (token, logits it was chosen from), the likeliest each time."""

@@ -32,6 +32,7 @@ class Shape:
     experts_used: int = 2
     experts_d_ff: int = 24
     experts_bias: bool = False
+    widths_said: bool = True  # whether the file says the widths of experts
     selection_bias: bool = False
     shared_d_ff: int = 0
     shared_gate: bool = False
@@ -148,10 +149,16 @@ ARCHITECTURES = [
     ),
     Shape("llama-experts", "llama", experts=5, experts_d_ff=56, seed=25),
     Shape("qwen2moe", "qwen2moe", d_model=64, qkv_bias=True, experts=6, shared_d_ff=40, shared_gate=True, seed=26),
+    # As old files of Qwen1.5-MoE say it: the width of a token's experts together, which is also that of the shared one.
+    Shape("qwen2moe-old", "qwen2moe", d_model=64, qkv_bias=True, experts=6, experts_d_ff=28, shared_d_ff=56, shared_gate=True, seed=42,
+          widths_said=False),
     Shape("qwen3moe", "qwen3moe", qk_norm="head", experts=8, experts_used=3, seed=27),
     Shape("granitemoe", "granitemoe", experts=6, experts_d_ff=56, shared_d_ff=40, seed=28, keys={"logit_scale": 1.5}),
     Shape("olmoe", "olmoe", d_model=64, kv_heads=4, qk_norm="all", experts=6, experts_d_ff=56, seed=29),
     Shape("glm4", "glm4", norms="around", fused=("ffn",), qkv_bias=True, rope_dims=8, seed=32),
+    # The text of GLM-4.1V.
+    Shape("glm4-sections", "glm4", norms="around", fused=("ffn",), qkv_bias=True, rope_dims=8, seed=43,
+          keys={"rope.dimension_sections": [2, 1, 1, 0]}),
     Shape("deepseek", "deepseek", d_model=64, layers=3, experts=6, shared_d_ff=48, dense_layers=1, seed=33,
           keys={"expert_shared_count": 2}),
     Shape(
@@ -231,6 +238,9 @@ ARCHITECTURES = [
         conv_bias=True, ssm_heads=8, ssm_key_heads=1, ssm_key_dim=16, ssm_inner=128, experts=6, experts_d_ff=56, shared_d_ff=40, seed=59,
         keys={"logit_scale": 1.5},
     ),
+    # Bamba.
+    Shape("granitehybrid-rotated", "granitehybrid", layers=3, recurrence="mamba", recurrent=(0, 2), conv_bias=True,
+          rope_dims=8, seed=62),
     Shape(
         "nemotron_h", "nemotron_h", layers=6, recurrence="mamba", recurrent=(0, 4), ffn_alone=(1, 3, 5), conv_bias=True,
         ssm_key_dim=18, ffn_gate=False, ffn_bias=True, seed=60, keys={"attention.layer_norm_epsilon": 1e-5},
@@ -311,8 +321,9 @@ def write_config(w, s):
     if s.experts:
         w.add_expert_count(s.experts)
         w.add_expert_used_count(s.experts_used)
-        w.add_expert_feed_forward_length(s.experts_d_ff)
-        if s.shared_d_ff:
+        if s.widths_said:
+            w.add_expert_feed_forward_length(s.experts_d_ff)
+        if s.shared_d_ff and s.widths_said:
             w.add_expert_shared_feed_forward_length(s.shared_d_ff)
     if s.dense_layers:
         w.add_leading_dense_block_count(s.dense_layers)

@@ -10,11 +10,13 @@ mod targets;
 use std::path::Path;
 use std::time::Duration;
 
+use kvik_testing::golden;
+
 #[test]
 fn no_target_fails() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for (name, target) in targets::TARGETS {
-        let corpus = campaign::read_corpus(&corpora.join(name)).unwrap();
+        let corpus = campaign::read_corpus(&corpora.join(name), &golden("")).unwrap();
         assert!(!corpus.is_empty(), "{name} has no seeds");
         let duration = Duration::from_millis(350);
         let outcome = campaign::run(campaign::Campaign { target, corpus, duration, seed: 7 });

@@ -1,9 +1,13 @@
 //! Runs one target on mutated inputs: no panic, no hang, no growth.
 
 use std::fs;
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use kvik_engine::files::bytes::FileBytes;
+use kvik_engine::files::gguf::Gguf;
 
 use crate::mutate::{Random, mutate};
 
@@ -36,12 +40,32 @@ const MEMORY_KIB_MAX: u64 = 2 << 20;
 /// Maximum mutants that are kept as further starting points.
 const KEPT_MAX: usize = 256;
 
-/// All files of a corpus directory.
-pub(crate) fn read_corpus(directory: &Path) -> std::io::Result<Vec<Vec<u8>>> {
+/// All files of a corpus directory. That of GGUF also has the headers of the small models of every architecture
+/// in `golden`.
+pub(crate) fn read_corpus(directory: &Path, golden: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let mut corpus: Vec<Vec<u8>> = files(directory)?.iter().map(fs::read).collect::<io::Result<_>>()?;
+    if directory.ends_with("gguf") {
+        let is_model = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "gguf");
+        let models = files(golden)?;
+        let headers = models.iter().filter(is_model).map(|path| fs::read(path).map(header_of));
+        corpus.extend(headers.collect::<io::Result<Vec<_>>>()?);
+    }
+    Ok(corpus)
+}
+
+fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> =
-        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     paths.sort();
-    paths.iter().map(fs::read).collect()
+    Ok(paths)
+}
+
+/// A model without the data of its tensors.
+fn header_of(mut model: Vec<u8>) -> Vec<u8> {
+    let file = Gguf::from_bytes(FileBytes::Owned(model.clone()));
+    let start = file.ok().and_then(|file| file.tensors().iter().map(|tensor| tensor.data.start).min());
+    model.truncate(start.unwrap_or(model.len()));
+    model
 }
 
 /// Runs until the time is over or an input fails.

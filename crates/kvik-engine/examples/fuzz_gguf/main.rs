@@ -42,7 +42,9 @@ fn run() -> Result<bool, String> {
     let name = directory.file_name().unwrap_or_default();
     let target = targets::TARGETS.iter().find(|(known, _)| name == *known);
     let (name, target) = *target.ok_or_else(|| format!("no target is called {}", name.display()))?;
-    let corpus = read_corpus(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let golden = kvik_testing::golden("");
+    let corpus =
+        read_corpus(&directory, &golden).map_err(|error| format!("{}: {error}", directory.display()))?;
     println!("{name}: {} seeds, {seconds} s", corpus.len());
     let outcome = campaign::run(Campaign { target, corpus, duration: Duration::from_secs(seconds), seed });
     let rate = outcome.executions / seconds.max(1);

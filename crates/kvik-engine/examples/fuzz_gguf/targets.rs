@@ -1,15 +1,19 @@
 //! The fuzz targets: every reader of untrusted bytes. A target must return for any input.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
+use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_engine::files::TensorSource;
 use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::Gguf;
+use kvik_engine::files::gguf::{Gguf, GgufError};
 use kvik_engine::load::{LoadedModel, config_from_json};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
+use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::text::answer::{AnswerDelta, AnswerParser, AnswerStart, Offer, ToolForm};
 use kvik_engine::text::template::{ChatTemplate, RenderInput};
 use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
+use kvik_kernels::{KvFormat, Pool};
 
 /// Reads untrusted bytes.
 pub(crate) type Target = fn(&[u8]);
@@ -27,13 +31,19 @@ pub(crate) const TARGETS: [(&str, Target); 6] = [
 const TEXT: &str =
     "Hello  wörld\n\n<|im_start|>user\n12345 don't 🦙 ▁ <s></s> \u{0}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-/// A GGUF file: its header, every value, the model's shape, and encoding with its tokenizer.
+/// A GGUF file: its header, every value, the model's shape, encoding with its tokenizer, and a step of the model.
+///
+/// Where the file ends before its tensors do, they hold [`weights`] instead: so a header alone is a whole model.
 pub(crate) fn gguf(data: &[u8]) {
-    let Ok(file) = Gguf::from_bytes(FileBytes::Owned(data.to_vec())) else { return };
+    let file = match Gguf::from_bytes(FileBytes::Owned(data.to_vec())) {
+        Err(GgufError::OutOfFile { .. }) => Gguf::from_bytes(FileBytes::Owned([data, weights()].concat())),
+        file => file,
+    };
+    let Ok(file) = file else { return };
     for key in file.keys() {
         let _ = file.describe(key);
         let _ = (file.text(key), file.integer(key), file.number(key), file.boolean(key));
-        let _ = (file.strings(key), file.floats(key), file.integers(key));
+        let _ = (file.strings(key), file.floats(key), file.integers(key), file.flags(key));
     }
     for info in file.tensors() {
         assert_eq!(Some(file.data(info).len()), info.ty.row_bytes(info.cols).map(|row| row * info.rows));
@@ -41,10 +51,53 @@ pub(crate) fn gguf(data: &[u8]) {
     if let Ok(tokenizer) = Tokenizer::from_gguf(&file) {
         use_tokenizer(&tokenizer);
     }
-    if let Ok(model) = LoadedModel::from_bytes(FileBytes::Owned(data.to_vec())) {
+    if let Ok(model) = LoadedModel::from_bytes(FileBytes::Owned(file.bytes().to_vec())) {
         assert!(model.tokenizer.vocab_len() <= model.config.vocab);
         let _ = model.template(None);
+        compute(model);
     }
+}
+
+/// Computes a prompt and a token behind it, if the tensors are those of the model's shape.
+fn compute(model: LoadedModel) {
+    const POSITIONS: usize = 20;
+    let pool = Pool::new(1);
+    let vocab = model.config.vocab as Token;
+    let Ok(model) = Model::load(model.config, model.tensors, None, &pool, &|_, _| {}) else { return };
+    let layout = ModelRunner::uniform_layout(model.config(), KvFormat::Q8);
+    let blocks = POSITIONS.div_ceil(BLOCK_POSITIONS);
+    let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, POSITIONS);
+    // A state may be larger than the memory that the system has; the scheduler counts it before.
+    let Ok(mut runner) = runner.and_then(|runner| runner.with_states(1)) else { return };
+    let row = |position: usize| Row {
+        sequence: 0,
+        token: position as Token % vocab,
+        position: position as u32,
+        cache_position: position as u32,
+        output: Output::logits_if(position + 2 >= POSITIONS),
+    };
+    let rows: Vec<Row> = (0..POSITIONS).map(row).collect();
+    let table: Vec<BlockId> = (0..blocks as u32).map(BlockId).collect();
+    runner.set_state(StateId(0), None);
+    let state = Some(SequenceState { live: StateId(0), saves: &[], tentative: None });
+    let sequences = [SequenceKv { state, ..SequenceKv::in_blocks(&table) }];
+    for rows in [&rows[..POSITIONS - 1], &rows[POSITIONS - 1..]] {
+        let logits = runner.forward(&Batch { rows, sequences: &sequences }, &mut []);
+        assert_eq!(logits.len(), vocab as usize);
+    }
+}
+
+/// Numbers of ordinary size, and here and there one that is none: enough for every small model in the tests.
+fn weights() -> &'static [u8] {
+    static WEIGHTS: OnceLock<Vec<u8>> = OnceLock::new();
+    WEIGHTS.get_or_init(|| {
+        let number = |index: u32| match index % 100_003 {
+            0 => f32::NAN,
+            1 => f32::INFINITY,
+            _ => (index.wrapping_mul(0x9e37_79b9) >> 8) as f32 / (1 << 24) as f32 - 0.5,
+        };
+        (1..=1 << 20).flat_map(|index| number(index).to_le_bytes()).collect()
+    })
 }
 
 /// One safetensors file.
@@ -56,9 +109,11 @@ pub(crate) fn safetensors(data: &[u8]) {
     }
 }
 
-/// A config.json.
+/// A config.json: the model's shape, and what a block and a state of it take.
 pub(crate) fn config(data: &[u8]) {
-    let _ = config_from_json(data, "fuzzed");
+    let Ok(config) = config_from_json(data, "fuzzed") else { return };
+    let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
+    let _ = ModelRunner::beside(&config, &layout, 512);
 }
 
 /// A tokenizer.json, and encoding with it.

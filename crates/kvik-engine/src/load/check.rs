@@ -2,13 +2,26 @@
 
 use kvik_kernels::KvLayout;
 
+use super::settings;
+use crate::model::metadata::Key;
 use crate::model::{
     ByLayer, ConfigError, Extras, INPUTS_MAX, LAYERS_MAX, ModelConfig, Multipliers, RopeConfig, RopeScaling,
     Temperature, Window,
 };
 
-/// Refuses shapes that are contradictory, or so large that arithmetic on them could overflow.
-pub(crate) fn check_config(config: &ModelConfig) -> Result<(), ConfigError> {
+/// Refuses shapes that are contradictory, or so large that arithmetic on them could overflow. `key` names a setting as
+/// the file does.
+pub(crate) fn check_config(config: &ModelConfig, key: impl Fn(Key) -> String) -> Result<(), ConfigError> {
+    check(config).map_err(|error| error.with_key(|field| settings::key_of(field).map(&key)))
+}
+
+/// Refuses a number of layers that is out of range. What is read of every layer is read after this.
+pub(crate) fn check_layers(layers: usize, key: impl Fn(Key) -> String) -> Result<(), ConfigError> {
+    let checked = within("number of layers", layers, LAYERS_MAX);
+    checked.map_err(|error| error.with_key(|field| settings::key_of(field).map(&key)))
+}
+
+fn check(config: &ModelConfig) -> Result<(), ConfigError> {
     within("number of layers", config.layers, LAYERS_MAX)?;
     within("embedding length", config.d_model, 1 << 16)?;
     within("feed-forward length", config.d_ff, 1 << 20)?;
@@ -44,7 +57,6 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         window,
         // Its lengths are checked where they are read.
         latent: _,
-        // What experts come to is checked where they are loaded.
         experts: _,
         norm_offset,
         // Fewer than the layers of the file.
@@ -79,16 +91,16 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
     check_residual([*altup, *laurel_rank, *per_layer_width])?;
     check_by_layer(config, by_layer, sparsity)?;
     if let Some(Window { positions, chunked: _, layers, rope, divided: _, head_dim: dim }) = window {
-        head_dim(*dim)?;
+        head_dim(*dim).map_err(|error| error.of(settings::WINDOWED))?;
         within("window", *positions, 1 << 27)?;
         of_each_layer("windowed layers", layers, config.layers)?;
-        check_rope(rope, *dim)?;
+        check_rope(rope, *dim).map_err(|error| error.of(settings::WINDOWED))?;
     }
     check_sharing(config, *sharing_layers)?;
-    match unrotated.is_empty() {
-        true => Ok(()),
-        false => of_each_layer("layers without rotation", unrotated, config.layers),
+    if !unrotated.is_empty() {
+        of_each_layer("layers without rotation", unrotated, config.layers)?;
     }
+    (0..config.layers).try_for_each(|index| config.layer(index).feed_forward.check())
 }
 
 /// What stands around the residual stream: streams, a rank, a width.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::files::gguf::write::GgufWriter;
-use crate::model::{Arch, ExpertsConfig, LatentConfig, Multipliers, RopeScaling, Temperature};
+use crate::model::{Arch, ExpertsConfig, LatentConfig, Multipliers, RopeScaling, RopeStyle, Temperature};
 
 /// A file of four layers; keys of `add` go without the prefix of the architecture, and before those of every file.
 fn gguf(arch: &str, add: impl Fn(&mut Keys<'_>)) -> Result<ModelConfig, String> {
@@ -248,6 +248,69 @@ fn experts_are_read_and_refused_by_name() {
     let has_experts = |layer| format!("{:?}", every_other.layer(layer).feed_forward).starts_with("Experts");
     assert_eq!([0, 1, 2, 3].map(has_experts), [false, true, false, true]);
     assert!(directory(json!({"mlp_only_layers": [1]})).unwrap_err().contains("mlp_only_layers"));
+}
+
+#[test]
+fn old_files_say_the_width_of_all_experts_of_a_token() {
+    let width = |arch: &str| {
+        let file = gguf(arch, |keys| {
+            keys.count("expert_count", 8).count("expert_used_count", 3).number("logit_scale", 1.0);
+            keys.count("expert_shared_count", u32::from(arch == "glm4moe"));
+        });
+        let experts = file.unwrap().extras.experts.unwrap();
+        (experts.d_ff, experts.shared_d_ff)
+    };
+    assert_eq!(["qwen2moe", "qwen3moe", "glm4moe"].map(width), [(32, 96), (32, 0), (32, 32)]);
+    assert_eq!(["llama", "olmoe", "granitemoe"].map(width), [(96, 0); 3]);
+}
+
+/// The rows of queries and keys are in another order where a file has sections.
+#[test]
+fn sections_of_glm_change_what_rotates_together() {
+    let style = |arch: &str, sections: &[u32]| {
+        let file = gguf(arch, |keys| {
+            keys.counts("rope.dimension_sections", sections);
+            keys.count("expert_count", 4).count("expert_used_count", 2);
+        });
+        file.map(|config| config.rope.style)
+    };
+    assert_eq!(style("glm4", &[2, 3, 3, 0]), Ok(RopeStyle::HalfSplit));
+    assert_eq!(style("glm4", &[0; 4]), Ok(RopeStyle::Interleaved));
+    assert_eq!(style("glm4moe", &[2, 3, 3, 0]), Ok(RopeStyle::HalfSplit));
+    for arch in ["glm4", "glm4moe"] {
+        assert!(style(arch, &[2, 2, 2, 2]).unwrap_err().contains("rope.dimension_sections"));
+    }
+}
+
+/// Bamba, which has the architecture of hybrid Granite.
+#[test]
+fn hybrids_may_leave_logits_as_they_are() {
+    let hybrid = |logits: Option<f32>| {
+        gguf("granitehybrid", |keys| {
+            keys.counts("attention.head_count_kv", &[0, 2, 0, 2]).count("ssm.conv_kernel", 4);
+            keys.count("ssm.inner_size", 80).count("ssm.state_size", 20).count("ssm.time_step_rank", 4);
+            keys.count("ssm.group_count", 2);
+            logits.iter().for_each(|&logits| _ = keys.number("logit_scale", logits));
+        })
+    };
+    let factor = |logits| hybrid(logits).unwrap().extras.multipliers.logits;
+    assert_eq!([factor(None), factor(Some(0.0)), factor(Some(4.0))], [1.0, 1.0, 0.25]);
+    assert!(hybrid(Some(-1.0)).unwrap_err().contains("granitehybrid.logit_scale"));
+}
+
+/// What differs from layer to layer would be a list of that length.
+#[test]
+fn layers_beyond_count_are_refused_before_they_are_listed() {
+    for arch in ["gemma3", "smollm3", "llama4", "granite", "qwen35"] {
+        let file = gguf(arch, |keys| {
+            keys.count("block_count", u32::MAX);
+        });
+        assert!(file.unwrap_err().contains(&format!("{arch}.block_count")), "{arch}");
+    }
+    for name in ["Gemma2ForCausalLM", "SmolLM3ForCausalLM", "GraniteForCausalLM"] {
+        let error = hf(name, json!({"num_hidden_layers": u64::MAX})).unwrap_err();
+        assert!(error.contains("num_hidden_layers"), "{error}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use kvik_kernels::{WeightType, dequantize};
 
-use super::{ConfigError, check_config};
+use super::{ConfigError, check_config, check_layers};
 use crate::files::gguf::{Gguf, GgufError, TensorInfo};
 use crate::model::metadata::{Key, Metadata};
 use crate::model::{Arch, ByLayer, Extras, ModelConfig, RopeConfig, RopeScaling};
@@ -20,6 +20,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     };
     let context = keys.count("context_length")?;
     let layers = layers(&keys)?;
+    check_layers(layers, |key| keys.name_in_file(key))?;
     let (d_ff, d_ff_by_layer) = keys.by_layer("feed_forward_length", layers)?;
     let (kv_heads, kv_heads_by_layer) = keys.by_layer("attention.head_count_kv", layers)?;
     let mut config = ModelConfig {
@@ -43,9 +44,10 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
     // Lengths of latent attention are its own.
     if value_dim != head_dim && config.extras.latent.is_none() {
-        return Err(ConfigError::new("value_length", value_dim, format!("the key length, {head_dim}")));
+        let expected = format!("the key length, {head_dim}");
+        return Err(ConfigError::new(&keys.key("attention.value_length"), value_dim, expected));
     }
-    check_config(&config)?;
+    check_config(&config, |key| keys.name_in_file(key))?;
     Ok(config)
 }
 
@@ -103,7 +105,7 @@ fn vocab(file: &Gguf) -> Result<usize, ConfigError> {
         (Some(rows), Some(tokens)) if tokens > rows => Err(ConfigError::new(
             "tokenizer.ggml.tokens",
             tokens,
-            format!("at most the {rows} embedding rows"),
+            format!("at most the {rows} rows of `token_embd.weight`"),
         )),
         (Some(rows), _) => Ok(rows),
         (None, Some(tokens)) => Ok(tokens),
@@ -115,9 +117,29 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig, 
     Ok(RopeConfig {
         theta: keys.number("rope.freq_base")?.unwrap_or(10_000.0),
         dims: keys.optional_count("rope.dimension_count")?.unwrap_or(head_dim),
-        style: keys.arch.gguf_rope(),
+        style: keys.arch.gguf_rope(has_sections(keys)?),
         scaling: scaling(keys, context)?,
     })
+}
+
+/// Whether dimensions rotate by the position in time, by the row and by the column of a picture. Those of text are all the
+/// position of the token, but for a fourth section, which would not rotate.
+fn has_sections(keys: &Keys<'_>) -> Result<bool, ConfigError> {
+    const SECTIONS: Key = Key::gguf("rope.dimension_sections");
+    if !matches!(keys.arch, Arch::Glm4 | Arch::Glm4Moe) {
+        return Ok(false);
+    }
+    let sections = match Metadata::counts(keys, SECTIONS)? {
+        Some(sections) => sections,
+        None => vec![Metadata::count(keys, SECTIONS)?.unwrap_or(0); 4],
+    };
+    let of = |section: usize| sections.get(section).is_some_and(|&dims| dims > 0);
+    match of(0) && of(1) {
+        true if of(3) => {
+            Err(ConfigError::new(&keys.name(SECTIONS), format!("{sections:?}"), "no fourth section"))
+        }
+        has_sections => Ok(has_sections),
+    }
 }
 
 fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> {
@@ -132,6 +154,10 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
         "none" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
         "yarn" => yarn(keys, factor, context),
+        "longrope" => {
+            let found = "longrope without both `rope_factors_long.weight` and `rope_factors_short.weight`";
+            Err(ConfigError::new(&kind_key, found, "a file with both"))
+        }
         other => Err(ConfigError::new(&kind_key, other, "none, linear, yarn or longrope")),
     }
 }
@@ -190,6 +216,14 @@ struct Keys<'a> {
 impl Keys<'_> {
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.arch.name())
+    }
+
+    /// The name of a setting, which may be a tensor.
+    fn name_in_file(&self, key: Key) -> String {
+        match key.gguf {
+            Some(tensor) if tensor.ends_with(".weight") => tensor.to_owned(),
+            _ => self.name(key),
+        }
     }
 
     fn optional_count(&self, suffix: &str) -> Result<Option<usize>, GgufError> {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{ConfigError, check_config};
+use super::{ConfigError, check_config, check_layers};
 use crate::files::hf::Names;
 use crate::model::metadata::{Key, Metadata};
 use crate::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling};
@@ -79,7 +79,7 @@ impl HfConfig {
         if let Some(all) = merged.as_object_mut() {
             add_defaults(all);
         }
-        serde_json::from_value(merged)
+        serde_json::from_value(merged.clone()).map_err(|error| name_field(&merged, error))
     }
 
     /// How the tensors of the directory are named.
@@ -87,6 +87,19 @@ impl HfConfig {
         let is_multimodal = self.architectures.first().is_some_and(|name| name.ends_with(MULTIMODAL));
         let beyond = config.layers..config.layers.saturating_add(self.num_nextn_predict_layers);
         Names { modules: config.arch.hf_modules(), is_multimodal, beyond }
+    }
+}
+
+/// The error of a field whose value is of another kind, with its name: it is the one without which the error is another.
+fn name_field(config: &Value, error: serde_json::Error) -> serde_json::Error {
+    let is_same = |key: &str| {
+        let mut without = config.clone();
+        without.as_object_mut().and_then(|fields| fields.remove(key));
+        serde_json::from_value::<HfConfig>(without).is_err_and(|other| other.to_string() == error.to_string())
+    };
+    match config.as_object().and_then(|fields| fields.keys().find(|key| !is_same(key))) {
+        Some(key) => serde::de::Error::custom(format!("`{key}`: {error}")),
+        None => error,
     }
 }
 
@@ -146,20 +159,23 @@ pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, Con
         },
         extras: Extras::default(),
     };
-    config.extras = arch.extras(&Fields { hf, rope: &rope, windowed: &windowed }, &config)?;
+    let fields = Fields { hf, rope: &rope, windowed: &windowed };
+    check_layers(config.layers, |key| fields.name(key))?;
+    config.extras = arch.extras(&fields, &config)?;
     check_activation(hf, &config)?;
-    check_config(&config)?;
+    check_config(&config, |key| fields.name(key))?;
     Ok(config)
 }
 
 /// The activation that a file names, by either name, is the one that the architecture computes.
 fn check_activation(hf: &HfConfig, config: &ModelConfig) -> Result<(), ConfigError> {
     let newer = hf.others.get("hidden_activation").and_then(Value::as_str);
+    let name = if newer.is_some() { "hidden_activation" } else { "hidden_act" };
     let expected = if config.arch.has_gelu() { "gelu_pytorch_tanh" } else { "silu" };
     // Gemma's first configurations name an approximation that their models do not use.
     match newer.or(hf.hidden_act.as_deref()) {
         Some(act) if act != expected && !(config.arch.has_gelu() && act == "gelu") => {
-            Err(ConfigError::new("hidden_act", act, expected))
+            Err(ConfigError::new(name, act, expected))
         }
         _ => Ok(()),
     }
@@ -297,15 +313,17 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
+    fn value(&self, name: &str) -> Option<&Value> {
+        [&self.hf.others, &self.rope.others, self.windowed].iter().find_map(|place| place.get(name))
+    }
+
     fn get<T>(
         &self,
         key: Key,
         expected: &str,
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, ConfigError> {
-        let places = [&self.hf.others, &self.rope.others, self.windowed];
-        let named = |name: &&str| places.iter().find_map(|place| place.get(*name));
-        let mut found = key.hf.iter().filter_map(|name| Some((name, named(name)?)));
+        let mut found = key.hf.iter().filter_map(|name| Some((name, self.value(name)?)));
         let found = found.find(|(_, value)| !value.is_null());
         let bad = |(name, value): (&&str, &Value)| ConfigError::new(name, value, expected);
         found.map(|found| read(found.1).ok_or_else(|| bad(found))).transpose()
@@ -359,7 +377,8 @@ impl Metadata for Fields<'_> {
     }
 
     fn name(&self, key: Key) -> String {
-        key.hf.first().copied().or(key.gguf).unwrap_or_default().to_owned()
+        let said = key.hf.iter().find(|name| self.value(name).is_some());
+        said.or(key.hf.first()).copied().or(key.gguf).unwrap_or_default().to_owned()
     }
 }
 

@@ -7,11 +7,12 @@ mod check;
 mod embedding;
 mod gguf;
 mod hf;
+mod settings;
 
 use std::path::Path;
 
 pub use crate::model::{ConfigError, LoadedAdapter};
-use check::check_config;
+use check::{check_config, check_layers};
 pub use embedding::{Embedding, Ranking};
 pub use gguf::model_config;
 use hf::HfConfig;

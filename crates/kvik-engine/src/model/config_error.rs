@@ -40,4 +40,26 @@ impl ConfigError {
     pub(crate) fn new(field: &str, found: impl ToString, expected: impl Into<String>) -> ConfigError {
         ConfigError::BadField { field: field.into(), found: found.to_string(), expected: expected.into() }
     }
+
+    /// Says of which part of the model the field is.
+    pub(crate) fn of(self, part: &str) -> ConfigError {
+        self.renamed(|field| format!("{field} of {part}"))
+    }
+
+    /// Adds the key of the field in the file, if `key` knows it.
+    pub(crate) fn with_key(self, key: impl Fn(&str) -> Option<String>) -> ConfigError {
+        self.renamed(|field| match key(&field) {
+            Some(key) => format!("{field} (`{key}`)"),
+            None => field,
+        })
+    }
+
+    fn renamed(self, name: impl Fn(String) -> String) -> ConfigError {
+        match self {
+            ConfigError::BadField { field, found, expected } => {
+                ConfigError::BadField { field: name(field), found, expected }
+            }
+            other => other,
+        }
+    }
 }

@@ -166,16 +166,9 @@ pub enum ModelError {
         /// Canonical name of the other.
         other: String,
     },
-    /// Numbers of a mixture of experts that contradict each other.
-    #[error("the model's {field} is {found}, and {expected} is needed")]
-    BadExperts {
-        /// The number's name.
-        field: &'static str,
-        /// What the model has.
-        found: String,
-        /// What would do.
-        expected: String,
-    },
+    /// Numbers of the model that contradict each other.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// A tensor cannot be packed.
     #[error("tensor `{tensor}`: {source}")]
     Matrix {

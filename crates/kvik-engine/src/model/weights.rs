@@ -327,7 +327,7 @@ impl<'a> Loader<'a> {
         let (q, kv) = (shape.q_rows(), shape.kv_heads * shape.head_dim);
         let view = self.take(&format!("{fused}.weight"))?;
         let bias = self.optional_vector(&format!("{fused}.bias"))?;
-        let mut part = |rows: Range<usize>| {
+        let mut part = |rows: Range<usize>| -> Result<Linear, ModelError> {
             let bias = bias.as_ref().map(|bias| bias[rows.clone()].to_vec());
             Ok(Linear { matrix: self.pack(fused, &rows_of(&view, rows), self.target)?, bias })
         };

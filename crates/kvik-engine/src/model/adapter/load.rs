@@ -169,7 +169,8 @@ fn check_arch(file: &LoadedAdapter, model: &Model) -> Result<(), AdapterError> {
     if arch != config.arch {
         return Err(AdapterError::WrongArch { found: arch.name(), expected: config.arch.name() });
     }
-    match config.rope.style == arch.gguf_rope() {
+    // An adapter does not say whether its model has sections of the rotation.
+    match config.rope.style == arch.gguf_rope(false) {
         true => Ok(()),
         false => Err(AdapterError::RowOrder { arch: arch.name() }),
     }

@@ -34,13 +34,32 @@ pub(super) fn read(
     config: &ModelConfig,
     normalised: bool,
 ) -> Result<Option<ExpertsConfig>, ConfigError> {
+    read_or(metadata, normalised, |_| config.d_ff)
+}
+
+/// The same of architectures whose old files name the width of all experts of a token together.
+pub(super) fn read_divided(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    normalised: bool,
+) -> Result<Option<ExpertsConfig>, ConfigError> {
+    read_or(metadata, normalised, |used| config.d_ff.checked_div(used).unwrap_or(0))
+}
+
+/// The experts of a file; `width` is that of each where it does not say it, by how many a token goes to.
+fn read_or(
+    metadata: &dyn Metadata,
+    normalised: bool,
+    width: impl Fn(usize) -> usize,
+) -> Result<Option<ExpertsConfig>, ConfigError> {
     let Some(count) = metadata.count(COUNT)?.filter(|&count| count > 0) else { return Ok(None) };
-    let d_ff = metadata.count(D_FF)?.filter(|&d_ff| d_ff > 0).unwrap_or(config.d_ff);
+    let used = metadata.needed_count(USED)?;
+    let d_ff = metadata.count(D_FF)?.filter(|&d_ff| d_ff > 0).unwrap_or_else(|| width(used));
     let shared = metadata.count(SHARED_COUNT)?.unwrap_or(0);
     let groups = metadata.count(GROUPS)?.filter(|&groups| groups > 1);
     Ok(Some(ExpertsConfig {
         count,
-        used: metadata.needed_count(USED)?,
+        used,
         d_ff,
         shared_d_ff: metadata.count(SHARED_D_FF)?.unwrap_or(shared.saturating_mul(d_ff)),
         dense_layers: metadata.count(DENSE_LAYERS)?.unwrap_or(0),

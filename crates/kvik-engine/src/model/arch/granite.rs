@@ -26,12 +26,22 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// The multipliers that all Granite models have. A factor of 0 stands for none, as in llama.cpp.
+/// The multipliers that all Granite models have.
 pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+    multiplied_by(metadata.needed_number(LOGITS)?, metadata, config)
+}
+
+/// Those of hybrids, of which Bamba has none for logits.
+pub(super) fn hybrid_extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+    let logits = metadata.number(LOGITS)?.filter(|&factor| factor != 0.0);
+    multiplied_by(logits.unwrap_or(1.0), metadata, config)
+}
+
+/// A factor of 0 stands for none, as in llama.cpp; but logits are divided by theirs.
+fn multiplied_by(logits: f32, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let factor = |key| -> Result<Option<f32>, ConfigError> {
         Ok(metadata.number(key)?.filter(|&factor| factor != 0.0))
     };
-    let logits = metadata.needed_number(LOGITS)?;
     if !(logits.is_finite() && logits > 0.0) {
         return Err(ConfigError::new(&metadata.name(LOGITS), logits, "a positive number"));
     }

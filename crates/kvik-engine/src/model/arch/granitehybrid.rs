@@ -1,4 +1,5 @@
-//! Granite 4: Mamba 2 in most layers, attention that mostly does not rotate in the others; dense or with experts.
+//! Granite 4 and Bamba: Mamba 2 in most layers, attention in the others, which rotates in Bamba alone; dense or with
+//! experts.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Presence, experts, granite, recurrence};
@@ -24,5 +25,5 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
     let layers = recurrence::without_kv(metadata, config)?;
     let recurrence = Some(recurrence::with_matrices(metadata, layers)?);
     let experts = experts::read(metadata, config, true)?;
-    Ok(Extras { experts, recurrence, ..granite::extras(metadata, config)? })
+    Ok(Extras { experts, recurrence, ..granite::hybrid_extras(metadata, config)? })
 }

@@ -218,9 +218,13 @@ impl Arch {
         (self.architecture().extras)(metadata, config)
     }
 
-    /// Which elements of a head GGUF files of this architecture rotate together.
-    pub(crate) fn gguf_rope(self) -> RopeStyle {
-        self.architecture().gguf_rope
+    /// Which elements of a head GGUF files of this architecture rotate together. The rows of GLM-4 are in another order
+    /// in models that also take images, whose files have sections of the rotation.
+    pub(crate) fn gguf_rope(self, has_sections: bool) -> RopeStyle {
+        match self {
+            Arch::Glm4 if has_sections => RopeStyle::HalfSplit,
+            _ => self.architecture().gguf_rope,
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    let mut experts = experts::read(metadata, config, false)?;
+    let mut experts = experts::read_divided(metadata, config, false)?;
     if let Some(experts) = &mut experts
         && experts.shared_d_ff == 0
     {

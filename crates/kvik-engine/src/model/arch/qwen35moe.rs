@@ -26,7 +26,7 @@ pub(super) fn with_experts(
     config: &ModelConfig,
     extras: Extras,
 ) -> Result<Extras, ConfigError> {
-    let mut experts = experts::read(metadata, config, true)?;
+    let mut experts = experts::read_divided(metadata, config, true)?;
     if let Some(experts) = &mut experts
         && experts.shared_d_ff == 0
     {

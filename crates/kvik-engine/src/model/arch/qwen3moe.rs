@@ -19,5 +19,5 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    Ok(Extras { experts: experts::read(metadata, config, !metadata.is_hf())?, ..Extras::default() })
+    Ok(Extras { experts: experts::read_divided(metadata, config, !metadata.is_hf())?, ..Extras::default() })
 }

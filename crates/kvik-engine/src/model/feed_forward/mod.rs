@@ -11,9 +11,9 @@ mod tests;
 
 use kvik_kernels::{Activation, Activations, Matrix, Pool};
 
-use super::ModelError;
 use super::arch::Presence;
 use super::weights::LayerLoader;
+use super::{ConfigError, ModelError};
 use dense::{Dense, LAYER};
 use experts::Experts;
 use mixed::Mixed;
@@ -67,6 +67,16 @@ impl FeedForwardShape {
             FeedForwardShape::Experts(shape) => shape.tensors(d_model),
             FeedForwardShape::Absent => Vec::new(),
             FeedForwardShape::Mixed(shape) => shape.tensors(d_model),
+        }
+    }
+
+    /// Refuses numbers that contradict each other.
+    pub(crate) fn check(self) -> Result<(), ConfigError> {
+        match self {
+            FeedForwardShape::Experts(shape) | FeedForwardShape::Mixed(MixedShape { experts: shape, .. }) => {
+                shape.check()
+            }
+            FeedForwardShape::Dense(_) | FeedForwardShape::Absent => Ok(()),
         }
     }
 

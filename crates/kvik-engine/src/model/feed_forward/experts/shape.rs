@@ -2,7 +2,7 @@
 
 use kvik_kernels::Activation;
 
-use crate::model::ModelError;
+use crate::model::ConfigError;
 use crate::model::arch::Presence;
 use crate::model::feed_forward::LayerTensor;
 use crate::model::feed_forward::dense::{DenseShape, SHARED};
@@ -126,7 +126,7 @@ impl ExpertsShape {
     }
 
     /// Refuses numbers that contradict each other.
-    pub(super) fn check(&self) -> Result<(), ModelError> {
+    pub(in crate::model::feed_forward) fn check(&self) -> Result<(), ConfigError> {
         within("number of experts", self.count, COUNT_MAX)?;
         within("number of experts that a token goes to", self.used, self.count)?;
         within("feed-forward length of experts", self.d_ff, D_FF_MAX)?;
@@ -142,23 +142,19 @@ impl ExpertsShape {
             if !self.count.is_multiple_of(count) || members * used < self.used {
                 let expected =
                     format!("a divisor of {} with {} experts in {used} groups", self.count, self.used);
-                return Err(bad("number of groups of experts", count, expected));
+                return Err(ConfigError::new("number of groups of experts", count, expected));
             }
         }
         match self.scale.is_finite() {
             true => Ok(()),
-            false => Err(bad("scale of the experts' weights", self.scale, "a number".to_owned())),
+            false => Err(ConfigError::new("scale of the experts' weights", self.scale, "a number")),
         }
     }
 }
 
-fn within(field: &'static str, value: usize, most: usize) -> Result<(), ModelError> {
+fn within(field: &str, value: usize, most: usize) -> Result<(), ConfigError> {
     match (1..=most).contains(&value) {
         true => Ok(()),
-        false => Err(bad(field, value, format!("1 to {most}"))),
+        false => Err(ConfigError::new(field, value, format!("1 to {most}"))),
     }
-}
-
-fn bad(field: &'static str, found: impl ToString, expected: String) -> ModelError {
-    ModelError::BadExperts { field, found: found.to_string(), expected }
 }
