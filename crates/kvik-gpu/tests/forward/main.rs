@@ -21,7 +21,7 @@ use kvik_testing::{repository, tiny_model};
 use model::{DeviceModel, Rows};
 
 /// Prompts, and tokens of an answer.
-const PROMPTS: usize = 24;
+const PROMPTS: usize = 12;
 const ANSWER: usize = 24;
 /// Blocks of one sequence: the longest prompt and its answer.
 const TABLE: usize = 12;
