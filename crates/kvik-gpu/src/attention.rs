@@ -1,0 +1,314 @@
+//! Attention over block tables.
+//!
+//! Query rows of one sequence and KV head that read the same keys and values form units of four. Positions are worked
+//! on in splits of 256; a unit goes over its splits by itself, or each has a work group of its own and the results are
+//! merged, to the same bits: which way it is depends on how many units there are.
+
+use bytemuck::{Pod, Zeroable};
+use kvik_kernels::{KvKind, KvLayer};
+
+use crate::kernel::Access::{Read, Write};
+use crate::kernel::{Constant, Kernel, Piece, piece};
+use crate::kv::{RowPlace, TileWords, constants, readers};
+use crate::{Buffer, Device, DeviceArena, DeviceError, DeviceRows, Step};
+
+/// Query rows of a unit.
+const UNIT_ROWS: usize = 4;
+/// Positions that are worked on at a time. Part of the arithmetic: results change with it.
+const SPLIT: u32 = 256;
+/// Units of all KV heads below which a device has too little to do unless splits are spread.
+const WHOLE_UNITS_MIN: usize = 128;
+
+/// How a unit goes over its splits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// One after the other, in one work group.
+    Whole,
+    /// Each in a work group of its own; then they are merged.
+    Parts,
+}
+
+/// Four query rows as kernels read them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+struct Unit {
+    table: u32,
+    first: u32,
+    count: u32,
+    first_split: u32,
+    splits: u32,
+    first_part: u32,
+}
+
+/// The units of the rows of a batch, for all layers of one kind and with as many query heads for a KV head.
+#[derive(Debug)]
+pub struct AttentionPlan {
+    kind: KvKind,
+    group: usize,
+    units: Buffer<Unit>,
+    /// Unit and split.
+    parts: Buffer<[u32; 2]>,
+}
+
+/// Room for the results of splits, which grows as it is needed.
+#[derive(Debug, Default)]
+pub struct PartRoom(Option<Buffer<[f32; 4]>>);
+
+/// Attention of the rows of a batch in one layer: `softmax(scale q K) V`, head by head.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceAttention<'a> {
+    /// Where keys and values are stored.
+    pub arena: &'a DeviceArena,
+    /// The layer whose keys and values are read.
+    pub layer: usize,
+    /// The rows of the batch.
+    pub rows: &'a DeviceRows,
+    /// Their units.
+    pub plan: &'a AttentionPlan,
+    /// `[n, heads, key_dim]`; query head `h` reads KV head `h * kv_heads / heads`.
+    pub q: &'a Buffer<f32>,
+    /// Multiplies every score.
+    pub scale: f32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct AttentionParams {
+    heads: u32,
+    kv_heads: u32,
+    layer_words: u32,
+    head_words: u32,
+    key_words: u32,
+    reach: u32,
+    scale: f32,
+}
+
+impl AttentionPlan {
+    /// Plans for `group` query heads for each KV head.
+    ///
+    /// # Errors
+    /// When the device is lost or full.
+    pub fn new(
+        device: &Device,
+        rows: &DeviceRows,
+        kind: KvKind,
+        group: usize,
+    ) -> Result<AttentionPlan, DeviceError> {
+        let units = units_of(&rows.places, kind, group);
+        let parts = (0u32..).zip(&units).flat_map(|(number, unit)| {
+            (unit.first_split..unit.first_split + unit.splits).map(move |split| [number, split])
+        });
+        let parts: Vec<_> = parts.collect();
+        let units = device.upload("the units of attention", &units)?;
+        Ok(AttentionPlan { kind, group, units, parts: device.upload("the parts of attention", &parts)? })
+    }
+
+    /// The way that suits a layer of `kv_heads` KV heads.
+    pub fn way(&self, kv_heads: usize) -> Way {
+        if self.units.len() * kv_heads < WHOLE_UNITS_MIN { Way::Parts } else { Way::Whole }
+    }
+}
+
+/// The units of rows: those of a sequence stand together.
+fn units_of(rows: &[RowPlace], kind: KvKind, group: usize) -> Vec<Unit> {
+    let (mut units, mut first_row, mut first_part) = (Vec::new(), 0, 0);
+    for of_sequence in rows.chunk_by(|a, b| a.table == b.table) {
+        for first in (0..of_sequence.len() * group).step_by(UNIT_ROWS) {
+            let count = (of_sequence.len() * group - first).min(UNIT_ROWS);
+            let rows = &of_sequence[first / group..=(first + count - 1) / group];
+            let starts = rows.iter().map(|row| kind.first_visible(row.len));
+            let first_split = starts.min().expect("a unit has rows") / SPLIT;
+            let end = rows.iter().map(|row| row.len).max().expect("a unit has rows");
+            let splits = end.div_ceil(SPLIT) - first_split;
+            let table = rows[0].table;
+            let first = (first_row * group + first) as u32;
+            units.push(Unit { table, first, count: count as u32, first_split, splits, first_part });
+            first_part += splits;
+        }
+        first_row += of_sequence.len();
+    }
+    units
+}
+
+/// The piece that says what a row sees, and how far it sees.
+fn seen(kind: KvKind) -> (Piece, u32) {
+    match kind {
+        KvKind::Full => (piece!("attention/seen_full"), 0),
+        KvKind::Window { positions } => (piece!("attention/seen_window"), positions),
+        KvKind::Chunk { positions } => (piece!("attention/seen_chunk"), positions),
+    }
+}
+
+impl DeviceAttention<'_> {
+    /// Adds the attention to a step; results go to `out`, `[n, heads, value_dim]`.
+    ///
+    /// # Errors
+    /// When the driver refuses a kernel, or there is no memory for the results of splits.
+    ///
+    /// # Panics
+    /// When a shape does not fit, or the plan is for a layer of another kind.
+    pub fn run(
+        &self,
+        step: &mut Step<'_>,
+        room: &mut PartRoom,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        self.run_as(self.plan.way(self.shape().kv_heads), step, room, out)
+    }
+
+    /// [`DeviceAttention::run`] in a given way, to the same bits.
+    ///
+    /// # Errors
+    /// As [`DeviceAttention::run`].
+    ///
+    /// # Panics
+    /// As [`DeviceAttention::run`].
+    pub fn run_as(
+        &self,
+        way: Way,
+        step: &mut Step<'_>,
+        room: &mut PartRoom,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        self.check(out);
+        match way {
+            Way::Whole => self.whole(step, out),
+            Way::Parts => {
+                let lanes = self.shape().value_dim.next_multiple_of(16);
+                let vectors = self.plan.parts.len() * self.shape().kv_heads * (2 + lanes);
+                let parts = room.grow(step.device(), vectors)?;
+                self.parts(step, parts)?;
+                self.merge(step, parts, out)
+            }
+        }
+    }
+
+    fn shape(&self) -> &KvLayer {
+        &self.arena.layout().layers()[self.layer]
+    }
+
+    fn heads(&self) -> usize {
+        self.plan.group * self.shape().kv_heads
+    }
+
+    fn check(&self, out: &Buffer<f32>) {
+        let (shape, n, heads) = (self.shape(), self.rows.len(), self.heads());
+        assert_eq!(shape.kind, self.plan.kind, "the plan is for another kind of layer");
+        assert!(self.q.len() >= n * heads * shape.key_dim, "q is [{n}, {heads}, {}]", shape.key_dim);
+        assert!(out.len() >= n * heads * shape.value_dim, "out is [{n}, {heads}, {}]", shape.value_dim);
+    }
+
+    fn params(&self) -> AttentionParams {
+        let TileWords { layer, head, key } = self.arena.layer(self.layer).sizes;
+        AttentionParams {
+            heads: self.heads() as u32,
+            kv_heads: self.shape().kv_heads as u32,
+            layer_words: layer,
+            head_words: head,
+            key_words: key,
+            reach: seen(self.plan.kind).1,
+            scale: self.scale,
+        }
+    }
+
+    fn kernel(&self, pieces: Vec<Piece>, buffers: &'static [crate::kernel::Access]) -> Kernel {
+        let mut constants = constants(self.shape());
+        constants.push(("GROUP", Constant::U32(self.plan.group as u32)));
+        Kernel { pieces, constants, buffers, params: size_of::<AttentionParams>() }
+    }
+
+    /// The pieces that work on a split, and `more`.
+    fn split_pieces(&self, more: &[Piece]) -> Vec<Piece> {
+        let [key, value] = readers(self.shape());
+        let split = [
+            piece!("attention/unit"),
+            seen(self.plan.kind).0,
+            piece!("kv/hadamard"),
+            key,
+            value,
+            piece!("attention/split"),
+        ];
+        [&split, more].concat()
+    }
+
+    fn whole(&self, step: &mut Step<'_>, out: &Buffer<f32>) -> Result<(), DeviceError> {
+        let pieces = self.split_pieces(&[piece!("attention/fold"), piece!("attention/whole")]);
+        let kernel = self.kernel(pieces, &[Read, Read, Read, Read, Read, Write]);
+        let (rows, stored) = (self.rows, &self.arena.layer(self.layer).words);
+        let units = self.plan.units.raw();
+        let buffers = [rows.rows.raw(), rows.tables.raw(), units, self.q.raw(), stored.raw(), out.raw()];
+        step.dispatch(&kernel, &buffers, &self.params(), self.grid(self.plan.units.len()))
+    }
+
+    fn parts(&self, step: &mut Step<'_>, out: &Buffer<[f32; 4]>) -> Result<(), DeviceError> {
+        let pieces = self.split_pieces(&[piece!("attention/part")]);
+        let kernel = self.kernel(pieces, &[Read, Read, Read, Read, Read, Read, Write]);
+        let (rows, stored) = (self.rows, &self.arena.layer(self.layer).words);
+        let [units, parts] = [self.plan.units.raw(), self.plan.parts.raw()];
+        let buffers =
+            [rows.rows.raw(), rows.tables.raw(), units, self.q.raw(), stored.raw(), parts, out.raw()];
+        step.dispatch(&kernel, &buffers, &self.params(), self.grid(self.plan.parts.len()))
+    }
+
+    fn merge(
+        &self,
+        step: &mut Step<'_>,
+        parts: &Buffer<[f32; 4]>,
+        out: &Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let [unit, hadamard] = [piece!("attention/unit"), piece!("kv/hadamard")];
+        let pieces = vec![unit, hadamard, piece!("attention/fold"), piece!("attention/merge")];
+        let kernel = self.kernel(pieces, &[Read, Read, Write]);
+        let buffers = [self.plan.units.raw(), parts.raw(), out.raw()];
+        step.dispatch(&kernel, &buffers, &self.params(), self.grid(self.plan.units.len()))
+    }
+
+    fn grid(&self, count: usize) -> [u32; 3] {
+        [count as u32, self.shape().kv_heads as u32, 1]
+    }
+}
+
+impl PartRoom {
+    fn grow(&mut self, device: &Device, vectors: usize) -> Result<&Buffer<[f32; 4]>, DeviceError> {
+        if self.0.as_ref().is_none_or(|room| room.len() < vectors) {
+            self.0 = Some(device.zeros("the results of splits", vectors)?);
+        }
+        Ok(self.0.as_ref().expect("it was made if it was not there"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(table: u32, len: u32) -> RowPlace {
+        RowPlace { table, len }
+    }
+
+    #[test]
+    fn units_hold_four_query_rows_of_one_sequence() {
+        let rows = [place(0, 255), place(0, 256), place(0, 257), place(40, 600)];
+        let units = units_of(&rows, KvKind::Full, 2);
+        let counts: Vec<_> = units.iter().map(|unit| (unit.table, unit.first, unit.count)).collect();
+        assert_eq!(counts, [(0, 0, 4), (0, 4, 2), (40, 6, 2)]);
+        let splits: Vec<_> =
+            units.iter().map(|unit| (unit.first_split, unit.splits, unit.first_part)).collect();
+        assert_eq!(splits, [(0, 1, 0), (0, 2, 1), (0, 3, 3)]);
+    }
+
+    #[test]
+    fn splits_that_nobody_sees_are_left_out() {
+        let unit = |kind| units_of(&[place(0, 1000), place(0, 1001)], kind, 1)[0];
+        let window = unit(KvKind::Window { positions: 100 });
+        assert_eq!((window.first_split, window.splits), (3, 1));
+        let chunk = unit(KvKind::Chunk { positions: 1000 });
+        assert_eq!((chunk.first_split, chunk.splits), (0, 4));
+    }
+
+    #[test]
+    fn heads_of_a_row_may_fall_into_two_units() {
+        let units = units_of(&[place(0, 3), place(0, 4)], KvKind::Full, 3);
+        let counts: Vec<_> = units.iter().map(|unit| (unit.first, unit.count)).collect();
+        assert_eq!(counts, [(0, 4), (4, 2)]);
+    }
+}

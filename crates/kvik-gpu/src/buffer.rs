@@ -1,0 +1,170 @@
+//! Arrays in the memory of a device.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytemuck::Pod;
+
+use crate::{Device, DeviceError};
+
+/// An array of `T` on a device.
+#[derive(Debug)]
+pub struct Buffer<T> {
+    raw: wgpu::Buffer,
+    len: usize,
+    of: PhantomData<T>,
+}
+
+/// Kernels bind vectors of four words.
+const ALIGN: u64 = 16;
+/// How much is uploaded at once: it is copied on the way.
+const UPLOAD_BYTES: usize = 64 << 20;
+/// A device that takes longer than this for a step has hung.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
+impl<T: Pod> Buffer<T> {
+    /// Its length.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn raw(&self) -> &wgpu::Buffer {
+        &self.raw
+    }
+}
+
+impl Device {
+    /// An array of zeros; `what` stands in errors.
+    ///
+    /// # Errors
+    /// When it is larger than the device allows, or there is no memory left for it.
+    pub fn zeros<T: Pod>(&self, what: &str, len: usize) -> Result<Buffer<T>, DeviceError> {
+        self.check()?;
+        let bytes = (len as u64 * size_of::<T>() as u64).next_multiple_of(ALIGN).max(ALIGN);
+        let limit = self.info().buffer_bytes_max.min(self.info().binding_bytes_max);
+        if bytes > limit {
+            return Err(DeviceError::Limit { what: what.to_owned(), bytes, limit });
+        }
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let descriptor =
+            wgpu::BufferDescriptor { label: Some(what), size: bytes, usage, mapped_at_creation: false };
+        match self.caught(|| self.raw().create_buffer(&descriptor)) {
+            (raw, None) => Ok(Buffer { raw, len, of: PhantomData }),
+            (_, Some(wgpu::Error::OutOfMemory { .. })) => {
+                Err(DeviceError::Memory { what: what.to_owned(), bytes })
+            }
+            (_, Some(error)) => Err(DeviceError::Refused { message: error.to_string() }),
+        }
+    }
+
+    /// An array of `values`; `what` stands in errors.
+    ///
+    /// # Errors
+    /// As [`Device::zeros`].
+    pub fn upload<T: Pod>(&self, what: &str, values: &[T]) -> Result<Buffer<T>, DeviceError> {
+        let buffer = self.zeros(what, values.len())?;
+        self.put(&buffer, 0, bytemuck::cast_slice(values))?;
+        Ok(buffer)
+    }
+
+    /// Replaces elements from `start` on.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    ///
+    /// # Panics
+    /// When they go beyond the end, or do not stand at whole words.
+    pub fn write<T: Pod>(
+        &self,
+        buffer: &mut Buffer<T>,
+        start: usize,
+        values: &[T],
+    ) -> Result<(), DeviceError> {
+        assert!(start + values.len() <= buffer.len, "{start} and {} of {}", values.len(), buffer.len);
+        self.put(buffer, (start * size_of::<T>()) as u64, bytemuck::cast_slice(values))
+    }
+
+    /// Writes bytes, to which zeros are added up to a whole word.
+    pub(crate) fn put<T>(&self, buffer: &Buffer<T>, start: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
+        let mut at = start;
+        for part in whole.chunks(UPLOAD_BYTES) {
+            self.queue().write_buffer(&buffer.raw, at, part);
+            at += part.len() as u64;
+            if whole.len() > UPLOAD_BYTES {
+                // Otherwise all of it would wait in memory for the next step.
+                self.queue().submit([]);
+                self.wait()?;
+            }
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 4];
+            word[..rest.len()].copy_from_slice(rest);
+            self.queue().write_buffer(&buffer.raw, at, &word);
+        }
+        self.check()
+    }
+
+    /// All elements, when everything before is done.
+    ///
+    /// # Errors
+    /// When the device is lost, or refused what came before.
+    pub fn read<T: Pod>(&self, buffer: &Buffer<T>) -> Result<Vec<T>, DeviceError> {
+        let bytes = self.bytes(&[(&buffer.raw, 0..(buffer.len * size_of::<T>()) as u64)])?;
+        Ok(bytemuck::pod_collect_to_vec(&bytes))
+    }
+
+    /// The bytes of parts of buffers, one behind the other. Parts are whole words.
+    pub(crate) fn bytes(&self, parts: &[(&wgpu::Buffer, Range<u64>)]) -> Result<Vec<u8>, DeviceError> {
+        self.check()?;
+        let words = |part: &Range<u64>| (part.end - part.start).next_multiple_of(4);
+        let len: u64 = parts.iter().map(|(_, part)| words(part)).sum();
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("what is read back"),
+            size: len,
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        };
+        let (room, error) = self.caught(|| self.raw().create_buffer(&descriptor));
+        if error.is_some() {
+            return Err(DeviceError::Memory { what: "what is read back".to_owned(), bytes: len });
+        }
+        let mut encoder = self.raw().create_command_encoder(&Default::default());
+        let mut at = 0;
+        for (buffer, part) in parts {
+            encoder.copy_buffer_to_buffer(buffer, part.start, &room, at, words(part));
+            at += words(part);
+        }
+        self.queue().submit([encoder.finish()]);
+        self.mapped(&room)
+    }
+
+    /// What a buffer for reading back holds, when everything before is done.
+    fn mapped(&self, room: &wgpu::Buffer) -> Result<Vec<u8>, DeviceError> {
+        room.map_async(wgpu::MapMode::Read, .., |_| {});
+        self.wait()?;
+        let view = room.get_mapped_range(..);
+        let view = view.map_err(|error| DeviceError::Refused { message: error.to_string() })?;
+        Ok(view.to_vec())
+    }
+
+    /// Waits until everything before is done.
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(WAIT_MAX) };
+        let waited = self.raw().poll(wait);
+        self.check()?;
+        match waited {
+            Ok(_) => Ok(()),
+            Err(error) => Err(DeviceError::Lost { reason: error.to_string() }),
+        }
+    }
+}

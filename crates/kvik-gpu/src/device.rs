@@ -1,0 +1,284 @@
+//! One GPU: found, opened, and what goes wrong with it.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use crate::DeviceError;
+use crate::kernel::{Kernel, Pipeline};
+use crate::step::Step;
+
+/// A GPU of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number, by which it is chosen.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: DeviceKind,
+    /// How it is reached: Vulkan, Metal, Dx12.
+    pub backend: String,
+    /// Name and version of the driver. Results are the same to the bit on one device and driver.
+    pub driver: String,
+    /// The largest buffer, in bytes. wgpu does not tell how much memory there is.
+    pub buffer_bytes_max: u64,
+    /// The largest part of a buffer that a kernel reads, in bytes: no tensor's piece and no layer of an arena is larger.
+    pub binding_bytes_max: u64,
+}
+
+/// What a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// A part of the processor, which shares its memory.
+    Integrated,
+    /// One that a virtual machine lends.
+    Virtual,
+    /// A driver that computes on the processor, for tests.
+    Software,
+    /// Nobody knows.
+    Other,
+}
+
+/// Which device to open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// The one that is probably the fastest; never one of software.
+    Auto,
+    /// That of a number.
+    Index(usize),
+}
+
+/// An open device. One thread has it.
+pub struct Device {
+    info: DeviceInfo,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    pipelines: HashMap<Kernel, Pipeline>,
+    /// The first thing that went wrong outside of a call that would have said so.
+    fault: Arc<OnceLock<DeviceError>>,
+}
+
+/// All devices, in the order of their numbers.
+pub fn devices() -> Vec<DeviceInfo> {
+    adapters().iter().enumerate().map(|(index, adapter)| DeviceInfo::of(index, adapter)).collect()
+}
+
+fn adapters() -> Vec<wgpu::Adapter> {
+    // More than that of a device's memory is refused with an error; beyond it drivers give up in other ways.
+    const MEMORY_PERCENT_MAX: u8 = 95;
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle().with_env();
+    descriptor.memory_budget_thresholds.for_resource_creation = Some(MEMORY_PERCENT_MAX);
+    ready(wgpu::Instance::new(descriptor).enumerate_adapters(wgpu::Backends::PRIMARY))
+}
+
+impl DeviceInfo {
+    fn of(index: usize, adapter: &wgpu::Adapter) -> DeviceInfo {
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        DeviceInfo {
+            index,
+            name: info.name,
+            kind: match info.device_type {
+                wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+                wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
+                wgpu::DeviceType::Cpu => DeviceKind::Software,
+                wgpu::DeviceType::Other => DeviceKind::Other,
+            },
+            backend: format!("{:?}", info.backend),
+            driver: format!("{} {}", info.driver, info.driver_info),
+            buffer_bytes_max: limits.max_buffer_size,
+            // Kernels count bytes in 32 bits.
+            binding_bytes_max: limits
+                .max_storage_buffer_binding_size
+                .min(limits.max_buffer_size)
+                .min(1 << 31),
+        }
+    }
+}
+
+impl Choice {
+    /// The number of the chosen one.
+    fn of(self, devices: &[DeviceInfo]) -> Result<usize, DeviceError> {
+        let rank = |kind| match kind {
+            DeviceKind::Discrete => 3,
+            DeviceKind::Integrated => 2,
+            DeviceKind::Virtual | DeviceKind::Other => 1,
+            DeviceKind::Software => 0,
+        };
+        match self {
+            Choice::Index(index) if index < devices.len() => Ok(index),
+            Choice::Index(wanted) if !devices.is_empty() => {
+                Err(DeviceError::NotFound { wanted, count: devices.len() })
+            }
+            Choice::Index(_) => Err(DeviceError::NoDevice),
+            Choice::Auto => {
+                // Of equals the first one: `max_by_key` takes the last.
+                let fit = devices.iter().rev().filter(|device| rank(device.kind) > 0);
+                let best = fit.max_by_key(|device| rank(device.kind));
+                best.map(|device| device.index).ok_or(DeviceError::NoDevice)
+            }
+        }
+    }
+}
+
+impl Device {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// When there is none of that number, it has not what kernels need, or the driver does not open it.
+    pub fn open(choice: Choice) -> Result<Device, DeviceError> {
+        let adapters = adapters();
+        let infos: Vec<_> =
+            adapters.iter().enumerate().map(|(index, adapter)| DeviceInfo::of(index, adapter)).collect();
+        let index = choice.of(&infos)?;
+        let (adapter, info) = (&adapters[index], infos[index].clone());
+        let lacks = |feature| DeviceError::Lacks { device: info.name.clone(), feature };
+        if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
+            return Err(lacks("immediate data (push constants)"));
+        }
+        let limits = adapter.limits();
+        if limits.max_compute_workgroup_storage_size < 16 << 10 || limits.max_immediate_size < 64 {
+            return Err(lacks("workgroup memory of 16 KiB and immediate data of 64 bytes"));
+        }
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("kvik"),
+            required_features: wgpu::Features::IMMEDIATES,
+            required_limits: limits,
+            ..Default::default()
+        };
+        let opened = ready(adapter.request_device(&descriptor));
+        let (device, queue) = opened
+            .map_err(|error| DeviceError::Open { device: info.name.clone(), reason: error.to_string() })?;
+        let fault = Arc::new(OnceLock::new());
+        watch(&device, &fault);
+        Ok(Device { info, device, queue, pipelines: HashMap::new(), fault })
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// A step, to which work is added, and which then runs as a whole.
+    pub fn step(&mut self) -> Step<'_> {
+        Step::new(self)
+    }
+
+    /// Whether it still works.
+    ///
+    /// # Errors
+    /// When it is lost, or a call failed whose result nobody asked for.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        self.fault.get().map_or(Ok(()), |fault| Err(fault.clone()))
+    }
+
+    /// Gives the device up: what it stores is gone, and every later call fails.
+    pub fn destroy(&self) {
+        self.device.destroy();
+        // The driver tells at the next poll.
+        self.device.poll(wgpu::PollType::Poll).ok();
+    }
+
+    pub(crate) fn raw(&self) -> &wgpu::Device {
+        &self.device
+    }
+
+    pub(crate) fn queue(&self) -> &wgpu::Queue {
+        &self.queue
+    }
+
+    /// The pipeline of a kernel, made when it is first asked for.
+    pub(crate) fn pipeline(&mut self, kernel: &Kernel) -> Result<Pipeline, DeviceError> {
+        if let Some(pipeline) = self.pipelines.get(kernel) {
+            return Ok(pipeline.clone());
+        }
+        let pipeline = kernel.compile(self)?;
+        self.pipelines.insert(kernel.clone(), pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// Does `work` and returns what the driver said against it.
+    pub(crate) fn caught<T>(&self, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+        use wgpu::ErrorFilter::{Internal, OutOfMemory, Validation};
+        let scopes = [Internal, Validation, OutOfMemory].map(|filter| self.device.push_error_scope(filter));
+        let done = work();
+        // Scopes are popped in reverse order.
+        let errors = scopes.into_iter().rev().map(|scope| ready(scope.pop()));
+        (done, errors.fold(None, Option::or))
+    }
+}
+
+/// Keeps the first fault that no call reports.
+fn watch(device: &wgpu::Device, fault: &Arc<OnceLock<DeviceError>>) {
+    let lost = fault.clone();
+    device.set_device_lost_callback(move |_, reason| {
+        // Later faults follow from the first one.
+        lost.set(DeviceError::Lost { reason }).ok();
+    });
+    let refused = fault.clone();
+    device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+        refused.set(DeviceError::Refused { message: error.to_string() }).ok();
+    }));
+}
+
+/// The result of a future of wgpu, which outside of browsers is there at once.
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return result;
+        }
+        std::thread::yield_now();
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("info", &self.info).field("pipelines", &self.pipelines.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(index: usize, kind: DeviceKind) -> DeviceInfo {
+        let text = String::new;
+        let (buffer_bytes_max, binding_bytes_max) = (1, 1);
+        DeviceInfo {
+            index,
+            name: text(),
+            kind,
+            backend: text(),
+            driver: text(),
+            buffer_bytes_max,
+            binding_bytes_max,
+        }
+    }
+
+    #[test]
+    fn auto_takes_the_first_of_the_best_and_no_software() {
+        use DeviceKind::{Discrete, Integrated, Other, Software, Virtual};
+        let chosen = |kinds: &[DeviceKind]| {
+            let devices: Vec<_> = kinds.iter().enumerate().map(|(i, &kind)| device(i, kind)).collect();
+            Choice::Auto.of(&devices)
+        };
+        assert_eq!(chosen(&[Software, Integrated, Discrete, Discrete]), Ok(2));
+        assert_eq!(chosen(&[Other, Virtual, Software]), Ok(0));
+        assert_eq!(chosen(&[Integrated, Virtual]), Ok(0));
+        assert_eq!(chosen(&[Software]), Err(DeviceError::NoDevice));
+        assert_eq!(chosen(&[]), Err(DeviceError::NoDevice));
+    }
+
+    #[test]
+    fn a_number_takes_any_device_that_there_is() {
+        let devices = [device(0, DeviceKind::Software)];
+        assert_eq!(Choice::Index(0).of(&devices), Ok(0));
+        assert_eq!(Choice::Index(3).of(&devices), Err(DeviceError::NotFound { wanted: 3, count: 1 }));
+        assert_eq!(Choice::Index(0).of(&[]), Err(DeviceError::NoDevice));
+    }
+}

@@ -1,0 +1,375 @@
+//! Keys and values on the device: the arena of blocks, and what rows store there.
+//!
+//! A block means what it means in the arena of `kvik-kernels`, byte by byte, but each layer has a buffer of its own in
+//! which what the layer stores of block `b` is number `b`: so an arena may be larger than what a kernel binds.
+
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
+use kvik_kernels::{BLOCK_POSITIONS, KvFormat, KvKind, KvLayer, KvLayout, KvValues, SeqKv, SeqRow};
+
+use crate::kernel::Access::{Read, Write};
+use crate::kernel::{Constant, Kernel, Piece, piece};
+use crate::{Buffer, Device, DeviceError, Step};
+
+/// Blocks of stored keys and values on a device, addressed by number. It knows no owners.
+#[derive(Debug)]
+pub struct DeviceArena {
+    layout: KvLayout,
+    blocks: usize,
+    layers: Vec<LayerStore>,
+    /// What one layer stores of a block, on its way to another one.
+    room: Buffer<u32>,
+}
+
+/// What one layer stores of all blocks.
+#[derive(Debug)]
+pub(crate) struct LayerStore {
+    pub(crate) words: Buffer<u32>,
+    pub(crate) sizes: TileWords,
+    /// Where in a block of the layout it lies, in bytes.
+    place: Range<usize>,
+}
+
+/// Lengths in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TileWords {
+    /// What the layer stores of a block.
+    pub(crate) layer: u32,
+    /// What one KV head stores of that.
+    pub(crate) head: u32,
+    /// The K tile of these; the V tile follows.
+    pub(crate) key: u32,
+}
+
+/// Where rows store their keys and values, and what they attend to.
+#[derive(Debug)]
+pub struct DeviceRows {
+    pub(crate) rows: Buffer<RowPlace>,
+    pub(crate) tables: Buffer<u32>,
+    pub(crate) places: Vec<RowPlace>,
+}
+
+/// A row as kernels read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct RowPlace {
+    /// Where the blocks of its sequence begin in the tables.
+    pub(crate) table: u32,
+    /// It is the last of so many positions.
+    pub(crate) len: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct WriteParams {
+    kv_heads: u32,
+    layer_words: u32,
+    head_words: u32,
+    key_words: u32,
+}
+
+/// The pieces of a format of keys: one that reads, one that writes.
+fn key_pieces(format: KvFormat) -> Option<[Piece; 2]> {
+    match format {
+        KvFormat::F16 => Some([piece!("kv/read_key_f16"), piece!("kv/write_key_f16")]),
+        KvFormat::Q8 => Some([piece!("kv/read_key_q8"), piece!("kv/write_key_q8")]),
+        KvFormat::F32 | KvFormat::Bf16 | KvFormat::Q4 | KvFormat::Q4S => None,
+    }
+}
+
+/// The pieces of a format of values.
+fn value_pieces(format: KvFormat) -> Option<[Piece; 2]> {
+    match format {
+        KvFormat::F16 => Some([piece!("kv/read_value_f16"), piece!("kv/write_value_f16")]),
+        KvFormat::Q8 => Some([piece!("kv/read_value_q8"), piece!("kv/write_value_q8")]),
+        KvFormat::F32 | KvFormat::Bf16 | KvFormat::Q4 | KvFormat::Q4S => None,
+    }
+}
+
+/// The pieces that read what a layer stores.
+pub(crate) fn readers(layer: &KvLayer) -> [Piece; 2] {
+    let pieces = key_pieces(layer.k).zip(value_pieces(layer.v));
+    pieces.map(|([key, _], [value, _])| [key, value]).expect("checked when the arena was made")
+}
+
+/// Whether vectors are rotated before they are stored.
+fn is_rotated(format: KvFormat) -> bool {
+    format == KvFormat::Q8
+}
+
+/// The longest vector whose numbers share one scale in 8 bits.
+const SCALED_TOGETHER_MAX: usize = 512;
+
+/// What kernels know of a layer.
+pub(crate) fn constants(layer: &KvLayer) -> Vec<(&'static str, Constant)> {
+    // The largest power of two that divides a length is rotated together.
+    let piece = |dim: usize| 1u32 << dim.trailing_zeros();
+    let norm = |dim: usize| Constant::F32((1.0 / (piece(dim) as f32).sqrt()).to_bits());
+    let lanes = value_lanes(layer);
+    vec![
+        ("KEY_DIM", Constant::U32(layer.key_dim as u32)),
+        ("KEY_PIECE", Constant::U32(piece(layer.key_dim))),
+        ("KEY_NORM", norm(layer.key_dim)),
+        ("KEY_ROTATED", Constant::Bool(is_rotated(layer.k))),
+        ("VALUE_DIM", Constant::U32(layer.value_dim as u32)),
+        ("VALUE_PIECE", Constant::U32(piece(layer.value_dim))),
+        ("VALUE_NORM", norm(layer.value_dim)),
+        ("VALUE_ROTATED", Constant::Bool(is_rotated(layer.v))),
+        ("VALUE_LANES", Constant::U32(lanes as u32)),
+        ("VECTOR_LEN", Constant::U32(layer.key_dim.max(lanes) as u32)),
+    ]
+}
+
+/// Length of a row of a V tile: whole lanes of the processor.
+fn value_lanes(layer: &KvLayer) -> usize {
+    layer.value_dim.next_multiple_of(BLOCK_POSITIONS)
+}
+
+/// Says so where kernels lack something that a layer stores.
+fn check(index: usize, layer: &KvLayer) -> Result<(), DeviceError> {
+    let has_pieces = key_pieces(layer.k).is_some() && value_pieces(layer.v).is_some();
+    let [key, value] = [(layer.k, layer.key_dim), (layer.v, layer.value_dim)]
+        .map(|(format, dim)| dim % 2 == 0 && (!is_rotated(format) || dim <= SCALED_TOGETHER_MAX));
+    if has_pieces && key && value && layer.values == KvValues::Stored {
+        return Ok(());
+    }
+    let KvLayer { key_dim, value_dim, k, v, values, .. } = layer;
+    let what = format!("layer {index}: keys of {key_dim} in {k}, values of {value_dim} in {v}, {values:?}");
+    Err(DeviceError::Unsupported { what })
+}
+
+impl TileWords {
+    fn of(layer: &KvLayer) -> TileWords {
+        let [key, value] = layer.part_bytes().map(|bytes| (bytes / layer.kv_heads / 4) as u32);
+        TileWords { layer: (key + value) * layer.kv_heads as u32, head: key + value, key }
+    }
+}
+
+/// Where in a block of the layout each layer lies: those that see all first, in both parts one behind the other.
+fn places(layout: &KvLayout) -> Vec<Range<usize>> {
+    let (mut full, mut windowed) = (0, layout.windowed_part().start);
+    let place = |layer: &KvLayer| {
+        let end = if layer.kind == KvKind::Full { &mut full } else { &mut windowed };
+        let start = *end;
+        *end += layer.part_bytes().iter().sum::<usize>();
+        start..*end
+    };
+    layout.layers().iter().map(place).collect()
+}
+
+impl DeviceArena {
+    /// Makes room for `blocks` blocks, which are zero.
+    ///
+    /// # Errors
+    /// When kernels lack a format or shape of the layout, a layer's part is larger than the device allows, or there is
+    /// no memory left.
+    pub fn new(device: &Device, layout: KvLayout, blocks: usize) -> Result<DeviceArena, DeviceError> {
+        let mut layers = Vec::new();
+        for ((index, layer), place) in layout.layers().iter().enumerate().zip(places(&layout)) {
+            check(index, layer)?;
+            let sizes = TileWords::of(layer);
+            let what = format!("the keys and values of layer {index} in {blocks} blocks");
+            let words = device.zeros(&what, blocks * sizes.layer as usize)?;
+            layers.push(LayerStore { words, sizes, place });
+        }
+        let longest = layers.iter().map(|layer| layer.sizes.layer).max().unwrap_or(0);
+        let room = device.zeros("a block on its way", longest as usize)?;
+        Ok(DeviceArena { layout, blocks, layers, room })
+    }
+
+    /// What a block stores.
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// The number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    pub(crate) fn layer(&self, layer: usize) -> &LayerStore {
+        &self.layers[layer]
+    }
+
+    /// The bytes of a block, as the arena of `kvik-kernels` has them, when everything before is done.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    ///
+    /// # Panics
+    /// When the block does not exist.
+    pub fn read_block(&self, device: &Device, block: u32) -> Result<Vec<u8>, DeviceError> {
+        let part = |layer: &LayerStore| {
+            let bytes = u64::from(layer.sizes.layer) * 4;
+            (layer.words.raw().clone(), self.number(block) * bytes..(self.number(block) + 1) * bytes)
+        };
+        let parts: Vec<_> = self.layers.iter().map(part).collect();
+        let parts: Vec<_> = parts.iter().map(|(buffer, part)| (buffer, part.clone())).collect();
+        let read = device.bytes(&parts)?;
+        let mut bytes = vec![0; self.layout.block_bytes()];
+        let mut rest = &read[..];
+        for layer in &self.layers {
+            let (part, others) = rest.split_at(layer.place.len());
+            bytes[layer.place.clone()].copy_from_slice(part);
+            rest = others;
+        }
+        Ok(bytes)
+    }
+
+    /// Replaces a block by one that was read, or by one of `kvik-kernels`.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    ///
+    /// # Panics
+    /// When the block does not exist, or `bytes` are not a whole one.
+    pub fn write_block(&mut self, device: &Device, block: u32, bytes: &[u8]) -> Result<(), DeviceError> {
+        assert_eq!(bytes.len(), self.layout.block_bytes(), "bytes of a block");
+        let number = self.number(block);
+        for layer in &self.layers {
+            let start = number * u64::from(layer.sizes.layer) * 4;
+            device.put(&layer.words, start, &bytes[layer.place.clone()])?;
+        }
+        Ok(())
+    }
+
+    fn number(&self, block: u32) -> u64 {
+        assert!((block as usize) < self.blocks, "block {block} of {}", self.blocks);
+        u64::from(block)
+    }
+}
+
+impl DeviceRows {
+    /// Uploads where `rows` are in `seqs`.
+    ///
+    /// # Errors
+    /// When the device is lost or full, or a sequence has forgotten positions.
+    ///
+    /// # Panics
+    /// When a row belongs to an unknown sequence, to no position or one without a block, or a block is not in the arena.
+    pub fn new(
+        device: &Device,
+        arena: &DeviceArena,
+        rows: &[SeqRow],
+        seqs: &[SeqKv<'_>],
+    ) -> Result<DeviceRows, DeviceError> {
+        let (mut tables, mut starts) = (Vec::new(), Vec::new());
+        for seq in seqs {
+            if !seq.tails.is_empty() {
+                return Err(DeviceError::Unsupported { what: "sequences that have forgotten".to_owned() });
+            }
+            starts.push(tables.len() as u32);
+            seq.blocks.iter().for_each(|&block| assert!((block as usize) < arena.blocks, "block {block}"));
+            tables.extend_from_slice(seq.blocks);
+        }
+        let place = |row: &SeqRow| {
+            let room = seqs[row.seq as usize].blocks.len() * BLOCK_POSITIONS;
+            let fits = row.len > 0 && row.len as usize <= room;
+            assert!(fits, "{} positions of {room} in sequence {}", row.len, row.seq);
+            RowPlace { table: starts[row.seq as usize], len: row.len }
+        };
+        let places: Vec<_> = rows.iter().map(place).collect();
+        let rows = device.upload("the rows of a batch", &places)?;
+        Ok(DeviceRows { rows, tables: device.upload("the block tables of a batch", &tables)?, places })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+impl Step<'_> {
+    /// Stores the keys and values of `n` rows of a layer, in the formats of the layer.
+    ///
+    /// * `k`: `[n, kv_heads, key_dim]`; `v`: `[n, kv_heads, value_dim]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit, or the layer does not exist.
+    pub fn store(
+        &mut self,
+        arena: &mut DeviceArena,
+        layer: usize,
+        rows: &DeviceRows,
+        [k, v]: [&Buffer<f32>; 2],
+    ) -> Result<(), DeviceError> {
+        let shape = arena.layout.layers()[layer];
+        let KvLayer { kv_heads, key_dim, value_dim, .. } = shape;
+        assert!(k.len() >= rows.len() * kv_heads * key_dim, "k is [n, {kv_heads}, {key_dim}]");
+        assert!(v.len() >= rows.len() * kv_heads * value_dim, "v is [n, {kv_heads}, {value_dim}]");
+        let pieces = key_pieces(shape.k).zip(value_pieces(shape.v));
+        let ([_, write_key], [_, write_value]) = pieces.expect("checked when the arena was made");
+        let [half, hadamard, quantise] = [piece!("kv/half"), piece!("kv/hadamard"), piece!("kv/quantise")];
+        let kernel = Kernel {
+            pieces: vec![half, hadamard, quantise, write_key, write_value, piece!("kv/write")],
+            constants: constants(&shape),
+            buffers: &[Read, Read, Read, Read, Write],
+            params: size_of::<WriteParams>(),
+        };
+        let store = arena.layer(layer);
+        let TileWords { layer: layer_words, head: head_words, key: key_words } = store.sizes;
+        let params = WriteParams { kv_heads: kv_heads as u32, layer_words, head_words, key_words };
+        let buffers = [k.raw(), v.raw(), rows.rows.raw(), rows.tables.raw(), store.words.raw()];
+        self.dispatch(&kernel, &buffers, &params, [rows.len() as u32, kv_heads as u32, 1])
+    }
+
+    /// Copies block `from` to block `to`, all layers and heads.
+    ///
+    /// # Panics
+    /// When a block does not exist.
+    pub fn copy_block(&mut self, arena: &mut DeviceArena, from: u32, to: u32) {
+        let [from, to] = [from, to].map(|block| arena.number(block));
+        for LayerStore { words, sizes, .. } in &arena.layers {
+            // A buffer is not copied to itself.
+            let size = u64::from(sizes.layer);
+            self.copy((words, from * size), (&arena.room, 0), size);
+            self.copy((&arena.room, 0), (words, to * size), size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_fill_a_block_without_meeting() {
+        let full = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
+        let windowed = KvLayer::windowed(3, 128, KvFormat::Q8, KvFormat::Q8, 100);
+        for layers in [vec![full; 3], vec![full, windowed, full, windowed], vec![windowed; 2]] {
+            let layout = KvLayout::new(layers);
+            let mut places = places(&layout);
+            let bytes: usize = places.iter().map(Range::len).sum();
+            places.sort_by_key(|place| place.start);
+            assert!(places.is_sorted_by(|a, b| a.end <= b.start), "{places:?}");
+            assert!(places.last().is_some_and(|place| place.end <= layout.block_bytes()));
+            assert!(layout.block_bytes() - bytes < 2 * (16 << 10), "pages are filled up, nothing else");
+        }
+    }
+
+    #[test]
+    fn what_kernels_lack_is_named() {
+        let has = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
+        assert_eq!(check(0, &has), Ok(()));
+        let lacks = [
+            KvLayer { k: KvFormat::Q4, ..has },
+            KvLayer { v: KvFormat::Bf16, ..has },
+            KvLayer::full(2, 65, KvFormat::F16, KvFormat::F16),
+            KvLayer::full(1, 576, KvFormat::Q8, KvFormat::F16),
+            KvLayer::latent(64, 32, KvFormat::F16),
+        ];
+        for layer in lacks {
+            let error = check(7, &layer).unwrap_err().to_string();
+            assert!(error.contains("layer 7") && error.contains("processor"), "{error}");
+        }
+    }
+}

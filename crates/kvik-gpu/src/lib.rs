@@ -1,0 +1,29 @@
+//! Kernels for GPUs: matrix products of quantised weights, attention over block tables, small operations.
+//!
+//! Knows formats, shapes and block numbers; no sequence, tenant, tree or file. What is computed is what
+//! `kvik-kernels` states, up to rounding; blocks have its layout. A kernel is WGSL composed of pieces in `wgsl`:
+//! a new weight format is a piece in `wgsl/weights` and an arm in `weights`, a KV format four in `wgsl/kv` and an arm
+//! in `kv`, an activation one in `wgsl/activation` and an arm in `ops`.
+//!
+//! A row's result depends on that row alone, to the bit, on one device and driver: every sum has one order, which
+//! neither the rows beside it nor their number enter.
+
+#![forbid(unsafe_code)]
+
+mod attention;
+mod buffer;
+mod device;
+mod error;
+mod kernel;
+mod kv;
+mod ops;
+mod step;
+mod weights;
+
+pub use attention::{AttentionPlan, DeviceAttention, PartRoom, Way};
+pub use buffer::Buffer;
+pub use device::{Choice, Device, DeviceInfo, DeviceKind, devices};
+pub use error::DeviceError;
+pub use kv::{DeviceArena, DeviceRows};
+pub use step::Step;
+pub use weights::DeviceMatrix;

@@ -1,0 +1,83 @@
+//! Operations that do the same to every element.
+
+use bytemuck::{Pod, Zeroable};
+use kvik_kernels::Activation;
+
+use crate::kernel::Access::{Read, Write};
+use crate::kernel::{Kernel, Piece, grid, piece};
+use crate::{Buffer, DeviceError, Step};
+
+/// Elements of a work group.
+const GROUP: usize = 64;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct AddParams {
+    len: u32,
+    period: u32,
+}
+
+/// The piece that states an activation.
+fn activation_piece(activation: Activation) -> Piece {
+    match activation {
+        Activation::SwiGlu => piece!("activation/swiglu"),
+        Activation::GeGlu | Activation::Gelu => piece!("activation/gelu"),
+        Activation::SwiGluOai => piece!("activation/swiglu_oai"),
+        Activation::ReluSquared => piece!("activation/relu_squared"),
+    }
+}
+
+impl Step<'_> {
+    /// Replaces the first `len` elements of `x` by the activation: of a gated one `x` is `gate`, and `up` as long; of
+    /// another there is no `up`.
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a length does not fit, or `up` is missing or not wanted.
+    pub fn activate(
+        &mut self,
+        activation: Activation,
+        x: &mut Buffer<f32>,
+        up: Option<&Buffer<f32>>,
+        len: usize,
+    ) -> Result<(), DeviceError> {
+        assert_eq!(up.is_some(), activation.is_gated(), "up of {activation:?}");
+        assert!(x.len() >= len && up.is_none_or(|up| up.len() >= len), "x and up are [{len}]");
+        let of_kind = if up.is_some() { piece!("activation/gated") } else { piece!("activation/plain") };
+        let kernel = Kernel {
+            pieces: vec![piece!("activation/sigmoid"), activation_piece(activation), of_kind],
+            constants: vec![],
+            buffers: if up.is_some() { &[Read, Write] } else { &[Write] },
+            params: size_of::<u32>(),
+        };
+        let buffers: Vec<_> = up.map(Buffer::raw).into_iter().chain([x.raw()]).collect();
+        self.dispatch(&kernel, &buffers, &(len as u32), grid(len.div_ceil(GROUP)))
+    }
+
+    /// `x = x + y` for the first `len` elements of `x`: `y` is as long, or a bias that is added to every row.
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When `x` is shorter, or `len` is not whole rows of `period` elements of `y`.
+    pub fn add(
+        &mut self,
+        x: &mut Buffer<f32>,
+        len: usize,
+        (y, period): (&Buffer<f32>, usize),
+    ) -> Result<(), DeviceError> {
+        assert!(x.len() >= len, "x is [{len}]");
+        assert!(y.len() >= period && len.is_multiple_of(period), "y is [{period}] and x [{len}]");
+        let kernel = Kernel {
+            pieces: vec![piece!("add")],
+            constants: vec![],
+            buffers: &[Read, Write],
+            params: size_of::<AddParams>(),
+        };
+        let params = AddParams { len: len as u32, period: period as u32 };
+        self.dispatch(&kernel, &[y.raw(), x.raw()], &params, grid(len.div_ceil(GROUP)))
+    }
+}

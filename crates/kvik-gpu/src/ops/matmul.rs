@@ -1,0 +1,111 @@
+//! Products with matrices, and rows of them.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::kernel::Access::{Read, Write};
+use crate::kernel::{Constant, Kernel, grid, piece};
+use crate::{Buffer, DeviceError, DeviceMatrix, Step};
+
+/// Rows of the matrix that a work group multiplies.
+const TILE_ROWS: usize = 8;
+/// Inputs that a work group multiplies them by. Their number does not enter any sum.
+const BATCHES: [usize; 3] = [1, 4, 8];
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ProductParams {
+    cols: u32,
+    rows: u32,
+    first_row: u32,
+    out_rows: u32,
+    n: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct EmbedParams {
+    cols: u32,
+    rows: u32,
+    first_row: u32,
+    n: u32,
+}
+
+impl Step<'_> {
+    /// `out[n][row] = sum of matrix[row][col] x[n][col]`
+    ///
+    /// * `x`: `[n, cols]`
+    /// * `out`: `[n, rows]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit.
+    pub fn matmul(
+        &mut self,
+        matrix: &DeviceMatrix,
+        x: &Buffer<f32>,
+        n: usize,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(x.len() >= n * matrix.cols(), "x is [{n}, {}]", matrix.cols());
+        assert!(out.len() >= n * matrix.rows(), "out is [{n}, {}]", matrix.rows());
+        let batch = BATCHES.into_iter().find(|&batch| batch >= n).unwrap_or(BATCHES[2]);
+        let kernel = Kernel {
+            pieces: matrix.pieces(piece!("matmul")),
+            constants: vec![("BATCH", Constant::U32(batch as u32))],
+            buffers: &[Read, Read, Write],
+            params: size_of::<ProductParams>(),
+        };
+        for band in matrix.bands() {
+            let params = ProductParams {
+                cols: matrix.cols() as u32,
+                rows: band.rows as u32,
+                first_row: band.first_row as u32,
+                out_rows: matrix.rows() as u32,
+                n: n as u32,
+            };
+            let tiles = [band.rows.div_ceil(TILE_ROWS) as u32, n.div_ceil(batch) as u32, 1];
+            self.dispatch(&kernel, &[band.words.raw(), x.raw(), out.raw()], &params, tiles)?;
+        }
+        Ok(())
+    }
+
+    /// `out[n] = matrix[tokens[n]]`, rows of an embedding.
+    ///
+    /// * `tokens`: `[n]`, each below the number of rows: of others nothing is written
+    /// * `out`: `[n, cols]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit.
+    pub fn embed(
+        &mut self,
+        matrix: &DeviceMatrix,
+        tokens: &Buffer<u32>,
+        n: usize,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(tokens.len() >= n, "tokens are [{n}]");
+        assert!(out.len() >= n * matrix.cols(), "out is [{n}, {}]", matrix.cols());
+        let kernel = Kernel {
+            pieces: matrix.pieces(piece!("embed")),
+            constants: vec![],
+            buffers: &[Read, Read, Write],
+            params: size_of::<EmbedParams>(),
+        };
+        for band in matrix.bands() {
+            let params = EmbedParams {
+                cols: matrix.cols() as u32,
+                rows: band.rows as u32,
+                first_row: band.first_row as u32,
+                n: n as u32,
+            };
+            let groups = grid((n * matrix.cols() / 4).div_ceil(64));
+            self.dispatch(&kernel, &[band.words.raw(), tokens.raw(), out.raw()], &params, groups)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,5 @@
+//! Operations of a step on rows of numbers.
+
+mod elements;
+mod matmul;
+mod rows;

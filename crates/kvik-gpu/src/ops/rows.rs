@@ -1,0 +1,118 @@
+//! Operations on whole rows: norms, rotation, the largest number.
+
+use bytemuck::{Pod, Zeroable};
+use kvik_kernels::RopeStyle;
+
+use crate::kernel::Access::{Read, Write};
+use crate::kernel::{Constant, Kernel, grid, piece};
+use crate::{Buffer, DeviceError, Step};
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct NormParams {
+    rows: u32,
+    d: u32,
+    eps: f32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RopeParams {
+    n: u32,
+    heads: u32,
+    head_dim: u32,
+    pairs: u32,
+}
+
+impl Step<'_> {
+    /// `out = x / sqrt(mean(x^2) + eps) * weight` for each of `rows` rows. Norms of heads are rows of `head_dim`.
+    ///
+    /// * `x`, `out`: `[rows, d]`
+    /// * `weight`: `[d]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit.
+    pub fn rms_norm(
+        &mut self,
+        x: &Buffer<f32>,
+        weight: &Buffer<f32>,
+        rows: usize,
+        eps: f32,
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let d = weight.len();
+        assert!(x.len() >= rows * d && out.len() >= rows * d, "x and out are [{rows}, {d}]");
+        let kernel = Kernel {
+            pieces: vec![piece!("rms_norm")],
+            constants: vec![],
+            buffers: &[Read, Read, Write],
+            params: size_of::<NormParams>(),
+        };
+        let params = NormParams { rows: rows as u32, d: d as u32, eps };
+        self.dispatch(&kernel, &[x.raw(), weight.raw(), out.raw()], &params, grid(rows))
+    }
+
+    /// Rotates the first elements of every head vector, two for each angle, by the angles of its row's position.
+    ///
+    /// * `x`: `[n, heads, head_dim]`, where `positions` are `[n]`, each below the number of rows of `angles`
+    /// * `angles`: cosine and sine, `[positions, pairs]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit.
+    pub fn rope(
+        &mut self,
+        x: &mut Buffer<f32>,
+        [n, heads, head_dim]: [usize; 3],
+        positions: &Buffer<u32>,
+        (angles, pairs): (&Buffer<[f32; 2]>, usize),
+        style: RopeStyle,
+    ) -> Result<(), DeviceError> {
+        assert!(x.len() >= n * heads * head_dim, "x is [{n}, {heads}, {head_dim}]");
+        assert!(positions.len() >= n, "positions are [{n}]");
+        assert!(angles.len().is_multiple_of(pairs), "angles are [positions, {pairs}]");
+        assert!(2 * pairs <= head_dim, "{pairs} pairs of {head_dim}");
+        let kernel = Kernel {
+            pieces: vec![piece!("rope")],
+            constants: vec![("INTERLEAVED", Constant::Bool(style == RopeStyle::Interleaved))],
+            buffers: &[Read, Read, Write],
+            params: size_of::<RopeParams>(),
+        };
+        let [n, heads, head_dim] = [n, heads, head_dim].map(|size| size as u32);
+        let params = RopeParams { n, heads, head_dim, pairs: pairs as u32 };
+        let groups = grid((n as usize * heads as usize * pairs).div_ceil(64));
+        self.dispatch(&kernel, &[positions.raw(), angles.raw(), x.raw()], &params, groups)
+    }
+
+    /// The place of the largest number of each of `n` rows; of equal ones that of the first.
+    ///
+    /// * `x`: `[n, len]`
+    /// * `out`: `[n]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit, or rows are empty.
+    pub fn argmax(
+        &mut self,
+        x: &Buffer<f32>,
+        [n, len]: [usize; 2],
+        out: &mut Buffer<u32>,
+    ) -> Result<(), DeviceError> {
+        assert!(len > 0 && x.len() >= n * len, "x is [{n}, {len}]");
+        assert!(out.len() >= n, "out is [{n}]");
+        let kernel = Kernel {
+            pieces: vec![piece!("argmax")],
+            constants: vec![],
+            buffers: &[Read, Write],
+            params: size_of::<u32>(),
+        };
+        self.dispatch(&kernel, &[x.raw(), out.raw()], &(len as u32), [n as u32, 1, 1])
+    }
+}

@@ -1,0 +1,111 @@
+//! Weights on the device, as the file has them.
+
+use kvik_kernels::WeightType;
+
+use crate::kernel::{Piece, piece};
+use crate::{Buffer, Device, DeviceError};
+
+/// A `[rows, cols]` matrix on a device, in the format of its file.
+#[derive(Debug)]
+pub struct DeviceMatrix {
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+    /// As few as the device allows.
+    bands: Vec<Band>,
+}
+
+/// Consecutive rows of a matrix that a kernel reads at once.
+#[derive(Debug)]
+pub(crate) struct Band {
+    pub(crate) first_row: usize,
+    pub(crate) rows: usize,
+    pub(crate) words: Buffer<u32>,
+}
+
+/// The pieces that read weights of a type; `None` if there is no kernel for it.
+pub(crate) fn pieces(ty: WeightType) -> Option<Vec<Piece>> {
+    let words = piece!("weights/words");
+    let scales = piece!("weights/k_scales");
+    Some(match ty {
+        WeightType::F32 => vec![words, piece!("weights/f32")],
+        WeightType::F16 => vec![words, piece!("weights/f16")],
+        WeightType::Bf16 => vec![words, piece!("weights/bf16")],
+        WeightType::Q8_0 => vec![words, piece!("weights/q8_0")],
+        WeightType::Q4_0 => vec![words, piece!("weights/q4_0")],
+        WeightType::Q4K => vec![words, scales, piece!("weights/q4_k")],
+        WeightType::Q5K => vec![words, scales, piece!("weights/q5_k")],
+        WeightType::Q6K => vec![words, piece!("weights/q6_k")],
+        _ => return None,
+    })
+}
+
+/// Columns that kernels work on together, at least.
+const COLS_STEP: usize = 8;
+/// Rows of a band at most: a kernel has a work group for eight of them.
+const BAND_ROWS_MAX: usize = 1 << 18;
+
+impl DeviceMatrix {
+    /// Uploads `raw`, the `[rows, cols]` tensor `name` as the file holds it.
+    ///
+    /// # Errors
+    /// When there is no kernel for the type or the number of columns, or no memory.
+    ///
+    /// # Panics
+    /// When `raw` has another length than the shape says.
+    pub fn upload(
+        device: &Device,
+        name: &str,
+        ty: WeightType,
+        [rows, cols]: [usize; 2],
+        raw: &[u8],
+    ) -> Result<DeviceMatrix, DeviceError> {
+        let step = ty.block_len().next_multiple_of(COLS_STEP);
+        if pieces(ty).is_none() || cols == 0 || !cols.is_multiple_of(step) {
+            let what = format!("{name}: {rows} x {cols} numbers in {}", ty.name());
+            return Err(DeviceError::Unsupported { what });
+        }
+        let row_bytes = ty.row_bytes(cols).expect("whole blocks");
+        assert_eq!(raw.len(), rows * row_bytes, "{name} is [{rows}, {cols}] in {}", ty.name());
+        let limit = device.info().binding_bytes_max as usize;
+        // Four bytes are read where two are left.
+        let band_rows = (limit.saturating_sub(16) / row_bytes).min(BAND_ROWS_MAX);
+        if band_rows == 0 {
+            let (bytes, limit) = (row_bytes as u64, limit as u64);
+            return Err(DeviceError::Limit { what: format!("a row of {name}"), bytes, limit });
+        }
+        let band = |(index, raw): (usize, &[u8])| {
+            let words = device.zeros(name, raw.len().div_ceil(4))?;
+            device.put(&words, 0, raw)?;
+            Ok(Band { first_row: index * band_rows, rows: raw.len() / row_bytes, words })
+        };
+        let bands = raw.chunks(band_rows * row_bytes).enumerate().map(band).collect::<Result<_, _>>()?;
+        Ok(DeviceMatrix { ty, rows, cols, bands })
+    }
+
+    /// The type of its numbers.
+    pub fn weight_type(&self) -> WeightType {
+        self.ty
+    }
+
+    /// Its rows: the length of a result.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Its columns: the length of an input.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(crate) fn bands(&self) -> &[Band] {
+        &self.bands
+    }
+
+    /// The pieces that read it, and `more`.
+    pub(crate) fn pieces(&self, more: Piece) -> Vec<Piece> {
+        let mut pieces = pieces(self.ty).expect("checked when it was uploaded");
+        pieces.push(more);
+        pieces
+    }
+}

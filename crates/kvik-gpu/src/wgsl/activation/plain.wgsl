@@ -1,0 +1,15 @@
+// x = activate(x, 1)
+struct Params {
+    len: u32,
+}
+
+@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+var<immediate> params: Params;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let index = (group.x + group.y * GRID_X) * 64u + local;
+    if index < params.len {
+        x[index] = activate(x[index], 1.0);
+    }
+}

@@ -1,0 +1,3 @@
+fn first_visible(len: u32) -> u32 {
+    return len - min(len, params.reach);
+}

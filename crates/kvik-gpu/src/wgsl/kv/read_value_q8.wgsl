@@ -1,0 +1,9 @@
+// Dimensions 2 i and 2 i + 1 of the values at positions 2 p and 2 p + 1 of a tile: (both at p), (both at p + 1).
+fn values_at(tile: u32, i: u32, p: u32) -> vec4<f32> {
+    return vec4<f32>(unpack4xI8(stored[tile + p * (VALUE_LANES / 2u) + i])).xzyw;
+}
+
+fn value_scales(tile: u32, p: u32) -> vec2<f32> {
+    let word = tile + 4u * VALUE_LANES + 2u * p;
+    return vec2<f32>(bitcast<f32>(stored[word]), bitcast<f32>(stored[word + 1u]));
+}

@@ -1,0 +1,78 @@
+// out[n][row] = sum over columns of weight[row][column] * x[n][column]
+//
+// Eight invocations, the lanes, share a row of the matrix. Runs of columns that share a scale go to the lanes in
+// turn; in a run, four sums go over every fourth column, are added in pairs, and are scaled. At the end the lanes
+// are added in pairs. Neither the number of rows nor their neighbours enter the order.
+struct Params {
+    cols: u32,
+    // Rows of the matrix that are bound, and the number of the first of them.
+    rows: u32,
+    first_row: u32,
+    // Rows of the whole matrix.
+    out_rows: u32,
+    n: u32,
+}
+
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+var<immediate> params: Params;
+
+const LANES: u32 = 8u;
+const TILE_ROWS: u32 = 8u;
+const RUNS: u32 = BLOCK_LEN / RUN;
+
+var<workgroup> lanes: array<f32, 64u * BATCH>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let row = min(group.x * TILE_ROWS + local / LANES, params.rows - 1u);
+    let first = group.y * BATCH;
+    let quads = params.cols / 4u;
+    let row_at = row * (params.cols / BLOCK_LEN) * BLOCK_BYTES;
+    var sums: array<f32, BATCH>;
+    for (var run = local % LANES; run < params.cols / RUN; run += LANES) {
+        let at = row_at + run / RUNS * BLOCK_BYTES;
+        let scale = scale_of(at, run % RUNS);
+        var products: array<vec4<f32>, BATCH>;
+        var totals: array<vec4<f32>, BATCH>;
+        for (var quad = 0u; quad < RUN / 4u; quad++) {
+            let w = levels(at, run % RUNS * RUN + quad * 4u);
+            for (var b = 0u; b < BATCH; b++) {
+                // A row that does not exist is computed as the last one and not stored.
+                let value = x[min(first + b, params.n - 1u) * quads + run * (RUN / 4u) + quad];
+                products[b] = fma(w, value, products[b]);
+                if HAS_MIN {
+                    totals[b] += value;
+                }
+            }
+        }
+        for (var b = 0u; b < BATCH; b++) {
+            let p = products[b];
+            sums[b] = fma(scale.x, (p.x + p.y) + (p.z + p.w), sums[b]);
+            if HAS_MIN {
+                let t = totals[b];
+                sums[b] = fma(scale.y, (t.x + t.y) + (t.z + t.w), sums[b]);
+            }
+        }
+    }
+    for (var b = 0u; b < BATCH; b++) {
+        lanes[local * BATCH + b] = sums[b];
+    }
+    workgroupBarrier();
+    for (var index = local; index < TILE_ROWS * BATCH; index += 64u) {
+        let out_row = group.x * TILE_ROWS + index / BATCH;
+        let b = index % BATCH;
+        if out_row < params.rows && first + b < params.n {
+            out[(first + b) * params.out_rows + params.first_row + out_row] = lanes_sum(index / BATCH, b);
+        }
+    }
+}
+
+fn lanes_sum(row: u32, b: u32) -> f32 {
+    var pairs: array<f32, 4>;
+    for (var i = 0u; i < 4u; i++) {
+        let at = (row * LANES + 2u * i) * BATCH + b;
+        pairs[i] = lanes[at] + lanes[at + BATCH];
+    }
+    return (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]);
+}

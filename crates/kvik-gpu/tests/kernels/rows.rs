@@ -1,0 +1,132 @@
+//! The small operations beside those of the processor.
+
+use kvik_gpu::{Buffer, Device, Step};
+use kvik_kernels::{Activation, Pool, RopeStyle, RopeTable, activate, rms_norm, rope};
+
+use crate::{assert_near, bits, device, floats, upload, zeros};
+
+/// The stated tolerance of the small operations.
+const TOLERANCE: f32 = 2e-6;
+
+/// What a step makes of `x` in place.
+fn changed(device: &mut Device, x: &[f32], work: impl FnOnce(&mut Step<'_>, &mut Buffer<f32>)) -> Vec<f32> {
+    let mut x = upload(device, x);
+    let mut step = device.step();
+    work(&mut step, &mut x);
+    step.submit().unwrap();
+    device.read(&x).unwrap()
+}
+
+fn normed(device: &mut Device, x: &[f32], weight: &[f32]) -> Vec<f32> {
+    let rows = x.len() / weight.len();
+    let [input, weight] = [x, weight].map(|values| upload(device, values));
+    changed(device, &vec![0.0; x.len()], |step, out| {
+        step.rms_norm(&input, &weight, rows, 1e-5, out).unwrap();
+    })
+}
+
+#[test]
+fn norms_are_those_of_the_processor_and_of_each_row_alone() {
+    let Some(mut device) = device() else { return };
+    for (rows, d) in [(1, 64), (5, 1000), (70, 128)] {
+        let (x, weight) = (floats(1, rows * d), floats(2, d));
+        let mut expect = vec![0.0; x.len()];
+        rms_norm(&Pool::new(1), &x, &weight, 1e-5, &mut expect);
+        let out = normed(&mut device, &x, &weight);
+        assert_near("a norm", &out, &expect, TOLERANCE);
+        let alone = normed(&mut device, &x[x.len() - d..], &weight);
+        assert_eq!(bits(&alone), bits(&out[x.len() - d..]), "{d}");
+    }
+}
+
+#[test]
+fn rows_beyond_the_first_dimension_of_a_grid_are_normed_too() {
+    let Some(mut device) = device() else { return };
+    let (x, weight) = (floats(3, 40_000 * 8), floats(4, 8));
+    let mut expect = vec![0.0; x.len()];
+    rms_norm(&Pool::new(1), &x, &weight, 1e-5, &mut expect);
+    assert_near("a norm", &normed(&mut device, &x, &weight), &expect, TOLERANCE);
+}
+
+#[test]
+fn heads_are_rotated_as_on_the_processor() {
+    let Some(mut device) = device() else { return };
+    let positions = [0u32, 1, 77, 500, 3];
+    for style in [RopeStyle::Interleaved, RopeStyle::HalfSplit] {
+        for (heads, head_dim, pairs) in [(3, 64, 32), (2, 128, 16)] {
+            let frequencies: Vec<f32> =
+                (0..pairs).map(|i| 10_000f32.powf(-(i as f32) / pairs as f32)).collect();
+            let table = RopeTable::new(&frequencies, 512, 1.0);
+            let angles = (0..512).flat_map(|position| table.mean_rotation(position..position + 1));
+            let angles = device.upload("angles", &angles.collect::<Vec<_>>()).unwrap();
+            let ids = device.upload("positions", &positions).unwrap();
+            let mut expect = floats(7, positions.len() * heads * head_dim);
+            let out = changed(&mut device, &expect, |step, x| {
+                let shape = [positions.len(), heads, head_dim];
+                step.rope(x, shape, &ids, (&angles, pairs), style).unwrap();
+            });
+            rope(&Pool::new(1), &mut expect, head_dim, &positions, &table, style);
+            assert_near("a rotation", &out, &expect, TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn activations_are_those_of_the_processor() {
+    let Some(mut device) = device() else { return };
+    let kinds = [
+        Activation::SwiGlu,
+        Activation::GeGlu,
+        Activation::SwiGluOai,
+        Activation::Gelu,
+        Activation::ReluSquared,
+    ];
+    for kind in kinds {
+        let mut x: Vec<f32> = floats(1, 1000).iter().map(|x| x * 20.0).collect();
+        x[..4].copy_from_slice(&[0.0, -0.0, -200.0, 200.0]);
+        let up = if kind.is_gated() { floats(2, 1000) } else { Vec::new() };
+        let on_device = kind.is_gated().then(|| upload(&device, &up));
+        let out = changed(&mut device, &x, |step, x| {
+            step.activate(kind, x, on_device.as_ref(), 1000).unwrap();
+        });
+        activate(&Pool::new(1), kind, &mut x, &up);
+        assert_near(&format!("{kind:?}"), &out, &x, 4e-6);
+    }
+}
+
+#[test]
+fn sums_and_biases_are_exact() {
+    let Some(mut device) = device() else { return };
+    let (x, y) = (floats(1, 700), floats(2, 700));
+    for period in [700, 100] {
+        let on_device = upload(&device, &y);
+        let out = changed(&mut device, &x, |step, x| step.add(x, 700, (&on_device, period)).unwrap());
+        let expect: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + y[i % period]).collect();
+        assert_eq!(bits(&out), bits(&expect), "{period}");
+    }
+}
+
+#[test]
+fn the_largest_number_is_found_and_the_first_of_equals() {
+    let Some(mut device) = device() else { return };
+    let len = 3000;
+    let mut x = floats(1, 7 * len);
+    x[len..2 * len].fill(0.5);
+    x[2 * len..3 * len].fill(f32::NEG_INFINITY);
+    for (place, value) in [(3 * len + 2999, 3.0), (4 * len, 3.0), (5 * len + 256, 2.0), (5 * len + 255, 2.0)]
+    {
+        x[place] = value;
+    }
+    let first_largest = |row: &[f32]| {
+        let best = (1..len).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+        best as u32
+    };
+    let expect: Vec<u32> = x.chunks_exact(len).map(first_largest).collect();
+    assert_eq!(expect[1..6], [0, 0, 2999, 0, 255]);
+    let (x, mut out) = (upload(&device, &x), device.zeros("places", 7).unwrap());
+    let mut step = device.step();
+    step.argmax(&x, [7, len], &mut out).unwrap();
+    step.submit().unwrap();
+    assert_eq!(device.read(&out).unwrap(), expect);
+    let _: Buffer<f32> = zeros(&device, 1);
+}
