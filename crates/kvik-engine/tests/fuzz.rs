@@ -1,4 +1,4 @@
-//! Two seconds of fuzzing with a fixed seed; `fuzz/README.md` describes longer runs.
+//! A few seconds of fuzzing with a fixed seed; `fuzz/README.md` describes longer runs.
 
 #[path = "../examples/fuzz_gguf/campaign.rs"]
 mod campaign;

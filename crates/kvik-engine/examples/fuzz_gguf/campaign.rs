@@ -68,14 +68,15 @@ fn header_of(mut model: Vec<u8>) -> Vec<u8> {
     model
 }
 
-/// Runs until the time is over or an input fails.
+/// Runs all seeds, and then mutants until the time is over; or until an input fails.
 pub(crate) fn run(campaign: Campaign) -> Outcome {
     let Campaign { target, mut corpus, duration, seed } = campaign;
     let seeds = corpus.len();
     let mut random = Random::new(seed);
     let mut outcome = Outcome { executions: 0, slowest: Duration::ZERO, failure: None };
     let start = Instant::now();
-    while outcome.failure.is_none() && start.elapsed() < duration {
+    let is_over = |executions: u64| executions as usize >= seeds && start.elapsed() >= duration;
+    while outcome.failure.is_none() && !is_over(outcome.executions) {
         let input = &corpus[random.below(corpus.len())];
         let other = &corpus[random.below(corpus.len())];
         let mutant = match outcome.executions {

@@ -45,9 +45,14 @@ const BOUNDARIES: [u64; 18] = [
     u64::MAX,
 ];
 
-/// Changes `input` in one to eight ways; parts of `other` may be mixed in.
+/// Changes `input` in one to eight ways; parts of `other` may be mixed in. Half of the inputs keep their structure and
+/// have one to three other values, so that they are read to the end.
 pub(crate) fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = input.to_vec();
+    if random.below(2) == 0 {
+        (0..1 + random.below(3)).for_each(|_| replace_value(&mut bytes, random));
+        return bytes;
+    }
     for _ in 0..1 + random.below(8) {
         change(&mut bytes, other, random);
     }
@@ -115,6 +120,20 @@ fn overwrite_after_name(bytes: &mut [u8], random: &mut Random) {
         let at = ends[random.below(ends.len())] + 4 * random.below(8);
         overwrite_at(bytes, at.min(bytes.len() - 1), random);
     }
+}
+
+/// Overwrites the value of a key of GGUF, or the first length of a tensor: they follow the name and four bytes more.
+fn replace_value(bytes: &mut [u8], random: &mut Random) {
+    let ends = name_ends(bytes);
+    let Some(&end) = ends.get(random.below(ends.len())) else { return };
+    let value = match random.below(3) {
+        0 => random.below(200) as u64,
+        1 => u64::from((random.below(2000) as f32 / 100.0 - 10.0).to_bits()),
+        _ => BOUNDARIES[random.below(BOUNDARIES.len())],
+    };
+    let from = (end + 4).min(bytes.len());
+    let width = [1, 4][random.below(2)].min(bytes.len() - from);
+    bytes[from..from + width].copy_from_slice(&value.to_le_bytes()[..width]);
 }
 
 /// Copies the end of one name over another: makes duplicates and missing keys.
