@@ -12,23 +12,26 @@ use crate::model::{
 /// Refuses shapes that are contradictory, or so large that arithmetic on them could overflow. `key` names a setting as
 /// the file does.
 pub(crate) fn check_config(config: &ModelConfig, key: impl Fn(Key) -> String) -> Result<(), ConfigError> {
-    check(config).map_err(|error| error.with_key(|field| settings::key_of(field).map(&key)))
+    check(config).map_err(|error| with_key(error, key))
 }
 
 /// Refuses a number of layers that is out of range. What is read of every layer is read after this.
 pub(crate) fn check_layers(layers: usize, key: impl Fn(Key) -> String) -> Result<(), ConfigError> {
-    let checked = within("number of layers", layers, LAYERS_MAX);
-    checked.map_err(|error| error.with_key(|field| settings::key_of(field).map(&key)))
+    ConfigError::within("number of layers", layers, LAYERS_MAX).map_err(|error| with_key(error, key))
+}
+
+fn with_key(error: ConfigError, key: impl Fn(Key) -> String) -> ConfigError {
+    error.with_key(|field| settings::key_of(field).map(&key))
 }
 
 fn check(config: &ModelConfig) -> Result<(), ConfigError> {
-    within("number of layers", config.layers, LAYERS_MAX)?;
-    within("embedding length", config.d_model, 1 << 16)?;
-    within("feed-forward length", config.d_ff, 1 << 20)?;
-    within("number of heads", config.heads, 1024)?;
+    ConfigError::within("number of layers", config.layers, LAYERS_MAX)?;
+    ConfigError::within("embedding length", config.d_model, 1 << 16)?;
+    ConfigError::within("feed-forward length", config.d_ff, 1 << 20)?;
+    ConfigError::within("number of heads", config.heads, 1024)?;
     head_dim(config.head_dim)?;
-    within("vocabulary", config.vocab, 1 << 21)?;
-    within("context length", config.context, 1 << 27)?;
+    ConfigError::within("vocabulary", config.vocab, 1 << 21)?;
+    ConfigError::within("context length", config.context, 1 << 27)?;
     check_kv_heads(config.heads, config.kv_heads)?;
     real("norm epsilon", config.norm_eps, 0.0, 1.0)?;
     check_rope(&config.rope, config.head_dim)?;
@@ -36,7 +39,7 @@ fn check(config: &ModelConfig) -> Result<(), ConfigError> {
 }
 
 fn check_kv_heads(heads: usize, kv_heads: usize) -> Result<(), ConfigError> {
-    within("number of key/value heads", kv_heads, 1024)?;
+    ConfigError::within("number of key/value heads", kv_heads, 1024)?;
     match heads.is_multiple_of(kv_heads) {
         true => Ok(()),
         false => {
@@ -85,14 +88,14 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
     }
     if let Some(Temperature { scale, interval, offset }) = *temperature {
         real("scale of the temperature", scale, 0.0, 1e3)?;
-        within("interval of the temperature", interval, 1 << 27)?;
+        ConfigError::within("interval of the temperature", interval, 1 << 27)?;
         real("offset of the temperature", offset, 0.0, 1e9)?;
     }
     check_residual([*altup, *laurel_rank, *per_layer_width])?;
     check_by_layer(config, by_layer, sparsity)?;
     if let Some(Window { positions, chunked: _, layers, rope, divided: _, head_dim: dim }) = window {
         head_dim(*dim).map_err(|error| error.of(settings::WINDOWED))?;
-        within("window", *positions, 1 << 27)?;
+        ConfigError::within("window", *positions, 1 << 27)?;
         of_each_layer("windowed layers", layers, config.layers)?;
         check_rope(rope, *dim).map_err(|error| error.of(settings::WINDOWED))?;
     }
@@ -110,7 +113,7 @@ fn check_residual([altup, laurel_rank, per_layer_width]: [Option<usize>; 3]) -> 
         ("rank beside attention", laurel_rank, 1 << 16),
         ("width of per-layer embeddings", per_layer_width, 1 << 16),
     ] {
-        value.map_or(Ok(()), |value| within(field, value, most))?;
+        value.map_or(Ok(()), |value| ConfigError::within(field, value, most))?;
     }
     Ok(())
 }
@@ -124,7 +127,7 @@ fn check_by_layer(
     if !sparsity.is_empty() {
         of_each_layer("sparsity", sparsity, config.layers)?;
     }
-    d_ff.iter().try_for_each(|&d_ff| within("feed-forward length", d_ff, 1 << 20))?;
+    d_ff.iter().try_for_each(|&d_ff| ConfigError::within("feed-forward length", d_ff, 1 << 20))?;
     kv_heads.iter().try_for_each(|&kv_heads| check_kv_heads(config.heads, kv_heads))
 }
 
@@ -173,7 +176,7 @@ fn head_dim(value: usize) -> Result<(), ConfigError> {
 }
 
 fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
-    within("rotary dimensions", rope.dims, head_dim)?;
+    ConfigError::within("rotary dimensions", rope.dims, head_dim)?;
     even("rotary dimensions", rope.dims)?;
     real("rotary base", rope.theta, 1.0, 1e12)?;
     match rope.scaling {
@@ -187,18 +190,18 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
                 let expected = format!("more than low_freq_factor, {low_freq_factor}");
                 return Err(ConfigError::new("rope high_freq_factor", high_freq_factor, expected));
             }
-            within("rope original context", original_context, 1 << 27)
+            ConfigError::within("rope original context", original_context, 1 << 27)
         }
         RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
             scaling_factor(factor)?;
-            within("rope original context", original_context, 1 << 27)?;
+            ConfigError::within("rope original context", original_context, 1 << 27)?;
             real("yarn beta_fast", beta_fast, 1e-3, 1e6)?;
             real("yarn beta_slow", beta_slow, 1e-3, 1e6)?;
             attention_factor.map_or(Ok(()), |factor| real("yarn attention factor", factor, 1e-3, 1e3))
         }
         RopeScaling::Long { factor, ref long, ref short, original_context, attention_factor } => {
             scaling_factor(factor)?;
-            within("rope original context", original_context, 1 << 27)?;
+            ConfigError::within("rope original context", original_context, 1 << 27)?;
             real("rope attention factor", attention_factor, 1e-3, 1e3)?;
             divisors("rope long factors", long, rope.dims)?;
             divisors("rope short factors", short, rope.dims)
@@ -217,13 +220,6 @@ fn divisors(field: &str, divisors: &[f32], dims: usize) -> Result<(), ConfigErro
 
 fn scaling_factor(factor: f32) -> Result<(), ConfigError> {
     real("rope scaling factor", factor, 1.0, 1e6)
-}
-
-fn within(field: &str, value: usize, limit: usize) -> Result<(), ConfigError> {
-    match value {
-        value if (1..=limit).contains(&value) => Ok(()),
-        value => Err(ConfigError::new(field, value, format!("1 to {limit}"))),
-    }
 }
 
 fn even(field: &str, value: usize) -> Result<(), ConfigError> {

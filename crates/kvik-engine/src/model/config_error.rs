@@ -41,6 +41,14 @@ impl ConfigError {
         ConfigError::BadField { field: field.into(), found: found.to_string(), expected: expected.into() }
     }
 
+    /// Refuses numbers that are not 1 to `most`.
+    pub(crate) fn within(field: &str, value: usize, most: usize) -> Result<(), ConfigError> {
+        match (1..=most).contains(&value) {
+            true => Ok(()),
+            false => Err(ConfigError::new(field, value, format!("1 to {most}"))),
+        }
+    }
+
     /// Says of which part of the model the field is.
     pub(crate) fn of(self, part: &str) -> ConfigError {
         self.renamed(|field| format!("{field} of {part}"))

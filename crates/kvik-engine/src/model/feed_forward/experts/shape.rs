@@ -127,17 +127,17 @@ impl ExpertsShape {
 
     /// Refuses numbers that contradict each other.
     pub(in crate::model::feed_forward) fn check(&self) -> Result<(), ConfigError> {
-        within("number of experts", self.count, COUNT_MAX)?;
-        within("number of experts that a token goes to", self.used, self.count)?;
-        within("feed-forward length of experts", self.d_ff, D_FF_MAX)?;
-        within(
+        ConfigError::within("number of experts", self.count, COUNT_MAX)?;
+        ConfigError::within("number of experts that a token goes to", self.used, self.count)?;
+        ConfigError::within("feed-forward length of experts", self.d_ff, D_FF_MAX)?;
+        ConfigError::within(
             "feed-forward length of the shared expert",
             self.shared.map_or(1, |shared| shared.d_ff),
             D_FF_MAX,
         )?;
         if let Some(ExpertGroups { count, used }) = self.groups {
-            within("number of groups of experts", count, self.count)?;
-            within("number of groups that a token goes to", used, count)?;
+            ConfigError::within("number of groups of experts", count, self.count)?;
+            ConfigError::within("number of groups that a token goes to", used, count)?;
             let members = self.count / count;
             if !self.count.is_multiple_of(count) || members * used < self.used {
                 let expected =
@@ -149,12 +149,5 @@ impl ExpertsShape {
             true => Ok(()),
             false => Err(ConfigError::new("scale of the experts' weights", self.scale, "a number")),
         }
-    }
-}
-
-fn within(field: &str, value: usize, most: usize) -> Result<(), ConfigError> {
-    match (1..=most).contains(&value) {
-        true => Ok(()),
-        false => Err(ConfigError::new(field, value, format!("1 to {most}"))),
     }
 }
