@@ -30,12 +30,13 @@ const COMPARED: usize = 16;
 const TRY_AGAIN: usize = 128;
 /// A step of the background alone takes about so long, which somebody who comes then waits at most.
 const ALONE: Duration = Duration::from_millis(150);
-/// A step of its own that others owe it has so many rows of prompts: with fewer its rows cost more, with more others wait long.
+/// It has so many rows at the least: with fewer it would hardly be shorter.
+const ALONE_ROWS_MIN: usize = 2 * ROWS_AT_A_TIME;
+/// A step of its own that others owe it has so many rows of prompts: with fewer its rows cost more, with more others wait
+/// long.
 const OWN_ROWS: usize = 4 * ROWS_AT_A_TIME;
 /// Seconds that others owe at most, so that their steps are made longer evenly.
 const OWED_MAX: f64 = 0.25;
-/// It has so many rows at the least: with fewer it would hardly be shorter.
-const ALONE_ROWS_MIN: usize = 2 * ROWS_AT_A_TIME;
 
 /// What steps with rows of the background took.
 #[derive(Debug, Default)]
@@ -59,9 +60,8 @@ impl Beside {
             return 0;
         }
         let all_decode = rows[..foreground].iter().all(|&rows| rows <= 1);
-        let urgency = running.iter().skip(foreground).map(Sequence::urgency).fold(0.0, f64::max);
-        let mut left =
-            self.rows(own + drafted, all_decode).max(self.urgent_rows(own + drafted, all_decode, urgency));
+        let urgent = self.urgent_rows(own + drafted, all_decode, running.urgency());
+        let mut left = self.rows(own + drafted, all_decode).max(urgent);
         for (index, rows) in rows.iter_mut().enumerate().skip(foreground) {
             *rows = running[index].due().min(left);
             left -= *rows;
@@ -90,12 +90,12 @@ impl Beside {
 
     /// Rows of prompts in a step of its own for what is urgent of the background, where others owe it one.
     pub(super) fn own_step(&self, running: &Running) -> Option<usize> {
-        let due = |sequence: &Sequence| sequence.is_background() && sequence.due() > 0;
-        let answers = running.iter().filter(|sequence| due(sequence) && sequence.due() == 1).count();
-        let prompts = running.iter().any(|sequence| due(sequence) && sequence.due() > 1);
         if self.owed == 0.0 || running.iter().any(Sequence::is_suspect) {
             return None;
         }
+        let due = || running.iter().skip(running.foreground()).map(Sequence::due);
+        let answers = due().filter(|&due| due == 1).count();
+        let prompts = due().any(|due| due > 1);
         match self.alone.filter(|_| prompts && answers == 0) {
             Some(row) => (self.owed >= OWN_ROWS as f64 * row).then_some(OWN_ROWS),
             None => (answers > 0 && self.owed >= self.cost.of(answers)).then_some(0),
@@ -149,17 +149,19 @@ impl Beside {
 
     /// What is urgent is owed its share of the time of others, without what it has had of it.
     fn owe(&mut self, plan: &Plan, running: &Running, time: f64) {
-        let urgency = running.iter().map(Sequence::urgency).fold(0.0, f64::max);
-        let foreground = running.foreground();
-        let others =
-            plan.spans.iter().filter(|span| span.index < foreground).map(|span| span.rows).sum::<usize>();
+        let (urgency, foreground) = (running.urgency(), running.foreground());
+        if urgency == 0.0 {
+            self.owed = 0.0;
+            return;
+        }
+        let of_others = plan.spans.iter().take_while(|span| span.index < foreground);
+        let others: usize = of_others.map(|span| span.rows).sum();
         let own = match others {
             0 => 0.0,
             _ if self.cost.is_measured() && others <= ROWS_AT_A_TIME => self.cost.of(others).min(time),
             _ => time * others as f64 / plan.rows.len() as f64,
         };
-        let owed = (self.owed + urgency * own - (time - own)).clamp(0.0, OWED_MAX);
-        self.owed = if urgency > 0.0 { owed } else { 0.0 };
+        self.owed = (self.owed + urgency * own - (time - own)).clamp(0.0, OWED_MAX);
     }
 }
 

@@ -46,6 +46,11 @@ impl Running {
         self.len() - self.foreground()
     }
 
+    /// How much longer the background may make steps of others, as a share of their time.
+    pub(super) fn urgency(&self) -> f64 {
+        self.iter().skip(self.foreground()).map(Sequence::urgency).fold(0.0, f64::max)
+    }
+
     /// Whether the time that this sequence takes delays no other one.
     pub(super) fn delays_nobody(&self, sequence: &Sequence) -> bool {
         let waits = |other: &Sequence| sequence.is_background() || !other.is_background();
