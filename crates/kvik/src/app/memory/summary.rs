@@ -167,8 +167,7 @@ impl<H: Host> Making<H> {
             show,
             max_tokens: self.rebuild.summary_max,
             ignore_eos: false,
-            background: (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)),
-            ..request(prompt, Pace::default())
+            ..request(prompt, (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)))
         };
         let (text, report) = self.host.said(&self.caller, request, is_waited_for).await?;
         usage::add(&mut self.lock(), &report);
@@ -208,7 +207,7 @@ pub(super) async fn compute<H: Host>(
     if prompt.len() > host.memory().measure.context() {
         return Ok(());
     }
-    host.said(caller, request(prompt, pace), false).await.map(drop)
+    host.said(caller, request(prompt, Some(pace)), false).await.map(drop)
 }
 
 /// The prompt that asks for a summary where the conversation stands; `None` where there is no room for it.
@@ -248,11 +247,11 @@ fn pieces(memory: &Memory, rebuild: &Rebuild, presence: &Presence) -> Result<Vec
     Ok(sample(pieces.into_iter().map(|(_, piece)| piece).collect()))
 }
 
-/// A request of nobody who waits, which computes a prompt.
-fn request(tokens: Vec<Token>, pace: Pace) -> Request {
+/// A request that computes a prompt, of somebody who waits or else in the `background`.
+fn request(tokens: Vec<Token>, background: Option<Pace>) -> Request {
     let kept =
         KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
-    Request { lifetime: Default::default(), background: Some(pace), ..kept.request() }
+    Request { lifetime: Default::default(), background, ..kept.request() }
 }
 
 /// The first and the last quarter of the pieces, and between them as many as may be, evenly: as document 002 thins the

@@ -112,12 +112,14 @@ impl<'a> LongConversation<'a> {
     pub(super) fn view(&mut self, known: &[Summary]) -> Result<View, ApiError> {
         let ready = known.iter().find(|summary| summary.ready);
         self.measure_behind(ready.map_or(0, |summary| summary.covers));
-        let view = self.fitting(self.behind(ready.cloned()))?;
-        match known.first() {
-            // Also where sizes were estimated too small to see at once that it does not fit.
-            Some(newest) if view.forced.is_some() && newest.covers > view.covered() => {
-                self.fitting(self.behind(Some(newest.clone())))
-            }
+        let mut view = self.behind(ready.cloned());
+        let newest = known.first().filter(|newest| newest.covers > view.covered());
+        // Sizes may be estimated too small to see at once that it does not fit.
+        if view.forced.is_none() || newest.is_none() {
+            view = self.fitting(view)?;
+        }
+        match newest {
+            Some(newest) if view.forced.is_some() => self.fitting(self.behind(Some(newest.clone()))),
             _ => Ok(view),
         }
     }
