@@ -26,11 +26,12 @@ pub(crate) struct Band {
 /// The pieces that read weights of a type; `None` if there is no kernel for it.
 pub(crate) fn pieces(ty: WeightType) -> Option<Vec<Piece>> {
     let words = piece!("weights/words");
+    let plain = piece!("weights/plain");
     let scales = piece!("weights/k_scales");
     Some(match ty {
-        WeightType::F32 => vec![words, piece!("weights/f32")],
-        WeightType::F16 => vec![words, piece!("weights/f16")],
-        WeightType::Bf16 => vec![words, piece!("weights/bf16")],
+        WeightType::F32 => vec![words, plain, piece!("weights/f32")],
+        WeightType::F16 => vec![words, plain, piece!("weights/f16")],
+        WeightType::Bf16 => vec![words, plain, piece!("weights/bf16")],
         WeightType::Q8_0 => vec![words, piece!("weights/q8_0")],
         WeightType::Q4_0 => vec![words, piece!("weights/q4_0")],
         WeightType::Q4K => vec![words, scales, piece!("weights/q4_k")],

@@ -83,9 +83,9 @@ impl Step<'_> {
             buffers: &[Read, Read, Write],
             params: size_of::<RopeParams>(),
         };
-        let [n, heads, head_dim] = [n, heads, head_dim].map(|size| size as u32);
-        let params = RopeParams { n, heads, head_dim, pairs: pairs as u32 };
-        let groups = grid((n as usize * heads as usize * pairs).div_ceil(64));
+        let groups = grid((n * heads * pairs).div_ceil(64));
+        let [n, heads, head_dim, pairs] = [n, heads, head_dim, pairs].map(|size| size as u32);
+        let params = RopeParams { n, heads, head_dim, pairs };
         self.dispatch(&kernel, &[positions.raw(), angles.raw(), x.raw()], &params, groups)
     }
 
