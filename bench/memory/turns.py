@@ -134,7 +134,7 @@ def ask_server(args):
     model = args.model or client.models.list().data[0].id
 
     def ask(messages):
-        answer = dict(text="", ttft_ms=None, turn_ms=None, refusal=None, memory=None, prompt_tokens=None, cached_tokens=None)
+        answer = dict(text="", ttft_ms=None, turn_ms=None, refusal=None, memory=None, cache=None, prompt_tokens=None, cached_tokens=None)
         try:
             stream = client.chat.completions.create(
                 model=model, messages=messages, max_tokens=args.max_tokens, temperature=0,
@@ -163,6 +163,7 @@ def read_chunk(chunk, answer, elapsed_ms):
         answer["cached_tokens"] = details.cached_tokens if details else None
     report = (chunk.model_extra or {}).get("kvik") or {}
     answer["memory"] = report.get("memory") or answer["memory"]
+    answer["cache"] = report.get("cache") or answer["cache"]
 
 
 def kv_bytes(args):

@@ -39,6 +39,12 @@ impl Said {
         is_mine.then(|| self.chain.iter().position(|&chain| chain == key.chain)).flatten().map(|at| at + 1)
     }
 
+    /// Whether its next turn reads another summary, which is ready.
+    fn reads_next(&self, book: &Book) -> bool {
+        let known = book.of(&self.tenant, &self.chain);
+        known.iter().any(|summary| summary.ready && summary.covers > self.history.covered)
+    }
+
     /// How it goes on behind a summary; `None` where that is not held.
     fn ahead(&self, covers: usize) -> Option<Ahead> {
         self.history.behind(covers)?;
@@ -122,8 +128,10 @@ impl Latest {
     /// not ready. The summary `key` begins where none is being made of the conversation and there is room.
     ///
     /// One at a time: turns without a pause would each begin one that covers a little more than the one before, and all
-    /// would take their time from the first. The turn that finds none being made begins the one that is due then.
+    /// would take their time from the first. The turn that finds none being made begins the one that is due then. One that
+    /// is ready is read first: behind it is more room for the next than this turn knows of.
     pub(super) fn note(self: &Arc<Self>, key: &SummaryKey, said: &Said, book: &Book) -> Option<Wanted> {
+        let is_read_next = said.reads_next(book);
         let mut state = self.lock();
         state.end_read(said, book);
         for (key, entry) in &mut state.making {
@@ -135,7 +143,7 @@ impl Latest {
             }
         }
         let is_made = state.making.keys().any(|other| said.covered_by(other).is_some());
-        if is_made || !state.has_room(&key.tenant) {
+        if is_made || is_read_next || !state.has_room(&key.tenant) {
             return None;
         }
         let ahead = said.ahead(said.covered_by(key)?)?;
@@ -363,6 +371,21 @@ mod tests {
         assert!(two.keep(summary(), &book) && !book.get(&key("a", 2)).unwrap().ready);
         assert!(latest.note(&key("a", 4), &reads, &book).is_some());
         assert!(two.ahead().is_none() && book.get(&key("a", 2)).unwrap().ready, "the turn has computed it");
+    }
+
+    #[test]
+    fn what_is_ready_is_read_before_the_next_summary_begins() {
+        let (latest, book) = (Arc::new(Latest::default()), Book::open(None));
+        let two = latest.note(&key("a", 2), &said("a", &[1, 2, 3]), &book).unwrap();
+        assert!(two.keep(summary(), &book) && two.ends(0, &book));
+        let longer = [1, 2, 3, 4, 5];
+        assert!(
+            latest.note(&key("a", 4), &said("a", &longer), &book).is_none(),
+            "this turn began before it was ready"
+        );
+        let edited = said("a", &[1, 9, 3, 4]);
+        assert!(latest.note(&key("a", 4), &edited, &book).is_some(), "an edited one cannot read it");
+        assert!(latest.note(&key("a", 4), &said_behind(2, "a", &longer), &book).is_some());
     }
 
     #[test]
