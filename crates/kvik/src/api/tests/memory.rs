@@ -12,7 +12,11 @@ use crate::{
     accounts::tenants::Secret,
     app::{
         AppConfig,
-        memory::{MemoryConfig, rebuild::make_summaries, words::Words},
+        memory::{
+            MemoryConfig,
+            rebuild::make_summaries,
+            words::{Wording, Words},
+        },
     },
     settings::{model::CacheArgs, size::ByteSize},
 };
@@ -131,7 +135,7 @@ async fn a_conversation_goes_on_beyond_the_context_and_knows_what_was_said() {
 /// What is let go is the beginning of what the turns read: asked there, a summary costs its question alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_that_is_asked_for_in_place_computes_nothing_anew() {
-    let tiny = Words::of("kvik-tiny", &[]);
+    let tiny = Wording::new(None, "kvik-tiny").asking(&[]).clone();
     let mut in_place = tiny.clone();
     in_place.in_place = Some("What is my dog called?".to_owned());
     let computed_with = async |words: Words| {

@@ -33,7 +33,7 @@ impl Memory {
     /// conversations are compacted as there is memory for.
     pub(crate) fn to_compact(&self, asked: History<'_>) -> Result<CompactJob, ApiError> {
         let settings = *self.settings()?;
-        let mut conversation = LongConversation::new(&self.measure, &asked, settings, self.words.as_ref());
+        let mut conversation = LongConversation::new(&self.measure, &asked, settings, &self.wording);
         let covers = conversation.chain.len();
         if covers == 0 {
             return Err(ApiError::field("input", "`input` says nothing that could be compacted"));
@@ -54,7 +54,7 @@ impl Memory {
             covers,
             summary_max: settings.summary_max,
             chunk_max: settings.recent_max,
-            words: outline.words,
+            wording: outline.wording,
             render: asked.render,
         });
         Ok(CompactJob { key, rebuild })

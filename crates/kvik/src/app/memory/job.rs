@@ -8,7 +8,7 @@ use super::book::Summary;
 use super::held::HeldHistory;
 use super::latest::Wanted;
 use super::render::Render;
-use super::words::Words;
+use super::words::Wording;
 use crate::app::keys::Caller;
 
 /// What is to be done behind an answer, and for whom.
@@ -50,7 +50,7 @@ pub(crate) struct Rebuild {
     pub(super) summary_max: usize,
     /// Tokens of messages that are read at a time, about.
     pub(super) chunk_max: usize,
-    pub(super) words: Words,
+    pub(super) wording: Wording,
     pub(super) render: Render,
 }
 

@@ -61,11 +61,6 @@ impl Measure {
         self.serving.model.context
     }
 
-    /// The model's own name.
-    pub(super) fn model(&self) -> &str {
-        &self.serving.model.own_name
-    }
-
     /// Tokens of a message, about.
     pub(super) fn message(&self, message: &Value) -> usize {
         let calls = message.get("tool_calls").map_or_else(String::new, Value::to_string);

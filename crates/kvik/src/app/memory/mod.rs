@@ -45,7 +45,7 @@ use job::{MemoryJob, Pending};
 use latest::Latest;
 use measure::Measure;
 use systems::Systems;
-use words::Words;
+use words::{Wording, Words};
 
 /// How the server remembers.
 #[derive(Debug, Clone, Default)]
@@ -103,7 +103,7 @@ pub(crate) struct Memory {
     metrics: Arc<Metrics>,
     /// Room for the histories of turns that are being answered.
     histories: Arc<HeldHistories>,
-    words: Option<Words>,
+    wording: Wording,
     book: Arc<Book>,
     seal: Seal,
     systems: Systems,
@@ -125,11 +125,11 @@ impl Memory {
         Arc::new(Memory {
             on: config.on,
             settings: config.settings(serving.model.context),
+            wording: Wording::new(config.words.clone(), &serving.model.own_name),
             measure: Measure::new(serving),
             readers,
             metrics,
             histories: HeldHistories::new(history_bytes, is_shared),
-            words: config.words.clone(),
             book: Arc::new(Book::open(records)),
             seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
             latest: Arc::default(),

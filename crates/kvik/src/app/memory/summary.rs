@@ -149,7 +149,7 @@ impl<H: Host> Making<H> {
         for piece in self.apart(pieces).await? {
             let so_far = text.clone();
             let asked = self.apart(move |_, rebuild, _| {
-                (rebuild.render)(&rebuild.words.ask(&so_far, &piece), Purpose::Summary)
+                (rebuild.render)(&rebuild.wording.asking(&piece).ask(&so_far, &piece), Purpose::Summary)
             });
             match self.say(asked.await?).await? {
                 said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
@@ -184,10 +184,10 @@ impl<H: Host> Making<H> {
 
     /// Computes the conversation as it goes on behind `summary`.
     async fn compute(&self, summary: &Summary, ahead: Ahead) -> Result<(), ApiError> {
-        let (words, text) = (self.rebuild.words.clone(), summary.text.clone());
+        let (wording, text) = (self.rebuild.wording.clone(), summary.text.clone());
         let messages = move || {
             let history = &ahead.history;
-            words.told(&text, history.prefix(), history.systems, &ahead.recent())
+            wording.telling(&text).told(&text, history.prefix(), history.systems, &ahead.recent())
         };
         let pace = self.wanted.pace(AHEAD_SHARE);
         compute(&*self.host, &self.caller, pace, &self.rebuild.render, messages).await
@@ -212,12 +212,13 @@ pub(super) async fn compute<H: Host>(
 
 /// The prompt that asks for a summary where the conversation stands; `None` where there is no room for it.
 fn asked_in_place(memory: &Memory, rebuild: &Rebuild) -> Option<Vec<Token>> {
-    let Rebuild { history, words, summary_max, .. } = rebuild;
+    let Rebuild { history, wording, summary_max, .. } = rebuild;
     if !memory.measure.may_fit(rebuild.let_go()) {
         return None;
     }
-    let asked =
-        words.ask_in_place(words.told(rebuild.old(), history.prefix(), history.systems, rebuild.let_go()))?;
+    let (old, let_go) = (rebuild.old(), rebuild.let_go());
+    let told = wording.telling(old).told(old, history.prefix(), history.systems, let_go);
+    let asked = wording.asking(let_go).ask_in_place(told)?;
     // A template may refuse another question there; then pieces are asked about.
     let prompt = (rebuild.render)(&asked, Purpose::InPlace).ok()?;
     (prompt.len() + summary_max <= memory.measure.context()).then_some(prompt)

@@ -63,7 +63,7 @@ impl Memory {
     pub(crate) fn turn(&self, asked: History<'_>) -> Result<RememberedTurn, ApiError> {
         let settings = self.settings()?;
         let settings = asked.compacting.flatten().map_or(*settings, |threshold| settings.due_at(threshold));
-        let mut conversation = LongConversation::new(&self.measure, &asked, settings, self.words.as_ref());
+        let mut conversation = LongConversation::new(&self.measure, &asked, settings, &self.wording);
         let mut known = self.book.of(&conversation.tenant, &conversation.chain);
         known.extend(asked.before.map(Compaction::base));
         let view = conversation.view(&known)?;
@@ -123,7 +123,7 @@ impl Memory {
             covers,
             summary_max: outline.settings.summary_max,
             chunk_max: outline.settings.recent_max,
-            words: outline.words,
+            wording: outline.wording,
             render: asked.render,
         };
         let said = Said { tenant: outline.tenant, history, answer: None, chain: outline.chain, pressure };

@@ -10,7 +10,7 @@ use super::compaction::Compaction;
 use super::identity::Identity;
 use super::measure::Measure;
 use super::render::{Purpose, Render};
-use super::words::Words;
+use super::words::Wording;
 use crate::app::keys::Caller;
 use crate::http::error::ApiError;
 
@@ -37,7 +37,7 @@ pub(super) struct LongConversation<'a> {
     pub(super) measure: &'a Measure,
     pub(super) asked: &'a History<'a>,
     pub(super) settings: MemorySettings,
-    pub(super) words: Words,
+    pub(super) wording: Wording,
     pub(super) tenant: String,
     /// Messages that are never let go: system messages, and the opening exchange where that is protected.
     pub(super) prefix: usize,
@@ -52,7 +52,7 @@ pub(super) struct LongConversation<'a> {
 /// Which conversation it is, and how it is remembered: what is left of it without its messages.
 pub(super) struct Outline {
     pub(super) settings: MemorySettings,
-    pub(super) words: Words,
+    pub(super) wording: Wording,
     pub(super) tenant: String,
     prefix: usize,
     systems: usize,
@@ -93,14 +93,13 @@ impl<'a> LongConversation<'a> {
         measure: &'a Measure,
         asked: &'a History<'a>,
         settings: MemorySettings,
-        words: Option<&Words>,
+        wording: &Wording,
     ) -> Self {
         let messages = &asked.messages[..];
-        let words = words.cloned().unwrap_or_else(|| Words::of(measure.model(), messages));
         let tenant = asked.caller.tenant.name.clone();
         let Identity { systems, prefix, chain } = Identity::of(&tenant, messages, asked.before, &settings);
-        let sizes = vec![0; messages.len()];
-        LongConversation { measure, asked, settings, words, tenant, prefix, systems, chain, sizes }
+        let (wording, sizes) = (wording.clone(), vec![0; messages.len()]);
+        LongConversation { measure, asked, settings, wording, tenant, prefix, systems, chain, sizes }
     }
 
     /// What is read of it, given the summaries of its beginnings, those that cover most first.
@@ -169,7 +168,7 @@ impl<'a> LongConversation<'a> {
         let said = &self.asked.messages[self.prefix..];
         let quotes: Vec<&[Value]> = view.quotes.iter().map(|quote| &said[quote.clone()]).collect();
         let mut messages = self.unquoted(view);
-        self.words.quote(&quotes, &mut messages);
+        self.wording.asking(said.last().map_or(&[], std::slice::from_ref)).quote(&quotes, &mut messages);
         messages
     }
 
@@ -177,7 +176,7 @@ impl<'a> LongConversation<'a> {
     pub(super) fn unquoted(&self, view: &View) -> Vec<Value> {
         let (prefix, said) = self.asked.messages.split_at(self.prefix);
         let summary = view.summary.as_ref().map_or("", |summary| &summary.text);
-        self.words.told(summary, prefix, self.systems, &said[view.unread()..])
+        self.wording.telling(summary).told(summary, prefix, self.systems, &said[view.unread()..])
     }
 
     /// Exchanges among the first `unread` messages behind the prefix that fit the question best and are no longer than
@@ -204,8 +203,8 @@ impl<'a> LongConversation<'a> {
 
     /// What is left of it without its messages.
     pub(super) fn outline(self) -> Outline {
-        let LongConversation { settings, words, tenant, prefix, systems, chain, .. } = self;
-        Outline { settings, words, tenant, prefix, systems, chain }
+        let LongConversation { settings, wording, tenant, prefix, systems, chain, .. } = self;
+        Outline { settings, wording, tenant, prefix, systems, chain }
     }
 
     /// Where the summary of the first `covers` messages behind the prefix is.

@@ -1,6 +1,9 @@
 //! The words that a summary is asked for and told with: a file per language, or per model that knows only some.
 
-use std::{path::Path, sync::LazyLock};
+use std::{
+    path::Path,
+    sync::{Arc, LazyLock},
+};
 
 use kvik_engine::conversation::chain::text_of;
 use serde::Deserialize;
@@ -35,6 +38,13 @@ pub(crate) struct Words {
     quoted: Option<String>,
 }
 
+/// Which words are used: those of the user's file, those of a model that knows no others, or those of the language that is
+/// spoken.
+#[derive(Debug, Clone)]
+pub(crate) struct Wording {
+    fixed: Option<Arc<Words>>,
+}
+
 /// Why a file of words cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WordsError {
@@ -46,9 +56,40 @@ pub(crate) enum WordsError {
     Placeholder { path: std::path::PathBuf, field: &'static str, placeholder: &'static str },
 }
 
+/// Messages whose language is that of a conversation.
+const LATEST: usize = 4;
+
 /// The files that are built in; the first is for languages without one.
 const FILES: [&str; 3] =
     [include_str!("words/en.toml"), include_str!("words/zh.toml"), include_str!("words/kvik-tiny.toml")];
+
+static BUILT_IN: LazyLock<[Arc<Words>; FILES.len()]> =
+    LazyLock::new(|| FILES.map(|text| Arc::new(toml::from_str(text).expect("a test reads all files"))));
+
+impl Wording {
+    /// The words of the user's file where there is one, else the built-in ones for a model.
+    pub(crate) fn new(own: Option<Words>, model: &str) -> Wording {
+        let [_, _, tiny] = &*BUILT_IN;
+        let known = || tiny.models.iter().any(|known| known == model).then(|| tiny.clone());
+        Wording { fixed: own.map(Arc::new).or_else(known) }
+    }
+
+    /// The words that a summary is told with. They follow from the summary alone: a conversation that changes its language
+    /// behind it begins as before, so that what is computed of it stays of use.
+    pub(crate) fn telling(&self, summary: &str) -> &Words {
+        self.of(summary)
+    }
+
+    /// The words that messages are asked about with: those of their last language.
+    pub(crate) fn asking(&self, messages: &[Value]) -> &Words {
+        self.of(&messages.iter().rev().take(LATEST).map(text_of).collect::<String>())
+    }
+
+    fn of(&self, text: &str) -> &Words {
+        let [english, chinese, _] = &*BUILT_IN;
+        self.fixed.as_ref().unwrap_or(if is_chinese(text) { chinese } else { english })
+    }
+}
 
 impl Words {
     /// The words of a file of the user's.
@@ -85,19 +126,6 @@ impl Words {
         let missing =
             must.into_iter().chain(quoted).find(|(_, text, placeholder)| !text.contains(placeholder));
         missing.map(|(field, _, placeholder)| (field, placeholder))
-    }
-
-    /// The built-in words for a model and a conversation.
-    pub(crate) fn of(model: &str, messages: &[Value]) -> Words {
-        static BUILT_IN: LazyLock<[Words; FILES.len()]> =
-            LazyLock::new(|| FILES.map(|text| toml::from_str(text).expect("a test reads all files")));
-        let [english, chinese, tiny] = &*BUILT_IN;
-        let words = match () {
-            () if tiny.models.iter().any(|known| known == model) => tiny,
-            () if is_chinese(messages) => chinese,
-            () => english,
-        };
-        words.clone()
     }
 
     /// The messages that ask for a summary of `messages`, and of what `summary` says of those before.
@@ -185,11 +213,9 @@ fn filled(text: &str, with: &[(&str, &str)]) -> String {
     filled + rest
 }
 
-/// Whether a conversation is in Chinese, by its latest messages.
-fn is_chinese(messages: &[Value]) -> bool {
-    let latest: String = messages.iter().rev().take(4).map(text_of).collect();
-    let han = latest.chars().filter(|c| ('\u{4e00}'..='\u{9fff}').contains(c)).count();
-    3 * han > latest.chars().filter(|c| c.is_alphabetic()).count()
+fn is_chinese(text: &str) -> bool {
+    let han = text.chars().filter(|c| ('\u{4e00}'..='\u{9fff}').contains(c)).count();
+    3 * han > text.chars().filter(|c| c.is_alphabetic()).count()
 }
 
 #[cfg(test)]
@@ -210,14 +236,29 @@ mod tests {
     #[test]
     fn words_are_those_of_the_model_or_the_language() {
         let english = [said("user", "My dog is called Bolt.")];
-        assert!(Words::of("qwen", &english).system.starts_with("You keep"));
-        assert!(Words::of("qwen", &[said("user", "我的狗叫闪电。")]).system.starts_with("你"));
-        assert_eq!(Words::of("kvik-tiny", &english).system, "You write short memory summaries.");
+        let (qwen, tiny) = (Wording::new(None, "qwen"), Wording::new(None, "kvik-tiny"));
+        assert!(qwen.asking(&english).system.starts_with("You keep"));
+        assert!(qwen.asking(&[said("user", "我的狗叫闪电。")]).system.starts_with("你"));
+        assert_eq!(tiny.asking(&english).system, "You write short memory summaries.");
+    }
+
+    #[test]
+    fn a_conversation_that_changes_its_language_begins_as_before() {
+        let wording = Wording::new(None, "qwen");
+        let told = |summary: &str, said_last: &str| {
+            let recent = [said("user", "What is my dog called?"), said("user", said_last)];
+            wording.telling(summary).told(summary, &[], 0, &recent)[0].clone()
+        };
+        for summary in ["The dog is called Bolt.", "狗叫闪电。"] {
+            assert_eq!(told(summary, "我的狗叫闪电。"), told(summary, "My dog is called Bolt."));
+        }
+        assert_ne!(told("狗叫闪电。", ""), told("The dog is called Bolt.", ""));
     }
 
     #[test]
     fn the_model_inside_is_asked_as_it_was_trained() {
-        let words = Words::of("kvik-tiny", &[]);
+        let wording = Wording::new(None, "kvik-tiny");
+        let words = wording.asking(&[]);
         let messages = [said("user", "Hi."), said("assistant", "Hello."), said("assistant", "")];
         let asked = words.ask("Facts: dog = Bolt", &messages);
         let expect = "Old summary:\nFacts: dog = Bolt\n\nNew conversation:\nUser: Hi.\nAssistant: Hello.";
@@ -230,10 +271,12 @@ mod tests {
     #[test]
     fn a_summary_is_told_without_a_system_message() {
         let recent = [said("user", "Hi.")];
-        let told = Words::of("qwen", &recent).told("- a dog called Bolt", &[], 0, &recent);
+        let wording = Wording::new(None, "qwen");
+        let words = wording.asking(&recent);
+        let told = words.told("- a dog called Bolt", &[], 0, &recent);
         assert_eq!((told.len(), told[0]["role"].as_str()), (2, Some("system")));
         assert!(told[0]["content"].as_str().unwrap().ends_with("- a dog called Bolt"));
-        assert_eq!(Words::of("qwen", &recent).told("", &[], 0, &recent), recent, "no summary is told");
+        assert_eq!(words.told("", &[], 0, &recent), recent, "no summary is told");
     }
 
     #[test]
@@ -248,7 +291,7 @@ mod tests {
         let quoted = |model: &str| {
             let mut messages =
                 vec![said("user", "Hi."), said("assistant", "Hello."), said("user", "My dog?")];
-            Words::of(model, &messages).quote(&[&exchange], &mut messages);
+            Wording::new(None, model).asking(&messages).quote(&[&exchange], &mut messages);
             messages
         };
         let before = quoted("kvik-tiny");
