@@ -396,18 +396,19 @@ fn every_setting_of_a_checkpoint_may_be_hostile() {
             continue;
         }
         report.count("seeds");
-        let keys: Vec<String> = usual.as_object().unwrap().keys().cloned().collect();
-        for key in &keys {
+        let paths = paths(&usual);
+        for [place, key] in &paths {
             for value in settings() {
                 let mut changed = usual.clone();
+                let object = changed.pointer_mut(place).and_then(Value::as_object_mut).unwrap();
                 match &value {
-                    Some(value) => changed[key] = value.clone(),
-                    None => _ = changed.as_object_mut().unwrap().remove(key),
+                    Some(value) => _ = object.insert(key.clone(), value.clone()),
+                    None => _ = object.remove(key),
                 }
-                let what = format!("{} with {key} {value:?}", seed.display());
+                let what = format!("{} with {place}/{key} {value:?}", seed.display());
                 match catch_unwind(|| read_settings(&changed)) {
                     Ok(Ok(())) => report.count("accepted"),
-                    Ok(Err(error)) if keys.iter().any(|key| error.contains(key.as_str())) => {
+                    Ok(Err(error)) if paths.iter().any(|[_, key]| error.contains(key.as_str())) => {
                         report.count("refused")
                     }
                     // What its parts should say is then missing.
@@ -423,7 +424,22 @@ fn every_setting_of_a_checkpoint_may_be_hostile() {
         }
     }
     let counts = report.finish();
-    assert!(counts["seeds"] > 20 && counts["refused"] > 2_000 && counts["accepted"] > 500, "{counts:?}");
+    assert!(counts["seeds"] > 40 && counts["refused"] > 10_000 && counts["accepted"] > 2_000, "{counts:?}");
+}
+
+/// Every key of a configuration and of the objects in it, with the place of its object.
+fn paths(config: &Value) -> Vec<[String; 2]> {
+    let mut places = vec![String::new()];
+    let mut paths = Vec::new();
+    while let Some(place) = places.pop() {
+        for (key, value) in config.pointer(&place).and_then(Value::as_object).into_iter().flatten() {
+            paths.push([place.clone(), key.clone()]);
+            if value.is_object() {
+                places.push(format!("{place}/{key}"));
+            }
+        }
+    }
+    paths
 }
 
 fn settings() -> Vec<Option<Value>> {

@@ -73,6 +73,7 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         altup,
         laurel_rank,
         per_layer_width,
+        per_layer_rows,
     } = &config.extras;
     real("norm offset", *norm_offset, 0.0, 1.0)?;
     let Multipliers { embedding, residual, logits } = *multipliers;
@@ -92,6 +93,7 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         real("offset of the temperature", offset, 0.0, 1e9)?;
     }
     check_residual([*altup, *laurel_rank, *per_layer_width])?;
+    per_layer_rows.map_or(Ok(()), |rows| ConfigError::within("per-layer embeddings", rows, config.vocab))?;
     check_by_layer(config, by_layer, sparsity)?;
     if let Some(Window { positions, chunked: _, layers, rope, divided: _, head_dim: dim }) = window {
         head_dim(*dim).map_err(|error| error.of(settings::WINDOWED))?;
@@ -182,6 +184,12 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
     match rope.scaling {
         RopeScaling::None => Ok(()),
         RopeScaling::Linear { factor } => scaling_factor(factor),
+        // 0 pairs are none that rotate.
+        RopeScaling::Proportional { pairs } if pairs <= rope.dims / 2 => Ok(()),
+        RopeScaling::Proportional { pairs } => {
+            let expected = format!("at most the {} of a head", rope.dims / 2);
+            Err(ConfigError::new("rotated pairs", pairs, expected))
+        }
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             scaling_factor(factor)?;
             real("rope low_freq_factor", low_freq_factor, 1e-3, 1e6)?;

@@ -74,7 +74,7 @@ impl Keys<'_> {
     }
 }
 
-fn hf(architecture: &str, fields: Value) -> Result<ModelConfig, String> {
+pub(super) fn hf(architecture: &str, fields: Value) -> Result<ModelConfig, String> {
     let mut config = json!({
         "architectures": [architecture], "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96,
         "num_attention_heads": 4, "vocab_size": 4096, "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
@@ -86,7 +86,7 @@ fn hf(architecture: &str, fields: Value) -> Result<ModelConfig, String> {
 }
 
 /// The windows of all layers.
-fn windows(config: &ModelConfig) -> Vec<Option<u32>> {
+pub(super) fn windows(config: &ModelConfig) -> Vec<Option<u32>> {
     let window = |layer| match config.layer(layer).kind {
         KvKind::Full => None,
         KvKind::Window { positions } | KvKind::Chunk { positions } => Some(positions),
@@ -495,12 +495,6 @@ fn experts_of_latent_models_are_chosen_as_files_say() {
     assert!(experts(Some(2)).sigmoid && !experts(Some(1)).sigmoid && !experts(None).sigmoid);
     let ExpertsConfig { shared_d_ff, dense_layers, groups, normalised, .. } = experts(None);
     assert_eq!((shared_d_ff, dense_layers, groups, normalised), (48, 1, Some([4, 2]), false));
-}
-
-#[test]
-fn a_directory_with_latent_attention_is_refused() {
-    let refused = hf("DeepseekV2ForCausalLM", json!({"kv_lora_rank": 512, "q_lora_rank": null})).unwrap_err();
-    assert!(refused.contains("kv_lora_rank") && refused.contains("GGUF"), "{refused}");
 }
 
 /// The keys of a Gemma 4 of four layers, the second and the last of which see all positions.

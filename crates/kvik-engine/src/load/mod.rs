@@ -19,7 +19,7 @@ use hf::HfConfig;
 
 use crate::files::bytes::FileBytes;
 use crate::files::gguf::{Gguf, GgufError};
-use crate::files::hf::{HfError, HfSettings, Shards, read_json, read_optional};
+use crate::files::hf::{HfError, HfSettings, Shards, parse_json, read_json, read_optional};
 use crate::files::{FileError, TensorSource};
 use crate::model::ModelConfig;
 use crate::text::template::{ChatTemplate, TemplateError};
@@ -93,7 +93,7 @@ impl LoadedModel {
 /// The shape of a model from the text of a Hugging Face `config.json`.
 pub fn config_from_json(json: &[u8], name: &str) -> Result<ModelConfig, LoadError> {
     let bad = |error| HfError::json(name.as_ref(), &error);
-    let hf_config = serde_json::from_slice(json).and_then(HfConfig::new).map_err(bad)?;
+    let hf_config = parse_json(json).and_then(HfConfig::new).map_err(bad)?;
     Ok(hf::model_config(&hf_config, name)?)
 }
 
@@ -130,6 +130,9 @@ impl From<HfError> for LoadError {
     }
 }
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod checkpoint_tests;
 #[cfg(test)]
 mod extras_tests;
 #[cfg(test)]

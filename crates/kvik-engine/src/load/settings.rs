@@ -1,6 +1,6 @@
 //! What files call the settings that are checked whatever kind of file they come from.
 
-use crate::model::metadata::Key;
+use crate::model::metadata::{Key, WINDOWED_THETA};
 
 /// Of layers with a window, where they have a setting of their own.
 pub(super) const WINDOWED: &str = "layers with a window";
@@ -11,21 +11,35 @@ pub(super) fn key_of(field: &str) -> Option<Key> {
 }
 
 /// What `check` calls a field, and the setting that says it; in GGUF some are tensors.
-const SETTINGS: [(&str, Key); 45] = [
+const SETTINGS: [(&str, Key); 48] = [
     ("number of layers", Key::new("block_count", &["num_hidden_layers"])),
     ("embedding length", Key::new("embedding_length", &["hidden_size"])),
-    ("feed-forward length", Key::new("feed_forward_length", &["intermediate_size"])),
+    (
+        "feed-forward length",
+        Key::new("feed_forward_length", &["intermediate_size_mlp", "block_ff_dim", "intermediate_size"]),
+    ),
     ("number of heads", Key::new("attention.head_count", &["num_attention_heads"])),
     ("number of key/value heads", Key::new("attention.head_count_kv", &["num_key_value_heads"])),
-    ("head dimension", Key::new("attention.key_length", &["head_dim"])),
-    ("head dimension of layers with a window", Key::gguf("attention.key_length_swa")),
+    (
+        "head dimension",
+        Key::new("attention.key_length", &["global_head_dim", "attention_head_dim", "head_dim"]),
+    ),
+    ("head dimension of layers with a window", Key::new("attention.key_length_swa", &["head_dim"])),
     ("vocabulary", Key::new("token_embd.weight", &["vocab_size"])),
     ("context length", Key::new("context_length", &["max_position_embeddings"])),
-    ("norm epsilon", Key::new("attention.layer_norm_rms_epsilon", &["rms_norm_eps"])),
+    (
+        "norm epsilon",
+        Key::new("attention.layer_norm_rms_epsilon", &["norm_eps", "layer_norm_epsilon", "rms_norm_eps"]),
+    ),
     ("rotary dimensions", Key::new("rope.dimension_count", &["partial_rotary_factor"])),
-    ("rotary dimensions of layers with a window", Key::gguf("rope.dimension_count_swa")),
+    (
+        "rotary dimensions of layers with a window",
+        Key::new("rope.dimension_count_swa", &["partial_rotary_factor of sliding_attention"]),
+    ),
+    ("rotated pairs", Key::hf(&["partial_rotary_factor"])),
+    ("per-layer embeddings", Key::hf(&["vocab_size_per_layer_input"])),
     ("rotary base", Key::new("rope.freq_base", &["rope_theta"])),
-    ("rotary base of layers with a window", Key::new("rope.freq_base_swa", &["rope_local_base_freq"])),
+    ("rotary base of layers with a window", WINDOWED_THETA),
     ("rope scaling factor", Key::new("rope.scaling.factor", &["factor"])),
     ("rope scaling factor of layers with a window", Key::new("rope.scaling.factor", &["factor"])),
     (
@@ -46,10 +60,14 @@ const SETTINGS: [(&str, Key); 45] = [
     ("attention scale", Key::new("attention.scale", &["attention_multiplier", "query_pre_attn_scalar"])),
     ("cap of attention scores", Key::new("attn_logit_softcapping", &["attn_logit_softcapping"])),
     ("cap of logits", Key::new("final_logit_softcapping", &["final_logit_softcapping"])),
-    ("scale of the temperature", Key::new("attention.temperature_scale", &["llama_4_scaling_beta"])),
-    ("interval of the temperature", Key::gguf("attention.temperature_length")),
-    ("window", Key::new("attention.sliding_window", &["sliding_window"])),
+    (
+        "scale of the temperature",
+        Key::new("attention.temperature_scale", &["llama_4_scaling_beta", "attn_scale"]),
+    ),
+    ("interval of the temperature", Key::new("attention.temperature_length", &["floor_scale"])),
+    ("window", Key::new("attention.sliding_window", &["sliding_window", "attention_chunk_size"])),
     ("layers that share keys and values", Key::new("attention.shared_kv_layers", &["num_kv_shared_layers"])),
+    ("rank beside attention", Key::hf(&["laurel_rank"])),
     ("residual streams", Key::new("altup.num_inputs", &["altup_num_inputs"])),
     ("sparsity", Key::gguf("activation_sparsity_scale")),
     (
@@ -62,14 +80,18 @@ const SETTINGS: [(&str, Key); 45] = [
     ),
     (
         "number of experts that a token goes to",
-        Key::new("expert_used_count", &["num_experts_per_tok", "experts_per_token"]),
+        Key::new("expert_used_count", &["num_experts_per_tok", "experts_per_token", "top_k_experts"]),
     ),
     ("feed-forward length of experts", Key::new("expert_feed_forward_length", &["moe_intermediate_size"])),
     (
         "feed-forward length of the shared expert",
         Key::new(
             "expert_shared_feed_forward_length",
-            &["shared_expert_intermediate_size", "shared_intermediate_size"],
+            &[
+                "shared_expert_intermediate_size",
+                "shared_intermediate_size",
+                "moe_shared_expert_intermediate_size",
+            ],
         ),
     ),
     ("number of groups of experts", Key::new("expert_group_count", &["n_group"])),

@@ -38,6 +38,11 @@ pub enum RopeScaling {
         /// Multiplier on cos and sin; `None` derives it as `0.1 ln(factor) + 1`.
         attention_factor: Option<f32>,
     },
+    /// Pairs beyond the first ones do not rotate, and the frequencies of those are as of all (Gemma 4).
+    Proportional {
+        /// Pairs that rotate.
+        pairs: usize,
+    },
     /// LongRoPE (arXiv 2402.13753), as Phi-3 and later ones have it: every pair has divisors of its own, others for
     /// contexts within the original one than for longer ones.
     Long {

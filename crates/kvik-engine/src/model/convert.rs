@@ -44,6 +44,39 @@ pub fn convert(view: &TensorView<'_>, target: WeightType, pool: &Pool) -> Result
     Ok(out)
 }
 
+/// Rows and columns of a tile that is transposed at once: 64 rows of it are in the first cache.
+const TILE: usize = 64;
+
+/// A matrix the other way round: floats keep their type, and blocks of others, which run along rows, become F16.
+pub(super) fn transposed(view: &TensorView<'_>) -> (WeightType, Vec<u8>) {
+    let TensorView { ty, rows, cols, data } = *view;
+    if ty.block_len() == 1 {
+        return (ty, turned(data, rows, cols));
+    }
+    let mut values = vec![0.0; rows * cols];
+    dequantize(ty, data, &mut values);
+    let mut halves = vec![0; 2 * values.len()];
+    quantize(WeightType::F16, &values, &mut halves);
+    (WeightType::F16, turned(&halves, rows, cols))
+}
+
+/// Elements of equal size, `[rows, cols]`, as `[cols, rows]`.
+fn turned(data: &[u8], rows: usize, cols: usize) -> Vec<u8> {
+    let size = data.len() / (rows * cols);
+    let mut turned = vec![0; data.len()];
+    for (first_row, first_col) in
+        (0..rows).step_by(TILE).flat_map(|row| (0..cols).step_by(TILE).map(move |col| (row, col)))
+    {
+        for row in first_row..rows.min(first_row + TILE) {
+            for col in first_col..cols.min(first_col + TILE) {
+                let (from, to) = ((row * cols + col) * size, (col * rows + row) * size);
+                turned[to..to + size].copy_from_slice(&data[from..from + size]);
+            }
+        }
+    }
+    turned
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +94,32 @@ mod tests {
             let worst = values.iter().zip(&back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let bound = if target == WeightType::Q4_0 { 0.8 } else { 0.05 };
             assert!(worst < bound, "{}: {worst}", target.name());
+        }
+    }
+
+    #[test]
+    fn a_transposed_matrix_has_its_numbers_the_other_way_round() {
+        // More than a tile has.
+        const ROWS: usize = TILE + 1;
+        let values: Vec<f32> = (0..ROWS * 128).map(|i| (i * 37 % 101) as f32 / 4.0 - 12.0).collect();
+        for (ty, stays) in [
+            (WeightType::F32, WeightType::F32),
+            (WeightType::F16, WeightType::F16),
+            (WeightType::Bf16, WeightType::Bf16),
+            (WeightType::Q8_0, WeightType::F16),
+        ] {
+            let mut data = vec![0; ty.row_bytes(128).unwrap() * ROWS];
+            quantize(ty, &values, &mut data);
+            let mut stored = vec![0.0; ROWS * 128];
+            dequantize(ty, &data, &mut stored);
+            let (turned_ty, bytes) = transposed(&TensorView { ty, rows: ROWS, cols: 128, data: &data });
+            assert_eq!(turned_ty, stays);
+            let mut turned = vec![0.0; ROWS * 128];
+            dequantize(turned_ty, &bytes, &mut turned);
+            for (i, turned) in turned.iter().enumerate() {
+                let x = stored[i % ROWS * 128 + i / ROWS];
+                assert!((turned - x).abs() <= x.abs() / 2048.0, "{} {i}: {turned} of {x}", ty.name());
+            }
         }
     }
 

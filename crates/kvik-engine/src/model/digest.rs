@@ -54,7 +54,7 @@ pub(super) fn update_with_tensors(whole: &mut blake3::Hasher, tensors: &TensorSo
 }
 
 /// What models without these parts do not name: their identity is what it was before there were any.
-const ABSENT: [&str; 8] = [
+const ABSENT: [&str; 10] = [
     ", latent: None",
     ", recurrence: None",
     ", by_layer: ByLayer { kv_heads: [], d_ff: [] }",
@@ -63,6 +63,8 @@ const ABSENT: [&str; 8] = [
     ", altup: None",
     ", laurel_rank: None",
     ", per_layer_width: None",
+    ", per_layer_rows: None",
+    ", grouped: false",
 ];
 
 /// What decides the numbers, a line per value. Floats are written as their bits.
@@ -105,6 +107,7 @@ fn canonical_rope(rope: &RopeConfig) -> String {
     };
     let scaling = match scaling.clone() {
         RopeScaling::None => "none".to_owned(),
+        RopeScaling::Proportional { pairs } => format!("proportional {pairs}"),
         RopeScaling::Linear { factor } => format!("linear {}", bits(factor)),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => format!(
             "llama3 {} {} {} {original_context}",
@@ -176,6 +179,7 @@ mod tests {
             change(&|extras| extras.altup = Some(4)),
             change(&|extras| extras.laurel_rank = Some(4)),
             change(&|extras| extras.per_layer_width = Some(4)),
+            change(&|extras| extras.per_layer_rows = Some(4)),
         ];
         for absent in ABSENT {
             let part = absent.trim_start_matches(", ").split(':').next().unwrap();

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::arch::{LayerShape, MixingShape, Presence, QkNorm, Values};
-use super::feed_forward::{is_stack, part_of_stack};
+use super::feed_forward::{LayerTensor, is_stack, part_of_stack, turned_stack};
 use super::recurrent::is_recurrent;
 use super::{ModelConfig, ModelError, RopeScaling, latent, residual};
 use crate::files::{TensorSource, TensorView};
@@ -70,8 +70,10 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         // Their numbers are in the configuration.
         ROPE_FACTORS.iter().for_each(|name| list.add(name, 1, config.rope.dims / 2, Presence::Optional));
     }
-    for (name, rows, cols, presence) in config.residual().model_tensors([config.vocab, config.layers, d]) {
-        list.add(name, rows, cols, presence);
+    let has = |name: &str| tensors.is_some_and(|tensors| tensors.get(name).is_some());
+    let table_rows = config.extras.per_layer_rows.unwrap_or(config.vocab);
+    for tensor in config.residual().model_tensors([table_rows, config.layers, d]) {
+        list.stack(tensor, config.residual().stack_len(tensor.0), has);
     }
     for layer in 0..config.layers {
         list.prefix = format!("blk.{layer}.");
@@ -81,8 +83,7 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         }
         match shape.mixing {
             MixingShape::Attention => {
-                let has = |name: String| tensors.is_some_and(|tensors| tensors.get(&name).is_some());
-                list.attention(&shape, d, |part| has(format!("blk.{layer}.{part}")));
+                list.attention(&shape, d, |part| has(&format!("blk.{layer}.{part}")));
             }
             MixingShape::Recurrent(recurrent) => {
                 let (output, cols) = recurrent.output(d);
@@ -93,17 +94,9 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
             }
             MixingShape::Absent => {}
         }
-        for (name, rows, cols, presence) in
-            shape.feed_forward.tensors(d).into_iter().chain(shape.residual.tensors(d))
-        {
-            let in_parts =
-                |tensors: &&TensorSource| tensors.get(&list.named(&part_of_stack(name, 0))).is_some();
-            match &config.extras.experts {
-                Some(experts) if is_stack(name) && tensors.as_ref().is_some_and(in_parts) => {
-                    list.parts(name, rows, cols, experts.count);
-                }
-                _ => list.add(name, rows, cols, presence),
-            }
+        let experts = config.extras.experts.map(|experts| experts.count);
+        for tensor in shape.feed_forward.tensors(d).into_iter().chain(shape.residual.tensors(d)) {
+            list.stack(tensor, experts.filter(|_| is_stack(tensor.0)), has);
         }
     }
     list.tensors
@@ -152,11 +145,21 @@ impl List {
         }
     }
 
-    /// The matrices of a stack of `rows` in all, one for each expert.
-    fn parts(&mut self, name: &str, rows: usize, cols: usize, count: usize) {
-        // More experts than a model may have are refused when they are loaded.
-        for expert in 0..count.min(PARTS_MAX) {
-            self.add(&part_of_stack(name, expert), rows / count, cols, Presence::Required);
+    /// A tensor that is a stack of `count` matrices, if that is some, in the form that the file `has`.
+    fn stack(&mut self, tensor: LayerTensor, count: Option<usize>, has: impl Fn(&str) -> bool) {
+        let (name, rows, cols, presence) = tensor;
+        match count.filter(|&count| count > 0) {
+            // The first may be the one that is missing.
+            Some(count) if (0..2).any(|index| has(&self.named(&part_of_stack(name, index)))) => {
+                // More experts than a model may have are refused when they are loaded.
+                for index in 0..count.min(PARTS_MAX) {
+                    self.add(&part_of_stack(name, index), rows / count, cols, Presence::Required);
+                }
+            }
+            Some(count) if has(&self.named(&turned_stack(name))) => {
+                self.add(&turned_stack(name), count.saturating_mul(cols), rows / count, presence);
+            }
+            _ => self.add(name, rows, cols, presence),
         }
     }
 

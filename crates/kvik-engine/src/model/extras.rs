@@ -43,6 +43,8 @@ pub struct Extras {
     pub laurel_rank: Option<usize>,
     /// Width of the embedding that every layer has of a token.
     pub per_layer_width: Option<usize>,
+    /// How many tokens have such an embedding; `None` if all have.
+    pub per_layer_rows: Option<usize>,
     /// Layers that keep a state.
     pub recurrence: Option<Recurrence>,
 }
@@ -71,6 +73,9 @@ pub struct StateMatrices {
     pub key_heads: usize,
     /// Dimensions of keys and queries.
     pub key_dim: usize,
+    /// Whether the heads of a key head stand side by side, as in checkpoints, where GGUF files have those of all key heads
+    /// in turn.
+    pub grouped: bool,
 }
 
 /// Counts that differ from layer to layer, `[layers]`; or empty where all layers have that of the model, which else is

@@ -7,11 +7,12 @@
 //! Matrices of heads are multiplied as those of experts: rows of the batch stand in a group for each head.
 
 use kvik_kernels::{
-    Activations, Groups, Matrix, Pool, RopeStyle, RopeTable, WeightType, dequantize, matmul, matmul_grouped,
-    matmul_many, quantize, rms_norm_in_place, rope,
+    Activations, Groups, Matrix, Pool, RopeStyle, RopeTable, matmul, matmul_grouped, matmul_many,
+    rms_norm_in_place, rope,
 };
 
 use super::arch::Presence;
+use super::convert::transposed;
 use super::feed_forward::{Adapt, LayerTensor};
 use super::weights::{LayerLoader, rows_of};
 use super::{LatentConfig, ModelError};
@@ -149,21 +150,6 @@ fn split(
     }
     loader.tensors.release(&name);
     Ok([keys, values])
-}
-
-/// A matrix the other way round: floats keep their type, and blocks of others, which run along rows, become f16.
-fn transposed(view: &TensorView<'_>) -> (WeightType, Vec<u8>) {
-    let TensorView { ty, rows, cols, data } = *view;
-    let mut values = vec![0.0; rows * cols];
-    dequantize(ty, data, &mut values);
-    let turned: Vec<f32> = (0..values.len()).map(|i| values[i % rows * cols + i / rows]).collect();
-    let ty = match ty {
-        WeightType::F32 | WeightType::Bf16 => ty,
-        _ => WeightType::F16,
-    };
-    let mut bytes = vec![0; ty.row_bytes(turned.len()).expect("floats have rows of any length")];
-    quantize(ty, &turned, &mut bytes);
-    (ty, bytes)
 }
 
 /// Buffers that the layers of a pass share; `places` is what grouped rows have, see [`Groups`].
@@ -325,6 +311,7 @@ impl HeadProducts {
 
 #[cfg(test)]
 mod tests {
+    use kvik_kernels::WeightType;
     use kvik_testing::golden;
 
     use super::*;
@@ -396,30 +383,6 @@ mod tests {
         for file in ["arch-deepseek2-lite.gguf", "arch-deepseek2.gguf"] {
             let bytes = |target| changed(file, target, unchanged).unwrap().weight_bytes();
             assert!(bytes(Some(WeightType::F16)) < bytes(None), "{file}");
-        }
-    }
-
-    #[test]
-    fn a_transposed_matrix_has_its_numbers_the_other_way_round() {
-        let values: Vec<f32> = (0..3 * 64).map(|i| (i * 37 % 101) as f32 / 4.0 - 12.0).collect();
-        for (ty, stays) in [
-            (WeightType::F32, WeightType::F32),
-            (WeightType::F16, WeightType::F16),
-            (WeightType::Bf16, WeightType::Bf16),
-            (WeightType::Q8_0, WeightType::F16),
-        ] {
-            let mut data = vec![0; ty.row_bytes(64).unwrap() * 3];
-            quantize(ty, &values, &mut data);
-            let mut stored = vec![0.0; 3 * 64];
-            dequantize(ty, &data, &mut stored);
-            let (turned_ty, bytes) = transposed(&TensorView { ty, rows: 3, cols: 64, data: &data });
-            assert_eq!(turned_ty, stays);
-            let mut turned = vec![0.0; 3 * 64];
-            dequantize(turned_ty, &bytes, &mut turned);
-            for (i, turned) in turned.iter().enumerate() {
-                let x = stored[i % 3 * 64 + i / 3];
-                assert!((turned - x).abs() <= x.abs() / 2048.0, "{} {i}: {turned} of {x}", ty.name());
-            }
         }
     }
 }

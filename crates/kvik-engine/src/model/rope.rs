@@ -90,6 +90,13 @@ fn frequencies(rope: &RopeConfig, divisors: Option<&[f32]>) -> RopeFrequencies {
 fn scaled(rope: &RopeConfig, pair: usize, frequency: f64) -> f64 {
     match rope.scaling {
         RopeScaling::None => frequency,
+        RopeScaling::Proportional { pairs } => {
+            if pair < pairs {
+                frequency
+            } else {
+                0.0
+            }
+        }
         RopeScaling::Linear { factor } | RopeScaling::Long { factor, .. } => frequency / f64::from(factor),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             let turns = original_context as f64 * frequency / (2.0 * PI);
@@ -148,6 +155,13 @@ mod tests {
         let divided = frequencies(&rope(RopeScaling::None), Some(&[4.0; 32])).radians;
         assert_eq!(linear, divided);
         assert!(plain.iter().zip(&linear).all(|(p, l)| (p / l - 4.0).abs() < 1e-5));
+    }
+
+    #[test]
+    fn pairs_beyond_a_part_do_not_rotate() {
+        let plain = frequencies(&rope(RopeScaling::None), None).radians;
+        let part = frequencies(&rope(RopeScaling::Proportional { pairs: 8 }), None).radians;
+        assert_eq!((&part[..8], &part[8..]), (&plain[..8], &[0.0; 24][..]));
     }
 
     #[test]

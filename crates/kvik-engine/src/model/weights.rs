@@ -9,11 +9,11 @@ use std::ops::Range;
 use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
 use super::arch::{LayerShape, MixingShape};
-use super::convert::convert;
+use super::convert::{convert, transposed};
 use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
-use super::feed_forward::{FeedForward, FeedForwardShape, part_of_stack};
+use super::feed_forward::{FeedForward, FeedForwardShape, part_of_stack, turned_stack};
 use super::latent::Latent;
-use super::recurrent::Recurrent;
+use super::recurrent::{Recurrent, SSM_NORM};
 use super::residual::{Ends, Residual};
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
@@ -392,7 +392,8 @@ impl<'a> Loader<'a> {
         let view = self.take(name)?;
         let mut values = vec![0.0; view.rows * view.cols];
         dequantize(view.ty, view.data, &mut values);
-        if name.ends_with("norm.weight") {
+        // The norm behind a state has no offset in any file.
+        if name.ends_with("norm.weight") && !name.ends_with(SSM_NORM) {
             values.iter_mut().for_each(|weight| *weight += self.config.extras.norm_offset);
         }
         self.report(view.data.len());
@@ -405,15 +406,70 @@ impl<'a> Loader<'a> {
         self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_owned() })
     }
 
-    /// A tensor of `count` matrices of equal shape, one below the other.
+    /// Whether the file has a stack in one of its forms, and it is still to be taken.
+    pub(super) fn has_stack(&self, name: &str) -> bool {
+        [name, &part_of_stack(name, 0), &turned_stack(name)].into_iter().any(|form| self.left.contains(form))
+    }
+
+    /// `count` matrices of equal shape: in one tensor, one below the other, each as it is or the other way round; or
+    /// each in a tensor of its own. The stack may be one of two that would do.
     pub(super) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
+        self.each_of_stack(name, count, |loader, name, view| loader.pack(name, view, loader.target))
+    }
+
+    /// The upper and the lower half of each matrix of a stack.
+    pub(super) fn halves(
+        &mut self,
+        name: &str,
+        count: usize,
+    ) -> Result<(Vec<Matrix>, Vec<Matrix>), ModelError> {
+        let halves = self.each_of_stack(name, count, |loader, name, view| {
+            let (half, target) = (view.rows / 2, loader.target);
+            let upper = loader.pack(name, &rows_of(view, 0..half), target)?;
+            Ok((upper, loader.pack(name, &rows_of(view, half..view.rows), target)?))
+        });
+        Ok(halves?.into_iter().unzip())
+    }
+
+    /// What `load` makes of each of `count` matrices of a stack, whatever its form.
+    fn each_of_stack<T>(
+        &mut self,
+        stack: &str,
+        count: usize,
+        load: impl Fn(&mut Self, &str, &TensorView<'_>) -> Result<T, ModelError>,
+    ) -> Result<Vec<T>, ModelError> {
+        let turned = turned_stack(stack);
+        if self.left.contains(stack) {
+            self.each_part(stack, count, |loader, view| load(loader, stack, view))
+        } else if self.left.contains(&part_of_stack(stack, 0)) {
+            let in_its_own = |index| {
+                self.each_part(&part_of_stack(stack, index), 1, |loader, view| load(loader, stack, view))
+            };
+            Ok((0..count).map(in_its_own).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+        } else if self.left.contains(&turned) {
+            self.each_part(&turned, count, |loader, view| {
+                let (ty, data) = transposed(view);
+                load(loader, &turned, &TensorView { ty, rows: view.cols, cols: view.rows, data: &data })
+            })
+        } else {
+            Err(ModelError::MissingTensor { tensor: stack.to_owned() })
+        }
+    }
+
+    /// What `load` makes of each of `count` equal parts of the rows of a tensor.
+    fn each_part<T>(
+        &mut self,
+        name: &str,
+        count: usize,
+        load: impl Fn(&mut Self, &TensorView<'_>) -> Result<T, ModelError>,
+    ) -> Result<Vec<T>, ModelError> {
         let view = self.take(name)?;
         debug_assert!(view.rows.is_multiple_of(count), "checked with the shapes of all tensors");
-        let (rows, target) = (view.rows / count, self.target);
-        let part = |index| self.pack(name, &rows_of(&view, index * rows..(index + 1) * rows), target);
-        let matrices = (0..count).map(part).collect();
+        let rows = view.rows / count;
+        let part = |index| load(self, &rows_of(&view, index * rows..(index + 1) * rows));
+        let parts = (0..count).map(part).collect();
         self.tensors.release(name);
-        matrices
+        parts
     }
 
     pub(crate) fn report(&mut self, bytes: usize) {
@@ -451,16 +507,23 @@ impl LayerLoader<'_, '_> {
         self.loader.pack(&name, &view, None)
     }
 
-    /// `count` matrices of equal shape, in one tensor, one below the other, or each in its own; the tensor may be one
-    /// of two that would do.
+    /// Whether the file has a stack in one of its forms, and it is still to be taken.
+    pub(crate) fn has_stack(&self, name: &str) -> bool {
+        self.loader.has_stack(&self.name(name))
+    }
+
+    /// `count` matrices of equal shape, in any form of [`Loader::stack`].
     pub(crate) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
-        if self.has(name) {
-            return self.loader.stack(&self.name(name), count);
-        }
-        match self.has(&part_of_stack(name, 0)) {
-            true => (0..count).map(|index| self.matrix(&part_of_stack(name, index))).collect(),
-            false => Err(ModelError::MissingTensor { tensor: self.name(name) }),
-        }
+        self.loader.stack(&self.name(name), count)
+    }
+
+    /// The upper and the lower half of each matrix of a stack.
+    pub(crate) fn halves(
+        &mut self,
+        name: &str,
+        count: usize,
+    ) -> Result<(Vec<Matrix>, Vec<Matrix>), ModelError> {
+        self.loader.halves(&self.name(name), count)
     }
 
     /// Matrices that stand in a tensor one below the other, of so many rows each.

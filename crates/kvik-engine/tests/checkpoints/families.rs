@@ -1,58 +1,88 @@
-//! How each family names and orders in its checkpoints what GGUF has.
+//! How each family names and orders in its checkpoints what GGUF has: those whose tensors GGUF has under other names, or
+//! with the rows of heads in another order.
 
 use std::fmt;
 
 use kvik_engine::model::ModelConfig;
-use serde_json::{Value, json};
 
-use super::packed;
-use super::write::{Tensor, of_layer};
+use super::others::OTHERS;
+use super::states::STATES;
+use super::write::Tensor;
 
 /// A family of checkpoints.
 pub(crate) struct Family {
     /// The golden file of the same numbers.
     pub golden: &'static str,
-    hf: &'static str,
-    /// What stands in `config.json` beside the shape of a plain transformer, as JSON.
-    config: &'static str,
-    /// Parts of GGUF's layers and the modules of their tensors, where Llama has others.
-    modules: &'static [(&'static str, &'static str)],
+    pub(crate) hf: &'static str,
+    /// What stands in `config.json` beside the shape of a plain transformer, or in its place, as JSON.
+    pub(crate) config: &'static str,
+    /// Where in a checkpoint the modules of the decoder are.
+    pub(crate) prefix: &'static str,
+    /// Parts of GGUF's layers, and tensors outside of them, and the modules of their tensors, where Llama has others.
+    /// What belongs to no module has its whole name in both.
+    pub(crate) modules: &'static [(&'static str, &'static str)],
     /// Whether the rows of queries and keys were permuted for GGUF.
-    permuted: bool,
-    /// What the conversion adds to the weights of norms.
-    norm_offset: f32,
-    experts: Experts,
+    pub(crate) permuted: bool,
+    /// What the conversion adds to the weights of norms, but for those behind a state.
+    pub(crate) norm_offset: f32,
+    pub(crate) experts: Experts,
+    /// The parts of GGUF's layers that are the halves of `shared_mlp.input_linear`.
+    pub(crate) halves: Option<[&'static str; 2]>,
+    /// Brings a tensor of GGUF, by its name in its layer or in the model, in the shape and order of checkpoints.
+    pub(crate) rewrite: Rewrite,
 }
+
+/// The name and the tensor that a checkpoint has in the place of one of a layer, of which `get` knows the others; `None`
+/// if it is stored with another.
+pub(crate) type Rewrite = for<'t> fn(
+    &ModelConfig,
+    &str,
+    &'t Tensor,
+    &dyn Fn(&str) -> Option<&'t Tensor>,
+) -> Option<(String, Tensor)>;
 
 /// How the experts of a layer are stored.
 #[derive(Clone, Copy, PartialEq)]
-enum Experts {
+pub(crate) enum Experts {
     /// A tensor for each: the module of all, and the names of gate, up and down.
     Each(&'static str, [&'static str; 3]),
     /// One for gate and up of all, one for down of all: their names.
     Together([&'static str; 2]),
+    /// The same, each matrix the other way round.
+    Turned([&'static str; 2]),
     /// In blocks of MXFP4.
     Packed,
 }
 
-const QWEN: Experts = Experts::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+pub(crate) const QWEN: Experts = Experts::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+/// Granite's experts.
+pub(crate) const GRANITE: Experts =
+    Experts::Together(["block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"]);
 const GEMMA: &[(&str, &str)] = &[
     ("post_attention_norm", "post_attention_layernorm"),
     ("ffn_norm", "pre_feedforward_layernorm"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
 
-const PLAIN: Family = Family {
+pub(crate) const PLAIN: Family = Family {
     golden: "",
     hf: "",
     config: "{}",
+    prefix: "model.",
     modules: &[],
     permuted: false,
     norm_offset: 0.0,
     experts: QWEN,
+    halves: None,
+    rewrite: |_, name, tensor, _| Some((name.to_owned(), tensor.clone())),
 };
 
-pub(crate) const FAMILIES: &[Family] = &[
+/// All families.
+pub(crate) fn families() -> impl Iterator<Item = &'static Family> {
+    PLAIN_FAMILIES.iter().chain(STATES).chain(OTHERS)
+}
+
+const PLAIN_FAMILIES: &[Family] = &[
     Family { golden: "arch-llama-gqa", hf: "LlamaForCausalLM", permuted: true, ..PLAIN },
     Family { golden: "arch-qwen2", hf: "Qwen2ForCausalLM", ..PLAIN },
     Family { golden: "arch-qwen3", hf: "Qwen3ForCausalLM", ..PLAIN },
@@ -71,6 +101,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         config: r#"{"sliding_window": 20, "query_pre_attn_scalar": 16, "hidden_activation": "gelu_pytorch_tanh",
             "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
+        prefix: "language_model.model.",
         ..GEMMA3
     },
     Family {
@@ -154,10 +185,8 @@ pub(crate) const FAMILIES: &[Family] = &[
             ("ffn_down_shexp", "shared_mlp.output_linear"),
         ],
         permuted: true,
-        experts: Experts::Together([
-            "block_sparse_moe.input_linear.weight",
-            "block_sparse_moe.output_linear.weight",
-        ]),
+        experts: GRANITE,
+        halves: Some(["ffn_gate_shexp", "ffn_up_shexp"]),
         ..PLAIN
     },
     Family {
@@ -210,12 +239,12 @@ const QWEN3MOE: Family = Family {
 };
 
 const PHI3: &[(&str, &str)] = &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")];
-const SHARED_EXPERT: &[(&str, &str)] = &[
+pub(crate) const SHARED_EXPERT: &[(&str, &str)] = &[
     ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
     ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
 ];
-const SHARED_EXPERTS: &[(&str, &str)] = &[
+pub(crate) const SHARED_EXPERTS: &[(&str, &str)] = &[
     ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
     ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
@@ -227,169 +256,8 @@ const GLM4MOE: &[(&str, &str)] = &[
     ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
 ];
 
-/// Llama's modules, and those of mixtures of experts.
-const MODULES: [(&str, &str); 13] = [
-    ("attn_norm", "input_layernorm"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-    ("ffn_gate_inp", "mlp.gate"),
-    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
-];
-
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.hf, self.golden)
-    }
-}
-
-impl Family {
-    /// The tensors of the golden file; the experts of gpt-oss become random ones in MXFP4.
-    pub(crate) fn prepared(&self, mut tensors: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
-        if self.experts == Experts::Packed {
-            let weights = tensors.iter_mut().filter(|(name, _)| name.ends_with("_exps.weight"));
-            weights.enumerate().for_each(|(seed, (_, tensor))| *tensor = packed::random(tensor, seed));
-        }
-        tensors
-    }
-
-    fn is_multimodal(&self) -> bool {
-        self.hf.ends_with("ForConditionalGeneration")
-    }
-
-    /// `config.json`.
-    pub(crate) fn config(&self, config: &ModelConfig) -> Value {
-        let mut text = json!({
-            "num_hidden_layers": config.layers, "hidden_size": config.d_model, "intermediate_size": config.d_ff,
-            "num_attention_heads": config.heads, "num_key_value_heads": config.kv_heads, "head_dim": config.head_dim,
-            "vocab_size": config.vocab, "max_position_embeddings": config.context, "rms_norm_eps": config.norm_eps,
-            "rope_theta": config.rope.theta,
-        });
-        let own: Value = serde_json::from_str(self.config).unwrap();
-        text.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
-        let mut all =
-            if self.is_multimodal() { json!({"text_config": text, "vision_config": {}}) } else { text };
-        all["architectures"] = json!([self.hf]);
-        all
-    }
-
-    /// Where in a checkpoint the modules of the decoder are.
-    fn prefix(&self) -> &'static str {
-        if self.is_multimodal() { "language_model.model." } else { "model." }
-    }
-
-    /// The tensors of the checkpoint.
-    pub(crate) fn checkpoint(
-        &self,
-        config: &ModelConfig,
-        tensors: &[(String, Tensor)],
-    ) -> Vec<(String, Tensor)> {
-        let mut all = Vec::new();
-        for (name, tensor) in tensors {
-            let mut tensor = tensor.clone();
-            if name.ends_with("norm.weight") {
-                tensor.add(-self.norm_offset);
-            }
-            let name = match name.as_str() {
-                "token_embd.weight" => format!("{}embed_tokens.weight", self.prefix()),
-                "output_norm.weight" => format!("{}norm.weight", self.prefix()),
-                "output.weight" => "lm_head.weight".to_owned(),
-                name => match of_layer(name) {
-                    Some((layer, part)) if !part.contains("_exps") => {
-                        let Some(name) = self.name_in_layer(part, &mut tensor, config) else { continue };
-                        format!("{}layers.{layer}.{name}", self.prefix())
-                    }
-                    _ => continue,
-                },
-            };
-            all.push((name, tensor));
-        }
-        for layer in 0..config.layers {
-            let prefix = format!("{}layers.{layer}.", self.prefix());
-            let get = |part: &str| {
-                let name = format!("blk.{layer}.{part}");
-                tensors.iter().find(|(other, _)| *other == name).map(|(_, tensor)| tensor)
-            };
-            let parts = self.of_experts(config, &get);
-            all.extend(parts.into_iter().map(|(name, tensor)| (prefix.clone() + &name, tensor)));
-        }
-        if self.is_multimodal() {
-            all.push(("vision_tower.blocks.0.weight".to_owned(), all[0].1.clone()));
-        }
-        if self.config.contains("nextn") {
-            all.push((format!("{}layers.{}.eh_proj.weight", self.prefix(), config.layers), all[0].1.clone()));
-        }
-        all
-    }
-
-    /// The name of a tensor in its layer, whose rows are brought in the checkpoint's order; `None` if it is stored
-    /// together with another.
-    fn name_in_layer(&self, part: &str, tensor: &mut Tensor, config: &ModelConfig) -> Option<String> {
-        match part {
-            "attn_sinks.weight" => return Some("self_attn.sinks".to_owned()),
-            "exp_probs_b.bias" => return Some("mlp.gate.e_score_correction_bias".to_owned()),
-            "ffn_gate_inp_shexp.weight" => tensor.shape.insert(0, 1),
-            _ => {}
-        }
-        let (part, kind) = part.rsplit_once('.').unwrap();
-        let heads = match part {
-            "attn_q" => config.heads,
-            "attn_k" => config.kv_heads,
-            _ => 0,
-        };
-        if self.permuted && heads > 0 {
-            tensor.unpermute(heads);
-        }
-        let known = self.modules.iter().chain(&MODULES).find(|(gguf, _)| *gguf == part);
-        match known {
-            Some((_, module)) => Some(format!("{module}.{kind}")),
-            None => {
-                assert!(part.ends_with("_shexp"), "{self}: {part} has no name");
-                None
-            }
-        }
-    }
-
-    /// The experts of a layer of which `get` knows the tensors, and what is stored together of a shared one.
-    fn of_experts<'t>(
-        &self,
-        config: &ModelConfig,
-        get: &dyn Fn(&str) -> Option<&'t Tensor>,
-    ) -> Vec<(String, Tensor)> {
-        let mut all = Vec::new();
-        let stacks = ["gate", "up", "down"].map(|part| get(&format!("ffn_{part}_exps.weight")));
-        let [Some(gate), Some(up), Some(down)] = stacks else { return all };
-        let count = config.extras.experts.unwrap().count;
-        match self.experts {
-            Experts::Each(module, parts) => {
-                for (stack, part) in [gate, up, down].into_iter().zip(parts) {
-                    let named = |(expert, tensor)| (format!("{module}.{expert}.{part}.weight"), tensor);
-                    all.extend(stack.split(count).into_iter().enumerate().map(named));
-                }
-            }
-            Experts::Together([gate_up, name]) => {
-                all.push((gate_up.to_owned(), Tensor::side_by_side(gate, up, count)));
-                all.push((name.to_owned(), down.in_three(count)));
-            }
-            Experts::Packed => {
-                let biases =
-                    ["gate", "up", "down"].map(|part| get(&format!("ffn_{part}_exps.bias")).unwrap());
-                all.extend(packed::checkpoint([gate, up, down], biases, count));
-            }
-        }
-        if !self.modules.iter().any(|(part, _)| *part == "ffn_gate_shexp")
-            && let (Some(gate), Some(up)) = (get("ffn_gate_shexp.weight"), get("ffn_up_shexp.weight"))
-        {
-            let both = Tensor::side_by_side(gate, up, 1);
-            all.push(("shared_mlp.input_linear.weight".to_owned(), both.in_two()));
-        }
-        all
     }
 }

@@ -1,5 +1,6 @@
 //! Tensors in memory, as GGUF files and as checkpoints.
 
+use std::ops::Range;
 use std::path::Path;
 
 use kvik_engine::files::TensorSource;
@@ -35,28 +36,59 @@ impl Tensor {
         *self.shape.last().unwrap()
     }
 
-    /// Adds to all numbers of a tensor of f32.
-    pub(crate) fn add(&mut self, offset: f32) {
-        assert_eq!(self.ty, WeightType::F32);
-        for bytes in self.data.chunks_exact_mut(4) {
-            let value = f32::from_le_bytes(bytes.try_into().unwrap()) + offset;
-            bytes.copy_from_slice(&value.to_le_bytes());
-        }
+    /// Brings the rows of each head that rotate, of which GGUF has the two of a pair side by side, in the order of
+    /// checkpoints: the first of all pairs, then the second of all. A bias has rows of one number.
+    pub(crate) fn unpermute(&mut self, heads: usize, rotated: usize) {
+        let dim = self.shape[0] / heads;
+        *self = self.in_order(|row| match row % dim {
+            of_head if of_head < rotated => {
+                row - of_head + 2 * (of_head % (rotated / 2)) + of_head / (rotated / 2)
+            }
+            _ => row,
+        });
     }
 
-    /// Brings the rows of each head, of which GGUF has the two of a pair side by side, in the order of checkpoints:
-    /// the first of all pairs, then the second of all. A bias has rows of one number.
-    pub(crate) fn unpermute(&mut self, heads: usize) {
-        let rows = self.shape[0];
-        let (dim, bytes) = (rows / heads, self.data.len() / rows);
-        let from = |row: usize| {
-            let (head, row) = (row / dim, row % dim);
-            head * dim + 2 * (row % (dim / 2)) + row / (dim / 2)
-        };
-        let old = self.data.clone();
-        for (row, to) in self.data.chunks_exact_mut(bytes).enumerate() {
-            to.copy_from_slice(&old[from(row) * bytes..][..bytes]);
-        }
+    /// The rows that `from` says; a vector has rows of one number.
+    pub(crate) fn in_order(&self, from: impl Fn(usize) -> usize) -> Tensor {
+        let bytes = self.data.len() / self.shape[0];
+        let data =
+            (0..self.shape[0]).flat_map(|row| &self.data[from(row) * bytes..][..bytes]).copied().collect();
+        Tensor { data, ..self.clone() }
+    }
+
+    /// Some of the rows, the first dimension.
+    pub(crate) fn some_rows(&self, rows: Range<usize>) -> Tensor {
+        let bytes = self.data.len() / self.shape[0];
+        let shape = [&[rows.len()], &self.shape[1..]].concat();
+        Tensor { ty: self.ty, shape, data: self.data[rows.start * bytes..rows.end * bytes].to_vec() }
+    }
+
+    /// All rows of several tensors, one below the other.
+    pub(crate) fn below(parts: &[Tensor]) -> Tensor {
+        let rows = parts.iter().map(|part| part.shape[0]).sum();
+        let shape = [&[rows], &parts[0].shape[1..]].concat();
+        Tensor { ty: parts[0].ty, shape, data: parts.iter().flat_map(|part| part.data.clone()).collect() }
+    }
+
+    /// A matrix the other way round.
+    pub(crate) fn transposed(&self) -> Tensor {
+        let (rows, cols) = (self.rows(), self.cols());
+        let size = self.data.len() / (rows * cols);
+        let from = (0..rows * cols).map(|to| (to % rows * cols + to / rows) * size);
+        let data = from.flat_map(|from| self.data[from..from + size].to_vec()).collect();
+        Tensor { ty: self.ty, shape: vec![cols, rows], data }
+    }
+
+    /// The same numbers in another shape.
+    pub(crate) fn reshaped(&self, shape: &[usize]) -> Tensor {
+        assert_eq!(shape.iter().product::<usize>(), self.shape.iter().product::<usize>());
+        Tensor { shape: shape.to_vec(), ..self.clone() }
+    }
+
+    /// What `change` makes of all numbers of a tensor of f32.
+    pub(crate) fn map(&self, change: impl Fn(f32) -> f32) -> Tensor {
+        let data = numbers(self).into_iter().flat_map(|x| change(x).to_le_bytes()).collect();
+        Tensor { data, ..self.clone() }
     }
 
     /// The matrices of a stack.
@@ -127,6 +159,7 @@ pub(crate) fn write(directory: &Path, family: &Family, config: &ModelConfig, ten
 }
 
 fn numbers(tensor: &Tensor) -> Vec<f32> {
+    assert_eq!(tensor.ty, WeightType::F32);
     tensor.data.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
@@ -143,7 +176,11 @@ pub(crate) fn write_tensors(directory: &Path, config: &Value, tensors: &[(String
         std::fs::write(directory.join(name), json.to_string()).unwrap();
     }
     let views = tensors.iter().map(|(name, tensor)| {
-        let dtype = if tensor.ty == WeightType::F32 { Dtype::F32 } else { Dtype::U8 };
+        let dtype = match tensor.ty {
+            WeightType::F32 => Dtype::F32,
+            WeightType::F16 => Dtype::F16,
+            _ => Dtype::U8,
+        };
         (name, TensorView::new(dtype, tensor.shape.clone(), &tensor.data).unwrap())
     });
     let bytes = safetensors::serialize(views, None).unwrap();

@@ -1,6 +1,7 @@
 //! Hugging Face model directories: safetensors, `tokenizer.json` and configuration files.
 //!
-//! Tensors get GGUF's canonical names. Nothing is converted here but the order of what gpt-oss stores of its experts.
+//! Tensors get GGUF's canonical names. Nothing is converted here but the order of what gpt-oss stores of its experts:
+//! what checkpoints have in another form than GGUF, the model knows by names of its own.
 
 mod names;
 mod repack;
@@ -66,6 +67,14 @@ pub enum HfError {
         /// Its name in the file.
         tensor: String,
     },
+    /// A tensor that quantised weights have beside them.
+    #[error(
+        "tensor {tensor:?} belongs to quantised weights; kvik reads F32, F16 and BF16 (use a GGUF file for quantised weights)"
+    )]
+    Quantised {
+        /// Its name in the file.
+        tensor: String,
+    },
     /// A tensor occurs twice.
     #[error("tensor {tensor:?} occurs twice; remove the files that do not belong to the model")]
     DuplicateTensor {
@@ -128,5 +137,55 @@ pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
 /// Reads a JSON file; `None` if it is missing.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let Some(bytes) = read_optional(path)? else { return Ok(None) };
-    Ok(Some(serde_json::from_slice(&bytes).map_err(|error| HfError::json(path, &error))?))
+    Ok(Some(parse_json(&bytes).map_err(|error| HfError::json(path, &error))?))
+}
+
+/// Parses JSON as Python writes it: numbers that are not finite are null.
+pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(bytes).or_else(|error| match without_infinities(bytes) {
+        Some(plain) => serde_json::from_slice(&plain),
+        None => Err(error),
+    })
+}
+
+/// The text with null in the place of numbers that are not finite; `None` if it has none.
+fn without_infinities(bytes: &[u8]) -> Option<Vec<u8>> {
+    const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut plain, mut rest, mut quoted, mut found) = (Vec::with_capacity(bytes.len()), bytes, false, false);
+    while let [first, behind @ ..] = rest {
+        if let Some(number) = NUMBERS.iter().find(|number| !quoted && rest.starts_with(number)) {
+            plain.extend_from_slice(b"null");
+            (rest, found) = (&rest[number.len()..], true);
+            continue;
+        }
+        // A quoted character behind a backslash ends nothing.
+        let len = if quoted && *first == b'\\' { rest.len().min(2) } else { 1 };
+        quoted ^= *first == b'"';
+        plain.extend_from_slice(&rest[..len]);
+        rest = if len == 2 { &rest[2..] } else { behind };
+    }
+    found.then_some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn json_of_python_is_read() {
+        let check = |text: &str, expect: Value| {
+            assert_eq!(parse_json::<Value>(text.as_bytes()).unwrap(), expect, "{text}");
+        };
+        check(
+            r#"{"a": [0.0, Infinity], "b": -Infinity, "c": NaN}"#,
+            json!({"a": [0.0, null], "b": null, "c": null}),
+        );
+        check(r#"{"Infinity": "\"NaN", "x": NaN}"#, json!({"Infinity": "\"NaN", "x": null}));
+        check(r#"["\\", Infinity]"#, json!(["\\", null]));
+        for bad in ["Infinit", "[Infinity", "\"\\", "{\"a\": Infinity1}", ""] {
+            assert!(parse_json::<Value>(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
 }

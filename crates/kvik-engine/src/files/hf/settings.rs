@@ -71,7 +71,8 @@ impl HfSettings {
         let file = read_optional(&directory.join("chat_template.jinja"))?;
         let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let mut eog = ids(&generation["eos_token_id"]);
-        eog.extend(ids(&model["eos_token_id"]));
+        // Models that also take images may say it of their decoder.
+        [&model, &model["text_config"]].into_iter().for_each(|of| eog.extend(ids(&of["eos_token_id"])));
         let hints = TokenizerHints {
             bos: tokens.bos_token.map(TokenText::into_text),
             eos: tokens.eos_token.map(TokenText::into_text),

@@ -118,6 +118,7 @@ impl Shards {
                 Name::Halves(names) => self.add_tensor(names.into(), &tensor, info, data)?,
                 Name::Packed(layer, part) => self.add_packed((layer, part), &tensor, info, data)?,
                 Name::Unread => {}
+                Name::Unknown if is_of_quantised(&tensor) => return Err(HfError::Quantised { tensor }),
                 Name::Unknown => return Err(HfError::UnknownTensor { tensor }),
             }
         }
@@ -136,7 +137,10 @@ impl Shards {
         let ty = weight_type(stored, info.dtype)?;
         let bad_shape = || HfError::BadShape { tensor: stored.to_owned(), shape: info.shape.clone() };
         let (rows, cols) = match info.shape[..] {
-            [cols] if cols > 0 => (1, cols),
+            [len] if len > 0 => match self.names.rows_of(&names[0]) {
+                rows if rows > 0 && len.is_multiple_of(rows) => (rows, len / rows),
+                _ => return Err(bad_shape()),
+            },
             [rows, cols] if rows > 0 && cols > 0 => (rows, cols),
             // All experts, one below the other.
             [count, rows, cols] if count > 0 && rows > 0 && cols > 0 => (count * rows, cols),
@@ -252,6 +256,24 @@ fn weight_type(tensor: &str, dtype: Dtype) -> Result<WeightType, HfError> {
         Dtype::BF16 => Ok(WeightType::Bf16),
         other => Err(HfError::UnsupportedType { tensor: tensor.into(), dtype: format!("{other:?}") }),
     }
+}
+
+/// Whether a tensor, by its name, is what quantised weights have beside them or in their place.
+fn is_of_quantised(tensor: &str) -> bool {
+    const ENDS: [&str; 11] = [
+        "scale",
+        "scale_inv",
+        "scale_2",
+        "scales",
+        "packed",
+        "qweight",
+        "qzeros",
+        "g_idx",
+        "zero_point",
+        "absmax",
+        "quant_map",
+    ];
+    ENDS.iter().any(|end| tensor.ends_with(end))
 }
 
 /// The weight files: those of the index, or the single one.

@@ -102,9 +102,23 @@ fn checkpoints_that_kvik_does_not_read_are_refused_by_what_they_are() {
         let error = config(fields).unwrap_err();
         assert!(error.contains(expect), "{error:?} does not contain {expect:?}");
     };
-    for name in ["Llama4ForCausalLM", "Gemma3nForCausalLM", "Gemma4ForConditionalGeneration"] {
-        check(name, json!({}), name);
-    }
+    check(
+        "NemotronHForCausalLM",
+        json!({"hybrid_override_pattern": "-", "moe_latent_size": 8}),
+        "moe_latent_size",
+    );
+    let bounded = json!({"hybrid_override_pattern": "*", "time_step_limit": [0.0, 0.1]});
+    check("NemotronHForCausalLM", bounded, "time_step_limit");
+    check("NemotronHForCausalLM", json!({"hybrid_override_pattern": "-"}), "hybrid_override_pattern");
+    check("NemotronHForCausalLM", json!({"hybrid_override_pattern": "?"}), "hybrid_override_pattern");
+    check("Qwen3_5ForCausalLM", json!({"attn_output_gate": false}), "attn_output_gate");
+    check("Lfm2ForCausalLM", json!({"layer_types": ["conv"], "conv_L_cache": 3}), "layer_types");
+    check("Lfm2ForCausalLM", json!({"layer_types": ["window"], "conv_L_cache": 3}), "layer_types");
+    check(
+        "Gemma3nForCausalLM",
+        json!({"sliding_window": 8, "activation_sparsity_pattern": [0.2]}),
+        "activation_sparsity_pattern",
+    );
     check("GptOssForCausalLM", json!({}), "mxfp4");
     check("GptOssForCausalLM", json!({"quantization_config": {"quant_method": "awq"}}), "awq");
     check("OlmoeForCausalLM", json!({"clip_qkv": 8.0}), "clip_qkv");
@@ -192,6 +206,14 @@ fn sharded_directories_are_one_model() {
     assert_eq!(model.chat_template.as_deref(), Some("T"));
     assert_eq!(model.tokenizer.eos(), Some(4093));
     assert!(model.tokenizer.is_eog(7) && model.tokenizer.is_eog(4093));
+    assert!(!model.tokenizer.is_eog(9) && !model.tokenizer.is_eog(10));
+    let mut config = with(json!({"tie_word_embeddings": true, "eos_token_id": 9}));
+    config["text_config"] = json!({"eos_token_id": 10});
+    // Python writes numbers that are not finite as they are called.
+    let text = config.to_string().replacen('{', "{\"time_step_limit\": [0.0, Infinity], ", 1);
+    std::fs::write(directory.path().join("config.json"), text).unwrap();
+    let model = LoadedModel::open(directory.path()).unwrap();
+    assert!(model.tokenizer.is_eog(7) && model.tokenizer.is_eog(9) && model.tokenizer.is_eog(10));
 }
 
 /// Names and first bytes of the tensors of a model opened from these files.
@@ -300,6 +322,15 @@ fn errors_name_what_is_wrong_with_a_directory() {
     check(&directory(&base(), &[]), "neither model.safetensors");
     check(&one(("model.layers.0.moe.weight", Dtype::F32, vec![1])), "model.layers.0.moe.weight");
     check(&one(("model.norm.weight", Dtype::I8, vec![16])), "I8");
+    check(&one(("model.layers.0.mlp.up_proj.weight", Dtype::F8_E4M3, vec![16, 16])), "F8_E4M3");
+    for beside in [
+        "model.layers.0.mlp.up_proj.weight_scale_inv",
+        "model.layers.0.mlp.up_proj.qweight",
+        "model.layers.0.mlp.up_proj.weight_packed",
+    ] {
+        check(&one((beside, Dtype::F32, vec![16])), "belongs to quantised weights");
+        check(&one((beside, Dtype::F32, vec![16])), beside);
+    }
     check(&one(("model.norm.weight", Dtype::F32, vec![])), "shape []");
     check(&one(("embed_tokens.weight", Dtype::F32, vec![16])), "occurs twice");
     let broken = one(("model.norm.weight", Dtype::F32, vec![16]));

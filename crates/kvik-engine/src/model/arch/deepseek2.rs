@@ -17,8 +17,15 @@ const KEY_LENGTH: Key = Key::gguf("attention.key_length_mla");
 const VALUE_LENGTH: Key = Key::gguf("attention.value_length_mla");
 const STORED_KEY_LENGTH: Key = Key::gguf("attention.key_length");
 const STORED_VALUE_LENGTH: Key = Key::gguf("attention.value_length");
-const ROTATED: Key = Key::gguf("rope.dimension_count");
-const LOG_MULTIPLIER: Key = Key::gguf("rope.scaling.yarn_log_multiplier");
+const ROTATED: Key = Key::new("rope.dimension_count", &["qk_rope_head_dim"]);
+const LOG_MULTIPLIER: Key = Key::new("rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]);
+/// Of checkpoints: the dimensions of a head's keys that do not rotate, and the length of its values.
+const UNROTATED: Key = Key::hf(&["qk_nope_head_dim"]);
+const VALUE: Key = Key::hf(&["v_head_dim"]);
+/// Of checkpoints: how experts' scores become weights, how groups of experts are chosen, and the name of the model.
+const SCORING: Key = Key::hf(&["scoring_func"]);
+const CHOICE: Key = Key::hf(&["topk_method"]);
+const NAMES: Key = Key::hf(&["architectures"]);
 const TEMPERATURE: Key = Key::gguf("attention.temperature_scale");
 const TEMPERATURE_LENGTH: Key = Key::gguf("attention.temperature_length");
 
@@ -31,7 +38,14 @@ const QUERY_RANK_MAX: usize = 1 << 16;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek2",
     hf_names: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
-    hf_modules: &[],
+    hf_modules: &[
+        ("self_attn.q_a_proj", "attn_q_a"),
+        ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+        ("self_attn.q_b_proj", "attn_q_b"),
+        ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+        ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+        ("self_attn.kv_b_proj", "attn_kv_b"),
+    ],
     gguf_rope: RopeStyle::Interleaved,
     extras,
     layer: |config, index| {
@@ -48,10 +62,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    if metadata.is_hf() {
-        let found = metadata.count(RANK)?.unwrap_or(0);
-        return Err(ConfigError::new(&metadata.name(RANK), found, "no latent attention; use a GGUF file"));
-    }
     let latent = latent(metadata, config)?;
     Ok(Extras {
         attention_scale: Some(attention_scale(metadata, config, &latent)?),
@@ -98,6 +108,10 @@ fn head_lengths(
     config: &ModelConfig,
     stored: [usize; 2],
 ) -> Result<([Key; 2], [usize; 2]), ConfigError> {
+    if metadata.is_hf() {
+        let key = metadata.needed_count(UNROTATED)?.saturating_add(metadata.needed_count(ROTATED)?);
+        return Ok(([UNROTATED, VALUE], [key, metadata.needed_count(VALUE)?]));
+    }
     let old = [STORED_KEY_LENGTH, STORED_VALUE_LENGTH];
     let said = [config.head_dim, metadata.count(STORED_VALUE_LENGTH)?.unwrap_or(config.head_dim)];
     if metadata.count(KEY_LENGTH)?.or(metadata.count(VALUE_LENGTH)?).is_none() {
@@ -112,6 +126,12 @@ fn head_lengths(
     Ok(([KEY_LENGTH, VALUE_LENGTH], lengths))
 }
 
+/// Of a checkpoint, the dimensions that are stored of a key, and how many of them rotate.
+pub(super) fn stored_dims(metadata: &dyn Metadata) -> Result<[usize; 2], ConfigError> {
+    let rotated = metadata.needed_count(ROTATED)?;
+    Ok([metadata.needed_count(RANK)?.saturating_add(rotated), rotated])
+}
+
 /// What scores are multiplied by: with YaRN also by the square of a factor that grows with its stretch.
 fn attention_scale(
     metadata: &dyn Metadata,
@@ -121,8 +141,12 @@ fn attention_scale(
     let scale = 1.0 / ((latent.unrotated + latent.rotated) as f32).sqrt();
     let RopeScaling::Yarn { factor, attention_factor, .. } = config.rope.scaling else { return Ok(scale) };
     let stretch = factor.max(1.0).ln();
-    let log_multiplier = metadata.number(LOG_MULTIPLIER)?.unwrap_or(0.0) / LOG_MULTIPLIER_UNIT;
-    let rotated = attention_factor.unwrap_or(0.1 * stretch + 1.0);
+    let log_multiplier = metadata.number(LOG_MULTIPLIER)?.unwrap_or(0.0);
+    // In checkpoints a factor of cosines and sines is theirs alone.
+    let (log_multiplier, rotated) = match metadata.is_hf() {
+        true => (log_multiplier, 1.0),
+        false => (log_multiplier / LOG_MULTIPLIER_UNIT, attention_factor.unwrap_or(0.1 * stretch + 1.0)),
+    };
     let growth = rotated * (0.1 * log_multiplier * stretch + 1.0);
     Ok(scale * growth * growth)
 }
@@ -142,8 +166,21 @@ fn experts(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Option<Exper
         // GLM-4.7 Flash's first files do not say it; they are known by their shape, as in llama.cpp.
         let is_glm = (47..=48).contains(&config.layers) && config.vocab == 154_880;
         experts.sigmoid |= is_glm && metadata.count(experts::GATING)?.unwrap_or(0) == 0;
+        if metadata.is_hf() {
+            experts.sigmoid = has_sigmoid(metadata)?;
+            let grouped = metadata.texts(CHOICE)?.is_none_or(|names| names != ["greedy"]);
+            experts.groups = experts.groups.filter(|_| grouped);
+        }
     }
     Ok(experts)
+}
+
+/// Whether a checkpoint brings scores between 0 and 1 one by one; newer files of V3 do not say it.
+fn has_sigmoid(metadata: &dyn Metadata) -> Result<bool, ConfigError> {
+    match metadata.texts(SCORING)? {
+        Some(names) => Ok(names == ["sigmoid"]),
+        None => Ok(metadata.texts(NAMES)?.is_some_and(|names| names[0].starts_with("DeepseekV3"))),
+    }
 }
 
 fn with_bias(shape: FeedForwardShape) -> FeedForwardShape {

@@ -7,15 +7,18 @@ use super::metadata::{Key, Metadata};
 use crate::model::feed_forward::{ExpertGroups, ExpertsShape, Gating, SharedShape, Weighted};
 use crate::model::{ConfigError, ExpertsConfig, ModelConfig};
 
-const COUNT: Key = Key::new("expert_count", &["num_experts", "num_local_experts", "n_routed_experts"]);
-const USED: Key = Key::new("expert_used_count", &["num_experts_per_tok", "experts_per_token"]);
+pub(super) const COUNT: Key =
+    Key::new("expert_count", &["num_experts", "num_local_experts", "n_routed_experts"]);
+const USED: Key =
+    Key::new("expert_used_count", &["num_experts_per_tok", "experts_per_token", "top_k_experts"]);
 const D_FF: Key = Key::new("expert_feed_forward_length", &["moe_intermediate_size"]);
 const SHARED_D_FF: Key = Key::new(
     "expert_shared_feed_forward_length",
-    &["shared_expert_intermediate_size", "shared_intermediate_size"],
+    &["shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"],
 );
 const SHARED_COUNT: Key = Key::new("expert_shared_count", &["n_shared_experts"]);
-const DENSE_LAYERS: Key = Key::new("leading_dense_block_count", &["first_k_dense_replace"]);
+const DENSE_LAYERS: Key =
+    Key::new("leading_dense_block_count", &["first_k_dense_replace", "num_dense_layers"]);
 /// Every so many layers have experts.
 const INTERVAL: Key = Key::hf(&["decoder_sparse_step"]);
 const NORMALISED: Key = Key::new("expert_weights_norm", &["norm_topk_prob"]);

@@ -1,10 +1,12 @@
 //! Gemma 3n (text): four streams of which a layer computes one, a path of low rank beside attention, embeddings of the
 //! token for every layer, gates of which few are left, and layers that read the keys and values of others.
 
+use std::f64::consts::PI;
+
 use kvik_kernels::Activation;
 
 use super::metadata::{Key, Metadata};
-use super::{Architecture, LayerShape, Norms, Presence, QkNorm, Values, gemma2, windows};
+use super::{Architecture, LayerShape, Norms, Presence, QkNorm, Values, gemma2, recurrence, windows};
 use crate::model::feed_forward::{DenseShape, FeedForwardShape};
 use crate::model::residual::INPUTS_MAX;
 use crate::model::{ConfigError, Extras, ModelConfig, Multipliers, RopeScaling, RopeStyle};
@@ -17,6 +19,10 @@ pub(super) const PER_LAYER: Key =
 pub(super) const SHARING: Key = Key::new("attention.shared_kv_layers", &["num_kv_shared_layers"]);
 /// Standard deviations, by layer.
 const SPARSITY: Key = Key::gguf("activation_sparsity_scale");
+/// Of checkpoints: the share of gates that are not left, by layer; the tokens that have embeddings for every layer.
+const NOT_LEFT: Key = Key::hf(&["activation_sparsity_pattern"]);
+const PER_LAYER_ROWS: Key = Key::hf(&["vocab_size_per_layer_input"]);
+const LAUREL: Key = Key::hf(&["laurel_rank"]);
 
 /// What llama.cpp knows of all models and does not ask their files for.
 const STREAMS_DEFAULT: usize = 4;
@@ -30,7 +36,22 @@ const DEVIATIONS: f32 = 1.644_853_6;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3n",
     hf_names: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
-    hf_modules: &[],
+    hf_modules: &[
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("altup.correction_coefs", "altup_correct_coef"),
+        ("altup.correct_output_scale", "altup_correct_scale.weight"),
+        ("altup.prediction_coefs", "altup_predict_coef"),
+        ("altup.modality_router", "altup_router"),
+        ("altup.router_norm", "altup_router_norm"),
+        ("laurel.linear_left", "laurel_l"),
+        ("laurel.linear_right", "laurel_r"),
+        ("laurel.post_laurel_norm", "laurel_post_norm"),
+        ("per_layer_input_gate", "inp_gate"),
+        ("per_layer_projection", "proj"),
+        ("post_per_layer_input_norm", "post_norm"),
+    ],
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| LayerShape {
@@ -61,8 +82,9 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
         sharing_layers: sharing.unwrap_or(config.layers.saturating_sub(STORING_LAYERS_DEFAULT)),
         sparsity: sparsity(metadata, config.layers)?,
         altup: Some(streams(metadata)?),
-        laurel_rank: Some(LAUREL_RANK),
+        laurel_rank: Some(metadata.count(LAUREL)?.unwrap_or(LAUREL_RANK)),
         per_layer_width: Some(metadata.count(PER_LAYER)?.unwrap_or(PER_LAYER_DEFAULT)),
+        per_layer_rows: per_layer_rows(metadata, config)?,
         window: Some(window),
         ..Extras::default()
     })
@@ -75,8 +97,20 @@ fn streams(metadata: &dyn Metadata) -> Result<usize, ConfigError> {
     }
 }
 
+/// How many tokens have an embedding for every layer, where those of pictures and sounds have none.
+pub(super) fn per_layer_rows(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+) -> Result<Option<usize>, ConfigError> {
+    Ok(metadata.count(PER_LAYER_ROWS)?.filter(|&rows| rows != config.vocab))
+}
+
 /// A layer whose gates are all left has minus infinity.
 fn sparsity(metadata: &dyn Metadata, layers: usize) -> Result<Vec<Option<f32>>, ConfigError> {
+    if let Some(shares) = metadata.numbers(NOT_LEFT)? {
+        let shares = recurrence::for_each(metadata, NOT_LEFT, shares, layers)?;
+        return shares.into_iter().map(|share| of_share(metadata, share)).collect();
+    }
     let Some(scales) = metadata.numbers(SPARSITY)? else {
         let is_sparse = |layer: usize| (layer < SPARSE_LAYERS_DEFAULT).then_some(DEVIATIONS);
         return Ok((0..layers).map(is_sparse).collect());
@@ -86,4 +120,50 @@ fn sparsity(metadata: &dyn Metadata, layers: usize) -> Result<Vec<Option<f32>>, 
         return Err(ConfigError::new(&metadata.name(SPARSITY), format!("{} values", scales.len()), expected));
     }
     Ok(scales.into_iter().map(|scale| (scale > 0.0).then_some(scale)).collect())
+}
+
+/// The deviations below which a share of all gates is; none is left out of a layer whose share is 0.
+fn of_share(metadata: &dyn Metadata, share: f32) -> Result<Option<f32>, ConfigError> {
+    match share {
+        0.0 => Ok(None),
+        _ if share > 0.5 && share < 1.0 => Ok(Some(deviations(f64::from(share)) as f32)),
+        _ => Err(ConfigError::new(&metadata.name(NOT_LEFT), share, "0, or more than 0.5 and less than 1")),
+    }
+}
+
+/// How many standard deviations above the mean the greatest of a share of normal numbers is: Newton's method from the
+/// mean, which approaches from below because the distribution is concave there.
+fn deviations(share: f64) -> f64 {
+    let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * PI).sqrt();
+    // The distribution is a half and the density times x + x^3 / 3 + x^5 / (3 * 5) + ...
+    let below = |x: f64| {
+        let terms = std::iter::successors(Some((x, 1.0)), |&(term, odd)| {
+            Some((term * x * x / (odd + 2.0), odd + 2.0))
+        });
+        0.5 + density(x) * terms.map(|(term, _)| term).take(TERMS).sum::<f64>()
+    };
+    (0..STEPS).fold(0.0, |x, _| x + (share - below(x)) / density(x))
+}
+
+/// Enough for shares whose distance from 1 an f32 can say.
+const TERMS: usize = 200;
+const STEPS: usize = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deviations_are_quantiles_of_the_normal_distribution() {
+        for (share, expect) in [
+            (0.5, 0.0),
+            (0.841_344_746_068_543, 1.0),
+            (0.95, 1.644_853_626_951_472_2),
+            (0.99, 2.326_347_874_040_841),
+            (0.999_968_328_758_166_9, 4.0),
+            (1.0 - f64::from(f32::EPSILON) / 2.0, 5.294_704_084_854_598),
+        ] {
+            assert!((deviations(share) - expect).abs() < 1e-6, "{share}: {}", deviations(share));
+        }
+    }
 }

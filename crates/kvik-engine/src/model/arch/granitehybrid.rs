@@ -7,8 +7,20 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "granitehybrid",
-    hf_names: &[],
-    hf_modules: &[],
+    hf_names: &["GraniteMoeHybridForCausalLM", "BambaForCausalLM"],
+    hf_modules: &[
+        ("pre_ff_layernorm", "ffn_norm"),
+        ("feed_forward.gate_proj", "ffn_gate"),
+        ("feed_forward.up_proj", "ffn_up"),
+        ("feed_forward.down_proj", "ffn_down"),
+        ("mamba.in_proj", "ssm_in"),
+        ("mamba.conv1d", "ssm_conv1d"),
+        ("mamba.A_log", "ssm_a_log"),
+        ("mamba.D", "ssm_d"),
+        ("mamba.dt_bias", "ssm_dt.bias"),
+        ("mamba.norm", "ssm_norm"),
+        ("mamba.out_proj", "ssm_out"),
+    ],
     gguf_rope: RopeStyle::Interleaved,
     extras,
     layer: |config, index| {
@@ -23,7 +35,11 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let layers = recurrence::without_kv(metadata, config)?;
-    let recurrence = Some(recurrence::with_matrices(metadata, layers)?);
+    // Models of this name may have attention in every layer.
+    let recurrence = match metadata.is_hf() && !layers.contains(&true) {
+        true => None,
+        false => Some(recurrence::with_matrices(metadata, config, layers)?),
+    };
     let experts = experts::read(metadata, config, true)?;
     Ok(Extras { experts, recurrence, ..granite::hybrid_extras(metadata, config)? })
 }

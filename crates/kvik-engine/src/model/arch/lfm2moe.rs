@@ -7,8 +7,8 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm2moe",
-    hf_names: &[],
-    hf_modules: &[],
+    hf_names: &["Lfm2MoeForCausalLM"],
+    hf_modules: lfm2::HF_MODULES,
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| {
@@ -18,7 +18,12 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    Ok(Extras { experts: experts::read(metadata, config, true)?, ..lfm2::extras(metadata, config)? })
+    let mut experts = experts::read(metadata, config, true)?;
+    if let Some(experts) = &mut experts {
+        // Files in GGUF say it.
+        experts.sigmoid |= metadata.is_hf();
+    }
+    Ok(Extras { experts, ..lfm2::extras(metadata, config)? })
 }
 
 fn with_bias(shape: FeedForwardShape) -> FeedForwardShape {

@@ -27,6 +27,12 @@ impl Key {
     }
 }
 
+/// The base of the rotation of layers with a window, and the part of each head that rotates in them. Newer files have
+/// both among the parameters of their rotation: the last name is the one under which that is handed on.
+pub(crate) const WINDOWED_THETA: Key =
+    Key::new("rope.freq_base_swa", &["rope_local_base_freq", "rope_theta of sliding_attention"]);
+pub(crate) const WINDOWED_PART: Key = Key::hf(&["partial_rotary_factor of sliding_attention"]);
+
 /// The settings of a model. What is absent is `None`; what is there and of another kind is an error that names it.
 pub(crate) trait Metadata {
     /// Whether they are those of `config.json`.

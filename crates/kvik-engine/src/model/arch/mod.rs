@@ -1,6 +1,7 @@
 //! What sets the architectures apart. A new one is a file here with its [`Architecture`] and a line in
 //! `architectures!`; a layer that computes something new is a variant of what [`LayerShape`] is made of.
 
+mod checkpoint;
 mod deepseek;
 mod deepseek2;
 mod experts;
@@ -134,9 +135,10 @@ architectures! {
 struct Architecture {
     /// The value of `general.architecture` in GGUF.
     name: &'static str,
-    /// What Hugging Face's `config.json` may name first in `architectures`; empty where such checkpoints are not read.
+    /// What Hugging Face's `config.json` may name first in `architectures`; empty where the name is that of another.
     hf_names: &'static [&'static str],
-    /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks: its name, GGUF's.
+    /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks: its name, GGUF's. A parameter that
+    /// belongs to no module has its whole name in both.
     hf_modules: Modules,
     /// How GGUF files of it order the rows of q and k.
     gguf_rope: RopeStyle,
@@ -152,33 +154,9 @@ impl Arch {
         self.architecture().name
     }
 
-    /// What Hugging Face's `config.json` may name first in `architectures`.
-    pub(crate) fn hf_names(self) -> &'static [&'static str] {
-        self.architecture().hf_names
-    }
-
     /// Whether its feed-forward layers have GELU instead of SiLU.
     pub(crate) fn has_gelu(self) -> bool {
         matches!(self, Arch::Gemma2 | Arch::Gemma3 | Arch::Gemma3n | Arch::Gemma4)
-    }
-
-    /// Which elements of a head Hugging Face's checkpoints of it rotate together. Where GGUF's order differs, files
-    /// were permuted when they were made.
-    pub(crate) fn hf_rope(self) -> RopeStyle {
-        match self {
-            Arch::Glm4 | Arch::Llama4 => RopeStyle::Interleaved,
-            _ => RopeStyle::HalfSplit,
-        }
-    }
-
-    /// The part of each head that rotates where `config.json` does not say it and it is not all.
-    pub(crate) fn hf_rotated(self) -> Option<f32> {
-        matches!(self, Arch::Glm4 | Arch::Glm4Moe).then_some(0.5)
-    }
-
-    /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks.
-    pub(crate) fn hf_modules(self) -> Modules {
-        self.architecture().hf_modules
     }
 
     /// Whether counts for each layer may be 0 where a layer lacks a part.
@@ -441,6 +419,15 @@ impl ModelConfig {
     pub(crate) fn kv_layers(&self) -> impl Iterator<Item = usize> {
         let stores = |shape: LayerShape| shape.mixing == MixingShape::Attention && shape.source.is_none();
         (0..self.layers).filter(move |&index| stores(self.layer(index)))
+    }
+
+    /// Vectors by their names in a layer that stand in rows, and how many these are: checkpoints have them flat.
+    pub(crate) fn vectors_in_rows(&self) -> Vec<(&'static str, usize)> {
+        let recurrent = (0..self.layers).find_map(|index| match self.layer(index).mixing {
+            MixingShape::Recurrent(shape) => Some(shape),
+            _ => None,
+        });
+        recurrent.map(RecurrentShape::vectors_in_rows).unwrap_or_default()
     }
 
     /// What stands around the stream in every layer.

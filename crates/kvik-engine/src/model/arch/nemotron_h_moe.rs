@@ -10,7 +10,7 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "nemotron_h_moe",
     hf_names: &[],
-    hf_modules: &[],
+    hf_modules: nemotron_h::HF_MODULES,
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| nemotron_h::layer(config, index, of_experts(config)),

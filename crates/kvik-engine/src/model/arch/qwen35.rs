@@ -5,21 +5,40 @@ use kvik_kernels::KeySharing;
 
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, Norms, Presence, QkNorm, recurrence};
+use crate::files::hf::Modules;
 use crate::model::recurrent::{DeltaProjections, GatedDeltaShape};
 use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
 /// How many pairs of dimensions rotate by the position in time, by the row and by the column of a picture. Those of text
 /// are all the position of the token.
-const SECTIONS: Key = Key::gguf("rope.dimension_sections");
+const SECTIONS: Key = Key::new("rope.dimension_sections", &["mrope_section"]);
+/// Hugging Face stores what weights of norms have beside 1, but for those behind a state; GGUF the weights.
+const NORM_OFFSET: f32 = 1.0;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen35",
-    hf_names: &[],
-    hf_modules: &[],
+    hf_names: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
+    hf_modules: HF_MODULES,
     gguf_rope: RopeStyle::HalfSplit,
     extras,
-    layer: |config, index| layer(config, index, KeySharing::Tiled, DeltaProjections::Apart),
+    layer: |config, index| layer(config, index, sharing(config), DeltaProjections::Apart),
 };
+
+/// Those of Qwen3-Next among them, whose projections are mixed.
+pub(super) const HF_MODULES: Modules = &[
+    ("post_attention_layernorm", "post_attention_norm"),
+    ("linear_attn.in_proj_qkv", "attn_qkv"),
+    ("linear_attn.in_proj_z", "attn_gate"),
+    ("linear_attn.in_proj_b", "ssm_beta"),
+    ("linear_attn.in_proj_a", "ssm_alpha"),
+    ("linear_attn.in_proj_qkvz", "ssm_in"),
+    ("linear_attn.in_proj_ba", "ssm_ba"),
+    ("linear_attn.conv1d", "ssm_conv1d"),
+    ("linear_attn.A_log", "ssm_a_log"),
+    ("linear_attn.dt_bias", "ssm_dt.bias"),
+    ("linear_attn.norm", "ssm_norm"),
+    ("linear_attn.out_proj", "ssm_out"),
+];
 
 pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     check_sections(metadata, config.rope.dims / 2)?;
@@ -29,8 +48,9 @@ pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Ex
 /// What Qwen3-Next has, too.
 pub(super) fn without_sections(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let layers = recurrence::listed(metadata, config)?;
-    let recurrence = recurrence::with_square_matrices(metadata, layers)?;
-    Ok(Extras { recurrence: Some(recurrence), ..Extras::default() })
+    let recurrence = recurrence::with_square_matrices(metadata, config, layers)?;
+    let norm_offset = if metadata.is_hf() { NORM_OFFSET } else { 0.0 };
+    Ok(Extras { recurrence: Some(recurrence), norm_offset, ..Extras::default() })
 }
 
 /// The sections take turns, pair by pair. A pair beyond its section would not rotate in text.
@@ -42,6 +62,15 @@ fn check_sections(metadata: &dyn Metadata, pairs: usize) -> Result<(), ConfigErr
     }
     let expected = format!("sections of all {pairs} pairs");
     Err(ConfigError::new(&metadata.name(SECTIONS), format!("{sections:?}"), expected))
+}
+
+/// Which heads read a key head: GGUF's order of them is not that of checkpoints.
+pub(super) fn sharing(config: &ModelConfig) -> KeySharing {
+    let matrices = config.extras.recurrence.as_ref().and_then(|recurrence| recurrence.matrices);
+    match matrices.is_some_and(|matrices| matrices.grouped) {
+        true => KeySharing::Grouped,
+        false => KeySharing::Tiled,
+    }
 }
 
 pub(super) fn layer(

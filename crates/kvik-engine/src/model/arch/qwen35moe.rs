@@ -1,7 +1,5 @@
 //! Qwen3.5 with experts beside a shared one with a gate.
 
-use kvik_kernels::KeySharing;
-
 use super::metadata::Metadata;
 use super::qwen2moe::with_gate;
 use super::{Architecture, LayerShape, experts, qwen35};
@@ -10,12 +8,12 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen35moe",
-    hf_names: &[],
-    hf_modules: &[],
+    hf_names: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+    hf_modules: qwen35::HF_MODULES,
     gguf_rope: RopeStyle::HalfSplit,
     extras: |metadata, config| with_experts(metadata, config, qwen35::extras(metadata, config)?),
     layer: |config, index| {
-        let shape = qwen35::layer(config, index, KeySharing::Tiled, DeltaProjections::Apart);
+        let shape = qwen35::layer(config, index, qwen35::sharing(config), DeltaProjections::Apart);
         LayerShape { feed_forward: with_gate(shape.feed_forward), ..shape }
     },
 };

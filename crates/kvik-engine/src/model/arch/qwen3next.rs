@@ -9,8 +9,8 @@ use crate::model::recurrent::DeltaProjections;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen3next",
-    hf_names: &[],
-    hf_modules: &[],
+    hf_names: &["Qwen3NextForCausalLM"],
+    hf_modules: qwen35::HF_MODULES,
     gguf_rope: RopeStyle::HalfSplit,
     extras: |metadata, config| {
         qwen35moe::with_experts(metadata, config, qwen35::without_sections(metadata, config)?)

@@ -3,6 +3,7 @@
 use kvik_kernels::ConvWeights;
 
 use super::metadata::{Key, Metadata};
+use super::windows::LAYER_TYPES;
 use super::{LayerShape, MixingShape};
 use crate::model::recurrent::{GatedDeltaShape, MambaShape, RecurrentShape};
 use crate::model::{ConfigError, ModelConfig, Recurrence, StateMatrices};
@@ -12,12 +13,19 @@ const KV_HEADS: Key = Key::gguf("attention.head_count_kv");
 /// Which layers keep a state, `[layers]`.
 const RECURRENT: Key = Key::gguf("attention.recurrent_layers");
 /// Every so many layers have attention, and the others a state.
-const INTERVAL: Key = Key::gguf("full_attention_interval");
-const CONV_WIDTH: Key = Key::gguf("ssm.conv_kernel");
+const INTERVAL: Key = Key::new("full_attention_interval", &["full_attention_interval"]);
+/// The numbers of layers with attention.
+const ATTENDING: Key = Key::hf(&["attn_layer_indices", "full_attn_idxs"]);
+const CONV_WIDTH: Key =
+    Key::new("ssm.conv_kernel", &["linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"]);
 const INNER: Key = Key::gguf("ssm.inner_size");
-const STATE: Key = Key::gguf("ssm.state_size");
-const HEADS: Key = Key::gguf("ssm.time_step_rank");
-const GROUPS: Key = Key::gguf("ssm.group_count");
+/// Values of a head; and how often the stream's width values of all heads have.
+const HEAD_VALUES: Key = Key::hf(&["linear_value_head_dim", "mamba_head_dim", "mamba_d_head"]);
+const EXPANSION: Key = Key::hf(&["mamba_expand"]);
+const STATE: Key = Key::new("ssm.state_size", &["linear_key_head_dim", "mamba_d_state", "ssm_state_size"]);
+const HEADS: Key =
+    Key::new("ssm.time_step_rank", &["linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"]);
+const GROUPS: Key = Key::new("ssm.group_count", &["linear_num_key_heads", "mamba_n_groups", "n_groups"]);
 
 /// Largest number of values, of heads, and of dimensions of a key.
 const INNER_MAX: usize = 1 << 20;
@@ -26,26 +34,55 @@ const KEY_DIM_MAX: usize = 1 << 12;
 
 /// Layers without key and value heads; none where the file has one number for all.
 pub(super) fn without_kv(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec<bool>, ConfigError> {
+    if let Some(recurrent) = typed(metadata, config.layers)? {
+        return Ok(recurrent);
+    }
     match by_layer(metadata, KV_HEADS, config.layers)? {
         Some(attending) => with_attention(metadata, KV_HEADS, attending.into_iter().map(|x| !x).collect()),
         None => Ok(vec![false; config.layers]),
     }
 }
 
+/// Layers that a checkpoint lists as something else than attention, or whose numbers are not among those of attention.
+fn typed(metadata: &dyn Metadata, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
+    if let Some(types) = metadata.texts(LAYER_TYPES)? {
+        let recurrent =
+            types.iter().map(|name| is_recurrent(metadata, name)).collect::<Result<Vec<_>, _>>()?;
+        let recurrent = for_each(metadata, LAYER_TYPES, recurrent, layers)?;
+        return with_attention(metadata, LAYER_TYPES, recurrent).map(Some);
+    }
+    let Some(attending) = metadata.counts(ATTENDING)? else { return Ok(None) };
+    let recurrent = (0..layers).map(|layer| !attending.contains(&layer)).collect();
+    with_attention(metadata, ATTENDING, recurrent).map(Some)
+}
+
+/// Whether layers of a type keep a state; those of another are of no model that has both.
+fn is_recurrent(metadata: &dyn Metadata, name: &str) -> Result<bool, ConfigError> {
+    match name {
+        "attention" | "full_attention" => Ok(false),
+        "linear_attention" | "mamba" | "conv" => Ok(true),
+        _ => {
+            let expected = "attention, full_attention, linear_attention, mamba or conv";
+            Err(ConfigError::new(&metadata.name(LAYER_TYPES), name, expected))
+        }
+    }
+}
+
 /// Layers that the file lists as recurrent; where it does not, all but every so many.
 pub(super) fn listed(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec<bool>, ConfigError> {
+    if let Some(recurrent) = typed(metadata, config.layers)? {
+        return Ok(recurrent);
+    }
     if let Some(recurrent) = by_layer(metadata, RECURRENT, config.layers)? {
         return with_attention(metadata, RECURRENT, recurrent);
     }
-    let interval = metadata.count(INTERVAL)?.unwrap_or(4);
+    let said = metadata.count(INTERVAL)?;
+    let key = if metadata.is_hf() && said.is_none() { LAYER_TYPES } else { INTERVAL };
+    let interval = said.unwrap_or(4);
     if interval == 0 {
         return Err(ConfigError::new(&metadata.name(INTERVAL), interval, "at least 1"));
     }
-    with_attention(
-        metadata,
-        INTERVAL,
-        (1..=config.layers).map(|layer| !layer.is_multiple_of(interval)).collect(),
-    )
+    with_attention(metadata, key, (1..=config.layers).map(|layer| !layer.is_multiple_of(interval)).collect())
 }
 
 /// Refuses layers, read from `key`, of which all keep a state: sequences are counted in blocks of keys and values.
@@ -68,13 +105,22 @@ pub(super) fn by_layer(
     key: Key,
     layers: usize,
 ) -> Result<Option<Vec<bool>>, ConfigError> {
-    let Some(mut values) = metadata.flags(key)? else { return Ok(None) };
+    metadata.flags(key)?.map(|values| for_each(metadata, key, values, layers)).transpose()
+}
+
+/// The first `layers` of the values of `key`.
+pub(super) fn for_each<T>(
+    metadata: &dyn Metadata,
+    key: Key,
+    mut values: Vec<T>,
+    layers: usize,
+) -> Result<Vec<T>, ConfigError> {
     if values.len() < layers {
         let expected = format!("a value for each of {layers} layers");
         return Err(ConfigError::new(&metadata.name(key), format!("{} values", values.len()), expected));
     }
     values.truncate(layers);
-    Ok(Some(values))
+    Ok(values)
 }
 
 /// A recurrence of these layers with a convolution alone, whose width is at `key`.
@@ -88,28 +134,53 @@ pub(super) fn convolution(
 }
 
 /// A recurrence of these layers with state matrices.
-pub(super) fn with_matrices(metadata: &dyn Metadata, layers: Vec<bool>) -> Result<Recurrence, ConfigError> {
-    let inner = within(metadata, INNER, INNER_MAX)?;
+pub(super) fn with_matrices(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    layers: Vec<bool>,
+) -> Result<Recurrence, ConfigError> {
     let heads = within(metadata, HEADS, HEADS_MAX)?;
+    let inner = inner(metadata, config, heads)?;
     let key_heads = within(metadata, GROUPS, HEADS_MAX)?;
     let key_dim = within(metadata, STATE, KEY_DIM_MAX)?;
     divides(metadata, HEADS, heads, inner)?;
     divides(metadata, GROUPS, key_heads, heads)?;
-    let matrices = Some(StateMatrices { inner, heads, key_heads, key_dim });
+    let matrices = Some(StateMatrices { inner, heads, key_heads, key_dim, grouped: metadata.is_hf() });
     Ok(Recurrence { matrices, ..convolution(metadata, layers, CONV_WIDTH)? })
+}
+
+/// Values of all heads. Checkpoints say those of one, or by what they exceed the stream.
+fn inner(metadata: &dyn Metadata, config: &ModelConfig, heads: usize) -> Result<usize, ConfigError> {
+    if !metadata.is_hf() {
+        return within(metadata, INNER, INNER_MAX);
+    }
+    let derived = matches!(metadata.texts(HEAD_VALUES), Ok(Some(text)) if text == ["auto"]);
+    let (key, inner) = match metadata.count(EXPANSION)?.filter(|_| derived) {
+        Some(expansion) => (EXPANSION, config.d_model.saturating_mul(expansion)),
+        None => (HEAD_VALUES, heads.saturating_mul(metadata.needed_count(HEAD_VALUES)?)),
+    };
+    match (1..=INNER_MAX).contains(&inner) {
+        true => Ok(inner),
+        false => {
+            let expected = format!("1 to {INNER_MAX} values of all heads");
+            Err(ConfigError::new(&metadata.name(key), inner, expected))
+        }
+    }
 }
 
 /// [`with_matrices`] whose keys are as long as values.
 pub(super) fn with_square_matrices(
     metadata: &dyn Metadata,
+    config: &ModelConfig,
     layers: Vec<bool>,
 ) -> Result<Recurrence, ConfigError> {
-    let recurrence = with_matrices(metadata, layers)?;
+    let recurrence = with_matrices(metadata, config, layers)?;
     if let Some(StateMatrices { inner, heads, key_dim, .. }) = recurrence.matrices
         && inner != heads * key_dim
     {
         let expected = format!("{heads} heads of {key_dim}");
-        return Err(ConfigError::new(&metadata.name(INNER), inner, expected));
+        let key = if metadata.is_hf() { HEAD_VALUES } else { INNER };
+        return Err(ConfigError::new(&metadata.name(key), inner, expected));
     }
     Ok(recurrence)
 }
@@ -154,7 +225,7 @@ pub(super) fn gated_delta(recurrence: &Recurrence, like: GatedDeltaShape) -> Rec
 
 /// Mamba 2 of a recurrence.
 pub(super) fn mamba(recurrence: &Recurrence) -> RecurrentShape {
-    let Some(StateMatrices { inner, heads, key_heads, key_dim }) = recurrence.matrices else {
+    let Some(StateMatrices { inner, heads, key_heads, key_dim, .. }) = recurrence.matrices else {
         unreachable!("the architecture reads matrices")
     };
     RecurrentShape::Mamba(MambaShape {

@@ -3,14 +3,15 @@
 use super::metadata::{Key, Metadata};
 use crate::model::{ConfigError, ModelConfig, Window};
 
+pub(super) use super::metadata::WINDOWED_THETA as THETA;
+
 const POSITIONS: Key = Key::new("attention.sliding_window", &["sliding_window"]);
 /// Which layers have a window, `[layers]`; or a number `n`: all but every `n`th.
 pub(super) const PATTERN: Key =
     Key::new("attention.sliding_window_pattern", &["sliding_window_pattern", "_sliding_window_pattern"]);
-const LAYER_TYPES: Key = Key::hf(&["layer_types"]);
-/// The base of the rotation of layers with a window.
-pub(super) const THETA: Key = Key::new("rope.freq_base_swa", &["rope_local_base_freq"]);
-
+pub(super) const LAYER_TYPES: Key = Key::hf(&["layer_types", "layers_block_type"]);
+/// The types of layers with a window.
+const WINDOWED: [&str; 2] = ["sliding_attention", "chunked_attention"];
 /// The base of that rotation in Gemma 3 and later, where a file does not say it.
 pub(super) const THETA_DEFAULT: f32 = 10_000.0;
 
@@ -56,7 +57,9 @@ pub(super) fn read_or(
 
 fn layers(metadata: &dyn Metadata, layers: usize, interval: usize) -> Result<Vec<bool>, ConfigError> {
     let listed = match metadata.texts(LAYER_TYPES)? {
-        Some(types) => Some((LAYER_TYPES, types.iter().map(|name| name == "sliding_attention").collect())),
+        Some(types) => {
+            Some((LAYER_TYPES, types.iter().map(|name| WINDOWED.contains(&name.as_str())).collect()))
+        }
         None => metadata.flags(PATTERN)?.map(|windowed| (PATTERN, windowed)),
     };
     match listed {

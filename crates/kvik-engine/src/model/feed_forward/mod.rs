@@ -105,6 +105,11 @@ pub(crate) fn part_of_stack(stack: &str, expert: usize) -> String {
     format!("{}.{expert}.weight", stack.strip_suffix(".weight").unwrap_or(stack))
 }
 
+/// A stack whose matrices all stand the other way round, by the name of the stack: as checkpoints of Llama 4 have them.
+pub(crate) fn turned_stack(stack: &str) -> String {
+    format!("{}.turned", stack.strip_suffix(".weight").unwrap_or(stack))
+}
+
 /// The weights of a feed-forward layer.
 pub(crate) enum FeedForward {
     /// [`FeedForwardShape::Dense`]

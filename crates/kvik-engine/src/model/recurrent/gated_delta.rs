@@ -9,7 +9,8 @@ use kvik_kernels::{
 };
 
 use super::{
-    Buffers, Inputs, LayerStates, Means, SSM_DECAY, SSM_NORM, SSM_STEP_BIAS, conv_tensors, load_conv,
+    Buffers, Inputs, LayerStates, Means, SSM_NORM, SSM_STEP_BIAS, conv_tensors, decay_tensors, load_conv,
+    load_decay,
 };
 use crate::model::ModelError;
 use crate::model::arch::Presence;
@@ -78,11 +79,9 @@ impl GatedDeltaShape {
 
     pub(super) fn tensors(self, d_model: usize) -> Vec<LayerTensor> {
         let (channels, values, heads) = (self.channels(), self.values(), self.heads);
-        let mut tensors = vec![
-            (SSM_STEP_BIAS, 1, heads, Presence::Required),
-            (SSM_DECAY, 1, heads, Presence::Required),
-            (SSM_NORM, 1, self.dim, Presence::Required),
-        ];
+        let mut tensors =
+            vec![(SSM_STEP_BIAS, 1, heads, Presence::Required), (SSM_NORM, 1, self.dim, Presence::Required)];
+        tensors.extend(decay_tensors([1, heads]));
         tensors.extend(conv_tensors(channels, self.width, Presence::Absent));
         tensors.extend(match self.projections {
             DeltaProjections::Apart => vec![
@@ -149,7 +148,7 @@ impl GatedDelta {
             steps,
             conv: load_conv(shape.width, layer)?,
             step_bias: layer.vector(SSM_STEP_BIAS)?,
-            decay: layer.vector(SSM_DECAY)?,
+            decay: load_decay(layer)?,
             norm: layer.vector(SSM_NORM)?,
         })
     }

@@ -7,7 +7,8 @@ use kvik_kernels::{
 };
 
 use super::{
-    Buffers, Inputs, LayerStates, Means, SSM_DECAY, SSM_NORM, SSM_STEP_BIAS, conv_tensors, load_conv,
+    Buffers, Inputs, LayerStates, Means, SSM_NORM, SSM_STEP_BIAS, conv_tensors, decay_tensors, load_conv,
+    load_decay,
 };
 use crate::model::ModelError;
 use crate::model::arch::Presence;
@@ -60,12 +61,16 @@ impl MambaShape {
         let mut tensors = vec![
             (INPUT, self.inner + channels + heads, d_model, Presence::Required),
             (SSM_STEP_BIAS, 1, heads, Presence::Required),
-            (SSM_DECAY, heads, 1, Presence::Required),
             (SKIP, heads, 1, Presence::Required),
             (SSM_NORM, self.groups, self.inner / self.groups, Presence::Required),
         ];
+        tensors.extend(decay_tensors([heads, 1]));
         tensors.extend(conv_tensors(channels, self.width, Presence::Optional));
         tensors
+    }
+
+    pub(super) fn vectors_in_rows(self) -> [(&'static str, usize); 2] {
+        [(SKIP, self.heads), (SSM_NORM, self.groups)]
     }
 }
 
@@ -97,7 +102,7 @@ impl Mamba {
             steps,
             conv: load_conv(shape.width, layer)?,
             step_bias: layer.vector(SSM_STEP_BIAS)?,
-            decay: layer.vector(SSM_DECAY)?,
+            decay: load_decay(layer)?,
             skip: layer.vector(SKIP)?,
             norm: layer.vector(SSM_NORM)?,
         })

@@ -57,6 +57,14 @@ impl RecurrentShape {
         }
     }
 
+    /// Vectors among its tensors that stand in rows, and how many these are: checkpoints have them flat.
+    pub(crate) fn vectors_in_rows(self) -> Vec<(&'static str, usize)> {
+        match self {
+            RecurrentShape::Mamba(shape) => shape.vectors_in_rows().to_vec(),
+            RecurrentShape::ShortConv(_) | RecurrentShape::GatedDelta(_) => Vec::new(),
+        }
+    }
+
     /// Numbers of the layer's state.
     pub(crate) fn state_floats(self, d_model: usize) -> usize {
         match self {
@@ -206,15 +214,34 @@ const SSM_OUTPUT: &str = "ssm_out.weight";
 const SSM_CONV: [&str; 2] = ["ssm_conv1d.weight", "ssm_conv1d.bias"];
 /// Added to steps of time before they are made positive, `[heads]`.
 const SSM_STEP_BIAS: &str = "ssm_dt.bias";
-/// What steps of time are multiplied by for the decay, `[heads]`.
+/// What steps of time are multiplied by for the decay, `[heads]`; and the logarithm of its negative, in checkpoints.
 const SSM_DECAY: &str = "ssm_a";
+const SSM_DECAY_LOG: &str = "ssm_a_log";
 /// Weights of the norm behind the state.
-const SSM_NORM: &str = "ssm_norm.weight";
+pub(crate) const SSM_NORM: &str = "ssm_norm.weight";
 
 /// The convolution in front of a state matrix.
 fn load_conv(width: usize, layer: &mut LayerLoader<'_, '_>) -> Result<ConvWeights, ModelError> {
     let bias = layer.optional_vector(SSM_CONV[1])?;
     Ok(ConvWeights::new(&layer.vector(SSM_CONV[0])?, width, bias, true))
+}
+
+/// What steps of time are multiplied by, `[heads]`.
+fn load_decay(layer: &mut LayerLoader<'_, '_>) -> Result<Vec<f32>, ModelError> {
+    match layer.optional_vector(SSM_DECAY_LOG)? {
+        Some(logs) if layer.has(SSM_DECAY) => Err(ModelError::StoredTwice {
+            tensor: layer.name(SSM_DECAY),
+            other: format!("{} of {} heads", layer.name(SSM_DECAY_LOG), logs.len()),
+        }),
+        Some(logs) => Ok(logs.into_iter().map(|log| -log.exp()).collect()),
+        None if layer.has(SSM_DECAY) => layer.vector(SSM_DECAY),
+        None => Err(layer.missing(SSM_DECAY)),
+    }
+}
+
+/// Both forms of it, of which `[rows, cols]` is that of GGUF.
+fn decay_tensors([rows, cols]: [usize; 2]) -> [LayerTensor; 2] {
+    [(SSM_DECAY, rows, cols, Presence::Optional), (SSM_DECAY_LOG, 1, rows * cols, Presence::Optional)]
 }
 
 /// Its tensors.

@@ -42,6 +42,11 @@ pub(super) fn model_tensors(inputs: usize, d_model: usize) -> [LayerTensor; 2] {
     [(SPLIT, rows, d_model, Presence::Required), (MERGE, rows, d_model, Presence::Required)]
 }
 
+/// Whether a tensor outside of the layers holds a matrix for every stream but the first.
+pub(super) fn is_stack(name: &str) -> bool {
+    [SPLIT, MERGE].contains(&name)
+}
+
 /// The weights of a layer.
 pub(super) struct AltUp {
     inputs: usize,

@@ -61,6 +61,11 @@ impl ResidualShape {
         altup.chain(per_layer).collect()
     }
 
+    /// How many matrices a tensor outside of the layers holds, if it is a stack.
+    pub(crate) fn stack_len(self, name: &str) -> Option<usize> {
+        self.altup.filter(|_| altup::is_stack(name)).map(|inputs| inputs - 1)
+    }
+
     /// Loads its tensors by their names in the layer.
     pub(crate) fn load(self, layer: &mut LayerLoader<'_, '_>) -> Result<Residual, ModelError> {
         Ok(Residual {

@@ -10,7 +10,8 @@ use crate::model::ModelError;
 use crate::model::arch::Presence;
 use crate::model::weights::{LayerLoader, Loader};
 
-/// The embeddings of all layers, whose rows are read from the file: `[vocab, layers * width]`.
+/// The embeddings of all layers, whose rows are read from the file: `[vocab, layers * width]`; checkpoints leave
+/// out the last tokens.
 pub(crate) const TABLE: &str = "per_layer_token_embd.weight";
 const PROJECTION: &str = "per_layer_model_proj.weight";
 const PROJECTION_NORM: &str = "per_layer_proj_norm.weight";
@@ -89,7 +90,11 @@ impl PerLayerInputs {
         let row_bytes = table.data.len() / table.rows;
         for (token, row) in tokens.zip(looked_up.chunks_exact_mut(all)) {
             let start = token as usize * row_bytes;
-            dequantize(table.ty, &table.data[start..start + row_bytes], row);
+            match table.data.get(start..start + row_bytes) {
+                Some(stored) => dequantize(table.ty, stored, row),
+                // Tokens of pictures and sounds, which checkpoints have no row of, and GGUF files one of zeros.
+                None => row.fill(0.0),
+            }
         }
         multiply(work.pool, looked_up, (self.width as f32).sqrt());
         add(work.pool, inputs, looked_up);

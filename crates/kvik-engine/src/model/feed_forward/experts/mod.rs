@@ -261,19 +261,14 @@ fn load_gate_and_up(
     if !shape.activation.is_gated() {
         return Ok((None, Stack::load(UP, shape.count, layer)?));
     }
-    if !layer.has(GATE_UP) {
+    if !layer.has_stack(GATE_UP) {
         let gate = Stack::load(GATE, shape.count, layer)?;
         return Ok((Some(gate), Stack::load(UP, shape.count, layer)?));
     }
     if let Some(other) = [GATE[0], UP[0]].into_iter().find(|name| layer.has(name)) {
         return Err(ModelError::StoredTwice { tensor: GATE_UP.to_owned(), other: other.to_owned() });
     }
-    let mut halves = layer.stack(GATE_UP, 2 * shape.count)?.into_iter();
-    let (mut gate, mut up) = (Vec::new(), Vec::new());
-    while let (Some(first), Some(second)) = (halves.next(), halves.next()) {
-        gate.push(first);
-        up.push(second);
-    }
+    let (gate, up) = layer.halves(GATE_UP, shape.count)?;
     let gate = Stack { matrices: gate, bias: layer.optional_vector(GATE[1])? };
     Ok((Some(gate), Stack { matrices: up, bias: layer.optional_vector(UP[1])? }))
 }
