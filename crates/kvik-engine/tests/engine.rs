@@ -268,7 +268,7 @@ fn wakes_of_the_disk_take_no_slot_in_the_queue() {
     let disk = memory_disk::MemoryDisk::default().setup(0, 4);
     let waker = disk.waker.clone();
     let engine = Engine::start_with(
-        runner,
+        Box::new(runner),
         vocabulary(),
         cache_config(300),
         config,
@@ -299,7 +299,8 @@ fn a_thread_that_is_held_up_says_where_it_stands_and_since_when() {
         let _ = hold.recv();
     });
     let attached = Attached { before_step: Some(before_step), ..Attached::default() };
-    let engine = Engine::start_with(runner, vocabulary(), cache_config(300), config(), attached).unwrap();
+    let engine =
+        Engine::start_with(Box::new(runner), vocabulary(), cache_config(300), config(), attached).unwrap();
     let held_up = Duration::from_millis(60);
     let stands = |phase: Phase| engine.life().phase == phase && engine.life().age >= held_up;
     std::thread::sleep(held_up);

@@ -116,17 +116,45 @@ impl Device {
     /// # Errors
     /// When the device is lost, or refused what came before.
     pub fn read<T: Pod>(&self, buffer: &Buffer<T>) -> Result<Vec<T>, DeviceError> {
-        let bytes = self.bytes(&[(&buffer.raw, 0..(buffer.len * size_of::<T>()) as u64)])?;
-        Ok(bytemuck::pod_collect_to_vec(&bytes))
+        let mut values = Vec::new();
+        self.read_into(buffer, 0..buffer.len, &mut values)?;
+        Ok(values)
     }
 
-    /// The bytes of parts of buffers, one behind the other. Parts are whole words.
-    pub(crate) fn bytes(&self, parts: &[(&wgpu::Buffer, Range<u64>)]) -> Result<Vec<u8>, DeviceError> {
+    /// Adds elements of a buffer to `values`, when everything before is done.
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    ///
+    /// # Panics
+    /// When they go beyond the end, or are not whole words.
+    pub fn read_into<T: Pod>(
+        &self,
+        buffer: &Buffer<T>,
+        part: Range<usize>,
+        values: &mut Vec<T>,
+    ) -> Result<(), DeviceError> {
+        assert!(part.end <= buffer.len, "{part:?} of {}", buffer.len);
+        let [start, end] = [part.start, part.end].map(|index| (index * size_of::<T>()) as u64);
+        self.bytes(&[(&buffer.raw, start..end)], |bytes| {
+            let before = values.len();
+            values.resize(before + part.len(), T::zeroed());
+            bytemuck::cast_slice_mut(&mut values[before..]).copy_from_slice(&bytes[..(end - start) as usize]);
+        })
+    }
+
+    /// Hands the bytes of parts of buffers, one behind the other, to `take`. Parts are whole words.
+    pub(crate) fn bytes(
+        &self,
+        parts: &[(&wgpu::Buffer, Range<u64>)],
+        take: impl FnOnce(&[u8]),
+    ) -> Result<(), DeviceError> {
         self.check()?;
         let words = |part: &Range<u64>| (part.end - part.start).next_multiple_of(4);
         let len: u64 = parts.iter().map(|(_, part)| words(part)).sum();
         if len == 0 {
-            return Ok(Vec::new());
+            take(&[]);
+            return Ok(());
         }
         let descriptor = wgpu::BufferDescriptor {
             label: Some("what is read back"),
@@ -145,16 +173,11 @@ impl Device {
             at += words(part);
         }
         self.queue().submit([encoder.finish()]);
-        self.mapped(&room)
-    }
-
-    /// What a buffer for reading back holds, when everything before is done.
-    fn mapped(&self, room: &wgpu::Buffer) -> Result<Vec<u8>, DeviceError> {
         room.map_async(wgpu::MapMode::Read, .., |_| {});
         self.wait()?;
         let view = room.get_mapped_range(..);
-        let view = view.map_err(|error| DeviceError::Refused { message: error.to_string() })?;
-        Ok(view.to_vec())
+        take(&view.map_err(|error| DeviceError::Refused { message: error.to_string() })?);
+        Ok(())
     }
 
     /// Waits until everything before is done.

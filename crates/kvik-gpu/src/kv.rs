@@ -178,6 +178,12 @@ impl DeviceArena {
         Ok(DeviceArena { layout, blocks, layers, room })
     }
 
+    /// The most blocks of a layout that the device allows, if it has the memory.
+    pub fn blocks_max(device: &Device, layout: &KvLayout) -> usize {
+        let largest = layout.layers().iter().map(|layer| layer.part_bytes().iter().sum::<usize>()).max();
+        device.info().binding_bytes_max as usize / largest.unwrap_or(1).max(1)
+    }
+
     /// What a block stores.
     pub fn layout(&self) -> &KvLayout {
         &self.layout
@@ -192,29 +198,30 @@ impl DeviceArena {
         &self.layers[layer]
     }
 
-    /// The bytes of a block, as the arena of `kvik-kernels` has them, when everything before is done.
+    /// Copies the bytes of a block to `bytes`, as the arena of `kvik-kernels` has them, when everything before is done.
     ///
     /// # Errors
     /// When the device is lost.
     ///
     /// # Panics
-    /// When the block does not exist.
-    pub fn read_block(&self, device: &Device, block: u32) -> Result<Vec<u8>, DeviceError> {
+    /// When the block does not exist, or `bytes` have not room for exactly those.
+    pub fn read_block(&self, device: &Device, block: u32, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        assert_eq!(bytes.len(), self.layout.block_bytes(), "bytes of a block");
         let part = |layer: &LayerStore| {
             let bytes = u64::from(layer.sizes.layer) * 4;
             (layer.words.raw().clone(), self.number(block) * bytes..(self.number(block) + 1) * bytes)
         };
         let parts: Vec<_> = self.layers.iter().map(part).collect();
         let parts: Vec<_> = parts.iter().map(|(buffer, part)| (buffer, part.clone())).collect();
-        let read = device.bytes(&parts)?;
-        let mut bytes = vec![0; self.layout.block_bytes()];
-        let mut rest = &read[..];
-        for layer in &self.layers {
-            let (part, others) = rest.split_at(layer.place.len());
-            bytes[layer.place.clone()].copy_from_slice(part);
-            rest = others;
-        }
-        Ok(bytes)
+        device.bytes(&parts, |mut rest| {
+            // Pages are filled up with zeros.
+            bytes.fill(0);
+            for layer in &self.layers {
+                let (part, others) = rest.split_at(layer.place.len());
+                bytes[layer.place.clone()].copy_from_slice(part);
+                rest = others;
+            }
+        })
     }
 
     /// Replaces a block by one that was read, or by one of `kvik-kernels`.

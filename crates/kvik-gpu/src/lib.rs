@@ -25,5 +25,6 @@ pub use buffer::Buffer;
 pub use device::{Choice, Device, DeviceInfo, DeviceKind, devices};
 pub use error::DeviceError;
 pub use kv::{DeviceArena, DeviceRows};
+pub use ops::NO_PLACE;
 pub use step::Step;
 pub use weights::DeviceMatrix;

@@ -99,6 +99,11 @@ impl DeviceMatrix {
         self.cols
     }
 
+    /// Bytes in the memory of the device.
+    pub fn bytes(&self) -> usize {
+        self.bands.iter().map(|band| band.words.len() * size_of::<u32>()).sum()
+    }
+
     pub(crate) fn bands(&self) -> &[Band] {
         &self.bands
     }

@@ -74,6 +74,12 @@ pub enum RetentionError {
          of heads; leave retention out (such a position takes few bytes as it is)"
     )]
     Latent,
+    /// Keys and values are on a GPU.
+    #[error(
+        "policy: keys and values are on a GPU, and what a policy judges them by is computed on the processor; leave \
+         retention out, or start kvik with --device cpu"
+    )]
+    Device,
     /// A prompt that this policy cannot thin while it is computed.
     #[error(
         "policy: {policy} looks at the whole prompt at once, so it cannot thin one of {prompt} tokens in a context \
@@ -96,7 +102,8 @@ impl RetentionError {
             RetentionError::UnknownPolicy { .. }
             | RetentionError::PromptLong { .. }
             | RetentionError::Windows
-            | RetentionError::Latent => "policy",
+            | RetentionError::Latent
+            | RetentionError::Device => "policy",
             RetentionError::UnknownOption { option, .. } | RetentionError::NoValue(option) => option,
             RetentionError::Value { field, .. } => field,
             RetentionError::KeepBelowForced { .. } => "keep",

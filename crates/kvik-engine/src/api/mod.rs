@@ -450,6 +450,9 @@ pub enum RequestError {
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
+    /// What computes has failed: a GPU that is lost, or has no memory left.
+    #[error("{0}; ask again")]
+    Device(String),
     /// Something failed inside the engine.
     #[error("internal error: {0}")]
     Internal(String),

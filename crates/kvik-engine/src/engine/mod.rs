@@ -136,12 +136,12 @@ impl Engine {
         cache: CacheConfig,
         config: EngineConfig,
     ) -> Result<Engine, StartError> {
-        Engine::start_with(runner, vocabulary, cache, config, Attached::default())
+        Engine::start_with(Box::new(runner), vocabulary, cache, config, Attached::default())
     }
 
     /// As [`Engine::start`], with what is attached to it.
     pub fn start_with(
-        mut runner: impl Runner + Send + 'static,
+        mut runner: Box<dyn Runner + Send>,
         vocabulary: impl Into<Vocabulary>,
         cache: CacheConfig,
         config: EngineConfig,
@@ -149,11 +149,12 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let Attached { disk, draft, before_step } = attached;
         check(&config)?;
-        check_states(&runner, &config, draft.as_ref())?;
+        check_states(runner.as_ref(), &config, draft.as_ref())?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
-        let limits =
-            RequestLimits::new(&config, cache.blocks, vocab_len).with_adapters(runner.adapters_len());
+        let limits = RequestLimits::new(&config, cache.blocks, vocab_len)
+            .with_adapters(runner.adapters_len())
+            .that_forget(runner.retainer().is_some());
         let (waiting_max, parallel_max, block_bytes) =
             (config.waiting_max, config.parallel_max, config.block_bytes);
         let started = Instant::now();
@@ -172,7 +173,7 @@ impl Engine {
         let (board, woken) = (Board::new(&scheduler, block_bytes), Arc::<AtomicBool>::default());
         let worker = Worker {
             scheduler,
-            runner: Box::new(runner),
+            runner,
             limits: limits.clone(),
             commands: receiver,
             board: board.clone(),

@@ -7,7 +7,7 @@ use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BlockId, StateId, Token};
 use kvik_kernels::{HeadTail, KvLayout, Pool, SeqKv};
 
-use crate::api::AdapterMix;
+use crate::api::{AdapterMix, RequestError};
 use crate::pulse::Pulse;
 
 use super::observation::{LayerObservation, Watched};
@@ -36,6 +36,8 @@ pub enum Output {
     None,
     /// Its logits, `[vocab_len]`.
     Logits,
+    /// The token of its largest logit, the lowest of equal ones: of runners that [choose](Runner::chooses).
+    Likeliest,
     /// Its hidden state after the output norm, which the output matrix would multiply: `[d_model]`.
     Hidden,
 }
@@ -123,6 +125,34 @@ impl<'a> Batch<'a> {
     }
 }
 
+impl From<Fault> for RequestError {
+    fn from(fault: Fault) -> RequestError {
+        RequestError::Device(fault.message)
+    }
+}
+
+/// What a batch gave.
+#[derive(Debug, Clone, Copy)]
+pub struct Computed<'a> {
+    /// As [`Runner::forward`] returns it.
+    pub outputs: &'a [f32],
+    /// The tokens of the rows of which the likeliest is wanted, in row order; [`NO_TOKEN`] where no logit is a number above
+    /// negative infinity.
+    pub likeliest: &'a [Token],
+}
+
+/// What is not a token.
+pub const NO_TOKEN: Token = Token::MAX;
+
+/// What a runner cannot go on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened, in words.
+    pub message: String,
+    /// Whether what blocks held is lost with it.
+    pub blocks_lost: bool,
+}
+
 /// Runs batches: the model, or a stand-in for tests of the scheduler.
 pub trait Runner {
     /// Length of one row of logits.
@@ -158,6 +188,19 @@ pub trait Runner {
     /// Copies that part of block `from` to block `to`.
     fn copy_windowed(&mut self, _from: BlockId, _to: BlockId) {}
 
+    /// Bytes of blocks that steps have copied to where they are computed, and back: none where they stay there.
+    fn bytes_moved(&self) -> u64 {
+        0
+    }
+
+    /// What is wrong with it, until [`Runner::restore`]: what was read or written since then is not to be used.
+    fn fault(&self) -> Option<Fault> {
+        None
+    }
+
+    /// Has it go on after a fault, if it can; its blocks hold nothing then if the fault says so.
+    fn restore(&mut self) {}
+
     /// Gives the memory of a block back to the system until it is written again; with `all` false only that of the
     /// part that layers with windows see.
     fn release_block(&mut self, _: BlockId, _all: bool) {}
@@ -191,6 +234,19 @@ pub trait Runner {
     /// order of the batch, and returns the wanted logits, shape `[rows with logits, vocab_len]`, in row order; then
     /// the wanted hidden states, `[rows with hidden states, d_model]`, in row order.
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32];
+
+    /// Whether it chooses the likeliest tokens of rows itself, where nothing else is wanted of them.
+    fn chooses(&self) -> bool {
+        false
+    }
+
+    /// [`Runner::forward`] of a runner that may fail, or chooses tokens.
+    ///
+    /// # Errors
+    /// What it cannot go on with; then nothing of the batch is to be used.
+    fn compute(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> Result<Computed<'_>, Fault> {
+        Ok(Computed { outputs: self.forward(batch, watched), likeliest: &[] })
+    }
 
     /// What it does for sequences that forget; `None` if its sequences never do.
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {

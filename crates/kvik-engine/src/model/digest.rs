@@ -32,6 +32,17 @@ pub fn digest(
     *whole.finalize().as_bytes()
 }
 
+/// The digest of a model in contexts of up to `context` tokens: models may rotate otherwise in longer ones.
+pub(super) fn within(config: &ModelConfig, digest: [u8; 32], context: usize) -> [u8; 32] {
+    match config.rope.scaling {
+        RopeScaling::Long { original_context, .. } if context <= original_context => {
+            let mut short = blake3::Hasher::new_derive_key("kvik 2026-11-24 within the original context");
+            *short.update(&digest).finalize().as_bytes()
+        }
+        _ => digest,
+    }
+}
+
 /// Hashes names, shapes and every byte of all tensors.
 pub(super) fn update_with_tensors(whole: &mut blake3::Hasher, tensors: &TensorSource, pool: &Pool) {
     let mut names: Vec<&str> = tensors.names().collect();

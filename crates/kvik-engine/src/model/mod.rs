@@ -4,7 +4,8 @@
 //! there are, `weights` loads and packs, `batch` is the work of a step, `decoder` the forward pass as a list
 //! of named steps, `feed_forward` those of its kinds, `latent` queries and keys of latent attention,
 //! `recurrent` layers that keep a state, `residual` what stands around the stream, `kv_map` says in which formats layers store keys and
-//! values, `adapter` is what adapters add, and `runner` owns the KV blocks and runs batches.
+//! values, `adapter` is what adapters add, `runner` owns the KV blocks and runs batches, and `device` does all of this on
+//! a GPU.
 
 mod adapter;
 mod arch;
@@ -13,6 +14,8 @@ mod config;
 mod config_error;
 mod convert;
 mod decoder;
+#[cfg(feature = "gpu")]
+pub mod device;
 mod digest;
 mod expected;
 mod extras;
@@ -67,21 +70,10 @@ impl Model {
         pool: &Pool,
         progress: &dyn Fn(u64, u64),
     ) -> Result<Model, ModelError> {
-        let left = expected::check(&config, &tensors)?;
-        let total_bytes = tensors.total_bytes();
+        let loader = Loader::open(&config, &tensors, target, pool, progress)?;
         let digest = digest(&config, &tensors, target, pool);
-        let loader = Loader {
-            config: &config,
-            tensors: &tensors,
-            left,
-            target,
-            pool,
-            progress,
-            done_bytes: 0,
-            total_bytes,
-        };
         let weights = loader.load()?;
-        progress(total_bytes, total_bytes);
+        progress(tensors.total_bytes(), tensors.total_bytes());
         Ok(Model { config, tensors, weights, digest })
     }
 
@@ -97,13 +89,7 @@ impl Model {
 
     /// [`Model::digest`] in contexts of up to `context` tokens: models may rotate otherwise in longer ones.
     pub fn digest_within(&self, context: usize) -> [u8; 32] {
-        match self.config.rope.scaling {
-            RopeScaling::Long { original_context, .. } if context <= original_context => {
-                let mut short = blake3::Hasher::new_derive_key("kvik 2026-11-24 within the original context");
-                *short.update(&self.digest).finalize().as_bytes()
-            }
-            _ => self.digest,
-        }
+        digest::within(&self.config, self.digest, context)
     }
 
     /// Whether its layers keep a state of each sequence beside keys and values.
@@ -169,6 +155,10 @@ pub enum ModelError {
     /// Numbers of the model that contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A device does not take it.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Device(#[from] kvik_gpu::DeviceError),
     /// A tensor cannot be packed.
     #[error("tensor `{tensor}`: {source}")]
     Matrix {

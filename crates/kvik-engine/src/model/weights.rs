@@ -3,6 +3,7 @@
 //! `expected` has checked names and shapes against the configuration, so the forward pass can index
 //! without checks of its own. Every tensor of the file is taken from its list exactly once.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
 use super::arch::{LayerShape, MixingShape};
 use super::convert::{convert, transposed};
-use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
+use super::expected::{self, CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
 use super::feed_forward::{FeedForward, FeedForwardShape, part_of_stack, turned_stack};
 use super::latent::Latent;
 use super::recurrent::{Recurrent, SSM_NORM};
@@ -193,20 +194,34 @@ pub(crate) struct Loader<'a> {
     pub(crate) total_bytes: u64,
 }
 
+/// What stands behind the layers beside matrices.
+pub(super) struct Ending {
+    /// How positions are rotated, as [`ModelConfig::ropes`] lists it.
+    pub(super) rotations: Vec<Rotation>,
+    /// `[2, d_model]`
+    pub(super) classifier: Option<Vec<f32>>,
+}
+
 impl<'a> Loader<'a> {
+    /// Checks that the tensors are those of the configuration, all of them and no others.
+    pub(super) fn open(
+        config: &'a ModelConfig,
+        tensors: &'a TensorSource,
+        target: Option<WeightType>,
+        pool: &'a Pool,
+        progress: &'a dyn Fn(u64, u64),
+    ) -> Result<Loader<'a>, ModelError> {
+        let left = expected::check(config, tensors)?;
+        let total_bytes = tensors.total_bytes();
+        Ok(Loader { config, tensors, left, target, pool, progress, done_bytes: 0, total_bytes })
+    }
+
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
         let stored: Vec<usize> = self.config.kv_layers().collect();
         let layers = (0..self.config.layers).map(|i| self.layer(i, &stored)).collect::<Result<_, _>>()?;
         let ends = self.config.residual().load_ends(&mut self)?;
         let output_norm = self.vector(self.config.arch.output_norm())?;
-        let divisors = self.optional_vector("rope_freqs.weight")?;
-        // They are in the configuration.
-        self.left.retain(|name| !ROPE_FACTORS.contains(&name.as_str()));
-        let rotation = |(rope, divided): (&RopeConfig, bool)| {
-            Rotation::new(rope, divisors.as_deref().filter(|_| divided))
-        };
-        let rotations = self.config.ropes().into_iter().map(rotation).collect();
-        let classifier = self.optional_vector(CLASSIFIER)?;
+        let Ending { rotations, classifier } = self.ending()?;
         let output = match self.left.contains("output.weight") {
             // Rows of the embedding are read from the source at every step, so it is not packed.
             true => {
@@ -217,6 +232,17 @@ impl<'a> Loader<'a> {
         };
         debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
         Ok(Weights { layers, output_norm, output, ends, rotations, classifier })
+    }
+
+    pub(super) fn ending(&mut self) -> Result<Ending, ModelError> {
+        let divisors = self.optional_vector("rope_freqs.weight")?;
+        // They are in the configuration.
+        self.left.retain(|name| !ROPE_FACTORS.contains(&name.as_str()));
+        let rotation = |(rope, divided): (&RopeConfig, bool)| {
+            Rotation::new(rope, divisors.as_deref().filter(|_| divided))
+        };
+        let rotations = self.config.ropes().into_iter().map(rotation).collect();
+        Ok(Ending { rotations, classifier: self.optional_vector(CLASSIFIER)? })
     }
 
     /// `stored` are the layers of the KV layout.
@@ -373,18 +399,24 @@ impl<'a> Loader<'a> {
         view: &TensorView<'_>,
         target: Option<WeightType>,
     ) -> Result<Matrix, ModelError> {
-        let (rows, cols) = (view.rows, view.cols);
-        let packed = match target {
-            Some(target) if target != view.ty && cols.is_multiple_of(target.block_len()) => {
-                let converted = convert(view, target, self.pool)?;
-                Matrix::pack(target, rows, cols, &converted, self.pool)
-            }
-            _ => Matrix::pack(view.ty, rows, cols, view.data, self.pool),
-        };
+        let (ty, bytes) = self.converted(view, target)?;
+        let packed = Matrix::pack(ty, view.rows, view.cols, &bytes, self.pool);
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
     }
 
-    fn optional_vector(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+    /// What a tensor, or a part of it, holds: in `target` if its rows are whole blocks of that, else as it is stored.
+    pub(super) fn converted<'v>(
+        &self,
+        view: &TensorView<'v>,
+        target: Option<WeightType>,
+    ) -> Result<(WeightType, Cow<'v, [u8]>), ModelError> {
+        match type_as(view, target) {
+            ty if ty == view.ty => Ok((ty, Cow::Borrowed(view.data))),
+            ty => Ok((ty, Cow::Owned(convert(view, ty, self.pool)?))),
+        }
+    }
+
+    pub(super) fn optional_vector(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
         self.left.contains(name).then(|| self.vector(name)).transpose()
     }
 
@@ -580,6 +612,11 @@ impl LayerLoader<'_, '_> {
 /// The halves of a layer, as [`Norms`](super::arch::Norms) orders them.
 const MIXING: usize = 0;
 const FEED_FORWARD: usize = 1;
+
+/// The type of a tensor that is converted to `target` if its rows are whole blocks of that.
+pub(super) fn type_as(view: &TensorView<'_>, target: Option<WeightType>) -> WeightType {
+    target.filter(|target| view.cols.is_multiple_of(target.block_len())).unwrap_or(view.ty)
+}
 
 /// Some rows of a tensor.
 pub(super) fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {

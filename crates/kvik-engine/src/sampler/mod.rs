@@ -93,6 +93,11 @@ impl Sampler {
         }
     }
 
+    /// Whether it chooses the likeliest token from now on, whatever the logits of others are.
+    pub(crate) fn takes_the_likeliest(&self) -> bool {
+        self.sampling.temperature <= 0.0 && !self.edits()
+    }
+
     fn edits(&self) -> bool {
         self.penalties.is_some() || !self.sampling.logit_bias.is_empty() || !self.held_back().is_empty()
     }

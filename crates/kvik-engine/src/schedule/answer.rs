@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvik_cache::Token;
 
 use crate::api::{FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
+use crate::model::batch::NO_TOKEN;
 use crate::sampler::{Sampler, Scratch, logprobs};
 use crate::text::constraint::{Allowed, Guide};
 use crate::text::stream::{Shown, TextStream, TokenKind, Vocabulary};
@@ -27,6 +28,15 @@ pub(super) struct Rules {
     tokens_max: usize,
     /// Tokens that end an answer.
     ends: Vec<Token>,
+}
+
+/// What the model says of the next token.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Prediction<'a> {
+    /// `[vocab]`
+    Logits(&'a [f32]),
+    /// The likeliest token, where its answer [takes that](Answer::takes_the_likeliest); or [`NO_TOKEN`].
+    Likeliest(Token),
 }
 
 /// One step of an answer.
@@ -103,14 +113,23 @@ impl Answer {
         }
     }
 
-    /// Chooses the next token from `logits`, shape `[vocab]`.
+    /// Whether it goes on with the likeliest token, whatever it is, and says nothing else of it.
+    pub(super) fn takes_the_likeliest(&self) -> bool {
+        let Request { wants, logprobs, .. } = self.request();
+        *wants == Wants::Text
+            && logprobs.is_none()
+            && self.guide.is_none()
+            && self.sampler.takes_the_likeliest()
+    }
+
+    /// Chooses the next token by what is predicted.
     pub(super) fn advance(
         &mut self,
-        logits: &[f32],
+        predicted: Prediction<'_>,
         vocabulary: &Vocabulary,
         scratch: &mut Scratch,
     ) -> Result<Step, RequestError> {
-        let Some(token) = self.choose(logits, scratch)? else {
+        let Some(token) = self.choose(predicted, scratch)? else {
             return Ok(self.end(None, nothing_shown(), FinishReason::ConstraintDone));
         };
         self.sampler.accept(token);
@@ -119,7 +138,7 @@ impl Answer {
             return Ok(self.end(Some(token), nothing_shown(), FinishReason::Eos));
         }
         let complete = self.accept(token)?;
-        let generated = self.describe(token, logits, vocabulary, scratch);
+        let generated = self.describe(token, predicted, vocabulary, scratch);
         let request = &self.rules.request;
         let bytes = vocabulary.answer_bytes(token, request.show_special || request.show.contains(&token));
         let shown = self.text.push(generated, bytes);
@@ -136,7 +155,16 @@ impl Answer {
     }
 
     /// The next token; `None` when the constraint allows nothing.
-    fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> Result<Option<Token>, RequestError> {
+    fn choose(
+        &mut self,
+        predicted: Prediction<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Token>, RequestError> {
+        let logits = match predicted {
+            Prediction::Logits(logits) => logits,
+            Prediction::Likeliest(NO_TOKEN) => return Err(no_usable_logits()),
+            Prediction::Likeliest(token) => return Ok(Some(token)),
+        };
         let allowed = self.guide.as_mut().map(Guide::allowed).transpose();
         let mask = match allowed.map_err(RequestError::BadConstraint)? {
             Some(Allowed::Nothing) => return Ok(None),
@@ -145,7 +173,7 @@ impl Answer {
         };
         let token = self.sampler.sample(logits, mask.as_ref(), scratch);
         if token.is_none() && mask.is_none() {
-            return Err(RequestError::Internal("the model gave no usable logits".to_owned()));
+            return Err(no_usable_logits());
         }
         Ok(token)
     }
@@ -174,7 +202,7 @@ impl Answer {
     fn describe(
         &self,
         token: Token,
-        logits: &[f32],
+        predicted: Prediction<'_>,
         vocabulary: &Vocabulary,
         scratch: &mut Scratch,
     ) -> GeneratedToken {
@@ -183,12 +211,17 @@ impl Answer {
             bytes: vocabulary.bytes(token).to_vec(),
             logprob,
         };
+        let Prediction::Logits(logits) = predicted else { return GeneratedToken { token, logprob: None } };
         let logprob = self.rules.request.logprobs.map(|count| {
             let (chosen, top) = logprobs(logits, token, count, scratch);
             (describe((token, chosen)), top.into_iter().map(describe).collect())
         });
         GeneratedToken { token, logprob }
     }
+}
+
+fn no_usable_logits() -> RequestError {
+    RequestError::Internal("the model gave no usable logits".to_owned())
 }
 
 fn nothing_shown() -> Shown<GeneratedToken> {

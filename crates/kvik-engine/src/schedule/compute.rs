@@ -1,16 +1,36 @@
 //! Computes a plan and hands out the results: blocks to the cache, tokens to the answers, text to clients.
 
-use kvik_cache::{BLOCK_POSITIONS, PinLimit, SeqId};
+use kvik_cache::{BLOCK_POSITIONS, PinLimit, SeqId, Token};
 use kvik_kernels::Pool;
 
 use super::Scheduler;
+use super::answer::Prediction;
 use super::forget::Watching;
 use super::plan::{Kind, Plan, Span};
 use super::sequence::Sequence;
 use super::voice::{Said, Turn};
 use crate::api::{FinishReason, RequestError};
-use crate::model::batch::Runner;
+use crate::model::batch::{Computed, Runner};
 use crate::panics::contain;
+
+/// The results of a batch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Given<'a> {
+    /// `[rows with logits, vocab]`
+    logits: &'a [f32],
+    /// `[rows with hidden states, d_model]`
+    hidden: &'a [f32],
+    /// `[rows of which the likeliest token is wanted]`
+    likeliest: &'a [Token],
+}
+
+impl<'a> Given<'a> {
+    /// Of these, so many are logits.
+    fn of(computed: Computed<'a>, logits: usize) -> Given<'a> {
+        let (logits, hidden) = computed.outputs.split_at(logits);
+        Given { logits, hidden, likeliest: computed.likeliest }
+    }
+}
 
 impl Scheduler {
     /// Computes the rows of `plan`, and learns how long prompts take. Where there are none, there is time to
@@ -25,20 +45,21 @@ impl Scheduler {
         self.ram.settle(runner);
         let computed = contain(|| {
             let watched = &mut watching.watched();
-            plan.with_batch(&self.running, &self.ram.cache, |batch| runner.forward(batch, watched))
+            plan.with_batch(&self.running, &self.ram.cache, |batch| runner.compute(batch, watched))
         });
         let elapsed = self.now().saturating_sub(started);
         self.results.counters.model_time += elapsed;
         match computed {
-            Ok(outputs) => {
+            Ok(Err(fault)) => self.fail_batch(&plan, &fault, runner),
+            Ok(Ok(computed)) => {
                 watching.put_back(&mut self.running);
                 self.disk.note_computed(plan.prefill_rows(), elapsed);
                 self.beside.note(&plan, &self.running, elapsed);
                 if plan.prefill_rows() == 0 {
                     self.drafting.note(plan.rows.len(), elapsed);
                 }
-                let (logits, hidden) = outputs.split_at(plan.logits() * vocab_len);
-                self.hand_out(&plan.spans, logits, hidden, threads.as_deref());
+                let given = Given::of(computed, plan.logits() * vocab_len);
+                self.hand_out(&plan.spans, given, threads.as_deref());
                 self.settle_states(&plan.spans, runner);
             }
             Err(error) => self.compute_apart(plan, &watching.indices(), error, runner),
@@ -75,8 +96,8 @@ impl Scheduler {
         if runner.state_bytes() > 0 {
             return self.begin_anew(&plan, &error);
         }
-        let (mut done, mut logits, mut hidden, mut restarts) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut done, mut logits, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut likeliest, mut restarts) = (Vec::new(), Vec::new());
         let vocab_len = runner.vocab_len();
         for (rows, span) in plan.apart() {
             let sequence = &self.running[span.index];
@@ -84,22 +105,25 @@ impl Scheduler {
             let alone = Plan { rows, spans: vec![span] };
             let computed = match spans {
                 1 => Err(error.clone()),
+                // A fault stays until the end of the step.
                 _ => contain(|| {
-                    alone.with_batch(&self.running, &self.ram.cache, |batch| runner.forward(batch, &mut []))
-                }),
+                    alone.with_batch(&self.running, &self.ram.cache, |batch| runner.compute(batch, &mut []))
+                })
+                .and_then(|computed| computed.map_err(RequestError::from)),
             };
             match computed {
                 Ok(_) if watched.contains(&alone.spans[0].index) => restarts.push(id),
-                Ok(outputs) => {
-                    let (row, states) = outputs.split_at(alone.logits() * vocab_len);
-                    logits.extend_from_slice(row);
-                    hidden.extend_from_slice(states);
+                Ok(computed) => {
+                    let given = Given::of(computed, alone.logits() * vocab_len);
+                    logits.extend_from_slice(given.logits);
+                    hidden.extend_from_slice(given.hidden);
+                    likeliest.extend_from_slice(given.likeliest);
                     done.extend(alone.spans);
                 }
                 Err(error) => self.results.fail_later(job, error),
             }
         }
-        self.hand_out(&done, &logits, &hidden, None);
+        self.hand_out(&done, Given { logits: &logits, hidden: &hidden, likeliest: &likeliest }, None);
         for id in restarts {
             if let Some(sequence) = self.running.take(id) {
                 self.preempt(sequence);
@@ -122,17 +146,18 @@ impl Scheduler {
                 self.preempt(sequence);
             }
         }
-        self.hand_out(&[], &[], &[], None);
+        self.hand_out(&[], Given::default(), None);
     }
 
-    /// Hands out the results of `spans`; `logits` has shape `[rows with logits, vocab]`, `hidden`
-    /// `[rows with hidden states, d_model]`.
-    fn hand_out(&mut self, spans: &[Span], logits: &[f32], mut hidden: &[f32], threads: Option<&Pool>) {
+    /// Hands out the results of `spans`.
+    fn hand_out(&mut self, spans: &[Span], given: Given<'_>, threads: Option<&Pool>) {
         self.results.counters.steps += 1;
+        let Given { logits, mut hidden, likeliest } = given;
         let wanted: usize = spans.iter().map(|span| span.logits).sum();
         let vocab_len = (logits.len() / wanted.max(1)).max(1);
-        let said = self.say(spans, logits, vocab_len, threads);
-        let mut rows = logits.chunks_exact(vocab_len);
+        let said = self.say(spans, &given, vocab_len, threads);
+        let mut rows = logits.chunks_exact(vocab_len).map(Prediction::Logits);
+        let mut tokens = likeliest.iter().map(|&token| Prediction::Likeliest(token));
         let states: usize = spans.iter().map(|span| span.hidden).sum();
         let d_model = hidden.len() / states.max(1);
         for (span, said) in spans.iter().zip(said) {
@@ -147,7 +172,8 @@ impl Scheduler {
                 self.running[span.index].pooled.add(states, span.hidden);
             }
             let mut said = said.into_iter();
-            let mut rows = rows.by_ref().take(span.logits).map(|row| (row, said.next()));
+            let predicted = rows.by_ref().take(span.logits).chain(tokens.by_ref().take(span.likeliest));
+            let mut rows = predicted.map(|row| (row, said.next()));
             if let Some((row, said)) = rows.next().filter(|_| pinned.is_ok()) {
                 self.emit(span.index, row, said);
                 if !span.draft.tokens.is_empty() {
@@ -160,12 +186,12 @@ impl Scheduler {
         self.end_stored();
     }
 
-    /// What the sequences of `spans` say to their `logits`, `[rows with logits, vocab]`. Nothing where an answer has not
-    /// begun: its choices begin with it.
+    /// What the sequences of `spans` say to what was predicted. Nothing where an answer has not begun: its choices begin
+    /// with it.
     fn say(
         &mut self,
         spans: &[Span],
-        mut logits: &[f32],
+        &Given { mut logits, mut likeliest, .. }: &Given<'_>,
         vocab_len: usize,
         threads: Option<&Pool>,
     ) -> Vec<Vec<Said>> {
@@ -174,23 +200,25 @@ impl Scheduler {
         let mut turns = Vec::new();
         for (span, said) in spans.iter().zip(&mut said) {
             let own = logits.split_off(..span.logits * vocab_len).unwrap_or_default();
+            let tokens = likeliest.split_off(..span.likeliest).unwrap_or_default();
+            let nothing = own.is_empty() && tokens.is_empty();
             let sequence = sequences.find(|(index, _)| *index == span.index).map(|(_, sequence)| sequence);
-            if let Some(sequence) = sequence.filter(|sequence| !own.is_empty() && sequence.has_begun()) {
+            if let Some(sequence) = sequence.filter(|sequence| !nothing && sequence.has_begun()) {
                 let (answer, draft) = (&mut sequence.answer, &span.draft.tokens[..]);
-                turns.push(Turn { answer, logits: own, draft, said });
+                turns.push(Turn { answer, logits: own, likeliest: tokens, draft, said });
             }
         }
         self.results.voice.take_turns(&mut turns, vocab_len, threads);
         said
     }
 
-    /// Emits the next token of a sequence: what it has `said` already, or what is sampled now. With the prompt's
-    /// logits, all choices begin.
-    pub(super) fn emit(&mut self, index: usize, logits: &[f32], said: Option<Said>) {
+    /// Emits the next token of a sequence: what it has `said` already, or what is sampled now. With what is predicted of
+    /// the prompt, all choices begin.
+    pub(super) fn emit(&mut self, index: usize, predicted: Prediction<'_>, said: Option<Said>) {
         let now = self.now();
         let sequence = &mut self.running[index];
         let (id, job) = (sequence.id, sequence.job);
-        match self.results.emit(sequence, logits, said, now) {
+        match self.results.emit(sequence, predicted, said, now) {
             Ok(siblings) => siblings.into_iter().for_each(|child| self.running.fork(id, child)),
             Err(error) => self.results.fail_later(job, error),
         }

@@ -3,6 +3,7 @@
 use kvik_cache::{Cache, CacheError, Followers, Token};
 
 use super::Scheduler;
+use super::answer::Prediction;
 use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, WantedDraft, expected};
 use super::plan::Span;
 use super::sequence::{Sequence, Sharing};
@@ -137,12 +138,12 @@ impl Scheduler {
         self.draft_model.as_ref().map(DraftModel::cache)
     }
 
-    /// Goes on through the draft of `span` as long as its tokens are those that are drawn; `rows` are their logits, and
-    /// what was said already.
+    /// Goes on through the draft of `span` as long as its tokens are those that are drawn; `rows` are what is
+    /// predicted behind them, and what was said already.
     pub(super) fn verify<'a>(
         &mut self,
         span: &Span,
-        rows: &mut impl Iterator<Item = (&'a [f32], Option<Said>)>,
+        rows: &mut impl Iterator<Item = (Prediction<'a>, Option<Said>)>,
     ) {
         let Draft { tokens, source, .. } = &span.draft;
         self.results.drafted(self.running[span.index].job, &span.draft);

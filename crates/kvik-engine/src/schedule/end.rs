@@ -3,8 +3,10 @@
 use super::Scheduler;
 use super::disk::{Disk, DiskSetup};
 use super::job::{Job, JobId};
+use super::plan::Plan;
 use super::running::Running;
 use crate::api::RequestError;
+use crate::model::batch::{Fault, Runner};
 use crate::panics::contain;
 
 impl Scheduler {
@@ -68,6 +70,27 @@ impl Scheduler {
             );
             self.start_over(error);
         }
+    }
+
+    /// The requests of a batch that was not computed fail; what was stored before stays, unless it is lost.
+    pub(super) fn fail_batch(&mut self, plan: &Plan, fault: &Fault, runner: &mut dyn Runner) {
+        for span in &plan.spans {
+            self.results.fail_later(self.running[span.index].job, fault.clone().into());
+        }
+        self.restore(fault, runner);
+    }
+
+    /// Has the runner go on after a fault. Where that has lost what blocks held, all requests fail and the cache is empty:
+    /// nothing of it is read again.
+    pub(super) fn restore(&mut self, fault: &Fault, runner: &mut dyn Runner) {
+        tracing::error!("{}", fault.message);
+        if fault.blocks_lost {
+            let error = fault.clone().into();
+            self.recover(&error);
+            self.fail_all(&error);
+            self.renew_cache();
+        }
+        runner.restore();
     }
 
     /// Recovers if a panic has left the cache in disorder. Never panics.

@@ -25,6 +25,8 @@ pub struct RequestLimits {
     /// What sequences hold beside blocks.
     beside: Beside,
     latent: bool,
+    /// Whether sequences may forget.
+    forgets: bool,
     calibration: Option<Arc<HeadImportance>>,
     repeat: Arc<RepeatPrompt>,
 }
@@ -53,6 +55,7 @@ impl RequestLimits {
             kv_heads: config.kv_heads.as_slice().into(),
             beside: config.beside,
             latent: config.latent,
+            forgets: true,
             calibration: config.calibration.clone().map(Arc::new),
             repeat: Arc::new(config.repeat.clone()),
         }
@@ -61,6 +64,11 @@ impl RequestLimits {
     /// The limits of an engine with so many adapters.
     pub fn with_adapters(self, adapters: usize) -> RequestLimits {
         RequestLimits { adapters, ..self }
+    }
+
+    /// The limits of an engine whose sequences forget, or do not.
+    pub fn that_forget(self, forgets: bool) -> RequestLimits {
+        RequestLimits { forgets, ..self }
     }
 
     /// Refuses what can never be served.
@@ -102,6 +110,9 @@ impl RequestLimits {
             }
             if self.latent {
                 return Err(RetentionError::Latent.into());
+            }
+            if !self.forgets {
+                return Err(RetentionError::Device.into());
             }
             retention.check(&self.kv_heads)?;
             check_prefix(request)?;

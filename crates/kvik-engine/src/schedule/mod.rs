@@ -174,6 +174,9 @@ impl Scheduler {
         self.compute(plan, runner);
         self.pulse.enter(Phase::Publish);
         self.publish(runner);
+        if let Some(fault) = runner.fault() {
+            self.restore(&fault, runner);
+        }
         if computes {
             self.results.counters.step_time += self.now().saturating_sub(started);
         }
@@ -197,7 +200,7 @@ impl Scheduler {
         if !self.running.iter().any(Sequence::is_suspect) {
             self.fill(&mut rows, &mut drafts);
         }
-        Plan::new(&self.running, &rows, drafts)
+        Plan::new(&self.running, &rows, drafts, runner.chooses())
     }
 
     /// Hands what was computed to the disk, and ends the sequences and the requests that are done.

@@ -38,6 +38,8 @@ pub(super) struct Span {
     pub(super) rows: usize,
     /// Rows whose logits are wanted: the last one, and with a draft all.
     pub(super) logits: usize,
+    /// The same where the likeliest token is all that is wanted of them.
+    pub(super) likeliest: usize,
     /// Tokens behind those of the sequence that may turn out to be its next ones.
     pub(super) draft: Draft,
     /// Rows whose hidden states are wanted.
@@ -56,12 +58,13 @@ pub(super) enum Kind {
 }
 
 impl Plan {
-    /// `rows` of each running sequence, and behind them what is drafted for it.
-    pub(super) fn new(running: &Running, rows: &[usize], drafts: Vec<Draft>) -> Plan {
+    /// `rows` of each running sequence, and behind them what is drafted for it, for a runner that
+    /// [chooses](crate::model::batch::Runner::chooses) or does not.
+    pub(super) fn new(running: &Running, rows: &[usize], drafts: Vec<Draft>, chooses: bool) -> Plan {
         let mut plan = Plan::default();
         for (index, (&rows, draft)) in rows.iter().zip(drafts).enumerate() {
             if rows > 0 {
-                plan.add(index, rows, &running[index]);
+                plan.add((index, &running[index]), rows, chooses);
                 plan.add_draft(draft);
             }
         }
@@ -78,18 +81,26 @@ impl Plan {
             ..last
         }));
         span.rows += draft.tokens.len();
-        span.logits += draft.tokens.len();
+        match last.output {
+            Output::Likeliest => span.likeliest += draft.tokens.len(),
+            _ => span.logits += draft.tokens.len(),
+        }
         span.draft = draft;
     }
 
     /// Adds the next `rows` rows of the sequence at `index`.
-    fn add(&mut self, index: usize, rows: usize, sequence: &Sequence) {
+    fn add(&mut self, (index, sequence): (usize, &Sequence), rows: usize, chooses: bool) {
         let repeat = sequence.forgetting.as_ref().and_then(|forgetting| forgetting.repeat());
         let (tokens, first, kind) = match repeat {
             Some(tokens) => (&tokens[..rows], sequence.stored + sequence.repeated(), Kind::Repeat),
             None => (&sequence.tokens[sequence.stored..][..rows], sequence.stored, Kind::Tokens),
         };
-        let output = |position| if kind == Kind::Tokens { sequence.output(position) } else { Output::None };
+        let chooses = chooses && sequence.answer.takes_the_likeliest();
+        let output = |position| match sequence.output(position) {
+            _ if kind == Kind::Repeat => Output::None,
+            Output::Logits if chooses => Output::Likeliest,
+            output => output,
+        };
         let index_in_batch = self.spans.len() as u32;
         let before = self.rows.len();
         self.rows.extend(tokens.iter().zip(first..).map(|(&token, position)| Row {
@@ -100,8 +111,8 @@ impl Plan {
             output: output(position),
         }));
         let count = |output| self.rows[before..].iter().filter(|row| row.output == output).count();
-        let (logits, hidden) = (count(Output::Logits), count(Output::Hidden));
-        self.spans.push(Span { index, rows, logits, draft: Draft::default(), hidden, kind });
+        let [logits, likeliest, hidden] = [Output::Logits, Output::Likeliest, Output::Hidden].map(count);
+        self.spans.push(Span { index, rows, logits, likeliest, draft: Draft::default(), hidden, kind });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -301,7 +312,7 @@ mod tests {
             BackgroundRows { alone: config.prefill_rows_mixed_max, own_step: None },
         );
         Beside::default().share(&running, &mut divided, 0);
-        let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()]);
+        let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()], false);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
         let mut rows = vec![0; missing.len()];
         plan.spans.iter().for_each(|span| rows[span.index] = span.rows);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::Step;
+use super::answer::{Prediction, Step};
 use super::draft::Draft;
 use super::job::{Job, JobId};
 use super::sequence::Sequence;
@@ -197,29 +197,31 @@ impl Results {
         self.service
     }
 
-    /// Emits the next token of a sequence: what it has `said` already, or what is sampled from `logits`, shape
-    /// `[vocab]`. With the prompt's logits all choices begin: gives the others, as far as they go on. A panic is an
-    /// error of the request.
+    /// Emits the next token of a sequence: what it has `said` already, or what is sampled by what is predicted. With what
+    /// is predicted of the prompt all choices begin: gives the others, as far as they go on. A panic is an error of the
+    /// request.
     pub(super) fn emit(
         &mut self,
         sequence: &mut Sequence,
-        logits: &[f32],
+        predicted: Prediction<'_>,
         said: Option<Said>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
-        contain(|| self.emit_choices(sequence, logits, said, now)).flatten()
+        contain(|| self.emit_choices(sequence, predicted, said, now)).flatten()
     }
 
     fn emit_choices(
         &mut self,
         sequence: &mut Sequence,
-        logits: &[f32],
+        predicted: Prediction<'_>,
         mut said: Option<Said>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
         let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
         job.prefill_done(now);
-        if let Wants::Logits(tokens) = &sequence.answer.request().wants {
+        if let (Wants::Logits(tokens), Prediction::Logits(logits)) =
+            (&sequence.answer.request().wants, predicted)
+        {
             // Those tokens are within the vocabulary: `RequestLimits` has checked them.
             job.vector(tokens.iter().map(|&token| logits[token as usize]).collect());
             return Ok(Vec::new());
@@ -228,7 +230,7 @@ impl Results {
         let siblings = if first { 1..job.choices } else { 0..0 };
         let mut siblings: Vec<Sequence> = siblings.map(|choice| sequence.sibling(choice)).collect();
         for sequence in std::iter::once(sequence).chain(&mut siblings) {
-            let step = said.take().unwrap_or_else(|| self.voice.say(&mut sequence.answer, logits))?;
+            let step = said.take().unwrap_or_else(|| self.voice.say(&mut sequence.answer, predicted))?;
             self.counters.generated_tokens += u64::from(step.token.is_some());
             emit_step(sequence, job, step, now);
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvik_cache::Token;
 use kvik_kernels::Pool;
 
-use super::answer::{Answer, Step};
+use super::answer::{Answer, Prediction, Step};
 use crate::api::RequestError;
 use crate::panics::contain;
 use crate::sampler::Scratch;
@@ -31,8 +31,10 @@ pub(super) struct Voice {
 /// An answer that goes on in this step.
 pub(super) struct Turn<'a> {
     pub(super) answer: &'a mut Answer,
-    /// `[1 + draft, vocab]`
+    /// `[1 + draft, vocab]`; or nothing, where `likeliest` is wanted
     pub(super) logits: &'a [f32],
+    /// `[1 + draft]`
+    pub(super) likeliest: &'a [Token],
     pub(super) draft: &'a [Token],
     /// What it says: to the first row, and to those behind it as far as it says what was drafted.
     pub(super) said: &'a mut Vec<Said>,
@@ -47,10 +49,10 @@ impl Voice {
         &self.vocabulary
     }
 
-    /// What `answer` says to `logits`, shape `[vocab]`. A scratch that a panic has left in disorder is not used again.
-    pub(super) fn say(&self, answer: &mut Answer, logits: &[f32]) -> Said {
+    /// What `answer` says to what is predicted. A scratch that a panic has left in disorder is not used again.
+    pub(super) fn say(&self, answer: &mut Answer, predicted: Prediction<'_>) -> Said {
         let mut scratch = self.scratches().pop().unwrap_or_default();
-        let said = answer.advance(logits, &self.vocabulary, &mut scratch);
+        let said = answer.advance(predicted, &self.vocabulary, &mut scratch);
         self.scratches().push(scratch);
         said
     }
@@ -75,7 +77,9 @@ impl Voice {
 impl Turn<'_> {
     /// A panic is an error of the request.
     fn take(&mut self, vocab_len: usize, voice: &Voice) {
-        for (index, row) in self.logits.chunks_exact(vocab_len).enumerate() {
+        let tokens = self.likeliest.iter().map(|&token| Prediction::Likeliest(token));
+        let rows = self.logits.chunks_exact(vocab_len).map(Prediction::Logits).chain(tokens);
+        for (index, row) in rows.enumerate() {
             let said = contain(|| voice.say(self.answer, row)).flatten();
             let drafted = self.draft.get(index).copied();
             let goes_on = said

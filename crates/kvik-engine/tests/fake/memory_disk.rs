@@ -104,7 +104,7 @@ impl MemoryDisk {
 
 impl BlockStore for Handle {
     fn payload_bytes(&self) -> usize {
-        BLOCK_BYTES
+        self.disk.block_bytes
     }
 
     fn buffer(&mut self) -> Option<Buffer> {

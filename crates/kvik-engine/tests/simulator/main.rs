@@ -14,10 +14,13 @@
 //! SEEDS=n STEPS=m cargo test --release -p kvik-engine --test simulator    as many as you like
 //! ```
 //!
+//! With the feature `gpu` some seeds also run with the blocks in the memory of a device.
+//!
 //! `TRACE=1` with a `SEED` prints the events. Without `--release` it runs a sample.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod arena;
 mod client;
 mod disk;
 #[path = "../fake/mod.rs"]
@@ -43,7 +46,10 @@ const SEEDS: u64 = if cfg!(debug_assertions) { 400 } else { 10_000 };
 const STEPS: u64 = 1000;
 
 fn simulate(seed: u64, steps: u64) -> Coverage {
-    let mut world = World::new(seed);
+    live(World::new(seed, false), steps)
+}
+
+fn live(mut world: World, steps: u64) -> Coverage {
     (0..steps).for_each(|_| world.live());
     world.end()
 }
@@ -107,4 +113,20 @@ fn every_history_agrees_with_the_naive_twin() {
     if seeds >= 5000 && steps >= 1000 {
         coverage.lock().unwrap().check(seeds);
     }
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn histories_on_a_device_agree_with_the_naive_twin() {
+    if !arena::has_device() {
+        return;
+    }
+    quiet_panics();
+    let (seeds, steps) = (variable("DEVICE_SEEDS").unwrap_or(8), variable("STEPS").unwrap_or(200));
+    let mut coverage = Coverage::default();
+    for seed in variable("SEED").map_or(0..seeds, |seed| seed..seed + 1) {
+        println!("seed {seed} on a device");
+        coverage.add(&live(World::new(seed, true), steps));
+    }
+    println!("{coverage:#?}");
 }

@@ -43,6 +43,8 @@ pub(crate) struct Regime {
     pub(crate) crowd: usize,
     /// A draft model: its blocks, and whether it says something else.
     pub(crate) draft: Option<(usize, u64)>,
+    /// Blocks are in the memory of a device.
+    pub(crate) on_device: bool,
 }
 
 /// The configuration of its disk.
@@ -97,6 +99,7 @@ impl Regime {
             crowd: dice.pick(&[1, 1, 2, 5, 12]),
             draft: dice.pick(&[None, Some((200, 0)), Some((12, 0)), Some((60, 77))]),
             grammars: dice.once_in(2),
+            on_device: false,
         }
     }
 
@@ -105,14 +108,19 @@ impl Regime {
     }
 
     pub(crate) fn runner(&self, time: &Time) -> SimRunner {
-        SimRunner::new(
+        let runner = SimRunner::new(
             self.blocks,
             self.engine.batch_rows_max(),
             self.step_time,
             self.piece_time,
             time.clone(),
         )
-        .with_beside(self.engine.beside)
+        .with_beside(self.engine.beside);
+        #[cfg(feature = "gpu")]
+        if self.on_device {
+            return runner.on_device();
+        }
+        runner
     }
 
     /// Maximum pinned blocks.

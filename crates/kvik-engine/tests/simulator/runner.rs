@@ -21,6 +21,7 @@ use kvik_engine::sampler::{Sampler, Scratch};
 
 use kvik_kernels::KvLayout;
 
+use crate::arena::Arena;
 use crate::fake::ragged::{self, Cell, Cells};
 use crate::fake::twin::{Arithmetic, Thinned, Twin};
 use crate::fake::{EOS, VOCAB, mix};
@@ -48,7 +49,7 @@ pub(crate) static IN_DISORDER: AtomicBool = AtomicBool::new(false);
 /// The model over blocks.
 pub(crate) struct SimRunner {
     /// By block and position; 0 if nothing is stored.
-    arena: Vec<[u64; BLOCK_POSITIONS]>,
+    arena: Arena,
     logits: Vec<f32>,
     rows_max: usize,
     time: Time,
@@ -85,7 +86,7 @@ impl SimRunner {
         time: Time,
     ) -> SimRunner {
         SimRunner {
-            arena: vec![[0; BLOCK_POSITIONS]; blocks],
+            arena: Arena::in_ram(blocks),
             logits: Vec::new(),
             rows_max,
             time,
@@ -110,6 +111,12 @@ impl SimRunner {
         SimRunner { beside, ..self }
     }
 
+    /// The same model whose blocks are on a device.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_device(self) -> SimRunner {
+        SimRunner { arena: Arena::on_device(self.parts.len()), ..self }
+    }
+
     /// A model that takes a quarter of the time, and says the same or something else.
     pub(crate) fn draft(blocks: usize, rows_max: usize, time: StepTime, salt: u64, clock: Time) -> SimRunner {
         let time = StepTime { step: time.step / 4, row: time.row / 4 };
@@ -117,7 +124,7 @@ impl SimRunner {
     }
 
     fn read(&self, (block, offset): Cell) -> u64 {
-        let stored = self.arena[block][offset];
+        let stored = self.arena.get((block, offset));
         assert!(stored != 0, "position {offset} of block {block} is read before it is stored");
         stored
     }
@@ -127,7 +134,7 @@ impl SimRunner {
         self.in_order(|runner| runner.check_state(kv, index, before));
         let (block, offset) = ragged::cell(kv, index);
         let stored = chain(before, token);
-        self.arena[block][offset] = stored;
+        self.arena.set((block, offset), stored);
         self.parts[block][offset] = stored;
         let Some(state) = kv.state else { return };
         if state.tentative.is_some_and(|first| index >= first as usize) {
@@ -155,7 +162,7 @@ impl SimRunner {
             let first = self.beside.first_part(index) * BLOCK_POSITIONS;
             for seen in first..index {
                 let (block, offset) = ragged::cell(kv, seen);
-                let (part, stored) = (self.parts[block][offset], self.arena[block][offset]);
+                let (part, stored) = (self.parts[block][offset], self.arena.get((block, offset)));
                 assert_eq!(part, stored, "position {seen} of block {block} is not what {index} should see");
             }
         }
@@ -213,17 +220,15 @@ impl Runner for SimRunner {
 
     fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
         assert!((1..=BLOCK_POSITIONS).contains(&positions) && from != to);
-        let source = self.arena[from.index()];
+        let source = self.arena.block(from.index());
         assert!(source[..positions].iter().all(|&stored| stored != 0), "copied before it is stored");
-        let target = &mut self.arena[to.index()];
-        *target = [0; BLOCK_POSITIONS];
-        target[..positions].copy_from_slice(&source[..positions]);
+        self.arena.copy(from.index(), to.index(), positions);
         let source = self.parts[from.index()];
         self.parts[to.index()][..positions].copy_from_slice(&source[..positions]);
     }
 
     fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
-        let stored = self.arena[block.index()].into_iter().chain(self.parts[block.index()]);
+        let stored = self.arena.block(block.index()).into_iter().chain(self.parts[block.index()]);
         for (bytes, stored) in bytes.chunks_exact_mut(8).zip(stored) {
             bytes.copy_from_slice(&stored.to_le_bytes());
         }
@@ -232,10 +237,12 @@ impl Runner for SimRunner {
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
         let part = self.windowed_part();
         assert!(bytes.len() == BLOCK_BYTES || !part.is_empty() && bytes.len() == part.start);
-        let stored = self.arena[block.index()].iter_mut().chain(&mut self.parts[block.index()]);
+        let mut whole = self.arena.block(block.index());
+        let stored = whole.iter_mut().chain(&mut self.parts[block.index()]);
         for (bytes, stored) in bytes.chunks_exact(8).zip(stored) {
             *stored = u64::from_le_bytes(bytes.try_into().unwrap());
         }
+        self.arena.replace(block.index(), whole);
     }
 
     fn windowed_part(&self) -> Range<usize> {
@@ -249,7 +256,7 @@ impl Runner for SimRunner {
     fn release_block(&mut self, block: BlockId, all: bool) {
         self.parts[block.index()] = [0; BLOCK_POSITIONS];
         if all {
-            self.arena[block.index()] = [0; BLOCK_POSITIONS];
+            self.arena.replace(block.index(), [0; BLOCK_POSITIONS]);
         }
     }
 
@@ -293,6 +300,7 @@ impl Runner for SimRunner {
             IN_DISORDER.store(true, Ordering::Relaxed);
             resume_unwind(panic);
         }
+        self.arena.begin_batch();
         for state in batch.sequences.iter().filter_map(|sequence| sequence.state) {
             self.tried.remove(&state.live);
         }
@@ -336,8 +344,9 @@ impl Cells for SimRunner {
     }
 
     fn copy(&mut self, from: Cell, to: Cell) {
-        self.arena[to.0][to.1] = self.read(from);
-        self.parts[to.0][to.1] = self.arena[to.0][to.1];
+        let stored = self.read(from);
+        self.arena.set(to, stored);
+        self.parts[to.0][to.1] = stored;
     }
 }
 
@@ -376,7 +385,7 @@ impl Retainer for SimRunner {
     fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
         for (index, &key) in keys.iter().enumerate() {
             let (block, offset) = ragged::cell(kv, index);
-            self.arena[block][offset] = ragged::rotated(key, position);
+            self.arena.set((block, offset), ragged::rotated(key, position));
         }
     }
 }

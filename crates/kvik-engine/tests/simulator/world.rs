@@ -127,9 +127,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> World {
+    /// The world of a seed, whose blocks are in RAM or on a device.
+    pub(crate) fn new(seed: u64, on_device: bool) -> World {
         let mut dice = Dice(seed.wrapping_mul(0x1234_5678_9abc_def1));
-        let regime = Regime::draw(&mut dice);
+        let regime = Regime { on_device, ..Regime::draw(&mut dice) };
         let time = Time::default();
         let platter = Arc::new(Mutex::new(regime.disk.map_or_else(Platter::default, |disk| disk.platter())));
         let limits = RequestLimits::new(&regime.engine, regime.blocks, VOCAB);

@@ -3,3 +3,5 @@
 mod elements;
 mod matmul;
 mod rows;
+
+pub use rows::NO_PLACE;

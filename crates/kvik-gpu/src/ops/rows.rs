@@ -7,12 +7,22 @@ use crate::kernel::Access::{Read, Write};
 use crate::kernel::{Constant, Kernel, grid, piece};
 use crate::{Buffer, DeviceError, Step};
 
+/// Where [`Step::argmax`] finds nothing.
+pub const NO_PLACE: u32 = u32::MAX;
+
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct NormParams {
     rows: u32,
     d: u32,
     eps: f32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct GatherParams {
+    n: u32,
+    d: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -89,7 +99,36 @@ impl Step<'_> {
         self.dispatch(&kernel, &[positions.raw(), angles.raw(), x.raw()], &params, groups)
     }
 
-    /// The place of the largest number of each of `n` rows; of equal ones that of the first.
+    /// `out[n] = x[rows[n]]`
+    ///
+    /// * `x`: rows of `d` numbers, of which all of `rows`, `[n]`, are some
+    /// * `out`: `[n, d]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit.
+    pub fn gather(
+        &mut self,
+        x: &Buffer<f32>,
+        rows: &Buffer<u32>,
+        [n, d]: [usize; 2],
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(rows.len() >= n && out.len() >= n * d, "rows are [{n}] and out is [{n}, {d}]");
+        let kernel = Kernel {
+            pieces: vec![piece!("gather")],
+            constants: vec![],
+            buffers: &[Read, Read, Write],
+            params: size_of::<GatherParams>(),
+        };
+        let params = GatherParams { n: n as u32, d: d as u32 };
+        self.dispatch(&kernel, &[x.raw(), rows.raw(), out.raw()], &params, grid((n * d).div_ceil(64)))
+    }
+
+    /// The place of the largest number of each of `n` rows; of equal ones that of the first. NaN is smaller than all
+    /// others; a row that has nothing else, or negative infinity, has [`NO_PLACE`].
     ///
     /// * `x`: `[n, len]`
     /// * `out`: `[n]`

@@ -1,6 +1,6 @@
 //! The small operations beside those of the processor.
 
-use kvik_gpu::{Buffer, Device, Step};
+use kvik_gpu::{Buffer, Device, NO_PLACE, Step};
 use kvik_kernels::{Activation, Pool, RopeStyle, RopeTable, activate, rms_norm, rope};
 
 use crate::{assert_near, bits, device, floats, upload, zeros};
@@ -107,12 +107,29 @@ fn sums_and_biases_are_exact() {
 }
 
 #[test]
+fn rows_are_gathered_in_any_order() {
+    let Some(mut device) = device() else { return };
+    let x = floats(1, 9 * 70);
+    let rows = [8u32, 0, 3, 3, 1];
+    let (on_device, rows_there) = (upload(&device, &x), device.upload("rows", &rows).unwrap());
+    let mut out = zeros(&device, 5 * 70);
+    let mut step = device.step();
+    step.gather(&on_device, &rows_there, [5, 70], &mut out).unwrap();
+    step.submit().unwrap();
+    let expect: Vec<f32> = rows.iter().flat_map(|&row| &x[row as usize * 70..][..70]).copied().collect();
+    assert_eq!(device.read(&out).unwrap(), expect);
+    let mut part = vec![7.0];
+    device.read_into(&out, 69..72, &mut part).unwrap();
+    assert_eq!(part, [&[7.0], &expect[69..72]].concat());
+}
+
+#[test]
 fn the_largest_number_is_found_and_the_first_of_equals() {
     let Some(mut device) = device() else { return };
     let len = 3000;
     let mut x = floats(1, 7 * len);
     x[len..2 * len].fill(0.5);
-    x[2 * len..3 * len].fill(f32::NEG_INFINITY);
+    x[2 * len..3 * len].fill(-2.0);
     for (place, value) in [(3 * len + 2999, 3.0), (4 * len, 3.0), (5 * len + 256, 2.0), (5 * len + 255, 2.0)]
     {
         x[place] = value;
@@ -128,5 +145,22 @@ fn the_largest_number_is_found_and_the_first_of_equals() {
     step.argmax(&x, [7, len], &mut out).unwrap();
     step.submit().unwrap();
     assert_eq!(device.read(&out).unwrap(), expect);
-    let _: Buffer<f32> = zeros(&device, 1);
+}
+
+#[test]
+fn what_is_no_number_is_never_the_largest() {
+    let Some(mut device) = device() else { return };
+    let (nan, least) = (f32::NAN, f32::NEG_INFINITY);
+    let rows = [
+        [nan, -1.0, nan, -0.5],
+        [nan, nan, least, nan],
+        [least, least, f32::MIN, least],
+        [-0.0, 0.0, -1.0, nan],
+        [1.0, f32::INFINITY, -nan, 2.0],
+    ];
+    let (x, mut out) = (upload(&device, &rows.concat()), device.zeros("places", rows.len()).unwrap());
+    let mut step = device.step();
+    step.argmax(&x, [rows.len(), 4], &mut out).unwrap();
+    step.submit().unwrap();
+    assert_eq!(device.read(&out).unwrap(), [3, NO_PLACE, 2, 0, 1]);
 }

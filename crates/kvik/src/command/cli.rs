@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use super::{
-    bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, eval::EvalArgs, explain::ExplainArgs,
-    inspect::InspectArgs, lint::LintArgs, perplexity::PerplexityArgs, plan::PlanArgs, prompt::PromptArgs,
-    replay::ReplayArgs, run::RunArgs, serve::ServeArgs, tenant::TenantArgs, usage::UsageArgs,
+    bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, devices::DevicesArgs, eval::EvalArgs,
+    explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs, perplexity::PerplexityArgs, plan::PlanArgs,
+    prompt::PromptArgs, replay::ReplayArgs, run::RunArgs, serve::ServeArgs, tenant::TenantArgs,
+    usage::UsageArgs,
 };
 
 /// kvik: a local LLM server whose centre is the KV cache
@@ -59,6 +60,8 @@ pub(crate) enum Task {
     Cache(CacheCommandArgs),
     /// Keep a prompt cached: a system prompt, tools, examples
     Prompt(PromptArgs),
+    /// List what models can be computed on
+    Devices(DevicesArgs),
     /// Show the contents of a model file
     Inspect(InspectArgs),
     /// Show how much memory a model needs, and how many users fit

@@ -4,6 +4,7 @@ mod bench;
 mod cache;
 mod chat;
 mod cli;
+mod devices;
 mod eval;
 mod example;
 mod explain;
@@ -45,6 +46,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Lint(args) => return lint::run(&args).map(|found| ExitCode::from(u8::from(found))),
         Task::Cache(args) => cache::run(&args),
         Task::Prompt(args) => prompt::run(&args),
+        Task::Devices(args) => devices::run(&args),
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),

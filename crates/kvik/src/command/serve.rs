@@ -177,11 +177,12 @@ async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
 }
 
 async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Port) -> anyhow::Result<()> {
-    let Loaded { serving, budget, disk, draft, handle } = loaded;
+    let Loaded { serving, budget, device, disk, draft, handle } = loaded;
     let url = url(port.address);
     let example =
         example::curl(&url, &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
-    let banner = banner(&serving.model, &budget, (disk.as_deref(), draft.as_deref()), &url, &example);
+    let attached = [&disk, &draft, &device].map(Option::as_deref);
+    let banner = banner(&serving.model, &budget, attached, &url, &example);
 
     handle.set_tenants(clients.keys.tenants());
     let source = clients.source.take();
@@ -391,11 +392,12 @@ fn url(address: SocketAddr) -> String {
     format!("http://{host}:{}", address.port())
 }
 
-/// What is printed when the server listens; `disk` and `draft` are what is attached to the model.
+/// What is printed when the server listens; `disk` and `draft` are what is attached to the model, `device` is the GPU that
+/// it is on.
 fn banner(
     model: &ModelCard,
     budget: &KvBudget,
-    (disk, draft): (Option<&str>, Option<&str>),
+    [disk, draft, device]: [Option<&str>; 3],
     url: &str,
     example: &str,
 ) -> String {
@@ -403,6 +405,7 @@ fn banner(
         let bytes = ByteSize(budget.blocks as u64 * budget.draft_bytes as u64);
         format!("  drafts   by {name}, with {bytes} of cache for as many tokens\n")
     });
+    let threads = || format!("{} threads", budget.threads);
     format!(
         "\
 kvik {version}
@@ -410,7 +413,7 @@ kvik {version}
   context  {context} tokens
   cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
   disk     {disk}
-{draft}  runs     {parallel} requests at a time on {threads} threads
+{draft}  runs     {parallel} requests at a time on {place}
 
 listening on {url}
 the page is at {url}/
@@ -431,7 +434,7 @@ Try it:
         kv = budget.kv,
         disk = disk.unwrap_or("off"),
         parallel = model.parallel,
-        threads = budget.threads,
+        place = device.map_or_else(threads, str::to_owned),
     )
 }
 

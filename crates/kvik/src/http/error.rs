@@ -250,6 +250,7 @@ impl From<RequestError> for ApiError {
             RequestError::QueueFull { retry_after_s, .. }
             | RequestError::ConstraintsBusy { retry_after_s } => ApiError::busy(message, retry_after_s),
             RequestError::Stopping => ApiError::unavailable("stopping", message, 5),
+            RequestError::Device(_) => ApiError::unavailable("device_failed", message, 5),
             RequestError::Internal(_) => ApiError::internal(message),
             _ => ApiError::bad_request(message),
         }
@@ -289,6 +290,7 @@ mod tests {
         }
         check(RequestError::QueueFull { waiting: 1, retry_after_s: 2 }, 429, Some("queue_full"));
         check(RequestError::Stopping, 503, Some("stopping"));
+        check(RequestError::Device("lost".into()), 503, Some("device_failed"));
         check(RequestError::Internal("x".into()), 500, Some("internal_error"));
     }
 

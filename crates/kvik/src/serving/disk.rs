@@ -7,7 +7,7 @@ use kvik_engine::{
     schedule::disk::DiskSetup,
     store::{Opened, Store, StoreConfig, Waker, bytes_allowed},
 };
-use kvik_kernels::{Isa, KV_LAYOUT_VERSION};
+use kvik_kernels::KV_LAYOUT_VERSION;
 
 use super::budget::KvBudget;
 use crate::clock::unix_seconds;
@@ -27,10 +27,11 @@ pub(crate) struct OpenDisk {
     pub(crate) line: String,
 }
 
-/// Opens the disk tier. Without it the server runs all the same, and the log says why.
-pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32]) -> Option<OpenDisk> {
+/// Opens the disk tier of a model that is computed at `place`. Without it the server runs all the same, and the log says
+/// why.
+pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32], place: &str) -> Option<OpenDisk> {
     let dir = args.cache_disk.directory()?;
-    match open_in(&dir, args.cache_disk_size, budget, model) {
+    match open_in(&dir, args.cache_disk_size, budget, (model, place)) {
         Ok(disk) => Some(disk),
         Err(error) => {
             tracing::warn!("serving without a disk cache: {error:#}");
@@ -39,15 +40,20 @@ pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32]) -> Opti
     }
 }
 
-fn open_in(dir: &Path, size: ByteSize, budget: &KvBudget, model: [u8; 32]) -> anyhow::Result<OpenDisk> {
+fn open_in(
+    dir: &Path,
+    size: ByteSize,
+    budget: &KvBudget,
+    (model, place): ([u8; 32], &str),
+) -> anyhow::Result<OpenDisk> {
     let allowed = bytes_allowed(dir).map_or(size.0, |allowed| allowed.min(size.0));
     let buffers = (BUFFER_BYTES / budget.stored_bytes).clamp(*BUFFERS.start(), *BUFFERS.end());
     let config = StoreConfig {
         dir: dir.to_owned(),
         bytes_max: allowed,
         model,
-        // Other instruction sets may round differently, and a loaded block must equal a computed one.
-        kv_format: format!("{}, layout {KV_LAYOUT_VERSION}, {}", budget.kv, Isa::current().name()),
+        // Other instruction sets and devices may round differently, and a loaded block must equal a computed one.
+        kv_format: format!("{}, layout {KV_LAYOUT_VERSION}, {place}", budget.kv),
         payload_bytes: budget.stored_bytes,
         buffers,
     };

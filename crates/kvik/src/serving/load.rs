@@ -10,7 +10,7 @@ use kvik_cache::{
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
-use kvik_engine::model::{Model, ModelConfig, ModelRunner};
+use kvik_engine::model::{ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
 use kvik_kernels::{KvLayout, KvValues};
@@ -23,6 +23,7 @@ use super::{
     lora::LoraAdapters,
     memory,
     open::{self, Opened},
+    placed::{Placed, Room},
     repeat::repeat_prompt,
     retaining::{Reach, Retaining},
 };
@@ -32,6 +33,7 @@ use crate::{
     measured::{Measured, MeasuredHeads, MeasuredLosses},
     serving::{Inference, ModelCard, Serving},
     settings::{
+        device::DeviceChoice,
         model::{CacheArgs, ModelArgs},
         size::ByteSize,
     },
@@ -106,6 +108,8 @@ impl Capacity {
 pub(crate) struct Loaded {
     pub(crate) serving: Serving,
     pub(crate) budget: KvBudget,
+    /// Name of the GPU that computes, when one does.
+    pub(crate) device: Option<String>,
     /// The banner's line about the disk tier, when there is one.
     pub(crate) disk: Option<String>,
     /// Name of the draft model, when there is one.
@@ -152,15 +156,16 @@ impl Inference for Engine {
 pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
     let pool = Arc::new(args.pool());
     let threads = pool.threads();
-    let Opened { model, tokenizer, template, embedder } = open::model(args, &pool)?;
+    let Opened { model, tokenizer, template, embedder } = open::placed(args, device(cache)?, &pool)?;
     let draft =
         cache.draft.as_ref().map(|name| DraftFile::open(name, args, &tokenizer, &pool)).transpose()?;
-    let lora = LoraAdapters::open(&cache.lora, &model, &pool)?;
-    let layout = kv::layout(&args.kv, &model)?;
+    let lora = model.on_processor().map(|model| LoraAdapters::open(&cache.lora, model, &pool));
+    let lora = lora.transpose()?.unwrap_or_default();
+    let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
     let beside = beside(model.config(), &layout);
     let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
-    let blocks = blocks(cache.cache_ram, block_bytes + draft_bytes)?;
+    let blocks = blocks(cache.cache_ram, block_bytes + draft_bytes, model.blocks_max(&layout))?;
     let kv = layout.format_name();
     let budget = KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes, kv, threads };
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
@@ -173,6 +178,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let card = card(args, &model, context, capacity);
     let config =
         EngineConfig { kv_heads, latent, repeat, calibration, ..engine_config(&card, &budget, capacity) };
+    let config = EngineConfig { model_digest: model.blocks_digest(context), ..config };
     let config = match &draft {
         Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
         None => config,
@@ -186,13 +192,17 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         checked.with_context(|| format!("--retain-idle {retention}"))?;
     }
     let idle = cache.retain.retain_idle;
-    let disk = disk::open(cache, &budget, config.model_digest);
-    let runner = ModelRunner::new(Arc::new(model), pool.clone(), layout, budget.blocks, context)
-        .with_context(|| {
-            format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
-        })?;
-    let runner =
-        runner.with_adapters(lora.adapters()).with_states(budget.beside.states_max(budget.blocks))?;
+    let disk = disk::open(cache, &budget, config.model_digest, &model.place());
+    let device = model.device();
+    let runner = model.runner(Room {
+        pool: pool.clone(),
+        layout,
+        blocks: budget.blocks,
+        context,
+        adapters: lora.adapters(),
+        states: budget.beside.states_max(budget.blocks),
+        resident: true,
+    })?;
     let pinned_max = pinned_max(cache.cache_pin, &budget);
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
@@ -205,7 +215,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
     let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));
     let serving = Serving { engine, cache, tokenizer, template, model: card, embedder, retaining, lora };
-    Ok(Loaded { serving, budget, disk: disk_line, draft: draft_name, handle })
+    Ok(Loaded { serving, budget, device, disk: disk_line, draft: draft_name, handle })
 }
 
 /// For tests: while the file that KVIK_TEST_STALL names is there, the engine takes no step.
@@ -217,6 +227,22 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
         }
     };
     Some(Box::new(wait))
+}
+
+/// Where to compute: what only the processor does decides where the flags leave it open.
+fn device(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
+    let flags = [
+        ("--lora", !cache.lora.files().is_empty()),
+        ("--retain", cache.retain.retain.is_some()),
+        ("--retain-idle", cache.retain.retain_idle.is_some()),
+    ];
+    match (cache.device, flags.into_iter().find(|(_, asked)| *asked)) {
+        (DeviceChoice::Gpu(_), Some((flag, _))) => {
+            bail!("what {flag} asks for is computed on the processor; leave it out, or use --device cpu")
+        }
+        (DeviceChoice::Auto, Some(_)) => Ok(DeviceChoice::Cpu),
+        (device, _) => Ok(device),
+    }
 }
 
 /// What `kvik eval` kept of a model that retention goes by.
@@ -251,7 +277,7 @@ fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<(
     Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
 }
 
-fn card(args: &ModelArgs, model: &Model, context: usize, capacity: Capacity) -> ModelCard {
+fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) -> ModelCard {
     ModelCard {
         name: name(&model.config().name),
         own_name: name(&model.config().name),
@@ -292,8 +318,8 @@ pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
     ModelRunner::beside(config, layout, PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS)
 }
 
-/// Blocks of the requested budget, or of half of the free memory.
-fn blocks(asked: Option<ByteSize>, block_bytes: usize) -> anyhow::Result<usize> {
+/// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
+fn blocks(asked: Option<ByteSize>, block_bytes: usize, most: usize) -> anyhow::Result<usize> {
     let block_bytes = block_bytes as u64;
     let bytes = asked.map_or_else(default_budget, |size| size.0);
     let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
@@ -304,7 +330,7 @@ fn blocks(asked: Option<ByteSize>, block_bytes: usize) -> anyhow::Result<usize> 
             ByteSize(block_bytes)
         );
     }
-    Ok(blocks)
+    Ok(if asked.is_some() { blocks } else { blocks.min(most) })
 }
 
 /// Blocks that may be pinned: as requested, or half of them, so that running requests always have room.

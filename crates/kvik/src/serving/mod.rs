@@ -6,11 +6,13 @@ pub(crate) mod budget;
 pub(crate) mod disk;
 mod draft;
 pub(crate) mod embedding;
+mod gpu;
 pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod lora;
 mod memory;
 pub(crate) mod open;
+pub(crate) mod placed;
 pub(crate) mod repeat;
 pub(crate) mod retaining;
 

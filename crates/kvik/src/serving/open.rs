@@ -1,24 +1,26 @@
-//! Finds the model of the flags, embedded, on disk, or downloaded first, and packs its weights.
+//! Finds the model of the flags, embedded, on disk, or downloaded first, and puts its weights in place.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::{
-    files::bytes::FileBytes,
+    files::{TensorSource, bytes::FileBytes},
     load::{Embedding, LoadedModel},
-    model::Model,
+    model::{Model, ModelConfig, ModelError},
     text::{
         template::{ChatTemplate, TemplateError},
         tokenizer::Tokenizer,
     },
 };
-use kvik_kernels::{Isa, Pool};
+use kvik_kernels::{Isa, Pool, WeightType};
 
 use super::embedding::Embedder;
+use super::gpu;
+use super::placed::Placed;
 use crate::{
     hub::{Hub, HubSpec},
-    settings::model::ModelArgs,
+    settings::{device::DeviceChoice, model::ModelArgs},
 };
 
 /// The embedded model.
@@ -28,9 +30,9 @@ const EMBEDDED: Option<&[u8]> =
 #[cfg(not(feature = "embedded-model"))]
 const EMBEDDED: Option<&[u8]> = None;
 
-/// A model with packed weights, its tokenizer and chat template.
-pub(crate) struct Opened {
-    pub(crate) model: Model,
+/// A model with its weights in place, its tokenizer and chat template.
+pub(crate) struct Opened<M = Model> {
+    pub(crate) model: M,
     pub(crate) tokenizer: Tokenizer,
     /// `None` when the model has none and uses no known format.
     pub(crate) template: Option<ChatTemplate>,
@@ -39,21 +41,59 @@ pub(crate) struct Opened {
 
 /// Reads a model and packs its weights on `pool`.
 pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
-    let loaded = args.load()?;
-    let template = match loaded.template(None) {
-        Ok(template) => Some(template),
-        Err(TemplateError::Missing) => None,
-        Err(error) => return Err(error.into()),
+    let load = |config, tensors, target, progress: &dyn Fn(u64, u64)| {
+        Model::load(config, tensors, target, pool, progress)
     };
-    let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } = loaded;
-    let bar = progress(args.source(), tensors.total_bytes());
-    let target = args.weights.map(Into::into);
-    let model = Model::load(config, tensors, target, pool, &|done, _| bar.set_position(done))
-        .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
-    bar.finish_and_clear();
-    let classifier = model.classifier().map(Into::into);
-    let embedder = Embedder { pooling, ranking, width: model.config().d_model, classifier };
-    Ok(Opened { model, tokenizer, template, embedder })
+    Opened::of(args, args.load()?, load, Model::classifier)
+}
+
+/// Reads a model and puts its weights where the flags say. Where they leave it open, one line of the log says why that is
+/// the processor.
+pub(crate) fn placed(args: &ModelArgs, device: DeviceChoice, pool: &Pool) -> anyhow::Result<Opened<Placed>> {
+    let on_processor = || {
+        let Opened { model, tokenizer, template, embedder } = model(args, pool)?;
+        Ok(Opened { model: Placed::Processor(Box::new(model)), tokenizer, template, embedder })
+    };
+    match device {
+        DeviceChoice::Cpu => on_processor(),
+        DeviceChoice::Auto if !cfg!(feature = "gpu") => on_processor(),
+        DeviceChoice::Auto => gpu::open(args, None, pool).or_else(|why| {
+            tracing::info!("computing on the processor: {why:#}");
+            on_processor()
+        }),
+        DeviceChoice::Gpu(number) => gpu::open(args, number, pool).context("--device"),
+    }
+}
+
+impl<M> Opened<M> {
+    /// Has `load` put the weights of a model that was read where they are multiplied.
+    pub(super) fn of(
+        args: &ModelArgs,
+        loaded: LoadedModel,
+        load: impl FnOnce(
+            ModelConfig,
+            TensorSource,
+            Option<WeightType>,
+            &dyn Fn(u64, u64),
+        ) -> Result<M, ModelError>,
+        classifier: impl FnOnce(&M) -> Option<&[f32]>,
+    ) -> anyhow::Result<Opened<M>> {
+        let template = match loaded.template(None) {
+            Ok(template) => Some(template),
+            Err(TemplateError::Missing) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } =
+            loaded;
+        let (bar, width) = (progress(args.source(), tensors.total_bytes()), config.d_model);
+        let target = args.weights.map(Into::into);
+        let model = load(config, tensors, target, &|done, _| bar.set_position(done))
+            .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
+        bar.finish_and_clear();
+        let classifier = classifier(&model).map(Into::into);
+        let embedder = Embedder { pooling, ranking, width, classifier };
+        Ok(Opened { model, tokenizer, template, embedder })
+    }
 }
 
 /// The same for commands that compute on blocks of keys and values alone.

@@ -1,6 +1,7 @@
 //! Settings of the commands: groups of flags, the configuration file, and where files are kept.
 
 pub(crate) mod config;
+pub(crate) mod device;
 pub(crate) mod dirs;
 pub(crate) mod disk_place;
 pub(crate) mod file_limit;

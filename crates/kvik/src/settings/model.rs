@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum, builder::TypedValueParser};
 use kvik_cache::Policy;
 use kvik_kernels::{Pool, WeightType, performance_cores};
 
+use super::device::DeviceChoice;
 use super::disk_place::DiskPlace;
 use super::kv::KvArgs;
 use super::lora::LoraArgs;
@@ -38,6 +39,10 @@ pub(crate) struct ModelArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub(crate) struct CacheArgs {
+    /// Where to compute: cpu, gpu, gpu:N as `kvik devices` counts them, or auto, which is a GPU if there is one that can do
+    /// all that is asked for
+    #[arg(long, value_name = "DEVICE", default_value = "auto", help_heading = "Model")]
+    pub(crate) device: DeviceChoice,
     /// Tokens of prompt and answer together [default: the model's own, or what fits --cache-ram]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..).map(|n| n as usize))]
     pub(crate) context: Option<usize>,
@@ -70,6 +75,7 @@ impl CacheArgs {
     /// A cache of this size in RAM, without a disk cache.
     pub(crate) fn in_ram(context_tokens: usize, cache_ram: ByteSize) -> CacheArgs {
         CacheArgs {
+            device: DeviceChoice::Cpu,
             context: Some(context_tokens),
             cache_ram: Some(cache_ram),
             cache_disk: DiskPlace::Off,

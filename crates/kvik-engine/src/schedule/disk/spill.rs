@@ -296,6 +296,13 @@ impl Disk {
         let slot = match self.tier.place(record, &source.roots.identity, source.now_s) {
             Placement::Write(slot) => {
                 runner.read_block(block, &mut buffer);
+                if runner.fault().is_some() {
+                    // What was read is not what the block holds, so it is as if it could not be written.
+                    if self.tier.written(slot, false) {
+                        self.store.erase(slot);
+                    }
+                    return None;
+                }
                 self.store.write(slot, self.tier.record(slot), buffer);
                 self.writing += 1;
                 slot

@@ -2,19 +2,21 @@
 //!
 //! It runs the model directly, without scheduler or server, so that it measures the kernels.
 
+mod copied;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
 use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
-use kvik_engine::model::ModelRunner;
+use kvik_engine::model::Adapters;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_kernels::KvLayout;
 use serde::Serialize;
 
 use crate::{
-    serving::{kv, open},
-    settings::{model::ModelArgs, size::ByteSize},
+    serving::{kv, open, placed::Room},
+    settings::{device::DeviceChoice, model::ModelArgs, size::ByteSize},
 };
 
 /// Rows of one prefill batch, llama-bench's `-b`.
@@ -27,6 +29,7 @@ const BATCH_ROWS: usize = 512;
   kvik bench -m model.gguf -p 512,2048 -n 64   several sizes
   kvik bench -m model.gguf -d 0,4096 -r 3      at depth 4096 too, three repetitions
   kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output
+  kvik bench --device gpu --kv-resident off    on a GPU, with keys and values that do not stay there
 
 The gain of sharing a prompt of 4096 tokens between 16 sequences that decode together:
   kvik bench -p 0 -d 4096 --sequences 16                 they read the same keys and values
@@ -52,9 +55,23 @@ pub(crate) struct BenchArgs {
     /// Give each of the --sequences a depth of its own, so that they share nothing
     #[arg(long)]
     own_prompts: bool,
+    /// Where to compute, as for `kvik serve`
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
+    /// Whether keys and values stay on the GPU; off copies them there and back at every step, for comparison
+    #[arg(long, value_name = "ON|OFF", default_value = "on", value_parser = resident)]
+    kv_resident: bool,
     /// Print one JSON array, with llama-bench's field names
     #[arg(long)]
     json: bool,
+}
+
+fn resident(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text:?} is neither on nor off")),
+    }
 }
 
 /// One measurement: `n_prompt` or `n_gen` tokens at `n_depth`.
@@ -85,6 +102,11 @@ struct BenchRow {
     n_depth: usize,
     n_sequences: usize,
     own_prompts: bool,
+    /// Name of the GPU, or of the processor's instructions.
+    device: String,
+    /// Bytes of keys and values that one repetition copied to the device and back, and what the formula says.
+    kv_bytes_moved: u64,
+    kv_bytes_formula: u64,
     avg_ns: f64,
     stddev_ns: f64,
     avg_ts: f64,
@@ -101,14 +123,16 @@ struct BenchSetup {
     weight_bytes: u64,
     threads: usize,
     kv: KvLayout,
+    device: String,
+    kv_resident: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let tests = args.tests();
     anyhow::ensure!(!tests.is_empty(), "nothing to measure: give -p or -n a number above 0");
-    let (runner, setup) = args.open(&tests)?;
-    let mut bench = Bench::new(runner);
+    let (mut runner, setup) = args.open(&tests)?;
+    let mut bench = Bench::new(runner.as_mut());
     if !args.json {
         println!("{HEADER}");
     }
@@ -117,6 +141,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let row = BenchRow::new(&setup, test, bench.measure(test, args.repetitions));
         if !args.json {
             println!("{}", row.markdown(&test.name()));
+            row.copies().iter().for_each(|copies| println!("{copies}"));
         }
         rows.push(row);
     }
@@ -132,11 +157,11 @@ const HEADER: &str = "\
 
 impl BenchArgs {
     /// Loads the model with as many KV blocks as the largest test needs.
-    fn open(&self, tests: &[Test]) -> anyhow::Result<(ModelRunner, BenchSetup)> {
+    fn open(&self, tests: &[Test]) -> anyhow::Result<(Box<dyn Runner + Send>, BenchSetup)> {
         let pool = self.model.pool();
         let threads = pool.threads();
-        let model = open::model(&self.model, &pool)?.model;
-        let layout = kv::layout(&self.model.kv, &model)?;
+        let model = open::placed(&self.model, self.device, &pool)?.model;
+        let layout = kv::layout_of(&self.model.kv, model.config(), || model.digest())?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
         // One for each sequence, and that at the end of the depth.
@@ -147,9 +172,16 @@ impl BenchArgs {
             weight_bytes: model.weight_bytes() as u64,
             threads,
             kv: layout.clone(),
+            device: model.place(),
+            kv_resident: self.kv_resident,
         };
-        let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, positions)?;
-        Ok((runner.with_states(states)?, setup))
+        anyhow::ensure!(
+            self.kv_resident || model.device().is_some(),
+            "--kv-resident off compares keys and values on a GPU with such that do not stay there; name one with --device"
+        );
+        let (pool, adapters, resident) = (Arc::new(pool), Adapters::default(), self.kv_resident);
+        let room = Room { pool, layout, blocks, context: positions, adapters, states, resident };
+        Ok((model.runner(room)?, setup))
     }
 
     /// Every size at every depth, prefill first, as llama-bench orders them.
@@ -188,8 +220,8 @@ impl Test {
 }
 
 /// A model and the block tables of the sequences that are measured.
-struct Bench<R> {
-    runner: R,
+struct Bench<'r, R: ?Sized> {
+    runner: &'r mut R,
     /// One table per sequence.
     tables: Vec<Vec<BlockId>>,
     /// The depth that the latest test computed: positions, and the blocks of each sequence that hold them.
@@ -197,19 +229,20 @@ struct Bench<R> {
     tokens: TokenStream,
 }
 
-impl<R: Runner> Bench<R> {
-    fn new(runner: R) -> Bench<R> {
+impl<'r, R: Runner + ?Sized> Bench<'r, R> {
+    fn new(runner: &'r mut R) -> Bench<'r, R> {
         let tokens = TokenStream { state: 1, vocab: runner.vocab_len() as u64 };
         Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), tokens }
     }
 
-    /// Nanoseconds of each repetition; an uncounted one warms up.
-    fn measure(&mut self, test: Test, repetitions: u64) -> Vec<u64> {
+    /// Nanoseconds of each repetition, and the bytes of keys and values that one copies; an uncounted one warms up.
+    fn measure(&mut self, test: Test, repetitions: u64) -> (Vec<u64>, u64) {
         self.tables = block_tables(test);
         self.fill(test);
-        let mut samples = (0..=repetitions).map(|_| self.once(test));
-        samples.next();
-        samples.collect()
+        self.once(test);
+        let before = self.runner.bytes_moved();
+        let samples = (0..repetitions).map(|_| self.once(test)).collect();
+        (samples, (self.runner.bytes_moved() - before) / repetitions)
     }
 
     /// Computes the depth unless it is there: filling 4,096 positions takes longer than the measurement.
@@ -328,12 +361,13 @@ impl TokenStream {
 }
 
 impl BenchRow {
-    fn new(setup: &BenchSetup, test: Test, samples_ns: Vec<u64>) -> BenchRow {
+    fn new(setup: &BenchSetup, test: Test, (samples_ns, kv_bytes_moved): (Vec<u64>, u64)) -> BenchRow {
         let speed = |ns: &u64| test.tokens() as f64 * 1e9 / *ns as f64;
         let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
         let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
         let (avg_ts, stddev_ts) = spread(&samples_ts);
         let [type_k, type_v] = setup.kv.part_names();
+        let formula = || copied::bytes(&test, setup.kv.block_bytes());
         BenchRow {
             build: env!("CARGO_PKG_VERSION"),
             model_filename: setup.filename.clone(),
@@ -348,6 +382,9 @@ impl BenchRow {
             n_depth: test.depth,
             n_sequences: test.sequences,
             own_prompts: test.own_prompts,
+            device: setup.device.clone(),
+            kv_bytes_moved,
+            kv_bytes_formula: if setup.kv_resident { 0 } else { formula() },
             avg_ns,
             stddev_ns,
             avg_ts,
@@ -363,6 +400,12 @@ impl BenchRow {
         let size = ByteSize(self.model_size).to_string();
         let speed = format!("{:.2} ± {:.2}", self.avg_ts, self.stddev_ts);
         format!("| {name:<30} | {size:>10} | {:>7} | {kv:<7} | {test:>21} | {speed:>16} |", self.n_threads)
+    }
+
+    /// What was copied, beside what the formula says, where keys and values do not stay on the device.
+    fn copies(&self) -> Option<String> {
+        let BenchRow { kv_bytes_moved: moved, kv_bytes_formula: formula, .. } = self;
+        (*formula > 0).then(|| format!("  copied {moved} bytes of keys and values, by the formula {formula}"))
     }
 }
 
@@ -461,8 +504,9 @@ mod tests {
 
     /// The depth's tokens of each sequence after a measurement, and the number of rows computed for them.
     fn depths(test: Test) -> (Vec<Vec<Token>>, usize) {
-        let mut bench = Bench::new(Recorder::default());
-        assert_eq!(bench.measure(test, 2).len(), 2);
+        let mut recorder = Recorder::default();
+        let mut bench = Bench::new(&mut recorder);
+        assert_eq!(bench.measure(test, 2).0.len(), 2);
         let stored = &bench.runner.stored;
         let depth = |table: &Vec<BlockId>| (0..test.depth).map(|at| stored[&place(table, at)]).collect();
         (bench.tables.iter().map(depth).collect(), bench.runner.filled)
@@ -492,7 +536,8 @@ mod tests {
 
     #[test]
     fn a_depth_is_computed_again_only_when_it_differs() {
-        let mut bench = Bench::new(Recorder::default());
+        let mut recorder = Recorder::default();
+        let mut bench = Bench::new(&mut recorder);
         let mut filled = |test| {
             let before = bench.runner.filled;
             bench.measure(Test { generate: 20, ..test }, 1);

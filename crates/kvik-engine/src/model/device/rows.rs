@@ -1,0 +1,113 @@
+//! The rows of a batch as the device reads them.
+
+use kvik_gpu::{AttentionPlan, Device, DeviceArena, DeviceError, DeviceRows};
+use kvik_kernels::{KvKind, SeqKv, SeqRow};
+
+use super::scratch::Buffers;
+use crate::model::batch::{Batch, Output};
+
+/// Where rows store keys and values, and what they attend to.
+pub(super) struct Stored {
+    pub(super) rows: DeviceRows,
+    /// By the number of query heads that share a KV head.
+    plans: Vec<(usize, AttentionPlan)>,
+}
+
+impl Stored {
+    /// Of `rows` in `seqs`, for layers with so many query heads for each KV head.
+    pub(super) fn new(
+        device: &Device,
+        arena: &DeviceArena,
+        groups: &[usize],
+        rows: &[SeqRow],
+        seqs: &[SeqKv<'_>],
+    ) -> Result<Stored, DeviceError> {
+        let rows = DeviceRows::new(device, arena, rows, seqs)?;
+        let plan = |&group: &usize| Ok((group, AttentionPlan::new(device, &rows, KvKind::Full, group)?));
+        let plans = groups.iter().map(plan).collect::<Result<_, DeviceError>>()?;
+        Ok(Stored { rows, plans })
+    }
+
+    pub(super) fn plan(&self, group: usize) -> &AttentionPlan {
+        let (_, plan) = self.plans.iter().find(|(of, _)| *of == group).expect("a plan for every layer");
+        plan
+    }
+}
+
+/// Which rows of a batch go on to the end, in the order in which their results are read back.
+pub(super) struct Wanted {
+    /// Numbers of rows in the batch.
+    pub(super) rows: Vec<u32>,
+    /// The first so many want logits.
+    pub(super) logits: usize,
+    /// Behind these so many want the likeliest token; the others want hidden states.
+    pub(super) likeliest: usize,
+}
+
+impl Wanted {
+    pub(super) fn of(batch: &Batch<'_>) -> Wanted {
+        let of = |wanted: Output| {
+            let rows = (0..).zip(batch.rows).filter(move |(_, row)| row.output == wanted);
+            rows.map(|(index, _)| index).collect::<Vec<u32>>()
+        };
+        let [logits, likeliest, hidden] = [Output::Logits, Output::Likeliest, Output::Hidden].map(of);
+        Wanted {
+            logits: logits.len(),
+            likeliest: likeliest.len(),
+            rows: [logits, likeliest, hidden].concat(),
+        }
+    }
+
+    /// Rows that meet the output matrix.
+    pub(super) fn unembedded(&self) -> usize {
+        self.logits + self.likeliest
+    }
+}
+
+/// A batch on the device.
+pub(super) struct BatchRows {
+    pub(super) n: usize,
+    /// All rows.
+    pub(super) all: Stored,
+    pub(super) wanted: Wanted,
+    /// The wanted rows, of the last layer.
+    pub(super) last: Stored,
+}
+
+impl BatchRows {
+    /// Uploads a batch; the last of `groups` is that of the last layer.
+    pub(super) fn upload(
+        device: &Device,
+        arena: &DeviceArena,
+        groups: &[usize],
+        (batch, wanted): (&Batch<'_>, Wanted),
+        buffers: &mut Buffers,
+    ) -> Result<BatchRows, DeviceError> {
+        let tokens: Vec<u32> = batch.rows.iter().map(|row| row.token).collect();
+        let positions: Vec<u32> = batch.rows.iter().map(|row| row.position).collect();
+        device.write(&mut buffers.tokens, 0, &tokens)?;
+        device.write(&mut buffers.positions, 0, &positions)?;
+        device.write(&mut buffers.wanted, 0, &wanted.rows)?;
+        if batch.sequences.iter().any(|sequence| !sequence.tails.is_empty()) {
+            return Err(DeviceError::Unsupported { what: "sequences that have forgotten".to_owned() });
+        }
+        let blocks: Vec<Vec<u32>> = batch
+            .sequences
+            .iter()
+            .map(|sequence| sequence.blocks.iter().map(|block| block.0).collect())
+            .collect();
+        let seqs: Vec<SeqKv<'_>> = blocks.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
+        let stored = |index: usize| {
+            let row = &batch.rows[index];
+            SeqRow { seq: row.sequence, len: row.cache_position + 1 }
+        };
+        let all: Vec<SeqRow> = (0..batch.rows.len()).map(stored).collect();
+        let last: Vec<SeqRow> = wanted.rows.iter().map(|&row| stored(row as usize)).collect();
+        Ok(BatchRows {
+            n: batch.rows.len(),
+            all: Stored::new(device, arena, groups, &all, &seqs)?,
+            last: Stored::new(device, arena, &groups[groups.len() - 1..], &last, &seqs)?,
+            wanted,
+        })
+    }
+}

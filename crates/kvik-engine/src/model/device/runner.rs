@@ -1,0 +1,290 @@
+//! A model on a device with its blocks and buffers: what the scheduler runs batches on.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use kvik_cache::{BlockId, Token};
+use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, PartRoom};
+use kvik_kernels::{KvLayout, Pool};
+
+use super::DeviceModel;
+use super::copies::Copies;
+use super::forward::{Pass, Room};
+use super::rows::{BatchRows, Wanted};
+use super::scratch::Scratch;
+use crate::model::ModelError;
+use crate::model::batch::{Batch, Computed, Fault, Output, Row, Runner, SequenceKv};
+use crate::model::observation::Watched;
+use crate::model::rope::Rotation;
+use crate::pulse::Pulse;
+
+/// Rows of the batches that are run before anybody waits: there are kernels for up to 1, 4 and more rows of a product,
+/// and other ones of attention where there are many.
+const WARM_ROWS: [u32; 4] = [1, 4, 8, 128];
+
+/// Runs batches of one model on a device, against KV blocks that are in its memory.
+pub struct DeviceRunner {
+    model: DeviceModel,
+    pool: Arc<Pool>,
+    room: BlockRoom,
+    /// `None` while the device is lost.
+    stored: Option<Stored>,
+    scratch: Scratch,
+    given: Given,
+    /// Where keys and values are between two steps, if not on the device.
+    copies: Option<Copies>,
+    /// What went wrong and is not mended. Reading a block changes nothing but this.
+    fault: RefCell<Option<DeviceError>>,
+    pulse: Arc<Pulse>,
+}
+
+/// What is asked for of the memory of a device.
+#[derive(Debug, Clone)]
+struct BlockRoom {
+    layout: KvLayout,
+    blocks: usize,
+    /// Positions whose angles are at hand.
+    context: usize,
+}
+
+/// What is in the memory of the device beside weights and scratch.
+struct Stored {
+    arena: DeviceArena,
+    /// Cosine and sine of every position, in the order of `ModelConfig::ropes`.
+    angles: Vec<Buffer<[f32; 2]>>,
+    /// Results of splits of attention.
+    parts: PartRoom,
+}
+
+/// What the last batch gave.
+#[derive(Default)]
+struct Given {
+    /// Logits, then hidden states.
+    outputs: Vec<f32>,
+    likeliest: Vec<Token>,
+}
+
+impl DeviceRunner {
+    /// Reserves `blocks` KV blocks on the device of a model, and the angles of `context` positions; what is left to the
+    /// processor runs on `pool`. Runs some batches, so that a kernel that the driver does not compile is known before
+    /// anybody waits.
+    ///
+    /// # Errors
+    /// When kernels lack a format of the layout, the device has no memory for the blocks, or refuses a kernel.
+    pub fn new(
+        model: DeviceModel,
+        pool: impl Into<Arc<Pool>>,
+        layout: KvLayout,
+        blocks: usize,
+        context: usize,
+    ) -> Result<DeviceRunner, DeviceError> {
+        let room = BlockRoom { layout, blocks, context };
+        let mut runner = DeviceRunner {
+            stored: Some(Stored::new(&model, &room)?),
+            model,
+            pool: pool.into(),
+            room,
+            scratch: Scratch::default(),
+            given: Given::default(),
+            copies: None,
+            fault: RefCell::default(),
+            pulse: Arc::default(),
+        };
+        runner.warm()?;
+        Ok(runner)
+    }
+
+    /// The same with keys and values that do not stay on the device: each step copies in what it reads and out what it
+    /// writes. It computes the same, and is for comparison.
+    pub fn with_copies(self) -> DeviceRunner {
+        DeviceRunner { copies: Some(Copies::default()), ..self }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &DeviceModel {
+        &self.model
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> &Device {
+        &self.model.device
+    }
+
+    /// What a block stores.
+    pub fn layout(&self) -> &KvLayout {
+        &self.room.layout
+    }
+
+    /// Computes batches of each size for which kernels differ, in a block that nobody has yet.
+    fn warm(&mut self) -> Result<(), DeviceError> {
+        let row =
+            |sequence| Row { sequence, token: 0, position: 0, cache_position: 0, output: Output::Likeliest };
+        for count in WARM_ROWS {
+            let rows: Vec<Row> = (0..count).map(row).collect();
+            let sequences = vec![SequenceKv::in_blocks(&[BlockId(0)]); rows.len()];
+            self.run(&Batch { rows: &rows, sequences: &sequences })?;
+        }
+        Ok(())
+    }
+
+    /// Computes a batch, and reads back what is wanted.
+    fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let DeviceRunner { model, stored, scratch, given, copies, .. } = self;
+        (given.outputs.clear(), given.likeliest.clear());
+        let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
+        let Stored { arena, angles, parts } = stored.as_mut().ok_or_else(lost)?;
+        let (weights, config, device) =
+            (model.weights.as_ref().ok_or_else(lost)?, &model.config, &mut model.device);
+        let wanted = Wanted::of(batch);
+        let unembedded = wanted.unembedded();
+        let (buffers, logits) = scratch.grown(device, config, [batch.rows.len(), unembedded])?;
+        if let Some(copies) = copies {
+            copies.bring(device, arena, batch)?;
+        }
+        let rows = BatchRows::upload(device, arena, &weights.groups(), (batch, wanted), buffers)?;
+        let mut step = device.step();
+        let pass = Pass { config, weights, angles, rows: &rows };
+        pass.record(&mut step, &mut Room { arena, parts, buffers, logits })?;
+        step.submit()?;
+        if let Some(copies) = copies {
+            copies.fetch(device, arena, batch)?;
+        }
+        let wanted = &rows.wanted;
+        device.read_into(logits, 0..wanted.logits * config.vocab, &mut given.outputs)?;
+        let hidden = unembedded * config.d_model..wanted.rows.len() * config.d_model;
+        device.read_into(&buffers.h, hidden, &mut given.outputs)?;
+        device.read_into(&buffers.likeliest, wanted.logits..unembedded, &mut given.likeliest)
+    }
+
+    /// Keeps the first fault: later ones follow from it.
+    fn note(&self, done: Result<(), DeviceError>) {
+        if let Err(error) = done {
+            self.fault.borrow_mut().get_or_insert(error);
+        }
+    }
+
+    /// Opens a lost device again, with the weights and with blocks of which nothing is stored.
+    fn reopen(&mut self) -> Result<(), ModelError> {
+        (self.stored, self.scratch) = (None, Scratch::default());
+        self.copies = self.copies.take().map(|_| Copies::default());
+        self.model.reopen(&self.pool)?;
+        self.stored = Some(Stored::new(&self.model, &self.room)?);
+        Ok(())
+    }
+}
+
+impl Stored {
+    fn new(model: &DeviceModel, room: &BlockRoom) -> Result<Stored, DeviceError> {
+        let device = &model.device;
+        let angles = |rotation: &Rotation| {
+            let table = rotation.table(room.context);
+            let angles =
+                (0..room.context as u32).flat_map(|position| table.mean_rotation(position..position + 1));
+            device.upload("the angles of positions", &angles.collect::<Vec<_>>())
+        };
+        Ok(Stored {
+            arena: DeviceArena::new(device, room.layout.clone(), room.blocks)?,
+            angles: model
+                .weights
+                .iter()
+                .flat_map(|weights| &weights.rotations)
+                .map(angles)
+                .collect::<Result<_, _>>()?,
+            parts: PartRoom::default(),
+        })
+    }
+}
+
+/// Whether nothing that is on the device is to be trusted any more.
+fn loses_blocks(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Lost { .. } | DeviceError::Refused { .. })
+}
+
+impl Runner for DeviceRunner {
+    fn vocab_len(&self) -> usize {
+        self.model.config.vocab
+    }
+
+    fn threads(&self) -> Option<Arc<Pool>> {
+        Some(self.pool.clone())
+    }
+
+    fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        self.pulse = pulse;
+    }
+
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, _: usize) {
+        // The whole block: what stands behind the positions is stored anew before it is read.
+        let Some(stored) = &mut self.stored else { return };
+        let mut step = self.model.device.step();
+        step.copy_block(&mut stored.arena, from.0, to.0);
+        let copied = step.submit();
+        if let Some(copies) = &mut self.copies {
+            copies.copy(from.0, to.0);
+        }
+        self.note(copied);
+    }
+
+    fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
+        let Some(stored) = &self.stored else { return };
+        self.note(stored.arena.read_block(&self.model.device, block.0, bytes));
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        let Some(stored) = &mut self.stored else { return };
+        let written = stored.arena.write_block(&self.model.device, block.0, bytes);
+        if let Some(copies) = &mut self.copies {
+            copies.replace(block.0, bytes);
+        }
+        self.note(written);
+    }
+
+    fn bytes_moved(&self) -> u64 {
+        self.copies.as_ref().map_or(0, |copies| copies.bytes_moved)
+    }
+
+    /// # Panics
+    /// Where [`Runner::compute`] fails.
+    fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
+        self.compute(batch, watched)
+            .map(|computed| computed.outputs)
+            .unwrap_or_else(|fault| panic!("{}", fault.message))
+    }
+
+    fn chooses(&self) -> bool {
+        true
+    }
+
+    fn compute(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> Result<Computed<'_>, Fault> {
+        assert!(watched.is_empty(), "sequences on a device do not forget");
+        self.pulse.beat();
+        if self.fault.get_mut().is_none() {
+            let run = self.run(batch);
+            self.note(run);
+        }
+        self.pulse.beat();
+        match self.fault() {
+            None => Ok(Computed { outputs: &self.given.outputs, likeliest: &self.given.likeliest }),
+            Some(fault) => Err(fault),
+        }
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let fault = self.fault.borrow();
+        fault.as_ref().map(|error| Fault { message: error.to_string(), blocks_lost: loses_blocks(error) })
+    }
+
+    fn restore(&mut self) {
+        let fault = self.fault.get_mut().take();
+        if !fault.as_ref().is_some_and(loses_blocks) {
+            return;
+        }
+        match self.reopen() {
+            Ok(()) => tracing::warn!("{} was opened again", self.model.info().name),
+            Err(error) => {
+                let reason = format!("it cannot be opened again: {error}");
+                *self.fault.get_mut() = Some(DeviceError::Lost { reason });
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Buffers of a step on the device, grown to the largest batch seen.
+
+use kvik_gpu::{Buffer, Device, DeviceError};
+
+use crate::model::ModelConfig;
+
+/// The buffers of a step, of room for `rows` rows.
+#[derive(Default)]
+pub(super) struct Scratch {
+    rows: usize,
+    buffers: Option<Buffers>,
+    logits: Option<Buffer<f32>>,
+}
+
+/// Shapes are for the `n` rows of a batch.
+pub(super) struct Buffers {
+    /// `[n]` each: what rows are of, by which positions they are rotated, and which of them go on to the end.
+    pub(super) tokens: Buffer<u32>,
+    pub(super) positions: Buffer<u32>,
+    pub(super) wanted: Buffer<u32>,
+    /// The residual stream, `[n, d_model]`.
+    pub(super) x: Buffer<f32>,
+    /// Normed rows, and what is added to the stream, `[n, d_model]`.
+    pub(super) h: Buffer<f32>,
+    /// A second one of these, `[n, d_model]`.
+    pub(super) normed: Buffer<f32>,
+    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`, and room for one of them to be normed
+    /// into.
+    pub(super) q: Buffer<f32>,
+    pub(super) k: Buffer<f32>,
+    pub(super) v: Buffer<f32>,
+    pub(super) other: Buffer<f32>,
+    /// What was attended to, `[n, heads, head_dim]`.
+    pub(super) attended: Buffer<f32>,
+    /// `[n, d_ff]` each.
+    pub(super) gate: Buffer<f32>,
+    pub(super) up: Buffer<f32>,
+    /// The likeliest next token of each row, `[n]`.
+    pub(super) likeliest: Buffer<u32>,
+}
+
+impl Scratch {
+    /// The buffers for `n` rows, and room for so many rows of logits.
+    pub(super) fn grown(
+        &mut self,
+        device: &Device,
+        config: &ModelConfig,
+        [n, logits]: [usize; 2],
+    ) -> Result<(&mut Buffers, &mut Buffer<f32>), DeviceError> {
+        if self.buffers.is_none() || self.rows < n {
+            // What is too small is freed first.
+            self.buffers = None;
+            self.buffers = Some(Buffers::new(device, config, n)?);
+            self.rows = n;
+        }
+        let len = logits.max(1) * config.vocab;
+        if self.logits.as_ref().is_none_or(|logits| logits.len() < len) {
+            self.logits = None;
+            self.logits = Some(device.zeros("logits", len)?);
+        }
+        let made = self.buffers.as_mut().zip(self.logits.as_mut());
+        Ok(made.expect("made if they were not there"))
+    }
+}
+
+impl Buffers {
+    fn new(device: &Device, config: &ModelConfig, n: usize) -> Result<Buffers, DeviceError> {
+        let floats = |what: &str, width: usize| device.zeros::<f32>(what, n * width);
+        let words = |what: &str| device.zeros::<u32>(what, n);
+        // One width for all, so that one may be normed into another and change places with it.
+        let (heads, d_ff) = (config.heads * config.head_dim, config.d_ff);
+        Ok(Buffers {
+            tokens: words("the tokens of a batch")?,
+            positions: words("the positions of a batch")?,
+            wanted: words("the rows that go on to the end")?,
+            x: floats("the residual stream", config.d_model)?,
+            h: floats("rows between the stream and a matrix", config.d_model)?,
+            normed: floats("normed rows", config.d_model)?,
+            q: floats("queries", heads)?,
+            k: floats("keys", heads)?,
+            v: floats("values", heads)?,
+            other: floats("normed heads", heads)?,
+            attended: floats("what was attended to", heads)?,
+            gate: floats("the gates of a layer", d_ff)?,
+            up: floats("the inner rows of a layer", d_ff)?,
+            likeliest: words("the likeliest tokens")?,
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! A loaded model where it is computed: on the processor or on a GPU.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use kvik_engine::model::batch::Runner;
+#[cfg(feature = "gpu")]
+use kvik_engine::model::device::{DeviceModel, DeviceRunner};
+use kvik_engine::model::{Adapters, Model, ModelConfig, ModelRunner};
+use kvik_kernels::{Isa, KvLayout, Pool};
+
+use crate::settings::size::ByteSize;
+
+/// A model with its weights where they are multiplied.
+pub(crate) enum Placed {
+    Processor(Box<Model>),
+    #[cfg(feature = "gpu")]
+    Device(Box<DeviceModel>),
+}
+
+/// What a model runs in.
+pub(crate) struct Room {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) layout: KvLayout,
+    pub(crate) blocks: usize,
+    /// Positions of a sequence.
+    pub(crate) context: usize,
+    pub(crate) adapters: Adapters,
+    /// Slots for states.
+    pub(crate) states: usize,
+    /// Whether keys and values stay on the GPU, if it is one.
+    pub(crate) resident: bool,
+}
+
+/// Calls the method of the model that is there.
+macro_rules! of_model {
+    ($placed:expr, $model:ident => $call:expr) => {
+        match $placed {
+            Placed::Processor($model) => $call,
+            #[cfg(feature = "gpu")]
+            Placed::Device($model) => $call,
+        }
+    };
+}
+
+impl Placed {
+    pub(crate) fn config(&self) -> &ModelConfig {
+        of_model!(self, model => model.config())
+    }
+
+    /// Identity of what the model computes, whoever computes it.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        of_model!(self, model => model.digest())
+    }
+
+    /// The same in contexts of up to so many tokens.
+    pub(crate) fn digest_within(&self, context: usize) -> [u8; 32] {
+        of_model!(self, model => model.digest_within(context))
+    }
+
+    /// Names the blocks that are computed here: those of a GPU and of the processor differ in their last bits, and are
+    /// never read by the other.
+    pub(crate) fn blocks_digest(&self, context: usize) -> [u8; 32] {
+        match self {
+            Placed::Processor(model) => model.digest_within(context),
+            #[cfg(feature = "gpu")]
+            Placed::Device(model) => model.digest_here(context),
+        }
+    }
+
+    pub(crate) fn weight_bytes(&self) -> usize {
+        of_model!(self, model => model.weight_bytes())
+    }
+
+    pub(crate) fn classifier(&self) -> Option<&[f32]> {
+        of_model!(self, model => model.classifier())
+    }
+
+    /// What computes, in words, and so that what rounds otherwise has other words.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Placed::Processor(_) => Isa::current().name().to_owned(),
+            #[cfg(feature = "gpu")]
+            Placed::Device(model) => model.info().name.clone(),
+        }
+    }
+
+    /// The name of the GPU, if it is on one.
+    pub(crate) fn device(&self) -> Option<String> {
+        match self {
+            Placed::Processor(_) => None,
+            #[cfg(feature = "gpu")]
+            Placed::Device(_) => Some(self.place()),
+        }
+    }
+
+    /// The model on the processor, which adapters are made for.
+    pub(crate) fn on_processor(&self) -> Option<&Model> {
+        match self {
+            Placed::Processor(model) => Some(model),
+            #[cfg(feature = "gpu")]
+            Placed::Device(_) => None,
+        }
+    }
+
+    /// Blocks that there may be at most.
+    #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "the processor has no limit"))]
+    pub(crate) fn blocks_max(&self, layout: &KvLayout) -> usize {
+        match self {
+            Placed::Processor(_) => usize::MAX,
+            #[cfg(feature = "gpu")]
+            Placed::Device(model) => model.blocks_max(layout),
+        }
+    }
+
+    /// What runs its batches.
+    #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "in RAM they stay where they are"))]
+    pub(crate) fn runner(self, room: Room) -> anyhow::Result<Box<dyn Runner + Send>> {
+        let Room { pool, layout, blocks, context, adapters, states, resident } = room;
+        let bytes = ByteSize(blocks as u64 * layout.block_bytes() as u64);
+        let no_room = || format!("no memory for a KV cache of {bytes}; lower --cache-ram");
+        match self {
+            Placed::Processor(model) => {
+                let runner = ModelRunner::new(Arc::from(model), pool, layout, blocks, context);
+                let runner = runner.with_context(no_room)?;
+                Ok(Box::new(runner.with_adapters(adapters).with_states(states)?))
+            }
+            #[cfg(feature = "gpu")]
+            Placed::Device(model) => {
+                let runner = DeviceRunner::new(*model, pool, layout, blocks, context);
+                let runner = runner.with_context(no_room)?;
+                Ok(if resident { Box::new(runner) } else { Box::new(runner.with_copies()) })
+            }
+        }
+    }
+}
