@@ -125,8 +125,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl From<Fault> for RequestError {
-    fn from(fault: Fault) -> RequestError {
+impl From<RunnerFault> for RequestError {
+    fn from(fault: RunnerFault) -> RequestError {
         RequestError::Device(fault.message)
     }
 }
@@ -146,7 +146,7 @@ pub const NO_TOKEN: Token = Token::MAX;
 
 /// What a runner cannot go on with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct RunnerFault {
     /// What happened, in words.
     pub message: String,
     /// Whether what blocks held is lost with it.
@@ -194,7 +194,7 @@ pub trait Runner {
     }
 
     /// What is wrong with it, until [`Runner::restore`]: what was read or written since then is not to be used.
-    fn fault(&self) -> Option<Fault> {
+    fn fault(&self) -> Option<RunnerFault> {
         None
     }
 
@@ -244,7 +244,11 @@ pub trait Runner {
     ///
     /// # Errors
     /// What it cannot go on with; then nothing of the batch is to be used.
-    fn compute(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> Result<Computed<'_>, Fault> {
+    fn compute(
+        &mut self,
+        batch: &Batch<'_>,
+        watched: &mut [Watched<'_>],
+    ) -> Result<Computed<'_>, RunnerFault> {
         Ok(Computed { outputs: self.forward(batch, watched), likeliest: &[] })
     }
 

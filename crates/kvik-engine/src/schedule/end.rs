@@ -6,7 +6,7 @@ use super::job::{Job, JobId};
 use super::plan::Plan;
 use super::running::Running;
 use crate::api::RequestError;
-use crate::model::batch::{Fault, Runner};
+use crate::model::batch::{Runner, RunnerFault};
 use crate::panics::contain;
 
 impl Scheduler {
@@ -73,7 +73,7 @@ impl Scheduler {
     }
 
     /// The requests of a batch that was not computed fail; what was stored before stays, unless it is lost.
-    pub(super) fn fail_batch(&mut self, plan: &Plan, fault: &Fault, runner: &mut dyn Runner) {
+    pub(super) fn fail_batch(&mut self, plan: &Plan, fault: &RunnerFault, runner: &mut dyn Runner) {
         for span in &plan.spans {
             self.results.fail_later(self.running[span.index].job, fault.clone().into());
         }
@@ -82,7 +82,7 @@ impl Scheduler {
 
     /// Has the runner go on after a fault. Where that has lost what blocks held, all requests fail and the cache is empty:
     /// nothing of it is read again.
-    pub(super) fn restore(&mut self, fault: &Fault, runner: &mut dyn Runner) {
+    pub(super) fn restore(&mut self, fault: &RunnerFault, runner: &mut dyn Runner) {
         tracing::error!("{}", fault.message);
         if fault.blocks_lost {
             let error = fault.clone().into();

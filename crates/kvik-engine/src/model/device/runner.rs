@@ -13,7 +13,7 @@ use super::forward::{Pass, Room};
 use super::rows::{BatchRows, Wanted};
 use super::scratch::Scratch;
 use crate::model::ModelError;
-use crate::model::batch::{Batch, Computed, Fault, Output, Row, Runner, SequenceKv};
+use crate::model::batch::{Batch, Computed, Output, Row, Runner, RunnerFault, SequenceKv};
 use crate::model::observation::Watched;
 use crate::model::rope::Rotation;
 use crate::pulse::Pulse;
@@ -255,7 +255,11 @@ impl Runner for DeviceRunner {
         true
     }
 
-    fn compute(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> Result<Computed<'_>, Fault> {
+    fn compute(
+        &mut self,
+        batch: &Batch<'_>,
+        watched: &mut [Watched<'_>],
+    ) -> Result<Computed<'_>, RunnerFault> {
         assert!(watched.is_empty(), "sequences on a device do not forget");
         self.pulse.beat();
         if self.fault.get_mut().is_none() {
@@ -269,9 +273,11 @@ impl Runner for DeviceRunner {
         }
     }
 
-    fn fault(&self) -> Option<Fault> {
+    fn fault(&self) -> Option<RunnerFault> {
         let fault = self.fault.borrow();
-        fault.as_ref().map(|error| Fault { message: error.to_string(), blocks_lost: loses_blocks(error) })
+        fault
+            .as_ref()
+            .map(|error| RunnerFault { message: error.to_string(), blocks_lost: loses_blocks(error) })
     }
 
     fn restore(&mut self) {
