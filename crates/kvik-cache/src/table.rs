@@ -105,6 +105,12 @@ impl Table {
         self.units
     }
 
+    /// Blocks that it has outside the tree, and blocks' worth that it holds beside them.
+    pub(crate) fn held(&self, radix: &Radix) -> usize {
+        let saves = self.saves.len() * radix.places.needs().units(0, 1);
+        self.owned().len() + self.units + saves
+    }
+
     /// What to add so that the table holds `positions`.
     pub(crate) fn missing(&self, positions: usize, radix: &Radix) -> Missing {
         let blocks = blocks_for(positions).saturating_sub(self.blocks.len());

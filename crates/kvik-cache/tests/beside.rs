@@ -4,7 +4,7 @@
 
 use kvik_cache::{
     Admission, BLOCK_POSITIONS, Beside, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, Reach,
-    SeqId, StopReason, Token, Windows,
+    SeqId, Share, StopReason, TenantId, TenantStats, Token, Windows,
 };
 
 /// Of 62 layers, 10 that see all positions and 52 that see the last 1,024, as in Gemma 3 27B; a layer's part of a block is
@@ -92,4 +92,54 @@ fn a_fork_goes_on_from_the_nearest_state() {
     }
     let same = cache.lookup(namespace, &tokens);
     assert_eq!((same.tokens, same.stop), (8192, StopReason::Complete));
+}
+
+/// States of 20 blocks' worth; a namespace of each of two tenants, of which the first has this quota.
+fn two_tenants(quota_blocks: Option<usize>) -> (Cache, [NamespaceId; 2]) {
+    let (mut cache, _) = cache(Beside { block_bytes: 1, windows: None, state_bytes: 20 }, 1_000);
+    let namespaces = Namespaces { model: [1; 32], kv_format: "f16", adapter: None };
+    let owned = [1, 2].map(|tenant| {
+        let namespace = cache.namespace(&namespaces.shared([tenant; 16]));
+        let quota_blocks = quota_blocks.filter(|_| tenant == 1);
+        let tenant = TenantId(tenant.into());
+        cache.set_share(namespace, Share { tenant, weight: 1.0, quota_blocks, pinned_max: None }).unwrap();
+        namespace
+    });
+    (cache, owned)
+}
+
+fn held(cache: &Cache, tenant: u32) -> TenantStats {
+    *cache.tenants().iter().find(|stats| stats.share.tenant == TenantId(tenant)).unwrap()
+}
+
+#[test]
+fn a_flood_of_one_tenant_takes_no_places_of_another_below_its_share() {
+    let (mut cache, [flood, calm]) = two_tenants(None);
+    let prompt: Vec<Token> = (0..2000).collect();
+    compute(&mut cache, calm, 1, &prompt);
+    let before = held(&cache, 2);
+    assert!(before.place_blocks >= 80 && before.blocks + before.place_blocks < 500, "{before:?}");
+    for seq in 2..60 {
+        let other: Vec<Token> = (0..500).map(|token| 10_000 * seq + token).collect();
+        compute(&mut cache, flood, seq.into(), &other);
+    }
+    let (flooded, after) = (held(&cache, 1), held(&cache, 2));
+    assert_eq!((after.blocks, after.place_blocks, after.evicted), (before.blocks, before.place_blocks, 0));
+    assert!(flooded.evicted > 0 && cache.stats().totals.places_evicted > 0);
+    assert_eq!(cache.lookup(calm, &prompt).tokens, 2000);
+}
+
+#[test]
+fn a_quota_counts_what_stands_beside_blocks() {
+    let (mut cache, [bound, free]) = two_tenants(Some(100));
+    for seq in 1..20 {
+        let prompt: Vec<Token> = (0..500).map(|token| 10_000 * seq + token).collect();
+        for namespace in [bound, free] {
+            compute(&mut cache, namespace, u64::from(seq), &prompt);
+        }
+        let TenantStats { blocks, place_blocks, .. } = held(&cache, 1);
+        assert!(blocks + place_blocks <= 100 && place_blocks >= 20, "{blocks} and {place_blocks}");
+        assert_eq!(cache.lookup(bound, &prompt).tokens, 500, "the last one is there");
+    }
+    assert!(held(&cache, 2).place_blocks > 100);
 }

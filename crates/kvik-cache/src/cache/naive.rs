@@ -58,6 +58,8 @@ pub(crate) struct Events {
     pub(crate) spared_by_share: u64,
     pub(crate) over_quota: u64,
     pub(crate) pins_refused: u64,
+    pub(crate) places_refused_by_quota: u64,
+    pub(crate) places_spared_by_priority: u64,
 }
 
 /// A cached block.
@@ -81,7 +83,7 @@ pub(super) struct Running {
     pub(super) leased: Vec<Token>,
     /// Blocks of its own.
     owned: usize,
-    lifetime: Lifetime,
+    pub(super) lifetime: Lifetime,
     pub(super) beside: super::naive_places::Held,
 }
 
@@ -261,6 +263,10 @@ impl Naive {
         let beside = self.held_from(namespace, &lease, reused);
         self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime, beside });
         let source = source.map(|index| self.entries[index].prefix.clone());
+        if reused > 0 && !self.needs.is_nothing() {
+            let block = self.block_of(namespace, usable, matched, (reused - 1) / BLOCK_POSITIONS);
+            self.touch_places(namespace, &block, lifetime.priority);
+        }
         let state = state.map(|place| self.places[place].name());
         self.keep_state(state.clone(), true);
         self.make_room(blocks + units, namespace, source.as_deref());
@@ -327,8 +333,12 @@ impl Naive {
             };
             self.keep(namespace, &known, lifetime);
             self.touch(namespace, &known);
-            self.running.get_mut(&seq).unwrap().owned -= 1;
+            // It uses its last block until it has ended.
+            let running = self.running.get_mut(&seq).unwrap();
+            running.owned -= 1;
+            running.leased = known.clone();
             self.end_with(seq, tokens.len(), Some(known));
+            self.running.get_mut(&seq).unwrap().leased = leased;
         } else {
             self.end_with(seq, tokens.len(), None);
         }
@@ -640,33 +650,50 @@ impl Naive {
     /// Evicts, as it is told, until `needed` blocks are free.
     pub(super) fn free_up(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
         while self.free() < needed {
-            if self.follow_place_eviction() {
-                continue;
-            }
-            let tenants = self.tenants_with_leaves(held);
-            let most = tenants
-                .iter()
-                .copied()
-                .reduce(|best, tenant| if self.excess(tenant) > self.excess(best) { tenant } else { best });
-            self.events.spared_by_share += u64::from(tenants.len() > 1);
-            self.evict_of(most.unwrap(), held);
+            let tenant = self.victim_tenant(held, |_, _| true);
+            self.evict_of(tenant, held);
         }
     }
 
+    /// Of the tenants of whom something `may` go, the one with the most for its weight.
+    pub(super) fn victim_tenant(
+        &mut self,
+        held: Option<(NamespaceId, &[Token])>,
+        may: impl Fn(&Naive, TenantId) -> bool,
+    ) -> TenantId {
+        let mut tenants = self.tenants_with_victims(held);
+        tenants.retain(|&tenant| may(self, tenant));
+        self.events.spared_by_share += u64::from(tenants.len() > 1);
+        let more = |best, tenant| if self.excess(tenant) > self.excess(best) { tenant } else { best };
+        tenants.into_iter().reduce(more).unwrap()
+    }
+
+    pub(super) fn quota(&self, namespace: NamespaceId) -> Option<usize> {
+        self.shares.get(&namespace)?.quota_blocks
+    }
+
     /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
-    fn keep_quota(&mut self, namespace: NamespaceId, coming: usize, held: Option<(NamespaceId, &[Token])>) {
-        let (tenant, share) = (self.tenant(namespace), self.shares.get(&namespace).copied());
-        let Some(quota) = share.and_then(|share| share.quota_blocks) else { return };
-        while self.held_by(tenant) + coming > quota && self.tenants_with_leaves(held).contains(&tenant) {
+    pub(super) fn keep_quota(
+        &mut self,
+        namespace: NamespaceId,
+        coming: usize,
+        held: Option<(NamespaceId, &[Token])>,
+    ) {
+        let (tenant, Some(quota)) = (self.tenant(namespace), self.quota(namespace)) else { return };
+        while self.held_by(tenant) + coming > quota && self.tenants_with_victims(held).contains(&tenant) {
             self.events.over_quota += 1;
             self.evict_of(tenant, held);
         }
     }
 
-    /// Evicts a block of a tenant, of the lowest priority: the oldest, or the one that is evicted.
+    /// Evicts a block of a tenant, of the lowest priority: the oldest, or the one that is evicted. When it has none, a
+    /// place.
     fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
         let mut leaves = self.leaves(held);
         leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
+        if leaves.is_empty() {
+            return self.evict_place_of(tenant);
+        }
         let priority = |index: usize| self.entries[index].keep.priority;
         let lowest = leaves.iter().map(|&index| priority(index)).min().unwrap();
         let count = leaves.len();
@@ -708,15 +735,17 @@ impl Naive {
         }
     }
 
-    fn tenant(&self, namespace: NamespaceId) -> TenantId {
+    pub(super) fn tenant(&self, namespace: NamespaceId) -> TenantId {
         self.shares.get(&namespace).map_or(TenantId(0), |share| share.tenant)
     }
 
-    /// Blocks of a tenant, cached or owned by what it runs.
-    fn held_by(&self, tenant: TenantId) -> usize {
+    /// Blocks' worth of what a tenant has cached, in blocks and in places, and of what is owned by what it runs.
+    pub(super) fn held_by(&self, tenant: TenantId) -> usize {
         let cached = self.entries.iter().filter(|entry| self.tenant(entry.namespace) == tenant).count();
+        let places = self.places.iter().filter(|place| self.tenant(place.namespace) == tenant);
         let running = self.running.values().filter(|running| self.tenant(running.namespace) == tenant);
-        cached + running.map(|running| running.owned).sum::<usize>()
+        let running = running.map(|running| running.owned + running.beside.all_units(&self.needs));
+        cached + places.map(|place| place.units).sum::<usize>() + running.sum::<usize>()
     }
 
     /// How many blocks a tenant has for its weight; half the weight without demand.
@@ -728,10 +757,11 @@ impl Naive {
     }
 
     /// Tenants that have something to give, in the order of their ids.
-    fn tenants_with_leaves(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
-        let leaves = self.leaves(held).into_iter();
+    fn tenants_with_victims(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
+        let leaves = self.leaves(held).into_iter().map(|index| self.entries[index].namespace);
+        let places = self.places.iter().filter(|place| !self.is_kept(place)).map(|place| place.namespace);
         let tenants: BTreeSet<TenantId> =
-            leaves.map(|index| self.tenant(self.entries[index].namespace)).collect();
+            leaves.chain(places).map(|namespace| self.tenant(namespace)).collect();
         tenants.into_iter().collect()
     }
 

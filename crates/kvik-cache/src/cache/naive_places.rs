@@ -1,8 +1,9 @@
 //! The twin's view of what stands beside blocks: lists, and a scan for every question.
 
 use super::life::Told;
-use super::naive::Naive;
-use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token, blocks_for};
+use super::naive::{Naive, Running};
+use crate::beside::Beside;
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 
 /// What a running sequence holds beside its blocks.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +26,8 @@ pub(super) struct Place {
     first: usize,
     has_state: bool,
     pub(super) units: usize,
+    /// The highest priority of those who have made and used it.
+    pub(super) priority: i8,
     /// Whether a sequence is about to copy its state.
     in_use: bool,
 }
@@ -32,6 +35,11 @@ pub(super) struct Place {
 pub(super) type PlaceName = (NamespaceId, Vec<Token>, u8);
 
 impl Held {
+    /// Blocks' worth of it.
+    pub(super) fn all_units(&self, needs: &Beside) -> usize {
+        self.units + self.saves.len() * needs.units(0, 1)
+    }
+
     /// What a copy of the sequence holds.
     pub(super) fn forked(&self, units: usize) -> Held {
         Held { parts_from: self.parts_from, units, ..Held::default() }
@@ -64,9 +72,7 @@ impl Naive {
     }
 
     pub(crate) fn withheld(&self) -> usize {
-        let save = self.needs.units(0, 1);
-        let running =
-            self.running.values().map(|running| running.beside.units + running.beside.saves.len() * save);
+        let running = self.running.values().map(|running| running.beside.all_units(&self.needs));
         running.sum::<usize>() + self.places.iter().map(|place| place.units).sum::<usize>()
     }
 
@@ -105,7 +111,13 @@ impl Naive {
     }
 
     /// The block of this index that a prompt shares, or its first tokens, in full.
-    fn block_of(&self, namespace: NamespaceId, prompt: &[Token], matched: usize, index: usize) -> Vec<Token> {
+    pub(super) fn block_of(
+        &self,
+        namespace: NamespaceId,
+        prompt: &[Token],
+        matched: usize,
+        index: usize,
+    ) -> Vec<Token> {
         let (start, end) = (index * BLOCK_POSITIONS, (index + 1) * BLOCK_POSITIONS);
         if end <= matched {
             return prompt[..end].to_vec();
@@ -154,17 +166,35 @@ impl Naive {
         place.into_iter().for_each(|place| place.in_use = keep);
     }
 
-    /// Evicts a place if that is what comes next.
-    pub(super) fn follow_place_eviction(&mut self) -> bool {
-        let Some(Told::PlaceEvicted(namespace, prefix, positions)) = self.told.front().cloned() else {
-            return false;
+    /// Evicts the place of a tenant that was evicted: one of its lowest priority.
+    pub(super) fn evict_place_of(&mut self, tenant: TenantId) {
+        let Some(Told::PlaceEvicted(namespace, prefix, positions)) = self.told.pop_front() else {
+            panic!("a place of {tenant:?} is to be evicted");
         };
-        self.told.pop_front();
         let name = (namespace, prefix, positions);
+        let lowest = self.places_of(tenant).map(|place| place.priority).min();
+        let is_spared = self.places_of(tenant).any(|place| Some(place.priority) > lowest);
+        self.events.places_spared_by_priority += u64::from(is_spared);
         let found = self.places.iter().position(|place| place.name() == name);
         let place = self.places.remove(found.unwrap_or_else(|| panic!("{name:?} is no place")));
         assert!(!self.is_kept(&place), "{name:?} is kept");
-        true
+        assert_eq!(self.tenant(namespace), tenant, "{name:?} is another's");
+        assert_eq!(Some(place.priority), lowest, "{name:?} has more than the lowest priority");
+    }
+
+    /// The places of a tenant that can be evicted.
+    pub(super) fn places_of(&self, tenant: TenantId) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(move |place| self.tenant(place.namespace) == tenant && !self.is_kept(place))
+    }
+
+    /// A sequence of a namespace goes on behind `tokens`, which end in this block.
+    pub(super) fn touch_places(&mut self, by: NamespaceId, block: &[Token], priority: i8) {
+        let home = self.home(by, block);
+        let touched = |place: &&mut Place| place.namespace == by && home == by && place.prefix == block;
+        self.places
+            .iter_mut()
+            .filter(touched)
+            .for_each(|place| place.priority = place.priority.max(priority));
     }
 
     /// Places whose block is gone are gone.
@@ -209,30 +239,38 @@ impl Naive {
     }
 
     pub(crate) fn prepare(&mut self, seq: SeqId, from: usize, to: usize) {
-        self.running.get_mut(&seq).unwrap().beside.saves.clear();
-        while let Some(told) = self.told.front().cloned() {
-            let Told::StateSaved(of, index) = told else {
-                self.evict_as_told();
-                continue;
-            };
-            self.told.pop_front();
-            let held = &mut self.running.get_mut(&seq).unwrap().beside;
-            let end = (index + 1) * BLOCK_POSITIONS;
-            assert!(
-                of == seq && held.marks.contains(&index) && from < end && end <= to,
-                "{index} is not due"
-            );
-            held.saves.push(index);
+        let Running { namespace, beside, .. } = self.running.get_mut(&seq).unwrap();
+        let namespace = *namespace;
+        beside.saves.clear();
+        let mut due = beside.marks.clone();
+        due.sort_unstable();
+        due.dedup();
+        let has_state = self.needs.state_bytes > 0;
+        due.retain(|&index| has_state && (from + 1..=to).contains(&((index + 1) * BLOCK_POSITIONS)));
+        for index in due {
+            if !self.make_room_for_place(namespace, self.needs.units(0, 1)) {
+                return;
+            }
+            self.running.get_mut(&seq).unwrap().beside.saves.push(index);
         }
     }
 
     pub(crate) fn advance(&mut self, seq: SeqId, positions: usize) {
         let published = self.running[&seq].leased.len() / BLOCK_POSITIONS;
-        self.follow_places(seq, published, None);
+        let held = &mut self.running.get_mut(&seq).unwrap().beside;
+        let mut due: Vec<usize> = held.marks.extract_if(.., |index| *index < published).collect();
+        due.sort_unstable();
+        due.dedup();
+        for index in due {
+            let saves = &mut self.running.get_mut(&seq).unwrap().beside.saves;
+            let saved = saves.extract_if(.., |save| *save == index).count();
+            if saved > 0 || self.needs.state_bytes == 0 {
+                self.add_place(seq, index, BLOCK_POSITIONS as u8, None);
+            }
+        }
         let earliest = self.needs.first_part_of_place(positions / BLOCK_POSITIONS);
         let (leased, owned) = self.table(seq);
         let held = &mut self.running.get_mut(&seq).unwrap().beside;
-        held.marks.retain(|&index| index >= published);
         held.saves.clear();
         held.parts_from = held.parts_from.max(earliest.min(leased + owned));
     }
@@ -242,69 +280,63 @@ impl Naive {
         if tokens == 0 || self.needs.is_nothing() {
             return;
         }
-        let held = &mut self.running.get_mut(&seq).unwrap().beside;
-        held.units = 0;
-        held.saves.clear();
-        self.follow_places(seq, blocks_for(tokens), tail);
+        let Running { namespace, beside, .. } = self.running.get_mut(&seq).unwrap();
+        let (namespace, has_state) = (*namespace, self.needs.state_bytes > 0 && beside.units > 0);
+        beside.units = 0;
+        beside.saves.clear();
+        let (index, within) = ((tokens - 1) / BLOCK_POSITIONS, (tokens - 1) % BLOCK_POSITIONS + 1);
+        if self.needs.state_bytes == 0 {
+            self.add_place(seq, index, BLOCK_POSITIONS as u8, tail);
+        } else if has_state && self.make_room_for_place(namespace, self.needs.units(0, 1)) {
+            // Its state needs room first, the windowed parts besides.
+            self.add_place(seq, index, within as u8, tail);
+        }
     }
 
-    /// Follows what is told of places and of what was evicted for them, up to the end of the command.
-    fn follow_places(&mut self, seq: SeqId, published: usize, tail: Option<Vec<Token>>) {
-        if self.needs.is_nothing() {
-            return;
-        }
-        loop {
-            match self.told.front().cloned().expect("a command says when it has settled") {
-                Told::Settled => break,
-                Told::PlaceAdded(of, index, positions) => {
-                    assert_eq!(of, seq);
-                    assert!(index < published, "{index} is not published");
-                    self.told.pop_front();
-                    self.add_place(seq, index, positions, tail.clone());
-                }
-                _ => self.evict_as_told(),
-            }
-        }
-        self.told.pop_front();
-    }
-
-    /// A sequence adds a place in its block of this index.
+    /// A sequence adds a place in its block of this index, unless it is there, or lacks parts for it, or room.
     fn add_place(&mut self, seq: SeqId, index: usize, positions: u8, tail: Option<Vec<Token>>) {
         let end = (index + 1) * BLOCK_POSITIONS;
         let (needs, running) = (self.needs, &self.running[&seq]);
         let whole = running.leased.get(..end).map(<[Token]>::to_vec);
         let prefix = whole.or(tail).expect("it stands in a block of the sequence");
         let has_state = needs.state_bytes > 0;
-        let namespace = self.home(running.namespace, &prefix);
-        let (first, parts) = match needs.windows {
-            None => (index + 1, 0),
-            Some(_) => {
-                let first = running.beside.parts_from.max(needs.first_part_of_place(index)).min(index + 1);
-                assert!(first <= needs.first_part(end), "{seq:?} lacks parts before {index}");
-                (first, index + 1 - first)
-            }
+        let (by, priority) = (running.namespace, running.lifetime.priority);
+        let namespace = self.home(by, &prefix);
+        let first = match needs.windows {
+            None => index + 1,
+            Some(_) => running.beside.parts_from.max(needs.first_part_of_place(index)),
         };
-        let saved = self.running.get_mut(&seq).unwrap();
-        // Those before it were given up, or are places already.
-        saved.beside.saves.retain(|&save| save > index);
-        let units = needs.units(parts, usize::from(has_state));
-        let place = Place { namespace, prefix, positions, first, has_state, units, in_use: false };
-        assert!(self.places.iter().all(|other| other.name() != place.name()), "{place:?} is there");
-        assert!(
-            self.free() >= units,
-            "there is no room for {place:?} in {}: {:?} of {:?}",
-            self.free(),
-            self.running[&seq].beside,
-            needs
-        );
-        self.places.push(place);
-        assert!(self.places_evictable() <= self.blocks / 2, "places take too much: {:?}", self.places);
+        let lacks_parts = needs.windows.is_some() && first > needs.first_part(end);
+        let first = first.min(index + 1);
+        let units = needs.units(index + 1 - first, usize::from(has_state));
+        let place = Place { namespace, prefix, positions, first, has_state, units, priority, in_use: false };
+        if let Some(known) = self.places.iter_mut().find(|other| other.name() == place.name()) {
+            known.priority = if namespace == by { known.priority.max(priority) } else { known.priority };
+        } else if !lacks_parts && self.make_room_for_place(namespace, units) {
+            self.places.push(place);
+        }
     }
 
-    /// Evicts the block or the place that was evicted, if that may go.
-    fn evict_as_told(&mut self) {
-        let before = self.told.len();
-        self.free_up(self.free() + 1, None);
-        assert!(self.told.len() < before);
+    /// Evicts what it takes for a place of a namespace; false, and nothing is done, when there is no room for it, or its
+    /// tenant would exceed its quota, or places would take more than half.
+    fn make_room_for_place(&mut self, namespace: NamespaceId, units: usize) -> bool {
+        let (tenant, most) = (self.tenant(namespace), self.blocks / 2);
+        let available = self.free() + self.evictable() + self.places_evictable();
+        let own =
+            |entry: &&super::naive::Entry| self.tenant(entry.namespace) == tenant && !self.is_locked(entry);
+        let places: usize = self.places_of(tenant).map(|place| place.units).sum();
+        let yields = self.entries.iter().filter(own).count() + places;
+        let fits = self.quota(namespace).is_none_or(|quota| self.held_by(tenant) + units <= quota + yields);
+        self.events.places_refused_by_quota += u64::from(!fits);
+        if units > most || units > available || !fits {
+            return false;
+        }
+        while self.places_evictable() + units > most {
+            let tenant = self.victim_tenant(None, |naive, tenant| naive.places_of(tenant).next().is_some());
+            self.evict_place_of(tenant);
+        }
+        self.keep_quota(namespace, units, None);
+        self.free_up(units, None);
+        true
     }
 }

@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::admission::{Changes, CopyPart};
 use crate::beside::Beside;
-use crate::ids::{BLOCK_POSITIONS, BlockId, StateId};
+use crate::evict::Lane;
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, StateId, TenantId};
 
 /// Where a place stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +33,10 @@ pub(crate) struct PlaceId {
 /// What a place keeps.
 #[derive(Debug)]
 pub(crate) struct Place {
+    /// That of its block.
+    pub(crate) namespace: NamespaceId,
+    /// Whose it is, and the highest priority of those who have made and used it.
+    pub(crate) lane: Lane,
     /// Blocks whose windowed parts it uses; the last one is its own, if any is.
     pub(crate) parts: Vec<BlockId>,
     pub(crate) state: Option<StateId>,
@@ -41,7 +46,8 @@ pub(crate) struct Place {
     pub(crate) spares: usize,
     /// Pins and derived namespaces that need it.
     pub(crate) keepers: u32,
-    rank: u64,
+    /// Its rank among those of its lane; given when it is added.
+    pub(crate) rank: u64,
 }
 
 /// All places of a tree, and who uses the windowed part of each block.
@@ -55,7 +61,7 @@ pub(crate) struct Places {
     copies: Vec<CopyPart>,
     all: BTreeMap<PlaceId, Place>,
     /// Those that nobody keeps.
-    ranks: BTreeSet<(u64, PlaceId)>,
+    ranks: BTreeSet<(Lane, u64, PlaceId)>,
     /// The rank of the last one that went.
     inflation: u64,
     evictable: usize,
@@ -64,13 +70,6 @@ pub(crate) struct Places {
     states_vacated: Vec<StateId>,
     /// States that were given to sequences and must be set.
     states_fresh: Vec<StateId>,
-}
-
-impl Place {
-    /// A place that nobody has used yet.
-    pub(crate) fn new(parts: Vec<BlockId>, state: Option<StateId>, units: usize, spares: usize) -> Place {
-        Place { parts, state, units, spares, keepers: 0, rank: 0 }
-    }
 }
 
 impl Places {
@@ -157,7 +156,7 @@ impl Places {
 
     fn insert(&mut self, id: PlaceId, place: Place) {
         if place.keepers == 0 {
-            self.ranks.insert((place.rank, id));
+            self.ranks.insert((place.lane, place.rank, id));
             self.evictable += place.units;
         }
         let before = self.all.insert(id, place);
@@ -167,7 +166,7 @@ impl Places {
     fn take(&mut self, id: PlaceId) -> Option<Place> {
         let place = self.all.remove(&id)?;
         if place.keepers == 0 {
-            self.ranks.remove(&(place.rank, id));
+            self.ranks.remove(&(place.lane, place.rank, id));
             self.evictable -= place.units;
         }
         Some(place)
@@ -181,11 +180,42 @@ impl Places {
         place.units
     }
 
-    /// Removes the place of the least rank that nobody keeps; blocks' worth that it took, 0 when there is none.
-    pub(crate) fn evict(&mut self) -> Option<(PlaceId, usize)> {
-        let &(rank, id) = self.ranks.first()?;
-        self.inflation = self.inflation.max(rank);
-        Some((id, self.remove(id)))
+    /// Of the places of a tenant that nobody keeps, of its lowest priority, the one of the least rank.
+    pub(crate) fn victim(&self, tenant: TenantId) -> Option<PlaceId> {
+        self.of_tenant(tenant).next()
+    }
+
+    /// Blocks' worth of the places of a tenant that nobody keeps.
+    pub(crate) fn evictable_of(&self, tenant: TenantId) -> usize {
+        self.of_tenant(tenant).map(|id| self.all[&id].units).sum()
+    }
+
+    /// The places of a tenant that nobody keeps, by priority and rank.
+    fn of_tenant(&self, tenant: TenantId) -> impl Iterator<Item = PlaceId> {
+        let least = PlaceId { block: BlockId(0), positions: 0 };
+        let first = (Lane { tenant, priority: i8::MIN }, 0, least);
+        let own = self.ranks.range(first..).take_while(move |(lane, ..)| lane.tenant == tenant);
+        own.map(|&(.., id)| id)
+    }
+
+    /// Removes a place for which there is no room; blocks' worth that it took.
+    pub(crate) fn evict(&mut self, id: PlaceId) -> usize {
+        self.inflation = self.inflation.max(self.all[&id].rank);
+        self.remove(id)
+    }
+
+    /// Gives the places of a namespace to a tenant; blocks' worth that they take.
+    pub(crate) fn give(&mut self, namespace: NamespaceId, tenant: TenantId) -> usize {
+        let of_namespace = self.all.iter().filter(|(_, place)| place.namespace == namespace);
+        let ids: Vec<PlaceId> = of_namespace.map(|(&id, _)| id).collect();
+        let give = |id: PlaceId| {
+            let mut place = self.take(id).expect("it was found a moment ago");
+            let units = place.units;
+            place.lane.tenant = tenant;
+            self.insert(id, place);
+            units
+        };
+        ids.into_iter().map(give).sum()
     }
 
     /// Removes all places in a block; blocks' worth that they took.
@@ -208,9 +238,14 @@ impl Places {
         }
     }
 
-    /// Notes that a sequence goes on from a place.
-    pub(crate) fn touch(&mut self, id: PlaceId) {
-        self.change(id, |_| {});
+    /// Notes that a sequence of a namespace and a priority goes on from a place. Who continues another's prompt leaves
+    /// no mark on its priority.
+    pub(crate) fn touch(&mut self, id: PlaceId, by: NamespaceId, priority: i8) {
+        self.change(id, |place| {
+            if place.namespace == by {
+                place.lane.priority = place.lane.priority.max(priority);
+            }
+        });
     }
 
     /// Keeps a place for one more pin or derived namespace.

@@ -19,9 +19,9 @@ use std::time::Duration;
 use super::followers::FollowerIndex;
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
-use super::places::Places;
+use super::places::{Place, PlaceId, Places};
 
-use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Lane, Policy, Share, Shares};
+use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Holding, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
 use crate::lifetime::{Keep, Lifetime};
@@ -61,6 +61,11 @@ pub(crate) struct Dropped {
 }
 
 impl Dropped {
+    /// Blocks' worth that it takes.
+    pub(crate) fn blocks_worth(&self) -> usize {
+        self.blocks.len() + self.units
+    }
+
     /// Gives it back, the last block first.
     pub(crate) fn release(self, pool: &mut Pool) {
         pool.restore(self.units);
@@ -180,7 +185,9 @@ impl Radix {
         let node = &mut self.arena[id];
         node.locks += 1;
         if node.locks == 1 {
-            self.evictable -= node.blocks().len();
+            let (namespace, blocks) = (node.namespace, node.blocks().len());
+            self.evictable -= blocks;
+            self.shares.of_mut(namespace).evictable -= blocks;
         }
     }
 
@@ -196,8 +203,10 @@ impl Radix {
         let node = &mut self.arena[id];
         node.locks = node.locks.checked_sub(1).expect("what is unlocked was locked");
         if node.locks == 0 && !node.is_root() {
-            self.evictable += node.blocks().len();
-            self.clock += node.blocks().len() as u64;
+            let (namespace, blocks) = (node.namespace, node.blocks().len());
+            self.evictable += blocks;
+            self.shares.of_mut(namespace).evictable += blocks;
+            self.clock += blocks as u64;
             (node.life.used, node.life.used_at) = (self.clock, self.now);
             self.rank(id);
         }
@@ -400,7 +409,9 @@ impl Radix {
         let place = self.first_block(leaf);
         let node = &mut self.arena[leaf];
         assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
-        self.shares.of_mut(node.namespace).blocks -= count;
+        let namespace = node.namespace;
+        let stats = self.shares.of_mut(namespace);
+        (stats.blocks, stats.evictable) = (stats.blocks - count, stats.evictable - count);
         let blocks = if count == node.blocks().len() {
             self.remove(leaf, &place)
         } else {
@@ -414,7 +425,22 @@ impl Radix {
         }
         self.tokens -= blocks.iter().map(|&block| self.labels.count(block)).sum::<usize>();
         let units = blocks.iter().map(|&block| self.places.remove_of(block)).sum();
+        self.shares.of_mut(namespace).place_blocks -= units;
         Dropped { blocks, units }
+    }
+
+    /// Adds a place, for which room was withheld, in a block of its namespace.
+    pub(crate) fn add_place(&mut self, id: PlaceId, place: Place) {
+        self.shares.of_mut(place.namespace).place_blocks += place.units;
+        self.places.add(id, place);
+    }
+
+    /// Removes a place for which there is no room; blocks' worth that it took.
+    pub(crate) fn evict_place(&mut self, id: PlaceId) -> usize {
+        let namespace = self.places.get(id).expect("a place that is evicted is there").namespace;
+        let units = self.places.evict(id);
+        self.shares.of_mut(namespace).place_blocks -= units;
+        units
     }
 
     /// Takes a leaf out of the tree, and returns what it held.
@@ -430,17 +456,20 @@ impl Radix {
     /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
         if self.shares.owner(namespace) == share.tenant {
-            return self.shares.set(namespace, share, 0, 0);
+            return self.shares.set(namespace, share, Holding::default());
         }
         let nodes = self.arena.iter().filter(|(_, node)| node.namespace == namespace);
         let nodes: Vec<NodeId> = nodes.map(|(id, _)| id).collect();
         nodes.iter().for_each(|&id| self.unrank(id));
-        let (mut blocks, mut pinned) = (0, 0);
+        let place_blocks = self.places.give(namespace, share.tenant);
+        let mut moved = Holding { place_blocks, ..Holding::default() };
         for node in nodes.iter().map(|&id| &self.arena[id]) {
-            blocks += node.blocks().len();
-            pinned += if node.pins > 0 { node.blocks().len() } else { 0 };
+            let blocks = node.blocks().len();
+            moved.blocks += blocks;
+            moved.pinned += if node.pins > 0 { blocks } else { 0 };
+            moved.evictable += if node.locks == 0 { blocks } else { 0 };
         }
-        self.shares.set(namespace, share, blocks, pinned);
+        self.shares.set(namespace, share, moved);
         nodes.iter().for_each(|&id| self.rank(id));
     }
 
