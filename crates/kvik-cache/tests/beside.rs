@@ -143,3 +143,16 @@ fn a_quota_counts_what_stands_beside_blocks() {
     }
     assert!(held(&cache, 2).place_blocks > 100);
 }
+
+/// A round of prompts that needs five sixths of the pool for states, which nothing else needs, is found again.
+#[test]
+fn places_have_as_much_of_the_pool_as_they_are_worth() {
+    let (mut cache, namespace) = cache(Beside { block_bytes: 1, windows: None, state_bytes: 20 }, 1_000);
+    let mut round = |seqs: std::ops::Range<u64>| {
+        let prompt = |index: u64| (0..100).map(|token| (10_000 * index + token) as Token).collect::<Vec<_>>();
+        seqs.map(|seq| compute(&mut cache, namespace, seq, &prompt(seq % 18)).0).collect::<Vec<usize>>()
+    };
+    assert_eq!(round(0..18), [0; 18]);
+    assert_eq!(round(18..36), [80; 18]);
+    assert!(cache.stats().places_evictable > 700, "{:?}", cache.stats());
+}

@@ -759,6 +759,8 @@ impl World {
             ("pins refused", events.pins_refused),
             ("places refused by quota", events.places_refused_by_quota),
             ("places spared by priority", events.places_spared_by_priority),
+            ("places before blocks", events.places_before_blocks),
+            ("blocks before places", events.blocks_before_places),
         ] {
             self.seen.note(what, times);
         }

@@ -1,7 +1,7 @@
 //! The twin's view of what stands beside blocks: lists, and a scan for every question.
 
 use super::life::Told;
-use super::naive::{Naive, Running};
+use super::naive::{Entry, Naive, Running};
 use crate::beside::Beside;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 
@@ -28,6 +28,9 @@ pub(super) struct Place {
     pub(super) units: usize,
     /// The highest priority of those who have made and used it.
     pub(super) priority: i8,
+    /// Tokens from the place before it.
+    spares: usize,
+    pub(super) rank: u64,
     /// Whether a sequence is about to copy its state.
     in_use: bool,
 }
@@ -162,24 +165,61 @@ impl Naive {
 
     /// Protects the place whose state is about to be copied, or does so no more.
     pub(super) fn keep_state(&mut self, name: Option<PlaceName>, keep: bool) {
-        let place = name.and_then(|name| self.places.iter_mut().find(|place| place.name() == name));
-        place.into_iter().for_each(|place| place.in_use = keep);
+        let found = name.and_then(|name| self.places.iter().position(|place| place.name() == name));
+        if let Some(index) = found {
+            self.places[index].in_use = keep;
+            self.renew(index);
+        }
     }
 
-    /// Evicts the place of a tenant that was evicted: one of its lowest priority.
-    pub(super) fn evict_place_of(&mut self, tenant: TenantId) {
-        let Some(Told::PlaceEvicted(namespace, prefix, positions)) = self.told.pop_front() else {
-            panic!("a place of {tenant:?} is to be evicted");
+    /// Evicts the place of a tenant that was evicted: of its lowest priority one of the lowest rank.
+    pub(super) fn evict_place_of(&mut self, tenant: TenantId, told: Option<Told>) {
+        let Some(Told::PlaceEvicted(namespace, prefix, positions)) = told else {
+            panic!("{told:?} went before a place of {tenant:?}");
         };
         let name = (namespace, prefix, positions);
-        let lowest = self.places_of(tenant).map(|place| place.priority).min();
-        let is_spared = self.places_of(tenant).any(|place| Some(place.priority) > lowest);
+        let first = self.places_of(tenant).map(|place| (place.priority, place.rank)).min();
+        let is_spared = self.places_of(tenant).any(|place| Some(place.priority) > first.map(|first| first.0));
         self.events.places_spared_by_priority += u64::from(is_spared);
         let found = self.places.iter().position(|place| place.name() == name);
         let place = self.places.remove(found.unwrap_or_else(|| panic!("{name:?} is no place")));
         assert!(!self.is_kept(&place), "{name:?} is kept");
         assert_eq!(self.tenant(namespace), tenant, "{name:?} is another's");
-        assert_eq!(Some(place.priority), lowest, "{name:?} has more than the lowest priority");
+        assert_eq!(Some((place.priority, place.rank)), first, "{name:?} went before the first");
+        self.age(tenant, place.rank);
+    }
+
+    /// The rank of a block beside places: none when nobody can go on behind it.
+    pub(super) fn rank_of(&self, index: usize) -> u64 {
+        let Entry { namespace, ref prefix, ageing, .. } = self.entries[index];
+        let is_there = |place: &Place| place.namespace == namespace && place.prefix == *prefix;
+        let lacks_state = self.needs.state_bytes > 0 && !self.places.iter().any(is_there);
+        let lacks_part = self.needs.windows.is_some() && !self.is_part_held(namespace, prefix);
+        if lacks_state || lacks_part { 0 } else { ageing + ((BLOCK_POSITIONS as u64) << 16) }
+    }
+
+    /// What a tenant uses from now on ranks above a victim of this rank.
+    pub(super) fn age(&mut self, tenant: TenantId, rank: u64) {
+        let ageing = self.ageing.entry(tenant).or_default();
+        *ageing = rank.max(*ageing);
+    }
+
+    pub(super) fn ageing_of(&self, namespace: NamespaceId) -> u64 {
+        self.ageing.get(&self.tenant(namespace)).copied().unwrap_or_default()
+    }
+
+    /// A place was used, or is kept no longer.
+    fn renew(&mut self, index: usize) {
+        let ageing = self.ageing_of(self.places[index].namespace);
+        let place = &mut self.places[index];
+        place.rank = ageing + ((place.spares as u64) << 16) / place.units.max(1) as u64;
+    }
+
+    /// The places at the end of these whole blocks are kept no longer.
+    pub(super) fn unkeep_places(&mut self, namespace: NamespaceId, whole: &[Token]) {
+        let name = (namespace, whole.to_vec(), BLOCK_POSITIONS as u8);
+        let found = self.places.iter().position(|place| place.name() == name);
+        found.into_iter().for_each(|index| self.renew(index));
     }
 
     /// The places of a tenant that can be evicted.
@@ -187,14 +227,16 @@ impl Naive {
         self.places.iter().filter(move |place| self.tenant(place.namespace) == tenant && !self.is_kept(place))
     }
 
-    /// A sequence of a namespace goes on behind `tokens`, which end in this block.
+    /// A sequence of a namespace goes on in this block.
     pub(super) fn touch_places(&mut self, by: NamespaceId, block: &[Token], priority: i8) {
         let home = self.home(by, block);
-        let touched = |place: &&mut Place| place.namespace == by && home == by && place.prefix == block;
-        self.places
-            .iter_mut()
-            .filter(touched)
-            .for_each(|place| place.priority = place.priority.max(priority));
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
+            if place.namespace == home && place.prefix == block {
+                place.priority = if home == by { place.priority.max(priority) } else { place.priority };
+                self.renew(index);
+            }
+        }
     }
 
     /// Places whose block is gone are gone.
@@ -309,31 +351,47 @@ impl Naive {
         let lacks_parts = needs.windows.is_some() && first > needs.first_part(end);
         let first = first.min(index + 1);
         let units = needs.units(index + 1 - first, usize::from(has_state));
-        let place = Place { namespace, prefix, positions, first, has_state, units, priority, in_use: false };
-        if let Some(known) = self.places.iter_mut().find(|other| other.name() == place.name()) {
-            known.priority = if namespace == by { known.priority.max(priority) } else { known.priority };
+        let name = (namespace, prefix.clone(), positions);
+        if let Some(known) = self.places.iter().position(|other| other.name() == name) {
+            let place = &mut self.places[known];
+            place.priority = if namespace == by { place.priority.max(priority) } else { place.priority };
+            self.renew(known);
         } else if !lacks_parts && self.make_room_for_place(namespace, units) {
-            self.places.push(place);
+            let before = (1..=index).rev().find(|&blocks| {
+                let whole = &prefix[..blocks * BLOCK_POSITIONS];
+                let home = self.home(by, whole);
+                self.places.iter().any(|place| place.namespace == home && place.prefix == whole)
+            });
+            let spares = (index + 1 - before.unwrap_or(0)) * BLOCK_POSITIONS;
+            let (in_use, rank) = (false, 0);
+            self.places.push(Place {
+                namespace,
+                prefix,
+                positions,
+                first,
+                has_state,
+                units,
+                priority,
+                spares,
+                rank,
+                in_use,
+            });
+            self.renew(self.places.len() - 1);
         }
     }
 
     /// Evicts what it takes for a place of a namespace; false, and nothing is done, when there is no room for it, or its
-    /// tenant would exceed its quota, or places would take more than half.
+    /// tenant would exceed its quota.
     fn make_room_for_place(&mut self, namespace: NamespaceId, units: usize) -> bool {
-        let (tenant, most) = (self.tenant(namespace), self.blocks / 2);
+        let tenant = self.tenant(namespace);
         let available = self.free() + self.evictable() + self.places_evictable();
-        let own =
-            |entry: &&super::naive::Entry| self.tenant(entry.namespace) == tenant && !self.is_locked(entry);
+        let own = |entry: &&Entry| self.tenant(entry.namespace) == tenant && !self.is_locked(entry);
         let places: usize = self.places_of(tenant).map(|place| place.units).sum();
         let yields = self.entries.iter().filter(own).count() + places;
         let fits = self.quota(namespace).is_none_or(|quota| self.held_by(tenant) + units <= quota + yields);
         self.events.places_refused_by_quota += u64::from(!fits);
-        if units > most || units > available || !fits {
+        if units > available || !fits {
             return false;
-        }
-        while self.places_evictable() + units > most {
-            let tenant = self.victim_tenant(None, |naive, tenant| naive.places_of(tenant).next().is_some());
-            self.evict_place_of(tenant);
         }
         self.keep_quota(namespace, units, None);
         self.free_up(units, None);

@@ -13,9 +13,6 @@ use crate::evict::Lane;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId};
 use crate::tree::{Place, PlaceId, Places};
 
-/// The part of the budget that places take at most, as one over this.
-const PLACES_PART: usize = 2;
-
 impl Cache {
     /// From now on sequences hold something beside blocks. Nothing may have been published yet.
     pub fn hold_beside(&mut self, needs: Beside) {
@@ -229,7 +226,7 @@ impl Cache {
     fn tokens_from_place_before(&self, seq: SeqId, index: usize) -> usize {
         let blocks = &self.running(seq).blocks()[..index];
         let before = blocks.iter().rposition(|&block| self.radix.places.is_in(block));
-        (index - before.map_or(0, |before| before)) * BLOCK_POSITIONS
+        (index + 1 - before.map_or(0, |before| before + 1)) * BLOCK_POSITIONS
     }
 
     /// Pins and derived namespaces that end with a sequence's block of this index.
@@ -259,16 +256,11 @@ impl Cache {
     }
 
     /// Makes room for a place of a namespace, of which some is `held` already, and withholds the rest of `units`; false, and
-    /// nothing is done, when there is no room, its tenant would exceed its quota, or places would take more than their
-    /// part.
+    /// nothing is done, when there is no room, or its tenant would exceed its quota.
     fn withhold_for_place(&mut self, namespace: NamespaceId, units: usize, held: usize) -> bool {
-        let (most, missing) = (self.pool.len() / PLACES_PART, units.saturating_sub(held));
-        if units > most || missing > self.available() || !self.fits_quota(namespace, units) {
+        let missing = units.saturating_sub(held);
+        if missing > self.available() || !self.fits_quota(namespace, units) {
             return false;
-        }
-        while self.radix.places.evictable() + units > most {
-            let evicted = self.evict_fairly(1, |cache, tenant, _| cache.evict_place_of(tenant));
-            evicted.expect("somebody has what is evictable");
         }
         self.keep_quota(namespace, units);
         self.free_up(missing);

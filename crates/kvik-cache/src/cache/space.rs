@@ -8,7 +8,7 @@ use crate::admission::NoSpace;
 use crate::evict::Cause;
 use crate::ids::{NamespaceId, NodeId, TenantId, blocks_for};
 use crate::table::Table;
-use crate::tree::Walk;
+use crate::tree::{Victim, Walk};
 
 impl Cache {
     /// Evicts until the tree holds at most `blocks`, or only what running sequences use.
@@ -79,23 +79,19 @@ impl Cache {
         while left > 0 {
             let evicted = match self.radix.shares.only_holder() {
                 Some(tenant) => self.evict_of(tenant, left),
-                None => self.evict_fairly(left, Cache::evict_of),
+                None => self.evict_fairly(left),
             };
             left = left.saturating_sub(evicted.expect("room is made only when enough is evictable"));
         }
     }
 
-    /// Evicts from the first victim tenant that has what `evict` takes, about `count` blocks' worth; how many that was,
-    /// none when nobody has any.
-    pub(super) fn evict_fairly(
-        &mut self,
-        count: usize,
-        evict: impl Fn(&mut Cache, TenantId, usize) -> Option<usize>,
-    ) -> Option<usize> {
+    /// Evicts of the first victim tenant that has something, about `count` blocks' worth; how many that was, none when
+    /// nobody has anything.
+    fn evict_fairly(&mut self, count: usize) -> Option<usize> {
         let claims = self.radix.shares.victim_tenants(self.radix.now, |tenant| self.owned_by(tenant));
         claims.iter().enumerate().find_map(|(index, claim)| {
             let count = claim.victims(count, claims.get(index + 1));
-            evict(self, claim.tenant, count)
+            self.evict_of(claim.tenant, count)
         })
     }
 
@@ -123,26 +119,21 @@ impl Cache {
     pub(super) fn fits_quota(&self, namespace: NamespaceId, coming: usize) -> bool {
         let stats = self.radix.shares.of(namespace);
         let tenant = stats.share.tenant;
+        let Some(quota) = stats.share.quota_blocks else { return true };
         let evictable = stats.evictable + self.radix.places.evictable_of(tenant);
-        let least = stats.held() + self.owned_by(tenant) + coming - evictable;
-        stats.share.quota_blocks.is_none_or(|quota| least <= quota)
+        stats.held() + self.owned_by(tenant) + coming <= quota + evictable
     }
 
-    /// Evicts of a tenant what goes next: blocks of a leaf, at most `count`, and when it has none a place. How many blocks'
-    /// worth that was; none when there is nothing.
+    /// Evicts of a tenant what is next: blocks of a leaf, at most `count`, or a place. How many blocks' worth that was; none
+    /// when there is nothing.
     fn evict_of(&mut self, tenant: TenantId, count: usize) -> Option<usize> {
         let cause = Cause::Evicted(self.radix.evictor.policy());
         // One at a time where places are: the one that goes with a block may free enough.
         let count = if self.needs().is_nothing() { count } else { count.min(1) };
-        match self.radix.victim(tenant) {
-            Some(leaf) => Some(self.evict_from(leaf, count, cause)),
-            None => self.evict_place_of(tenant),
-        }
-    }
-
-    /// Evicts the place of a tenant that goes next; how many blocks' worth it took.
-    pub(super) fn evict_place_of(&mut self, tenant: TenantId) -> Option<usize> {
-        self.radix.places.victim(tenant).map(|place| self.evict_place(place))
+        Some(match self.radix.victim(tenant)? {
+            Victim::Leaf(leaf) => self.evict_from(leaf, count, cause),
+            Victim::Place(place) => self.evict_place(place),
+        })
     }
 
     /// Evicts blocks from the end of an unlocked leaf, at most `count`, with their places; returns how many blocks' worth

@@ -11,11 +11,13 @@
 //! block, and the state at one of its positions, so that a prefix can be continued there when the sequence that computed
 //! it has long moved on.
 //!
-//! Which place goes first is decided by Greedy-Dual (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", 1997):
-//! its rank is what it spares, tokens to compute again for each block's worth that it takes, above the rank of the last
-//! one that went; a use renews it.
+//! Which place is evicted first is decided by Greedy-Dual (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", 1997):
+//! its rank is what it spares, tokens to compute again for each block's worth that it takes, above the *ageing value* of
+//! its tenant, which is the rank of the last victim, place or block; a use renews it.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
 
 use crate::admission::{Changes, CopyPart};
 use crate::beside::Beside;
@@ -62,14 +64,21 @@ pub(crate) struct Places {
     all: BTreeMap<PlaceId, Place>,
     /// Those that nobody keeps.
     ranks: BTreeSet<(Lane, u64, PlaceId)>,
-    /// The rank of the last one that went.
-    inflation: u64,
+    /// The rank of the last victim of each tenant.
+    ageing: FxHashMap<TenantId, u64>,
     evictable: usize,
     states_free: Vec<StateId>,
     states_made: u32,
     states_vacated: Vec<StateId>,
     /// States that were given to sequences and must be set.
     states_fresh: Vec<StateId>,
+}
+
+/// What is worth keeping: tokens that it spares for each of so many blocks' worth.
+pub(crate) fn value(tokens: usize, units: usize) -> u64 {
+    /// So that what spares less than one token has a value.
+    const SCALE: u64 = 1 << 16;
+    (tokens as u64).saturating_mul(SCALE) / units.max(1) as u64
 }
 
 impl Places {
@@ -200,8 +209,26 @@ impl Places {
 
     /// Removes a place for which there is no room; blocks' worth that it took.
     pub(crate) fn evict(&mut self, id: PlaceId) -> usize {
-        self.inflation = self.inflation.max(self.all[&id].rank);
+        let Place { lane, rank, .. } = self.all[&id];
+        self.age(lane.tenant, rank);
         self.remove(id)
+    }
+
+    /// What is used from now on ranks above a victim of this rank.
+    pub(crate) fn age(&mut self, tenant: TenantId, rank: u64) {
+        let ageing = self.ageing.entry(tenant).or_default();
+        *ageing = rank.max(*ageing);
+    }
+
+    /// The rank of the last victim of a tenant.
+    pub(crate) fn ageing(&self, tenant: TenantId) -> u64 {
+        self.ageing.get(&tenant).copied().unwrap_or_default()
+    }
+
+    /// The priority and the rank of a place.
+    pub(crate) fn order_of(&self, id: PlaceId) -> (i8, u64) {
+        let Place { lane, rank, .. } = &self.all[&id];
+        (lane.priority, *rank)
     }
 
     /// Gives the places of a namespace to a tenant; blocks' worth that they take.
@@ -266,10 +293,7 @@ impl Places {
     }
 
     fn rank_of(&self, place: &Place) -> u64 {
-        /// So that a place that spares less than one token for each block's worth has a rank.
-        const SCALE: u64 = 1 << 16;
-        let spares = (place.spares as u64).saturating_mul(SCALE);
-        self.inflation.saturating_add(spares / place.units.max(1) as u64)
+        self.ageing(place.lane.tenant).saturating_add(value(place.spares, place.units))
     }
 
     pub(crate) fn get(&self, id: PlaceId) -> Option<&Place> {

@@ -19,13 +19,13 @@ use std::time::Duration;
 use super::followers::FollowerIndex;
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
-use super::places::{Place, PlaceId, Places};
+use super::places::Places;
+use super::victims::Dropped;
 
-use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Holding, Lane, Policy, Share, Shares};
+use crate::evict::{Candidate, Evictor, Facts, Ghosts, Holding, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
 use crate::lifetime::{Keep, Lifetime};
-use crate::pool::Pool;
 
 /// The prefixes of all namespaces.
 #[derive(Debug)]
@@ -42,35 +42,13 @@ pub(crate) struct Radix {
     /// The caller's clock.
     pub(crate) now: Duration,
     /// Blocks that users have left so far: the clock by which policies tell the age of a use.
-    clock: u64,
+    pub(super) clock: u64,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
     /// Blocks in nodes that pins keep.
     pinned: usize,
     /// Valid tokens in all nodes.
     tokens: usize,
-}
-
-/// What eviction took out of the tree.
-#[derive(Debug)]
-#[must_use = "what is dropped is to be released"]
-pub(crate) struct Dropped {
-    blocks: Vec<BlockId>,
-    /// Blocks' worth that their places took.
-    units: usize,
-}
-
-impl Dropped {
-    /// Blocks' worth that it takes.
-    pub(crate) fn blocks_worth(&self) -> usize {
-        self.blocks.len() + self.units
-    }
-
-    /// Gives it back, the last block first.
-    pub(crate) fn release(self, pool: &mut Pool) {
-        pool.restore(self.units);
-        self.blocks.into_iter().rev().for_each(|block| pool.release(block));
-    }
 }
 
 impl Radix {
@@ -205,9 +183,11 @@ impl Radix {
         if node.locks == 0 && !node.is_root() {
             let (namespace, blocks) = (node.namespace, node.blocks().len());
             self.evictable += blocks;
-            self.shares.of_mut(namespace).evictable += blocks;
+            let stats = self.shares.of_mut(namespace);
+            stats.evictable += blocks;
             self.clock += blocks as u64;
             (node.life.used, node.life.used_at) = (self.clock, self.now);
+            node.life.ageing = self.places.ageing(stats.share.tenant);
             self.rank(id);
         }
     }
@@ -379,29 +359,9 @@ impl Radix {
         self.tokens += tokens.len();
     }
 
-    /// The leaf of a tenant whose last block is evicted next.
-    pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<NodeId> {
-        self.evictor.victim(tenant, self.clock, self.shares.blocks_of(tenant))
-    }
-
-    /// A leaf that has outlived its time to live.
-    pub(crate) fn expired(&self) -> Option<NodeId> {
-        self.evictor.expired(self.now)
-    }
-
     /// The tenant of a node.
     pub(crate) fn owner(&self, id: NodeId) -> TenantId {
         self.shares.owner(self.arena[id].namespace)
-    }
-
-    /// Drops the last `count` blocks of an unlocked leaf, and remembers why.
-    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Dropped {
-        let ghost = Ghost::new(self.now, cause, self.arena[leaf].life.reuses);
-        let dropped = self.pop(leaf, count);
-        for &block in dropped.blocks.iter().rev() {
-            self.ghosts.remember(self.labels.fingerprint(block), ghost);
-        }
-        dropped
     }
 
     /// Drops the last `count` blocks of an unlocked leaf with their places, and the leaf with its first one.
@@ -427,20 +387,6 @@ impl Radix {
         let units = blocks.iter().map(|&block| self.places.remove_of(block)).sum();
         self.shares.of_mut(namespace).place_blocks -= units;
         Dropped { blocks, units }
-    }
-
-    /// Adds a place, for which room was withheld, in a block of its namespace.
-    pub(crate) fn add_place(&mut self, id: PlaceId, place: Place) {
-        self.shares.of_mut(place.namespace).place_blocks += place.units;
-        self.places.add(id, place);
-    }
-
-    /// Removes a place for which there is no room; blocks' worth that it took.
-    pub(crate) fn evict_place(&mut self, id: PlaceId) -> usize {
-        let namespace = self.places.get(id).expect("a place that is evicted is there").namespace;
-        let units = self.places.evict(id);
-        self.shares.of_mut(namespace).place_blocks -= units;
-        units
     }
 
     /// Takes a leaf out of the tree, and returns what it held.
