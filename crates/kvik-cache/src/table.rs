@@ -176,7 +176,10 @@ impl Table {
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
                     let asked = radix.arena[child].life.keep;
                     let partial = radix.arena[child].blocks()[0];
-                    radix.places.move_to(partial, self.blocks[self.shared]);
+                    // A block that is read without its windowed part has nothing for a place: that goes with the leaf.
+                    if radix.places.needs().windows.is_none() || self.shared >= self.parts_from {
+                        radix.places.move_to(partial, self.blocks[self.shared]);
+                    }
                     radix.pop(child, 1).release(pool);
                     let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
                     published.blocks += self.publish_new(next, radix, pool);

@@ -156,3 +156,27 @@ fn places_have_as_much_of_the_pool_as_they_are_worth() {
     assert_eq!(round(18..36), [80; 18]);
     assert!(cache.stats().places_evictable > 700, "{:?}", cache.stats());
 }
+
+/// The simulator found this: what is read of a long prefix leaves out the windowed parts of its first blocks, and one of
+/// those took over the place of a partial block that it extends, as if it had the part that the place keeps.
+#[test]
+fn a_block_without_its_windowed_part_takes_over_no_place() {
+    let windows = Windows { reach: Reach::Last(8), part_bytes: 1, step_positions: STEP };
+    let (mut cache, namespace) =
+        cache(Beside { block_bytes: 1, windows: Some(windows), state_bytes: 0 }, 200);
+    let long: Vec<Token> = (0..128).collect();
+    compute(&mut cache, namespace, 1, &long[..20]);
+    let other = [&long[..20], &[9_999; 20]].concat();
+    assert_eq!(cache.lookup(namespace, &other).tokens, 20);
+
+    let read = SeqId(2);
+    cache.lease(read, namespace, &[]);
+    cache.reserve(read, long.len()).unwrap();
+    cache.advance(read, long.len());
+    cache.publish(read, &long);
+    assert!(!cache.needs_part(read, 1) && !cache.has_part(cache.table(read)[1]));
+    cache.finish(read, &long);
+    cache.check().unwrap();
+    assert_eq!(cache.lookup(namespace, &other).tokens, 0);
+    assert_eq!(cache.lookup(namespace, &long).tokens, 128);
+}

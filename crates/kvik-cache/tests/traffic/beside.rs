@@ -29,7 +29,8 @@ const fn windows(positions: u32, block_bytes: usize, part_bytes: usize) -> Besid
 /// Tokens of prompts that are computed when these requests come one after the other; the last tokens of each are its
 /// answer.
 pub(crate) fn computed(requests: &[TraceRequest], needs: Beside, blocks: usize, policy: Policy) -> usize {
-    let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: 1 << 16, pinned_max: 0 }).unwrap();
+    let config = CacheConfig { blocks, policy, ghosts: 1 << 16, pinned_max: 0 };
+    let mut cache = Cache::new(config).expect("there are blocks");
     cache.hold_beside(needs);
     let namespaces = Namespaces { model: [0; 32], kv_format: "replay", adapter: None };
     let namespace = cache.namespace(&namespaces.shared([0; 16]));
