@@ -105,6 +105,12 @@ impl Table {
         self.units
     }
 
+    /// Blocks that it has outside the tree, and blocks' worth that it holds beside them.
+    pub(crate) fn held(&self, radix: &Radix) -> usize {
+        let saves = self.saves.len() * radix.places.needs().units(0, 1);
+        self.owned().len() + self.units + saves
+    }
+
     /// What to add so that the table holds `positions`.
     pub(crate) fn missing(&self, positions: usize, radix: &Radix) -> Missing {
         let blocks = blocks_for(positions).saturating_sub(self.blocks.len());
@@ -170,7 +176,10 @@ impl Table {
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
                     let asked = radix.arena[child].life.keep;
                     let partial = radix.arena[child].blocks()[0];
-                    radix.places.move_to(partial, self.blocks[self.shared]);
+                    // A block that is read without its windowed part has nothing for a place: that goes with the leaf.
+                    if radix.places.needs().windows.is_none() || self.shared >= self.parts_from {
+                        radix.places.move_to(partial, self.blocks[self.shared]);
+                    }
                     radix.pop(child, 1).release(pool);
                     let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
                     published.blocks += self.publish_new(next, radix, pool);

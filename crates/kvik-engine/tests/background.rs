@@ -71,7 +71,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     /// Every token of others comes at the step at which it comes without the background, also where places or blocks
-    /// are short. Without drafts: how many are computed depends on what steps have taken.
+    /// are short. Without drafts: how many are computed depends on what steps have taken. Without prefixes in common: what
+    /// of these is cached depends on what was evicted.
     #[test]
     fn others_get_the_same_tokens_at_the_same_steps(
         own in prop::collection::vec((0..60_usize, 1..120_usize, 1..30_usize, 1..3_u32), 1..8),
@@ -80,18 +81,56 @@ proptest! {
         blocks in prop::sample::select(vec![24, 40, 1000]),
     ) {
         let config = EngineConfig { parallel_max, draft_rows_max: 0, ..config() };
-        let arrivals = |asks: Vec<(usize, usize, usize, u32)>, in_background: bool| {
-            let seeds = if in_background { 100.. } else { 0.. };
-            let arrival = |((at, tokens, answer, choices), seed)| {
-                let request = exact(seed, tokens, answer);
-                (at, Request { choices, background: in_background.then(Pace::default), ..request })
-            };
-            let mut arrivals: Vec<Arrival> = asks.into_iter().zip(seeds).map(arrival).collect();
-            arrivals.sort_by_key(|(at, _)| *at);
-            arrivals
-        };
-        compare(&config, blocks, &arrivals(own, false), &arrivals(others, true));
+        compare(&config, blocks, &unlike(own, false), &unlike(others, true));
     }
+}
+
+/// When it comes, tokens of its prompt and its answer, and choices.
+type Ask = (usize, usize, usize, u32);
+
+/// Requests in their order that differ from their first token on.
+fn unlike(asks: Vec<Ask>, in_background: bool) -> Vec<Arrival> {
+    let mut arrivals = alike(asks, in_background);
+    let firsts = if in_background { 20.. } else { 4.. };
+    arrivals.iter_mut().zip(firsts).for_each(|((_, request), first)| request.prompt[0] = first);
+    arrivals
+}
+
+/// Requests in their order, some of which begin with the same token.
+fn alike(asks: Vec<Ask>, in_background: bool) -> Vec<Arrival> {
+    let seeds = if in_background { 100.. } else { 0.. };
+    let arrival = |((at, tokens, answer, choices), seed)| {
+        let request = exact(seed, tokens, answer);
+        (at, Request { choices, background: in_background.then(Pace::default), ..request })
+    };
+    let mut arrivals: Vec<Arrival> = asks.into_iter().zip(seeds).map(arrival).collect();
+    arrivals.sort_by_key(|(at, _)| *at);
+    arrivals
+}
+
+/// Who shares the longest known prefix is admitted first, and what the background evicts is known no more: then others
+/// are admitted in another order. Here two requests begin with the same token, the first of them long before: while that
+/// is cached, the second overtakes the one that waits.
+#[test]
+fn what_the_background_evicts_changes_who_is_next_and_nothing_else() {
+    let own = vec![(38, 65, 17, 1), (38, 80, 2, 1), (57, 2, 1, 1), (38, 1, 1, 1), (0, 1, 1, 1)];
+    let others = vec![(0, 165, 13, 1)];
+    let config = EngineConfig { parallel_max: 1, draft_rows_max: 0, ..config() };
+    compare(&config, 24, &unlike(own.clone(), false), &unlike(others.clone(), true));
+
+    let (own, others) = (alike(own, false), alike(others, true));
+    let without = run(&mut World::new(config.clone(), 24), &own);
+    let with = run(&mut World::new(config.clone(), 24), &[&others[..], &own].concat());
+    let last = |answers: &[(Vec<usize>, Answer)]| -> Vec<(usize, usize)> {
+        let of = |(steps, answer): &(Vec<usize>, Answer)| (steps[0], answer.report.cached_tokens);
+        answers[answers.len() - 2..].iter().map(of).collect()
+    };
+    assert_eq!((last(&without), last(&with)), (vec![(60, 0), (59, 1)], vec![(59, 0), (60, 0)]));
+    for (without, with) in without.iter().zip(&with[1..]) {
+        assert_eq!(without.1.choices, with.1.choices);
+    }
+    // Where nothing need be evicted, nothing differs.
+    compare(&config, 1000, &own, &others);
 }
 
 /// An answer that is known from before is drafted as fast while the background reads a long prompt.

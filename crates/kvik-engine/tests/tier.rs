@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use fake::memory_disk::MemoryDisk;
 use fake::*;
-use kvik_cache::{Lifetime, StopReason, Token};
+use kvik_cache::{Beside, Lifetime, StopReason, Token};
 use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::Request;
+use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::Pause;
 
 fn secs(seconds: u64) -> Duration {
@@ -343,4 +344,32 @@ fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
     assert_eq!(stats.shared - stats.evictable, 6, "the whole prompt is pinned");
     world.scheduler.release(&system, [0; 16]);
     world.check_idle();
+}
+
+/// A state in the middle of a prompt is for forks that may never come; it is written when somebody has gone on from it.
+#[test]
+fn a_fork_in_the_middle_is_gone_on_from_after_a_restart_once_it_was_used() {
+    let beside = Beside { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
+    let config = EngineConfig { beside, draft_rows_max: 0, ..config() };
+    let system = prompt(1, 200);
+    // What a request reuses that shares the first 200 tokens, of which 192 are whole blocks.
+    let fork = |world: &mut World, seed: u64| {
+        let tokens = [&system[..], &prompt(seed, 150)].concat();
+        let report = ask(world, &request(tokens, 3)).report;
+        steps(world, 20);
+        (report.cached_tokens, report.disk_tokens)
+    };
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config.clone(), 400, 0);
+    let seeds = [2, 3, 4];
+    // The second finds the state at the second of the doubling distances, and leaves one where both part.
+    assert_eq!(seeds.map(|seed| fork(&mut world, seed)), [(0, 0), (80, 0), (192, 0)]);
+    let mut world = disk.life(config.clone(), 400, 0);
+    assert_eq!([5, 6].map(|seed| fork(&mut world, seed)), [(192, 192), (192, 0)]);
+
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config.clone(), 400, 0);
+    fork(&mut world, 2);
+    let mut world = disk.life(config, 400, 0);
+    assert_eq!(fork(&mut world, 3), (0, 0), "nobody had gone on from it");
 }

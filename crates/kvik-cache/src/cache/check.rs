@@ -6,7 +6,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::life::Cache;
-use crate::evict::Lane;
+use crate::evict::{Holding, Lane};
 use crate::ids::{BlockId, NodeId, SeqId, TenantId};
 use crate::pool::BlockState;
 use crate::tree::Node;
@@ -220,25 +220,30 @@ impl Cache {
         Ok(())
     }
 
-    /// The blocks of every tenant are counted, and none keeps what its quota forbids.
+    /// What every tenant holds is counted, and none keeps what its quota forbids.
     fn check_shares(&self) -> Result<(), Violation> {
-        let mut blocks: FxHashMap<TenantId, usize> = FxHashMap::default();
+        let mut holdings: FxHashMap<TenantId, Holding> = FxHashMap::default();
         for (id, node) in self.radix.arena.iter() {
-            *blocks.entry(self.radix.owner(id)).or_default() += node.blocks().len();
+            let (holding, blocks) = (holdings.entry(self.radix.owner(id)).or_default(), node.blocks().len());
+            holding.blocks += blocks;
+            holding.evictable += if node.locks == 0 { blocks } else { 0 };
+            for place in node.blocks().iter().flat_map(|&block| self.radix.places.of(block)) {
+                ensure!(place.1.namespace == node.namespace, "{place:?} is in {:?}", node.namespace);
+                ensure!(place.1.lane.tenant == self.radix.owner(id), "{place:?} is not {id:?}'s tenant's");
+                holding.place_blocks += place.1.units;
+            }
         }
-        let leaves = self.radix.evictor.leaves();
-        let yields: FxHashSet<TenantId> = leaves.map(|(_, lane)| lane.tenant).collect();
         for stats in self.tenants() {
             let tenant = stats.share.tenant;
-            let counted = blocks.get(&tenant).copied().unwrap_or(0);
-            ensure!(
-                counted == stats.blocks,
-                "{counted} blocks of {tenant:?} are counted as {}",
-                stats.blocks
-            );
-            let held = stats.blocks + self.owned_by(tenant);
+            let Holding { blocks, evictable, place_blocks, .. } =
+                holdings.get(&tenant).copied().unwrap_or_default();
+            let counted = (stats.blocks, stats.evictable, stats.place_blocks);
+            let held = (blocks, evictable, place_blocks);
+            ensure!(held == counted, "{held:?} of {tenant:?} are counted as {counted:?}");
+            let held = stats.held() + self.owned_by(tenant);
             let kept = stats.share.quota_blocks.is_none_or(|quota| held <= quota);
-            ensure!(kept || !yields.contains(&tenant), "{tenant:?} keeps {held} blocks against its quota");
+            let yields = evictable + self.radix.places.evictable_of(tenant);
+            ensure!(kept || yields == 0, "{tenant:?} keeps {held} blocks against its quota");
         }
         Ok(())
     }

@@ -88,11 +88,6 @@ pub(super) enum Told {
     Evicted(NamespaceId, Vec<Token>, Cause),
     /// A place was, which stood in that block.
     PlaceEvicted(NamespaceId, Vec<Token>, u8),
-    /// Room was found for a place of a sequence, in its block of this index; or for the state that is saved for it.
-    PlaceAdded(SeqId, usize, u8),
-    StateSaved(SeqId, usize),
-    /// A command has decided about all its places.
-    Settled,
 }
 
 impl Cache {
@@ -153,7 +148,7 @@ impl Cache {
             usable = self.radix.continuable(matched);
         }
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
-        let Forked { copy, state } = self.start(seq, &walk, positions, lifetime);
+        let Forked { copy, state } = self.start(&admission, &walk);
         let known = Known { reused: walk.tokens, matched: matched.tokens, prompt: prompt.len() };
         self.running_mut(seq).marks = marks(self.radix.places.needs(), known, lifetime);
         self.count_admission(namespace, prompt.len(), walk.tokens);
@@ -302,7 +297,7 @@ impl Cache {
         self.totals.duplicates += published.duplicates as u64;
     }
 
-    fn namespace_of(&self, seq: SeqId) -> NamespaceId {
+    pub(super) fn namespace_of(&self, seq: SeqId) -> NamespaceId {
         self.radix.arena[self.running(seq).lease()].namespace
     }
 
@@ -353,18 +348,18 @@ impl Cache {
     }
 
     /// Leases the blocks of `walk` and allocates the rest, which is known to fit.
-    fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize, lifetime: Lifetime) -> Forked {
+    fn start(&mut self, admission: &Admission<'_>, walk: &Walk) -> Forked {
+        let &Admission { seq, namespace, positions, lifetime, .. } = admission;
         let shared = self.radix.blocks_of(walk);
         let place = self.place_at(walk);
         place.into_iter().for_each(|place| self.radix.places.keep(place));
-        self.touch_places(walk);
+        self.touch_places(walk, namespace, lifetime.priority);
         let lease = self.radix.cut(walk.node, walk.blocks);
         let mut table = Table::new(shared, lease, lifetime, &mut self.radix);
         let first = self.needs().first_part(walk.tokens);
         table.hold_parts(first, self.needs().first_part_of_place(walk.whole_blocks()), &mut self.radix);
         let source = walk.partial.map(|partial| self.lock_partial(partial));
         let missing = table.missing(positions.max(walk.tokens), &self.radix);
-        let namespace = self.radix.arena[lease].namespace;
         self.make_room(missing.all(), namespace).expect("it was found affordable");
         table.extend(missing, &mut self.radix, &mut self.pool);
         let from = place.and_then(|place| self.radix.places.get(place)?.state);
@@ -384,11 +379,11 @@ impl Cache {
     }
 
     /// Notes that a sequence goes on behind a walk, where places may be.
-    fn touch_places(&mut self, walk: &Walk) {
+    fn touch_places(&mut self, walk: &Walk, by: NamespaceId, priority: i8) {
         let last = self.radix.touched_blocks(walk).pop().filter(|_| !self.needs().is_nothing());
         let places = last.into_iter().flat_map(|block| self.radix.places.of(block));
         let places: Vec<PlaceId> = places.map(|(id, _)| id).collect();
-        places.into_iter().for_each(|place| self.radix.places.touch(place));
+        places.into_iter().for_each(|place| self.radix.places.touch(place, by, priority));
     }
 
     /// The place whose state stands at the end of a walk, where layers have one.

@@ -241,7 +241,8 @@ impl World {
     /// Gives a namespace to one of two tenants, or says anew what is meant for its tenant.
     fn set_share(&mut self) {
         let index = self.random.below(3);
-        let quota = [None, Some(4), Some(12)][self.random.below(3)];
+        let scale = if self.needs.is_nothing() { 1 } else { 4 };
+        let quota = [None, Some(4 * scale), Some(12 * scale)][self.random.below(3)];
         let tenant = TenantId([1, 1, 2][index]);
         let pinned_max = [None, Some(2), Some(6)][self.random.below(3)];
         let weight = 1.0 + self.random.below(3) as f64;
@@ -756,6 +757,10 @@ impl World {
             ("spared by share", events.spared_by_share),
             ("over quota", events.over_quota),
             ("pins refused", events.pins_refused),
+            ("places refused by quota", events.places_refused_by_quota),
+            ("places spared by priority", events.places_spared_by_priority),
+            ("places before blocks", events.places_before_blocks),
+            ("blocks before places", events.blocks_before_places),
         ] {
             self.seen.note(what, times);
         }

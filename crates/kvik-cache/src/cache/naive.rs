@@ -37,6 +37,8 @@ pub(crate) struct Naive {
     /// Whose each namespace is, and when that tenant last admitted something.
     shares: BTreeMap<NamespaceId, Share>,
     asked: BTreeMap<TenantId, Duration>,
+    /// The rank of the last victim of each tenant.
+    pub(super) ageing: BTreeMap<TenantId, u64>,
     /// What the real cache has decided, to be followed where the policy is not LRU, and about places.
     pub(crate) told: VecDeque<Told>,
     now: Duration,
@@ -58,6 +60,10 @@ pub(crate) struct Events {
     pub(crate) spared_by_share: u64,
     pub(crate) over_quota: u64,
     pub(crate) pins_refused: u64,
+    pub(crate) places_refused_by_quota: u64,
+    pub(crate) places_spared_by_priority: u64,
+    pub(crate) places_before_blocks: u64,
+    pub(crate) blocks_before_places: u64,
 }
 
 /// A cached block.
@@ -71,6 +77,8 @@ pub(super) struct Entry {
     /// The same on the caller's clock.
     used_at: Duration,
     keep: Keep,
+    /// The ageing value of its tenant then.
+    pub(super) ageing: u64,
 }
 
 /// A running sequence.
@@ -81,7 +89,7 @@ pub(super) struct Running {
     pub(super) leased: Vec<Token>,
     /// Blocks of its own.
     owned: usize,
-    lifetime: Lifetime,
+    pub(super) lifetime: Lifetime,
     pub(super) beside: super::naive_places::Held,
 }
 
@@ -100,6 +108,7 @@ impl Naive {
             lost: BTreeMap::new(),
             shares: BTreeMap::new(),
             asked: BTreeMap::new(),
+            ageing: BTreeMap::new(),
             told: VecDeque::new(),
             now: Duration::ZERO,
             uses: 0,
@@ -261,6 +270,10 @@ impl Naive {
         let beside = self.held_from(namespace, &lease, reused);
         self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime, beside });
         let source = source.map(|index| self.entries[index].prefix.clone());
+        if reused > 0 && !self.needs.is_nothing() {
+            let block = self.block_of(namespace, usable, matched, (reused - 1) / BLOCK_POSITIONS);
+            self.touch_places(namespace, &block, lifetime.priority);
+        }
         let state = state.map(|place| self.places[place].name());
         self.keep_state(state.clone(), true);
         self.make_room(blocks + units, namespace, source.as_deref());
@@ -326,9 +339,13 @@ impl Naive {
                 tokens.to_vec()
             };
             self.keep(namespace, &known, lifetime);
+            // It uses its last block until it has ended.
+            let running = self.running.get_mut(&seq).unwrap();
+            running.owned -= 1;
+            running.leased = known.clone();
+            self.end_with(seq, tokens.len(), Some(known.clone()));
             self.touch(namespace, &known);
-            self.running.get_mut(&seq).unwrap().owned -= 1;
-            self.end_with(seq, tokens.len(), Some(known));
+            self.running.get_mut(&seq).unwrap().leased = leased;
         } else {
             self.end_with(seq, tokens.len(), None);
         }
@@ -426,6 +443,7 @@ impl Naive {
     fn take_back(&mut self, pins: Vec<(NamespaceId, Vec<Token>)>) {
         for (namespace, whole) in &pins {
             self.pins.remove(&(*namespace, whole.clone()));
+            self.unkeep_places(self.home(*namespace, whole), whole);
             for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
                 self.touch(*namespace, &whole[..block * BLOCK_POSITIONS]);
             }
@@ -478,6 +496,7 @@ impl Naive {
         self.take_back(self.pins.iter().filter(|(namespace, _)| *namespace == derived).cloned().collect());
         self.clear(derived);
         let (base, whole) = self.derived.remove(&derived).unwrap();
+        self.unkeep_places(base, &whole);
         for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
             self.touch(base, &whole[..block * BLOCK_POSITIONS]);
         }
@@ -599,15 +618,17 @@ impl Naive {
             }
         }
         let (used_at, keep) = (self.now, asked);
-        self.entries.push(Entry { namespace, prefix: prefix.to_vec(), used: 0, used_at, keep });
+        let prefix = prefix.to_vec();
+        self.entries.push(Entry { namespace, prefix, used: 0, used_at, keep, ageing: 0 });
     }
 
     /// Notes that a block was used just now; while somebody uses it this means nothing.
     fn touch(&mut self, namespace: NamespaceId, prefix: &[Token]) {
         self.uses += 1;
         let (used, used_at) = (self.uses, self.now);
+        let ageing = self.ageing_of(self.home(namespace, prefix));
         let entry = self.entry_mut(namespace, prefix);
-        (entry.used, entry.used_at) = (used, used_at);
+        (entry.used, entry.used_at, entry.ageing) = (used, used_at, ageing);
     }
 
     /// Keeps a block as is asked, unless a derived only continues it.
@@ -640,55 +661,73 @@ impl Naive {
     /// Evicts, as it is told, until `needed` blocks are free.
     pub(super) fn free_up(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
         while self.free() < needed {
-            if self.follow_place_eviction() {
-                continue;
-            }
-            let tenants = self.tenants_with_leaves(held);
-            let most = tenants
-                .iter()
-                .copied()
-                .reduce(|best, tenant| if self.excess(tenant) > self.excess(best) { tenant } else { best });
-            self.events.spared_by_share += u64::from(tenants.len() > 1);
-            self.evict_of(most.unwrap(), held);
+            let tenant = self.victim_tenant(held);
+            self.evict_of(tenant, held);
         }
     }
 
+    /// Of the tenants of whom something may go, the one with the most for its weight.
+    fn victim_tenant(&mut self, held: Option<(NamespaceId, &[Token])>) -> TenantId {
+        let tenants = self.tenants_with_victims(held);
+        self.events.spared_by_share += u64::from(tenants.len() > 1);
+        let more = |best, tenant| if self.excess(tenant) > self.excess(best) { tenant } else { best };
+        tenants.into_iter().reduce(more).unwrap()
+    }
+
+    pub(super) fn quota(&self, namespace: NamespaceId) -> Option<usize> {
+        self.shares.get(&namespace)?.quota_blocks
+    }
+
     /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
-    fn keep_quota(&mut self, namespace: NamespaceId, coming: usize, held: Option<(NamespaceId, &[Token])>) {
-        let (tenant, share) = (self.tenant(namespace), self.shares.get(&namespace).copied());
-        let Some(quota) = share.and_then(|share| share.quota_blocks) else { return };
-        while self.held_by(tenant) + coming > quota && self.tenants_with_leaves(held).contains(&tenant) {
+    pub(super) fn keep_quota(
+        &mut self,
+        namespace: NamespaceId,
+        coming: usize,
+        held: Option<(NamespaceId, &[Token])>,
+    ) {
+        let (tenant, Some(quota)) = (self.tenant(namespace), self.quota(namespace)) else { return };
+        while self.held_by(tenant) + coming > quota && self.tenants_with_victims(held).contains(&tenant) {
             self.events.over_quota += 1;
             self.evict_of(tenant, held);
         }
     }
 
-    /// Evicts a block of a tenant, of the lowest priority: the oldest, or the one that is evicted.
+    /// Evicts of a tenant, of the lowest priority, the oldest block, or the one that is evicted; or a place, whichever has
+    /// the lower rank.
     fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
         let mut leaves = self.leaves(held);
         leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
         let priority = |index: usize| self.entries[index].keep.priority;
-        let lowest = leaves.iter().map(|&index| priority(index)).min().unwrap();
+        let lowest = leaves.iter().map(|&index| priority(index)).min();
         let count = leaves.len();
-        leaves.retain(|&index| priority(index) == lowest);
-        self.events.spared_by_priority += u64::from(leaves.len() < count);
-        let Some(Told::Evicted(namespace, prefix, cause)) = self.told.pop_front() else {
-            panic!("a block is to be evicted")
+        leaves.retain(|&index| Some(priority(index)) == lowest);
+        let spared = leaves.len() < count;
+        let told = self.told.pop_front();
+        let is_told = |entry: &Entry| {
+            let Some(Told::Evicted(namespace, prefix, _)) = &told else { return false };
+            entry.namespace == *namespace && entry.prefix == *prefix
         };
-        let evicted = (namespace, prefix, cause);
-        let is_told = |entry: &Entry| entry.namespace == evicted.0 && entry.prefix == evicted.1;
-        let chosen = match self.policy {
-            Policy::Lru => leaves.into_iter().min_by_key(|&index| self.entries[index].used).unwrap(),
-            _ => leaves
-                .into_iter()
-                .find(|&index| is_told(&self.entries[index]))
-                .unwrap_or_else(|| panic!("{evicted:?} may not go: {self:#?}")),
+        let by_policy = match self.policy {
+            Policy::Lru => leaves.into_iter().min_by_key(|&index| self.entries[index].used),
+            _ => leaves.into_iter().find(|&index| is_told(&self.entries[index])),
         };
-        assert!(is_told(&self.entries[chosen]), "{evicted:?} went before {:?}", self.entries[chosen]);
+        let place = self.places_of(tenant).map(|place| (place.priority, place.rank)).min();
+        let ranked = by_policy.map(|index| (index, priority(index), self.rank_of(index)));
+        let goes_first =
+            |&(_, priority, rank): &(usize, i8, u64)| place.is_none_or(|place| (priority, rank) <= place);
+        let chosen = ranked.filter(goes_first);
+        self.events.places_before_blocks += u64::from(chosen.is_none() && count > 0);
+        self.events.blocks_before_places += u64::from(chosen.is_some() && place.is_some());
+        let Some((chosen, _, rank)) = chosen else { return self.evict_place_of(tenant, told) };
+        assert!(is_told(&self.entries[chosen]), "{told:?} went before {:?}", self.entries[chosen]);
+        self.events.spared_by_priority += u64::from(spared);
+        self.age(tenant, rank);
         let Entry { namespace, prefix, .. } = self.entries.remove(chosen);
         self.drop_lost_places();
-        let Cause::Evicted(policy) = evicted.2 else { panic!("{evicted:?} has not expired") };
-        assert!(policy == self.policy || self.policy == Policy::Auto, "{policy:?} chose {evicted:?}");
+        let Some(Told::Evicted(.., Cause::Evicted(policy))) = told else {
+            panic!("{told:?} has not expired")
+        };
+        assert!(policy == self.policy || self.policy == Policy::Auto, "{policy:?} chose {told:?}");
         self.lost.insert((namespace, prefix), Some(Eviction { at: self.now, policy }));
     }
 
@@ -708,15 +747,17 @@ impl Naive {
         }
     }
 
-    fn tenant(&self, namespace: NamespaceId) -> TenantId {
+    pub(super) fn tenant(&self, namespace: NamespaceId) -> TenantId {
         self.shares.get(&namespace).map_or(TenantId(0), |share| share.tenant)
     }
 
-    /// Blocks of a tenant, cached or owned by what it runs.
-    fn held_by(&self, tenant: TenantId) -> usize {
+    /// Blocks' worth of what a tenant has cached, in blocks and in places, and of what is owned by what it runs.
+    pub(super) fn held_by(&self, tenant: TenantId) -> usize {
         let cached = self.entries.iter().filter(|entry| self.tenant(entry.namespace) == tenant).count();
+        let places = self.places.iter().filter(|place| self.tenant(place.namespace) == tenant);
         let running = self.running.values().filter(|running| self.tenant(running.namespace) == tenant);
-        cached + running.map(|running| running.owned).sum::<usize>()
+        let running = running.map(|running| running.owned + running.beside.all_units(&self.needs));
+        cached + places.map(|place| place.units).sum::<usize>() + running.sum::<usize>()
     }
 
     /// How many blocks a tenant has for its weight; half the weight without demand.
@@ -728,10 +769,11 @@ impl Naive {
     }
 
     /// Tenants that have something to give, in the order of their ids.
-    fn tenants_with_leaves(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
-        let leaves = self.leaves(held).into_iter();
+    fn tenants_with_victims(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
+        let leaves = self.leaves(held).into_iter().map(|index| self.entries[index].namespace);
+        let places = self.places.iter().filter(|place| !self.is_kept(place)).map(|place| place.namespace);
         let tenants: BTreeSet<TenantId> =
-            leaves.map(|index| self.tenant(self.entries[index].namespace)).collect();
+            leaves.chain(places).map(|namespace| self.tenant(namespace)).collect();
         tenants.into_iter().collect()
     }
 

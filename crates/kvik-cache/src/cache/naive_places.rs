@@ -1,8 +1,9 @@
 //! The twin's view of what stands beside blocks: lists, and a scan for every question.
 
 use super::life::Told;
-use super::naive::Naive;
-use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token, blocks_for};
+use super::naive::{Entry, Naive, Running};
+use crate::beside::Beside;
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 
 /// What a running sequence holds beside its blocks.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +26,11 @@ pub(super) struct Place {
     first: usize,
     has_state: bool,
     pub(super) units: usize,
+    /// The highest priority of those who have made and used it.
+    pub(super) priority: i8,
+    /// Tokens from the place before it.
+    spares: usize,
+    pub(super) rank: u64,
     /// Whether a sequence is about to copy its state.
     in_use: bool,
 }
@@ -32,6 +38,11 @@ pub(super) struct Place {
 pub(super) type PlaceName = (NamespaceId, Vec<Token>, u8);
 
 impl Held {
+    /// Blocks' worth of it.
+    pub(super) fn all_units(&self, needs: &Beside) -> usize {
+        self.units + self.saves.len() * needs.units(0, 1)
+    }
+
     /// What a copy of the sequence holds.
     pub(super) fn forked(&self, units: usize) -> Held {
         Held { parts_from: self.parts_from, units, ..Held::default() }
@@ -64,9 +75,7 @@ impl Naive {
     }
 
     pub(crate) fn withheld(&self) -> usize {
-        let save = self.needs.units(0, 1);
-        let running =
-            self.running.values().map(|running| running.beside.units + running.beside.saves.len() * save);
+        let running = self.running.values().map(|running| running.beside.all_units(&self.needs));
         running.sum::<usize>() + self.places.iter().map(|place| place.units).sum::<usize>()
     }
 
@@ -105,7 +114,13 @@ impl Naive {
     }
 
     /// The block of this index that a prompt shares, or its first tokens, in full.
-    fn block_of(&self, namespace: NamespaceId, prompt: &[Token], matched: usize, index: usize) -> Vec<Token> {
+    pub(super) fn block_of(
+        &self,
+        namespace: NamespaceId,
+        prompt: &[Token],
+        matched: usize,
+        index: usize,
+    ) -> Vec<Token> {
         let (start, end) = (index * BLOCK_POSITIONS, (index + 1) * BLOCK_POSITIONS);
         if end <= matched {
             return prompt[..end].to_vec();
@@ -150,21 +165,78 @@ impl Naive {
 
     /// Protects the place whose state is about to be copied, or does so no more.
     pub(super) fn keep_state(&mut self, name: Option<PlaceName>, keep: bool) {
-        let place = name.and_then(|name| self.places.iter_mut().find(|place| place.name() == name));
-        place.into_iter().for_each(|place| place.in_use = keep);
+        let found = name.and_then(|name| self.places.iter().position(|place| place.name() == name));
+        if let Some(index) = found {
+            self.places[index].in_use = keep;
+            self.renew(index);
+        }
     }
 
-    /// Evicts a place if that is what comes next.
-    pub(super) fn follow_place_eviction(&mut self) -> bool {
-        let Some(Told::PlaceEvicted(namespace, prefix, positions)) = self.told.front().cloned() else {
-            return false;
+    /// Evicts the place of a tenant that was evicted: of its lowest priority one of the lowest rank.
+    pub(super) fn evict_place_of(&mut self, tenant: TenantId, told: Option<Told>) {
+        let Some(Told::PlaceEvicted(namespace, prefix, positions)) = told else {
+            panic!("{told:?} went before a place of {tenant:?}");
         };
-        self.told.pop_front();
         let name = (namespace, prefix, positions);
+        let first = self.places_of(tenant).map(|place| (place.priority, place.rank)).min();
+        let is_spared = self.places_of(tenant).any(|place| Some(place.priority) > first.map(|first| first.0));
+        self.events.places_spared_by_priority += u64::from(is_spared);
         let found = self.places.iter().position(|place| place.name() == name);
         let place = self.places.remove(found.unwrap_or_else(|| panic!("{name:?} is no place")));
         assert!(!self.is_kept(&place), "{name:?} is kept");
-        true
+        assert_eq!(self.tenant(namespace), tenant, "{name:?} is another's");
+        assert_eq!(Some((place.priority, place.rank)), first, "{name:?} went before the first");
+        self.age(tenant, place.rank);
+    }
+
+    /// The rank of a block beside places: none when nobody can go on behind it.
+    pub(super) fn rank_of(&self, index: usize) -> u64 {
+        let Entry { namespace, ref prefix, ageing, .. } = self.entries[index];
+        let is_there = |place: &Place| place.namespace == namespace && place.prefix == *prefix;
+        let lacks_state = self.needs.state_bytes > 0 && !self.places.iter().any(is_there);
+        let lacks_part = self.needs.windows.is_some() && !self.is_part_held(namespace, prefix);
+        if lacks_state || lacks_part { 0 } else { ageing + ((BLOCK_POSITIONS as u64) << 16) }
+    }
+
+    /// What a tenant uses from now on ranks above a victim of this rank.
+    pub(super) fn age(&mut self, tenant: TenantId, rank: u64) {
+        let ageing = self.ageing.entry(tenant).or_default();
+        *ageing = rank.max(*ageing);
+    }
+
+    pub(super) fn ageing_of(&self, namespace: NamespaceId) -> u64 {
+        self.ageing.get(&self.tenant(namespace)).copied().unwrap_or_default()
+    }
+
+    /// A place was used, or is kept no longer.
+    fn renew(&mut self, index: usize) {
+        let ageing = self.ageing_of(self.places[index].namespace);
+        let place = &mut self.places[index];
+        place.rank = ageing + ((place.spares as u64) << 16) / place.units.max(1) as u64;
+    }
+
+    /// The places at the end of these whole blocks are kept no longer.
+    pub(super) fn unkeep_places(&mut self, namespace: NamespaceId, whole: &[Token]) {
+        let name = (namespace, whole.to_vec(), BLOCK_POSITIONS as u8);
+        let found = self.places.iter().position(|place| place.name() == name);
+        found.into_iter().for_each(|index| self.renew(index));
+    }
+
+    /// The places of a tenant that can be evicted.
+    pub(super) fn places_of(&self, tenant: TenantId) -> impl Iterator<Item = &Place> {
+        self.places.iter().filter(move |place| self.tenant(place.namespace) == tenant && !self.is_kept(place))
+    }
+
+    /// A sequence of a namespace goes on in this block.
+    pub(super) fn touch_places(&mut self, by: NamespaceId, block: &[Token], priority: i8) {
+        let home = self.home(by, block);
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
+            if place.namespace == home && place.prefix == block {
+                place.priority = if home == by { place.priority.max(priority) } else { place.priority };
+                self.renew(index);
+            }
+        }
     }
 
     /// Places whose block is gone are gone.
@@ -209,30 +281,38 @@ impl Naive {
     }
 
     pub(crate) fn prepare(&mut self, seq: SeqId, from: usize, to: usize) {
-        self.running.get_mut(&seq).unwrap().beside.saves.clear();
-        while let Some(told) = self.told.front().cloned() {
-            let Told::StateSaved(of, index) = told else {
-                self.evict_as_told();
-                continue;
-            };
-            self.told.pop_front();
-            let held = &mut self.running.get_mut(&seq).unwrap().beside;
-            let end = (index + 1) * BLOCK_POSITIONS;
-            assert!(
-                of == seq && held.marks.contains(&index) && from < end && end <= to,
-                "{index} is not due"
-            );
-            held.saves.push(index);
+        let Running { namespace, beside, .. } = self.running.get_mut(&seq).unwrap();
+        let namespace = *namespace;
+        beside.saves.clear();
+        let mut due = beside.marks.clone();
+        due.sort_unstable();
+        due.dedup();
+        let has_state = self.needs.state_bytes > 0;
+        due.retain(|&index| has_state && (from + 1..=to).contains(&((index + 1) * BLOCK_POSITIONS)));
+        for index in due {
+            if !self.make_room_for_place(namespace, self.needs.units(0, 1)) {
+                return;
+            }
+            self.running.get_mut(&seq).unwrap().beside.saves.push(index);
         }
     }
 
     pub(crate) fn advance(&mut self, seq: SeqId, positions: usize) {
         let published = self.running[&seq].leased.len() / BLOCK_POSITIONS;
-        self.follow_places(seq, published, None);
+        let held = &mut self.running.get_mut(&seq).unwrap().beside;
+        let mut due: Vec<usize> = held.marks.extract_if(.., |index| *index < published).collect();
+        due.sort_unstable();
+        due.dedup();
+        for index in due {
+            let saves = &mut self.running.get_mut(&seq).unwrap().beside.saves;
+            let saved = saves.extract_if(.., |save| *save == index).count();
+            if saved > 0 || self.needs.state_bytes == 0 {
+                self.add_place(seq, index, BLOCK_POSITIONS as u8, None);
+            }
+        }
         let earliest = self.needs.first_part_of_place(positions / BLOCK_POSITIONS);
         let (leased, owned) = self.table(seq);
         let held = &mut self.running.get_mut(&seq).unwrap().beside;
-        held.marks.retain(|&index| index >= published);
         held.saves.clear();
         held.parts_from = held.parts_from.max(earliest.min(leased + owned));
     }
@@ -242,69 +322,79 @@ impl Naive {
         if tokens == 0 || self.needs.is_nothing() {
             return;
         }
-        let held = &mut self.running.get_mut(&seq).unwrap().beside;
-        held.units = 0;
-        held.saves.clear();
-        self.follow_places(seq, blocks_for(tokens), tail);
+        let Running { namespace, beside, .. } = self.running.get_mut(&seq).unwrap();
+        let (namespace, has_state) = (*namespace, self.needs.state_bytes > 0 && beside.units > 0);
+        beside.units = 0;
+        beside.saves.clear();
+        let (index, within) = ((tokens - 1) / BLOCK_POSITIONS, (tokens - 1) % BLOCK_POSITIONS + 1);
+        if self.needs.state_bytes == 0 {
+            self.add_place(seq, index, BLOCK_POSITIONS as u8, tail);
+        } else if has_state && self.make_room_for_place(namespace, self.needs.units(0, 1)) {
+            // Its state needs room first, the windowed parts besides.
+            self.add_place(seq, index, within as u8, tail);
+        }
     }
 
-    /// Follows what is told of places and of what was evicted for them, up to the end of the command.
-    fn follow_places(&mut self, seq: SeqId, published: usize, tail: Option<Vec<Token>>) {
-        if self.needs.is_nothing() {
-            return;
-        }
-        loop {
-            match self.told.front().cloned().expect("a command says when it has settled") {
-                Told::Settled => break,
-                Told::PlaceAdded(of, index, positions) => {
-                    assert_eq!(of, seq);
-                    assert!(index < published, "{index} is not published");
-                    self.told.pop_front();
-                    self.add_place(seq, index, positions, tail.clone());
-                }
-                _ => self.evict_as_told(),
-            }
-        }
-        self.told.pop_front();
-    }
-
-    /// A sequence adds a place in its block of this index.
+    /// A sequence adds a place in its block of this index, unless it is there, or lacks parts for it, or room.
     fn add_place(&mut self, seq: SeqId, index: usize, positions: u8, tail: Option<Vec<Token>>) {
         let end = (index + 1) * BLOCK_POSITIONS;
         let (needs, running) = (self.needs, &self.running[&seq]);
         let whole = running.leased.get(..end).map(<[Token]>::to_vec);
         let prefix = whole.or(tail).expect("it stands in a block of the sequence");
         let has_state = needs.state_bytes > 0;
-        let namespace = self.home(running.namespace, &prefix);
-        let (first, parts) = match needs.windows {
-            None => (index + 1, 0),
-            Some(_) => {
-                let first = running.beside.parts_from.max(needs.first_part_of_place(index)).min(index + 1);
-                assert!(first <= needs.first_part(end), "{seq:?} lacks parts before {index}");
-                (first, index + 1 - first)
-            }
+        let (by, priority) = (running.namespace, running.lifetime.priority);
+        let namespace = self.home(by, &prefix);
+        let first = match needs.windows {
+            None => index + 1,
+            Some(_) => running.beside.parts_from.max(needs.first_part_of_place(index)),
         };
-        let saved = self.running.get_mut(&seq).unwrap();
-        // Those before it were given up, or are places already.
-        saved.beside.saves.retain(|&save| save > index);
-        let units = needs.units(parts, usize::from(has_state));
-        let place = Place { namespace, prefix, positions, first, has_state, units, in_use: false };
-        assert!(self.places.iter().all(|other| other.name() != place.name()), "{place:?} is there");
-        assert!(
-            self.free() >= units,
-            "there is no room for {place:?} in {}: {:?} of {:?}",
-            self.free(),
-            self.running[&seq].beside,
-            needs
-        );
-        self.places.push(place);
-        assert!(self.places_evictable() <= self.blocks / 2, "places take too much: {:?}", self.places);
+        let lacks_parts = needs.windows.is_some() && first > needs.first_part(end);
+        let first = first.min(index + 1);
+        let units = needs.units(index + 1 - first, usize::from(has_state));
+        let name = (namespace, prefix.clone(), positions);
+        if let Some(known) = self.places.iter().position(|other| other.name() == name) {
+            let place = &mut self.places[known];
+            place.priority = if namespace == by { place.priority.max(priority) } else { place.priority };
+            self.renew(known);
+        } else if !lacks_parts && self.make_room_for_place(namespace, units) {
+            let before = (1..=index).rev().find(|&blocks| {
+                let whole = &prefix[..blocks * BLOCK_POSITIONS];
+                let home = self.home(by, whole);
+                self.places.iter().any(|place| place.namespace == home && place.prefix == whole)
+            });
+            let spares = (index + 1 - before.unwrap_or(0)) * BLOCK_POSITIONS;
+            let (in_use, rank) = (false, 0);
+            self.places.push(Place {
+                namespace,
+                prefix,
+                positions,
+                first,
+                has_state,
+                units,
+                priority,
+                spares,
+                rank,
+                in_use,
+            });
+            self.renew(self.places.len() - 1);
+        }
     }
 
-    /// Evicts the block or the place that was evicted, if that may go.
-    fn evict_as_told(&mut self) {
-        let before = self.told.len();
-        self.free_up(self.free() + 1, None);
-        assert!(self.told.len() < before);
+    /// Evicts what it takes for a place of a namespace; false, and nothing is done, when there is no room for it, or its
+    /// tenant would exceed its quota.
+    fn make_room_for_place(&mut self, namespace: NamespaceId, units: usize) -> bool {
+        let tenant = self.tenant(namespace);
+        let available = self.free() + self.evictable() + self.places_evictable();
+        let own = |entry: &&Entry| self.tenant(entry.namespace) == tenant && !self.is_locked(entry);
+        let places: usize = self.places_of(tenant).map(|place| place.units).sum();
+        let yields = self.entries.iter().filter(own).count() + places;
+        let fits = self.quota(namespace).is_none_or(|quota| self.held_by(tenant) + units <= quota + yields);
+        self.events.places_refused_by_quota += u64::from(!fits);
+        if units > available || !fits {
+            return false;
+        }
+        self.keep_quota(namespace, units, None);
+        self.free_up(units, None);
+        true
     }
 }

@@ -9,11 +9,9 @@
 use super::life::Cache;
 use crate::admission::Changes;
 use crate::beside::Beside;
-use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, SeqId, StateId};
+use crate::evict::Lane;
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId};
 use crate::tree::{Place, PlaceId, Places};
-
-/// The part of the budget that places take at most, as one over this.
-const PLACES_PART: usize = 2;
 
 impl Cache {
     /// From now on sequences hold something beside blocks. Nothing may have been published yet.
@@ -58,16 +56,15 @@ impl Cache {
         if !self.needs().has_state() {
             return;
         }
+        let namespace = self.namespace_of(seq);
         let ends = |index: &&usize| ((from + 1)..=to).contains(&((**index + 1) * BLOCK_POSITIONS));
         let due: Vec<usize> = self.running(seq).marks.iter().filter(ends).copied().collect();
         for index in due {
-            if !self.withhold_for_place(self.needs().units(0, 1), 0) {
+            if !self.withhold_for_place(namespace, self.needs().units(0, 1), 0) {
                 return;
             }
             let state = self.radix.places.take_state();
             self.running_mut(seq).saves.push((index, state));
-            #[cfg(test)]
-            self.told.push(super::life::Told::StateSaved(seq, index));
         }
     }
 
@@ -91,8 +88,6 @@ impl Cache {
         let first = self.needs().first_part_of_place(positions / BLOCK_POSITIONS);
         let table = self.sequences.get_mut(&seq).expect("the sequence is running");
         table.drop_parts(first, &mut self.radix);
-        #[cfg(test)]
-        self.told.push(super::life::Told::Settled);
     }
 
     /// Uses the windowed parts of a sequence's shared blocks that a place behind `positions` needs, as far as they are there.
@@ -167,15 +162,13 @@ impl Cache {
         table.release_beside(&mut self.radix, &mut self.pool);
         let units = self.needs().units(0, usize::from(state.is_some()));
         match state {
-            Some(state) if self.withhold_for_place(units, 0) => {
+            Some(state) if self.withhold_for_place(self.namespace_of(seq), units, 0) => {
                 self.add_place(seq, index, Some((state, within)));
             }
             Some(state) => self.radix.places.release_state(state),
             None if !self.needs().has_state() => self.add_place(seq, index, None),
             None => {}
         }
-        #[cfg(test)]
-        self.told.push(super::life::Told::Settled);
     }
 
     /// Adds a place in the block of this index, with a state for which room was withheld.
@@ -188,21 +181,35 @@ impl Cache {
         let is_known = self.radix.places.get(id).is_some();
         let units =
             parts.as_ref().map_or(0, |parts| self.needs().units(parts.len(), usize::from(state.is_some())));
-        if is_known || parts.is_none() || !self.withhold_for_place(units, held) {
+        let node = self.node_at(seq, index);
+        let (namespace, priority) = (self.radix.arena[node].namespace, self.running(seq).lifetime.priority);
+        if is_known || parts.is_none() || !self.withhold_for_place(namespace, units, held) {
             self.pool.restore(held);
             state.into_iter().for_each(|(state, _)| self.radix.places.release_state(state));
-            return self.radix.places.touch(id);
+            return self.radix.places.touch(id, self.namespace_of(seq), priority);
         }
-        let spares = self.tokens_from_place_before(seq, index);
-        let place = Place::new(parts.unwrap_or_default(), state.map(|(state, _)| state), units, spares);
-        self.radix.places.add(id, place);
+        let place = Place {
+            namespace,
+            lane: Lane { tenant: self.radix.owner(node), priority },
+            parts: parts.unwrap_or_default(),
+            state: state.map(|(state, _)| state),
+            units,
+            spares: self.tokens_from_place_before(seq, index),
+            keepers: 0,
+            rank: 0,
+        };
+        self.radix.add_place(id, place);
         self.totals.places += 1;
         self.kept_states.extend(state.map(|(state, within)| (seq, index * BLOCK_POSITIONS + within, state)));
-        #[cfg(test)]
-        self.told.push(super::life::Told::PlaceAdded(seq, index, positions));
         if usize::from(id.positions) == BLOCK_POSITIONS {
             (0..self.keepers_of(seq, index)).for_each(|_| self.radix.places.keep(id));
         }
+    }
+
+    /// The node in which a sequence's block of this index is, which is published.
+    fn node_at(&self, seq: SeqId, index: usize) -> NodeId {
+        let mut path = self.radix.path_up(self.running(seq).lease());
+        path.find(|&id| self.radix.arena[id].depth as usize <= index).expect("the block is in the tree")
     }
 
     /// The blocks whose windowed parts a place in the block of this index keeps; none when the sequence lacks some.
@@ -219,7 +226,7 @@ impl Cache {
     fn tokens_from_place_before(&self, seq: SeqId, index: usize) -> usize {
         let blocks = &self.running(seq).blocks()[..index];
         let before = blocks.iter().rposition(|&block| self.radix.places.is_in(block));
-        (index - before.map_or(0, |before| before)) * BLOCK_POSITIONS
+        (index + 1 - before.map_or(0, |before| before + 1)) * BLOCK_POSITIONS
     }
 
     /// Pins and derived namespaces that end with a sequence's block of this index.
@@ -248,32 +255,27 @@ impl Cache {
         }
     }
 
-    /// Makes room for a place, of which some is `held` already, and withholds the rest of `units`; false when there is no
-    /// room, or places would take more than their part.
-    fn withhold_for_place(&mut self, units: usize, held: usize) -> bool {
-        let most = self.pool.len() / PLACES_PART;
-        if units > most {
+    /// Makes room for a place of a namespace, of which some is `held` already, and withholds the rest of `units`; false, and
+    /// nothing is done, when there is no room, or its tenant would exceed its quota.
+    fn withhold_for_place(&mut self, namespace: NamespaceId, units: usize, held: usize) -> bool {
+        let missing = units.saturating_sub(held);
+        if missing > self.available() || !self.fits_quota(namespace, units) {
             return false;
         }
-        while self.radix.places.evictable() + units > most {
-            self.evict_place();
-        }
-        let units = units.saturating_sub(held);
-        if units > self.available() {
-            return false;
-        }
-        self.free_up(units);
-        self.pool.withhold(units);
+        self.keep_quota(namespace, units);
+        self.free_up(missing);
+        self.pool.withhold(missing);
         true
     }
 
-    /// Evicts the place of the least rank.
-    pub(super) fn evict_place(&mut self) {
-        let (_place, units) = self.radix.places.evict().expect("there is a place to evict");
+    /// Evicts a place; returns how many blocks' worth it took.
+    pub(super) fn evict_place(&mut self, place: PlaceId) -> usize {
+        #[cfg(test)]
+        self.tell_of_place(place);
+        let units = self.radix.evict_place(place);
         self.pool.restore(units);
         self.totals.places_evicted += 1;
-        #[cfg(test)]
-        self.tell_of_place(_place);
+        units
     }
 
     #[cfg(test)]

@@ -5,16 +5,17 @@
 
 use super::life::Cache;
 use crate::admission::NoSpace;
-use crate::evict::{Cause, TenantStats};
+use crate::evict::Cause;
 use crate::ids::{NamespaceId, NodeId, TenantId, blocks_for};
 use crate::table::Table;
-use crate::tree::Walk;
+use crate::tree::{Victim, Walk};
 
 impl Cache {
     /// Evicts until the tree holds at most `blocks`, or only what running sequences use.
     pub fn shrink(&mut self, blocks: usize) {
-        let excess = self.pool.shared().saturating_sub(blocks).min(self.radix.evictable());
-        self.evict(excess);
+        while self.pool.shared() > blocks && self.radix.evictable() > 0 {
+            self.evict((self.pool.shared() - blocks).min(self.radix.evictable()));
+        }
     }
 
     /// As much of `walk` as can be reused by a sequence that needs `positions`.
@@ -67,39 +68,31 @@ impl Cache {
         Ok(())
     }
 
-    /// Evicts until `needed` blocks are free, which can be had: blocks first, places when there are no more of them. With
-    /// a block goes the place that stands in it.
+    /// Evicts until `needed` blocks are free, which can be had.
     pub(super) fn free_up(&mut self, needed: usize) {
-        while self.pool.free() < needed {
-            let missing = needed - self.pool.free();
-            match self.radix.evictable().min(missing) {
-                0 => self.evict_place(),
-                count if self.needs().is_nothing() => self.evict(count),
-                // One at a time: its place may free enough.
-                _ => self.evict(1),
-            }
-        }
+        self.evict(needed.saturating_sub(self.pool.free()));
     }
 
-    /// Evicts `count` blocks; at least that many are evictable.
+    /// Evicts `count` blocks' worth or more; at least that much is evictable.
     fn evict(&mut self, count: usize) {
         let mut left = count;
         while left > 0 {
-            left -= match self.radix.shares.only_holder() {
+            let evicted = match self.radix.shares.only_holder() {
                 Some(tenant) => self.evict_of(tenant, left),
                 None => self.evict_fairly(left),
             };
+            left = left.saturating_sub(evicted.expect("room is made only when enough is evictable"));
         }
     }
 
-    /// Evicts blocks of the first victim tenant that has evictable ones, at most `count`; returns how many.
-    fn evict_fairly(&mut self, count: usize) -> usize {
+    /// Evicts of the first victim tenant that has something, about `count` blocks' worth; how many that was, none when
+    /// nobody has anything.
+    fn evict_fairly(&mut self, count: usize) -> Option<usize> {
         let claims = self.radix.shares.victim_tenants(self.radix.now, |tenant| self.owned_by(tenant));
-        let mut evicted = claims.iter().enumerate().map(|(index, claim)| {
+        claims.iter().enumerate().find_map(|(index, claim)| {
             let count = claim.victims(count, claims.get(index + 1));
             self.evict_of(claim.tenant, count)
-        });
-        evicted.find(|&count| count > 0).expect("room is made only when enough is evictable")
+        })
     }
 
     /// Evicts every prefix that has outlived its time to live. No block outlives those before it, so nothing that
@@ -110,36 +103,52 @@ impl Cache {
         }
     }
 
-    /// Evicts the blocks of a tenant beyond its quota, as if `coming` blocks were there already.
+    /// Evicts what a tenant has beyond its quota, as if `coming` blocks' worth were there already.
     pub(super) fn keep_quota(&mut self, namespace: NamespaceId, coming: usize) {
-        let TenantStats { share, blocks, .. } = *self.radix.shares.of(namespace);
-        let Some(quota) = share.quota_blocks else { return };
-        let mut excess = (blocks + self.owned_by(share.tenant) + coming).saturating_sub(quota);
+        let stats = self.radix.shares.of(namespace);
+        let tenant = stats.share.tenant;
+        let Some(quota) = stats.share.quota_blocks else { return };
+        let mut excess = (stats.held() + self.owned_by(tenant) + coming).saturating_sub(quota);
         while excess > 0 {
-            match self.evict_of(share.tenant, excess) {
-                0 => return,
-                count => excess -= count,
-            }
+            let Some(count) = self.evict_of(tenant, excess) else { return };
+            excess = excess.saturating_sub(count);
         }
     }
 
-    /// Evicts blocks of a tenant's next victim, at most `count`; returns how many.
-    fn evict_of(&mut self, tenant: TenantId, count: usize) -> usize {
-        let cause = Cause::Evicted(self.radix.evictor.policy());
-        let victim = self.radix.victim(tenant);
-        victim.map_or(0, |leaf| self.evict_from(leaf, count, cause))
+    /// Whether a tenant can have so much more without exceeding its quota.
+    pub(super) fn fits_quota(&self, namespace: NamespaceId, coming: usize) -> bool {
+        let stats = self.radix.shares.of(namespace);
+        let tenant = stats.share.tenant;
+        let Some(quota) = stats.share.quota_blocks else { return true };
+        let evictable = stats.evictable + self.radix.places.evictable_of(tenant);
+        stats.held() + self.owned_by(tenant) + coming <= quota + evictable
     }
 
-    /// Evicts blocks from the end of an unlocked leaf, at most `count`; returns how many.
+    /// Evicts of a tenant what is next: blocks of a leaf, at most `count`, or a place. How many blocks' worth that was; none
+    /// when there is nothing.
+    fn evict_of(&mut self, tenant: TenantId, count: usize) -> Option<usize> {
+        let cause = Cause::Evicted(self.radix.evictor.policy());
+        // One at a time where places are: the one that goes with a block may free enough.
+        let count = if self.needs().is_nothing() { count } else { count.min(1) };
+        Some(match self.radix.victim(tenant)? {
+            Victim::Leaf(leaf) => self.evict_from(leaf, count, cause),
+            Victim::Place(place) => self.evict_place(place),
+        })
+    }
+
+    /// Evicts blocks from the end of an unlocked leaf, at most `count`, with their places; returns how many blocks' worth
+    /// that was.
     fn evict_from(&mut self, leaf: NodeId, count: usize, cause: Cause) -> usize {
         let node = &self.radix.arena[leaf];
         let (namespace, count) = (node.namespace, count.min(node.blocks().len()));
         #[cfg(test)]
         self.note_evictions(leaf, count, cause);
-        self.radix.evict(leaf, count, cause).release(&mut self.pool);
+        let dropped = self.radix.evict(leaf, count, cause);
+        let freed = dropped.blocks_worth();
+        dropped.release(&mut self.pool);
         self.totals.evicted += count as u64;
         self.radix.shares.of_mut(namespace).evicted += count as u64;
-        count
+        freed
     }
 
     #[cfg(test)]
@@ -152,10 +161,10 @@ impl Cache {
         }
     }
 
-    /// Blocks of a tenant's running sequences that are not in the tree.
+    /// Blocks' worth of what a tenant's running sequences have outside the tree.
     pub(super) fn owned_by(&self, tenant: TenantId) -> usize {
         let owner = |table: &&Table| self.radix.owner(table.lease()) == tenant;
-        self.sequences.values().filter(owner).map(|table| table.owned().len()).sum()
+        self.sequences.values().filter(owner).map(|table| table.held(&self.radix)).sum()
     }
 }
 

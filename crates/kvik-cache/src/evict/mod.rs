@@ -31,5 +31,5 @@ pub(crate) use evictor::{Candidate, Evictor, Lane};
 pub(crate) use ghosts::{Cause, Ghost, Ghosts};
 pub use policies::{Policy, UnknownPolicy};
 pub(crate) use ranking::Facts;
-pub(crate) use shares::Shares;
+pub(crate) use shares::{Holding, Shares};
 pub use shares::{Share, TenantStats};

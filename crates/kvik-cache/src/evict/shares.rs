@@ -28,7 +28,8 @@ pub struct Share {
     pub tenant: TenantId,
     /// Its part when space is short, beside the weights of the others; more than 0.
     pub weight: f64,
-    /// Blocks that it keeps at most; what its running sequences use may exceed that.
+    /// Blocks that it keeps at most, what stands beside them counted as blocks; what its running sequences use may exceed
+    /// that.
     pub quota_blocks: Option<usize>,
     /// Blocks that its pins keep at most, within the quota; only the limit for all when `None`.
     pub pinned_max: Option<usize>,
@@ -43,6 +44,8 @@ pub struct TenantStats {
     pub blocks: usize,
     /// Of these, blocks that pins keep.
     pub pinned: usize,
+    /// Blocks' worth that its places take.
+    pub place_blocks: usize,
     /// Sequences admitted.
     pub admitted: u64,
     /// Of these, sequences that reused at least one token.
@@ -55,6 +58,17 @@ pub struct TenantStats {
     pub evicted: u64,
     /// When a sequence was last admitted, on the caller's clock.
     pub(crate) asked: Duration,
+    /// Of its blocks in the tree, those that nobody uses.
+    pub(crate) evictable: usize,
+}
+
+/// What a namespace holds in the tree, and takes along to another tenant.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Holding {
+    pub(crate) blocks: usize,
+    pub(crate) pinned: usize,
+    pub(crate) evictable: usize,
+    pub(crate) place_blocks: usize,
 }
 
 /// All tenants.
@@ -89,15 +103,13 @@ impl Shares {
         self.owners.remove(&namespace);
     }
 
-    /// Gives a namespace, with its `blocks` in the tree and the `pinned` ones of them, to a tenant.
-    pub(crate) fn set(&mut self, namespace: NamespaceId, share: Share, blocks: usize, pinned: usize) {
+    /// Gives a namespace, with what it holds in the tree, to a tenant.
+    pub(crate) fn set(&mut self, namespace: NamespaceId, share: Share, moved: Holding) {
         let (from, to) = (self.owners[&namespace], self.index_of(share));
         self.owners.insert(namespace, to);
         self.tenants[to].share = share;
-        self.tenants[from].blocks -= blocks;
-        self.tenants[to].blocks += blocks;
-        self.tenants[from].pinned -= pinned;
-        self.tenants[to].pinned += pinned;
+        self.tenants[from].lose(moved);
+        self.tenants[to].gain(moved);
     }
 
     fn index_of(&mut self, share: Share) -> usize {
@@ -139,12 +151,12 @@ impl Shares {
 
     /// The tenants in the order in which they yield victims: most blocks for the weight first.
     ///
-    /// `owned` gives the blocks that running sequences of a tenant have outside the tree.
+    /// `owned` gives the blocks' worth that running sequences of a tenant have outside the tree.
     pub(crate) fn victim_tenants(&self, now: Duration, owned: impl Fn(TenantId) -> usize) -> Vec<Claim> {
         let claim = |stats: &TenantStats| {
             let demand = if now.saturating_sub(stats.asked) <= DEMAND { 1.0 } else { self.floor };
             let tenant = stats.share.tenant;
-            Claim { tenant, held: stats.blocks + owned(tenant), weight: stats.share.weight * demand }
+            Claim { tenant, held: stats.held() + owned(tenant), weight: stats.share.weight * demand }
         };
         let mut claims: Vec<Claim> = self.tenants.iter().map(claim).collect();
         claims.sort_by(|a, b| a.order(0, b));
@@ -177,6 +189,25 @@ impl Claim {
 }
 
 impl TenantStats {
+    /// Blocks in the tree, and what places take beside them.
+    pub(crate) fn held(&self) -> usize {
+        self.blocks + self.place_blocks
+    }
+
+    fn gain(&mut self, moved: Holding) {
+        self.blocks += moved.blocks;
+        self.pinned += moved.pinned;
+        self.evictable += moved.evictable;
+        self.place_blocks += moved.place_blocks;
+    }
+
+    fn lose(&mut self, moved: Holding) {
+        self.blocks -= moved.blocks;
+        self.pinned -= moved.pinned;
+        self.evictable -= moved.evictable;
+        self.place_blocks -= moved.place_blocks;
+    }
+
     pub(crate) fn count_admission(&mut self, prompt_tokens: u64, reused_tokens: u64, now: Duration) {
         self.admitted += 1;
         self.hits += u64::from(reused_tokens > 0);
@@ -190,12 +221,14 @@ impl TenantStats {
             share,
             blocks: 0,
             pinned: 0,
+            place_blocks: 0,
             admitted: 0,
             hits: 0,
             prompt_tokens: 0,
             reused_tokens: 0,
             evicted: 0,
             asked: Duration::ZERO,
+            evictable: 0,
         }
     }
 }
@@ -211,7 +244,8 @@ mod tests {
             shares.add_namespace(namespace);
             shares.of_mut(namespace).blocks += blocks;
             let tenant = TenantId(index as u32 + 1);
-            shares.set(namespace, Share { tenant, weight, quota_blocks: None, pinned_max: None }, blocks, 0);
+            let holding = Holding { blocks, ..Holding::default() };
+            shares.set(namespace, Share { tenant, weight, quota_blocks: None, pinned_max: None }, holding);
         }
         shares
     }

@@ -5,6 +5,7 @@ mod labels;
 mod node;
 mod places;
 mod radix;
+mod victims;
 mod walk;
 
 pub use followers::Followers;
@@ -12,4 +13,5 @@ pub(crate) use followers::{BlockText, FollowerIndex, Link};
 pub(crate) use node::Node;
 pub(crate) use places::{Place, PlaceId, Places};
 pub(crate) use radix::Radix;
+pub(crate) use victims::Victim;
 pub(crate) use walk::{PartialMatch, Walk};

@@ -42,6 +42,8 @@ pub(crate) struct Life {
     /// How often it was used again, evictions in between included as far as ghosts remember them.
     pub(crate) reuses: u32,
     pub(crate) keep: Keep,
+    /// The [ageing value](super::Places) of its tenant at its last use.
+    pub(crate) ageing: u64,
 }
 
 impl Node {
@@ -83,7 +85,7 @@ impl Node {
 
 impl Life {
     pub(crate) fn new(born: u64, reuses: u32) -> Life {
-        Life { born, used: 0, used_at: Duration::ZERO, reuses, keep: Keep::NOTHING }
+        Life { born, used: 0, used_at: Duration::ZERO, reuses, keep: Keep::NOTHING, ageing: 0 }
     }
 
     /// When it outlives its time to live, on the caller's clock, unless it is used before.

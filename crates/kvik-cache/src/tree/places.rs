@@ -11,15 +11,18 @@
 //! block, and the state at one of its positions, so that a prefix can be continued there when the sequence that computed
 //! it has long moved on.
 //!
-//! Which place goes first is decided by Greedy-Dual (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", 1997):
-//! its rank is what it spares, tokens to compute again for each block's worth that it takes, above the rank of the last
-//! one that went; a use renews it.
+//! Which place is evicted first is decided by Greedy-Dual (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", 1997):
+//! its rank is what it spares, tokens to compute again for each block's worth that it takes, above the *ageing value* of
+//! its tenant, which is the rank of the last victim, place or block; a use renews it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
+
 use crate::admission::{Changes, CopyPart};
 use crate::beside::Beside;
-use crate::ids::{BLOCK_POSITIONS, BlockId, StateId};
+use crate::evict::Lane;
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, StateId, TenantId};
 
 /// Where a place stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +35,10 @@ pub(crate) struct PlaceId {
 /// What a place keeps.
 #[derive(Debug)]
 pub(crate) struct Place {
+    /// That of its block.
+    pub(crate) namespace: NamespaceId,
+    /// Whose it is, and the highest priority of those who have made and used it.
+    pub(crate) lane: Lane,
     /// Blocks whose windowed parts it uses; the last one is its own, if any is.
     pub(crate) parts: Vec<BlockId>,
     pub(crate) state: Option<StateId>,
@@ -41,7 +48,8 @@ pub(crate) struct Place {
     pub(crate) spares: usize,
     /// Pins and derived namespaces that need it.
     pub(crate) keepers: u32,
-    rank: u64,
+    /// Its rank among those of its lane; given when it is added.
+    pub(crate) rank: u64,
 }
 
 /// All places of a tree, and who uses the windowed part of each block.
@@ -55,9 +63,9 @@ pub(crate) struct Places {
     copies: Vec<CopyPart>,
     all: BTreeMap<PlaceId, Place>,
     /// Those that nobody keeps.
-    ranks: BTreeSet<(u64, PlaceId)>,
-    /// The rank of the last one that went.
-    inflation: u64,
+    ranks: BTreeSet<(Lane, u64, PlaceId)>,
+    /// The rank of the last victim of each tenant.
+    ageing: FxHashMap<TenantId, u64>,
     evictable: usize,
     states_free: Vec<StateId>,
     states_made: u32,
@@ -66,11 +74,11 @@ pub(crate) struct Places {
     states_fresh: Vec<StateId>,
 }
 
-impl Place {
-    /// A place that nobody has used yet.
-    pub(crate) fn new(parts: Vec<BlockId>, state: Option<StateId>, units: usize, spares: usize) -> Place {
-        Place { parts, state, units, spares, keepers: 0, rank: 0 }
-    }
+/// What is worth keeping: tokens that it spares for each of so many blocks' worth.
+pub(crate) fn value(tokens: usize, units: usize) -> u64 {
+    /// So that what spares less than one token has a value.
+    const SCALE: u64 = 1 << 16;
+    (tokens as u64).saturating_mul(SCALE) / units.max(1) as u64
 }
 
 impl Places {
@@ -157,7 +165,7 @@ impl Places {
 
     fn insert(&mut self, id: PlaceId, place: Place) {
         if place.keepers == 0 {
-            self.ranks.insert((place.rank, id));
+            self.ranks.insert((place.lane, place.rank, id));
             self.evictable += place.units;
         }
         let before = self.all.insert(id, place);
@@ -167,7 +175,7 @@ impl Places {
     fn take(&mut self, id: PlaceId) -> Option<Place> {
         let place = self.all.remove(&id)?;
         if place.keepers == 0 {
-            self.ranks.remove(&(place.rank, id));
+            self.ranks.remove(&(place.lane, place.rank, id));
             self.evictable -= place.units;
         }
         Some(place)
@@ -181,11 +189,60 @@ impl Places {
         place.units
     }
 
-    /// Removes the place of the least rank that nobody keeps; blocks' worth that it took, 0 when there is none.
-    pub(crate) fn evict(&mut self) -> Option<(PlaceId, usize)> {
-        let &(rank, id) = self.ranks.first()?;
-        self.inflation = self.inflation.max(rank);
-        Some((id, self.remove(id)))
+    /// Of the places of a tenant that nobody keeps, of its lowest priority, the one of the least rank.
+    pub(crate) fn victim(&self, tenant: TenantId) -> Option<PlaceId> {
+        self.of_tenant(tenant).next()
+    }
+
+    /// Blocks' worth of the places of a tenant that nobody keeps.
+    pub(crate) fn evictable_of(&self, tenant: TenantId) -> usize {
+        self.of_tenant(tenant).map(|id| self.all[&id].units).sum()
+    }
+
+    /// The places of a tenant that nobody keeps, by priority and rank.
+    fn of_tenant(&self, tenant: TenantId) -> impl Iterator<Item = PlaceId> {
+        let least = PlaceId { block: BlockId(0), positions: 0 };
+        let first = (Lane { tenant, priority: i8::MIN }, 0, least);
+        let own = self.ranks.range(first..).take_while(move |(lane, ..)| lane.tenant == tenant);
+        own.map(|&(.., id)| id)
+    }
+
+    /// Removes a place for which there is no room; blocks' worth that it took.
+    pub(crate) fn evict(&mut self, id: PlaceId) -> usize {
+        let Place { lane, rank, .. } = self.all[&id];
+        self.age(lane.tenant, rank);
+        self.remove(id)
+    }
+
+    /// What is used from now on ranks above a victim of this rank.
+    pub(crate) fn age(&mut self, tenant: TenantId, rank: u64) {
+        let ageing = self.ageing.entry(tenant).or_default();
+        *ageing = rank.max(*ageing);
+    }
+
+    /// The rank of the last victim of a tenant.
+    pub(crate) fn ageing(&self, tenant: TenantId) -> u64 {
+        self.ageing.get(&tenant).copied().unwrap_or_default()
+    }
+
+    /// The priority and the rank of a place.
+    pub(crate) fn order_of(&self, id: PlaceId) -> (i8, u64) {
+        let Place { lane, rank, .. } = &self.all[&id];
+        (lane.priority, *rank)
+    }
+
+    /// Gives the places of a namespace to a tenant; blocks' worth that they take.
+    pub(crate) fn give(&mut self, namespace: NamespaceId, tenant: TenantId) -> usize {
+        let of_namespace = self.all.iter().filter(|(_, place)| place.namespace == namespace);
+        let ids: Vec<PlaceId> = of_namespace.map(|(&id, _)| id).collect();
+        let give = |id: PlaceId| {
+            let mut place = self.take(id).expect("it was found a moment ago");
+            let units = place.units;
+            place.lane.tenant = tenant;
+            self.insert(id, place);
+            units
+        };
+        ids.into_iter().map(give).sum()
     }
 
     /// Removes all places in a block; blocks' worth that they took.
@@ -208,9 +265,14 @@ impl Places {
         }
     }
 
-    /// Notes that a sequence goes on from a place.
-    pub(crate) fn touch(&mut self, id: PlaceId) {
-        self.change(id, |_| {});
+    /// Notes that a sequence of a namespace and a priority goes on from a place. Who continues another's prompt leaves
+    /// no mark on its priority.
+    pub(crate) fn touch(&mut self, id: PlaceId, by: NamespaceId, priority: i8) {
+        self.change(id, |place| {
+            if place.namespace == by {
+                place.lane.priority = place.lane.priority.max(priority);
+            }
+        });
     }
 
     /// Keeps a place for one more pin or derived namespace.
@@ -231,10 +293,7 @@ impl Places {
     }
 
     fn rank_of(&self, place: &Place) -> u64 {
-        /// So that a place that spares less than one token for each block's worth has a rank.
-        const SCALE: u64 = 1 << 16;
-        let spares = (place.spares as u64).saturating_mul(SCALE);
-        self.inflation.saturating_add(spares / place.units.max(1) as u64)
+        self.ageing(place.lane.tenant).saturating_add(value(place.spares, place.units))
     }
 
     pub(crate) fn get(&self, id: PlaceId) -> Option<&Place> {

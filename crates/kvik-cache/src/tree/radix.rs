@@ -20,12 +20,12 @@ use super::followers::FollowerIndex;
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
 use super::places::Places;
+use super::victims::Dropped;
 
-use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Lane, Policy, Share, Shares};
+use crate::evict::{Candidate, Evictor, Facts, Ghosts, Holding, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
 use crate::lifetime::{Keep, Lifetime};
-use crate::pool::Pool;
 
 /// The prefixes of all namespaces.
 #[derive(Debug)]
@@ -42,30 +42,13 @@ pub(crate) struct Radix {
     /// The caller's clock.
     pub(crate) now: Duration,
     /// Blocks that users have left so far: the clock by which policies tell the age of a use.
-    clock: u64,
+    pub(super) clock: u64,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
     /// Blocks in nodes that pins keep.
     pinned: usize,
     /// Valid tokens in all nodes.
     tokens: usize,
-}
-
-/// What eviction took out of the tree.
-#[derive(Debug)]
-#[must_use = "what is dropped is to be released"]
-pub(crate) struct Dropped {
-    blocks: Vec<BlockId>,
-    /// Blocks' worth that their places took.
-    units: usize,
-}
-
-impl Dropped {
-    /// Gives it back, the last block first.
-    pub(crate) fn release(self, pool: &mut Pool) {
-        pool.restore(self.units);
-        self.blocks.into_iter().rev().for_each(|block| pool.release(block));
-    }
 }
 
 impl Radix {
@@ -180,7 +163,9 @@ impl Radix {
         let node = &mut self.arena[id];
         node.locks += 1;
         if node.locks == 1 {
-            self.evictable -= node.blocks().len();
+            let (namespace, blocks) = (node.namespace, node.blocks().len());
+            self.evictable -= blocks;
+            self.shares.of_mut(namespace).evictable -= blocks;
         }
     }
 
@@ -196,9 +181,13 @@ impl Radix {
         let node = &mut self.arena[id];
         node.locks = node.locks.checked_sub(1).expect("what is unlocked was locked");
         if node.locks == 0 && !node.is_root() {
-            self.evictable += node.blocks().len();
-            self.clock += node.blocks().len() as u64;
+            let (namespace, blocks) = (node.namespace, node.blocks().len());
+            self.evictable += blocks;
+            let stats = self.shares.of_mut(namespace);
+            stats.evictable += blocks;
+            self.clock += blocks as u64;
             (node.life.used, node.life.used_at) = (self.clock, self.now);
+            node.life.ageing = self.places.ageing(stats.share.tenant);
             self.rank(id);
         }
     }
@@ -370,29 +359,9 @@ impl Radix {
         self.tokens += tokens.len();
     }
 
-    /// The leaf of a tenant whose last block is evicted next.
-    pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<NodeId> {
-        self.evictor.victim(tenant, self.clock, self.shares.blocks_of(tenant))
-    }
-
-    /// A leaf that has outlived its time to live.
-    pub(crate) fn expired(&self) -> Option<NodeId> {
-        self.evictor.expired(self.now)
-    }
-
     /// The tenant of a node.
     pub(crate) fn owner(&self, id: NodeId) -> TenantId {
         self.shares.owner(self.arena[id].namespace)
-    }
-
-    /// Drops the last `count` blocks of an unlocked leaf, and remembers why.
-    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Dropped {
-        let ghost = Ghost::new(self.now, cause, self.arena[leaf].life.reuses);
-        let dropped = self.pop(leaf, count);
-        for &block in dropped.blocks.iter().rev() {
-            self.ghosts.remember(self.labels.fingerprint(block), ghost);
-        }
-        dropped
     }
 
     /// Drops the last `count` blocks of an unlocked leaf with their places, and the leaf with its first one.
@@ -400,7 +369,9 @@ impl Radix {
         let place = self.first_block(leaf);
         let node = &mut self.arena[leaf];
         assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
-        self.shares.of_mut(node.namespace).blocks -= count;
+        let namespace = node.namespace;
+        let stats = self.shares.of_mut(namespace);
+        (stats.blocks, stats.evictable) = (stats.blocks - count, stats.evictable - count);
         let blocks = if count == node.blocks().len() {
             self.remove(leaf, &place)
         } else {
@@ -414,6 +385,7 @@ impl Radix {
         }
         self.tokens -= blocks.iter().map(|&block| self.labels.count(block)).sum::<usize>();
         let units = blocks.iter().map(|&block| self.places.remove_of(block)).sum();
+        self.shares.of_mut(namespace).place_blocks -= units;
         Dropped { blocks, units }
     }
 
@@ -430,17 +402,20 @@ impl Radix {
     /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
         if self.shares.owner(namespace) == share.tenant {
-            return self.shares.set(namespace, share, 0, 0);
+            return self.shares.set(namespace, share, Holding::default());
         }
         let nodes = self.arena.iter().filter(|(_, node)| node.namespace == namespace);
         let nodes: Vec<NodeId> = nodes.map(|(id, _)| id).collect();
         nodes.iter().for_each(|&id| self.unrank(id));
-        let (mut blocks, mut pinned) = (0, 0);
+        let place_blocks = self.places.give(namespace, share.tenant);
+        let mut moved = Holding { place_blocks, ..Holding::default() };
         for node in nodes.iter().map(|&id| &self.arena[id]) {
-            blocks += node.blocks().len();
-            pinned += if node.pins > 0 { node.blocks().len() } else { 0 };
+            let blocks = node.blocks().len();
+            moved.blocks += blocks;
+            moved.pinned += if node.pins > 0 { blocks } else { 0 };
+            moved.evictable += if node.locks == 0 { blocks } else { 0 };
         }
-        self.shares.set(namespace, share, blocks, pinned);
+        self.shares.set(namespace, share, moved);
         nodes.iter().for_each(|&id| self.rank(id));
     }
 

@@ -165,6 +165,7 @@ impl Scheduler {
         };
         let waiting = self.queue.admit(index, passed);
         self.start(waiting, id, reused);
+        self.spill_used_state(id, reused.tokens, runner);
         Outcome::Admitted
     }
 

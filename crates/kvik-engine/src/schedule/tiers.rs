@@ -133,7 +133,7 @@ impl Scheduler {
     }
 
     /// Hands states over to the disk: those with which sequences end, and of those that were kept the ones at the end of
-    /// prompts. Others are for forks that come soon.
+    /// prompts. Others are for forks that may never come; they follow when [one is used](Scheduler::spill_used_state).
     pub(super) fn spill_states(&mut self, runner: &dyn Runner) {
         let kept = self.ram.cache.take_kept_states();
         let now = self.now();
@@ -145,20 +145,33 @@ impl Scheduler {
         });
         let states: Vec<(SeqId, usize, StateId)> = kept.into_iter().chain(ended).collect();
         for (id, positions, state) in states {
-            let Some(sequence) = self.running.find(id).filter(|_| self.disk.takes_states()) else { continue };
-            let Some(namespace) = sequence.publishes_in() else { continue };
-            if positions + PROMPT_END < sequence.prompt_len {
-                continue;
+            let is_late = |sequence: &Sequence| positions + PROMPT_END >= sequence.prompt_len;
+            if self.running.find(id).is_some_and(is_late) {
+                self.spill_state(id, positions, state, runner);
             }
-            let read = || {
-                let mut bytes = vec![0; runner.state_bytes()];
-                runner.read_state(state, &mut bytes);
-                bytes
-            };
-            let (tokens, lifetime) = (&sequence.tokens[..positions], sequence.lifetime);
-            let behind = StateBehind { namespace, tokens, lifetime };
-            self.disk.spill_state(&behind, read, &self.tenants.namespaces, now);
         }
+    }
+
+    /// Hands over the state with which a sequence goes on behind `positions`, before it moves on: where somebody came back
+    /// to, others may after a restart.
+    pub(super) fn spill_used_state(&mut self, id: SeqId, positions: usize, runner: &dyn Runner) {
+        if let Some(state) = self.ram.cache.state(id).filter(|_| positions > 0) {
+            self.spill_state(id, positions, state, runner);
+        }
+    }
+
+    /// Hands over the state of a running sequence behind so many positions, if the disk takes one now.
+    fn spill_state(&mut self, id: SeqId, positions: usize, state: StateId, runner: &dyn Runner) {
+        let Some(sequence) = self.running.find(id).filter(|_| self.disk.takes_states()) else { return };
+        let Some(namespace) = sequence.publishes_in() else { return };
+        let read = || {
+            let mut bytes = vec![0; runner.state_bytes()];
+            runner.read_state(state, &mut bytes);
+            bytes
+        };
+        let (tokens, lifetime) = (&sequence.tokens[..positions], sequence.lifetime);
+        let behind = StateBehind { namespace, tokens, lifetime };
+        self.disk.spill_state(&behind, read, &self.tenants.namespaces, self.now());
     }
 
     /// Frees the blocks of a sequence that has ended; the disk holds those that it has not taken yet.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, Token};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, StateId, Token};
 use kvik_engine::api::{
     AdapterId, AdapterMix, AdapterUse, Event, EventSink, FinishReason, Report, Request, RequestError,
     Sampling, Wants,
@@ -70,6 +70,9 @@ pub struct FakeRunner {
     pub permits: Option<Receiver<()>>,
     /// If set, a row takes a millisecond of this clock.
     pub millis: Option<Arc<AtomicU64>>,
+    /// Bytes of a state, if it has one: what the last position stored.
+    state_bytes: usize,
+    states: HashMap<StateId, u64>,
 }
 
 impl FakeRunner {
@@ -85,7 +88,25 @@ impl FakeRunner {
             poison: None,
             permits: None,
             millis: None,
+            state_bytes: 0,
+            states: HashMap::new(),
         }
+    }
+
+    /// The same with a state of so many bytes, without drafts; 0 for none.
+    pub fn with_state(self, state_bytes: usize) -> FakeRunner {
+        FakeRunner { state_bytes, ..self }
+    }
+
+    /// The state moves on with a position, from what the one before it stored.
+    fn move_state(&mut self, kv: &SequenceKv<'_>, index: usize, before: u64, stored: u64) {
+        let Some(state) = kv.state else { return };
+        let seen = self.states.insert(state.live, stored).unwrap_or_default();
+        assert_eq!(seen, before, "the state before position {index}");
+        let saves = state.saves.iter().filter(|(positions, _)| *positions as usize == index + 1);
+        saves.for_each(|&(_, save)| {
+            self.states.insert(save, stored);
+        });
     }
 
     fn read(&self, (block, offset): Cell) -> Stored {
@@ -99,6 +120,7 @@ impl FakeRunner {
         let (block, offset) = ragged::cell(kv, index);
         self.arena[block][offset] = Some(Stored { token, chain });
         self.raw.remove(&block);
+        self.move_state(kv, index, before, chain);
     }
 
     fn push_logits(&mut self, kv: &SequenceKv<'_>, index: usize) {
@@ -254,6 +276,30 @@ impl Runner for FakeRunner {
             self.push_hidden(kv, ragged::index(kv, row));
         }
         &self.logits
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.state_bytes
+    }
+
+    fn set_state(&mut self, to: StateId, from: Option<StateId>) {
+        let seen = from.map_or(0, |from| self.states[&from]);
+        self.states.insert(to, seen);
+    }
+
+    fn release_state(&mut self, state: StateId) {
+        self.states.insert(state, u64::MAX);
+    }
+
+    fn read_state(&self, state: StateId, bytes: &mut [u8]) {
+        let seen = self.states[&state].to_le_bytes();
+        bytes.iter_mut().zip(seen.iter().cycle()).for_each(|(byte, seen)| *byte = *seen);
+    }
+
+    fn write_state_piece(&mut self, state: StateId, start: usize, bytes: &[u8]) {
+        let mut seen = self.states.get(&state).copied().unwrap_or_default().to_le_bytes();
+        (start..self.state_bytes).zip(bytes).for_each(|(at, byte)| seen[at % 8] = *byte);
+        self.states.insert(state, u64::from_le_bytes(seen));
     }
 
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {
@@ -497,7 +543,7 @@ pub struct World {
 impl World {
     pub fn new(config: EngineConfig, blocks: usize) -> World {
         let limits = RequestLimits::new(&config, blocks, VOCAB).with_adapters(ADAPTERS);
-        let runner = FakeRunner::new(blocks, config.batch_rows_max());
+        let runner = FakeRunner::new(blocks, config.batch_rows_max()).with_state(config.beside.state_bytes);
         let ticks = AtomicUsize::new(0);
         let clock = move || Duration::from_millis(ticks.fetch_add(1, Ordering::Relaxed) as u64);
         let scheduler =
@@ -517,7 +563,7 @@ impl World {
         self.scheduler.step(&mut self.runner);
         self.scheduler.notify_finished();
         let stats = self.scheduler.cache().stats();
-        assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks);
+        assert_eq!(stats.free + stats.withheld + stats.owned + stats.shared, stats.blocks);
     }
 
     /// Steps until the scheduler is idle; panics if that takes too long.

@@ -231,9 +231,23 @@ impl World {
         let stats = self.scheduler.cache().stats();
         assert_eq!(stats.free + stats.withheld + stats.owned + stats.shared, stats.blocks, "blocks are lost");
         assert!(stats.pinned <= self.regime.pinned_max(), "more is pinned than may be: {stats:?}");
+        self.check_tenants();
         self.time.advance(Duration::from_micros(50));
         self.step_disk();
         self.collect();
+    }
+
+    /// No tenant's places exceed its quota, and all that is beside blocks is somebody's.
+    fn check_tenants(&self) {
+        let (tenants, stats) = (self.scheduler.cache().tenants(), self.scheduler.cache().stats());
+        for tenant in tenants {
+            let quota = tenant.share.quota_blocks.unwrap_or(usize::MAX);
+            assert!(tenant.place_blocks <= quota, "places exceed a quota: {tenant:?}");
+        }
+        let places: usize = tenants.iter().map(|tenant| tenant.place_blocks).sum();
+        assert!((stats.places_evictable..=stats.withheld).contains(&places), "{places} of {stats:?}");
+        let blocks: usize = tenants.iter().map(|tenant| tenant.blocks).sum();
+        assert_eq!(blocks, stats.shared, "blocks are nobody's");
     }
 
     fn step_disk(&mut self) {

@@ -48,7 +48,9 @@ impl Disk {
             return (found, None);
         }
         let whole = known - known % BLOCK_POSITIONS;
-        let stored = self.find_state(roots, &tokens[..whole + found.tokens], known, now);
+        // Where it ends, layers with windows see other blocks than at the end of all.
+        let sees = |end: usize| !self.lacks_part(&found, known, end);
+        let stored = self.find_state(roots, &tokens[..whole + found.tokens], known, now, sees);
         found.tokens = stored.as_ref().map_or(0, |state| state.tokens - whole);
         found.slots.truncate(found.tokens.div_ceil(BLOCK_POSITIONS));
         (found, stored)
@@ -152,14 +154,19 @@ impl Disk {
     fn leave_out_unusable(&self, found: &mut Found, known: usize) {
         let first = known / BLOCK_POSITIONS;
         while let Some(last) = found.slots.len().checked_sub(1) {
-            let needed = self.beside.first_part(first * BLOCK_POSITIONS + found.tokens).saturating_sub(first);
-            let needed = found.slots.get(needed..).unwrap_or_default();
-            if !needed.iter().any(|&slot| self.tier.record(slot).lacks_part) {
+            if !self.lacks_part(found, known, first * BLOCK_POSITIONS + found.tokens) {
                 return;
             }
             found.slots.pop();
             found.tokens = last * BLOCK_POSITIONS;
         }
+    }
+
+    /// Whether what was found after the first `known` tokens lacks a part that layers with windows see behind `end` of them.
+    fn lacks_part(&self, found: &Found, known: usize, end: usize) -> bool {
+        let first = known / BLOCK_POSITIONS;
+        let seen = self.beside.first_part(end).saturating_sub(first)..end.div_ceil(BLOCK_POSITIONS) - first;
+        found.slots.get(seen).unwrap_or_default().iter().any(|&slot| self.tier.record(slot).lacks_part)
     }
 
     /// Leaves out a last block of which so little is wanted that it is not worth its reading; whether it did.

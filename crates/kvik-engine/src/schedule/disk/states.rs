@@ -128,13 +128,14 @@ impl Disk {
         false
     }
 
-    /// The longest state that is stored of the first `tokens` tokens behind more than `known` of them.
+    /// The longest state that is stored of some tokens, behind more than `known` of them and where a sequence `can_go_on`.
     pub(super) fn find_state(
         &self,
         roots: &Roots,
         tokens: &[Token],
         known: usize,
         now: Duration,
+        can_go_on: impl Fn(usize) -> bool,
     ) -> Option<StoredState> {
         let whole = whole_blocks(tokens);
         let mut ends = vec![roots.identity];
@@ -142,7 +143,7 @@ impl Disk {
         for (blocks, end) in ends.iter().enumerate().rev() {
             let start = blocks * BLOCK_POSITIONS;
             let longest = (tokens.len() - start).min(BLOCK_POSITIONS - 1);
-            for rest in (0..=longest).rev().filter(|rest| start + rest > known) {
+            for rest in (0..=longest).rev().filter(|rest| start + rest > known && can_go_on(start + rest)) {
                 let pieces = self.find_pieces(end, &tokens[start..start + rest], now);
                 if let Some(pieces) = pieces {
                     return Some(StoredState { tokens: start + rest, pieces });

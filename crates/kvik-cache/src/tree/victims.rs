@@ -1,0 +1,99 @@
+//! What is evicted next of a tenant, a block or a place, and taking it out of the tree.
+//!
+//! Leaves are ordered by the policy, places by [Greedy-Dual](super::places). Between the first of both the same rank
+//! decides: what each spares for its size, above the ageing value of its tenant at its last use. So the pool is divided
+//! between blocks and places by what they are worth, and no part of it is set aside for either.
+
+use super::places::{Place, PlaceId, value};
+use super::radix::Radix;
+use crate::evict::{Cause, Ghost};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, TenantId};
+use crate::pool::Pool;
+
+/// What is evicted next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Victim {
+    /// The last blocks of a leaf.
+    Leaf(NodeId),
+    Place(PlaceId),
+}
+
+/// What eviction took out of the tree.
+#[derive(Debug)]
+#[must_use = "what is dropped is to be released"]
+pub(crate) struct Dropped {
+    pub(super) blocks: Vec<BlockId>,
+    /// Blocks' worth that their places took.
+    pub(super) units: usize,
+}
+
+impl Dropped {
+    /// Blocks' worth that it takes.
+    pub(crate) fn blocks_worth(&self) -> usize {
+        self.blocks.len() + self.units
+    }
+
+    /// Gives it back, the last block first.
+    pub(crate) fn release(self, pool: &mut Pool) {
+        pool.restore(self.units);
+        self.blocks.into_iter().rev().for_each(|block| pool.release(block));
+    }
+}
+
+impl Radix {
+    /// What of a tenant is evicted next: of its lowest priority the leaf that its policy chooses, or the first place,
+    /// whichever has the lower rank.
+    pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<Victim> {
+        let leaf = self.evictor.victim(tenant, self.clock, self.shares.blocks_of(tenant));
+        let Some(place) = self.places.victim(tenant) else { return leaf.map(Victim::Leaf) };
+        let goes_first = |leaf: &NodeId| {
+            let priority = self.arena[*leaf].life.keep.priority;
+            (priority, self.rank_of_leaf(*leaf)) <= self.places.order_of(place)
+        };
+        Some(leaf.filter(goes_first).map_or(Victim::Place(place), Victim::Leaf))
+    }
+
+    /// A leaf that has outlived its time to live.
+    pub(crate) fn expired(&self) -> Option<NodeId> {
+        self.evictor.expired(self.now)
+    }
+
+    /// The rank of a leaf beside places: all blocks spare their tokens and take one block. Where nobody can go on behind it,
+    /// for lack of a state or of the part that layers with windows see, it spares nothing and is the first.
+    fn rank_of_leaf(&self, leaf: NodeId) -> u64 {
+        let node = &self.arena[leaf];
+        let last = *node.blocks().last().expect("no leaf is empty");
+        let stateless = self.places.needs().has_state() && !self.places.is_in(last);
+        match stateless || !self.places.is_held(last) {
+            true => 0,
+            false => node.life.ageing.saturating_add(value(BLOCK_POSITIONS, 1)),
+        }
+    }
+
+    /// Adds a place, for which room was withheld, in a block of its namespace.
+    pub(crate) fn add_place(&mut self, id: PlaceId, place: Place) {
+        self.shares.of_mut(place.namespace).place_blocks += place.units;
+        self.places.add(id, place);
+    }
+
+    /// Removes a place for which there is no room; blocks' worth that it took.
+    pub(crate) fn evict_place(&mut self, id: PlaceId) -> usize {
+        let namespace = self.places.get(id).expect("a place that is evicted is there").namespace;
+        let units = self.places.evict(id);
+        self.shares.of_mut(namespace).place_blocks -= units;
+        units
+    }
+
+    /// Drops the last `count` blocks of an unlocked leaf, and remembers why.
+    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Dropped {
+        if !self.places.needs().is_nothing() && matches!(cause, Cause::Evicted(_)) {
+            self.places.age(self.owner(leaf), self.rank_of_leaf(leaf));
+        }
+        let ghost = Ghost::new(self.now, cause, self.arena[leaf].life.reuses);
+        let dropped = self.pop(leaf, count);
+        for &block in dropped.blocks.iter().rev() {
+            self.ghosts.remember(self.labels.fingerprint(block), ghost);
+        }
+        dropped
+    }
+}
