@@ -1,8 +1,10 @@
 //! Log-probabilities of the model's unmodified logits.
 
 use kvik_cache::Token;
+use kvik_kernels::largest;
 
 use super::Scratch;
+use super::row::Row;
 use super::select;
 
 /// Log-probability of `token` and of the `count` likeliest tokens of `logits`, shape `[vocab]`.
@@ -40,8 +42,8 @@ pub fn divergence(exact: &[f32], logits: &[f32]) -> f64 {
 
 /// Logarithm of the sum of the exponentials.
 fn norm(logits: &[f32]) -> f64 {
-    let max = select::largest(logits);
-    f64::from(max) + select::exp_sum(logits, max).ln()
+    let row = Row { logits, max: largest(logits) };
+    f64::from(row.max) + row.mass(1.0).ln()
 }
 
 fn logit(logits: &[f32], token: Token) -> f32 {

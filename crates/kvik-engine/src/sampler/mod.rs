@@ -4,13 +4,14 @@
 //! temperature 0 the likeliest token, otherwise top-k, top-p, min-p and temperature.
 //! The draw is a function of (seed, choice, index of the token), so neither other requests nor a
 //! preemption change it. Among equal logits the lowest token id wins.
-//! NaN counts as impossible. Never sorts the vocabulary.
+//! NaN counts as impossible. Never sorts the vocabulary: what is drawn is asked about afterwards
+//! (`docs/decisions/2026-11-25-draws.md`).
 
 mod draw;
 mod logprob;
-mod nucleus;
 mod penalty;
 mod random;
+mod row;
 mod select;
 
 use kvik_cache::Token;
@@ -22,6 +23,9 @@ use penalty::Penalties;
 
 pub use logprob::{divergence, logprob, logprobs};
 pub(crate) use select::likeliest;
+
+/// Tokens that a constraint is asked about one by one before all of them.
+const TRIES: usize = 12;
 
 /// Sampler of one choice.
 #[derive(Debug)]
@@ -40,9 +44,11 @@ pub struct Sampler {
 pub struct Scratch {
     /// Edited logits, `[vocab]`.
     logits: Vec<f32>,
-    /// Unnormalised probabilities, `[vocab]`.
-    weights: Vec<f32>,
+    /// What the parts of a row weigh.
+    masses: Vec<f64>,
     candidates: Vec<select::Candidate>,
+    /// What they weigh.
+    weights: Vec<f32>,
 }
 
 impl Sampler {
@@ -69,20 +75,47 @@ impl Sampler {
         if let Some(mask) = mask.filter(|_| self.sampling.temperature <= 0.0 && !self.edits()) {
             return select::likeliest_among(logits, mask.as_slice());
         }
-        let Scratch { logits: edited, weights, candidates } = scratch;
-        let logits = if self.edits() || mask.is_some() {
-            edited.clear();
-            edited.extend_from_slice(logits);
-            self.edit(edited, mask);
-            edited
-        } else {
-            logits
-        };
+        let mut edited = std::mem::take(&mut scratch.logits);
+        let token = self.choose(self.edited(logits, mask, &mut edited), mask.is_some(), scratch);
+        scratch.logits = edited;
+        token
+    }
+
+    fn choose(&self, logits: &[f32], is_masked: bool, scratch: &mut Scratch) -> Option<Token> {
         if self.sampling.temperature <= 0.0 {
             return likeliest(logits);
         }
-        let unit = random::unit(self.seed, self.drawn);
-        draw::draw(&self.sampling, logits, unit, weights, candidates)
+        // Those before were of the tokens that were tried without the mask.
+        let units = random::units(self.seed, self.drawn).skip(if is_masked { TRIES } else { 0 });
+        draw::draw(&self.sampling, logits, units, scratch)
+    }
+
+    /// Chooses from `logits`, shape `[vocab]`, as [`Sampler::sample`] would with a mask of all tokens that `allows` allows,
+    /// by asking it about a few likely ones: a whole mask takes longest where most of them are in it. `None` when none of
+    /// them is, or when it takes the mask to tell what is likely.
+    ///
+    /// # Errors
+    /// Those of `allows`.
+    pub fn sample_likely<E>(
+        &self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+        allows: impl FnMut(Token) -> Result<bool, E>,
+    ) -> Result<Option<Token>, E> {
+        let is_greedy = self.sampling.temperature <= 0.0;
+        if !is_greedy && !draw::is_plain(&self.sampling, logits) {
+            return Ok(None);
+        }
+        let mut edited = std::mem::take(&mut scratch.logits);
+        let logits = self.edited(logits, None, &mut edited);
+        let token = if is_greedy {
+            select::likeliest_allowed(logits, TRIES, &mut scratch.candidates, allows)
+        } else {
+            let units = random::units(self.seed, self.drawn).take(TRIES);
+            draw::draw_allowed(self.sampling.temperature, logits, units, scratch, allows)
+        };
+        scratch.logits = edited;
+        token
     }
 
     /// Records the chosen token.
@@ -99,6 +132,17 @@ impl Sampler {
 
     fn held_back(&self) -> &[Token] {
         if self.drawn < self.sampling.min_tokens as u64 { &self.ends } else { &[] }
+    }
+
+    /// `logits` as this request has them, in `buffer` if anything changes them.
+    fn edited<'a>(&self, logits: &'a [f32], mask: Option<&SimpleVob>, buffer: &'a mut Vec<f32>) -> &'a [f32] {
+        if !self.edits() && mask.is_none() {
+            return logits;
+        }
+        buffer.clear();
+        buffer.extend_from_slice(logits);
+        self.edit(buffer, mask);
+        buffer
     }
 
     fn edit(&self, logits: &mut [f32], mask: Option<&SimpleVob>) {
