@@ -137,17 +137,13 @@ impl Answer {
 
     /// The next token; `None` when the constraint allows nothing.
     fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> Result<Option<Token>, RequestError> {
-        let allowed = self.guide.as_mut().map(Guide::allowed).transpose();
-        let mask = match allowed.map_err(RequestError::BadConstraint)? {
-            Some(Allowed::Nothing) => return Ok(None),
-            Some(Allowed::Tokens(mask)) => Some(mask),
-            None => None,
+        let Some(guide) = &mut self.guide else {
+            let token = self.sampler.sample(logits, None, scratch);
+            let unusable = || RequestError::Internal("the model gave no usable logits".to_owned());
+            return token.map(Some).ok_or_else(unusable);
         };
-        let token = self.sampler.sample(logits, mask.as_ref(), scratch);
-        if token.is_none() && mask.is_none() {
-            return Err(RequestError::Internal("the model gave no usable logits".to_owned()));
-        }
-        Ok(token)
+        let token = choose_allowed(&self.sampler, guide, logits, scratch);
+        token.map_err(RequestError::BadConstraint)
     }
 
     /// Tells the constraint; whether it is satisfied and allows nothing more.
@@ -189,6 +185,25 @@ impl Answer {
         });
         GeneratedToken { token, logprob }
     }
+}
+
+/// A token that the constraint allows: one that is likely anyway, or else one of its mask.
+fn choose_allowed(
+    sampler: &Sampler,
+    guide: &mut Guide,
+    logits: &[f32],
+    scratch: &mut Scratch,
+) -> Result<Option<Token>, String> {
+    if let Some(mut questions) = guide.questions() {
+        let token = sampler.sample_likely(logits, scratch, |token| questions.allows(token))?;
+        if token.is_some() {
+            return Ok(token);
+        }
+    }
+    Ok(match guide.allowed()? {
+        Allowed::Tokens(mask) => sampler.sample(logits, Some(&mask), scratch),
+        Allowed::Nothing => None,
+    })
 }
 
 fn nothing_shown() -> Shown<GeneratedToken> {
