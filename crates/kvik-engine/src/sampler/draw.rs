@@ -6,10 +6,10 @@
 //! set were known, and hardly ever is there a third draw.
 
 use kvik_cache::Token;
-use kvik_kernels::{Weighing, largest, weigh};
+use kvik_kernels::{Weighing, weigh};
 
 use super::Scratch;
-use super::row::{Among, Row, pick};
+use super::distribution::{Among, Distribution, pick};
 use super::select::{self, Candidate};
 use crate::api::Sampling;
 
@@ -20,7 +20,7 @@ pub(super) fn draw(
     mut units: impl Iterator<Item = f64>,
     scratch: &mut Scratch,
 ) -> Option<Token> {
-    let row = Row { logits, max: largest(logits) };
+    let row = Distribution::of(logits);
     if !row.max.is_finite() {
         return select::likeliest(logits);
     }
@@ -51,7 +51,7 @@ pub(super) fn draw_allowed<E>(
     scratch: &mut Scratch,
     mut allows: impl FnMut(Token) -> Result<bool, E>,
 ) -> Result<Option<Token>, E> {
-    let row = Row { logits, max: largest(logits) };
+    let row = Distribution::of(logits);
     if !row.max.is_finite() {
         return Ok(None);
     }
@@ -86,7 +86,12 @@ fn rate(temperature: f32) -> f32 {
 }
 
 /// Draws from the `top_k` likeliest tokens, cut further by top-p and min-p. The first of them always stays.
-fn draw_candidate(sampling: &Sampling, row: Row<'_>, unit: f64, scratch: &mut Scratch) -> Option<Token> {
+fn draw_candidate(
+    sampling: &Sampling,
+    row: Distribution<'_>,
+    unit: f64,
+    scratch: &mut Scratch,
+) -> Option<Token> {
     let Scratch { candidates, weights, .. } = scratch;
     select::top(row.logits, sampling.top_k, candidates);
     if sampling.top_p < 1.0 {

@@ -1,10 +1,9 @@
 //! Log-probabilities of the model's unmodified logits.
 
 use kvik_cache::Token;
-use kvik_kernels::largest;
 
 use super::Scratch;
-use super::row::Row;
+use super::distribution::Distribution;
 use super::select;
 
 /// Log-probability of `token` and of the `count` likeliest tokens of `logits`, shape `[vocab]`.
@@ -42,7 +41,7 @@ pub fn divergence(exact: &[f32], logits: &[f32]) -> f64 {
 
 /// Logarithm of the sum of the exponentials.
 fn norm(logits: &[f32]) -> f64 {
-    let row = Row { logits, max: largest(logits) };
+    let row = Distribution::of(logits);
     f64::from(row.max) + row.mass(1.0).ln()
 }
 

@@ -7,12 +7,14 @@
 //! NaN counts as impossible. Never sorts the vocabulary: what is drawn is asked about afterwards
 //! (`docs/decisions/2026-11-25-draws.md`).
 
+mod distribution;
 mod draw;
 mod logprob;
 mod penalty;
 mod random;
-mod row;
 mod select;
+
+use std::convert::Infallible;
 
 use kvik_cache::Token;
 use kvik_kernels::vectorised;
@@ -72,27 +74,41 @@ impl Sampler {
     /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows.
     /// `None` when no token is possible.
     pub fn sample(&self, logits: &[f32], mask: Option<&SimpleVob>, scratch: &mut Scratch) -> Option<Token> {
-        if let Some(mask) = mask.filter(|_| self.sampling.temperature <= 0.0 && !self.edits()) {
-            return select::likeliest_among(logits, mask.as_slice());
+        let is_greedy = self.sampling.temperature <= 0.0;
+        match mask {
+            Some(mask) if is_greedy && !self.edits() => select::likeliest_among(logits, mask.as_slice()),
+            Some(mask) if !is_greedy => {
+                let allows = |token| Ok::<bool, Infallible>(mask.is_allowed(token));
+                let Ok(likely) = self.sample_likely(logits, scratch, allows);
+                likely.or_else(|| self.sample_edited(logits, Some(mask), scratch))
+            }
+            mask => self.sample_edited(logits, mask, scratch),
         }
+    }
+
+    fn sample_edited(
+        &self,
+        logits: &[f32],
+        mask: Option<&SimpleVob>,
+        scratch: &mut Scratch,
+    ) -> Option<Token> {
         let mut edited = std::mem::take(&mut scratch.logits);
-        let token = self.choose(self.edited(logits, mask, &mut edited), mask.is_some(), scratch);
+        let logits = self.edited(logits, mask, &mut edited);
+        let token = if self.sampling.temperature <= 0.0 {
+            likeliest(logits)
+        } else {
+            // Numbers before these have drawn tokens that the mask does not hold.
+            let refused = if mask.is_some() { TRIES } else { 0 };
+            let units = random::units(self.seed, self.drawn).skip(refused);
+            draw::draw(&self.sampling, logits, units, scratch)
+        };
         scratch.logits = edited;
         token
     }
 
-    fn choose(&self, logits: &[f32], is_masked: bool, scratch: &mut Scratch) -> Option<Token> {
-        if self.sampling.temperature <= 0.0 {
-            return likeliest(logits);
-        }
-        // Those before were of the tokens that were tried without the mask.
-        let units = random::units(self.seed, self.drawn).skip(if is_masked { TRIES } else { 0 });
-        draw::draw(&self.sampling, logits, units, scratch)
-    }
-
-    /// Chooses from `logits`, shape `[vocab]`, as [`Sampler::sample`] would with a mask of all tokens that `allows` allows,
-    /// by asking it about a few likely ones: a whole mask takes longest where most of them are in it. `None` when none of
-    /// them is, or when it takes the mask to tell what is likely.
+    /// What [`Sampler::sample`] gives with a mask of all tokens that `allows` allows, found by asking about a few likely
+    /// ones: a whole mask takes longest where most of them are in it. `None` when none of them is, or when it takes the
+    /// mask to tell what is likely.
     ///
     /// # Errors
     /// Those of `allows`.

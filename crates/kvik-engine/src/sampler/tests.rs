@@ -294,7 +294,7 @@ proptest! {
             .map(|x| if x < spread * 0.05 - 3.0 { f32::NEG_INFINITY } else { x })
             .collect();
         prop_assume!(logits.iter().any(|x| x.is_finite()));
-        let row = row::Row { logits: &logits, max: kvik_kernels::largest(&logits) };
+        let row = distribution::Distribution::of(&logits);
         let kept = |p: f64| distribution(&logits, &Sampling { top_p: 1.0, ..neutral() }, p);
         let (min, max) = (kept(f64::from(p) - 1e-6), kept(f64::from(p) + 1e-6));
         let mut masses = Vec::new();
@@ -383,7 +383,7 @@ fn draws_have_the_probabilities_of_a_sort() {
     }
 }
 
-/// Tokens that are tried one by one and the mask where none of them is allowed give together what the mask alone gives.
+/// A token that is found without the mask is the one that the mask gives, and they have its probabilities.
 #[test]
 fn likely_tokens_and_the_mask_behind_them_have_the_probabilities_of_the_mask() {
     let logits = random_logits(2500, 1.0, 6.0, 7);
@@ -406,7 +406,8 @@ fn likely_tokens_and_the_mask_behind_them_have_the_probabilities_of_the_mask() {
                 .sample_likely(&logits, &mut scratch, |token| Ok::<bool, ()>(is_allowed(token)))
                 .unwrap();
             tried += u32::from(likely.is_some());
-            let token = likely.or_else(|| sampler.sample(&logits, Some(&mask), &mut scratch)).unwrap();
+            let token = sampler.sample(&logits, Some(&mask), &mut scratch).unwrap();
+            assert!(likely.is_none_or(|likely| likely == token), "the mask gives another");
             sampler.accept(token);
             counts[token as usize] += 1;
         }

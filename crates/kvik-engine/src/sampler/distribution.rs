@@ -4,16 +4,16 @@
 //! so a second draw from the same row costs next to nothing.
 
 use kvik_cache::Token;
-use kvik_kernels::{Weighing, mass, weigh};
+use kvik_kernels::{Weighing, largest, mass, weigh};
 
 /// Logits of a part.
 const PART: usize = 1024;
 
 /// A row of logits, `[vocab]`.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(super) struct Distribution<'a> {
     pub(super) logits: &'a [f32],
-    /// The largest of them, which is finite.
+    /// The largest of them; weights mean something where it is finite.
     pub(super) max: f32,
 }
 
@@ -44,7 +44,11 @@ impl Among {
     }
 }
 
-impl<'a> Row<'a> {
+impl<'a> Distribution<'a> {
+    pub(super) fn of(logits: &'a [f32]) -> Distribution<'a> {
+        Distribution { logits, max: largest(logits) }
+    }
+
     /// Fills `masses` with what the tokens `among` those of each part weigh at `rate`; gives what all tokens weigh.
     pub(super) fn weigh(self, among: Among, rate: f32, masses: &mut Vec<f64>) -> f64 {
         let weighing = self.weighing(rate);
