@@ -93,6 +93,7 @@ fn cases() -> Vec<Case> {
         constrained("greedy, constraint", &greedy, &letters),
         Case { drafts: true, ..constrained("greedy, constraint, drafts", &greedy, &letters) },
         constrained("warm, constraint", &warm, &letters),
+        constrained("top-p 0.95, constraint", &top_p, &letters),
         constrained("greedy, schema", &greedy, &object),
         Case { drafts: true, ..constrained("greedy, schema, drafts", &greedy, &object) },
     ]

@@ -39,8 +39,9 @@ pub use kv::{
 pub use matmul::{matmul, matmul_grouped, matmul_many};
 pub use matrix::{Matrix, MatrixError};
 pub use ops::{
-    Activation, RopeStyle, RopeTable, activate, add, add_bias, multiply, product, rms_norm, rms_norm_groups,
-    rms_norm_in_place, rope, rope_back, sigmoid, soft_cap, softmax,
+    Activation, Mass, RopeStyle, RopeTable, Weighing, activate, add, add_bias, largest, mass, multiply,
+    product, rms_norm, rms_norm_groups, rms_norm_in_place, rope, rope_back, sigmoid, soft_cap, softmax,
+    weigh,
 };
 pub use quant::{WeightType, dequantize, quantize};
 pub use recurrence::{

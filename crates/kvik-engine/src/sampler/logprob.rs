@@ -3,6 +3,7 @@
 use kvik_cache::Token;
 
 use super::Scratch;
+use super::distribution::Distribution;
 use super::select;
 
 /// Log-probability of `token` and of the `count` likeliest tokens of `logits`, shape `[vocab]`.
@@ -40,8 +41,8 @@ pub fn divergence(exact: &[f32], logits: &[f32]) -> f64 {
 
 /// Logarithm of the sum of the exponentials.
 fn norm(logits: &[f32]) -> f64 {
-    let max = select::largest(logits);
-    f64::from(max) + select::exp_sum(logits, max).ln()
+    let row = Distribution::of(logits);
+    f64::from(row.max) + row.mass(1.0).ln()
 }
 
 fn logit(logits: &[f32], token: Token) -> f32 {

@@ -4,14 +4,17 @@
 //! temperature 0 the likeliest token, otherwise top-k, top-p, min-p and temperature.
 //! The draw is a function of (seed, choice, index of the token), so neither other requests nor a
 //! preemption change it. Among equal logits the lowest token id wins.
-//! NaN counts as impossible. Never sorts the vocabulary.
+//! NaN counts as impossible. Never sorts the vocabulary: what is drawn is asked about afterwards
+//! (`docs/decisions/2026-11-25-draws.md`).
 
+mod distribution;
 mod draw;
 mod logprob;
-mod nucleus;
 mod penalty;
 mod random;
 mod select;
+
+use std::convert::Infallible;
 
 use kvik_cache::Token;
 use kvik_kernels::vectorised;
@@ -22,6 +25,9 @@ use penalty::Penalties;
 
 pub use logprob::{divergence, logprob, logprobs};
 pub(crate) use select::likeliest;
+
+/// Tokens that a constraint is asked about one by one before all of them.
+const TRIES: usize = 12;
 
 /// Sampler of one choice.
 #[derive(Debug)]
@@ -40,9 +46,11 @@ pub struct Sampler {
 pub struct Scratch {
     /// Edited logits, `[vocab]`.
     logits: Vec<f32>,
-    /// Unnormalised probabilities, `[vocab]`.
-    weights: Vec<f32>,
+    /// What the parts of a row weigh.
+    masses: Vec<f64>,
     candidates: Vec<select::Candidate>,
+    /// What they weigh.
+    weights: Vec<f32>,
 }
 
 impl Sampler {
@@ -66,23 +74,64 @@ impl Sampler {
     /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows.
     /// `None` when no token is possible.
     pub fn sample(&self, logits: &[f32], mask: Option<&SimpleVob>, scratch: &mut Scratch) -> Option<Token> {
-        if let Some(mask) = mask.filter(|_| self.sampling.temperature <= 0.0 && !self.edits()) {
-            return select::likeliest_among(logits, mask.as_slice());
+        let is_greedy = self.sampling.temperature <= 0.0;
+        match mask {
+            Some(mask) if is_greedy && !self.edits() => select::likeliest_among(logits, mask.as_slice()),
+            Some(mask) if !is_greedy => {
+                let allows = |token| Ok::<bool, Infallible>(mask.is_allowed(token));
+                let Ok(likely) = self.sample_likely(logits, scratch, allows);
+                likely.or_else(|| self.sample_edited(logits, Some(mask), scratch))
+            }
+            mask => self.sample_edited(logits, mask, scratch),
         }
-        let Scratch { logits: edited, weights, candidates } = scratch;
-        let logits = if self.edits() || mask.is_some() {
-            edited.clear();
-            edited.extend_from_slice(logits);
-            self.edit(edited, mask);
-            edited
+    }
+
+    fn sample_edited(
+        &self,
+        logits: &[f32],
+        mask: Option<&SimpleVob>,
+        scratch: &mut Scratch,
+    ) -> Option<Token> {
+        let mut edited = std::mem::take(&mut scratch.logits);
+        let logits = self.edited(logits, mask, &mut edited);
+        let token = if self.sampling.temperature <= 0.0 {
+            likeliest(logits)
         } else {
-            logits
+            // Numbers before these have drawn tokens that the mask does not hold.
+            let refused = if mask.is_some() { TRIES } else { 0 };
+            let units = random::units(self.seed, self.drawn).skip(refused);
+            draw::draw(&self.sampling, logits, units, scratch)
         };
-        if self.sampling.temperature <= 0.0 {
-            return likeliest(logits);
+        scratch.logits = edited;
+        token
+    }
+
+    /// What [`Sampler::sample`] gives with a mask of all tokens that `allows` allows, found by asking about a few likely
+    /// ones: a whole mask takes longest where most of them are in it. `None` when none of them is, or when it takes the
+    /// mask to tell what is likely.
+    ///
+    /// # Errors
+    /// Those of `allows`.
+    pub fn sample_likely<E>(
+        &self,
+        logits: &[f32],
+        scratch: &mut Scratch,
+        allows: impl FnMut(Token) -> Result<bool, E>,
+    ) -> Result<Option<Token>, E> {
+        let is_greedy = self.sampling.temperature <= 0.0;
+        if !is_greedy && !draw::is_plain(&self.sampling, logits) {
+            return Ok(None);
         }
-        let unit = random::unit(self.seed, self.drawn);
-        draw::draw(&self.sampling, logits, unit, weights, candidates)
+        let mut edited = std::mem::take(&mut scratch.logits);
+        let logits = self.edited(logits, None, &mut edited);
+        let token = if is_greedy {
+            select::likeliest_allowed(logits, TRIES, &mut scratch.candidates, allows)
+        } else {
+            let units = random::units(self.seed, self.drawn).take(TRIES);
+            draw::draw_allowed(self.sampling.temperature, logits, units, scratch, allows)
+        };
+        scratch.logits = edited;
+        token
     }
 
     /// Records the chosen token.
@@ -104,6 +153,17 @@ impl Sampler {
 
     fn held_back(&self) -> &[Token] {
         if self.drawn < self.sampling.min_tokens as u64 { &self.ends } else { &[] }
+    }
+
+    /// `logits` as this request has them, in `buffer` if anything changes them.
+    fn edited<'a>(&self, logits: &'a [f32], mask: Option<&SimpleVob>, buffer: &'a mut Vec<f32>) -> &'a [f32] {
+        if !self.edits() && mask.is_none() {
+            return logits;
+        }
+        buffer.clear();
+        buffer.extend_from_slice(logits);
+        self.edit(buffer, mask);
+        buffer
     }
 
     fn edit(&self, logits: &mut [f32], mask: Option<&SimpleVob>) {

@@ -165,17 +165,10 @@ impl Answer {
             Prediction::Likeliest(NO_TOKEN) => return Err(no_usable_logits()),
             Prediction::Likeliest(token) => return Ok(Some(token)),
         };
-        let allowed = self.guide.as_mut().map(Guide::allowed).transpose();
-        let mask = match allowed.map_err(RequestError::BadConstraint)? {
-            Some(Allowed::Nothing) => return Ok(None),
-            Some(Allowed::Tokens(mask)) => Some(mask),
-            None => None,
+        let Some(guide) = &mut self.guide else {
+            return self.sampler.sample(logits, None, scratch).map(Some).ok_or_else(no_usable_logits);
         };
-        let token = self.sampler.sample(logits, mask.as_ref(), scratch);
-        if token.is_none() && mask.is_none() {
-            return Err(no_usable_logits());
-        }
-        Ok(token)
+        choose_allowed(&self.sampler, guide, logits, scratch).map_err(RequestError::BadConstraint)
     }
 
     /// Tells the constraint; whether it is satisfied and allows nothing more.
@@ -222,6 +215,25 @@ impl Answer {
 
 fn no_usable_logits() -> RequestError {
     RequestError::Internal("the model gave no usable logits".to_owned())
+}
+
+/// A token that the constraint allows: one that is likely anyway, or else one of its mask.
+fn choose_allowed(
+    sampler: &Sampler,
+    guide: &mut Guide,
+    logits: &[f32],
+    scratch: &mut Scratch,
+) -> Result<Option<Token>, String> {
+    if let Some(mut questions) = guide.questions() {
+        let token = sampler.sample_likely(logits, scratch, |token| questions.allows(token))?;
+        if token.is_some() {
+            return Ok(token);
+        }
+    }
+    Ok(match guide.allowed()? {
+        Allowed::Tokens(mask) => sampler.sample(logits, Some(&mask), scratch),
+        Allowed::Nothing => None,
+    })
 }
 
 fn nothing_shown() -> Shown<GeneratedToken> {

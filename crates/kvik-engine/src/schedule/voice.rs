@@ -1,6 +1,6 @@
 //! What the answers of a step say next, chosen on all threads at the same time.
 //!
-//! A row of logits is as long as the vocabulary, and a constraint looks at every token of it: with many sequences that
+//! A row of logits is as long as the vocabulary, and a constraint may look at every token of it: with many sequences that
 //! takes longer than all else outside the model. Each answer goes on from its own logits and knows nothing of the others,
 //! so who chooses when changes nothing.
 

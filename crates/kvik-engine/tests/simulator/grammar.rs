@@ -10,6 +10,7 @@ use kvik_cache::Token;
 use kvik_engine::api::{Constraint, FinishReason, Request};
 use kvik_engine::text::constraint::{Compiler, Guide};
 use kvik_engine::text::stream::{TokenKind, Vocabulary};
+use toktrie::SimpleVob;
 
 use crate::fake::{EOS, VOCAB, vocabulary};
 use crate::time::Dice;
@@ -141,17 +142,19 @@ impl Said {
         language(request).map(|index| Said { parts: LANGUAGES[index].1, text: Vec::new() })
     }
 
-    /// Takes from `logits` all tokens that lead out of the language.
-    pub(crate) fn mask(&self, logits: &mut [f32]) {
-        for (token, logit) in logits.iter_mut().enumerate() {
-            let is_allowed = match &WORDS[token] {
+    /// The tokens that do not lead out of the language.
+    pub(crate) fn allowed(&self) -> SimpleVob {
+        let mut allowed = SimpleVob::alloc(WORDS.len());
+        for (token, word) in (0..).zip(WORDS.iter()) {
+            let is_allowed = match word {
                 Some(word) => reach(self.parts, &[&self.text, word.as_slice()].concat()) != Reach::default(),
-                None => token as Token == EOS && reach(self.parts, &self.text).is_whole,
+                None => token == EOS && reach(self.parts, &self.text).is_whole,
             };
-            if !is_allowed {
-                *logit = f32::NEG_INFINITY;
+            if is_allowed {
+                allowed.allow_token(token);
             }
         }
+        allowed
     }
 
     /// Says a token; why the answer ends with it, if it does.

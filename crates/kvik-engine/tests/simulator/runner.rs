@@ -487,10 +487,8 @@ fn answer(request: &Request, choice: u32, tokens_max: usize, model: &mut impl Mo
         }
         logits.clear();
         push_logits(&mut logits, model.seen());
-        if let Some(said) = &said {
-            said.mask(&mut logits);
-        }
-        let token = sampler.sample(&logits, None, &mut scratch).unwrap();
+        let allowed = said.as_ref().map(Said::allowed);
+        let token = sampler.sample(&logits, allowed.as_ref(), &mut scratch).unwrap();
         sampler.accept(token);
         if token == EOS && !request.ignore_eos {
             return (answer, FinishReason::Eos);

@@ -4,6 +4,7 @@
 //! does not fill the lanes is computed in lanes whose rest is ignored.
 
 use super::activation::Activation;
+use super::logits::{Mass, Weighing};
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
 
 /// The functions of one instruction set, which the machine must have.
@@ -26,6 +27,12 @@ pub(crate) struct OpsKernels {
     /// `x = exp(x)`
     #[cfg_attr(not(test), expect(dead_code, reason = "attention has it inline; here it is tested"))]
     pub exp: unsafe fn(x: &mut [f32]),
+    /// See [`largest`](super::logits::largest).
+    pub largest: unsafe fn(logits: &[f32]) -> f32,
+    /// See [`mass`](super::logits::mass).
+    pub mass: unsafe fn(logits: &[f32], weighing: Weighing, above: f32) -> Mass,
+    /// See [`weigh`](super::logits::weigh).
+    pub weigh: unsafe fn(logits: &mut [f32], weighing: Weighing),
     pub rotate: Rotate,
 }
 
@@ -40,6 +47,7 @@ macro_rules! ops_kernels {
             use $crate::ops::activation::{self, Activation};
             use $crate::ops::gating;
             use $crate::ops::kernel::{self, OpsKernels};
+            use $crate::ops::logits::{self, Mass, Weighing};
 
             $(#[target_feature(enable = $features)])?
             unsafe fn sum_squares(x: &[f32]) -> f32 {
@@ -86,7 +94,35 @@ macro_rules! ops_kernels {
                 // SAFETY: as above.
                 unsafe { kernel::rotate::<$lanes>(low, high, cos, sin) }
             }
-            OpsKernels { sum_squares, scale, activate, softmax, sigmoid, add, soft_cap, exp, rotate }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn largest(logits: &[f32]) -> f32 {
+                // SAFETY: as above.
+                unsafe { logits::find_largest::<$lanes>(logits) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn mass(logits: &[f32], weighing: Weighing, above: f32) -> Mass {
+                // SAFETY: as above.
+                unsafe { logits::sum_weights::<$lanes>(logits, weighing, above) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn weigh(logits: &mut [f32], weighing: Weighing) {
+                // SAFETY: as above.
+                unsafe { logits::weigh_each::<$lanes>(logits, weighing) }
+            }
+            OpsKernels {
+                sum_squares,
+                scale,
+                activate,
+                softmax,
+                sigmoid,
+                add,
+                soft_cap,
+                exp,
+                largest,
+                mass,
+                weigh,
+                rotate,
+            }
         };
     };
 }

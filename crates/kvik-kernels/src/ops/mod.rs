@@ -1,4 +1,5 @@
-//! The small operations between matrix products: norms, rotation, activation, probabilities, sums.
+//! The small operations between matrix products: norms, rotation, activation, probabilities, sums; and what sampling asks
+//! of logits.
 //!
 //! They run for every layer of every token: nothing is allocated, and the pool is asked only when
 //! there is more work than waking it costs. Results of a row depend on that row alone.
@@ -10,11 +11,13 @@ use variants::kernels_of;
 pub(crate) mod activation;
 pub(crate) mod gating;
 pub(crate) mod kernel;
+pub(crate) mod logits;
 mod rope;
 mod variants;
 
 pub use activation::{Activation, activate};
 pub use gating::{sigmoid, softmax};
+pub use logits::{Mass, Weighing, largest, mass, weigh};
 pub use rope::{RopeStyle, RopeTable, rope, rope_back};
 
 /// Elements below which waking other threads costs more than it saves.

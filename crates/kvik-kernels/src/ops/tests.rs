@@ -320,4 +320,48 @@ proptest! {
             prop_assert_eq!(all(isa), all(Isa::Scalar), "{:?}", isa);
         }
     }
+
+    /// What a row of logits weighs is a sum in one order, whatever the instructions; and it agrees with f64.
+    #[test]
+    fn logits_weigh_the_same_in_every_variant(
+        len in 0..300_usize,
+        scale in prop::sample::select(vec![0.01_f32, 3.0, 100.0]),
+        rate in prop::sample::select(vec![f32::MIN_POSITIVE, 0.5, 1.0, 1.25, f32::MAX]),
+        above in prop::sample::select(vec![f32::NEG_INFINITY, -1.0, 0.0, 0.5, 1.0]),
+        odd in prop::collection::vec((0..300_usize, prop::sample::select(vec![f32::NAN, f32::NEG_INFINITY, f32::MIN])), 0..4),
+        seed in any::<u64>(),
+    ) {
+        let (mut logits, above) = (vector(seed, len, scale), above * scale);
+        odd.iter().filter(|(at, _)| *at < len).for_each(|&(at, odd)| logits[at] = odd);
+        let all = |isa: Isa| {
+            let (kernels, mut weights) = (kernels_of(isa), logits.clone());
+            // SAFETY: the instruction set is available.
+            unsafe {
+                let weighing = Weighing { origin: scale, rate };
+                let mass = (kernels.mass)(&logits, weighing, above);
+                (kernels.weigh)(&mut weights, weighing);
+                ((kernels.largest)(&logits), mass, weights)
+            }
+        };
+        let (most, mass, weights) = all(Isa::Scalar);
+        for isa in crate::testing::isas() {
+            let (same, other, others) = all(isa);
+            prop_assert_eq!(bits(&[same, other.all, other.above]), bits(&[most, mass.all, mass.above]), "{:?}", isa);
+            prop_assert_eq!(bits(&others), bits(&weights), "{:?}", isa);
+        }
+        prop_assert_eq!(most, logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let sum = |kept: &dyn Fn(f32) -> bool| {
+            let kept = logits.iter().zip(&weights).filter(|(logit, _)| kept(**logit));
+            kept.map(|(_, weight)| f64::from(*weight)).sum::<f64>()
+        };
+        prop_assert!((f64::from(mass.all) - sum(&|_| true)).abs() <= 1e-5 * sum(&|_| true));
+        prop_assert!((f64::from(mass.above) - sum(&|logit| logit > above)).abs() <= 1e-5 * sum(&|_| true));
+        for (logit, weight) in logits.iter().zip(&weights) {
+            let exponent = (f64::from(*logit) - f64::from(scale)) * f64::from(rate);
+            let expect = if exponent > -87.3 { exponent.exp() } else { 0.0 };
+            let slack = (1e-6 + 2e-7 * exponent.abs()) * expect;
+            prop_assert!(expect == 0.0 || (f64::from(*weight) - expect).abs() <= slack, "{} {}", logit, weight);
+            prop_assert!(expect > 0.0 || *weight < 1e-37, "{} {}", logit, weight);
+        }
+    }
 }

@@ -7,12 +7,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::{Matcher, TokenParser};
-use toktrie::{SimpleVob, TokEnv, TokenId};
+use toktrie::{SimpleVob, TokEnv, TokTrie, TokenId};
 
 use super::budget::MemoryCharge;
-use super::watch::Watch;
+use super::watch::{Watch, Watched};
 
 const UNSATISFIABLE: &str = "no answer can satisfy it";
+/// A mask is made at every so manyth token: what the parser may spend is renewed with each. It goes every way that is
+/// allowed, so it takes more than to try a few ways at each of so many tokens.
+const MASK_EVERY: usize = 32;
 
 /// A compiled constraint.
 pub(super) struct CompiledGrammar {
@@ -30,6 +33,8 @@ pub struct Guide {
     grammar: Arc<CompiledGrammar>,
     /// The answer's own parser, from its first token on.
     matcher: Option<Matcher>,
+    /// Tokens of the answer.
+    read: usize,
     ahead: Ahead,
 }
 
@@ -47,6 +52,12 @@ enum Ahead {
         _charge: Option<MemoryCharge>,
     },
     Failed,
+}
+
+/// Questions of one step; together they may take as long as a mask.
+pub struct Questions<'a> {
+    guide: &'a mut Guide,
+    _watched: Option<Watched>,
 }
 
 /// The tokens that a constraint allows next.
@@ -70,6 +81,12 @@ impl CompiledGrammar {
         Ok(CompiledGrammar { matcher, tokens, watch: watch.clone(), bytes, charge: Mutex::default() })
     }
 
+    /// Whether a token is text and nothing else; of others only a mask says whether they may come.
+    fn is_text(&self, token: TokenId) -> bool {
+        let first = self.tokens.tok_trie().token(token).first();
+        first.is_some_and(|&byte| byte != TokTrie::SPECIAL_TOKEN_MARKER)
+    }
+
     fn fork(&self) -> Matcher {
         // Cloning changes nothing, so a panic in it leaves the original consistent.
         self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
@@ -78,7 +95,7 @@ impl CompiledGrammar {
 
 impl Guide {
     pub(super) fn new(grammar: Arc<CompiledGrammar>) -> Guide {
-        Guide { grammar, matcher: None, ahead: Ahead::Unasked }
+        Guide { grammar, matcher: None, read: 0, ahead: Ahead::Unasked }
     }
 
     /// The tokens that may come next.
@@ -87,12 +104,25 @@ impl Guide {
         allowed(matcher, watch)
     }
 
+    /// Questions about single tokens, for much less than all of [`Guide::allowed`] take; `None` where a mask is due.
+    pub fn questions(&mut self) -> Option<Questions<'_>> {
+        let is_due = self.read.is_multiple_of(MASK_EVERY);
+        (!is_due).then(|| self.ask())
+    }
+
+    pub(super) fn ask(&mut self) -> Questions<'_> {
+        let (matcher, watch) = self.parts();
+        let watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
+        Questions { guide: self, _watched: watched }
+    }
+
     /// Records the chosen token; returns whether it completes the answer.
     pub fn accept(&mut self, token: kvik_cache::Token) -> Result<bool, String> {
         let (matcher, watch) = self.parts();
         let _watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
         matcher.consume_token(token).map_err(|error| describe(matcher, &error.to_string()))?;
         let is_complete = matcher.is_stopped();
+        self.read += 1;
         if let Ahead::Behind { unread, forced, .. } = &mut self.ahead {
             unread.push(token);
             *forced = None;
@@ -150,7 +180,7 @@ impl Guide {
     /// A copy with its own lexer caches, for another choice.
     pub fn fork(&self) -> Guide {
         let matcher = self.matcher.as_ref().map(Matcher::deep_clone);
-        Guide { grammar: self.grammar.clone(), matcher, ahead: Ahead::Unasked }
+        Guide { grammar: self.grammar.clone(), matcher, read: self.read, ahead: Ahead::Unasked }
     }
 
     /// Charges its grammar to a budget, as the pool does.
@@ -173,6 +203,19 @@ impl Guide {
 
     fn parts(&mut self) -> (&mut Matcher, &Watch) {
         (self.matcher.get_or_insert_with(|| self.grammar.fork()), &self.grammar.watch)
+    }
+}
+
+impl Questions<'_> {
+    /// Whether `token` is one of those that [`Guide::allowed`] gives.
+    pub fn allows(&mut self, token: kvik_cache::Token) -> Result<bool, String> {
+        if !self.guide.grammar.is_text(token) {
+            let allowed = self.guide.allowed()?;
+            return Ok(matches!(allowed, Allowed::Tokens(mask) if mask.is_allowed(token)));
+        }
+        let (matcher, _) = self.guide.parts();
+        let valid = matcher.validate_tokens(&[token]);
+        valid.map(|valid| valid == 1).map_err(|error| describe(matcher, &error.to_string()))
     }
 }
 

@@ -341,6 +341,47 @@ b: "b"*"#
         }
     }
 
+    /// Answers of all kinds of tokens, and every token at each of their steps.
+    #[test]
+    fn a_question_about_a_token_gets_the_answer_of_the_mask() {
+        let schema =
+            json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}});
+        let constraints = [
+            Constraint::JsonObject,
+            Constraint::JsonSchema(schema),
+            Constraint::Regex("(true|[a-z]+)?[^x]*".into()),
+            Constraint::Regex("æ{2,5}".into()),
+            Constraint::Lark(format!("start: \"a\" <[{CONTROL}]> b?\nb: /t[a-z]*/ | <[{CONTROL}]> \"}}\"")),
+        ];
+        for (seed, constraint) in constraints.iter().cycle().take(40).enumerate() {
+            let compiled = compiler().compile(constraint).unwrap();
+            let (mut asked, mut masked) = (compiled.fork(), compiled);
+            for step in 0..40 {
+                let Allowed::Tokens(mask) = masked.allowed().unwrap() else { break };
+                let allowed: Vec<Token> = (0..300).filter(|&token| mask.is_allowed(token)).collect();
+                let mut questions = asked.ask();
+                let named: Vec<Token> = (0..300).filter(|&token| questions.allows(token).unwrap()).collect();
+                assert_eq!(named, allowed, "{constraint:?} at {step} of {seed}");
+                let token = allowed[(seed * 7919 + step * 104_729) % allowed.len()];
+                assert_eq!(asked.accept(token), masked.accept(token));
+            }
+        }
+    }
+
+    /// A parser may spend so much from one mask to the next.
+    #[test]
+    fn a_mask_is_made_now_and_then_however_often_single_tokens_do() {
+        let mut guide = compiler().compile(&Constraint::Regex("[a-z]*".into())).unwrap();
+        let steps: Vec<bool> = (0..80)
+            .map(|_| {
+                guide.accept(Token::from(b'a')).unwrap();
+                guide.questions().is_some()
+            })
+            .collect();
+        let masks: Vec<usize> = (1..).zip(&steps).filter(|(_, asks)| !**asks).map(|(read, _)| read).collect();
+        assert_eq!(masks, [32, 64]);
+    }
+
     #[test]
     fn a_fork_is_independent() {
         let mut one = compiler().compile(&Constraint::Regex("ab|cd".into())).unwrap();
