@@ -130,7 +130,8 @@ impl DeviceRunner {
     /// Computes a batch, and reads back what is wanted.
     fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         let DeviceRunner { model, stored, scratch, given, copies, .. } = self;
-        (given.outputs.clear(), given.likeliest.clear());
+        given.outputs.clear();
+        given.likeliest.clear();
         let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
         let Stored { arena, angles, parts } = stored.as_mut().ok_or_else(lost)?;
         let (weights, config, device) =
