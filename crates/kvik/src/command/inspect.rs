@@ -141,6 +141,7 @@ fn scaling(loaded: &LoadedModel) -> String {
         RopeScaling::Linear { factor } => format!("stretched {factor} times"),
         RopeScaling::Llama3 { factor, .. } => format!("low frequencies stretched {factor} times (Llama 3)"),
         RopeScaling::Yarn { factor, .. } => format!("stretched {factor} times by YaRN"),
+        RopeScaling::Proportional { pairs } => format!("not stretched, {pairs} pairs of each head"),
         RopeScaling::Long { original_context, .. } => {
             format!("stretched pair by pair, otherwise beyond {original_context} tokens (LongRoPE)")
         }
