@@ -1,9 +1,8 @@
 //! The cache's flat, obviously right twin: the specification that the real one is tested against.
 //!
-//! Owns a list of cached blocks, each named by *all* tokens from position 0 to its end, and a list
-//! of running sequences. Everything else is derived anew whenever it is asked for: no tree, no
-//! lock counts, no lists, no physical blocks; every question is a scan. Mirrors the commands of
-//! [`Cache`](crate::Cache) and agrees with it on every answer.
+//! Owns a list of cached blocks, each named by *all* tokens from position 0 to its end, and a list of running sequences.
+//! Everything else is derived anew whenever it is asked for: no tree, no lock counts, no lists, no physical blocks; every
+//! question is a scan. Mirrors the commands of [`Cache`](crate::Cache) and agrees with it on every answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -186,7 +186,7 @@ fn draws_are_what_they_always_were() {
             }
         }
     }
-    assert_eq!(digest, 0x39b0_e2f1_5834_5f76);
+    assert_eq!(digest, 0x2e70_7185_735d_43e2);
 }
 
 #[test]

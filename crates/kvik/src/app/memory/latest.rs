@@ -356,7 +356,8 @@ mod tests {
         let apart = latest.note(&key("a", 7), &said("a", &[1, 7]), &book);
         assert!(apart.is_some(), "a conversation that parts before it is another one");
         assert!(two.keep(summary(), &book) && two.ends(1, &book));
-        let four = latest.note(&key("a", 4), &longer, &book).expect("none is being made");
+        let reads = said_behind(2, "a", &[1, 2, 3, 4, 5]);
+        let four = latest.note(&key("a", 4), &reads, &book).expect("none is being made");
         assert_eq!(recent(&four), Some((0, vec![json!(5)])));
         assert!(book.get(&key("a", 2)).unwrap().ready, "it is read until four is there");
     }

@@ -43,7 +43,10 @@ mod tests {
         assert_eq!(blocks(Test { generate: 1, depth: 40, sequences: 3, ..NOTHING }), 2 + 3 * (1 + 1));
         let own = Test { generate: 1, depth: 40, sequences: 3, own_prompts: true, ..NOTHING };
         assert_eq!(blocks(own), 3 * (3 + 1));
-        let decode = |generate| blocks(Test { generate, ..NOTHING }) as f64;
-        assert!((decode(16_000) / decode(4_000) - 16.0).abs() < 0.1);
+        for tables in [250, 1_000] {
+            let generate = tables * BLOCK_POSITIONS;
+            let read = BLOCK_POSITIONS * tables * (tables + 1) / 2 - tables;
+            assert_eq!(blocks(Test { generate, ..NOTHING }), (read + generate) as u64);
+        }
     }
 }
