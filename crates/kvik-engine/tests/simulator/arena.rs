@@ -113,7 +113,7 @@ mod device {
     impl Blocks {
         pub(crate) fn new(blocks: usize) -> Blocks {
             let device = Device::open(Choice::Index(0)).unwrap();
-            let layout = KvLayout::uniform(2, KvLayer::full(1, 2, KvFormat::F16, KvFormat::F16));
+            let layout = KvLayout::uniform(2, KvLayer::full(1, 8, KvFormat::F16, KvFormat::F16));
             assert!(layout.block_bytes() / 2 >= PIECE);
             let arena = DeviceArena::new(&device, layout, blocks).unwrap();
             Blocks { device, arena, seen: RefCell::default() }
