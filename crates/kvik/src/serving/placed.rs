@@ -72,6 +72,7 @@ impl Placed {
         of_model!(self, model => model.weight_bytes())
     }
 
+    #[cfg(feature = "gpu")]
     pub(crate) fn classifier(&self) -> Option<&[f32]> {
         of_model!(self, model => model.classifier())
     }
