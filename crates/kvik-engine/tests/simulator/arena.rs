@@ -11,7 +11,7 @@ pub(crate) type Block = [u64; BLOCK_POSITIONS];
 pub(crate) enum Arena {
     Ram(Vec<Block>),
     #[cfg(feature = "gpu")]
-    Device(device::Blocks),
+    Device(Box<device::Blocks>),
 }
 
 impl Arena {
@@ -21,7 +21,7 @@ impl Arena {
 
     #[cfg(feature = "gpu")]
     pub(crate) fn on_device(blocks: usize) -> Arena {
-        Arena::Device(device::Blocks::new(blocks))
+        Arena::Device(Box::new(device::Blocks::new(blocks)))
     }
 
     pub(crate) fn get(&self, (block, offset): Cell) -> u64 {
