@@ -152,8 +152,8 @@ fn random_logits(vocab: usize, spread: f32, peak: f32, seed: u64) -> Vec<f32> {
     (0..vocab).map(logit).collect()
 }
 
-/// Faster code must not change a single draw, and neither must other instructions: `KVIK_ISA` gives the same digest. It
-/// is of the day on which top-p began to be drawn by rejection.
+/// Faster code must not change a single draw, and neither should other instructions (`KVIK_ISA`). The digest is of the
+/// day on which top-p and constraints began to be drawn first and asked about afterwards.
 #[test]
 fn draws_are_what_they_always_were() {
     let warm = Sampling { temperature: 0.8, ..neutral() };
