@@ -1,5 +1,6 @@
 //! The prefix tree over token ids: nodes, what their blocks hold, and how prompts are matched against them.
 
+mod dropped;
 mod followers;
 mod labels;
 mod node;

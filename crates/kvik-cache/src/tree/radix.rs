@@ -16,11 +16,11 @@
 
 use std::time::Duration;
 
+use super::dropped::Dropped;
 use super::followers::FollowerIndex;
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
 use super::places::Places;
-use super::victims::Dropped;
 
 use crate::evict::{Candidate, Evictor, Facts, Ghosts, Holding, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;

@@ -4,11 +4,11 @@
 //! decides: what each spares for its size, above the ageing value of its tenant at its last use. So the pool is divided
 //! between blocks and places by what they are worth, and no part of it is set aside for either.
 
+use super::dropped::Dropped;
 use super::places::{Place, PlaceId, value};
 use super::radix::Radix;
 use crate::evict::{Cause, Ghost};
-use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, TenantId};
-use crate::pool::Pool;
+use crate::ids::{BLOCK_POSITIONS, NodeId, TenantId};
 
 /// What is evicted next.
 #[derive(Debug, Clone, Copy)]
@@ -16,28 +16,6 @@ pub(crate) enum Victim {
     /// The last blocks of a leaf.
     Leaf(NodeId),
     Place(PlaceId),
-}
-
-/// What eviction took out of the tree.
-#[derive(Debug)]
-#[must_use = "what is dropped is to be released"]
-pub(crate) struct Dropped {
-    pub(super) blocks: Vec<BlockId>,
-    /// Blocks' worth that their places took.
-    pub(super) units: usize,
-}
-
-impl Dropped {
-    /// Blocks' worth that it takes.
-    pub(crate) fn blocks_worth(&self) -> usize {
-        self.blocks.len() + self.units
-    }
-
-    /// Gives it back, the last block first.
-    pub(crate) fn release(self, pool: &mut Pool) {
-        pool.restore(self.units);
-        self.blocks.into_iter().rev().for_each(|block| pool.release(block));
-    }
 }
 
 impl Radix {
