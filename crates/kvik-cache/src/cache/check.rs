@@ -271,10 +271,13 @@ impl Cache {
             }
         }
         let mut evictable = 0;
+        let mut of_tenants: FxHashMap<TenantId, usize> = FxHashMap::default();
         for (id, place) in places.all() {
             place.parts.iter().for_each(|block| users[block.index()] += 1);
             withheld += place.units;
-            evictable += if place.keepers == 0 { place.units } else { 0 };
+            let yields = if place.keepers == 0 { place.units } else { 0 };
+            evictable += yields;
+            *of_tenants.entry(place.lane.tenant).or_default() += yields;
             ensure!(self.pool.state(id.block) == BlockState::Shared, "{id:?} is not in the tree");
             let known = self.radix.labels.count(id.block);
             ensure!(
@@ -288,6 +291,13 @@ impl Cache {
         ensure!(users == places.users(), "the users of windowed parts are counted otherwise");
         ensure!(states.len() == places.states(), "{} states count as {}", states.len(), places.states());
         ensure!(evictable == places.evictable(), "{evictable} evictable are counted otherwise");
+        for tenant in self.tenants().iter().map(|stats| stats.share.tenant) {
+            let own = of_tenants.get(&tenant).copied().unwrap_or_default();
+            ensure!(
+                own == places.evictable_of(tenant),
+                "{own} evictable of {tenant:?} are counted otherwise"
+            );
+        }
         let counted = self.pool.withheld();
         ensure!(withheld == counted, "{withheld} blocks' worth are withheld as {counted}");
         self.check_keepers()

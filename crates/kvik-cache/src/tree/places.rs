@@ -64,14 +64,22 @@ pub(crate) struct Places {
     all: BTreeMap<PlaceId, Place>,
     /// Those that nobody keeps.
     ranks: BTreeSet<(Lane, u64, PlaceId)>,
-    /// The rank of the last victim of each tenant.
-    ageing: FxHashMap<TenantId, u64>,
+    tenants: FxHashMap<TenantId, OfTenant>,
     evictable: usize,
     states_free: Vec<StateId>,
     states_made: u32,
     states_vacated: Vec<StateId>,
     /// States that were given to sequences and must be set.
     states_fresh: Vec<StateId>,
+}
+
+/// What is known of a tenant.
+#[derive(Debug, Default)]
+struct OfTenant {
+    /// The rank of its last victim.
+    ageing: u64,
+    /// Blocks' worth of its places that nobody keeps.
+    evictable: usize,
 }
 
 /// What is worth keeping: tokens that it spares for each of so many blocks' worth.
@@ -167,6 +175,7 @@ impl Places {
         if place.keepers == 0 {
             self.ranks.insert((place.lane, place.rank, id));
             self.evictable += place.units;
+            self.tenants.entry(place.lane.tenant).or_default().evictable += place.units;
         }
         let before = self.all.insert(id, place);
         assert!(before.is_none(), "{id:?} is there already");
@@ -177,6 +186,7 @@ impl Places {
         if place.keepers == 0 {
             self.ranks.remove(&(place.lane, place.rank, id));
             self.evictable -= place.units;
+            self.tenants.entry(place.lane.tenant).or_default().evictable -= place.units;
         }
         Some(place)
     }
@@ -191,20 +201,14 @@ impl Places {
 
     /// Of the places of a tenant that nobody keeps, of its lowest priority, the one of the least rank.
     pub(crate) fn victim(&self, tenant: TenantId) -> Option<PlaceId> {
-        self.of_tenant(tenant).next()
+        let least = PlaceId { block: BlockId(0), positions: 0 };
+        let mut places = self.ranks.range((Lane { tenant, priority: i8::MIN }, 0, least)..);
+        places.next().filter(|(lane, ..)| lane.tenant == tenant).map(|&(.., id)| id)
     }
 
     /// Blocks' worth of the places of a tenant that nobody keeps.
     pub(crate) fn evictable_of(&self, tenant: TenantId) -> usize {
-        self.of_tenant(tenant).map(|id| self.all[&id].units).sum()
-    }
-
-    /// The places of a tenant that nobody keeps, by priority and rank.
-    fn of_tenant(&self, tenant: TenantId) -> impl Iterator<Item = PlaceId> {
-        let least = PlaceId { block: BlockId(0), positions: 0 };
-        let first = (Lane { tenant, priority: i8::MIN }, 0, least);
-        let own = self.ranks.range(first..).take_while(move |(lane, ..)| lane.tenant == tenant);
-        own.map(|&(.., id)| id)
+        self.tenants.get(&tenant).map_or(0, |tenant| tenant.evictable)
     }
 
     /// Removes a place for which there is no room; blocks' worth that it took.
@@ -216,13 +220,13 @@ impl Places {
 
     /// What is used from now on ranks above a victim of this rank.
     pub(crate) fn age(&mut self, tenant: TenantId, rank: u64) {
-        let ageing = self.ageing.entry(tenant).or_default();
+        let ageing = &mut self.tenants.entry(tenant).or_default().ageing;
         *ageing = rank.max(*ageing);
     }
 
     /// The rank of the last victim of a tenant.
     pub(crate) fn ageing(&self, tenant: TenantId) -> u64 {
-        self.ageing.get(&tenant).copied().unwrap_or_default()
+        self.tenants.get(&tenant).map_or(0, |tenant| tenant.ageing)
     }
 
     /// The priority and the rank of a place.
