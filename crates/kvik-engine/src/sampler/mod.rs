@@ -74,15 +74,27 @@ impl Sampler {
     /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows.
     /// `None` when no token is possible.
     pub fn sample(&self, logits: &[f32], mask: Option<&SimpleVob>, scratch: &mut Scratch) -> Option<Token> {
-        let is_greedy = self.sampling.temperature <= 0.0;
-        match mask {
-            Some(mask) if is_greedy && !self.edits() => select::likeliest_among(logits, mask.as_slice()),
-            Some(mask) if !is_greedy => {
-                let allows = |token| Ok::<bool, Infallible>(mask.is_allowed(token));
-                let Ok(likely) = self.sample_likely(logits, scratch, allows);
-                likely.or_else(|| self.sample_edited(logits, Some(mask), scratch))
+        let Some(mask) = mask else { return self.sample_edited(logits, None, scratch) };
+        if !self.is_greedy() {
+            let allows = |token| Ok::<bool, Infallible>(mask.is_allowed(token));
+            let Ok(likely) = self.sample_likely(logits, scratch, allows);
+            if likely.is_some() {
+                return likely;
             }
-            mask => self.sample_edited(logits, mask, scratch),
+        }
+        self.sample_behind_likely(logits, mask, scratch)
+    }
+
+    /// What [`Sampler::sample`] gives with a mask where [`Sampler::sample_likely`] has given none of its tokens.
+    pub(crate) fn sample_behind_likely(
+        &self,
+        logits: &[f32],
+        mask: &SimpleVob,
+        scratch: &mut Scratch,
+    ) -> Option<Token> {
+        match self.takes_the_likeliest() {
+            true => select::likeliest_among(logits, mask.as_slice()),
+            false => self.sample_edited(logits, Some(mask), scratch),
         }
     }
 
@@ -94,7 +106,7 @@ impl Sampler {
     ) -> Option<Token> {
         let mut edited = std::mem::take(&mut scratch.logits);
         let logits = self.edited(logits, mask, &mut edited);
-        let token = if self.sampling.temperature <= 0.0 {
+        let token = if self.is_greedy() {
             likeliest(logits)
         } else {
             // Numbers before these have drawn tokens that the mask does not hold.
@@ -118,13 +130,12 @@ impl Sampler {
         scratch: &mut Scratch,
         allows: impl FnMut(Token) -> Result<bool, E>,
     ) -> Result<Option<Token>, E> {
-        let is_greedy = self.sampling.temperature <= 0.0;
-        if !is_greedy && !draw::is_plain(&self.sampling, logits) {
+        if !self.is_greedy() && !draw::is_plain(&self.sampling, logits) {
             return Ok(None);
         }
         let mut edited = std::mem::take(&mut scratch.logits);
         let logits = self.edited(logits, None, &mut edited);
-        let token = if is_greedy {
+        let token = if self.is_greedy() {
             select::likeliest_allowed(logits, TRIES, &mut scratch.candidates, allows)
         } else {
             let units = random::units(self.seed, self.drawn).take(TRIES);
@@ -144,7 +155,11 @@ impl Sampler {
 
     /// Whether it chooses the likeliest token from now on, whatever the logits of others are.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
-        self.sampling.temperature <= 0.0 && !self.edits()
+        self.is_greedy() && !self.edits()
+    }
+
+    fn is_greedy(&self) -> bool {
+        self.sampling.temperature <= 0.0
     }
 
     fn edits(&self) -> bool {

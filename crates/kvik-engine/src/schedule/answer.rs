@@ -224,15 +224,17 @@ fn choose_allowed(
     logits: &[f32],
     scratch: &mut Scratch,
 ) -> Result<Option<Token>, String> {
-    if let Some(mut questions) = guide.questions() {
-        let token = sampler.sample_likely(logits, scratch, |token| questions.allows(token))?;
-        if token.is_some() {
-            return Ok(token);
-        }
+    let asked = guide
+        .questions()
+        .map(|mut questions| sampler.sample_likely(logits, scratch, |token| questions.allows(token)))
+        .transpose()?;
+    if let Some(Some(token)) = asked {
+        return Ok(Some(token));
     }
-    Ok(match guide.allowed()? {
-        Allowed::Tokens(mask) => sampler.sample(logits, Some(&mask), scratch),
-        Allowed::Nothing => None,
+    let Allowed::Tokens(mask) = guide.allowed()? else { return Ok(None) };
+    Ok(match asked {
+        Some(_) => sampler.sample_behind_likely(logits, &mask, scratch),
+        None => sampler.sample(logits, Some(&mask), scratch),
     })
 }
 
