@@ -81,6 +81,14 @@ pub(crate) fn grid(count: usize) -> [u32; 3] {
     [count.min(GRID_X), count.div_ceil(GRID_X), 1]
 }
 
+/// Elements of a work group of `wgsl/element`.
+const ELEMENTS: usize = 64;
+
+/// A grid that has an invocation for each of `count` elements.
+pub(crate) fn grid_of_elements(count: usize) -> [u32; 3] {
+    grid(count.div_ceil(ELEMENTS))
+}
+
 impl Kernel {
     /// The whole text.
     fn source(&self) -> String {

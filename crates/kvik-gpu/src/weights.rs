@@ -109,9 +109,9 @@ impl DeviceMatrix {
     }
 
     /// The pieces that read it, and `more`.
-    pub(crate) fn pieces(&self, more: Piece) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, more: &[Piece]) -> Vec<Piece> {
         let mut pieces = pieces(self.ty).expect("checked when it was uploaded");
-        pieces.push(more);
+        pieces.extend_from_slice(more);
         pieces
     }
 }

@@ -4,11 +4,8 @@ use bytemuck::{Pod, Zeroable};
 use kvik_kernels::Activation;
 
 use crate::kernel::Access::{Read, Write};
-use crate::kernel::{Kernel, Piece, grid, piece};
+use crate::kernel::{Kernel, Piece, grid_of_elements, piece};
 use crate::{Buffer, DeviceError, Step};
-
-/// Elements of a work group.
-const GROUP: usize = 64;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -47,13 +44,18 @@ impl Step<'_> {
         assert!(x.len() >= len && up.is_none_or(|up| up.len() >= len), "x and up are [{len}]");
         let of_kind = if up.is_some() { piece!("activation/gated") } else { piece!("activation/plain") };
         let kernel = Kernel {
-            pieces: vec![piece!("activation/sigmoid"), activation_piece(activation), of_kind],
+            pieces: vec![
+                piece!("element"),
+                piece!("activation/sigmoid"),
+                activation_piece(activation),
+                of_kind,
+            ],
             constants: vec![],
             buffers: if up.is_some() { &[Read, Write] } else { &[Write] },
             params: size_of::<u32>(),
         };
         let buffers: Vec<_> = up.map(Buffer::raw).into_iter().chain([x.raw()]).collect();
-        self.dispatch(&kernel, &buffers, &(len as u32), grid(len.div_ceil(GROUP)))
+        self.dispatch(&kernel, &buffers, &(len as u32), grid_of_elements(len))
     }
 
     /// `x = x + y` for the first `len` elements of `x`: `y` is as long, or a bias that is added to every row.
@@ -72,12 +74,12 @@ impl Step<'_> {
         assert!(x.len() >= len, "x is [{len}]");
         assert!(y.len() >= period && len.is_multiple_of(period), "y is [{period}] and x [{len}]");
         let kernel = Kernel {
-            pieces: vec![piece!("add")],
+            pieces: vec![piece!("element"), piece!("add")],
             constants: vec![],
             buffers: &[Read, Write],
             params: size_of::<AddParams>(),
         };
         let params = AddParams { len: len as u32, period: period as u32 };
-        self.dispatch(&kernel, &[y.raw(), x.raw()], &params, grid(len.div_ceil(GROUP)))
+        self.dispatch(&kernel, &[y.raw(), x.raw()], &params, grid_of_elements(len))
     }
 }

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::kernel::Access::{Read, Write};
-use crate::kernel::{Constant, Kernel, grid, piece};
+use crate::kernel::{Constant, Kernel, grid_of_elements, piece};
 use crate::{Buffer, DeviceError, DeviceMatrix, Step};
 
 /// Rows of the matrix that a work group multiplies.
@@ -52,7 +52,7 @@ impl Step<'_> {
         assert!(out.len() >= n * matrix.rows(), "out is [{n}, {}]", matrix.rows());
         let batch = BATCHES.into_iter().find(|&batch| batch >= n).unwrap_or(BATCHES[2]);
         let kernel = Kernel {
-            pieces: matrix.pieces(piece!("matmul")),
+            pieces: matrix.pieces(&[piece!("matmul")]),
             constants: vec![("BATCH", Constant::U32(batch as u32))],
             buffers: &[Read, Read, Write],
             params: size_of::<ProductParams>(),
@@ -91,7 +91,7 @@ impl Step<'_> {
         assert!(tokens.len() >= n, "tokens are [{n}]");
         assert!(out.len() >= n * matrix.cols(), "out is [{n}, {}]", matrix.cols());
         let kernel = Kernel {
-            pieces: matrix.pieces(piece!("embed")),
+            pieces: matrix.pieces(&[piece!("element"), piece!("embed")]),
             constants: vec![],
             buffers: &[Read, Read, Write],
             params: size_of::<EmbedParams>(),
@@ -103,7 +103,7 @@ impl Step<'_> {
                 first_row: band.first_row as u32,
                 n: n as u32,
             };
-            let groups = grid((n * matrix.cols() / 4).div_ceil(64));
+            let groups = grid_of_elements(n * matrix.cols() / 4);
             self.dispatch(&kernel, &[band.words.raw(), tokens.raw(), out.raw()], &params, groups)?;
         }
         Ok(())

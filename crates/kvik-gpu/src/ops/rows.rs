@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use kvik_kernels::RopeStyle;
 
 use crate::kernel::Access::{Read, Write};
-use crate::kernel::{Constant, Kernel, grid, piece};
+use crate::kernel::{Constant, Kernel, grid, grid_of_elements, piece};
 use crate::{Buffer, DeviceError, Step};
 
 /// Where [`Step::argmax`] finds nothing.
@@ -88,12 +88,12 @@ impl Step<'_> {
         assert!(angles.len().is_multiple_of(pairs), "angles are [positions, {pairs}]");
         assert!(2 * pairs <= head_dim, "{pairs} pairs of {head_dim}");
         let kernel = Kernel {
-            pieces: vec![piece!("rope")],
+            pieces: vec![piece!("element"), piece!("rope")],
             constants: vec![("INTERLEAVED", Constant::Bool(style == RopeStyle::Interleaved))],
             buffers: &[Read, Read, Write],
             params: size_of::<RopeParams>(),
         };
-        let groups = grid((n * heads * pairs).div_ceil(64));
+        let groups = grid_of_elements(n * heads * pairs);
         let [n, heads, head_dim, pairs] = [n, heads, head_dim, pairs].map(|size| size as u32);
         let params = RopeParams { n, heads, head_dim, pairs };
         self.dispatch(&kernel, &[positions.raw(), angles.raw(), x.raw()], &params, groups)
@@ -118,13 +118,13 @@ impl Step<'_> {
     ) -> Result<(), DeviceError> {
         assert!(rows.len() >= n && out.len() >= n * d, "rows are [{n}] and out is [{n}, {d}]");
         let kernel = Kernel {
-            pieces: vec![piece!("gather")],
+            pieces: vec![piece!("element"), piece!("gather")],
             constants: vec![],
             buffers: &[Read, Read, Write],
             params: size_of::<GatherParams>(),
         };
         let params = GatherParams { n: n as u32, d: d as u32 };
-        self.dispatch(&kernel, &[x.raw(), rows.raw(), out.raw()], &params, grid((n * d).div_ceil(64)))
+        self.dispatch(&kernel, &[x.raw(), rows.raw(), out.raw()], &params, grid_of_elements(n * d))
     }
 
     /// The place of the largest number of each of `n` rows; of equal ones that of the first. NaN is smaller than all

@@ -10,7 +10,7 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let index = (group.x + group.y * GRID_X) * 64u + local;
+    let index = element(group, local);
     if index < params.len {
         x[index] += y[index % params.period];
     }
