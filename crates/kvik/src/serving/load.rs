@@ -176,9 +176,9 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
-    let config =
-        EngineConfig { kv_heads, latent, repeat, calibration, ..engine_config(&card, &budget, capacity) };
-    let config = EngineConfig { model_digest: model.blocks_digest(context), ..config };
+    let model_digest = model.blocks_digest(context);
+    let config = engine_config(&card, &budget, capacity);
+    let config = EngineConfig { model_digest, kv_heads, latent, repeat, calibration, ..config };
     let config = match &draft {
         Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
         None => config,

@@ -47,6 +47,18 @@ pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     Opened::of(args, args.load()?, load, Model::classifier)
 }
 
+/// The same for commands that compute on blocks of keys and values alone.
+pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
+    let opened = model(args, pool)?;
+    if opened.model.has_states() {
+        bail!(
+            "the model {} keeps a recurrent state of each sequence, which this command does not manage",
+            args.source()
+        );
+    }
+    Ok(opened)
+}
+
 /// Reads a model and puts its weights where the flags say. Where they leave it open, one line of the log says why that is
 /// the processor.
 pub(crate) fn placed(args: &ModelArgs, device: DeviceChoice, pool: &Pool) -> anyhow::Result<Opened<Placed>> {
@@ -94,18 +106,6 @@ impl<M> Opened<M> {
         let embedder = Embedder { pooling, ranking, width, classifier };
         Ok(Opened { model, tokenizer, template, embedder })
     }
-}
-
-/// The same for commands that compute on blocks of keys and values alone.
-pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
-    let opened = model(args, pool)?;
-    if opened.model.has_states() {
-        bail!(
-            "the model {} keeps a recurrent state of each sequence, which this command does not manage",
-            args.source()
-        );
-    }
-    Ok(opened)
 }
 
 impl ModelArgs {

@@ -1,8 +1,8 @@
 //! A model on a GPU: the same layers as in `decoder`, as steps of `kvik-gpu`.
 //!
 //! `shape` says what there are kernels for, `weights` uploads what the file has, `scratch` has the buffers of a step,
-//! `rows` its batch, `forward` is the pass as a list of steps, and `runner` answers the scheduler. The device belongs to the thread that
-//! runs batches; what fails on it is told by [`Runner::fault`](super::batch::Runner::fault).
+//! `rows` its batch, `forward` is the pass as a list of steps, and `runner` answers the scheduler. The device belongs to
+//! the thread that runs batches; what fails on it is told by [`Runner::fault`](super::batch::Runner::fault).
 
 mod copies;
 mod forward;
