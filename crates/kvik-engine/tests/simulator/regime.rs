@@ -44,6 +44,7 @@ pub(crate) struct Regime {
     /// A draft model: its blocks, and whether it says something else.
     pub(crate) draft: Option<(usize, u64)>,
     /// Blocks are in the memory of a device.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "without GPUs blocks are in RAM"))]
     pub(crate) on_device: bool,
 }
 
