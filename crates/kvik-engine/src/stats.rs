@@ -105,8 +105,30 @@ pub struct DiskStats {
     pub prefetch_candidates: usize,
     /// Measured loading rate in bytes per second, after the first load.
     pub load_rate: Option<f64>,
+    /// Its part in the host's memory, where blocks in use are in that of a device.
+    pub host: Option<HostStats>,
+    /// Measured rate of loading from there in bytes per second, after the first load.
+    pub host_load_rate: Option<f64>,
     /// Measured prefill rate in prompt tokens per second, after the first prefill.
     pub compute_rate: Option<f64>,
+}
+
+/// Blocks in the host's memory that those on a device can be read back from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostStats {
+    /// Blocks that there is room for.
+    pub blocks: usize,
+    /// Blocks held.
+    pub used: usize,
+    /// Whether they are nowhere else.
+    pub is_last: bool,
+}
+
+impl DiskStats {
+    /// Whether there is a disk, and not the host's memory alone.
+    pub fn is_on_disk(&self) -> bool {
+        !self.host.is_some_and(|host| host.is_last)
+    }
 }
 
 /// Snapshot of the engine after its last step.

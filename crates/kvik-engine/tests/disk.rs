@@ -15,8 +15,9 @@ use fake::*;
 use kvik_cache::tier::{Record, SlotId, Tier, Use};
 use kvik_cache::{Identity, StopReason, Token};
 use kvik_engine::api::Request;
-use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
+use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{RequestLimits, Scheduler};
+use kvik_engine::store::BlockStore;
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
 

@@ -1,8 +1,8 @@
 //! Whether reading a prefix back is faster than computing it again, learned from both.
 //!
-//! Two smoothed figures: seconds a block took to load, from the first read issued to the last one
-//! finished, and seconds a token took to compute. Nothing is assumed: while one of them is not known,
-//! loading is tried.
+//! Smoothed figures: seconds a block took to load, from the first read issued to the last one
+//! finished, from disk and from the host's memory, where a device computes with blocks of its own; and seconds a
+//! token took to compute. Nothing is assumed: while one of them is not known, loading is tried.
 
 use std::time::Duration;
 
@@ -12,19 +12,46 @@ const NEWEST: f64 = 0.25;
 /// tried again, after a dozen decisions when it was ten times too slow.
 const FORGIVENESS: f64 = 0.8;
 
+/// Blocks to load, by where they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// In the host's memory, where those in use are in that of a device.
+    pub host: usize,
+    /// On disk.
+    pub disk: usize,
+}
+
+impl Reads {
+    /// Blocks on disk.
+    pub fn of_disk(disk: usize) -> Reads {
+        Reads { host: 0, disk }
+    }
+
+    /// All of them.
+    pub fn blocks(&self) -> usize {
+        self.host + self.disk
+    }
+}
+
 /// Measured costs of loading and of computing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CostModel {
-    /// Seconds to load a block.
-    load_s: Option<f64>,
+    /// Seconds to load a block from the host's memory.
+    host_s: Option<f64>,
+    /// Seconds to load a block from disk.
+    disk_s: Option<f64>,
     /// Seconds to compute a token.
     compute_s: Option<f64>,
 }
 
 impl CostModel {
-    /// `blocks` were loaded in `elapsed`.
-    pub fn loaded(&mut self, blocks: usize, elapsed: Duration) {
-        learn(&mut self.load_s, elapsed, blocks);
+    /// Blocks were loaded in `elapsed`. Of a mixed load, the disk took what the host is not known to take.
+    pub fn loaded(&mut self, reads: Reads, elapsed: Duration) {
+        if reads.disk == 0 {
+            return learn(&mut self.host_s, elapsed, reads.host);
+        }
+        let of_host = Duration::from_secs_f64(self.host_s.unwrap_or_default() * reads.host as f64);
+        learn(&mut self.disk_s, elapsed.saturating_sub(of_host), reads.disk);
     }
 
     /// `tokens` of prompts were computed in `elapsed`.
@@ -32,20 +59,27 @@ impl CostModel {
         learn(&mut self.compute_s, elapsed, tokens);
     }
 
-    /// Whether to load `blocks` that hold `tokens` which would be computed otherwise. A decision, not a
+    /// Whether to load blocks that hold `tokens` which would be computed otherwise. A decision, not a
     /// question: one against loading makes the next one more lenient.
-    pub fn decide(&mut self, blocks: usize, tokens: usize) -> bool {
-        let load = self.load_time(blocks).unwrap_or_default();
+    pub fn decide(&mut self, reads: Reads, tokens: usize) -> bool {
+        let load = self.load_time(reads).unwrap_or_default();
         let loads = self.compute_time(tokens).is_none_or(|compute| load < compute);
         if !loads {
-            self.load_s = self.load_s.map(|seconds| seconds * FORGIVENESS);
+            for (seconds, count) in [(&mut self.host_s, reads.host), (&mut self.disk_s, reads.disk)] {
+                *seconds = seconds.map(|seconds| if count > 0 { seconds * FORGIVENESS } else { seconds });
+            }
         }
         loads
     }
 
     /// Time that loading will take, once it is known.
-    pub fn load_time(&self, blocks: usize) -> Option<Duration> {
-        self.load_s.map(|seconds| Duration::from_secs_f64(seconds * blocks as f64))
+    pub fn load_time(&self, reads: Reads) -> Option<Duration> {
+        let of = |seconds: Option<f64>, count: usize| match count {
+            0 => Some(0.0),
+            _ => seconds.map(|seconds| seconds * count as f64),
+        };
+        let (host, disk) = (of(self.host_s, reads.host)?, of(self.disk_s, reads.disk)?);
+        Some(Duration::from_secs_f64(host + disk))
     }
 
     /// Time that computing will take, once it is known.
@@ -53,9 +87,14 @@ impl CostModel {
         self.compute_s.map(|seconds| Duration::from_secs_f64(seconds * tokens as f64))
     }
 
-    /// Measured bytes a second of loading, for blocks of `block_bytes`.
-    pub fn load_rate(&self, block_bytes: usize) -> Option<f64> {
-        self.load_s.map(|seconds| block_bytes as f64 / seconds)
+    /// Measured bytes a second of loading from disk, for blocks of `block_bytes`.
+    pub fn disk_rate(&self, block_bytes: usize) -> Option<f64> {
+        self.disk_s.map(|seconds| block_bytes as f64 / seconds)
+    }
+
+    /// The same of loading from the host's memory.
+    pub fn host_rate(&self, block_bytes: usize) -> Option<f64> {
+        self.host_s.map(|seconds| block_bytes as f64 / seconds)
     }
 
     /// Measured tokens a second of computing.
@@ -80,32 +119,45 @@ mod tests {
     #[test]
     fn the_faster_way_is_taken() {
         let mut cost = CostModel::default();
-        assert!(cost.decide(100, 1600), "nothing is known: try");
+        assert!(cost.decide(Reads::of_disk(100), 1600), "nothing is known: try");
         cost.computed(1000, Duration::from_secs(1));
-        assert!(cost.decide(100, 1600), "loading is not known: try");
-        cost.loaded(10, Duration::from_millis(10));
-        assert!(cost.decide(100, 1600), "0.1 s against 1.6 s");
+        assert!(cost.decide(Reads::of_disk(100), 1600), "loading is not known: try");
+        cost.loaded(Reads::of_disk(10), Duration::from_millis(10));
+        assert!(cost.decide(Reads::of_disk(100), 1600), "0.1 s against 1.6 s");
         let mut slow = CostModel::default();
         slow.computed(1000, Duration::from_secs(1));
-        slow.loaded(10, Duration::from_secs(1));
-        assert!(!slow.decide(100, 1600), "10 s against 1.6 s");
+        slow.loaded(Reads::of_disk(10), Duration::from_secs(1));
+        assert!(!slow.decide(Reads::of_disk(100), 1600), "10 s against 1.6 s");
     }
 
     #[test]
     fn a_slow_disk_is_tried_again() {
         let mut cost = CostModel::default();
         cost.computed(1000, Duration::from_secs(1));
-        cost.loaded(1, Duration::from_millis(160));
-        let refusals = (0..100).take_while(|_| !cost.decide(1, 16)).count();
+        cost.loaded(Reads::of_disk(1), Duration::from_millis(160));
+        let refusals = (0..100).take_while(|_| !cost.decide(Reads::of_disk(1), 16)).count();
         assert!((5..20).contains(&refusals), "{refusals} refusals of a disk ten times too slow");
+    }
+
+    #[test]
+    fn each_place_has_its_speed() {
+        let mut cost = CostModel::default();
+        cost.computed(1000, Duration::from_secs(1));
+        cost.loaded(Reads { host: 10, disk: 0 }, Duration::from_millis(10));
+        cost.loaded(Reads { host: 10, disk: 10 }, Duration::from_millis(1010));
+        let millis = |reads| cost.load_time(reads).map(|time| time.as_millis());
+        assert_eq!(millis(Reads { host: 100, disk: 0 }), Some(100));
+        assert_eq!(millis(Reads { host: 5, disk: 5 }), Some(505));
+        assert!(cost.decide(Reads { host: 10, disk: 0 }, 160), "10 ms against 160");
+        assert!(!cost.decide(Reads { host: 5, disk: 5 }, 160), "505 ms against 160");
     }
 
     #[test]
     fn a_clock_that_stands_still_divides_by_nothing() {
         let mut cost = CostModel::default();
-        cost.loaded(1, Duration::ZERO);
+        cost.loaded(Reads::of_disk(1), Duration::ZERO);
         cost.computed(1, Duration::ZERO);
-        assert!(cost.load_rate(1024).unwrap().is_finite() && cost.compute_rate().unwrap().is_finite());
-        let _ = cost.decide(usize::MAX >> 40, 5);
+        assert!(cost.disk_rate(1024).unwrap().is_finite() && cost.compute_rate().unwrap().is_finite());
+        let _ = cost.decide(Reads::of_disk(usize::MAX >> 40), 5);
     }
 }

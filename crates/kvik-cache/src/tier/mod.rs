@@ -29,7 +29,7 @@ mod simulator;
 #[cfg(test)]
 mod tests;
 
-pub use cost::CostModel;
+pub use cost::{CostModel, Reads};
 pub use rank::DiskShare;
 pub use record::{BlockTokens, IoFault, Record, Relation, SlotId, Use};
 pub use residency::{Chain, Found, Placement, Tier, TierStats, TierTotals};

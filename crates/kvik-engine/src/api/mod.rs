@@ -241,6 +241,8 @@ pub struct Report {
     pub prompt_tokens: usize,
     /// Prompt tokens whose keys and values came from the cache.
     pub cached_tokens: usize,
+    /// Of these, prompt tokens that were in the host's memory when the request arrived, and had to be copied to a device.
+    pub host_tokens: usize,
     /// Of these, prompt tokens that were on disk when the request arrived.
     pub disk_tokens: usize,
     /// Prompt tokens computed for this request; with `cached_tokens` the whole prompt.
@@ -298,6 +300,8 @@ pub struct Probe {
     pub prompt_tokens: usize,
     /// Prompt tokens it would not have to compute.
     pub known_tokens: usize,
+    /// Of these, prompt tokens in the host's memory that a device would have to be given.
+    pub host_tokens: usize,
     /// Of these, prompt tokens on disk only.
     pub disk_tokens: usize,
     /// Why no more are known.

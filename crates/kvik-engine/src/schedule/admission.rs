@@ -237,7 +237,9 @@ impl Scheduler {
         let job = self.results.job(sequence.job);
         let cached = reused.tokens.min(sequence.prompt_len).saturating_sub(sequence.furthest);
         job.report.cached_tokens += cached;
-        job.report.disk_tokens += fetch.loaded(reused.tokens).min(cached);
+        let loaded = fetch.loaded(reused.tokens).at_most(cached);
+        job.report.host_tokens += loaded.host;
+        job.report.disk_tokens += loaded.disk;
         if !sequence.started {
             job.admitted(now, Reused { stop, ..reused });
             job.prefill_progress(cached, sequence.prompt_len);

@@ -3,6 +3,7 @@
 use kvik_cache::{Match, StopReason, Token};
 
 use super::Scheduler;
+use super::disk::Elsewhere;
 use super::namespaces::{Place, Sharers};
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
@@ -20,8 +21,8 @@ impl Scheduler {
         // The last token is computed for its logits or its hidden state, when they are wanted.
         let is_wanted = request.max_tokens > 0 || request.wants != Wants::Text;
         let reuse_max = prompt.len() - usize::from(is_wanted);
-        let (known, from_disk) = match request.reuse {
-            false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, 0),
+        let (known, added) = match request.reuse {
+            false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, Elsewhere::default()),
             true => {
                 let tenant = (request.tenant, Sharers::of(request));
                 let place = self.tenants.shared_place(tenant, prompt, &self.ram.cache);
@@ -29,11 +30,12 @@ impl Scheduler {
             }
         };
         let known_tokens = known.tokens.min(reuse_max);
-        let in_ram = known.tokens - from_disk;
+        let added = added.at_most(known_tokens.saturating_sub(known.tokens - added.tokens()));
         Probe {
             prompt_tokens: prompt.len(),
             known_tokens,
-            disk_tokens: known_tokens.saturating_sub(in_ram),
+            host_tokens: added.host,
+            disk_tokens: added.disk,
             stop: known.stop,
             evicted: known.evicted,
             at: self.now(),
@@ -51,6 +53,7 @@ impl Scheduler {
         cached.is_whole().then(|| Probe {
             prompt_tokens: prompt.len(),
             known_tokens: prefix,
+            host_tokens: 0,
             disk_tokens: cached.disk,
             stop: StopReason::Retained,
             evicted: None,
@@ -65,10 +68,10 @@ impl Scheduler {
         lookup_running(sharers, prompt, place.lookup(prompt, &self.ram.cache))
     }
 
-    /// What RAM and disk have of a prompt, and how many tokens of that the disk adds.
-    fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, usize) {
+    /// What RAM and disk have of a prompt, and the tokens of that which the disk adds.
+    fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, Elsewhere) {
         match ram.stop {
-            StopReason::Complete | StopReason::StillComputing => (ram, 0),
+            StopReason::Complete | StopReason::StillComputing => (ram, Elsewhere::default()),
             _ => self.disk.lookup(&place.roots, prompt, ram, self.now()),
         }
     }

@@ -15,9 +15,11 @@
 //! each slot is written at most as often as there are buffers, erased at most once between two writes, and pinned by the
 //! last of all pins alone.
 
+mod block_store;
 mod buffers;
 mod directory;
 mod format;
+mod host;
 mod neighbours;
 mod pins;
 mod recover;
@@ -38,7 +40,9 @@ use std::time::{Duration, Instant};
 use kvik_cache::Identity;
 use kvik_cache::tier::{IoFault, Record, Relation, SlotId, Use};
 
+pub use block_store::BlockStore;
 pub use buffers::{Buffer, Buffers};
+pub use host::HostStore;
 pub use neighbours::bytes_allowed;
 pub use waker::Waker;
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use kvik_cache::Identity;
 use kvik_cache::tier::{IoFault, Record, SlotId, Tier, Use};
 use kvik_engine::config::EngineConfig;
-use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
+use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{RequestLimits, Scheduler};
+use kvik_engine::store::BlockStore;
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Buffers, Completed};
 

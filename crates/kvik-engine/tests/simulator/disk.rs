@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kvik_cache::tier::{IoFault, Record, SlotId, Use};
 use kvik_cache::{BLOCK_POSITIONS, Identity, Token};
-use kvik_engine::schedule::disk::BlockStore;
+use kvik_engine::store::BlockStore;
 use kvik_engine::store::{Buffer, Buffers, Completed};
 
 use crate::runner::BLOCK_BYTES;

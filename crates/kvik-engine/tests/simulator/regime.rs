@@ -57,6 +57,8 @@ pub(crate) struct DiskRegime {
     pub(crate) faults: Faults,
     pub(crate) writes_max: usize,
     pub(crate) warm_blocks: usize,
+    /// Blocks in the host's memory above it, as where a device computes.
+    pub(crate) host_blocks: usize,
 }
 
 impl Regime {
@@ -180,7 +182,8 @@ impl DiskRegime {
         let slots = if roomy { ROOMY } else { 4 + dice.roll(120) as usize };
         let room = if kind == 2 && dice.once_in(2) { 1 + dice.roll(slots as u64) as usize } else { slots };
         let (writes_max, warm_blocks) = (dice.pick(&[1, 4, 18]), dice.pick(&[0, 10, 1000]));
-        DiskRegime { slots, room, faults, writes_max, warm_blocks }
+        let host_blocks = dice.pick(&[0, 0, 3, 40, slots]);
+        DiskRegime { slots, room, faults, writes_max, warm_blocks, host_blocks }
     }
 
     pub(crate) fn platter(&self) -> Platter {

@@ -11,7 +11,7 @@ use kvik_engine::api::RequestError;
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{DraftSetup, Pause, Scheduler};
 use kvik_engine::stats::DraftSource;
-use kvik_engine::store::Waker;
+use kvik_engine::store::{BlockStore, HostStore, Waker};
 
 use crate::disk::{Drive, Platter, common};
 use crate::fake::{VOCAB, vocabulary};
@@ -70,10 +70,12 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
     if let Some(disk) = regime.disk {
         let found = platter.lock().unwrap().kill();
         let (tier, surplus) = Tier::with(disk.slots as u32, found);
-        let mut store = Box::new(Drive::new(platter));
-        surplus
-            .into_iter()
-            .for_each(|slot| kvik_engine::schedule::disk::BlockStore::erase(&mut *store, slot));
+        let (drive, waker) = (Box::new(Drive::new(platter)), Waker::default());
+        let mut store: Box<dyn BlockStore> = match disk.host_blocks {
+            0 => drive,
+            blocks => Box::new(HostStore::above(drive, blocks, waker.clone())),
+        };
+        surplus.into_iter().for_each(|slot| store.erase(slot));
         scheduler.attach(DiskSetup {
             tier,
             store,
@@ -81,7 +83,7 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
             warm_blocks: disk.warm_blocks,
             writes_max: disk.writes_max,
             epoch_s: EPOCH_S + started.as_secs(),
-            waker: Waker::default(),
+            waker,
         });
     }
     if regime.tenants {

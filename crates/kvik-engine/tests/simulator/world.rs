@@ -46,6 +46,8 @@ pub(crate) struct Coverage {
     pub(crate) evicted: u64,
     pub(crate) restarts: u64,
     pub(crate) from_disk: u64,
+    /// Tokens from the host's memory, above a disk.
+    pub(crate) from_host: u64,
     /// Answers whose `cached_tokens` and reason the naive twin predicts exactly.
     pub(crate) exact: u64,
     /// The same after a restart, from disk.
@@ -522,9 +524,13 @@ impl World {
         let (request, cached) = (&active.request, report.cached_tokens);
         let reason = report.cache.expect("it was admitted");
         assert_eq!(cached + report.computed_tokens, report.prompt_tokens, "{report:?}");
-        assert!(report.disk_tokens <= cached && (self.regime.disk.is_some() || report.disk_tokens == 0));
+        let loaded = report.host_tokens + report.disk_tokens;
+        assert!(loaded <= cached && (self.regime.disk.is_some() || loaded == 0), "{report:?}");
+        let has_host = self.regime.disk.is_some_and(|disk| disk.host_blocks > 0);
+        assert!(has_host || report.host_tokens == 0, "{report:?}");
         self.coverage.from_disk += report.disk_tokens as u64;
-        let found = [cached as u64, report.disk_tokens as u64];
+        self.coverage.from_host += report.host_tokens as u64;
+        let found = [cached as u64, loaded as u64];
         let beside = &self.regime.engine.beside;
         let (has_windows, has_state) = (beside.windows.is_some(), beside.state_bytes > 0);
         let coverage = &mut self.coverage;
@@ -721,7 +727,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 30] {
+    fn fields(&self) -> [(&'static str, u64); 31] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -737,6 +743,7 @@ impl Coverage {
             ("evicted", self.evicted),
             ("restarted", self.restarts),
             ("from disk", self.from_disk),
+            ("from the host's memory", self.from_host),
             ("predicted exactly", self.exact),
             ("predicted exactly after a restart", self.exact_after_restart),
             ("expired", self.expired),
@@ -756,7 +763,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 30] {
+    fn fields_mut(&mut self) -> [&mut u64; 31] {
         let ([windows, windows_from_disk], [states, states_from_disk]) =
             (&mut self.windows, &mut self.states);
         [
@@ -774,6 +781,7 @@ impl Coverage {
             &mut self.evicted,
             &mut self.restarts,
             &mut self.from_disk,
+            &mut self.from_host,
             &mut self.exact,
             &mut self.exact_after_restart,
             &mut self.expired,

@@ -168,6 +168,7 @@ impl AnswerSpan {
             KeyValue::new("gen_ai.usage.output_tokens", report.generated_tokens as i64),
             KeyValue::new("gen_ai.usage.cache_read.input_tokens", report.cached_tokens as i64),
             KeyValue::new("gen_ai.response.finish_reasons", Value::Array(reasons.into())),
+            KeyValue::new("kvik.cache.host_tokens", report.host_tokens as i64),
             KeyValue::new("kvik.cache.disk_tokens", report.disk_tokens as i64),
         ]);
         self.send(Status::Unset, Some(report));

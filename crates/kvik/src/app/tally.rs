@@ -21,6 +21,8 @@ pub(crate) struct Counts {
     pub(crate) prompt_tokens: u64,
     /// Prompt tokens that came from the cache.
     pub(crate) cached_tokens: u64,
+    /// Of these, those that came to a device from the host's memory.
+    pub(crate) host_tokens: u64,
     /// Of these, those that came from disk.
     pub(crate) disk_tokens: u64,
     pub(crate) generated_tokens: u64,
@@ -67,6 +69,7 @@ impl Counts {
     const NONE: Counts = Counts {
         prompt_tokens: 0,
         cached_tokens: 0,
+        host_tokens: 0,
         disk_tokens: 0,
         generated_tokens: 0,
         answered: 0,
@@ -79,6 +82,7 @@ impl Counts {
         Counts {
             prompt_tokens: report.prompt_tokens as u64,
             cached_tokens: report.cached_tokens as u64,
+            host_tokens: report.host_tokens as u64,
             disk_tokens: report.disk_tokens as u64,
             generated_tokens: report.generated_tokens as u64,
             ..Counts::NONE
@@ -90,6 +94,7 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, other: Counts) {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
+        self.host_tokens += other.host_tokens;
         self.disk_tokens += other.disk_tokens;
         self.generated_tokens += other.generated_tokens;
         self.answered += other.answered;

@@ -6,6 +6,8 @@ use kvik_cache::Beside;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KvBudget {
     pub(crate) blocks: usize,
+    /// The flag that says how much it is.
+    pub(crate) flag: &'static str,
     /// Bytes of a block, without the part of layers with windows.
     pub(crate) block_bytes: usize,
     /// Bytes of a block on disk, with it.

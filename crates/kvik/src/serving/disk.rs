@@ -20,7 +20,7 @@ const BUFFERS: std::ops::RangeInclusive<usize> = 8..=4096;
 /// The start fills one part in this many of the RAM budget.
 const WARM_SHARE: usize = 2;
 
-/// The open disk tier.
+/// The open disk tier, or what stands for it.
 pub(crate) struct OpenDisk {
     pub(crate) setup: DiskSetup,
     /// Its line in the banner.
@@ -40,6 +40,16 @@ pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32], place: 
     }
 }
 
+/// Buffers for blocks on their way.
+pub(super) fn buffers(budget: &KvBudget) -> usize {
+    (BUFFER_BYTES / budget.stored_bytes).clamp(*BUFFERS.start(), *BUFFERS.end())
+}
+
+/// Those of them that blocks may be written from; the others are for reading.
+pub(super) fn writes_max(buffers: usize) -> usize {
+    buffers - buffers / 4
+}
+
 fn open_in(
     dir: &Path,
     size: ByteSize,
@@ -47,7 +57,7 @@ fn open_in(
     (model, place): ([u8; 32], &str),
 ) -> anyhow::Result<OpenDisk> {
     let allowed = bytes_allowed(dir).map_or(size.0, |allowed| allowed.min(size.0));
-    let buffers = (BUFFER_BYTES / budget.stored_bytes).clamp(*BUFFERS.start(), *BUFFERS.end());
+    let buffers = buffers(budget);
     let config = StoreConfig {
         dir: dir.to_owned(),
         bytes_max: allowed,
@@ -73,7 +83,7 @@ fn open_in(
         store: Box::new(store),
         related,
         warm_blocks: budget.blocks / WARM_SHARE,
-        writes_max: buffers - buffers / 4,
+        writes_max: writes_max(buffers),
         epoch_s: unix_seconds(),
         waker,
     };

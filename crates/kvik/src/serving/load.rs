@@ -19,7 +19,7 @@ use super::{
     budget::KvBudget,
     disk,
     draft::DraftFile,
-    kv,
+    host, kv,
     lora::LoraAdapters,
     memory,
     open::{self, Opened},
@@ -165,9 +165,13 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
     let beside = beside(model.config(), &layout);
     let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
-    let blocks = blocks(cache.cache_ram, block_bytes + draft_bytes, model.blocks_max(&layout))?;
+    let (flag, asked) = match model.device() {
+        Some(_) => ("--cache-device", cache.cache_device),
+        None => ("--cache-ram", cache.cache_ram),
+    };
+    let blocks = blocks((flag, asked), block_bytes + draft_bytes, model.blocks_max(&layout))?;
     let kv = layout.format_name();
-    let budget = KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes, kv, threads };
+    let budget = KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes, kv, threads };
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
     let latent = layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys);
@@ -192,8 +196,12 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         checked.with_context(|| format!("--retain-idle {retention}"))?;
     }
     let idle = cache.retain.retain_idle;
-    let disk = disk::open(cache, &budget, config.model_digest, &model.place());
     let device = model.device();
+    let disk = disk::open(cache, &budget, config.model_digest, &model.place());
+    let disk = match &device {
+        Some(_) => host::above(disk, host_bytes(cache.cache_ram), &budget),
+        None => disk,
+    };
     let runner = model.runner(Room {
         pool: pool.clone(),
         layout,
@@ -319,13 +327,13 @@ pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
 }
 
 /// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
-fn blocks(asked: Option<ByteSize>, block_bytes: usize, most: usize) -> anyhow::Result<usize> {
+fn blocks((flag, asked): (&str, Option<ByteSize>), block_bytes: usize, most: usize) -> anyhow::Result<usize> {
     let block_bytes = block_bytes as u64;
     let bytes = asked.map_or_else(default_budget, |size| size.0);
     let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
     if blocks == 0 {
         bail!(
-            "a KV cache of {} holds not even one block of this model, which takes {}; raise --cache-ram",
+            "a KV cache of {} holds not even one block of this model, which takes {}; raise {flag}",
             ByteSize(bytes),
             ByteSize(block_bytes)
         );
@@ -339,6 +347,11 @@ fn pinned_max(asked: Option<ByteSize>, budget: &KvBudget) -> usize {
     asked.map_or(budget.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(budget.blocks))
 }
 
+/// Memory of the host for blocks of a device: as asked, or what would be that of the processor.
+fn host_bytes(asked: Option<ByteSize>) -> u64 {
+    asked.map_or_else(default_budget, |size| size.0)
+}
+
 fn default_budget() -> u64 {
     memory::available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
 }
@@ -346,12 +359,12 @@ fn default_budget() -> u64 {
 /// The requested context, if it fits; without a request the model's own, or as much of it as fits. Where requests
 /// forget unless they say otherwise, a context need not fit whole: prompts are thinned while they are read.
 fn context(asked: Option<usize>, own: usize, budget: &KvBudget, forgets: bool) -> anyhow::Result<usize> {
-    let fits = budget.tokens();
+    let (fits, flag) = (budget.tokens(), budget.flag);
     match asked {
         Some(asked) if asked > fits && !forgets => {
             let needed = budget.beside.needed(asked) as u64 * budget.block_bytes as u64;
             bail!(
-                "a context of {asked} tokens needs {} of KV cache and --cache-ram is {}, which holds {fits} tokens; raise --cache-ram, lower --context, or keep a part of each prompt with --retain",
+                "a context of {asked} tokens needs {} of KV cache and {flag} is {}, which holds {fits} tokens; raise {flag}, lower --context, or keep a part of each prompt with --retain",
                 ByteSize(needed),
                 ByteSize(budget.bytes())
             )
@@ -381,7 +394,8 @@ mod tests {
         let beside = Beside::default();
         let block_bytes = 48 << 10;
         let stored_bytes = block_bytes;
-        KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes: 0, kv: "f16".into(), threads: 1 }
+        let (flag, kv) = ("--cache-ram", "f16".to_owned());
+        KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes: 0, kv, threads: 1 }
     }
 
     #[test]

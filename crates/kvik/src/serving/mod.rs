@@ -7,6 +7,7 @@ pub(crate) mod disk;
 mod draft;
 pub(crate) mod embedding;
 mod gpu;
+mod host;
 pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod lora;

@@ -119,17 +119,18 @@ impl Placed {
     pub(crate) fn runner(self, room: Room) -> anyhow::Result<Box<dyn Runner + Send>> {
         let Room { pool, layout, blocks, context, adapters, states, resident } = room;
         let bytes = ByteSize(blocks as u64 * layout.block_bytes() as u64);
-        let no_room = || format!("no memory for a KV cache of {bytes}; lower --cache-ram");
         match self {
             Placed::Processor(model) => {
                 let runner = ModelRunner::new(Arc::from(model), pool, layout, blocks, context);
+                let no_room = || format!("no memory for a KV cache of {bytes}; lower --cache-ram");
                 let runner = runner.with_context(no_room)?;
                 Ok(Box::new(runner.with_adapters(adapters).with_states(states)?))
             }
             #[cfg(feature = "gpu")]
             Placed::Device(model) => {
                 let runner = DeviceRunner::new(*model, pool, layout, blocks, context);
-                let runner = runner.with_context(no_room)?;
+                let runner =
+                    runner.with_context(|| format!("with a KV cache of {bytes} (--cache-device)"))?;
                 Ok(if resident { Box::new(runner) } else { Box::new(runner.with_copies()) })
             }
         }

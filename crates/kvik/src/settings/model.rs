@@ -46,9 +46,13 @@ pub(crate) struct CacheArgs {
     /// Tokens of prompt and answer together [default: the model's own, or what fits --cache-ram]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..).map(|n| n as usize))]
     pub(crate) context: Option<usize>,
-    /// Memory for keys and values, as 512MiB or 2GiB [default: half of the free memory, at most 8 GiB]
+    /// Memory for keys and values, as 512MiB or 2GiB; where a GPU computes, for what it has no more room for [default: half
+    /// of the free memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<ByteSize>,
+    /// Memory of the GPU for keys and values [default: as much as half of the machine's free memory, at most 8 GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_device: Option<ByteSize>,
     /// Memory for pinned prompts of all tenants together [default: half of --cache-ram]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_pin: Option<ByteSize>,
@@ -78,6 +82,7 @@ impl CacheArgs {
             device: DeviceChoice::Cpu,
             context: Some(context_tokens),
             cache_ram: Some(cache_ram),
+            cache_device: None,
             cache_disk: DiskPlace::Off,
             cache_disk_size: ByteSize(0),
             cache_pin: None,

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::CostModel;
+use kvik_cache::tier::{CostModel, Reads};
 use kvik_cache::{BLOCK_POSITIONS, NamespaceId, SeqId, StopReason, Token};
 
 use super::find::Worth;
 use super::load::{EndedLoad, Load, Prefix, Reason};
-use super::{Disk, LoadContext};
+use super::{Disk, Elsewhere, LoadContext};
 use crate::schedule::prefix::common_prefix;
 
 /// What a load may take while it is not known how long computing would.
@@ -25,6 +25,8 @@ pub(crate) struct Fetch {
     known: usize,
     /// Tokens that are to be there when the load ends.
     promised: usize,
+    /// Where what it reads was when it began.
+    reads: Reads,
     /// Why the disk did not help, where it had something.
     pub(crate) verdict: Option<StopReason>,
 }
@@ -87,9 +89,9 @@ impl Fetch {
         }
     }
 
-    /// Of `cached` tokens, those that were on disk.
-    pub(crate) fn loaded(&self, cached: usize) -> usize {
-        cached.min(self.promised).saturating_sub(self.known)
+    /// Of `cached` tokens, those that were loaded.
+    pub(crate) fn loaded(&self, cached: usize) -> Elsewhere {
+        Elsewhere::of(cached.min(self.promised).saturating_sub(self.known), self.reads)
     }
 
     /// A load has ended: its request goes on with what is there.
@@ -158,12 +160,19 @@ impl Disk {
             ),
         };
         match load {
-            Some(seq) => *fetch = Fetch { wait: Wait::Load { seq, until }, known, promised, ..*fetch },
+            Some(seq) => {
+                let reads = self.load(seq).map_or_else(Reads::default, |load| load.reads);
+                *fetch = Fetch { wait: Wait::Load { seq, until }, known, promised, reads, ..*fetch };
+            }
             // Where there is no room for a load, there is none for the sequence either, unless nobody runs.
             None if !small && (full || context.running > 0) => fetch.wait = Wait::Capacity { until },
             None => fetch.give_up(),
         }
         fetch.wait != Wait::Over
+    }
+
+    fn load(&self, seq: SeqId) -> Option<&Load> {
+        self.loads.iter().find(|load| load.seq == seq)
     }
 
     /// A load that reads all of these tokens.
@@ -176,7 +185,7 @@ impl Disk {
     /// Lets a request go on that has what it waits for, or whose patience has ended.
     pub(crate) fn end_wait(&self, fetch: &mut Fetch, now: Duration) {
         let Wait::Load { seq, until } = fetch.wait else { return };
-        let Some(load) = self.loads.iter().find(|load| load.seq == seq) else { return };
+        let Some(load) = self.load(seq) else { return };
         // A state is of use to others when the load has ended.
         if load.ready_tokens().len() >= fetch.promised && !load.reads_state() {
             fetch.wait = Wait::Over;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{Found, Relation, SlotId};
+use kvik_cache::tier::{Found, Reads, Relation, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Followers, Identity, Match, StopReason, Token};
 
-use super::Disk;
 use super::states::{StoredState, before_pieces};
+use super::{Disk, Elsewhere};
 use crate::schedule::namespaces::Roots;
 
 /// Private prompts remembered at most.
@@ -80,24 +80,24 @@ impl Disk {
         found.tokens.saturating_sub(known % BLOCK_POSITIONS)
     }
 
-    /// What RAM and disk have of a prompt, and how many tokens of that the disk adds to what RAM has.
+    /// What RAM and disk have of a prompt, and the tokens that the disk adds to what RAM has.
     pub(crate) fn lookup(
         &self,
         roots: &Roots,
         prompt: &[Token],
         ram: Match,
         now: Duration,
-    ) -> (Match, usize) {
+    ) -> (Match, Elsewhere) {
         let (mut found, state) = self.find_usable(roots, prompt, ram.tokens, now);
         let trimmed = state.is_none() && self.trim(&mut found);
         let whole = ram.tokens - ram.tokens % BLOCK_POSITIONS;
         let tokens = whole + found.tokens;
-        let because = |stop| (Match { stop, evicted: None, ..ram }, 0);
+        let because = |stop| (Match { stop, evicted: None, ..ram }, Elsewhere::default());
         if tokens <= ram.tokens {
             let cheaper = trimmed.then_some(StopReason::RecomputeWasCheaper);
             let expired = (whole + found.expired > ram.tokens).then_some(StopReason::Expired);
             let miss = || self.miss_reason(roots, prompt, ram.stop, ram.tokens);
-            return cheaper.or(expired).or_else(miss).map_or((ram, 0), because);
+            return cheaper.or(expired).or_else(miss).map_or((ram, Elsewhere::default()), because);
         }
         if !self.would_load(&found, tokens - ram.tokens) {
             return because(StopReason::RecomputeWasCheaper);
@@ -108,12 +108,13 @@ impl Disk {
             false if self.ends_within_a_block(&found) => StopReason::Diverged,
             false => StopReason::FirstSeen,
         };
-        (Match { tokens, stop, evicted: None }, tokens - ram.tokens)
+        let added = Elsewhere::of(tokens - ram.tokens, self.reads(&found.slots));
+        (Match { tokens, stop, evicted: None }, added)
     }
 
     /// Whether loading looks faster than computing `tokens`, as far as both are known.
     fn would_load(&self, found: &Found, tokens: usize) -> bool {
-        let load = self.cost.load_time(found.slots.len()).unwrap_or(Duration::ZERO);
+        let load = self.cost.load_time(self.reads(&found.slots)).unwrap_or(Duration::ZERO);
         self.cost.compute_time(tokens).is_none_or(|compute| load < compute)
     }
 
@@ -142,7 +143,9 @@ impl Disk {
             return (Worth::default(), trimmed.or(expired));
         }
         let pieces = state.map_or_else(Vec::new, |state| state.pieces);
-        if !self.cost.decide(found.slots.len() + pieces.len(), found.tokens - known) {
+        let [blocks, of_state] = [&found.slots, &pieces].map(|slots| self.reads(slots));
+        let reads = Reads { host: blocks.host + of_state.host, disk: blocks.disk + of_state.disk };
+        if !self.cost.decide(reads, found.tokens - known) {
             return (Worth::default(), Some(StopReason::RecomputeWasCheaper));
         }
         let end = (!pieces.is_empty()).then_some(whole + found.tokens);
@@ -172,7 +175,8 @@ impl Disk {
     /// Leaves out a last block of which so little is wanted that it is not worth its reading; whether it did.
     fn trim(&self, found: &mut Found) -> bool {
         let partial = found.tokens % BLOCK_POSITIONS;
-        let costs = self.cost.load_time(1).zip(self.cost.compute_time(partial));
+        let last = self.reads(&found.slots[found.slots.len().saturating_sub(1)..]);
+        let costs = self.cost.load_time(last).zip(self.cost.compute_time(partial));
         let costly = costs.is_some_and(|(load, compute)| load > compute);
         let trims = partial > 0 && found.slots.len() > 1 && costly;
         if trims {

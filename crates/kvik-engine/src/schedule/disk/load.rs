@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{IoFault, SlotId, Use};
+use kvik_cache::tier::{IoFault, Reads, SlotId, Use};
 use kvik_cache::{
     Admission, BLOCK_POSITIONS, Cache, Lifetime, NamespaceId, SeqId, StopReason, Token, blocks_for,
 };
@@ -33,6 +33,8 @@ pub(super) struct Load {
     slots: Vec<SlotId>,
     /// How many of these are blocks.
     blocks: usize,
+    /// Where they were when it began.
+    pub(super) reads: Reads,
     /// How many of them are being read or have been.
     issued: usize,
     /// Which of them have been.
@@ -132,6 +134,7 @@ impl Disk {
         context.ram.cache.advance(seq, tokens.len());
         let blocks = slots.len();
         slots.extend(pieces);
+        let reads = self.reads(&slots);
         self.tier.pin_for_reading(&slots);
         let ticket = self.next_ticket;
         self.next_ticket += slots.len() as u64;
@@ -143,6 +146,7 @@ impl Disk {
             arrived: vec![false; slots.len()],
             slots,
             blocks,
+            reads,
             issued: 0,
             open: 0,
             failed: false,
@@ -163,7 +167,7 @@ impl Disk {
         let (ready, now) = (load.ready(), context.now);
         // One that had to make way before it had read anything says nothing about the disk.
         if ready > 0 || load.failed || now >= load.deadline {
-            self.cost.loaded(ready.max(1), now.saturating_sub(load.started));
+            self.cost.loaded(load.read(ready.max(1)), now.saturating_sub(load.started));
         }
         for &slot in &load.slots[load.issued..] {
             self.tier.unpin_after_reading(slot, None);
@@ -336,6 +340,12 @@ impl Load {
     /// Blocks that have been read, without a gap.
     fn ready(&self) -> usize {
         self.arrived[..self.blocks].iter().take_while(|&&arrived| arrived).count()
+    }
+
+    /// `ready` blocks, by where all of them were.
+    fn read(&self, ready: usize) -> Reads {
+        let host = ready * self.reads.host / self.reads.blocks().max(1);
+        Reads { host, disk: ready - host }
     }
 
     /// Whether all that it reads is there.

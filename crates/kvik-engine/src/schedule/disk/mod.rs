@@ -32,15 +32,16 @@ mod states;
 
 use std::time::Duration;
 
-use kvik_cache::tier::{self, CostModel, DiskShare, Relation, Tier};
+use kvik_cache::tier::{self, CostModel, DiskShare, Reads, Relation, SlotId, Tier};
 use kvik_cache::{Beside, Identity, NamespaceId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::namespaces::NamespaceTable;
 use super::ram::Ram;
 use crate::stats::DiskStats;
+use crate::store::BlockStore;
 
-pub use setup::{BlockStore, DiskSetup};
+pub use setup::DiskSetup;
 
 pub(super) use fetch::{Fetch, Wanted};
 pub(super) use spill::{SpillContext, Spilled, Stored};
@@ -74,6 +75,15 @@ pub(super) struct Disk {
     writes_max: usize,
 }
 
+/// Tokens that are not where they are computed with, by where they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    /// In the host's memory, while blocks in use are on a device.
+    pub(super) host: usize,
+    /// On disk.
+    pub(super) disk: usize,
+}
+
 /// The parts that a load uses: blocks in RAM, and the identities of what it reads.
 pub(super) struct LoadContext<'a> {
     pub(super) ram: &'a mut Ram,
@@ -81,6 +91,26 @@ pub(super) struct LoadContext<'a> {
     /// Sequences that run.
     pub(super) running: usize,
     pub(super) now: Duration,
+}
+
+impl Elsewhere {
+    /// So many tokens of blocks that are read like this: what is not all in the host's memory waits for the disk.
+    fn of(tokens: usize, reads: Reads) -> Elsewhere {
+        match reads.disk {
+            0 => Elsewhere { host: tokens, disk: 0 },
+            _ => Elsewhere { host: 0, disk: tokens },
+        }
+    }
+
+    /// All of them.
+    pub(super) fn tokens(self) -> usize {
+        self.host + self.disk
+    }
+
+    /// The same of at most so many tokens.
+    pub(super) fn at_most(self, tokens: usize) -> Elsewhere {
+        Elsewhere { host: self.host.min(tokens), disk: self.disk.min(tokens) }
+    }
 }
 
 impl Disk {
@@ -104,6 +134,12 @@ impl Disk {
             writing: 0,
             writes_max,
         }
+    }
+
+    /// Slots by where they are read from.
+    fn reads(&self, slots: &[SlotId]) -> Reads {
+        let host = slots.iter().filter(|&&slot| self.store.is_in_host(slot)).count();
+        Reads { host, disk: slots.len() - host }
     }
 
     /// Whether there is no disk.
@@ -130,7 +166,9 @@ impl Disk {
             writing: self.writing + copies + self.states.len(),
             loads: self.loads.len(),
             prefetch_candidates: self.candidates.len(),
-            load_rate: self.cost.load_rate(block_bytes),
+            load_rate: self.cost.disk_rate(block_bytes),
+            host: self.store.host(),
+            host_load_rate: self.cost.host_rate(block_bytes),
             compute_rate: self.cost.compute_rate(),
         })
     }
@@ -211,7 +249,11 @@ mod tests {
         disk.spill_later(Spilled::default(), &stored, &mut ram, now);
         assert_eq!(ram.cache.stats().sequences, 0, "it holds no blocks for a copy");
         let new = Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
-        assert_eq!(disk.lookup(&roots, &tokens, new, now), (new, 0), "not even why it knows nothing");
+        assert_eq!(
+            disk.lookup(&roots, &tokens, new, now),
+            (new, Elsewhere::default()),
+            "not even why it knows nothing"
+        );
         let mut context = LoadContext { ram: &mut ram, namespaces: &table, running: 0, now };
         let (mut fetch, wanted) = (Fetch::default(), Wanted { namespace, tokens: &tokens, known: 0 });
         assert!(!disk.fetch(&mut fetch, wanted, &mut context) && fetch.verdict.is_none());

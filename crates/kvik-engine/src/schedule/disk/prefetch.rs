@@ -83,7 +83,7 @@ impl Disk {
     /// Whether the time that a prefix is expected to save exceeds what bringing it back costs. A use saves
     /// the waiting for a load, or less where computing is faster.
     fn is_worth_loading(&self, chain: &Chain) -> bool {
-        let load_s = self.cost.load_time(chain.slots.len()).map_or(1.0, |time| time.as_secs_f64());
+        let load_s = self.cost.load_time(self.reads(&chain.slots)).map_or(1.0, |time| time.as_secs_f64());
         let compute_s = self.cost.compute_time(chain.tokens.len()).map_or(load_s, |time| time.as_secs_f64());
         chain.expected_uses * load_s.min(compute_s) > IDLE_COST * load_s
     }

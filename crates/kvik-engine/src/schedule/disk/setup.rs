@@ -3,61 +3,7 @@
 use kvik_cache::Identity;
 use kvik_cache::tier::{Record, Relation, SlotId, Tier, Use};
 
-use crate::store::{Buffer, Completed, Store, Waker};
-
-/// Moves bytes of blocks to and from slots, in the background. No call waits for the disk.
-pub trait BlockStore: Send {
-    /// Bytes of a slot.
-    fn payload_bytes(&self) -> usize;
-    /// A buffer for a block; `None` while all are in use.
-    fn buffer(&mut self) -> Option<Buffer>;
-    /// Writes a block that was placed in `slot`.
-    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer);
-    /// Reads the block `identity` from `slot`.
-    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer);
-    /// Records a use of a stored block.
-    fn touch(&mut self, slot: SlotId, use_: Use);
-    /// Records whether a stored block is pinned.
-    fn pin(&mut self, slot: SlotId, pinned: bool);
-    /// Empties a slot.
-    fn erase(&mut self, slot: SlotId);
-    /// Something that was completed and not given out yet.
-    fn completed(&mut self) -> Option<Completed>;
-}
-
-impl BlockStore for Store {
-    fn payload_bytes(&self) -> usize {
-        Store::payload_bytes(self)
-    }
-
-    fn buffer(&mut self) -> Option<Buffer> {
-        Store::buffer(self)
-    }
-
-    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
-        Store::write(self, slot, record, payload);
-    }
-
-    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer) {
-        Store::read(self, ticket, slot, identity, into);
-    }
-
-    fn touch(&mut self, slot: SlotId, use_: Use) {
-        Store::touch(self, slot, use_);
-    }
-
-    fn pin(&mut self, slot: SlotId, pinned: bool) {
-        Store::pin(self, slot, pinned);
-    }
-
-    fn erase(&mut self, slot: SlotId) {
-        Store::erase(self, slot);
-    }
-
-    fn completed(&mut self) -> Option<Completed> {
-        Store::completed(self)
-    }
-}
+use crate::store::{BlockStore, Buffer, Completed, Waker};
 
 /// How the tier is set up.
 pub struct DiskSetup {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::app::{
     keys::Caller,
     report::{
-        cache::{Asked, ByTier, CacheReport},
+        cache::{Asked, ByTier, CacheReport, Found},
         usage::{self, PromptTokens, Timings},
     },
     state::App,
@@ -106,10 +106,7 @@ impl Together {
             prompts: computed.len(),
             prompt_tokens: total.prompt_tokens,
             cached_tokens: total.cached_tokens,
-            by_tier: ByTier {
-                ram: total.cached_tokens.saturating_sub(total.disk_tokens),
-                disk: total.disk_tokens,
-            },
+            by_tier: Found::from(total).by_tier(),
             reasons,
         }
     }

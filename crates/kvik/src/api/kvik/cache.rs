@@ -11,7 +11,7 @@ use axum::{
 };
 use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, TenantId, Token};
 use kvik_engine::api::Unpin;
-use kvik_engine::stats::{DiskStats, EngineStats};
+use kvik_engine::stats::{DiskStats, EngineStats, HostStats};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +62,9 @@ pub(crate) struct CacheList {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Tiers {
     ram: Ram,
+    /// Copies in the host's memory of what a GPU computes with; absent where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Host>,
     /// Null without a disk.
     disk: Option<Disk>,
 }
@@ -78,6 +81,16 @@ struct Ram {
     pinned_blocks_limit: usize,
     evicted_blocks: u64,
     hit_rate: f64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "HostTier")]
+struct Host {
+    bytes: usize,
+    used_bytes: usize,
+    blocks: usize,
+    used_blocks: usize,
+    bytes_per_second: Option<f64>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -209,7 +222,11 @@ pub(crate) async fn list(
         let (prefixes, now) = engine(&app)?.prefixes(order, mine(&caller), limit)?;
         let stats = app.serving.engine.stats();
         let shown = prefixes.iter().map(|prefix| shown_prefix(&app, &caller, &stats, prefix, now)).collect();
-        let tiers = || Tiers { ram: ram(&stats), disk: stats.disk.as_ref().map(|it| disk(it, &stats)) };
+        let tiers = || Tiers {
+            ram: ram(&stats),
+            host: stats.disk.as_ref().and_then(|it| host(it, &stats)),
+            disk: stats.disk.as_ref().filter(|it| it.is_on_disk()).map(|it| disk(it, &stats)),
+        };
         Ok(Json(CacheList { object: CacheWord, prefixes: shown, tiers: caller.admin.then(tiers) }))
     })
     .await
@@ -322,7 +339,7 @@ pub(crate) async fn clear(
     blocking(move || {
         let salt = (!caller.admin).then(|| caller.tenant.salt());
         let (ram, disk) = engine(&app)?.clear_cache(salt)?;
-        Ok(Json(Cleared { object: ClearedWord, blocks: ByTier { ram, disk } }))
+        Ok(Json(Cleared { object: ClearedWord, blocks: ByTier::new(ram, 0, disk) }))
     })
     .await
 }
@@ -359,6 +376,17 @@ fn ram(stats: &EngineStats) -> Ram {
         evicted_blocks: stats.cache.totals.evicted,
         hit_rate: rate(stats.counters.reused_tokens, stats.counters.prompt_tokens),
     }
+}
+
+fn host(disk: &DiskStats, stats: &EngineStats) -> Option<Host> {
+    let (HostStats { blocks, used, .. }, block_bytes) = (disk.host?, block_bytes(stats));
+    Some(Host {
+        bytes: blocks * block_bytes,
+        used_bytes: used * block_bytes,
+        blocks,
+        used_blocks: used,
+        bytes_per_second: disk.host_load_rate,
+    })
 }
 
 fn disk(disk: &DiskStats, stats: &EngineStats) -> Disk {

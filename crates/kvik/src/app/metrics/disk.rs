@@ -1,6 +1,6 @@
-//! Metrics of the tier below RAM.
+//! Metrics of the tiers below the memory that is computed with.
 
-use kvik_engine::stats::DiskStats;
+use kvik_engine::stats::{DiskStats, HostStats};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
     registry::Registry,
@@ -17,6 +17,9 @@ pub(crate) struct DiskMetrics {
     loads: Gauge,
     wishes: Gauge,
     load_rate: Gauge,
+    host: Gauge,
+    host_used: Gauge,
+    host_load_rate: Gauge,
     compute_rate: Gauge,
     adopted: Counter,
     written: Counter,
@@ -36,6 +39,13 @@ impl DiskMetrics {
             loads: add(r, "disk_loads", "Prefixes that are being read"),
             wishes: add(r, "disk_prefixes_to_warm", "Prefixes still to be brought back since the start"),
             load_rate: add(r, "disk_load_bytes_per_second", "Measured speed of loading, 0 before the first"),
+            host: add(r, "host_blocks", "Blocks that the host's memory has room for, where a GPU computes"),
+            host_used: add(r, "host_blocks_used", "Blocks in the host's memory, where a GPU computes"),
+            host_load_rate: add(
+                r,
+                "host_load_bytes_per_second",
+                "Measured speed of loading from the host's memory",
+            ),
             compute_rate: add(r, "prefill_tokens_per_second", "Measured speed of computing prompts"),
             adopted: add(r, "disk_blocks_adopted", "Blocks found on disk at the start"),
             written: add(r, "disk_blocks_written", "Blocks written"),
@@ -49,6 +59,7 @@ impl DiskMetrics {
 
     pub(crate) fn set(&self, stats: &DiskStats) {
         let (tier, totals) = (&stats.tier, &stats.tier.totals);
+        let host = stats.host.unwrap_or(HostStats { blocks: 0, used: 0, is_last: false });
         let gauges = [
             (&self.slots, tier.slots),
             (&self.used, tier.used),
@@ -56,6 +67,9 @@ impl DiskMetrics {
             (&self.loads, stats.loads),
             (&self.wishes, stats.prefetch_candidates),
             (&self.load_rate, stats.load_rate.unwrap_or_default() as usize),
+            (&self.host, host.blocks),
+            (&self.host_used, host.used),
+            (&self.host_load_rate, stats.host_load_rate.unwrap_or_default() as usize),
             (&self.compute_rate, stats.compute_rate.unwrap_or_default() as usize),
         ];
         for (gauge, value) in gauges {

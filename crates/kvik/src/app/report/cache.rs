@@ -28,12 +28,22 @@ pub(crate) struct CacheReport {
     evicted: Option<Evicted>,
 }
 
-/// What comes from RAM, and what from disk.
+/// Where what comes from the cache is.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct ByTier<T = usize> {
-    pub(crate) ram: T,
-    pub(crate) disk: T,
+    /// Where it is computed with: in RAM, or in the memory of a GPU.
+    ram: T,
+    /// In the host's memory, of what a GPU computes with; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<T>,
+    disk: T,
+}
+
+impl<T: Copy + PartialEq + Default> ByTier<T> {
+    pub(crate) fn new(ram: T, host: T, disk: T) -> ByTier<T> {
+        ByTier { ram, host: (host != T::default()).then_some(host), disk }
+    }
 }
 
 /// A place in a prompt.
@@ -68,6 +78,8 @@ pub(crate) struct Asked {
 pub(crate) struct Found {
     /// Prompt tokens that need not be computed.
     pub(crate) cached_tokens: usize,
+    /// Of these, those that come to a device from the host's memory.
+    pub(crate) host_tokens: usize,
     /// Of these, those that come from disk.
     pub(crate) disk_tokens: usize,
     /// Why it is not more; `None` when the engine does not say.
@@ -82,6 +94,7 @@ impl From<&Report> for Found {
     fn from(report: &Report) -> Found {
         Found {
             cached_tokens: report.cached_tokens,
+            host_tokens: report.host_tokens,
             disk_tokens: report.disk_tokens,
             stop: report.cache,
             evicted: report.evicted,
@@ -94,11 +107,19 @@ impl From<Probe> for Found {
     fn from(probe: Probe) -> Found {
         Found {
             cached_tokens: probe.known_tokens,
+            host_tokens: probe.host_tokens,
             disk_tokens: probe.disk_tokens,
             stop: Some(probe.stop),
             evicted: probe.evicted,
             now: probe.at,
         }
+    }
+}
+
+impl Found {
+    pub(crate) fn by_tier(&self) -> ByTier {
+        let elsewhere = self.host_tokens + self.disk_tokens;
+        ByTier::new(self.cached_tokens.saturating_sub(elsewhere), self.host_tokens, self.disk_tokens)
     }
 }
 
@@ -113,10 +134,7 @@ impl Asked {
         CacheReport {
             prompt_tokens: self.tokens.len(),
             cached_tokens: found.cached_tokens,
-            by_tier: ByTier {
-                ram: found.cached_tokens.saturating_sub(found.disk_tokens),
-                disk: found.disk_tokens,
-            },
+            by_tier: found.by_tier(),
             stopped_at: if ended { self.stopped_at(found.cached_tokens) } else { None },
             reason: found.stop.map(StopReason::name),
             evicted: found.evicted.map(evicted),
@@ -179,7 +197,14 @@ mod tests {
     }
 
     fn stopped(cached_tokens: usize, stop: StopReason) -> Found {
-        Found { cached_tokens, disk_tokens: 0, stop: Some(stop), evicted: None, now: Duration::ZERO }
+        Found {
+            cached_tokens,
+            host_tokens: 0,
+            disk_tokens: 0,
+            stop: Some(stop),
+            evicted: None,
+            now: Duration::ZERO,
+        }
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl Timings {
 pub(crate) fn add(total: &mut Report, report: &Report) {
     total.prompt_tokens += report.prompt_tokens;
     total.cached_tokens += report.cached_tokens;
+    total.host_tokens += report.host_tokens;
     total.disk_tokens += report.disk_tokens;
     total.computed_tokens += report.computed_tokens;
     total.generated_tokens += report.generated_tokens;
@@ -143,6 +144,7 @@ mod tests {
         Report {
             prompt_tokens: 200,
             cached_tokens: 160,
+            host_tokens: 0,
             disk_tokens: 0,
             computed_tokens: 40,
             generated_tokens: 10,

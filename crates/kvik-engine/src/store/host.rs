@@ -1,0 +1,189 @@
+//! Blocks in the host's memory, where those in use are in the memory of a device: what was written last, above a disk or
+//! without one.
+//!
+//! Above a disk every block is on it as well, so nothing is lost with what is dropped here, and a read that finds nothing
+//! here goes on to the disk and leaves a copy. Without one, a slot is as much of this memory as a block takes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use kvik_cache::Identity;
+use kvik_cache::tier::{IoFault, Record, SlotId, Use};
+use rustc_hash::FxHashMap;
+
+use super::{BlockStore, Buffer, Buffers, Completed, Waker};
+use crate::stats::HostStats;
+
+/// A store whose blocks are in the host's memory, as far as there is room.
+pub struct HostStore {
+    /// Where all blocks are; without it they are here alone.
+    below: Option<Box<dyn BlockStore>>,
+    /// For blocks on their way, where there is nothing below.
+    buffers: Buffers,
+    held: FxHashMap<SlotId, Held>,
+    /// Slots that are held, by their last use.
+    order: BTreeMap<u64, SlotId>,
+    /// Stamp of the last use.
+    stamp: u64,
+    blocks_max: usize,
+    /// What was done here and not given out yet.
+    completed: VecDeque<Completed>,
+    /// What is being read from below, by ticket.
+    reading: FxHashMap<u64, Identity>,
+    /// Told when something is done here at once.
+    waker: Waker,
+}
+
+/// A block that is held.
+struct Held {
+    identity: Identity,
+    bytes: Vec<u8>,
+    used: u64,
+}
+
+impl HostStore {
+    /// The last `blocks_max` blocks of those that `below` has, which wakes the same `waker`.
+    pub fn above(below: Box<dyn BlockStore>, blocks_max: usize, waker: Waker) -> HostStore {
+        let buffers = Buffers::new(0, below.payload_bytes());
+        HostStore { below: Some(below), ..HostStore::alone(buffers, blocks_max, waker) }
+    }
+
+    /// A store of so many slots. Their blocks are gone when it is dropped.
+    pub fn alone(buffers: Buffers, slots: usize, waker: Waker) -> HostStore {
+        HostStore {
+            below: None,
+            buffers,
+            held: FxHashMap::default(),
+            order: BTreeMap::new(),
+            stamp: 0,
+            blocks_max: slots,
+            completed: VecDeque::new(),
+            reading: FxHashMap::default(),
+            waker,
+        }
+    }
+
+    /// Keeps a copy, in the place of what was used least recently if there is no other.
+    fn keep(&mut self, slot: SlotId, identity: Identity, payload: &[u8]) {
+        let mut bytes = self.drop_held(slot).unwrap_or_default();
+        if self.held.len() >= self.blocks_max {
+            let Some((_, oldest)) = self.order.pop_first() else { return };
+            bytes = self.held.remove(&oldest).map_or(bytes, |held| held.bytes);
+        }
+        bytes.clear();
+        bytes.extend_from_slice(payload);
+        self.stamp += 1;
+        self.order.insert(self.stamp, slot);
+        self.held.insert(slot, Held { identity, bytes, used: self.stamp });
+    }
+
+    /// Drops the copy of a slot; its memory.
+    fn drop_held(&mut self, slot: SlotId) -> Option<Vec<u8>> {
+        let held = self.held.remove(&slot)?;
+        self.order.remove(&held.used);
+        Some(held.bytes)
+    }
+
+    fn note_use(&mut self, slot: SlotId) {
+        if let Some(held) = self.held.get_mut(&slot) {
+            self.order.remove(&held.used);
+            self.stamp += 1;
+            held.used = self.stamp;
+            self.order.insert(self.stamp, slot);
+        }
+    }
+
+    fn complete(&mut self, completed: Completed) {
+        self.completed.push_back(completed);
+        self.waker.wake();
+    }
+
+    /// What was read from below stays here as well, and what could not be written does not.
+    fn follow(&mut self, completed: Completed) -> Completed {
+        match &completed {
+            Completed::Written { slot, result: Err(_) } => drop(self.drop_held(*slot)),
+            Completed::Written { .. } => {}
+            Completed::Read { ticket, slot, result } => {
+                let identity = self.reading.remove(ticket);
+                if let (Some(identity), Ok((buffer, _))) = (identity, result) {
+                    self.keep(*slot, identity, buffer);
+                }
+            }
+        }
+        completed
+    }
+}
+
+impl BlockStore for HostStore {
+    fn payload_bytes(&self) -> usize {
+        self.buffers.payload_bytes()
+    }
+
+    fn buffer(&mut self) -> Option<Buffer> {
+        match &mut self.below {
+            Some(below) => below.buffer(),
+            None => self.buffers.take(),
+        }
+    }
+
+    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
+        self.keep(slot, record.identity, &payload);
+        match &mut self.below {
+            Some(below) => below.write(slot, record, payload),
+            None => self.complete(Completed::Written { slot, result: Ok(Duration::ZERO) }),
+        }
+    }
+
+    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, mut into: Buffer) {
+        let started = Instant::now();
+        self.note_use(slot);
+        match (self.held.get(&slot).filter(|held| held.identity == identity), &mut self.below) {
+            (Some(held), _) => {
+                into.copy_from_slice(&held.bytes);
+                self.complete(Completed::Read { ticket, slot, result: Ok((into, started.elapsed())) });
+            }
+            (None, Some(below)) => {
+                self.reading.insert(ticket, identity);
+                below.read(ticket, slot, identity, into);
+            }
+            // Every slot that was written and not erased is held.
+            (None, None) => self.complete(Completed::Read { ticket, slot, result: Err(IoFault::Corrupt) }),
+        }
+    }
+
+    fn touch(&mut self, slot: SlotId, use_: Use) {
+        self.note_use(slot);
+        if let Some(below) = &mut self.below {
+            below.touch(slot, use_);
+        }
+    }
+
+    fn pin(&mut self, slot: SlotId, pinned: bool) {
+        if let Some(below) = &mut self.below {
+            below.pin(slot, pinned);
+        }
+    }
+
+    fn erase(&mut self, slot: SlotId) {
+        self.drop_held(slot);
+        if let Some(below) = &mut self.below {
+            below.erase(slot);
+        }
+    }
+
+    fn completed(&mut self) -> Option<Completed> {
+        if let Some(completed) = self.completed.pop_front() {
+            return Some(completed);
+        }
+        let completed = self.below.as_mut()?.completed()?;
+        Some(self.follow(completed))
+    }
+
+    fn host(&self) -> Option<HostStats> {
+        Some(HostStats { blocks: self.blocks_max, used: self.held.len(), is_last: self.below.is_none() })
+    }
+
+    fn is_in_host(&self, slot: SlotId) -> bool {
+        self.held.contains_key(&slot)
+    }
+}

@@ -1,0 +1,94 @@
+"""A GPU of software: device, the machine's memory and disk as tiers, of a kvik that was built with GPUs.
+
+`KVIK_GPU_BINARY` is that kvik; by default the one that `cargo test --features kvik/gpu` leaves behind.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from server import ROOT, Server  # noqa: E402
+
+BINARY = pathlib.Path(os.environ.get("KVIK_GPU_BINARY", ROOT / "target/debug/kvik"))
+PROMPTS = [f"Story number {i}. " + "Once upon a time there was a folder full of letters. " * 6 for i in range(6)]
+
+
+def devices():
+    """The numbers of the GPUs; none without such a kvik or a driver."""
+    if not BINARY.exists():
+        return []
+    found = subprocess.run([BINARY, "devices"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^gpu:(\d+)", found, re.MULTILINE)
+
+
+needs_device = pytest.mark.skipif(not devices(), reason=f"{BINARY} finds no GPU, nor one of software")
+
+
+def start(folder, *flags):
+    """A kvik whose device has room for one prompt and a little."""
+    flags = ("--device", "gpu:0", "--threads", "2", "--context", "256", "--parallel", "1", "--speculate", "none",
+             "--cache-device", "1MiB", *flags)
+    return Server(*flags, env={"KVIK_CACHE_DISK": str(folder)}, binary=BINARY)
+
+
+def ask(server, prompt):
+    answer = server.post("/completion", dict(prompt=prompt, n_predict=6, temperature=0, ignore_eos=True))
+    assert answer.status == 200, answer.text
+    return answer.json["content"], answer.json["kvik"]["cache"]
+
+
+def said(asked):
+    return [text for text, _ in asked]
+
+
+def tokens(asked, tier):
+    return [cache["by_tier"].get(tier, 0) for _, cache in asked]
+
+
+@needs_device
+def test_blocks_move_between_three_tiers(tmp_path):
+    folder = tmp_path / "kv"
+    with start(folder, "--cache-ram", "4MiB") as server:
+        assert "of RAM" in server.logged() and "gpu" not in server.get("/v1/models").text
+        cold = [ask(server, prompt) for prompt in PROMPTS]
+        again = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(again) == said(cold)
+        assert all(host >= 64 for host in tokens(again, "host")), again
+        held = server.get("/v1/cache").json["tiers"]
+        assert held["host"]["used_blocks"] > 0 and held["host"]["bytes_per_second"] > 0 and held["disk"]["used_blocks"] > 0
+        assert server.metric("kvik_host_blocks_used") == held["host"]["used_blocks"]
+    with start(folder, "--cache-ram", "4MiB") as server:
+        restarted = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(restarted) == said(cold)
+        assert sum(tokens(restarted, "disk")) > 64, restarted
+
+
+@needs_device
+def test_the_machines_memory_alone_is_a_tier(tmp_path):
+    with start("off", "--cache-ram", "4MiB") as server:
+        cold = [ask(server, prompt) for prompt in PROMPTS]
+        again = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(again) == said(cold) and all(host >= 64 for host in tokens(again, "host")), again
+        held = server.get("/v1/cache").json["tiers"]
+        assert held["disk"] is None and held["host"]["used_blocks"] > 0
+    with start("off", "--cache-ram", "0") as server:
+        cold = [ask(server, prompt) for prompt in PROMPTS]
+        again = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(again) == said(cold) and sum(tokens(again, "host")) == 0
+        assert "host" not in server.get("/v1/cache").json["tiers"]
+
+
+@needs_device
+def test_a_device_says_what_it_cannot_do(tmp_path):
+    for flags, words in (
+        (("--device", "gpu:9"), "gpu 9"),
+        (("--device", "gpu:0", "--retain", "snapkv:0.5"), "--retain"),
+        (("--device", "gpu:0", "--cache-device", "1KiB"), "--cache-device"),
+    ):
+        ended = subprocess.run([BINARY, "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=120,
+                               env=os.environ | {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": str(tmp_path)})
+        assert ended.returncode != 0 and words.lower() in ended.stderr.lower(), (flags, ended.stderr)
