@@ -27,10 +27,50 @@ pub(crate) trait I32x16: Copy {
     unsafe fn load_word(from: *const u8) -> Self::Word;
     /// The four bits at `4 i` and at `16 + 4 i` of each lane, `i < 4`.
     fn nibbles(word: Self::Word, i: usize) -> Self::Pairs;
+    /// Turns 16 rows of 16 bytes: from `[8 pairs of rows][16] { 2 bytes }` to pairs of columns, `[16] { 2 bytes }` each,
+    /// `stride` bytes from one to the next.
+    unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize);
     /// Each lane plus both its products.
     fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> Self;
     /// The sums as floats, rounded half to even.
     fn to_floats(self) -> Self::Floats;
     /// Writes the lanes to 16 elements at `to`.
     unsafe fn store(self, to: *mut i32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::f32x16::LANES;
+
+    const STRIDE: usize = 40;
+
+    /// Every byte is another one.
+    fn turned<I: I32x16>() -> [u8; LANES / 2 * STRIDE] {
+        let from: [u8; LANES * LANES] = std::array::from_fn(|i| i as u8);
+        let mut to = [0; LANES / 2 * STRIDE];
+        // SAFETY: the caller has seen that the machine has the lanes; 8 pairs of columns, a stride apart.
+        unsafe { I::turn_bytes(from.as_ptr(), to.as_mut_ptr(), STRIDE) };
+        to
+    }
+
+    #[test]
+    fn rows_of_bytes_become_columns_in_any_registers() {
+        let mut expect = [0; LANES / 2 * STRIDE];
+        for (row, column) in (0..LANES).flat_map(|row| (0..LANES).map(move |column| (row, column))) {
+            let byte = (row / 2 * LANES + column) * 2 + row % 2;
+            expect[column / 2 * STRIDE + row * 2 + column % 2] = byte as u8;
+        }
+        assert_eq!(turned::<crate::scalar::i32x16::ScalarSums>(), expect);
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            assert_eq!(turned::<crate::x86::i32x16_avx2::Avx2Sums<false>>(), expect);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            assert_eq!(turned::<crate::x86::i32x16_avx512::Avx512Sums>(), expect);
+        }
+        #[cfg(target_arch = "aarch64")]
+        assert_eq!(turned::<crate::arm::i32x16_neon::NeonSums>(), expect);
+    }
 }

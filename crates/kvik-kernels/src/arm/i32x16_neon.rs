@@ -74,6 +74,35 @@ impl I32x16 for NeonSums {
     }
 
     #[inline(always)]
+    unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {
+        // SAFETY: as above; a pair of rows has 32 bytes, and so has a pair of columns.
+        unsafe {
+            let each_turned = vld1q_u8([0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15].as_ptr());
+            for (first_row, first_column) in [(0, 0), (4, 0), (0, 4), (4, 4)] {
+                // Four by four lanes of two by two bytes.
+                let mut rows = [vdupq_n_u32(0); 4];
+                for (i, row) in rows.iter_mut().enumerate() {
+                    let bytes = vld1q_u8(from.add(32 * (first_row + i) + 4 * first_column));
+                    *row = vreinterpretq_u32_u8(vqtbl1q_u8(bytes, each_turned));
+                }
+                let [a, b, c, d] = rows;
+                let even = [vtrn1q_u32(a, b), vtrn1q_u32(c, d)].map(|x| vreinterpretq_u64_u32(x));
+                let odd = [vtrn2q_u32(a, b), vtrn2q_u32(c, d)].map(|x| vreinterpretq_u64_u32(x));
+                let turned = [
+                    vtrn1q_u64(even[0], even[1]),
+                    vtrn1q_u64(odd[0], odd[1]),
+                    vtrn2q_u64(even[0], even[1]),
+                    vtrn2q_u64(odd[0], odd[1]),
+                ];
+                for (i, columns) in turned.into_iter().enumerate() {
+                    let to = to.add((first_column + i) * stride + 4 * first_row);
+                    vst1q_u8(to, vreinterpretq_u8_u64(columns));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     fn add_products(self, a: NeonPairs, b: NeonPairs) -> NeonSums {
         let NeonSums(mut sums) = self;
         for half in 0..2 {

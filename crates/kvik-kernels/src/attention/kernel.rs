@@ -125,8 +125,9 @@ pub(crate) struct ValueCall<'a> {
     /// Length of a key: where keys hold the values, the tiles are K tiles.
     pub key_dim: usize,
     /// For quantised values: room for `[query_rows]` of [`quantised::weight_bytes`](super::quantised::weight_bytes) each.
-    /// Where keys hold the values: room of [`latent::room_bytes`](super::latent::room_bytes).
     pub room: *mut u8,
+    /// Where keys hold the values: room of [`latent::turned_bytes`](super::latent::turned_bytes).
+    pub turned: *mut u8,
     /// `[query_rows][dims]`.
     pub out: *mut f32,
 }

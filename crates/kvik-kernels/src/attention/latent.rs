@@ -1,27 +1,40 @@
 //! Values that are the first numbers of the keys (latent attention).
 //!
 //! In a K tile positions are the lanes, values are gathered by dimensions: tiles are turned once for all query rows of
-//! a call, [`TILES`] at a time, as f32, and then weighed like stored values in [`floats`](super::floats). So values
-//! in a format of floats have the same bits as if they were stored beside the keys in that format.
+//! a call, [`TILES`] at a time, and then weighed like stored values: those of floats as f32 in
+//! [`floats`](super::floats), quantised ones as the integers that they are in [`quantised`](super::quantised), from
+//! the words of [`Q8`] in all formats and with the scales of their keys. So values have the same bits as if they were
+//! stored beside the keys in that format; quantised ones if they are whole keys, and as such rotated.
 //!
 //! Quantised keys are rotated, and a part of a vector is rotated apart from others
 //! ([`rotated_together`]): values are gathered as they are stored, up to whole
 //! parts, and what was gathered is rotated back once, at the end.
 
-use super::SPLIT_BLOCKS;
-use super::floats::add_values;
+use std::ops::Range;
+
 use super::kernel::{TILES, ValueCall, divide};
-use crate::f32x16::F32x16;
+use super::{SPLIT_BLOCKS, floats, quantised};
+use crate::f32x16::{F32x16, LANES};
 use crate::i32x16::I32x16;
-use crate::kv::quantised::Quantised;
-use crate::kv::read::{float_keys, rotated_keys};
+use crate::kv::quantised::{Q8, Quantised, scales_at};
+use crate::kv::read::float_keys;
 use crate::kv::rotate::{rotate, rotated_together};
-use crate::kv::tile::{F32, FloatTile, Tile};
-use crate::kv::{BLOCK_POSITIONS, KvLayer};
+use crate::kv::tile::{F32, FloatTile, Tile, is_rotated};
+use crate::kv::{BLOCK_POSITIONS, KvLayer, KvValues};
 
 /// Bytes of the room that a call needs for turned tiles.
-pub(super) fn room_bytes(layer: &KvLayer) -> usize {
-    TILES * BLOCK_POSITIONS * layer.value_lanes() * size_of::<f32>()
+pub(super) fn turned_bytes(layer: &KvLayer) -> usize {
+    let dims = layer.value_lanes();
+    match layer.values {
+        KvValues::Stored => 0,
+        KvValues::OfKeys if is_rotated(layer.k) => TILES * quantised_bytes(dims),
+        KvValues::OfKeys => TILES * F32::value_bytes(dims),
+    }
+}
+
+/// Bytes of a turned tile of quantised values: a V tile without scales.
+fn quantised_bytes(dims: usize) -> usize {
+    scales_at::<Q8>(std::ptr::null(), BLOCK_POSITIONS, dims).addr()
 }
 
 /// Weighted values of keys that are stored as floats.
@@ -30,9 +43,25 @@ pub(super) fn room_bytes(layer: &KvLayer) -> usize {
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn float_values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>) {
-    let count = call.dims.min(call.key_dim);
-    // SAFETY: keys have `count` dimensions.
-    unsafe { values::<L>(call, |tile, to| float_keys::<L, T>(tile, tile, count, to)) };
+    let (count, tile_len) = (call.dims.min(call.key_dim), BLOCK_POSITIONS * call.dims);
+    // SAFETY: keys have `count` dimensions; a turned tile and the results have `dims` numbers in a row.
+    unsafe {
+        std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims).fill(0.0);
+        each_turned(
+            call,
+            F32::value_bytes(call.dims),
+            #[inline(always)]
+            |tile, to| {
+                let to = std::slice::from_raw_parts_mut(to.cast(), tile_len);
+                float_keys::<L, T>(tile, tile, count, to);
+            },
+            #[inline(always)]
+            |turned, tiles| {
+                let positions = tiles.start * BLOCK_POSITIONS..tiles.end * BLOCK_POSITIONS;
+                floats::add_values::<L, F32>(turned, positions);
+            },
+        );
+    }
 }
 
 /// Weighted values of quantised keys, still rotated.
@@ -41,30 +70,64 @@ pub(crate) unsafe fn float_values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>)
 /// As [`float_values`], with the features of `I`.
 #[inline(always)]
 pub(crate) unsafe fn quantised_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
-    // SAFETY: the tiles are those of keys of `key_dim`.
-    unsafe { values::<I::Floats>(call, |tile, to| rotated_keys::<I, C>(tile, call.key_dim, call.dims, to)) };
+    // SAFETY: the tiles are those of keys of `key_dim`, turned ones hold as many words as `dims` take.
+    unsafe {
+        quantised::begin_values::<I, C>(call, [call.key_dim, BLOCK_POSITIONS]);
+        each_turned(
+            call,
+            quantised_bytes(call.dims),
+            #[inline(always)]
+            |tile, to| turn::<I, C>(tile, call.key_dim, call.dims, to),
+            #[inline(always)]
+            |turned, tiles| quantised::add_values::<I, Q8, C>(turned, tiles),
+        );
+        quantised::finish_values::<I, C>(call);
+    }
 }
 
-/// Weighted values of the tiles that `turn` turns to `[16 positions][dims]`.
+/// Turns the tiles of a call with `turn`, which gets a tile and where it goes, [`TILES`] at a time, and hands these to
+/// `add`: a call with the turned tiles, and which of them.
+#[inline(always)]
+fn each_turned(
+    call: &ValueCall<'_>,
+    tile_bytes: usize,
+    turn: impl Fn(*const u8, *mut u8),
+    add: impl Fn(&ValueCall<'_>, Range<usize>),
+) {
+    let place = |tile: usize| call.turned.wrapping_add(tile % TILES * tile_bytes);
+    let turned: [*const u8; SPLIT_BLOCKS] = std::array::from_fn(|tile| place(tile).cast_const());
+    let turned = ValueCall { tiles: &turned[..call.tiles.len()], ..*call };
+    for start in (0..call.tiles.len()).step_by(TILES) {
+        let tiles = start..call.tiles.len().min(start + TILES);
+        for tile in tiles.clone() {
+            turn(call.tiles[tile], place(tile));
+        }
+        add(&turned, tiles);
+    }
+}
+
+/// Turns the first `dims` dimensions of a K tile to the words of [`Q8`] of a V tile; 0 in lanes that keys lack.
 ///
 /// # Safety
-/// As [`float_values`]; the room of the call is that of [`room_bytes`].
+/// `tile` is a K tile of `key_dim` dimensions, `to` has room for `dims`, which are whole lanes and at most so many as
+/// hold a key; inlined into a function with the features of `I`.
 #[inline(always)]
-unsafe fn values<L: F32x16>(call: &ValueCall<'_>, turn: impl Fn(*const u8, &mut [f32])) {
-    let tile_len = BLOCK_POSITIONS * call.dims;
-    let room = |tile: usize| call.room.cast::<f32>().wrapping_add(tile % TILES * tile_len);
-    let turned: [*const u8; SPLIT_BLOCKS] = std::array::from_fn(|tile| room(tile).cast_const().cast());
-    let ValueCall { p, seen, dims, key_dim, room: own, out, .. } = *call;
-    let weighed = ValueCall { p, seen, tiles: &turned[..call.tiles.len()], dims, key_dim, room: own, out };
-    // SAFETY: the room has place for so many tiles, the results for `dims` numbers of each query row, and a tile is
-    // turned before it is weighed.
-    unsafe {
-        std::slice::from_raw_parts_mut(out, seen.len() * dims).fill(0.0);
-        for start in (0..call.tiles.len()).step_by(TILES) {
-            for tile in start..call.tiles.len().min(start + TILES) {
-                turn(call.tiles[tile], std::slice::from_raw_parts_mut(room(tile), tile_len));
+unsafe fn turn<I: I32x16, C: Quantised>(tile: *const u8, key_dim: usize, dims: usize, to: *mut u8) {
+    let lanes_bytes = LANES / C::ROWS * BLOCK_POSITIONS * C::WORD;
+    let stride = Q8::WORD * dims;
+    for (i, start) in (0..dims).step_by(LANES).enumerate() {
+        let from = tile.wrapping_add(i * lanes_bytes);
+        let to = to.wrapping_add(Q8::WORD * start);
+        let stored = scales_at::<C>(tile, key_dim, BLOCK_POSITIONS).addr() - from.addr();
+        // SAFETY: as the caller promises; so many bytes of words are stored from there on.
+        unsafe {
+            if stored < lanes_bytes {
+                let mut words = [0; LANES * BLOCK_POSITIONS];
+                std::ptr::copy_nonoverlapping(from, words.as_mut_ptr(), stored);
+                C::turn::<I>(words.as_ptr(), to, stride);
+            } else {
+                C::turn::<I>(from, to, stride);
             }
-            add_values::<L, F32>(&weighed, start * BLOCK_POSITIONS..(start + TILES) * BLOCK_POSITIONS);
         }
     }
 }

@@ -58,12 +58,11 @@ impl AttnScratch {
     /// Makes room for the plan, on `threads` threads, with up to `query_rows` query rows in a unit.
     fn grow(&mut self, threads: usize, heads: usize, query_rows: usize, shape: &KvLayer) {
         let (lanes, partials) = (shape.value_lanes(), self.plan.partials * heads);
-        let room_bytes = match shape.values {
-            KvValues::Stored => query_rows * quantised::weight_bytes(shape.v, lanes),
-            KvValues::OfKeys => latent::room_bytes(shape),
-        };
+        let room_bytes = query_rows * quantised::weight_bytes(shape.v, lanes);
         self.workspaces.resize_with(threads.max(self.workspaces.len()), Workspace::default);
-        self.workspaces.iter_mut().for_each(|workspace| workspace.grow(query_rows, lanes, room_bytes));
+        for workspace in &mut self.workspaces {
+            workspace.grow(query_rows, lanes, room_bytes, latent::turned_bytes(shape));
+        }
         self.partial_out.resize(self.partial_out.len().max(partials * lanes), 0.0);
         self.partial_sums.resize(self.partial_sums.len().max(partials), Softmax::EMPTY);
     }

@@ -327,41 +327,72 @@ impl Weights {
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
 #[inline(always)]
 pub(crate) unsafe fn values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
-    let query_rows = call.seen.len();
-    // SAFETY: the groups are inside the query rows of the call, whose results have `dims` numbers each.
+    // SAFETY: the tiles are V tiles of the format.
     unsafe {
-        for query_row in 0..query_rows {
-            for g in 0..groups::<C>(call.dims) {
-                weigh::<I, C>(call, query_row, g);
-            }
-        }
-        std::slice::from_raw_parts_mut(call.out, query_rows * call.dims).fill(0.0);
+        begin_values::<I, C>(call, [BLOCK_POSITIONS, call.dims]);
         for start in (0..call.tiles.len()).step_by(TILES) {
-            let tiles = start..call.tiles.len().min(start + TILES);
-            let mut query_row = 0;
-            while query_row < query_rows {
-                let tiles = tiles.clone();
-                query_row += match query_rows - query_row {
-                    6.. if C::ROWS == 2 || I::Floats::WIDE => {
-                        value_query_rows::<I, C, 6, 1>(call, query_row, tiles)
-                    }
-                    4.. => value_query_rows::<I, C, 4, 1>(call, query_row, tiles),
-                    2.. if C::ROWS == 2 => value_query_rows::<I, C, 2, 2>(call, query_row, tiles),
-                    2.. => value_query_rows::<I, C, 2, 1>(call, query_row, tiles),
-                    _ if C::ROWS == 2 => value_query_rows::<I, C, 1, 4>(call, query_row, tiles),
-                    _ => value_query_rows::<I, C, 1, 2>(call, query_row, tiles),
-                };
+            add_values::<I, C, C>(call, start..call.tiles.len().min(start + TILES));
+        }
+        finish_values::<I, C>(call);
+    }
+}
+
+/// The weights of all query rows, and sums of nothing; the tiles have scales in format `C` behind `shape` rows and columns.
+///
+/// # Safety
+/// As [`values`].
+#[inline(always)]
+pub(super) unsafe fn begin_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>, shape: [usize; 2]) {
+    for query_row in 0..call.seen.len() {
+        for g in 0..groups::<C>(call.dims) {
+            // SAFETY: the group is one of the tiles.
+            unsafe { weigh::<I, C>(call, shape, query_row, g) };
+        }
+    }
+    // SAFETY: the results have `dims` numbers for each query row.
+    unsafe { std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims) }.fill(0.0);
+}
+
+/// Adds the positions of `tiles`, at most [`TILES`], for all query rows; values stand in words of `W`, their groups
+/// are those of `C`.
+///
+/// # Safety
+/// As [`values`], and [`begin_values`] was called.
+#[inline(always)]
+pub(super) unsafe fn add_values<I: I32x16, W: Quantised, C: Quantised>(
+    call: &ValueCall<'_>,
+    tiles: Range<usize>,
+) {
+    let query_rows = call.seen.len();
+    let mut query_row = 0;
+    while query_row < query_rows {
+        let tiles = tiles.clone();
+        // SAFETY: the query rows are those of the call.
+        query_row += unsafe {
+            match query_rows - query_row {
+                6.. if W::ROWS == 2 || I::Floats::WIDE => {
+                    value_query_rows::<I, W, C, 6, 1>(call, query_row, tiles)
+                }
+                4.. => value_query_rows::<I, W, C, 4, 1>(call, query_row, tiles),
+                2.. if W::ROWS == 2 => value_query_rows::<I, W, C, 2, 2>(call, query_row, tiles),
+                2.. => value_query_rows::<I, W, C, 2, 1>(call, query_row, tiles),
+                _ if W::ROWS == 2 && C::GROUP >= 4 * LANES => {
+                    value_query_rows::<I, W, C, 1, 4>(call, query_row, tiles)
+                }
+                _ => value_query_rows::<I, W, C, 1, 2>(call, query_row, tiles),
             }
-        }
-        for query_row in 0..query_rows {
-            finish::<I, C>(call, query_row);
-        }
+        };
     }
 }
 
 /// The weights of a query row for group `g`, 0 for positions that it does not see.
 #[inline(always)]
-unsafe fn weigh<I: I32x16, C: Quantised>(call: &ValueCall<'_>, query_row: usize, g: usize) {
+unsafe fn weigh<I: I32x16, C: Quantised>(
+    call: &ValueCall<'_>,
+    [rows, columns]: [usize; 2],
+    query_row: usize,
+    g: usize,
+) {
     let (seen, weights) = (call.seen[query_row], Weights::of::<C>(call, query_row));
     let (blocks, seen) = (seen.blocks(), seen.positions());
     let mut weighted = [0.0; SPLIT];
@@ -371,7 +402,7 @@ unsafe fn weigh<I: I32x16, C: Quantised>(call: &ValueCall<'_>, query_row: usize,
         let (mut max, mut min) = (nothing, nothing);
         for block in blocks {
             let (tile, start) = (call.tiles[block], block * LANES);
-            let scales = scales_at::<C>(tile, BLOCK_POSITIONS, call.dims).add(g * C::SCALES);
+            let scales = scales_at::<C>(tile, rows, columns).add(g * C::SCALES);
             let p = I::Floats::load(call.p.add(query_row * SPLIT + start));
             // Scales of positions that are not seen may be anything.
             let weight = between(start, &seen, p.mul(C::scale(scales)), nothing);
@@ -394,7 +425,7 @@ unsafe fn weigh<I: I32x16, C: Quantised>(call: &ValueCall<'_>, query_row: usize,
 
 /// Adds the positions of `tiles` for `M` query rows, several vectors at a time; returns `M`.
 #[inline(always)]
-unsafe fn value_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usize>(
+unsafe fn value_query_rows<I: I32x16, W: Quantised, C: Quantised, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
     query_row: usize,
     tiles: Range<usize>,
@@ -407,19 +438,19 @@ unsafe fn value_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usi
     // SAFETY: `query_row + M` query rows exist, and `vectors` vectors.
     unsafe {
         while I::Floats::WIDE && C::GROUP >= 4 * LANES && vector + 4 <= vectors {
-            value_vectors::<I, C, M, 4>(call, query_row, vector, tiles.clone());
+            value_vectors::<I, W, C, M, 4>(call, query_row, vector, tiles.clone());
             vector += 4;
         }
         while I::Floats::WIDE && vector + 2 <= vectors {
-            value_vectors::<I, C, M, 2>(call, query_row, vector, tiles.clone());
+            value_vectors::<I, W, C, M, 2>(call, query_row, vector, tiles.clone());
             vector += 2;
         }
         while !I::Floats::WIDE && vector + N <= vectors {
-            value_vectors::<I, C, M, N>(call, query_row, vector, tiles.clone());
+            value_vectors::<I, W, C, M, N>(call, query_row, vector, tiles.clone());
             vector += N;
         }
         while vector < vectors {
-            value_vectors::<I, C, M, 1>(call, query_row, vector, tiles.clone());
+            value_vectors::<I, W, C, M, 1>(call, query_row, vector, tiles.clone());
             vector += 1;
         }
     }
@@ -427,7 +458,7 @@ unsafe fn value_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usi
 }
 
 #[inline(always)]
-unsafe fn value_vectors<I: I32x16, C: Quantised, const M: usize, const N: usize>(
+unsafe fn value_vectors<I: I32x16, W: Quantised, C: Quantised, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
     query_row: usize,
     vector: usize,
@@ -452,18 +483,18 @@ unsafe fn value_vectors<I: I32x16, C: Quantised, const M: usize, const N: usize>
             let mut words = Words {
                 packed: [packed; N],
                 next: [next; N],
-                stride: call.dims * C::WORD,
-                count: BLOCK_POSITIONS / C::ROWS,
+                stride: call.dims * W::WORD,
+                count: BLOCK_POSITIONS / W::ROWS,
             };
             let mut numbers = weights;
             for n in 0..N {
-                words.packed[n] = packed.wrapping_add((vector + n) * LANES * C::WORD);
-                words.next[n] = next.wrapping_add((vector + n) * LANES * C::WORD);
+                words.packed[n] = packed.wrapping_add((vector + n) * LANES * W::WORD);
+                words.next[n] = next.wrapping_add((vector + n) * LANES * W::WORD);
             }
             for m in 0..M {
                 numbers[m] = weights[m].add(tile * BLOCK_POSITIONS);
             }
-            add_words::<I, C, M, N>(numbers, words, &mut sums);
+            add_words::<I, W, M, N>(numbers, words, &mut sums);
         }
         for m in 0..M {
             for n in 0..N {
@@ -473,17 +504,22 @@ unsafe fn value_vectors<I: I32x16, C: Quantised, const M: usize, const N: usize>
     }
 }
 
-/// Converts the sums of a query row into its output.
+/// Converts the sums of all query rows into their output.
+///
+/// # Safety
+/// As [`values`], and all tiles were added.
 #[inline(always)]
-unsafe fn finish<I: I32x16, C: Quantised>(call: &ValueCall<'_>, query_row: usize) {
-    let weights = Weights::of::<C>(call, query_row);
-    for vector in 0..call.dims / LANES {
-        // SAFETY: the shapes of the call.
-        unsafe {
-            let [scale, min] = *weights.groups.add(vector * LANES / C::GROUP);
-            let out = call.out.add(query_row * call.dims + vector * LANES);
-            let sums = I::load(out.cast()).to_floats();
-            sums.mul_add(I::Floats::splat(scale), I::Floats::splat(min)).store(out);
+pub(super) unsafe fn finish_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
+    for query_row in 0..call.seen.len() {
+        let weights = Weights::of::<C>(call, query_row);
+        for vector in 0..call.dims / LANES {
+            // SAFETY: the shapes of the call.
+            unsafe {
+                let [scale, min] = *weights.groups.add(vector * LANES / C::GROUP);
+                let out = call.out.add(query_row * call.dims + vector * LANES);
+                let sums = I::load(out.cast()).to_floats();
+                sums.mul_add(I::Floats::splat(scale), I::Floats::splat(min)).store(out);
+            }
         }
     }
 }

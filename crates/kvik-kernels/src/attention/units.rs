@@ -8,6 +8,7 @@ use super::weights::Watch;
 use super::{Attention, SPLIT, SPLIT_BLOCKS};
 use crate::Pool;
 use crate::kv::{BLOCK_POSITIONS, KvLayer, SeqRow};
+use crate::lines::Line;
 use crate::threads::Disjoint;
 
 /// The units of a call, with its operands and where their results go.
@@ -128,10 +129,11 @@ impl Units<'_> {
         }
         self.keep_weights(first_block, members, kv_head, work);
 
-        let Workspace { seen, value_tiles: tiles, scores, room, split_out, .. } = work;
-        let (p, room, out) = (scores.as_ptr(), room.as_mut_ptr().cast(), split_out.as_mut_ptr());
+        let Workspace { seen, value_tiles: tiles, scores, room, turned, split_out, .. } = work;
+        let (p, out) = (scores.as_ptr(), split_out.as_mut_ptr());
+        let (room, turned) = (room.as_mut_ptr().cast(), turned.as_mut_ptr().cast());
         let (dims, key_dim) = (self.value_lanes, self.shape.key_dim);
-        let values = ValueCall { p, seen, tiles, dims, key_dim, room, out };
+        let values = ValueCall { p, seen, tiles, dims, key_dim, room, turned, out };
         // SAFETY: as for the scores.
         unsafe { (self.kernels.values)(&values) };
     }
@@ -257,6 +259,8 @@ pub(super) struct Workspace {
     scores: Vec<f32>,
     /// What the kernel of values needs, in aligned pieces.
     room: Vec<[f32; 2]>,
+    /// Tiles that it turned.
+    turned: Vec<Line>,
     /// `[query_rows, value_lanes]` and `[query_rows]`: of the split at hand, then gathered over splits.
     split_out: Vec<f32>,
     split_sums: Vec<Softmax>,
@@ -270,14 +274,17 @@ unsafe impl Send for Workspace {}
 unsafe impl Sync for Workspace {}
 
 impl Workspace {
-    /// Makes room for units of `query_rows` query rows whose values have `lanes` lanes and need `room_bytes`.
-    pub(super) fn grow(&mut self, query_rows: usize, lanes: usize, room_bytes: usize) {
+    /// Makes room for units of `query_rows` query rows whose values have `lanes` lanes and need `room_bytes`, and
+    /// `turned_bytes` where keys hold them.
+    pub(super) fn grow(&mut self, query_rows: usize, lanes: usize, room_bytes: usize, turned_bytes: usize) {
         let larger = |len: usize, needed: usize| len.max(needed);
         self.scores.resize(larger(self.scores.len(), query_rows * SPLIT), 0.0);
         self.split_out.resize(larger(self.split_out.len(), query_rows * lanes), 0.0);
         self.out.resize(larger(self.out.len(), query_rows * lanes), 0.0);
         let room = room_bytes.div_ceil(size_of::<[f32; 2]>());
         self.room.resize(larger(self.room.len(), room), [0.0; 2]);
+        let turned = turned_bytes.div_ceil(size_of::<Line>());
+        self.turned.resize(larger(self.turned.len(), turned), Line::ZERO);
         self.split_sums.resize(larger(self.split_sums.len(), query_rows), Softmax::EMPTY);
         self.sums.resize(larger(self.sums.len(), query_rows), Softmax::EMPTY);
         self.q.reserve(query_rows);

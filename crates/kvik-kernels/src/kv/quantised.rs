@@ -23,7 +23,7 @@ use half::bf16;
 
 use super::tile::{Place, Tile};
 use super::{BLOCK_POSITIONS, factor_to, max_magnitude};
-use crate::f32x16::{F32x16, ROUND};
+use crate::f32x16::{F32x16, LANES, ROUND};
 use crate::i32x16::I32x16;
 
 /// Reads the quantised values of one format; pointers as in [`Tile`].
@@ -42,6 +42,8 @@ pub(crate) trait Quantised: Tile {
     unsafe fn words<I: I32x16>(from: *const u8) -> Self::Words<I>;
     /// Rows `2 i` and `2 i + 1` of the words.
     fn pairs<I: I32x16>(words: Self::Words<I>, i: usize) -> I::Pairs;
+    /// Words of 16 rows and 16 columns, turned to those of [`Q8`] as [`I32x16::turn_bytes`] does.
+    unsafe fn turn<I: I32x16>(from: *const u8, to: *mut u8, stride: usize);
     /// The scales of 16 positions, which stand at `scales`.
     unsafe fn scale<L: F32x16>(scales: *const u8) -> L;
     /// The minima of 16 positions; 0 in formats without.
@@ -218,6 +220,12 @@ impl Quantised for Q8 {
     }
 
     #[inline(always)]
+    unsafe fn turn<I: I32x16>(from: *const u8, to: *mut u8, stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { I::turn_bytes(from, to, stride) };
+    }
+
+    #[inline(always)]
     unsafe fn scale<L: F32x16>(scales: *const u8) -> L {
         // SAFETY: the caller's promise.
         unsafe { L::load(scales.cast()) }
@@ -279,6 +287,22 @@ impl Quantised for Q4 {
     #[inline(always)]
     fn pairs<I: I32x16>(words: I::Word, i: usize) -> I::Pairs {
         I::nibbles(words, i)
+    }
+
+    #[inline(always)]
+    unsafe fn turn<I: I32x16>(from: *const u8, to: *mut u8, stride: usize) {
+        let mut pairs = [[0_u8; 2 * LANES]; LANES / 2];
+        for (w, pairs) in pairs.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            // SAFETY: the caller's promise: 16 columns of two words, in halves.
+            let halves = unsafe { from.cast::<[u16; 2 * LANES]>().add(w).read_unaligned() };
+            for (i, pairs) in pairs.iter_mut().enumerate() {
+                for (value, half) in pairs.iter_mut().zip(halves) {
+                    *value = (u16::from_le(half) >> (4 * i) & 15) as u8;
+                }
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { I::turn_bytes(pairs.as_ptr().cast(), to, stride) };
     }
 
     #[inline(always)]
@@ -363,6 +387,12 @@ impl Quantised for Q4S {
     #[inline(always)]
     fn pairs<I: I32x16>(words: I::Word, i: usize) -> I::Pairs {
         Q4::pairs::<I>(words, i)
+    }
+
+    #[inline(always)]
+    unsafe fn turn<I: I32x16>(from: *const u8, to: *mut u8, stride: usize) {
+        // SAFETY: the caller's promise: words as in Q4.
+        unsafe { Q4::turn::<I>(from, to, stride) };
     }
 
     #[inline(always)]

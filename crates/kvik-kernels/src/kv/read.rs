@@ -196,27 +196,6 @@ unsafe fn quantised_keys<I: I32x16, C: Quantised>(tile: *const u8, dim: usize, t
     }
 }
 
-/// The first `count` dimensions of the keys of a tile as they are stored, rotated: `[16 positions][count rounded up to
-/// whole lanes]`; 0 beyond those that keys have.
-///
-/// # Safety
-/// `tile` is a K tile of `dim` dimensions; inlined into a function with the features of `I`.
-#[inline(always)]
-pub(crate) unsafe fn rotated_keys<I: I32x16, C: Quantised>(
-    tile: *const u8,
-    dim: usize,
-    count: usize,
-    to: &mut [f32],
-) {
-    // SAFETY: `d` is a dimension of the tile.
-    unsafe {
-        turn(count, to, |d| match d < dim {
-            true => rotated_dimension::<I, C>(tile, dim, d),
-            false => I::Floats::splat(0.0),
-        });
-    }
-}
-
 /// Dimension `d` of the rotated keys at 16 positions.
 ///
 /// # Safety

@@ -43,6 +43,18 @@ impl I32x16 for ScalarSums {
         word.map(|word| ((word >> (4 * i) & 15) as i16, (word >> (16 + 4 * i) & 15) as i16))
     }
 
+    unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {
+        for row in 0..LANES {
+            for column in 0..LANES {
+                // SAFETY: the caller's promise: both are inside the matrix.
+                unsafe {
+                    let byte = from.add((row / 2 * LANES + column) * 2 + row % 2).read();
+                    to.add(column / 2 * stride + row * 2 + column % 2).write(byte);
+                }
+            }
+        }
+    }
+
     fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> ScalarSums {
         let product = |x: i16, y: i16| i32::from(x) * i32::from(y);
         let sum = |i: usize| self.0[i] + product(a[i].0, b[i].0) + product(a[i].1, b[i].1);

@@ -21,6 +21,40 @@ fn add_products<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m25
     }
 }
 
+/// What [`I32x16::turn_bytes`] says, with registers that are narrow enough for it.
+///
+/// # Safety
+/// As there, and the machine has AVX2.
+#[inline(always)]
+pub(super) unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {
+    // SAFETY: the caller's promise: a pair of rows has 32 bytes, and so has a pair of columns.
+    unsafe {
+        let lane = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+        let each_turned = _mm256_broadcastsi128_si256(lane);
+        for half in 0..2 {
+            // Four by four lanes of two by two bytes, twice: of the first 8 rows, and beside them of the last.
+            let mut rows = [_mm256_setzero_si256(); 4];
+            for (i, row) in rows.iter_mut().enumerate() {
+                let at = from.add(32 * i + 16 * half);
+                let (first, last) = (_mm_loadu_si128(at.cast()), _mm_loadu_si128(at.add(128).cast()));
+                *row = _mm256_shuffle_epi8(_mm256_set_m128i(last, first), each_turned);
+            }
+            let [a, b, c, d] = rows;
+            let (ab, ab_after) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let (cd, cd_after) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+            let turned = [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(ab_after, cd_after),
+                _mm256_unpackhi_epi64(ab_after, cd_after),
+            ];
+            for (i, columns) in turned.into_iter().enumerate() {
+                _mm256_storeu_si256(to.add((4 * half + i) * stride).cast(), columns);
+            }
+        }
+    }
+}
+
 // Every intrinsic below belongs to AVX2, which the machine has: see the contract of `I32x16`.
 impl<const VNNI: bool> I32x16 for Avx2Sums<VNNI> {
     type Floats = Avx2;
@@ -70,6 +104,12 @@ impl<const VNNI: bool> I32x16 for Avx2Sums<VNNI> {
             let low = _mm256_and_si256(_mm256_srl_epi16(word.0, shift), mask);
             (low, _mm256_and_si256(_mm256_srl_epi16(word.1, shift), mask))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {
+        // SAFETY: the machine has AVX2; the caller's promise.
+        unsafe { turn_bytes(from, to, stride) };
     }
 
     #[inline(always)]

@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::f32x16_avx512::Avx512;
+use super::i32x16_avx2::turn_bytes;
 use crate::i32x16::I32x16;
 
 /// Exists only on machines with AVX-512 F, BW and VNNI.
@@ -52,6 +53,12 @@ impl I32x16 for Avx512Sums {
             let shifted = _mm512_srl_epi16(word, _mm_cvtsi32_si128(4 * i as i32));
             _mm512_and_si512(shifted, _mm512_set1_epi16(15))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {
+        // SAFETY: the machine has AVX2; the caller's promise.
+        unsafe { turn_bytes(from, to, stride) };
     }
 
     #[inline(always)]

@@ -1,16 +1,21 @@
 //! Values that keys hold.
 
 use super::*;
+use crate::kv::tile::is_rotated;
 
 /// The beginnings of keys, `[n, kv_heads, value_dim]`.
 pub(super) fn values_of(layer: &KvLayer, keys: &[f32]) -> Vec<f32> {
     keys.chunks_exact(layer.key_dim).flat_map(|key| key[..layer.value_dim].to_vec()).collect()
 }
 
-/// Query heads, length of keys and of values: DeepSeek's, such as do not fill lanes, and such as a rotation cuts.
-const SHAPES: [(usize, usize, usize); 8] = [
+/// Query heads, length of keys and of values: DeepSeek's, whole keys, such as do not fill lanes, and such as a rotation
+/// cuts.
+const SHAPES: [(usize, usize, usize); 11] = [
     (16, 576, 512),
     (5, 64, 64),
+    (9, 576, 576),
+    (3, 100, 100),
+    (2, 33, 33),
     (7, 40, 32),
     (3, 40, 33),
     (1, 160, 100),
@@ -40,11 +45,13 @@ fn values_of_keys_agree_with_the_textbook() {
     }
 }
 
-/// As if they had been stored beside the keys.
+/// As if they had been stored beside the keys; what is a part of a key is quantised otherwise than alone.
 #[test]
 fn values_of_keys_have_the_bits_of_stored_ones() {
-    for format in [KvFormat::F32, KvFormat::F16, KvFormat::Bf16] {
-        for (heads, key_dim, value_dim) in SHAPES {
+    for format in KvFormat::ALL {
+        let same =
+            |&(_, key_dim, value_dim): &(usize, usize, usize)| key_dim == value_dim || !is_rotated(format);
+        for (heads, key_dim, value_dim) in SHAPES.into_iter().filter(same) {
             let latent = KvLayer::latent(key_dim, value_dim, format);
             let store = Store::new(latent, &[300, 17, 640], 0, 7);
             let mut beside =
