@@ -25,4 +25,4 @@ mod tests;
 
 pub(crate) use kvik::{prompts::restore as restore_prompts, usage::listing as usage_listing};
 pub(crate) use request::conversation::conversation_prompt;
-pub(crate) use routes::router;
+pub(crate) use routes::{of_model, over, router};

@@ -10,21 +10,27 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{MatchedPath, Request, State},
-    http::{StatusCode, header},
+    http::{HeaderName, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
+    routing::any,
 };
 use kvik_engine::pulse::Life;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tower::ServiceExt;
 
 use super::{
     anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
     route::{Answer, Dialect, Errors, Operation, answers, at, gives, schema_of},
 };
 use crate::{
-    app::{guard, life, state::App},
+    app::{
+        guard, life,
+        shelf::{OpenModel, Shelf},
+        state::App,
+    },
     http::{
         answer::words,
         error::{ApiError, ErrorBody},
@@ -66,37 +72,67 @@ fn operation() -> Dialect {
     Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes }
 }
 
+/// The header that says how many milliseconds a request waited for its model to be loaded.
+const WAITED: HeaderName = HeaderName::from_static("kvik-model-load-ms");
+
 /// Words an error.
 type WordError = fn(&ApiError) -> Value;
 
-/// All routes over one application.
+/// What answers requests to a model, once it is known who they are from and that they are for it.
+pub(crate) fn of_model(app: Arc<App>) -> Router {
+    let routes = dialects().into_iter().flat_map(|dialect| dialect.routes);
+    let paths = routes.flat_map(|route| route.paths.iter().map(move |path| (*path, route.methods.clone())));
+    let router = paths.fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+    router.method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+/// All routes of a server of one model.
 pub(crate) fn router(app: Arc<App>) -> Router {
+    let (bytes, routes) = (app.serving.model.bytes, of_model(app.clone()));
+    over(Shelf::of(OpenModel { app, routes, bytes, handle: None, close: Box::new(|| ()) }))
+}
+
+/// All routes of a server with these models: who asks, for which model, and what that answers.
+pub(crate) fn over(shelf: Arc<Shelf>) -> Router {
     let mut router = Router::new();
     let mut known: Vec<&str> = Vec::new();
     let mut errors = HashMap::new();
     for dialect in dialects() {
         for route in dialect.routes {
             for path in route.paths {
-                router = router.route(path, route.methods.clone());
+                router = router.route(path, any(hand_on));
                 errors.insert(*path, dialect.errors.word);
             }
             known.extend(route.paths);
         }
     }
-    let known: Arc<str> = known.join(", ").into();
+    let (known, server): (Arc<str>, _) = (known.join(", ").into(), shelf.server.clone());
     let router = router
         .fallback(move |request| unknown_route(known.clone(), request))
-        .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), guard::admit))
-        .layer(origins::cors(&app.config.senders.origins))
-        .layer(middleware::from_fn_with_state(app.clone(), guard::check_sender))
+        .layer(middleware::from_fn_with_state(server.clone(), guard::admit))
+        .layer(origins::cors(&server.senders.origins))
+        .layer(middleware::from_fn_with_state(server.clone(), guard::check_sender))
         .layer(middleware::from_fn(guard::word_in_json))
         .layer(middleware::from_fn_with_state(Arc::new(errors), word_in_dialect))
-        .layer(middleware::from_fn_with_state(app.clone(), guard::count))
-        .with_state(app);
+        .layer(middleware::from_fn_with_state(server, guard::count))
+        .with_state(shelf);
     #[cfg(test)]
     let router = router.layer(middleware::from_fn(super::tests::described::check));
     router
+}
+
+/// Hands a request on to the model that it is for, when that is in memory.
+async fn hand_on(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
+    let (lease, request) = match shelf.addressed(request).await {
+        Ok(addressed) => addressed,
+        Err(error) => return error.into_response(),
+    };
+    let Ok(mut response) = lease.routes.clone().oneshot(request).await;
+    if let Some(waited) = lease.waited {
+        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        response.headers_mut().insert(WAITED, millis.into());
+    }
+    lease.until_the_end_of(response)
 }
 
 /// Words an error as the dialect of its route does.
@@ -161,7 +197,7 @@ struct Stuck {
 
 /// The word, unless the server is stopping or its engine is stuck. While the model loads, other routes answer.
 fn status(app: &App, word: impl Serialize) -> Response {
-    if app.is_stopping() {
+    if app.server.is_stopping() {
         return ApiError::stopping().into_response();
     }
     let life = app.serving.engine.life();
@@ -189,9 +225,9 @@ async fn document() -> Json<&'static Value> {
 
 /// `GET /metrics`
 async fn metrics_text(State(app): State<Arc<App>>) -> Response {
-    app.metrics.life.set(app.serving.engine.life(), logging::dropped());
-    app.metrics.memory.set_pending(app.memory.pending.count());
-    match app.metrics.text(&app.serving.engine.stats()) {
+    app.server.metrics.life.set(app.serving.engine.life(), logging::dropped());
+    app.server.metrics.memory.set_pending(app.memory.pending.count());
+    match app.server.metrics.text(&app.serving.engine.stats()) {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
@@ -204,7 +240,6 @@ async fn metrics_text(State(app): State<Arc<App>>) -> Response {
 mod tests {
     use axum::{body::to_bytes, routing::get};
     use serde_json::json;
-    use tower::ServiceExt;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -13,11 +13,14 @@ use axum::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{keys::Caller, spans::Came, state::App};
-use crate::http::{
-    body_memory::{BodyShare, SMALL_BYTES, TooSlow},
-    error::ApiError,
-    json,
+use super::{keys::Caller, server::Server, spans::Came, state::App};
+use crate::{
+    http::{
+        body_memory::{BodyShare, SMALL_BYTES, TooSlow},
+        error::ApiError,
+        json,
+    },
+    settings::size::ByteSize,
 };
 
 /// A client has this long to send its body,
@@ -64,18 +67,42 @@ impl JsonBody {
     }
 }
 
+impl JsonBody {
+    /// Reads the body of a request.
+    pub(super) async fn receive(request: Request, server: &Server) -> Result<JsonBody, ApiError> {
+        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
+        check_form(request.headers())?;
+        let mut came = came(&request);
+        let share = server.bodies.begin(caller.tenant.id);
+        let bytes = read(request.into_body(), &share, server).await?;
+        share.complete();
+        came.at = Some(SystemTime::now());
+        Ok(JsonBody { bytes: bytes.into(), caller, came, _share: share })
+    }
+}
+
+/// A body that was read to find out which model it is for.
+#[derive(Clone)]
+pub(super) struct ReadBody(Arc<Mutex<Option<JsonBody>>>);
+
+impl ReadBody {
+    pub(super) fn new(body: JsonBody) -> ReadBody {
+        ReadBody(Arc::new(Mutex::new(Some(body))))
+    }
+
+    fn take(&self) -> Option<JsonBody> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 impl FromRequest<Arc<App>> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
-        check_form(request.headers())?;
-        let mut came = came(&request);
-        let share = app.bodies.begin(caller.tenant.id);
-        let bytes = read(request.into_body(), &share, app).await?;
-        share.complete();
-        came.at = Some(SystemTime::now());
-        Ok(JsonBody { bytes: bytes.into(), caller, came, _share: share })
+        match request.extensions().get::<ReadBody>().and_then(ReadBody::take) {
+            Some(body) => Ok(body),
+            None => JsonBody::receive(request, &app.server).await,
+        }
     }
 }
 
@@ -86,10 +113,10 @@ fn came(request: &Request) -> Came {
 }
 
 /// Reads a body as fast as it comes and there is memory.
-async fn read(mut body: Body, share: &BodyShare, app: &App) -> Result<Vec<u8>, ApiError> {
-    let limit = app.config.body_limit.0;
+async fn read(mut body: Body, share: &BodyShare, server: &Server) -> Result<Vec<u8>, ApiError> {
+    let limit = server.body_limit.0;
     if body.size_hint().lower() > limit {
-        return Err(too_large(app));
+        return Err(too_large(server.body_limit));
     }
     let mut bytes = Vec::new();
     // What it has to be there by; waiting for memory is not the client's fault.
@@ -104,7 +131,7 @@ async fn read(mut body: Body, share: &BodyShare, app: &App) -> Result<Vec<u8>, A
         let frame = frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if (bytes.len() + data.len()) as u64 > limit {
-            return Err(too_large(app));
+            return Err(too_large(server.body_limit));
         }
         let waiting = Instant::now();
         share.take(data.len()).await.map_err(|TooSlow| given_up())?;
@@ -144,10 +171,9 @@ fn unsupported(code: &'static str, message: String) -> ApiError {
     ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Some(code), message)
 }
 
-fn too_large(app: &App) -> ApiError {
+fn too_large(limit: ByteSize) -> ApiError {
     let message = format!(
-        "the body is larger than {}; shorten the prompt or start kvik with a larger --body-limit",
-        app.config.body_limit
+        "the body is larger than {limit}; shorten the prompt or start kvik with a larger --body-limit"
     );
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Some("body_too_large"), message)
 }

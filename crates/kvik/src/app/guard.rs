@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{keys::Caller, rate_limits, state::App, tally::Counts};
+use super::{keys::Caller, rate_limits, server::Server, tally::Counts};
 use crate::{http::error::ApiError, page};
 
 /// Whether the server answers; these routes and the page want no key, and no rate limits them.
@@ -23,9 +23,13 @@ pub(crate) const READY: [&str; 2] = ["/ready", "/v1/ready"];
 const WORDED_BYTES: usize = 4 << 10;
 
 /// Turns away what a foreign page makes a browser send.
-pub(crate) async fn check_sender(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let is_open = is_public(&request) || app.keys().are_open();
-    match app.config.senders.check(request.uri(), request.headers(), is_open) {
+pub(crate) async fn check_sender(
+    State(server): State<Arc<Server>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_open = is_public(&request) || server.keys().are_open();
+    match server.senders.check(request.uri(), request.headers(), is_open) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
@@ -33,26 +37,26 @@ pub(crate) async fn check_sender(State(app): State<Arc<App>>, request: Request, 
 
 /// Finds out who asks. Turns away who has no key or comes too often, and everybody once the server
 /// is stopping.
-pub(crate) async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
     if is_public(&request) {
         return next.run(request).await;
     }
-    let Some(caller) = app.keys().caller(request.headers()) else {
+    let Some(caller) = server.keys().caller(request.headers()) else {
         return ApiError::unauthorized().into_response();
     };
-    if app.is_stopping() {
+    if server.is_stopping() {
         return ApiError::stopping().into_response();
     }
     let tenant = caller.tenant.clone();
     request.extensions_mut().insert(caller);
-    let mut response = match rate_limits::take_request(&tenant, app.now()) {
+    let mut response = match rate_limits::take_request(&tenant, server.now()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     };
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
-        app.tally.add(&tenant.name, Counts::REFUSED);
+        server.tally.add(&tenant.name, Counts::REFUSED);
     }
-    rate_limits::add_headers(&tenant, app.now(), response.headers_mut());
+    rate_limits::add_headers(&tenant, server.now(), response.headers_mut());
     response
 }
 
@@ -96,7 +100,7 @@ fn reason(status: StatusCode) -> &'static str {
 
 /// Counts the request under its route; paths that no route has are one label, so that a scanner
 /// cannot make the metrics grow.
-pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn count(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
     let start = Instant::now();
     let response = next.run(request).await;
@@ -106,6 +110,6 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
         ms = start.elapsed().as_millis() as u64,
         "http"
     );
-    app.metrics.request(route, response.status());
+    server.metrics.request(route, response.status());
     response
 }

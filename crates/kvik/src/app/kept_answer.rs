@@ -53,7 +53,7 @@ impl App {
         read: impl FnOnce(&App) -> Result<KeptAnswer, ApiError> + Send + 'static,
     ) -> Result<Response, ApiError> {
         let tenant = caller.tenant.id;
-        let share = self.bodies.hold(tenant, bytes).ok_or_else(no_memory)?;
+        let share = self.server.bodies.hold(tenant, bytes).ok_or_else(no_memory)?;
         self.in_turn(Reader { tenant, large: bytes > SMALL_BYTES }, move |app, client| {
             client.check()?;
             let (kind, text) = read(app)?.written();

@@ -20,6 +20,8 @@ pub(crate) mod record_map;
 pub(crate) mod report;
 pub(crate) mod requests;
 pub(crate) mod responses;
+pub(crate) mod server;
+pub(crate) mod shelf;
 pub(crate) mod slots;
 pub(crate) mod spans;
 pub(crate) mod state;

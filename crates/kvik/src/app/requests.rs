@@ -63,7 +63,7 @@ impl App {
         work: impl FnOnce(&App, Presence) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let app = self.clone();
-        self.readers.in_turn(reader, move |presence| work(&app, presence)).await
+        self.server.readers.in_turn(reader, move |presence| work(&app, presence)).await
     }
 
     /// Reads a request, runs it and answers.
@@ -131,13 +131,13 @@ impl App {
     ) -> Result<Generation, ApiError> {
         let started = Generation::start(&*self.serving.engine, self.account(caller), permit, requests);
         // How many wait is the other tenants' business.
-        started.map_err(|error| if self.admission.is_some() { error.impersonal() } else { error })
+        started.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
     }
 
     /// Lets `prompts` prompts of a caller into the engine.
     pub(super) fn admit(&self, caller: &Caller, prompts: usize) -> Result<AdmissionPermit, ApiError> {
         let tenant = &caller.tenant;
-        Ok(tenant.meter.enter(&tenant.limits, self.admission.as_ref(), prompts)?)
+        Ok(tenant.meter.enter(&tenant.limits, self.server.admission.as_ref(), prompts)?)
     }
 
     /// The tenant's prices, or the server's.
@@ -149,9 +149,10 @@ impl App {
         UsageAccount {
             prices: self.prices(caller),
             tenant: caller.tenant.clone(),
-            metrics: self.metrics.clone(),
-            tally: self.tally.clone(),
-            ledger: self.ledger.clone(),
+            model: self.serving.model.name.clone(),
+            metrics: self.server.metrics.clone(),
+            tally: self.server.tally.clone(),
+            ledger: self.server.ledger.clone(),
             clock: self.config.clock.clone(),
         }
     }

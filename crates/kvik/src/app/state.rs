@@ -1,38 +1,27 @@
 //! What all routes share.
 
-use std::{
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
 use kvik_cache::Token;
 use kvik_engine::api::RequestError;
 
 use super::{
-    conversations::Conversations,
     keys::Keys,
     memory::{Memory, MemoryConfig, Surroundings},
-    metrics::Metrics,
     node_ids::NodeIds,
     prompts::Registry,
     report::comparison::Answered,
-    responses::Responses,
+    server::Server,
     slots::Slots,
     spans::Spans,
-    tally::Tally,
     usage_account::Clock,
 };
 use crate::{
     accounts::{
         ledger::{Ledger, Records},
         prices::Prices,
-        tenants::AdmissionSlots,
     },
-    http::{body_memory::BodyMemory, error::ApiError, origins::Senders, readers::Readers},
+    http::{error::ApiError, origins::Senders},
     serving::Serving,
     settings::{sampling::SamplingArgs, size::ByteSize},
 };
@@ -41,6 +30,7 @@ use crate::{
 const HISTORIES: u64 = 4;
 
 /// How the server treats its clients.
+#[derive(Clone)]
 pub(crate) struct AppConfig {
     /// Whom requests may come from.
     pub(crate) senders: Senders,
@@ -68,97 +58,74 @@ pub(crate) struct AppConfig {
     pub(crate) sampling: SamplingArgs,
 }
 
-/// The state behind the routes.
+/// The state behind the routes of a model.
 pub(crate) struct App {
+    /// What it shares with other models.
+    pub(crate) server: Arc<Server>,
     pub(crate) serving: Arc<Serving>,
     pub(crate) config: AppConfig,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) tally: Arc<Tally>,
     pub(crate) node_ids: NodeIds,
     /// The answers that later ones may be compared with.
     pub(crate) answered: Arc<Answered>,
-    pub(crate) ledger: Arc<Ledger>,
     /// Prompts that are computed ahead and kept.
     pub(crate) registry: Registry,
-    /// Conversations that clients name.
-    pub(crate) conversations: Arc<Conversations>,
-    /// Answers that clients go on from by their id.
-    pub(crate) responses: Arc<Responses>,
     /// What is remembered of conversations.
     pub(crate) memory: Arc<Memory>,
-    /// Who may come in; replaced when the tenants file is read again.
-    keys: RwLock<Arc<Keys>>,
     /// What was computed under the names that llama-server has for places to run in.
     pub(crate) slots: Arc<Slots>,
-    /// The engine's admission slots, where several tenants share them.
-    pub(super) admission: Option<Arc<AdmissionSlots>>,
-    /// Memory for bodies.
-    pub(crate) bodies: Arc<BodyMemory>,
-    pub(crate) readers: Arc<Readers>,
-    stopping: AtomicBool,
 }
 
 impl App {
-    /// `keys` open the server; with none it is open to all.
-    pub(crate) fn new(serving: Serving, keys: Keys, ledger: Arc<Ledger>, config: AppConfig) -> Arc<App> {
-        let shared = keys.tenants().are_named();
-        let bodies = BodyMemory::new(config.body_limit.0, shared);
-        let admission = shared.then(|| AdmissionSlots::new(config.admission_slots));
-        let readers = Readers::new(shared);
-        let (serving, metrics) = (Arc::new(serving), Arc::new(Metrics::new()));
+    /// The only model of a server. `keys` open it; with none it is open to all.
+    pub(crate) fn new(
+        serving: Serving,
+        keys: impl Into<Arc<Keys>>,
+        ledger: Arc<Ledger>,
+        config: AppConfig,
+    ) -> Arc<App> {
+        App::of(Server::new(keys, ledger, &config), serving, config)
+    }
+
+    /// A model of a server.
+    pub(crate) fn of(server: Arc<Server>, serving: Serving, config: AppConfig) -> Arc<App> {
+        let serving = Arc::new(serving);
         let around = Surroundings {
             serving: serving.clone(),
-            readers: readers.clone(),
-            metrics: metrics.clone(),
+            readers: server.readers.clone(),
+            metrics: server.metrics.clone(),
             records: config.records.as_ref(),
             history_bytes: config.body_limit.0.saturating_mul(HISTORIES),
-            is_shared: shared,
+            is_shared: server.is_shared(),
         };
         let memory = Memory::new(&config.memory, around);
         Arc::new(App {
+            server,
             serving,
             registry: Registry::open(config.records.as_ref()),
-            conversations: Conversations::open(config.conversations.as_ref()),
-            responses: Responses::open(config.conversations.as_ref()),
             memory,
             config,
-            ledger,
-            keys: RwLock::new(Arc::new(keys)),
             slots: Arc::default(),
-            admission,
-            metrics,
-            tally: Arc::new(Tally::new()),
             node_ids: NodeIds::new(),
             answered: Arc::default(),
-            bodies,
-            readers,
-            stopping: AtomicBool::new(false),
         })
+    }
+
+    /// Writes down what is not yet, when nothing runs any more. Takes its time.
+    pub(crate) fn close(&self) {
+        self.memory.close();
+        if let Some(spans) = &self.config.spans {
+            spans.finish();
+        }
     }
 
     /// Who may come in.
     pub(crate) fn keys(&self) -> Arc<Keys> {
-        // The pointer is whole whatever panicked.
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// From now on these may come in. What runs goes on.
-    pub(crate) fn replace_keys(&self, keys: Keys) {
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+        self.server.keys()
     }
 
     /// The time by which rates are limited.
     pub(crate) fn now(&self) -> Duration {
-        (self.config.clock)()
-    }
-
-    /// From now on new requests are refused; running ones go on.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.server.now()
     }
 
     /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
@@ -191,10 +158,7 @@ impl App {
         if self.serving.model.answers_to(name) || self.serving.lora.find(name).is_some() {
             return Ok(());
         }
-        let message = format!(
-            "the model `{name}` does not exist here; this server runs `{}` (also called `kvik`)",
-            self.serving.model.name
-        );
-        Err(ApiError::new(StatusCode::NOT_FOUND, Some("model_not_found"), message).at("model"))
+        let there_is = format!("this server runs `{}` (also called `kvik`)", self.serving.model.name);
+        Err(ApiError::no_model(name, &there_is))
     }
 }

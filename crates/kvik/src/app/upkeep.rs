@@ -3,24 +3,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::App;
-use crate::{accounts::tenants::Source, serving::load::Handle};
+use super::{server::Server, shelf::Shelf};
+use crate::accounts::tenants::Source;
 
 /// Between two writes of the accounts: what a crash may lose.
 const WRITE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Writes the accounts every few seconds, for ever.
-pub(crate) async fn keep_accounts(app: Arc<App>) {
+pub(crate) async fn keep_accounts(server: Arc<Server>) {
     let mut period = tokio::time::interval(WRITE_PERIOD);
     loop {
         period.tick().await;
-        write_accounts(app.clone()).await;
+        write_accounts(server.clone()).await;
     }
 }
 
 /// Writes the accounts now.
-pub(crate) async fn write_accounts(app: Arc<App>) {
-    let written = tokio::task::spawn_blocking(move || app.ledger.write()).await;
+pub(crate) async fn write_accounts(server: Arc<Server>) {
+    let written = tokio::task::spawn_blocking(move || server.ledger.write()).await;
     if let Ok(Err(error)) = written {
         tracing::warn!("the accounts stay in memory for now: {error}");
     }
@@ -28,27 +28,27 @@ pub(crate) async fn write_accounts(app: Arc<App>) {
 
 /// Reads the tenants file again at every SIGHUP, for ever.
 #[cfg(unix)]
-pub(crate) async fn follow_tenants(app: Arc<App>, source: Source, handle: Handle) {
+pub(crate) async fn follow_tenants(shelf: Arc<Shelf>, source: Source) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
     let source = Arc::new(source);
     while hangups.recv().await.is_some() {
-        let (app, source, handle) = (app.clone(), source.clone(), handle.clone());
-        let _ = tokio::task::spawn_blocking(move || read_tenants(&app, &source, &handle)).await;
+        let (shelf, source) = (shelf.clone(), source.clone());
+        let _ = tokio::task::spawn_blocking(move || read_tenants(&shelf, &source)).await;
     }
 }
 
 #[cfg(not(unix))]
-pub(crate) async fn follow_tenants(_app: Arc<App>, _source: Source, _handle: Handle) {}
+pub(crate) async fn follow_tenants(_shelf: Arc<Shelf>, _source: Source) {}
 
 /// Puts a changed file into force; a wrong one changes nothing.
-fn read_tenants(app: &App, source: &Source, handle: &Handle) {
-    let keys = app.keys();
+fn read_tenants(shelf: &Shelf, source: &Source) {
+    let keys = shelf.server.keys();
     match source.read(keys.tenants()) {
         Ok(tenants) => {
-            handle.set_tenants(&tenants);
             tracing::info!("{}: {} tenants", source.path.display(), tenants.all().count() - 1);
-            app.replace_keys(keys.with_tenants(tenants));
+            shelf.set_tenants(&tenants);
+            shelf.server.replace_keys(keys.with_tenants(tenants));
         }
         Err(error) => tracing::warn!("{error}; the tenants stay as they were"),
     }

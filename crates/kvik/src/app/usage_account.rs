@@ -16,6 +16,8 @@ pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 /// One HTTP request on its tenant's account.
 pub(crate) struct UsageAccount {
     pub(crate) tenant: Arc<Tenant>,
+    /// Name of the model.
+    pub(crate) model: String,
     /// The tenant's prices, or the server's; with none an answer names no cost.
     pub(crate) prices: Option<Prices>,
     pub(crate) metrics: Arc<Metrics>,
@@ -29,7 +31,7 @@ impl UsageAccount {
     pub(crate) fn charge(&self, report: &Report) {
         let tenant = &self.tenant;
         tenant.meter.charge(&tenant.limits, report.computed_tokens + report.generated_tokens, (self.clock)());
-        let entry = self.ledger.enter(&tenant.name, report, self.prices.as_ref());
+        let entry = self.ledger.enter([&tenant.name, &self.model], report, self.prices.as_ref());
         self.metrics.charged(&tenant.name, report, &entry);
         self.count(Counts::tokens(report));
     }

@@ -58,7 +58,7 @@ impl App {
         };
         let ended = flow.run(window).await;
         // How many wait is the other tenants' business.
-        ended.map_err(|error| if self.admission.is_some() { error.impersonal() } else { error })
+        ended.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
     }
 
     /// Lets as many of `prompts` prompts into the engine at a time as keep it busy, or as the tenant may have.

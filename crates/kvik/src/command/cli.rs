@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use super::{
     bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, devices::DevicesArgs, eval::EvalArgs,
     explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs, perplexity::PerplexityArgs, plan::PlanArgs,
-    prompt::PromptArgs, replay::ReplayArgs, run::RunArgs, serve::ServeArgs, tenant::TenantArgs,
+    prompt::PromptArgs, ps::PsArgs, replay::ReplayArgs, run::RunArgs, serve::ServeArgs, tenant::TenantArgs,
     usage::UsageArgs,
 };
 
@@ -60,6 +60,8 @@ pub(crate) enum Task {
     Cache(CacheCommandArgs),
     /// Keep a prompt cached: a system prompt, tools, examples
     Prompt(PromptArgs),
+    /// List the models of a running server, and which are in memory
+    Ps(PsArgs),
     /// List what models can be computed on
     Devices(DevicesArgs),
     /// Show the contents of a model file

@@ -14,10 +14,12 @@ mod lint;
 mod perplexity;
 mod plan;
 mod prompt;
+mod ps;
 mod remote;
 mod replay;
 mod run;
 pub(crate) mod serve;
+pub(crate) mod shelf;
 mod talk;
 mod tenant;
 mod usage;
@@ -34,9 +36,10 @@ use crate::settings::{config, llama_flags, logging};
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>());
     notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
-    let matches = config::configure(Cli::command(), &args)?.get_matches_from(args);
+    let command = config::configure(Cli::command(), &args)?;
+    let matches = command.clone().get_matches_from(args.clone());
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
-        Task::Serve(args) => serve::run(&args),
+        Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, command, &args)?),
         Task::Chat(args) => chat::run(&args),
         Task::Run(args) => run::run(&args),
         Task::Bench(args) => bench::run(&args),
@@ -47,6 +50,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Cache(args) => cache::run(&args),
         Task::Prompt(args) => prompt::run(&args),
         Task::Devices(args) => devices::run(&args),
+        Task::Ps(args) => ps::run(&args),
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),

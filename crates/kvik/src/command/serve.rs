@@ -18,6 +18,7 @@ use super::flags::{
     embedding::EmbeddingArgs,
     memory::MemoryArgs,
 };
+use super::shelf::{self, Opener, ShelfModel};
 use crate::{
     accounts::{
         ledger::{Ledger, Records},
@@ -30,6 +31,8 @@ use crate::{
         keys::Keys,
         loading,
         memory::{MemoryConfig, rebuild::make_summaries},
+        server::Server,
+        shelf::{Entry, OpenModel, Shelf},
         spans::Spans,
         supervisor::Supervisor,
         upkeep,
@@ -40,9 +43,10 @@ use crate::{
     serving::{
         ModelCard, Serving,
         budget::KvBudget,
-        load::{self, Capacity, Handle, Loaded},
+        load::{self, Capacity, Loaded},
     },
     settings::{
+        keep_alive::KeepAlive,
         logging::{self, LogFormat},
         model::{CacheArgs, ModelArgs},
         sampling::SamplingArgs,
@@ -90,6 +94,13 @@ pub(crate) struct ServeArgs {
     /// Name of the model in the API [default: the model's own]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) alias: Option<String>,
+    /// Memory for the weights, keys and values of all models of config.toml ([models.NAME]) [default: three quarters of the
+    /// free memory]
+    #[arg(long, value_name = "SIZE", help_heading = "Server")]
+    shelf_ram: Option<ByteSize>,
+    /// How long a model of config.toml stays in memory without a use: 5m, 1h, forever
+    #[arg(long, value_name = "TIME", default_value = "forever", help_heading = "Capacity")]
+    pub(crate) keep_alive: KeepAlive,
     /// Refuse requests that name another model, instead of answering them with this model
     #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
     strict_model: bool,
@@ -119,9 +130,18 @@ pub(crate) struct ServeArgs {
 
 /// The settings of clients: keys, tenants, prices and records.
 struct Clients {
-    keys: Keys,
+    keys: Arc<Keys>,
     /// The tenants file, when there is one.
     source: Option<Source>,
+    prices: Option<Prices>,
+    records: Option<Records>,
+    conversations: Option<Records>,
+}
+
+/// What all models of the server are set up with.
+pub(crate) struct Surroundings {
+    senders: Senders,
+    clock: Clock,
     prices: Option<Prices>,
     records: Option<Records>,
     conversations: Option<Records>,
@@ -136,20 +156,23 @@ struct Port {
     connections: JoinHandle<usize>,
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
+/// Runs the command: with the models of a shelf, or with one where there are none.
+pub(crate) fn run(args: &ServeArgs, models: Vec<ShelfModel>) -> anyhow::Result<()> {
     logging::start(args.log, "info");
     logging::log_panics();
     check_clock(SystemTime::now())?;
     let clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys))?;
-    let mut loaded = load::open(&args.model, &args.cache, args.capacity)?;
-    if let Some(alias) = &args.alias {
-        loaded.serving.model.name.clone_from(alias);
-    }
-    args.embedding.apply(&mut loaded.serving.embedder);
-    let served = runtime.block_on(serve(args, clients, loaded, port));
+    let loaded = models.is_empty().then(|| args.load()).transpose()?;
+    let served = runtime.block_on(async {
+        let around = Surroundings::new(args, &clients, port.address.ip());
+        let (shelf, banner) = match loaded {
+            Some(loaded) => one_model(args, &clients, loaded, (&around, port.address))?,
+            None => models_of(args, &clients, models, (around, port.address)),
+        };
+        serve(args, clients, shelf, banner, port).await
+    });
     // What a file that hangs still holds is left behind.
     runtime.shutdown_timeout(LAST_TIME);
     served
@@ -176,46 +199,78 @@ async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
     Ok(Port { address, front, stop, connections })
 }
 
-async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Port) -> anyhow::Result<()> {
+/// A server of one model, which was loaded, and what is printed of it.
+fn one_model(
+    args: &ServeArgs,
+    clients: &Clients,
+    loaded: Loaded,
+    (around, address): (&Surroundings, SocketAddr),
+) -> anyhow::Result<(Arc<Shelf>, String)> {
     let Loaded { serving, budget, device, disk, draft, handle } = loaded;
-    let url = url(port.address);
+    let url = url(address);
     let example =
         example::curl(&url, &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
     let attached = [&disk, &draft, &device].map(Option::as_deref);
     let banner = banner(&serving.model, &budget, attached, &url, &example);
-
     handle.set_tenants(clients.keys.tenants());
-    let source = clients.source.take();
-    let app = app(args, clients, serving, port.address.ip())?;
+    let app = app(args, clients, serving, around)?;
     tokio::spawn(make_summaries(app.clone()));
-    let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
     let restored = app.clone();
     tokio::task::spawn_blocking(move || api::restore_prompts(&restored));
-    if let Some(source) = source {
-        tokio::spawn(upkeep::follow_tenants(app.clone(), source, handle.clone()));
+    let routes = api::of_model(app.clone());
+    let bytes = app.serving.model.bytes + budget.bytes();
+    let open = OpenModel { app, routes, bytes, handle: Some(handle), close: Box::new(|| ()) };
+    Ok((Shelf::of(open), banner))
+}
+
+/// A server of several models, which are loaded when somebody asks for them.
+fn models_of(
+    args: &ServeArgs,
+    clients: &Clients,
+    models: Vec<ShelfModel>,
+    (around, address): (Surroundings, SocketAddr),
+) -> (Arc<Shelf>, String) {
+    let budget = shelf::budget(args.shelf_ram);
+    let models: Vec<ShelfModel> = models.into_iter().map(|model| model.within(budget)).collect();
+    let entries: Vec<Entry> = models.iter().map(ShelfModel::entry).collect();
+    let banner = shelf::banner(&entries, budget, &url(address));
+    let ledger = Ledger::new(clients.records.as_ref(), SystemTime::now);
+    let server = Server::new(clients.keys.clone(), Arc::new(ledger), &around.config(args));
+    let (runtime, grace) = (tokio::runtime::Handle::current(), args.grace());
+    let opener = Opener { models, server: server.clone(), around, runtime, grace };
+    (Shelf::new(server, entries, budget, Box::new(opener)), banner)
+}
+
+async fn serve(
+    args: &ServeArgs,
+    mut clients: Clients,
+    shelf: Arc<Shelf>,
+    banner: String,
+    port: Port,
+) -> anyhow::Result<()> {
+    let server = shelf.server.clone();
+    let accounts = tokio::spawn(upkeep::keep_accounts(server.clone()));
+    if let Some(source) = clients.source.take() {
+        tokio::spawn(upkeep::follow_tenants(shelf.clone(), source));
     }
     let supervisor = Arc::new(Supervisor::of_process());
-    let stopping =
-        tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop, supervisor.clone()));
-    port.front.replace(api::router(app.clone()));
+    let stopping = tokio::spawn(stop_on_signal(shelf.clone(), args.grace(), port.stop, supervisor.clone()));
+    tokio::spawn(shelf.clone().keep());
+    port.front.replace(api::over(shelf.clone()));
     print(banner)?;
-    let watched = app.clone();
+    let watched = shelf.clone();
     supervisor.ready();
-    watchdog::start(supervisor, move || (!watched.is_stopping()).then(|| watched.serving.engine.life()))?;
+    watchdog::start(supervisor, move || (!watched.server.is_stopping()).then(|| watched.life()))?;
     let cut_off = port.connections.await?;
     if cut_off > 0 {
         tracing::warn!("{cut_off} connections did not end in time and were cut off");
     }
     stopping.await?;
     accounts.abort();
-    if timeout(LAST_TIME, upkeep::write_accounts(app.clone())).await.is_err() {
+    if timeout(LAST_TIME, upkeep::write_accounts(server)).await.is_err() {
         tracing::warn!("the accounts of the last seconds were not written: their file does not answer");
     }
-    let remembering = app.clone();
-    let _ = tokio::task::spawn_blocking(move || remembering.memory.close()).await;
-    if let Some(spans) = app.config.spans.clone() {
-        let _ = tokio::task::spawn_blocking(move || spans.finish()).await;
-    }
+    let _ = tokio::task::spawn_blocking(move || shelf.open_apps().iter().for_each(|app| app.close())).await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -229,29 +284,25 @@ fn print(banner: String) -> std::io::Result<()> {
     thread.spawn(print).map(drop)
 }
 
-/// The state shared by the routes of a server that listens at this address.
-fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> anyhow::Result<Arc<App>> {
-    let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
-    let senders = args.access.senders(ip);
-    let mut config = args.app_config(senders, clients.prices, clients.records, clients.conversations)?;
-    if let Some(address) = &args.otlp {
-        let spans = Spans::new(address, &serving.model.name).with_context(|| format!("--otlp {address}"))?;
-        config.spans = Some(Arc::new(spans));
-    }
-    if config.memory.is_wanted() {
-        config.memory.settings(serving.model.context).context("--memory")?;
-    }
-    Ok(App::new(serving, clients.keys, Arc::new(ledger), config))
+/// The state shared by the routes of a server of one model.
+fn app(
+    args: &ServeArgs,
+    clients: &Clients,
+    serving: Serving,
+    around: &Surroundings,
+) -> anyhow::Result<Arc<App>> {
+    let ledger = Ledger::new(clients.records.as_ref(), SystemTime::now);
+    let config = args.app_config(around, &serving.model)?;
+    Ok(App::new(serving, clients.keys.clone(), Arc::new(ledger), config))
 }
 
 /// The state without a port, for tests that call the routes in process.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let clients = args.clients()?;
-    let Loaded { mut serving, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
-    args.embedding.apply(&mut serving.embedder);
+    let Loaded { serving, handle, .. } = args.load()?;
     handle.set_tenants(clients.keys.tenants());
-    app(args, clients, serving, std::net::Ipv4Addr::LOCALHOST.into())
+    app(args, &clients, serving, &Surroundings::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into()))
 }
 
 /// The number of connections that the limit on file descriptors allows, after raising that limit as
@@ -283,8 +334,7 @@ fn connections_max() -> usize {
 
 /// The first signal gives running answers up to `grace` to finish, the second ends the process.
 async fn stop_on_signal(
-    app: Arc<App>,
-    handle: Handle,
+    shelf: Arc<Shelf>,
     grace: Duration,
     stop: watch::Sender<bool>,
     supervisor: Arc<Supervisor>,
@@ -294,17 +344,14 @@ async fn stop_on_signal(
     tracing::info!(
         "stopping: running answers finish, new requests are refused; a second signal stops at once"
     );
-    app.stop();
+    shelf.server.stop();
     stop.send_replace(true);
     tokio::spawn(async {
         signal().await;
         // The status that a shell reports for a process ended by SIGINT.
         std::process::exit(130);
     });
-    let stopped = tokio::task::spawn_blocking(move || handle.shutdown(grace)).await;
-    if let Err(panic) = stopped {
-        tracing::error!("the engine did not shut down cleanly: {panic}");
-    }
+    shelf.shutdown(grace).await;
 }
 
 #[cfg(unix)]
@@ -336,7 +383,7 @@ impl ServeArgs {
             keys = keys.with_tenants(source.read(&Tenants::none())?);
         }
         let (records, conversations) = (self.state.records(), self.state.conversations());
-        Ok(Clients { keys, source, prices: self.accounts.prices()?, records, conversations })
+        Ok(Clients { keys: Arc::new(keys), source, prices: self.accounts.prices()?, records, conversations })
     }
 
     fn grace(&self) -> Duration {
@@ -353,32 +400,70 @@ impl ServeArgs {
         }
     }
 
-    fn app_config(
-        &self,
-        senders: Senders,
-        prices: Option<Prices>,
-        records: Option<Records>,
-        conversations: Option<Records>,
-    ) -> anyhow::Result<AppConfig> {
-        let started = Instant::now();
-        let clock: Clock = Arc::new(move || started.elapsed());
-        let admission_slots = self.capacity.parallel + self.capacity.queue;
-        let (body_limit, strict_model) = (self.body_limit, self.strict_model);
+    /// Loads the model.
+    fn load(&self) -> anyhow::Result<Loaded> {
+        let mut loaded = load::open(&self.model, &self.cache, self.capacity)?;
+        if let Some(alias) = &self.alias {
+            loaded.serving.model.name.clone_from(alias);
+        }
+        self.embedding.apply(&mut loaded.serving.embedder);
+        Ok(loaded)
+    }
+
+    /// How a model of this server treats its clients.
+    pub(super) fn app_config(&self, around: &Surroundings, model: &ModelCard) -> anyhow::Result<AppConfig> {
         let memory = MemoryConfig { secret: self.state.secret(), ..self.memory.config(false)? };
-        Ok(AppConfig {
-            senders,
-            shows_slots: !self.no_slots,
-            strict_model,
-            body_limit,
-            prices,
-            clock,
-            admission_slots,
-            records,
-            conversations,
-            memory,
+        if memory.is_wanted() {
+            memory.settings(model.context).context("--memory")?;
+        }
+        let spans = self.otlp.as_ref().map(|address| {
+            Spans::new(address, &model.name).map(Arc::new).with_context(|| format!("--otlp {address}"))
+        });
+        Ok(AppConfig { memory, spans: spans.transpose()?, ..around.config(self) })
+    }
+}
+
+impl Surroundings {
+    /// Of a server that listens at this address.
+    fn new(args: &ServeArgs, clients: &Clients, ip: IpAddr) -> Surroundings {
+        let started = Instant::now();
+        Surroundings {
+            senders: args.access.senders(ip),
+            clock: Arc::new(move || started.elapsed()),
+            prices: clients.prices,
+            records: clients.records.clone(),
+            conversations: clients.conversations.clone(),
+        }
+    }
+
+    /// Those of one model of several: what it writes down stands beside what others do.
+    pub(super) fn of_model(&self, name: &str) -> Surroundings {
+        let of_model = |records: &Records| records.of_model(name);
+        Surroundings {
+            records: self.records.as_ref().map(of_model),
+            senders: self.senders.clone(),
+            clock: self.clock.clone(),
+            conversations: self.conversations.clone(),
+            ..*self
+        }
+    }
+
+    /// How clients are treated where no model is concerned.
+    fn config(&self, args: &ServeArgs) -> AppConfig {
+        AppConfig {
+            senders: self.senders.clone(),
+            shows_slots: !args.no_slots,
+            strict_model: args.strict_model,
+            body_limit: args.body_limit,
+            prices: self.prices,
+            clock: self.clock.clone(),
+            admission_slots: args.capacity.parallel + args.capacity.queue,
+            records: self.records.clone(),
+            conversations: self.conversations.clone(),
+            memory: MemoryConfig::default(),
             spans: None,
-            sampling: self.sampling,
-        })
+            sampling: args.sampling,
+        }
     }
 }
 

@@ -104,6 +104,12 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message)
     }
 
+    /// There is no model of that name; what there is.
+    pub(crate) fn no_model(name: &str, there_is: &str) -> ApiError {
+        let message = format!("the model `{name}` does not exist here; {there_is}");
+        ApiError::new(StatusCode::NOT_FOUND, Some("model_not_found"), message).at("model")
+    }
+
     pub(crate) fn stopping() -> ApiError {
         RequestError::Stopping.into()
     }

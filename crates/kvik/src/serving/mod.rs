@@ -11,7 +11,7 @@ mod host;
 pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod lora;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod placed;
 pub(crate) mod repeat;

@@ -16,6 +16,9 @@ use toml::{Table, Value};
 
 use super::dirs;
 
+/// The key of the tables of models.
+const MODELS: &str = "models";
+
 /// Adds the environment and the file as sources of the command's flags.
 pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Result<Command> {
     let settings = settings(&command);
@@ -67,8 +70,62 @@ fn words(value: &Value) -> Vec<String> {
     }
 }
 
+/// A model of the file, `[models.NAME]`, with the flags of `kvik serve` that hold for it.
+#[derive(Debug)]
+pub(crate) struct ModelTable {
+    pub(crate) name: String,
+    pub(crate) aliases: Vec<String>,
+    /// The words of `kvik serve` with what the table says instead.
+    pub(crate) args: Vec<OsString>,
+}
+
+/// The models of the file, in the order of their names. `args` are the words of `kvik serve`.
+pub(crate) fn models(command: &Command, args: &[OsString]) -> anyhow::Result<Vec<ModelTable>> {
+    let (path, table) = read_file(args)?;
+    let Some(models) = table.get(MODELS) else { return Ok(Vec::new()) };
+    let read = || -> anyhow::Result<Vec<ModelTable>> {
+        let models = models.as_table().context("`models` must be tables, as [models.NAME]")?;
+        models.iter().map(|(name, table)| ModelTable::read(name, table, command, args)).collect()
+    };
+    read().with_context(|| format!("in {}", path.display()))
+}
+
+impl ModelTable {
+    fn read(name: &str, table: &Value, command: &Command, args: &[OsString]) -> anyhow::Result<ModelTable> {
+        let place = || format!("[{MODELS}.{name}]");
+        let table = table.as_table().with_context(|| format!("{} must be a table", place()))?;
+        let serve = command.find_subcommand("serve").expect("the command `serve` exists");
+        let (mut args, mut aliases) = (args.to_vec(), Vec::new());
+        for (key, value) in table {
+            let values = words(value);
+            match key.as_str() {
+                "aliases" => aliases = values,
+                "source" => args.extend(values.iter().map(|value| format!("--model={value}").into())),
+                _ => args.extend(flags_of(serve, key, value).with_context(place)?),
+            }
+        }
+        Ok(ModelTable { name: name.to_owned(), aliases, args })
+    }
+}
+
+/// A setting of one model as flags.
+fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsString>> {
+    let of_server = |arg: &&Arg| matches!(arg.get_help_heading(), Some("Server" | "Tenants"));
+    let mut own = serve.get_arguments().filter(|arg| !of_server(arg) && arg.get_long().is_some());
+    let Some(arg) = own.find(|arg| arg.get_long() == Some(key)) else {
+        bail!(
+            "`{key}` is no setting of a model; there are source, aliases, and the flags of `kvik serve` that concern a model"
+        )
+    };
+    Ok(match (arg.get_action().takes_values(), value) {
+        (false, Value::Boolean(true)) => vec![format!("--{key}").into()],
+        (false, _) => Vec::new(),
+        (true, _) => words(value).into_iter().map(|word| format!("--{key}={word}").into()).collect(),
+    })
+}
+
 fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {
-    for (key, value) in table {
+    for (key, value) in table.iter().filter(|(key, _)| *key != MODELS) {
         if !settings.contains(key) {
             bail!("unknown key `{key}`; the keys are {}", settings.join(", "));
         }

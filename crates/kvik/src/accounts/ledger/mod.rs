@@ -40,7 +40,6 @@ pub(crate) type WallClock = fn() -> SystemTime;
 
 /// The accounts of one server.
 pub(crate) struct Ledger {
-    model: String,
     wall: WallClock,
     records: Option<Table<Totals>>,
     /// For one at a time: while sums move from `state` to the records nobody reads either, who would see some twice or
@@ -53,10 +52,11 @@ pub(crate) struct Ledger {
 struct LedgerState {
     /// Sums not yet written to the records.
     pending: BTreeMap<LedgerRow, Totals>,
-    speed: Speed,
+    /// By model.
+    speeds: BTreeMap<String, Speed>,
 }
 
-/// The measured prefill speed of this server.
+/// The measured prefill speed of a model on this server.
 #[derive(Debug, Default, Clone, Copy)]
 struct Speed {
     tokens: u64,
@@ -82,21 +82,27 @@ pub(crate) struct Bill {
 }
 
 impl Ledger {
-    /// The ledger of a server that runs `model`; without records its sums end with the process.
-    pub(crate) fn new(model: &str, records: Option<&Records>, wall: WallClock) -> Ledger {
+    /// Without records its sums end with the process.
+    pub(crate) fn new(records: Option<&Records>, wall: WallClock) -> Ledger {
         let records = records.map(|records| records.table(TABLE));
         let (moving, state) = (FileTurns::new(1), Mutex::default());
-        Ledger { model: model.to_owned(), wall, records, moving, state }
+        Ledger { wall, records, moving, state }
     }
 
-    /// Adds a tenant's request to its row; returns the request's own totals.
-    pub(crate) fn enter(&self, tenant: &str, report: &Report, prices: Option<&Prices>) -> Totals {
+    /// Adds a tenant's request to a model to its row; returns the request's own totals.
+    pub(crate) fn enter(
+        &self,
+        [tenant, model]: [&str; 2],
+        report: &Report,
+        prices: Option<&Prices>,
+    ) -> Totals {
         let cost = prices.map_or(Cost::default(), |prices| prices.cost(report));
-        let (tenant, model) = (tenant.to_owned(), self.model.clone());
-        let row = LedgerRow { day: Day::of((self.wall)()), tenant, model };
+        let [tenant, model] = [tenant, model].map(str::to_owned);
         let mut state = lock(&self.state);
-        state.speed.measure(report);
-        let totals = Totals::of(report, cost, state.speed.time_for(report.cached_tokens));
+        let speed = state.speeds.entry(model.clone()).or_default();
+        speed.measure(report);
+        let totals = Totals::of(report, cost, speed.time_for(report.cached_tokens));
+        let row = LedgerRow { day: Day::of((self.wall)()), tenant, model };
         *state.pending.entry(row).or_default() += &totals;
         totals
     }

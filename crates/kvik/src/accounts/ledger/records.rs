@@ -48,7 +48,11 @@ const SET_ASIDE: &str = "unreadable";
 
 /// The open file; a clone is another handle to it.
 #[derive(Clone)]
-pub(crate) struct Records(Arc<RecordsFile>);
+pub(crate) struct Records {
+    file: Arc<RecordsFile>,
+    /// The model whose tables these are, where there are several.
+    model: Option<Arc<str>>,
+}
 
 struct RecordsFile {
     database: Database,
@@ -59,7 +63,7 @@ struct RecordsFile {
 #[derive(Clone)]
 pub(crate) struct Table<T> {
     file: Arc<RecordsFile>,
-    name: &'static str,
+    name: Arc<str>,
     kind: PhantomData<fn() -> T>,
 }
 
@@ -131,7 +135,7 @@ impl Records {
             opened = database(&path);
         }
         match opened {
-            Ok(database) => Ok(Records(RecordsFile::new(database))),
+            Ok(database) => Ok(Records::of(RecordsFile::new(database))),
             Err(DatabaseError::DatabaseAlreadyOpen) => Err(RecordsError::InUse(path)),
             Err(error) => Err(unopened(&path, error)),
         }
@@ -156,24 +160,34 @@ impl Records {
         drop(file);
         let memory = in_memory(&bytes).map_err(|error| unopened(&path, error))?;
         let database = builder().create_with_backend(memory).map_err(|error| unopened(&path, error))?;
-        Ok(Some(Records(RecordsFile::new(database))))
+        Ok(Some(Records::of(RecordsFile::new(database))))
     }
 
     /// Records that end with the process.
     pub(crate) fn in_memory() -> Records {
         let database = builder().create_with_backend(InMemoryBackend::new());
-        Records(RecordsFile::new(database.expect("a new database in memory has nothing that could fail")))
+        Records::of(RecordsFile::new(database.expect("a new database in memory has nothing that could fail")))
     }
 
     /// Records in what a test makes of a file.
     #[cfg(test)]
     pub(crate) fn over(backend: impl StorageBackend) -> Records {
-        Records(RecordsFile::new(builder().create_with_backend(backend).unwrap()))
+        Records::of(RecordsFile::new(builder().create_with_backend(backend).unwrap()))
     }
 
     /// The table `name`; tables of different types must have different names.
     pub(crate) fn table<T: Serialize + DeserializeOwned>(&self, name: &'static str) -> Table<T> {
-        Table { file: self.0.clone(), name, kind: PhantomData }
+        let name = self.model.as_ref().map_or_else(|| name.into(), |model| format!("{name}@{model}").into());
+        Table { file: self.file.clone(), name, kind: PhantomData }
+    }
+
+    /// Tables of the same names that hold what is written down of one model of several.
+    pub(crate) fn of_model(&self, name: &str) -> Records {
+        Records { file: self.file.clone(), model: Some(name.into()) }
+    }
+
+    fn of(file: Arc<RecordsFile>) -> Records {
+        Records { file, model: None }
     }
 }
 
@@ -359,12 +373,12 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
 
     /// The inverse of [`aside_key`](Table::aside_key); `None` for another table.
     fn parse_aside<'k>(&self, aside: &'k str) -> Option<&'k str> {
-        let key = aside.strip_prefix(self.name)?.strip_prefix('\0')?;
+        let key = aside.strip_prefix(&*self.name)?.strip_prefix('\0')?;
         key.rsplit_once('\0').map(|(key, _)| key)
     }
 
-    fn definition(&self) -> TableDefinition<'static, &'static str, &'static [u8]> {
-        TableDefinition::new(self.name)
+    fn definition(&self) -> TableDefinition<'_, &'static str, &'static [u8]> {
+        TableDefinition::new(&self.name)
     }
 
     fn decode(&self, key: &str, bytes: &[u8]) -> Option<T> {

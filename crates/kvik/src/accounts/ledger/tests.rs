@@ -46,9 +46,9 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
     };
     for round in 0..3 {
         let records = Records::open(dir.path(), Duration::ZERO).unwrap();
-        let ledger = Ledger::new("owner/model", Some(&records), first_day);
+        let ledger = Ledger::new(Some(&records), first_day);
         for i in 1..=10 {
-            ledger.enter("acme", &report(40, 160, 10), Some(&prices()));
+            ledger.enter(["acme", "owner/model"], &report(40, 160, 10), Some(&prices()));
             assert_eq!(sum(&ledger), expect(10 * round + i));
             if i % 4 == 0 {
                 ledger.write().unwrap();
@@ -68,8 +68,8 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
 fn a_crash_loses_only_unwritten_sums() {
     let dir = tempfile::tempdir().unwrap();
     let enter = |write: bool| {
-        let ledger = Ledger::new("m", Some(&Records::open(dir.path(), Duration::ZERO).unwrap()), first_day);
-        ledger.enter("acme", &report(1, 0, 0), None);
+        let ledger = Ledger::new(Some(&Records::open(dir.path(), Duration::ZERO).unwrap()), first_day);
+        ledger.enter(["acme", "m"], &report(1, 0, 0), None);
         if write {
             ledger.write().unwrap();
         }
@@ -80,8 +80,8 @@ fn a_crash_loses_only_unwritten_sums() {
 
 #[test]
 fn a_ledger_without_records_counts_in_memory() {
-    let ledger = Ledger::new("m", None, first_day);
-    ledger.enter("acme", &report(1, 2, 3), None);
+    let ledger = Ledger::new(None, first_day);
+    ledger.enter(["acme", "m"], &report(1, 2, 3), None);
     ledger.write().unwrap();
     assert_eq!((sum(&ledger).requests, sum(&ledger).cached_tokens), (1, 2));
 }
@@ -90,10 +90,10 @@ fn a_ledger_without_records_counts_in_memory() {
 fn days_follow_the_clock_backwards_too() {
     static NOW: AtomicU64 = AtomicU64::new(0);
     let wall = || SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.load(Ordering::Relaxed));
-    let ledger = Ledger::new("m", None, wall);
+    let ledger = Ledger::new(None, wall);
     for day in [20_000, 20_001, 20_000, 0, 20_001] {
         NOW.store(day * DAY, Ordering::Relaxed);
-        ledger.enter("acme", &report(1, 0, 0), None);
+        ledger.enter(["acme", "m"], &report(1, 0, 0), None);
     }
     let requests = |query: &Query| -> Vec<u64> {
         ledger.rows(query).unwrap().rows.values().map(|totals| totals.requests).collect()
@@ -106,9 +106,9 @@ fn days_follow_the_clock_backwards_too() {
 
 #[test]
 fn a_query_selects_a_tenant() {
-    let ledger = Ledger::new("m", None, first_day);
+    let ledger = Ledger::new(None, first_day);
     for tenant in ["acme", "beta", "acme"] {
-        ledger.enter(tenant, &report(1, 0, 0), None);
+        ledger.enter([tenant, "m"], &report(1, 0, 0), None);
     }
     let of = |tenant: &str| {
         let lines = ledger.rows(&Query { tenant: Some(tenant.to_owned()), ..Query::default() }).unwrap().rows;
@@ -144,7 +144,7 @@ fn an_unreadable_record_is_kept_and_named() {
     let records = Records::open(dir.path(), Duration::ZERO).unwrap();
     let line = "2024-10-04/acme/m";
     records.table::<String>(TABLE).change([line], |_, _| Some("from another time".to_owned())).unwrap();
-    let ledger = Ledger::new("m", Some(&records), first_day);
+    let ledger = Ledger::new(Some(&records), first_day);
     let of = |tenant: Option<&str>| {
         let bill = ledger.rows(&Query { tenant: tenant.map(str::to_owned), ..Query::default() }).unwrap();
         (bill.rows.into_values().map(|totals| totals.requests).sum::<u64>(), bill.unreadable)
@@ -152,7 +152,7 @@ fn an_unreadable_record_is_kept_and_named() {
     let unreadable = || vec![line.to_owned()];
     assert_eq!(of(None), (0, unreadable()));
     for requests in 1..3 {
-        ledger.enter("acme", &report(1, 0, 0), None);
+        ledger.enter(["acme", "m"], &report(1, 0, 0), None);
         ledger.write().unwrap();
         assert_eq!(of(None), (requests, unreadable()), "beside newer usage");
     }

@@ -40,7 +40,8 @@ pub(super) fn continued(
         let message = "`continue_final_message`: what is said in `kvik.conversation` is not said anew; end with a message of the user or of a tool, or set it to false";
         return Err(ApiError::field("continue_final_message", message));
     }
-    let begun = ConversationTurn::begin(&app.conversations, &caller.tenant.name, reference, new.messages());
+    let begun =
+        ConversationTurn::begin(&app.server.conversations, &caller.tenant.name, reference, new.messages());
     let (turn, messages) = begun.map_err(|error| ApiError::from(error).at("kvik.conversation"))?;
     Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
 }

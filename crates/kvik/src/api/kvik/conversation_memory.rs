@@ -67,11 +67,11 @@ pub(crate) async fn show(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<ConversationMemory>> {
-    let (key, head) = app.conversations.find(&caller.tenant.name, &id)?;
+    let (key, head) = app.server.conversations.find(&caller.tenant.name, &id)?;
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
     app.in_turn(reader, move |app, client| {
         client.check()?;
-        let (key, _, messages) = app.conversations.read(&key.tenant, &key.id)?;
+        let (key, _, messages) = app.server.conversations.read(&key.tenant, &key.id)?;
         Ok(Json(shown(&key, app.memory.remembered(&key.tenant, &messages))))
     })
     .await
@@ -87,7 +87,7 @@ pub(crate) async fn correct(
     app.read(body, move |app, body| {
         let CorrectFields { summary } = CorrectFields::from_body(body)?;
         // A turn that runs makes the next summary of what this one said when it began.
-        let held = app.conversations.hold(&tenant, &id)?;
+        let held = app.server.conversations.hold(&tenant, &id)?;
         let corrected = app.memory.correct(&tenant, &held.messages()?, &summary);
         Ok(Json(shown(held.key(), Some(corrected.map_err(refused)?))))
     })

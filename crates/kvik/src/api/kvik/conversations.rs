@@ -191,8 +191,8 @@ pub(crate) async fn begin(State(app): State<Arc<App>>, body: JsonBody) -> Result
     let tenant = body.caller.tenant.name.clone();
     app.read(body, move |app, body| {
         let fields = BeginFields::from_body(body)?;
-        let messages = fields.messages(&app.conversations, &tenant)?;
-        let mut held = app.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
+        let messages = fields.messages(&app.server.conversations, &tenant)?;
+        let mut held = app.server.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
         held.make_room(&messages)?;
         held.append(&messages)?;
         Ok(Json(head_of(held.key(), held.head())))
@@ -243,7 +243,7 @@ pub(crate) async fn list(
     if let Some(text) = page.search {
         return search(app, caller, &text, page.after, limit).await;
     }
-    let all = app.conversations.of(&caller.tenant.name);
+    let all = app.server.conversations.of(&caller.tenant.name);
     let first = first_behind(&all, page.after.as_deref())?;
     let listed = |conversation| ListedConversation { conversation, found: None };
     let shown = all[first..].iter().take(limit).map(|(key, head)| listed(head_of(key, head)));
@@ -266,7 +266,8 @@ async fn search(
     // It reads as much as a large body has.
     let reader = Reader { tenant: caller.tenant.id, large: true };
     app.in_turn(reader, move |app, client| {
-        let Findings { found, next } = app.conversations.search(&caller.tenant.name, &search, &client)?;
+        let Findings { found, next } =
+            app.server.conversations.search(&caller.tenant.name, &search, &client)?;
         let data = found.into_iter().map(found_in).collect();
         Ok(Json(ListedConversations { object: List, data, has_more: next.is_some(), next: Some(next) }))
     })
@@ -302,9 +303,9 @@ async fn answer(
     id: &str,
     word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> KeptAnswer + Send + 'static,
 ) -> Result<Response> {
-    let (key, head) = app.conversations.find(&caller.tenant.name, id)?;
+    let (key, head) = app.server.conversations.find(&caller.tenant.name, id)?;
     app.answer_kept(&caller, head.bytes, move |app| {
-        let (key, head, messages) = app.conversations.read(&key.tenant, &key.id)?;
+        let (key, head, messages) = app.server.conversations.read(&key.tenant, &key.id)?;
         Ok(word(&key, &head, messages))
     })
     .await
@@ -319,7 +320,7 @@ pub(crate) async fn rename(
     let tenant = body.caller.tenant.name.clone();
     app.read(body, move |app, body| {
         let RenameFields { name } = RenameFields::from_body(body)?;
-        let mut held = app.conversations.hold(&tenant, &id)?;
+        let mut held = app.server.conversations.hold(&tenant, &id)?;
         held.rename(&name).map_err(at_name)?;
         Ok(Json(head_of(held.key(), held.head())))
     })
@@ -394,9 +395,9 @@ async fn held<T: Send + 'static>(
     id: String,
     change: impl FnOnce(Held) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let (_, head) = app.conversations.find(&caller.tenant.name, &id)?;
+    let (_, head) = app.server.conversations.find(&caller.tenant.name, &id)?;
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
-    app.in_turn(reader, move |app, _| change(app.conversations.hold(&caller.tenant.name, &id)?)).await
+    app.in_turn(reader, move |app, _| change(app.server.conversations.hold(&caller.tenant.name, &id)?)).await
 }
 
 fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {

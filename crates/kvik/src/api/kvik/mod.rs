@@ -9,6 +9,7 @@ mod named;
 mod prompt_answers;
 pub(crate) mod prompts;
 mod retention;
+mod shelf;
 mod stats;
 mod tree;
 pub(crate) mod usage;
@@ -22,6 +23,7 @@ pub(super) fn dialect() -> Dialect {
     let mut routes = cache_routes();
     routes.extend(prompt_routes());
     routes.extend(conversation_routes());
+    routes.extend(shelf_routes());
     let usage = gives::<usage::UsageList>("Shows what a tenant has used, by day and model");
     routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
     let stats =
@@ -57,6 +59,18 @@ fn cache_routes() -> Vec<Route> {
         at(&["/v1/cache/tree"]).get(tree::tree, tree.asks(&tree::PARAMETERS)),
         at(&["/v1/cache/tree/{id}"])
             .get(tree::node, gives::<tree::ShownNode>("Shows one node of the prefix tree")),
+    ]
+}
+
+fn shelf_routes() -> Vec<Route> {
+    let list = gives::<shelf::ShownShelf>("Lists the models, and how each stands");
+    let load = gives::<shelf::ShownShelf>("Loads a model").takes::<shelf::ModelFields>();
+    let unload = gives::<shelf::ShownShelf>("Takes a model out of memory when what runs has ended")
+        .takes::<shelf::ModelFields>();
+    vec![
+        at(&["/v1/shelf"]).get(shelf::list, list),
+        at(&["/v1/shelf/load", "/models/load"]).post(shelf::load, load),
+        at(&["/v1/shelf/unload", "/models/unload"]).post(shelf::unload, unload),
     ]
 }
 

@@ -98,11 +98,11 @@ struct KvDisk {
 /// Answers with totals. A tenant sees its own; the queue and the cache would tell it of others.
 pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Stats> {
     let engine = caller.admin.then(|| app.serving.engine.stats());
-    let counts = app.tally.of((!caller.admin).then_some(&caller.tenant.name));
+    let counts = app.server.tally.of((!caller.admin).then_some(&caller.tenant.name));
     Json(Stats {
         object: StatsWord,
         time: seconds(SystemTime::now()),
-        started: seconds(app.tally.started),
+        started: seconds(app.server.tally.started),
         scope: if caller.admin { Scope::Server } else { Scope::Tenant },
         tokens: tokens(&counts, engine.as_ref()),
         requests: Requests { answered: counts.answered, failed: counts.failed, refused: counts.refused },

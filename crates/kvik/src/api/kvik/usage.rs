@@ -55,7 +55,7 @@ pub(crate) async fn route(
     let Parameters(wanted) = wanted.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let query = wanted.query(&caller)?;
     // Reads the disk.
-    let lines = tokio::task::spawn_blocking(move || app.ledger.rows(&query)).await;
+    let lines = tokio::task::spawn_blocking(move || app.server.ledger.rows(&query)).await;
     match lines {
         Ok(Ok(bill)) => Ok(Json(listing(&bill))),
         Ok(Err(error)) => Err(error.into()),

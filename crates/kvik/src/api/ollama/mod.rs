@@ -31,8 +31,8 @@ pub(super) fn dialect() -> Dialect {
         at(&["/api/generate"]).post(generate::route, generate),
         at(&["/api/embed"]).post(embed::embed, embed),
         at(&["/api/embeddings"]).post(embed::embeddings, embed_one),
-        at(&["/api/tags"]).get(models::tags, gives::<models::Listed>("Lists the one model")),
-        at(&["/api/ps"]).get(models::running, gives::<models::Listed>("Lists the model that runs")),
+        at(&["/api/tags"]).get(models::tags, gives::<models::Listed>("Lists the models")),
+        at(&["/api/ps"]).get(models::running, gives::<models::Listed>("Lists the models in memory")),
         at(&["/api/show"]).post(models::show, show),
         at(&["/api/version"]).get(models::version, gives::<models::Version>("Says which version is spoken")),
     ];

@@ -1,6 +1,6 @@
-//! The one model that runs here, in Ollama's lists.
+//! The models of this server, in Ollama's lists.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{Json, extract::State};
 use schemars::JsonSchema;
@@ -9,14 +9,16 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     api::request::parts::Part,
-    app::{body::JsonBody, state::App},
-    clock::rfc3339,
+    app::{body::JsonBody, shelf, state::App},
+    clock::{rfc3339, unix_seconds},
     http::error::ApiError,
     serving::ModelCard,
 };
 
 /// The version of Ollama's API that is spoken; clients ask for a least one.
 const SPOKEN: &str = "0.13.0";
+/// When a model goes that stays for as long as the server does.
+const FOREVER: &str = "9999-12-31T23:59:59Z";
 
 /// Which version is spoken.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -25,11 +27,11 @@ pub(super) struct Version {
     kvik: &'static str,
 }
 
-/// The one model, in a list.
+/// Models.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OllamaModels")]
 pub(super) struct Listed {
-    models: [Model; 1],
+    models: Vec<Model>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -48,7 +50,7 @@ struct Model {
 /// Of a model that runs.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Running {
-    expires_at: &'static str,
+    expires_at: String,
     size_vram: u64,
     context_length: usize,
 }
@@ -85,18 +87,43 @@ pub(super) async fn version() -> Json<Version> {
 
 /// `GET /api/tags`
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Listed> {
-    Json(Listed { models: [listed(&app.serving.model, None)] })
+    let Some(shelf) = app.server.shelf().filter(|shelf| !shelf.has_one()) else {
+        return Json(Listed { models: vec![listed(&app.serving.model, None)] });
+    };
+    Json(Listed { models: shelf.list().iter().map(|model| on_shelf(model, None)).collect() })
 }
 
 /// `GET /api/ps`
 pub(super) async fn running(State(app): State<Arc<App>>) -> Json<Listed> {
-    let running = Running {
-        // It stays for as long as the server does.
-        expires_at: "9999-12-31T23:59:59Z",
-        size_vram: 0,
-        context_length: app.serving.model.context,
+    let running = |expires_at: String, context_length| Running { expires_at, size_vram: 0, context_length };
+    let Some(shelf) = app.server.shelf().filter(|shelf| !shelf.has_one()) else {
+        let running = running(FOREVER.to_owned(), app.serving.model.context);
+        return Json(Listed { models: vec![listed(&app.serving.model, Some(running))] });
     };
-    Json(Listed { models: [listed(&app.serving.model, Some(running))] })
+    let of = |model: &shelf::Listed| {
+        let card = model.card.as_ref().filter(|_| matches!(model.status, "loaded" | "unloading"))?;
+        let expires = |left: Duration| rfc3339(unix_seconds() + left.as_secs(), 0);
+        let expires_at = model.expires_in.map_or_else(|| FOREVER.to_owned(), expires);
+        Some(on_shelf(model, Some(running(expires_at, card.context))))
+    };
+    Json(Listed { models: shelf.list().iter().filter_map(of).collect() })
+}
+
+/// A model of the shelf; what it says of itself is known once it was loaded.
+fn on_shelf(model: &shelf::Listed, running: Option<Running>) -> Model {
+    let name = model.name.clone();
+    match &model.card {
+        Some(card) => Model { model: name.clone(), name, ..listed(card, running) },
+        None => Model {
+            model: name.clone(),
+            name,
+            modified_at: rfc3339(0, 0),
+            size: model.bytes,
+            digest: String::new(),
+            details: details_of(String::new()),
+            running,
+        },
+    }
 }
 
 /// The body of `/api/show`.
@@ -157,11 +184,15 @@ fn listed(model: &ModelCard, running: Option<Running>) -> Model {
 }
 
 fn details(model: &ModelCard) -> Details {
+    details_of(model.family.clone())
+}
+
+fn details_of(family: String) -> Details {
     Details {
         parent_model: "",
         format: "gguf",
-        family: model.family.clone(),
-        families: [model.family.clone()],
+        families: [family.clone()],
+        family,
         parameter_size: "",
         quantization_level: "",
     }

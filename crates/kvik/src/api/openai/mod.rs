@@ -25,7 +25,7 @@ pub(super) fn dialect() -> Dialect {
         at(&["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
             .post(count::route, count),
         at(&["/v1/completions"]).post(completions::route, text),
-        at(&["/v1/models", "/models"]).get(models::list, gives::<models::Models>("Lists the one model")),
+        at(&["/v1/models", "/models"]).get(models::list, gives::<models::Models>("Lists the models")),
         at(&["/v1/models/{*id}", "/models/{*id}"]).get(models::get, gives::<models::Model>("Shows a model")),
     ];
     Dialect { name: "openai", errors: Errors::of::<ErrorBody>(), routes }

@@ -1,4 +1,4 @@
-//! `GET /v1/models`: the one model that runs here, and its adapters.
+//! `GET /v1/models`: the models of this server, and adapters of those in memory.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    app::App,
+    app::{App, shelf::Listed},
     http::{answer::words, error::ApiError},
     serving::lora::LoraCard,
 };
@@ -44,6 +44,20 @@ pub(super) struct Model {
     /// Of the model itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     meta: Option<Meta>,
+    /// Whether it is in memory, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+}
+
+/// Whether a model is in memory, as llama-server says it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Status {
+    /// `loaded`, `loading`, `unloading` or `unloaded`.
+    value: &'static str,
+    /// Why it cannot be loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -56,8 +70,43 @@ struct Meta {
 
 /// Lists the models.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Models> {
-    let adapters = app.serving.lora.cards().iter().map(|adapter| adapter_card(&app, adapter));
-    Json(Models { object: List, data: std::iter::once(card(&app)).chain(adapters).collect() })
+    let Some(shelf) = app.server.shelf().filter(|shelf| !shelf.has_one()) else {
+        return Json(Models { object: List, data: with_adapters(&app).collect() });
+    };
+    let open = shelf.open_apps();
+    let of = |listed: Listed| {
+        let status = Some(Status { value: listed.status, failed: listed.failed.clone() });
+        let in_memory = open.iter().find(|app| app.serving.model.name == listed.name);
+        let mut models: Vec<Model> = match in_memory {
+            Some(app) => with_adapters(app).collect(),
+            None => vec![listed_card(&listed)],
+        };
+        models[0].status = status;
+        models
+    };
+    Json(Models { object: List, data: shelf.list().into_iter().flat_map(of).collect() })
+}
+
+/// A model in memory and its adapters.
+fn with_adapters(app: &App) -> impl Iterator<Item = Model> {
+    let adapters = app.serving.lora.cards().iter().map(|adapter| adapter_card(app, adapter));
+    std::iter::once(card(app)).chain(adapters)
+}
+
+/// A model that is not in memory.
+fn listed_card(listed: &Listed) -> Model {
+    let created = listed.card.as_ref().map_or(0, |card| card.loaded);
+    let id = listed.name.clone();
+    Model {
+        id,
+        object: ModelWord,
+        created,
+        owned_by: Kvik,
+        root: None,
+        parent: None,
+        meta: None,
+        status: None,
+    }
 }
 
 /// One of them.
@@ -65,6 +114,12 @@ pub(super) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Json<Model>, ApiError> {
+    if let Some(listed) = app.server.shelf().filter(|shelf| !shelf.has_one()).and_then(|shelf| shelf.get(&id))
+        && listed.name != app.serving.model.name
+    {
+        let status = Some(Status { value: listed.status, failed: listed.failed.clone() });
+        return Ok(Json(Model { status, ..listed_card(&listed) }));
+    }
     app.check_model(&id)?;
     let lora = &app.serving.lora;
     let adapter = lora.find(&id).map(|number| adapter_card(&app, &lora.cards()[number]));
@@ -82,6 +137,7 @@ fn adapter_card(app: &App, adapter: &LoraCard) -> Model {
         root: Some(adapter.path.clone()),
         parent: Some(model.name.clone()),
         meta: None,
+        status: None,
     }
 }
 
@@ -99,5 +155,6 @@ fn card(app: &App) -> Model {
             n_vocab: app.serving.tokenizer.vocab_len(),
             size: model.bytes,
         }),
+        status: None,
     }
 }

@@ -199,7 +199,7 @@ impl TellFields {
         let new = self.input.as_ref().map_or(Ok(Vec::new()), |Json(input)| input::told(input))?;
         let mut messages = Vec::new();
         if let Some(id) = &self.previous_response_id {
-            let said = app.responses.said_up_to(tenant, id);
+            let said = app.server.responses.said_up_to(tenant, id);
             messages = said.map_err(|error| ApiError::from(error).at("previous_response_id"))?;
         }
         if let Some(text) = &self.instructions {
@@ -303,7 +303,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
         schema_notes,
     };
     let keeps = stores.then(|| ResponseTurn {
-        store: app.responses.clone(),
+        store: app.server.responses.clone(),
         tenant: caller.tenant.name.clone(),
         id: id.clone(),
         previous: tell.previous_response_id.clone(),

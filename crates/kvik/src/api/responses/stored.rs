@@ -83,10 +83,10 @@ pub(super) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<DeletedResponse>> {
     let tenant = caller.tenant.name.clone();
-    let large = app.responses.bytes(&tenant, &id)? > SMALL_BYTES;
+    let large = app.server.responses.bytes(&tenant, &id)? > SMALL_BYTES;
     app.in_turn(Reader { tenant: caller.tenant.id, large }, move |app, _| {
         forget(app, &tenant, &id)?;
-        app.responses.delete(&tenant, &id)?;
+        app.server.responses.delete(&tenant, &id)?;
         Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: true }))
     })
     .await
@@ -95,8 +95,8 @@ pub(super) async fn delete(
 /// Forgets the summaries that say what was said in a stored response, as long as what came before it is there: they are
 /// found by that.
 fn forget(app: &App, tenant: &str, id: &str) -> Result<()> {
-    let said = app.responses.said_up_to(tenant, id).unwrap_or_default();
-    let own = app.responses.get(tenant, id).map_or(0, |stored| stored.said.len());
+    let said = app.server.responses.said_up_to(tenant, id).unwrap_or_default();
+    let own = app.server.responses.get(tenant, id).map_or(0, |stored| stored.said.len());
     let forgotten = app.memory.forget_from(tenant, &said, said.len().saturating_sub(own));
     forgotten.map_err(|error| ApiError::internal(error.to_string()))
 }
@@ -119,9 +119,11 @@ async fn answer(
     show: impl FnOnce(StoredResponse) -> Value + Send + 'static,
 ) -> Result<Response> {
     let tenant = caller.tenant.name.clone();
-    let bytes = app.responses.bytes(&tenant, &id)?;
-    app.answer_kept(&caller, bytes, move |app| Ok(KeptAnswer::Json(show(app.responses.get(&tenant, &id)?))))
-        .await
+    let bytes = app.server.responses.bytes(&tenant, &id)?;
+    app.answer_kept(&caller, bytes, move |app| {
+        Ok(KeptAnswer::Json(show(app.server.responses.get(&tenant, &id)?)))
+    })
+    .await
 }
 
 impl ListedItems {

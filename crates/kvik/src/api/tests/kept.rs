@@ -52,7 +52,7 @@ impl Server {
                 .unwrap();
         loaded.handle.set_tenants(keys.tenants());
         let records = config.records.as_ref();
-        let ledger = Ledger::new(&loaded.serving.model.name, records, std::time::SystemTime::now);
+        let ledger = Ledger::new(records, std::time::SystemTime::now);
         let app = App::new(loaded.serving, keys, Arc::new(ledger), config);
         Server { router: router(app.clone()), app, handle: loaded.handle }
     }
@@ -218,7 +218,7 @@ async fn only_the_admin_touches_a_public_prompt() {
         true,
         "its one user may"
     );
-    server.app.replace_keys(Keys::new(["plain"]).with_admin(Some("root")));
+    server.app.server.replace_keys(Keys::new(["plain"]).with_admin(Some("root")));
     for (method, body) in [("PUT", json!({"prompt": tokens(2, 50)})), ("DELETE", Value::Null)] {
         let (status, answer) = server.send("plain", method, "/v1/prompts/x", body).await;
         assert_eq!((status.as_u16(), code(&answer)), (403, "admin_key_required"), "{method}");

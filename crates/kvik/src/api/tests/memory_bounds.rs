@@ -138,7 +138,7 @@ async fn nothing_is_kept_of_a_conversation_that_is_deleted_while_it_is_summarise
 async fn what_is_read_for_a_summary_waits_until_no_request_is_read() {
     let world = Held::new(NONE, config());
     world.talks().await;
-    let readers = world.server.app.readers.clone();
+    let readers = world.server.app.server.readers.clone();
     let reader = Reader { tenant: TenantId(0), large: false };
     let permits = [readers.enter(reader).await.unwrap(), readers.enter(reader).await.unwrap()];
     tokio::spawn(make_summaries(world.server.app.clone()));

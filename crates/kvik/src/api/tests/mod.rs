@@ -25,6 +25,7 @@ mod pairs;
 mod requests;
 mod responses;
 mod retain;
+mod shelf;
 mod situations;
 mod stats;
 mod tenants;
@@ -74,6 +75,15 @@ pub(crate) struct Scripted {
     pub(crate) life: Mutex<Life>,
     /// Sinks of all requests: an engine may hold on to one whose request has ended.
     pub(crate) open: Mutex<Vec<Box<dyn EventSink>>>,
+}
+
+impl Scripted {
+    fn new(
+        script: impl Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync + 'static,
+    ) -> Scripted {
+        let (asked, life, open) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Scripted { script: Box::new(script), asked, life, open }
+    }
 }
 
 impl Inference for Scripted {
@@ -199,44 +209,10 @@ impl Server {
         config: AppConfig,
         template: Option<&str>,
     ) -> Server {
-        let engine = Arc::new(Scripted {
-            script: Box::new(script),
-            asked: Mutex::default(),
-            life: Mutex::default(),
-            open: Mutex::default(),
-        });
-        let loaded: LoadedModel = ModelArgs::embedded().load().unwrap();
-        let source = template.or(loaded.chat_template.as_deref()).unwrap();
-        let template = ChatTemplate::new(source, "", "<|im_end|>").unwrap();
-        let model = ModelCard {
-            name: "tiny".into(),
-            own_name: "kvik-tiny".into(),
-            family: "llama".into(),
-            source: "test".into(),
-            embedded: true,
-            context: 2048,
-            parallel: 4,
-            bytes: 1,
-            loaded: 7,
-            digest: [0; 32],
-        };
-        let serving = Serving {
-            cache: None,
-            engine: engine.clone(),
-            tokenizer: Arc::new(loaded.tokenizer),
-            template: Some(template),
-            model,
-            retaining: Default::default(),
-            embedder: Embedder {
-                pooling: Pooling::Last,
-                ranking: Ranking::Embedding,
-                width: 4,
-                classifier: None,
-            },
-            lora: Default::default(),
-        };
+        let engine = Arc::new(Scripted::new(script));
+        let serving = serving("tiny", engine.clone(), template);
         let records = config.records.as_ref();
-        let ledger = Ledger::new(&serving.model.name, records, || std::time::SystemTime::UNIX_EPOCH);
+        let ledger = Ledger::new(records, || std::time::SystemTime::UNIX_EPOCH);
         let app = App::new(serving, keys, Arc::new(ledger), config);
         Server { engine, router: router(app.clone()), app }
     }
@@ -297,6 +273,40 @@ impl Server {
 
     pub(crate) fn asked(&self) -> Request {
         self.engine.asked.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+/// A model that says what is scripted, under a name.
+fn serving(name: &str, engine: Arc<Scripted>, template: Option<&str>) -> Serving {
+    let loaded: LoadedModel = ModelArgs::embedded().load().unwrap();
+    let source = template.or(loaded.chat_template.as_deref()).unwrap();
+    let template = ChatTemplate::new(source, "", "<|im_end|>").unwrap();
+    let model = ModelCard {
+        name: name.into(),
+        own_name: "kvik-tiny".into(),
+        family: "llama".into(),
+        source: "test".into(),
+        embedded: true,
+        context: 2048,
+        parallel: 4,
+        bytes: 1,
+        loaded: 7,
+        digest: [0; 32],
+    };
+    Serving {
+        cache: None,
+        engine,
+        tokenizer: Arc::new(loaded.tokenizer),
+        template: Some(template),
+        model,
+        retaining: Default::default(),
+        embedder: Embedder {
+            pooling: Pooling::Last,
+            ranking: Ranking::Embedding,
+            width: 4,
+            classifier: None,
+        },
+        lora: Default::default(),
     }
 }
 

@@ -83,7 +83,7 @@ async fn server(gate: &Gate) -> (Arc<kept::Server>, String) {
     let asked = json!({"input": "Hello.", "max_output_tokens": 1, "store": false});
     let mut answer = server.done("", "POST", "/v1/responses", asked).await;
     answer["id"] = json!(id);
-    stored(&server.app.responses, &id, LONG, answer);
+    stored(&server.app.server.responses, &id, LONG, answer);
     server.done("", "PUT", "/v1/prompts/kept", json!({"prompt": tokens(999, 20)})).await;
     (server, id)
 }
@@ -140,7 +140,7 @@ fn answers_go_on_while_each_file_hangs() {
         for (name, ask) in kinds(response) {
             goes_on(&server, name).await;
             gate.shut();
-            let ledger = server.app.ledger.clone();
+            let ledger = server.app.server.ledger.clone();
             // The accounts are written down every few seconds.
             let write = move || if name == "usage" { ledger.write() } else { Ok(()) };
             let written = tokio::task::spawn_blocking(write);
@@ -181,7 +181,7 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
     let (status, answer) =
         server.post("/v1/conversations", json!({"name": "long", "messages": said(&"x".repeat(LONG))})).await;
     assert_eq!(status, 200, "{answer}");
-    stored(&server.app.responses, "resp_long", LONG, json!({}));
+    stored(&server.app.server.responses, "resp_long", LONG, json!({}));
     for path in [
         "/v1/conversations/long",
         "/v1/conversations/long/export",

@@ -263,7 +263,7 @@ async fn of_a_hundred_thousand_conversations_of_one_tenant_as_many_are_kept_as_m
     };
     let server = open();
     let begin = |number: usize| {
-        let mut held = server.app.conversations.begin("acme", Some(&format!("trip {number}")))?;
+        let mut held = server.app.server.conversations.begin("acme", Some(&format!("trip {number}")))?;
         held.append(&[json!({"role": "user", "content": format!("Bus {number}.")})])?;
         Ok::<String, crate::app::conversations::ConversationError>(held.key().id.clone())
     };

@@ -252,7 +252,7 @@ async fn a_stuck_engine_is_neither_healthy_nor_ready_and_its_metric_says_since_w
 #[tokio::test]
 async fn a_stopping_server_refuses_and_says_so() {
     let server = Server::saying("Hi!");
-    server.app.stop();
+    server.app.server.stop();
     assert_eq!(server.get("/health").await.0, 503);
     assert_eq!(server.get("/ready").await.0, 503);
     let (status, answer) = server.post("/v1/chat/completions", hello()).await;

@@ -374,7 +374,7 @@ async fn a_changed_file_is_in_force_at_once_and_what_runs_goes_on() {
     let before = server.engine.asked.lock().unwrap()[0].clone();
     let keys = server.app.keys();
     let changed = tenants("[tenant.beta]\nKEY:new-beta;\n[tenant.gamma]\nKEY:gamma;\n", keys.tenants());
-    server.app.replace_keys(keys.with_tenants(changed));
+    server.app.server.replace_keys(keys.with_tenants(changed));
     for (key, expect) in [("acme", 401), ("beta", 401), ("root", 200)] {
         assert_eq!(get(&server, key, "/v1/models").await.0.as_u16(), expect, "{key}");
     }

@@ -188,7 +188,7 @@ fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<
         spans: None,
         sampling: Default::default(),
     };
-    let ledger = Ledger::new(&serving.model.name, None, SystemTime::now);
+    let ledger = Ledger::new(None, SystemTime::now);
     App::new(serving, Keys::new([]), Arc::new(ledger), config)
 }
 

@@ -88,7 +88,7 @@ impl Server {
         let capacity = Capacity { parallel: 2, queue: 8, ..Capacity::ONE };
         let mut loaded = load::open(model, cache, capacity).unwrap();
         loaded.serving.template = Some(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
-        let ledger = Ledger::new(&loaded.serving.model.name, None, std::time::SystemTime::now);
+        let ledger = Ledger::new(None, std::time::SystemTime::now);
         let app = App::new(loaded.serving, Keys::new([]), Arc::new(ledger), super::config());
         Server { router: router(app.clone()), app, handle: loaded.handle }
     }

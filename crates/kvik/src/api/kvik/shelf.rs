@@ -1,0 +1,115 @@
+//! `/v1/shelf`: the models of the server, which of them are in memory, and who has them.
+
+use std::sync::Arc;
+
+use axum::{Extension, Json, extract::State};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::request::parts::Part,
+    app::{body::JsonBody, keys::Caller, shelf::Listed, state::App},
+    http::{answer::words, error::ApiError},
+};
+
+words! {
+    ShelfWord = "shelf";
+}
+
+/// The models of the server.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ShownShelf {
+    object: ShelfWord,
+    /// Bytes that the weights, keys and values of all models in memory may take; null where there is one model.
+    bytes: Option<u64>,
+    models: Vec<ShownModel>,
+}
+
+/// How a model stands.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ShownModel {
+    name: String,
+    aliases: Vec<String>,
+    /// Where it comes from.
+    source: String,
+    /// `loaded`, `loading`, `unloading` or `unloaded`.
+    status: &'static str,
+    /// Bytes that it takes in memory, or would take.
+    bytes: u64,
+    /// Requests that have it, and that wait for it; null for a tenant.
+    in_use: Option<usize>,
+    waiting: Option<usize>,
+    /// Times it was loaded.
+    loads: u64,
+    /// What loading took last.
+    load_ms: u64,
+    /// How much longer it stays if nobody asks for it; null for ever.
+    expires_in_s: Option<u64>,
+    /// Why it could not be loaded last.
+    failed: Option<String>,
+}
+
+/// A model to load or to take out of memory.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ModelFields {
+    model: String,
+}
+
+impl Part for ModelFields {}
+
+/// `GET /v1/shelf`
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<ShownShelf> {
+    shown(&app, &caller)
+}
+
+/// `POST /v1/shelf/load`: the model is in memory when this is answered.
+pub(super) async fn load(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<ShownShelf>, ApiError> {
+    let caller = body.caller.clone();
+    let _: ModelFields = app.read(body, |_, body| body.read()).await?;
+    Ok(shown(&app, &caller))
+}
+
+/// `POST /v1/shelf/unload`: takes no more requests; it is out of memory when what runs has ended.
+pub(super) async fn unload(
+    State(app): State<Arc<App>>,
+    body: JsonBody,
+) -> Result<Json<ShownShelf>, ApiError> {
+    let caller = body.caller.clone();
+    if !caller.admin {
+        return Err(ApiError::admins_only());
+    }
+    let ModelFields { model } = app.read(body, |_, body| body.read()).await?;
+    if let Some(shelf) = app.server.shelf() {
+        shelf.close(&model)?;
+    }
+    Ok(shown(&app, &caller))
+}
+
+fn shown(app: &App, caller: &Caller) -> Json<ShownShelf> {
+    let shelf = app.server.shelf();
+    let models =
+        shelf.iter().flat_map(|shelf| shelf.list()).map(|listed| ShownModel::of(listed, caller.admin));
+    let (bytes, models) = (shelf.as_ref().and_then(|shelf| shelf.budget()), models.collect());
+    Json(ShownShelf { object: ShelfWord, bytes, models })
+}
+
+impl ShownModel {
+    fn of(listed: Listed, all: bool) -> ShownModel {
+        ShownModel {
+            name: listed.name,
+            aliases: listed.aliases,
+            source: listed.source,
+            status: listed.status,
+            bytes: listed.bytes,
+            in_use: all.then_some(listed.in_use),
+            waiting: all.then_some(listed.waiting),
+            loads: listed.loads,
+            load_ms: u64::try_from(listed.load_time.as_millis()).unwrap_or(u64::MAX),
+            expires_in_s: listed.expires_in.map(|left| left.as_secs()),
+            failed: listed.failed,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Several models on one server: which one answers, how long they stay, and what happens to those that cannot be loaded.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body, http::Request as HttpRequest, response::Response};
+use kvik_engine::api::FinishReason;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::{Scripted, config, json_of, say, serving};
+use crate::{
+    accounts::ledger::Ledger,
+    api::{of_model, over},
+    app::{
+        App,
+        keys::Keys,
+        server::Server,
+        shelf::{Entry, OpenModel, OpenModels, Shelf},
+    },
+};
+
+/// What a test sees of loading.
+#[derive(Default)]
+struct Seen {
+    /// Times each model was loaded.
+    loads: Mutex<BTreeMap<String, usize>>,
+    /// Models in memory, and the most at a time.
+    open: AtomicUsize,
+    most: AtomicUsize,
+    /// Loading fails.
+    breaks: AtomicBool,
+}
+
+/// Models that say their name, and take a moment to be loaded.
+struct Doubles {
+    server: Arc<Server>,
+    seen: Arc<Seen>,
+}
+
+const LOAD: Duration = Duration::from_millis(5);
+
+impl OpenModels for Doubles {
+    fn open(&self, name: &str) -> anyhow::Result<OpenModel> {
+        std::thread::sleep(LOAD);
+        if self.seen.breaks.load(Ordering::Relaxed) {
+            anyhow::bail!("its file is broken");
+        }
+        *self.seen.loads.lock().unwrap().entry(name.to_owned()).or_default() += 1;
+        let open = 1 + self.seen.open.fetch_add(1, Ordering::Relaxed);
+        self.seen.most.fetch_max(open, Ordering::Relaxed);
+        let said: &'static str = name.to_owned().leak();
+        let engine = Scripted::new(move |request| Ok(say(request, said, FinishReason::Eos)));
+        let app = App::of(self.server.clone(), serving(name, Arc::new(engine), None), config());
+        let seen = self.seen.clone();
+        let close = Box::new(move || {
+            seen.open.fetch_sub(1, Ordering::Relaxed);
+        });
+        Ok(OpenModel { routes: of_model(app.clone()), app, bytes: 40, handle: None, close })
+    }
+}
+
+/// A server of models of 40 bytes, of which two fit.
+struct World {
+    router: Router,
+    seen: Arc<Seen>,
+}
+
+impl World {
+    fn new(names: &[&str]) -> World {
+        let ledger = Arc::new(Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH));
+        let server = Server::new(Keys::new([]), ledger, &config());
+        let entry = |name: &&str| Entry {
+            name: (*name).to_owned(),
+            aliases: vec![format!("{name}-alias")],
+            source: format!("{name}.gguf"),
+            bytes: 40,
+            keep_alive: None,
+        };
+        let seen = Arc::new(Seen::default());
+        let opener = Box::new(Doubles { server: server.clone(), seen: seen.clone() });
+        let shelf = Shelf::new(server, names.iter().map(entry).collect(), 100, opener);
+        tokio::spawn(shelf.clone().keep());
+        World { router: over(shelf), seen }
+    }
+
+    async fn send(&self, method: &str, path: &str, body: &Value) -> Response {
+        let request =
+            HttpRequest::builder().method(method).uri(path).header("content-type", "application/json");
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap()
+    }
+
+    async fn ask(&self, body: Value) -> (u16, Value) {
+        let (status, answer) = json_of(self.send("POST", "/v1/completions", &body).await).await;
+        (status.as_u16(), answer)
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        json_of(self.send("GET", path, &Value::Null).await).await.1
+    }
+
+    /// Waits until a model stands like this.
+    async fn until(&self, index: usize, status: &str) {
+        for _ in 0..1000 {
+            if self.statuses().await[index] == status {
+                return;
+            }
+            tokio::time::sleep(LOAD).await;
+        }
+        panic!("it never is {status}: {:?}", self.statuses().await);
+    }
+
+    async fn statuses(&self) -> Vec<String> {
+        let shelf = self.get("/v1/shelf").await;
+        let models = shelf["models"].as_array().unwrap().iter();
+        models.map(|model| model["status"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn body(model: &str) -> Value {
+    json!({"model": model, "prompt": "Hello"})
+}
+
+#[tokio::test]
+async fn the_model_that_is_named_answers() {
+    let world = World::new(&["a", "b", "c"]);
+    assert_eq!(world.statuses().await, ["loaded", "unloaded", "unloaded"], "somebody has to say so");
+    for (name, who) in [("b", "b"), ("a-alias", "a"), ("", "a"), ("kvik", "a"), ("b-alias", "b"), ("", "b")] {
+        let (status, answer) = world.ask(body(name)).await;
+        assert_eq!(
+            (status, &answer["choices"][0]["text"], &answer["model"]),
+            (200, &json!(who), &json!(who))
+        );
+    }
+    let (status, answer) = world.ask(json!({"prompt": "Hello"})).await;
+    assert_eq!((status, &answer["model"]), (200, &json!("b")), "the one that was used last");
+    let (status, answer) = world.ask(body("d")).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 404 && message.contains("`d`") && message.contains("a, b, c"), "{message}");
+    assert_eq!(world.get("/v1/models/c").await["status"]["value"], "unloaded", "a question loads nothing");
+    let tags = world.get("/api/tags").await;
+    assert_eq!(tags["models"].as_array().unwrap().len(), 3);
+    assert_eq!(world.get("/api/ps").await["models"].as_array().unwrap().len(), 2);
+}
+
+/// Bodies that are broken, or of the wrong kind, get the answers that their route gives.
+#[tokio::test]
+async fn what_is_wrong_with_a_body_is_said_by_its_route() {
+    let world = World::new(&["a", "b"]);
+    let send = async |text: &'static str, kind: &str| {
+        let request =
+            HttpRequest::post("/v1/completions").header("content-type", kind).body(Body::from(text));
+        world.router.clone().oneshot(request.unwrap()).await.unwrap().status().as_u16()
+    };
+    assert_eq!(send("{\"model\": \"b\", ", "application/json").await, 400);
+    assert_eq!(send("[1]", "application/json").await, 400);
+    assert_eq!(send("{\"model\": 7, \"prompt\": \"x\"}", "application/json").await, 400);
+    assert_eq!(send("model=b", "text/plain").await, 415);
+    let wrong = world.send("DELETE", "/v1/completions", &Value::Null).await;
+    assert_eq!(wrong.status().as_u16(), 405);
+    assert_eq!(world.send("GET", "/v1/nothing", &Value::Null).await.status().as_u16(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_clients_of_four_models_of_which_two_fit() {
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    let world = Arc::new(World::new(&NAMES));
+    let client = |client: usize| {
+        let world = world.clone();
+        async move {
+            for at in 0..40 {
+                let name = NAMES[(client + at * at) % 4];
+                let (status, answer) = world.ask(body(name)).await;
+                assert_eq!((status, &answer["choices"][0]["text"]), (200, &json!(name)));
+            }
+        }
+    };
+    let clients: Vec<_> = (0..8).map(|number| tokio::spawn(client(number))).collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    let loads: usize = world.seen.loads.lock().unwrap().values().sum();
+    assert!(world.seen.most.load(Ordering::Relaxed) <= 2, "two fit");
+    assert!(loads < 160, "{loads} loads of 320 requests: they thrash");
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_loaded_says_why_and_is_tried_again() {
+    let world = World::new(&["a", "b"]);
+    world.ask(body("a")).await;
+    world.seen.breaks.store(true, Ordering::Relaxed);
+    let (status, answer) = world.ask(body("b")).await;
+    let error = &answer["error"];
+    assert_eq!((status, &error["code"]), (503, &json!("model_load_failed")));
+    assert!(error["message"].as_str().unwrap().contains("its file is broken"), "{error}");
+    assert_eq!(world.ask(body("a")).await.0, 200, "the others go on");
+    assert_eq!(world.get("/v1/models/b").await["status"]["failed"], "its file is broken");
+    world.seen.breaks.store(false, Ordering::Relaxed);
+    assert_eq!(world.ask(body("b")).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_model_stays_until_its_answer_has_been_read() {
+    let world = World::new(&["a", "b", "c"]);
+    let stream =
+        world.send("POST", "/v1/completions", &json!({"model": "a", "prompt": "x", "stream": true})).await;
+    assert_eq!(stream.status().as_u16(), 200);
+    let unload = world.send("POST", "/v1/shelf/unload", &json!({"model": "a"})).await;
+    assert_eq!(unload.status().as_u16(), 200);
+    tokio::time::sleep(10 * LOAD).await;
+    assert_eq!(world.statuses().await[0], "unloading", "its answer is not read yet");
+    let text = axum::body::to_bytes(stream.into_body(), usize::MAX).await.unwrap();
+    assert!(String::from_utf8_lossy(&text).contains("[DONE]"));
+    world.until(0, "unloaded").await;
+    assert_eq!(world.seen.open.load(Ordering::Relaxed), 0);
+    let loaded = world.send("POST", "/models/load", &json!({"model": "c"})).await;
+    assert_eq!((loaded.status().as_u16(), world.statuses().await[2].as_str()), (200, "loaded"));
+    world
+        .send(
+            "POST",
+            "/api/generate",
+            &json!({"model": "c", "prompt": "x", "stream": false, "keep_alive": 0}),
+        )
+        .await;
+    // Ollama's clients say so like this.
+    world.until(2, "unloaded").await;
+}

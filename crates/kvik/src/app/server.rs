@@ -1,0 +1,110 @@
+//! What all models of a server share: who may come in, what is counted and billed, what is written down.
+
+use std::{
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    conversations::Conversations, keys::Keys, metrics::Metrics, responses::Responses, shelf::Shelf,
+    state::AppConfig, tally::Tally, usage_account::Clock,
+};
+use crate::{
+    accounts::{ledger::Ledger, tenants::AdmissionSlots},
+    http::{body_memory::BodyMemory, origins::Senders, readers::Readers},
+    settings::size::ByteSize,
+};
+
+/// A server without its models.
+pub(crate) struct Server {
+    /// Whom requests may come from.
+    pub(crate) senders: Senders,
+    /// Longest body.
+    pub(crate) body_limit: ByteSize,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Conversations that clients name.
+    pub(crate) conversations: Arc<Conversations>,
+    /// Answers that clients go on from by their id.
+    pub(crate) responses: Arc<Responses>,
+    /// The engines' admission slots, where several tenants share them.
+    pub(super) admission: Option<Arc<AdmissionSlots>>,
+    /// Memory for bodies.
+    pub(crate) bodies: Arc<BodyMemory>,
+    pub(crate) readers: Arc<Readers>,
+    /// Who may come in; replaced when the tenants file is read again.
+    keys: RwLock<Arc<Keys>>,
+    clock: Clock,
+    /// Its models.
+    shelf: OnceLock<Weak<Shelf>>,
+    stopping: AtomicBool,
+}
+
+impl Server {
+    /// `keys` open it; with none it is open to all.
+    pub(crate) fn new(keys: impl Into<Arc<Keys>>, ledger: Arc<Ledger>, config: &AppConfig) -> Arc<Server> {
+        let keys = keys.into();
+        let shared = keys.tenants().are_named();
+        Arc::new(Server {
+            senders: config.senders.clone(),
+            body_limit: config.body_limit,
+            metrics: Arc::new(Metrics::new()),
+            tally: Arc::new(Tally::new()),
+            ledger,
+            conversations: Conversations::open(config.conversations.as_ref()),
+            responses: Responses::open(config.conversations.as_ref()),
+            admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
+            bodies: BodyMemory::new(config.body_limit.0, shared),
+            readers: Readers::new(shared),
+            keys: RwLock::new(keys),
+            clock: config.clock.clone(),
+            shelf: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Who may come in.
+    pub(crate) fn keys(&self) -> Arc<Keys> {
+        // The pointer is whole whatever panicked.
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on these may come in. What runs goes on.
+    pub(crate) fn replace_keys(&self, keys: Keys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    /// These are its models.
+    pub(super) fn shelve(&self, shelf: &Arc<Shelf>) {
+        // A server has one shelf.
+        let _ = self.shelf.set(Arc::downgrade(shelf));
+    }
+
+    /// Its models; none while it is being made or taken down.
+    pub(crate) fn shelf(&self) -> Option<Arc<Shelf>> {
+        self.shelf.get()?.upgrade()
+    }
+
+    /// Whether several tenants share it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.admission.is_some()
+    }
+
+    /// The time by which rates are limited.
+    pub(crate) fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// From now on new requests are refused; running ones go on.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}

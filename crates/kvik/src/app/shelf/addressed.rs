@@ -1,0 +1,119 @@
+//! Which model a request is for.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, HttpBody},
+    extract::{Query, Request},
+    http::{Method, header},
+};
+use serde::Deserialize;
+
+use super::{Lease, Shelf};
+use crate::{
+    app::{
+        body::{JsonBody, ReadBody},
+        keys::Caller,
+    },
+    http::{error::ApiError, readers::Reader},
+    settings::keep_alive::KeepAlive,
+};
+
+/// What may name a model.
+#[derive(Default, Deserialize)]
+struct Named {
+    #[serde(default)]
+    model: Option<String>,
+    /// The field of old clients of Ollama; in bodies of others it names something else.
+    #[serde(default)]
+    name: Option<String>,
+    /// How long Ollama's clients want it to stay: `"5m"` or seconds.
+    #[serde(default)]
+    keep_alive: Option<KeepAlive>,
+}
+
+impl Shelf {
+    /// The model that a request names in its body or its query, in memory, and the request. What names none and only asks
+    /// is answered by a model that is there.
+    ///
+    /// # Errors
+    /// If there is no such model, it cannot be loaded, or the body does not come.
+    pub(crate) async fn addressed(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
+        let (lease, request) = self.found(request).await?;
+        Ok((lease, anew(request)))
+    }
+
+    async fn found(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
+        if self.has_one() {
+            return Ok((self.take("").await?, request));
+        }
+        if let Ok(Query(Named { model: Some(name), .. })) = Query::try_from_uri(request.uri()) {
+            return Ok((self.take(&name).await?, request));
+        }
+        if request.method() == Method::GET || !has_json(&request) {
+            return Ok((self.of_server(of_path(request.uri().path())).await?, request));
+        }
+        self.by_body(request).await
+    }
+
+    /// The same of a request whose body may name a model.
+    async fn by_body(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        let fields: &'static [&'static str] =
+            if path.starts_with("/api/") { &["model", "name", "keep_alive"] } else { &["model"] };
+        let body = JsonBody::receive(Request::from_parts(parts.clone(), body), &self.server).await?;
+        let (body, Named { model, name, keep_alive }) = self.named_in(body, fields).await?;
+        let name = model.or(name).unwrap_or_default();
+        // What is to leave memory need not come into it to be told so.
+        let lease = match path.ends_with("/unload") {
+            true => self.of_server("").await?,
+            false => self.take(&name).await?,
+        };
+        if let Some(keep_alive) = keep_alive {
+            self.keep_alive(&name, keep_alive);
+        }
+        let mut request = Request::from_parts(parts, Body::empty());
+        request.extensions_mut().insert(ReadBody::new(body));
+        Ok((lease, request))
+    }
+
+    /// The name in a body; none where its route is to say what is wrong with it.
+    async fn named_in(
+        &self,
+        body: JsonBody,
+        fields: &'static [&'static str],
+    ) -> Result<(JsonBody, Named), ApiError> {
+        let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
+        let read = move |_| {
+            let named = || serde_json::from_value(body.parse().ok()?.copy(fields).ok()?).ok();
+            let named: Option<Named> = named();
+            Ok((body, named.unwrap_or_default()))
+        };
+        self.server.readers.in_turn(reader, read).await
+    }
+}
+
+/// A request for other routes: parts of its path, which these find again, would be there twice.
+fn anew(mut request: Request) -> Request {
+    let found = std::mem::take(request.extensions_mut());
+    let extensions = request.extensions_mut();
+    if let Some(caller) = found.get::<Caller>() {
+        extensions.insert(caller.clone());
+    }
+    if let Some(body) = found.get::<ReadBody>() {
+        extensions.insert(body.clone());
+    }
+    request
+}
+
+/// The model that a path asks about, which need not be in memory for that.
+fn of_path(path: &str) -> &str {
+    path.strip_prefix("/v1/models/").unwrap_or_default()
+}
+
+/// Whether a request brings JSON.
+fn has_json(request: &Request) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    !request.body().is_end_stream() && kind.is_some_and(|kind| kind.contains("json"))
+}

@@ -1,0 +1,261 @@
+//! Which model is loaded next, and which makes room: a decision of numbers, without clocks and models.
+//!
+//! Models that fit stay together. Where two do not, they take turns: one that others wait for is closed when it has had
+//! its residence, several times what the change costs, or when nobody has asked for it for a moment; what runs ends first.
+//! So where all models are in demand changes take a bounded share of the time, and nobody waits longer than the residences
+//! of those before it.
+
+use std::time::Duration;
+
+/// A model that others wait for stays for so many times what loading it and the next one takes: at worst one part in
+/// five of the time goes into changes.
+const RESIDENCE: u32 = 4;
+/// A model that nobody asks for makes way after this part of that.
+const QUIET: u32 = 16;
+
+/// How a model stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Phase {
+    /// Not in memory.
+    #[default]
+    Cold,
+    /// In memory, and takes requests.
+    Loaded,
+    /// In memory, and takes no more requests.
+    Closing,
+}
+
+/// What the decision knows of a model. Times are those of one clock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Standing {
+    pub(crate) phase: Phase,
+    /// Bytes of its weights, keys and values.
+    pub(crate) bytes: u64,
+    /// Requests that have it.
+    pub(crate) in_use: usize,
+    /// Since when somebody waits for it.
+    pub(crate) awaited: Option<Duration>,
+    /// When it was loaded.
+    pub(crate) loaded: Duration,
+    /// When it was used last.
+    pub(crate) used: Duration,
+    /// What loading it takes.
+    pub(crate) load_time: Duration,
+    /// How long it stays without a use; for ever with `None`.
+    pub(crate) keep_alive: Option<Duration>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Load this model: there is room for it.
+    Load(usize),
+    /// This model takes no more requests.
+    Close(usize),
+    /// Take this one out of memory: it is closed, and nobody has it.
+    Unload(usize),
+    /// Nothing, until something changes or this moment.
+    Wait(Option<Duration>),
+}
+
+/// The next turn of models that share `budget` bytes.
+pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> Turn {
+    if let Some(closing) = models.iter().position(|model| model.phase == Phase::Closing) {
+        return if models[closing].in_use == 0 { Turn::Unload(closing) } else { Turn::Wait(None) };
+    }
+    let expiry = |model: &Standing| Some(model.used + model.keep_alive.filter(|_| model.is_idle())?);
+    let expiries = models.iter().enumerate().filter_map(|(index, model)| Some((expiry(model)?, index)));
+    let first = expiries.min();
+    if let Some((_, expired)) = first.filter(|&(at, _)| at <= now) {
+        return Turn::Close(expired);
+    }
+    let awaited = models.iter().enumerate().filter(|(_, model)| model.phase == Phase::Cold);
+    let awaited = awaited.filter_map(|(index, model)| Some((model.awaited?, index))).min();
+    let Some((_, wanted)) = awaited else { return Turn::Wait(first.map(|(at, _)| at)) };
+    let held: u64 = models.iter().filter(|model| model.phase == Phase::Loaded).map(|model| model.bytes).sum();
+    if held == 0 || held.saturating_add(models[wanted].bytes) <= budget {
+        return Turn::Load(wanted);
+    }
+    let makes_way = |model: &Standing| model.makes_way_at(&models[wanted]);
+    let loaded = models.iter().enumerate().filter(|(_, model)| model.phase == Phase::Loaded);
+    let victim = loaded.map(|(index, model)| (makes_way(model), model.used, index)).min();
+    let (at, _, victim) = victim.expect("what holds memory is loaded");
+    if at <= now {
+        Turn::Close(victim)
+    } else {
+        Turn::Wait(Some(first.map_or(at, |(expiry, _)| expiry.min(at))))
+    }
+}
+
+impl Standing {
+    fn is_idle(&self) -> bool {
+        self.phase == Phase::Loaded && self.in_use == 0
+    }
+
+    /// When it may be closed for a model that somebody waits for.
+    fn makes_way_at(&self, wanted: &Standing) -> Duration {
+        let residence = RESIDENCE * (self.load_time + wanted.load_time);
+        let had_its_turn = self.loaded + residence;
+        if self.is_idle() { had_its_turn.min(self.used + residence / QUIET) } else { had_its_turn }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const LOAD: Duration = Duration::from_millis(500);
+
+    fn secs(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn cold(bytes: u64, awaited: Option<f64>) -> Standing {
+        Standing { bytes, awaited: awaited.map(secs), load_time: LOAD, ..Standing::default() }
+    }
+
+    fn loaded(bytes: u64, in_use: usize, at: f64, used: f64) -> Standing {
+        let (loaded, used) = (secs(at), secs(used));
+        Standing { phase: Phase::Loaded, in_use, loaded, used, ..cold(bytes, None) }
+    }
+
+    #[test]
+    fn what_fits_is_loaded_and_the_longest_wait_first() {
+        let models = [loaded(40, 3, 0.0, 9.0), cold(30, Some(8.0)), cold(30, Some(7.0)), cold(30, None)];
+        assert_eq!(next(&models, 100, secs(9.0)), Turn::Load(2));
+        assert_eq!(next(&[cold(500, Some(1.0))], 100, secs(9.0)), Turn::Load(0), "alone it has all there is");
+    }
+
+    #[test]
+    fn a_model_in_demand_has_its_residence_and_then_makes_way() {
+        let models = |in_use, used| [loaded(60, in_use, 10.0, used), cold(60, Some(10.5))];
+        // Four times a second for the two of them.
+        assert_eq!(next(&models(2, 11.0), 100, secs(11.0)), Turn::Wait(Some(secs(14.0))));
+        assert_eq!(next(&models(2, 14.0), 100, secs(14.0)), Turn::Close(0));
+        assert_eq!(next(&models(0, 11.0), 100, secs(11.1)), Turn::Wait(Some(secs(11.25))), "it is quiet");
+        assert_eq!(next(&models(0, 11.0), 100, secs(11.25)), Turn::Close(0));
+    }
+
+    #[test]
+    fn what_is_closed_ends_what_it_does_and_goes() {
+        let mut closing = loaded(60, 1, 0.0, 5.0);
+        closing.phase = Phase::Closing;
+        let waits = cold(60, Some(1.0));
+        assert_eq!(next(&[closing.clone(), waits.clone()], 100, secs(6.0)), Turn::Wait(None));
+        closing.in_use = 0;
+        assert_eq!(next(&[closing, waits], 100, secs(6.0)), Turn::Unload(0));
+    }
+
+    #[test]
+    fn what_nobody_asks_for_goes_when_it_has_been_kept_long_enough() {
+        let mut model = loaded(60, 0, 0.0, 5.0);
+        model.keep_alive = Some(secs(10.0));
+        assert_eq!(next(&[model.clone()], 100, secs(14.0)), Turn::Wait(Some(secs(15.0))));
+        assert_eq!(next(&[model.clone()], 100, secs(15.0)), Turn::Close(0));
+        model.in_use = 1;
+        assert_eq!(next(&[model], 100, secs(99.0)), Turn::Wait(None), "it is in use");
+    }
+
+    /// A client asks one model after another, a request at a time.
+    struct Client {
+        asks: VecDeque<usize>,
+        /// The model it waits for, or has until then.
+        waits: Option<usize>,
+        has: Option<(usize, Duration)>,
+    }
+
+    /// Serves all requests by turns of `step` each; how often a model was loaded.
+    fn serve(models: &mut [Standing], clients: &mut [Client], takes: Duration) -> usize {
+        let (step, mut now, mut loads) = (Duration::from_millis(10), Duration::ZERO, 0);
+        let mut busy = None::<(Turn, Duration)>;
+        while clients
+            .iter()
+            .any(|client| !client.asks.is_empty() || client.waits.is_some() || client.has.is_some())
+        {
+            for client in clients.iter_mut() {
+                if let Some((model, until)) = client.has
+                    && until <= now
+                {
+                    (client.has, models[model].used) = (None, now);
+                    models[model].in_use -= 1;
+                }
+                if client.has.is_none() && client.waits.is_none() {
+                    client.waits = client.asks.pop_front();
+                }
+                let Some(model) = client.waits else { continue };
+                if models[model].phase == Phase::Loaded
+                    && !matches!(busy, Some((Turn::Load(at), _)) if at == model)
+                {
+                    (client.waits, client.has) = (None, Some((model, now + takes)));
+                    models[model].in_use += 1;
+                } else {
+                    models[model].awaited.get_or_insert(now);
+                }
+            }
+            match busy {
+                Some((turn, until)) if until <= now => {
+                    if let Turn::Load(model) = turn {
+                        models[model].loaded = now;
+                        models[model].used = now;
+                        models[model].awaited = None;
+                    }
+                    busy = None;
+                }
+                Some(_) => {}
+                None => match next(models, 100, now) {
+                    Turn::Load(model) => {
+                        loads += 1;
+                        models[model].phase = Phase::Loaded;
+                        busy = Some((Turn::Load(model), now + LOAD));
+                    }
+                    Turn::Close(model) => models[model].phase = Phase::Closing,
+                    Turn::Unload(model) => models[model].phase = Phase::Cold,
+                    Turn::Wait(_) => {}
+                },
+            }
+            let held: u64 =
+                models.iter().filter(|model| model.phase != Phase::Cold).map(|model| model.bytes).sum();
+            assert!(held <= 100, "{models:?}");
+            now += step;
+            assert!(now < secs(10_000.0), "nobody starves: {models:?}");
+        }
+        loads
+    }
+
+    /// Loads that are needed if requests are answered in the order in which they come and all of them is known: the model
+    /// goes that is asked for last (Belady, 1966).
+    fn offline(asks: &[usize], fit: usize) -> usize {
+        let (mut held, mut loads) = (Vec::new(), 0);
+        for (at, &model) in asks.iter().enumerate() {
+            if held.contains(&model) {
+                continue;
+            }
+            let next = |held: &usize| asks[at..].iter().position(|ask| ask == held).unwrap_or(usize::MAX);
+            if held.len() == fit {
+                let last = (0..fit).max_by_key(|&index| next(&held[index])).unwrap();
+                held.swap_remove(last);
+            }
+            held.push(model);
+            loads += 1;
+        }
+        loads
+    }
+
+    /// Requests of eight clients to four models of which two fit, each client by turns.
+    #[test]
+    fn models_that_do_not_fit_together_do_not_thrash() {
+        let mut models: Vec<Standing> = (0..4).map(|_| cold(50, None)).collect();
+        let ask = |client: usize| (0..60).map(|at| (client + at * 7 / 3) % 4).collect();
+        let mut clients: Vec<Client> =
+            (0..8).map(|client| Client { asks: ask(client), waits: None, has: None }).collect();
+        let takes = Duration::from_millis(100);
+        let loads = serve(&mut models, &mut clients, takes);
+        let in_order: Vec<usize> =
+            (0..60).flat_map(|at| (0..8).map(move |client| (client + at * 7 / 3) % 4)).collect();
+        let best = offline(&in_order, 2);
+        println!("{loads} loads for 480 requests; who knows all of them and keeps their order needs {best}");
+        assert!(loads < best, "{loads} loads, and {best} without any waiting");
+    }
+}
