@@ -7,6 +7,7 @@ use kvik_cache::tier::Tier;
 use kvik_engine::api::{GeneratedToken, Report, Request};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::Model;
+use kvik_engine::model::batch::Runner;
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::store::{Buffers, HostStore, Waker};
 use kvik_kernels::{KvFormat, Pool};
@@ -55,7 +56,7 @@ fn blocks_of_a_device_and_of_the_processor_have_different_names() {
 }
 
 /// The answer to one request, and its report, when it is on its way to the tiers below.
-fn ask(world: &mut World, request: &Request) -> (Vec<GeneratedToken>, Report) {
+fn ask<R: Runner>(world: &mut World<R>, request: &Request) -> (Vec<GeneratedToken>, Report) {
     let client = world.submit(request);
     world.run();
     (0..20).for_each(|_| world.step());
