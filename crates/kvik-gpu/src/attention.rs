@@ -266,7 +266,10 @@ impl DeviceAttention<'_> {
     }
 
     fn parts(&self, step: &mut Step<'_>, out: &Buffer<[f32; 4]>) -> Result<(), DeviceError> {
-        let kernel = self.kernel(self.split_pieces(piece!("attention/part")), &[Read, Read, Read, Read, Read, Read, Write]);
+        let kernel = self.kernel(
+            self.split_pieces(piece!("attention/part")),
+            &[Read, Read, Read, Read, Read, Read, Write],
+        );
         let (rows, stored) = (self.rows, &self.arena.layer(self.layer).words);
         let [units, parts] = [self.plan.units.raw(), self.plan.parts.raw()];
         let buffers =
