@@ -7,7 +7,7 @@
 use bytemuck::{Pod, Zeroable};
 use kvik_kernels::{KvKind, KvLayer};
 
-use crate::kernel::Access::{Read, Write};
+use crate::kernel::Access::{self, Read, Write};
 use crate::kernel::{Constant, Kernel, Piece, piece};
 use crate::kv::{RowPlace, TileWords, constants, readers};
 use crate::{Buffer, Device, DeviceArena, DeviceError, DeviceRows, Step};
@@ -69,6 +69,10 @@ pub struct DeviceAttention<'a> {
     pub q: &'a Buffer<f32>,
     /// Multiplies every score.
     pub scale: f32,
+    /// Bounds every score smoothly: `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// Scores of positions without a value that take part in every softmax, `[heads]`.
+    pub sinks: Option<&'a Buffer<f32>>,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -81,7 +85,12 @@ struct AttentionParams {
     key_words: u32,
     reach: u32,
     scale: f32,
+    cap: f32,
 }
+
+/// The buffers of the kernels that fold splits; the last one is of sinks.
+const WHOLE: [Access; 7] = [Read, Read, Read, Read, Read, Write, Read];
+const MERGE: [Access; 4] = [Read, Read, Write, Read];
 
 impl AttentionPlan {
     /// Plans for `group` query heads for each KV head.
@@ -196,6 +205,7 @@ impl DeviceAttention<'_> {
         assert_eq!(shape.kind, self.plan.kind, "the plan is for another kind of layer");
         assert!(self.q.len() >= n * heads * shape.key_dim, "q is [{n}, {heads}, {}]", shape.key_dim);
         assert!(out.len() >= n * heads * shape.value_dim, "out is [{n}, {heads}, {}]", shape.value_dim);
+        assert!(self.sinks.is_none_or(|sinks| sinks.len() == heads), "sinks are [{heads}]");
     }
 
     fn params(&self) -> AttentionParams {
@@ -208,41 +218,58 @@ impl DeviceAttention<'_> {
             key_words: key,
             reach: seen(self.plan.kind).1,
             scale: self.scale,
+            cap: self.softcap.unwrap_or(0.0),
         }
     }
 
-    fn kernel(&self, pieces: Vec<Piece>, buffers: &'static [crate::kernel::Access]) -> Kernel {
+    fn kernel(&self, pieces: Vec<Piece>, buffers: &'static [Access]) -> Kernel {
         let mut constants = constants(self.shape());
         constants.push(("GROUP", Constant::U32(self.plan.group as u32)));
         Kernel { pieces, constants, buffers, params: size_of::<AttentionParams>() }
     }
 
+    /// A kernel that folds splits: it begins with sinks, the last of its buffers, where there are some.
+    fn folding(&self, mut pieces: Vec<Piece>, buffers: &'static [Access]) -> Kernel {
+        let sinks = buffers.len() - 1;
+        pieces.push(piece!("attention/fold"));
+        if self.sinks.is_none() {
+            pieces.push(piece!("attention/no_sinks"));
+            return self.kernel(pieces, &buffers[..sinks]);
+        }
+        pieces.push(piece!("attention/sinks"));
+        let mut kernel = self.kernel(pieces, buffers);
+        kernel.constants.push(("SINKS", Constant::U32(sinks as u32)));
+        kernel
+    }
+
     /// The pieces that work on a split, and `more`.
-    fn split_pieces(&self, more: &[Piece]) -> Vec<Piece> {
+    fn split_pieces(&self, more: Piece) -> Vec<Piece> {
         let [key, value] = readers(self.shape());
-        let split = [
-            piece!("attention/unit"),
-            seen(self.plan.kind).0,
-            piece!("kv/hadamard"),
-            key,
-            value,
-            piece!("attention/split"),
-        ];
-        [&split, more].concat()
+        let mut pieces =
+            vec![piece!("attention/unit"), seen(self.plan.kind).0, piece!("kv/hadamard"), key, value];
+        match self.softcap {
+            Some(_) => pieces.extend([piece!("soft_cap"), piece!("attention/capped")]),
+            None => pieces.push(piece!("attention/uncapped")),
+        }
+        pieces.extend([piece!("attention/split"), more]);
+        pieces
     }
 
     fn whole(&self, step: &mut Step<'_>, out: &Buffer<f32>) -> Result<(), DeviceError> {
-        let pieces = self.split_pieces(&[piece!("attention/fold"), piece!("attention/whole")]);
-        let kernel = self.kernel(pieces, &[Read, Read, Read, Read, Read, Write]);
+        let kernel = self.folding(self.split_pieces(piece!("attention/whole")), &WHOLE);
         let (rows, stored) = (self.rows, &self.arena.layer(self.layer).words);
         let units = self.plan.units.raw();
-        let buffers = [rows.rows.raw(), rows.tables.raw(), units, self.q.raw(), stored.raw(), out.raw()];
+        let mut buffers =
+            vec![rows.rows.raw(), rows.tables.raw(), units, self.q.raw(), stored.raw(), out.raw()];
+        buffers.extend(self.sinks.map(Buffer::raw));
         step.dispatch(&kernel, &buffers, &self.params(), self.grid(self.plan.units.len()))
     }
 
     fn parts(&self, step: &mut Step<'_>, out: &Buffer<[f32; 4]>) -> Result<(), DeviceError> {
-        let pieces = self.split_pieces(&[piece!("attention/part")]);
-        let kernel = self.kernel(pieces, &[Read, Read, Read, Read, Read, Read, Write]);
+        let kernel = self.kernel(
+            self.split_pieces(piece!("attention/part")),
+            &[Read, Read, Read, Read, Read, Read, Write],
+        );
         let (rows, stored) = (self.rows, &self.arena.layer(self.layer).words);
         let [units, parts] = [self.plan.units.raw(), self.plan.parts.raw()];
         let buffers =
@@ -256,10 +283,10 @@ impl DeviceAttention<'_> {
         parts: &Buffer<[f32; 4]>,
         out: &Buffer<f32>,
     ) -> Result<(), DeviceError> {
-        let [unit, hadamard] = [piece!("attention/unit"), piece!("kv/hadamard")];
-        let pieces = vec![unit, hadamard, piece!("attention/fold"), piece!("attention/merge")];
-        let kernel = self.kernel(pieces, &[Read, Read, Write]);
-        let buffers = [self.plan.units.raw(), parts.raw(), out.raw()];
+        let pieces = vec![piece!("attention/unit"), piece!("kv/hadamard"), piece!("attention/merge")];
+        let kernel = self.folding(pieces, &MERGE);
+        let mut buffers = vec![self.plan.units.raw(), parts.raw(), out.raw()];
+        buffers.extend(self.sinks.map(Buffer::raw));
         step.dispatch(&kernel, &buffers, &self.params(), self.grid(self.plan.units.len()))
     }
 

@@ -97,11 +97,7 @@ impl Device {
         for part in whole.chunks(UPLOAD_BYTES) {
             self.queue().write_buffer(&buffer.raw, at, part);
             at += part.len() as u64;
-            if whole.len() > UPLOAD_BYTES {
-                // Otherwise all of it would wait in memory for the next step.
-                self.queue().submit([]);
-                self.wait()?;
-            }
+            self.limit_uploads(part.len())?;
         }
         if !rest.is_empty() {
             let mut word = [0; 4];
@@ -109,6 +105,19 @@ impl Device {
             self.queue().write_buffer(&buffer.raw, at, &word);
         }
         self.check()
+    }
+
+    /// Counts bytes that wait in memory for the next step. Once they are many they are copied at once: a model is uploaded
+    /// without a step.
+    fn limit_uploads(&self, bytes: usize) -> Result<(), DeviceError> {
+        let waiting = self.uploads.get() + bytes;
+        if waiting < UPLOAD_BYTES {
+            self.uploads.set(waiting);
+            return Ok(());
+        }
+        self.uploads.set(0);
+        self.queue().submit([]);
+        self.wait()
     }
 
     /// All elements, when everything before is done.

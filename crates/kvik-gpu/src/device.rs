@@ -1,5 +1,6 @@
 //! One GPU: found, opened, and what goes wrong with it.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -58,6 +59,8 @@ pub struct Device {
     device: wgpu::Device,
     queue: wgpu::Queue,
     pipelines: HashMap<Kernel, Pipeline>,
+    /// Bytes on their way to buffers since uploads last were waited for, or more of them.
+    pub(crate) uploads: Cell<usize>,
     /// The first thing that went wrong outside of a call that would have said so.
     fault: Arc<OnceLock<DeviceError>>,
 }
@@ -155,7 +158,7 @@ impl Device {
             .map_err(|error| DeviceError::Open { device: info.name.clone(), reason: error.to_string() })?;
         let fault = Arc::new(OnceLock::new());
         watch(&device, &fault);
-        Ok(Device { info, device, queue, pipelines: HashMap::new(), fault })
+        Ok(Device { info, device, queue, pipelines: HashMap::new(), uploads: Cell::new(0), fault })
     }
 
     /// What it is.

@@ -37,6 +37,7 @@ pub(crate) fn pieces(ty: WeightType) -> Option<Vec<Piece>> {
         WeightType::Q4K => vec![words, scales, piece!("weights/q4_k")],
         WeightType::Q5K => vec![words, scales, piece!("weights/q5_k")],
         WeightType::Q6K => vec![words, piece!("weights/q6_k")],
+        WeightType::Mxfp4 => vec![words, piece!("weights/mxfp4")],
         _ => return None,
     })
 }
@@ -45,6 +46,16 @@ pub(crate) fn pieces(ty: WeightType) -> Option<Vec<Piece>> {
 const COLS_STEP: usize = 8;
 /// Rows of a band at most: a kernel has a work group for eight of them.
 const BAND_ROWS_MAX: usize = 1 << 18;
+
+/// Bytes of a row of a matrix, or that there is no kernel for the type or the number of columns.
+pub(crate) fn check_type(name: &str, ty: WeightType, [rows, cols]: [usize; 2]) -> Result<usize, DeviceError> {
+    let step = ty.block_len().next_multiple_of(COLS_STEP);
+    if pieces(ty).is_none() || cols == 0 || !cols.is_multiple_of(step) {
+        let what = format!("{name}: {rows} x {cols} numbers in {}", ty.name());
+        return Err(DeviceError::Unsupported { what });
+    }
+    Ok(ty.row_bytes(cols).expect("whole blocks"))
+}
 
 impl DeviceMatrix {
     /// Uploads `raw`, the `[rows, cols]` tensor `name` as the file holds it.
@@ -61,12 +72,7 @@ impl DeviceMatrix {
         [rows, cols]: [usize; 2],
         raw: &[u8],
     ) -> Result<DeviceMatrix, DeviceError> {
-        let step = ty.block_len().next_multiple_of(COLS_STEP);
-        if pieces(ty).is_none() || cols == 0 || !cols.is_multiple_of(step) {
-            let what = format!("{name}: {rows} x {cols} numbers in {}", ty.name());
-            return Err(DeviceError::Unsupported { what });
-        }
-        let row_bytes = ty.row_bytes(cols).expect("whole blocks");
+        let row_bytes = check_type(name, ty, [rows, cols])?;
         assert_eq!(raw.len(), rows * row_bytes, "{name} is [{rows}, {cols}] in {}", ty.name());
         let limit = device.info().binding_bytes_max as usize;
         // Four bytes are read where two are left.

@@ -464,11 +464,11 @@ impl<'a> Loader<'a> {
     }
 
     /// What `load` makes of each of `count` matrices of a stack, whatever its form.
-    fn each_of_stack<T>(
+    pub(super) fn each_of_stack<T>(
         &mut self,
         stack: &str,
         count: usize,
-        load: impl Fn(&mut Self, &str, &TensorView<'_>) -> Result<T, ModelError>,
+        mut load: impl FnMut(&mut Self, &str, &TensorView<'_>) -> Result<T, ModelError>,
     ) -> Result<Vec<T>, ModelError> {
         let turned = turned_stack(stack);
         if self.left.contains(stack) {
@@ -493,7 +493,7 @@ impl<'a> Loader<'a> {
         &mut self,
         name: &str,
         count: usize,
-        load: impl Fn(&mut Self, &TensorView<'_>) -> Result<T, ModelError>,
+        mut load: impl FnMut(&mut Self, &TensorView<'_>) -> Result<T, ModelError>,
     ) -> Result<Vec<T>, ModelError> {
         let view = self.take(name)?;
         debug_assert!(view.rows.is_multiple_of(count), "checked with the shapes of all tensors");

@@ -4,7 +4,7 @@ use kvik_engine::api::Request;
 use kvik_kernels::KvFormat;
 use kvik_testing::tiny_model;
 
-use crate::{World, greedy, has_device, ids, on_device, on_processor, prompts};
+use crate::{World, greedy, has_device, ids, on_device, on_processor, opened, prompts};
 
 /// Prompts, and tokens of an answer.
 const PROMPTS: usize = 200;
@@ -19,12 +19,13 @@ fn greedy_answers_are_those_of_the_processor() {
         return;
     }
     let requests: Vec<Request> = prompts(PROMPTS, 6).iter().map(|prompt| greedy(prompt, ANSWER)).collect();
-    let mut device = World::new(on_device(&tiny_model(), KvFormat::F16, BLOCKS), KvFormat::F16, BLOCKS);
+    let mut device =
+        World::new(on_device(opened(&tiny_model()), KvFormat::F16, BLOCKS), KvFormat::F16, BLOCKS);
     let found = device.answers(&requests);
     // It says how likely others were.
     let told: Vec<Request> =
         requests.iter().map(|request| Request { logprobs: Some(8), ..request.clone() }).collect();
-    let processor = on_processor(&tiny_model(), KvFormat::F16, BLOCKS);
+    let processor = on_processor(opened(&tiny_model()), KvFormat::F16, BLOCKS);
     let expected = World::new(processor, KvFormat::F16, BLOCKS).answers(&told);
     let mut equal = 0;
     for ((found, _), (expected, _)) in found.iter().zip(&expected) {

@@ -11,12 +11,12 @@ use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::tiny_model;
 
 use crate::fake::memory_disk::MemoryDisk;
-use crate::{World, answer, device_model, greedy, has_device, ids, layout, on_device, prompts, rows};
+use crate::{World, answer, device_model, greedy, has_device, ids, layout, on_device, opened, prompts, rows};
 
 const BLOCKS: usize = 64;
 
 fn world() -> World<DeviceRunner> {
-    World::new(on_device(&tiny_model(), KvFormat::F16, BLOCKS), KvFormat::F16, BLOCKS)
+    World::new(on_device(opened(&tiny_model()), KvFormat::F16, BLOCKS), KvFormat::F16, BLOCKS)
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_lost_device_fails_what_runs_and_is_opened_again_with_nothing_cached() {
     }
     let prompts = prompts(4, 30);
     let requests: Vec<_> = prompts.iter().map(|prompt| greedy(prompt, 8)).collect();
-    let block_bytes = layout(&LoadedModel::open(&tiny_model()).unwrap().config, KvFormat::F16).block_bytes();
+    let block_bytes = layout(&opened(&tiny_model()).config, KvFormat::F16).block_bytes();
     let disk = MemoryDisk::of(block_bytes);
     let mut world = world();
     world.scheduler.attach(disk.setup(0, 64));
@@ -63,8 +63,8 @@ fn sequences_on_a_device_do_not_forget() {
     if !has_device() {
         return;
     }
-    let LoadedModel { tokenizer, .. } = LoadedModel::open(&tiny_model()).unwrap();
-    let runner = on_device(&tiny_model(), KvFormat::F16, BLOCKS);
+    let LoadedModel { tokenizer, .. } = opened(&tiny_model());
+    let runner = on_device(opened(&tiny_model()), KvFormat::F16, BLOCKS);
     let kv_heads = runner.layout().layers().iter().map(|layer| layer.kv_heads).collect();
     let config = EngineConfig { kv_heads, ..crate::fake::config() };
     let cache = crate::fake::cache_config(BLOCKS);
@@ -79,7 +79,7 @@ fn a_batch_that_is_too_large_fails_alone() {
     if !has_device() {
         return;
     }
-    let mut runner = on_device(&tiny_model(), KvFormat::F16, 1);
+    let mut runner = on_device(opened(&tiny_model()), KvFormat::F16, 1);
     let table = [BlockId(0)];
     let one = rows(0, &[5], 0, 0);
     let sequences = [SequenceKv::in_blocks(&table)];
@@ -99,7 +99,7 @@ fn more_blocks_than_a_device_allows_are_refused_with_the_numbers() {
         return;
     }
     let refused = |format, blocks| {
-        let model = device_model(&tiny_model());
+        let model = device_model(opened(&tiny_model())).unwrap();
         let layout = layout(model.config(), format);
         DeviceRunner::new(model, Pool::new(1), layout, blocks, 64).err().unwrap()
     };

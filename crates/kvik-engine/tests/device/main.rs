@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
+#[path = "../edited/mod.rs"]
+mod edited;
 #[path = "../fake/mod.rs"]
 mod fake;
 #[path = "../peer/mod.rs"]
@@ -29,7 +31,7 @@ use kvik_engine::engine::EngineConfig;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::device::{Choice, Device, DeviceModel, DeviceRunner, devices};
-use kvik_engine::model::{Model, ModelConfig, ModelRunner};
+use kvik_engine::model::{Model, ModelConfig, ModelError, ModelRunner};
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_engine::text::stream::Vocabulary;
 use kvik_engine::text::tokenizer::Tokenizer;
@@ -52,29 +54,32 @@ fn layout(config: &ModelConfig, format: KvFormat) -> KvLayout {
     ModelRunner::uniform_layout(config, format)
 }
 
-fn device_model(path: &Path) -> DeviceModel {
-    let LoadedModel { config, tensors, .. } = LoadedModel::open(path).unwrap();
+fn opened(path: &Path) -> LoadedModel {
+    LoadedModel::open(path).unwrap()
+}
+
+fn device_model(loaded: LoadedModel) -> Result<DeviceModel, ModelError> {
     let device = Device::open(Choice::Index(0)).unwrap();
-    DeviceModel::load(device, config, tensors, None, &Pool::new(1), &|_, _| {}).unwrap()
+    DeviceModel::load(device, loaded.config, loaded.tensors, None, &Pool::new(1), &|_, _| {})
 }
 
 /// A model on the device, with so many blocks.
-fn on_device(path: &Path, format: KvFormat, blocks: usize) -> DeviceRunner {
-    let model = device_model(path);
+fn on_device(loaded: LoadedModel, format: KvFormat, blocks: usize) -> DeviceRunner {
+    let model = device_model(loaded).unwrap();
     let layout = layout(model.config(), format);
     DeviceRunner::new(model, Pool::new(1), layout, blocks, CONTEXT).unwrap()
 }
 
 /// The same on the processor.
-fn on_processor(path: &Path, format: KvFormat, blocks: usize) -> ModelRunner {
-    let LoadedModel { config, tensors, .. } = LoadedModel::open(path).unwrap();
+fn on_processor(loaded: LoadedModel, format: KvFormat, blocks: usize) -> ModelRunner {
+    let LoadedModel { config, tensors, .. } = loaded;
     let pool = Arc::new(Pool::new(2));
     let layout = layout(&config, format);
     let model = Model::load(config, tensors, Some(WeightType::F32), &pool, &|_, _| {}).unwrap();
     ModelRunner::new(Arc::new(model), pool, layout, blocks, CONTEXT).unwrap()
 }
 
-/// The embedded model with a scheduler and a clock that counts.
+/// A model with a scheduler and a clock that counts.
 struct World<R> {
     scheduler: Scheduler,
     runner: R,
@@ -82,8 +87,13 @@ struct World<R> {
 }
 
 impl<R: Runner> World<R> {
+    /// Of the embedded model.
     fn new(runner: R, format: KvFormat, blocks: usize) -> World<R> {
-        let LoadedModel { config, tokenizer, .. } = LoadedModel::open(&tiny_model()).unwrap();
+        World::of(&tiny_model(), runner, format, blocks)
+    }
+
+    fn of(path: &Path, runner: R, format: KvFormat, blocks: usize) -> World<R> {
+        let LoadedModel { config, tokenizer, .. } = opened(path);
         let layout = layout(&config, format);
         let config = EngineConfig {
             context_tokens: CONTEXT,
@@ -151,7 +161,7 @@ fn ids(tokens: &[GeneratedToken]) -> Vec<Token> {
 }
 
 fn tokenizer() -> Tokenizer {
-    LoadedModel::open(&tiny_model()).unwrap().tokenizer
+    opened(&tiny_model()).tokenizer
 }
 
 /// Turns of a conversation about different pieces of text, from `words` words on.

@@ -14,7 +14,7 @@ use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::tiny_model;
 
 use crate::fake::memory_disk::MemoryDisk;
-use crate::{World, answer, device_model, greedy, has_device, ids, layout, on_device, prompts};
+use crate::{World, answer, device_model, greedy, has_device, ids, layout, on_device, opened, prompts};
 
 const BLOCKS: usize = 64;
 
@@ -24,11 +24,12 @@ fn a_restart_goes_on_with_what_is_on_disk() {
         return;
     }
     let requests: Vec<Request> = prompts(3, 30).iter().map(|prompt| greedy(prompt, 6)).collect();
-    let block_bytes = layout(&LoadedModel::open(&tiny_model()).unwrap().config, KvFormat::F16).block_bytes();
+    let block_bytes = layout(&opened(&tiny_model()).config, KvFormat::F16).block_bytes();
     let disk = MemoryDisk::of(block_bytes);
     let mut answers = Vec::new();
     for life in 0..2 {
-        let mut world = World::new(on_device(&tiny_model(), KvFormat::F16, BLOCKS), KvFormat::F16, BLOCKS);
+        let mut world =
+            World::new(on_device(opened(&tiny_model()), KvFormat::F16, BLOCKS), KvFormat::F16, BLOCKS);
         world.scheduler.attach(disk.setup(0, 64));
         let found = world.answers(&requests);
         // What has just ended is still on its way.
@@ -46,13 +47,13 @@ fn blocks_of_a_device_and_of_the_processor_have_different_names() {
     if !has_device() {
         return;
     }
-    let on_device = device_model(&tiny_model());
-    let LoadedModel { config, tensors, .. } = LoadedModel::open(&tiny_model()).unwrap();
+    let on_device = device_model(opened(&tiny_model())).unwrap();
+    let LoadedModel { config, tensors, .. } = opened(&tiny_model());
     let model = Arc::new(Model::load(config, tensors, None, &Pool::new(1), &|_, _| {}).unwrap());
     assert_eq!(on_device.digest(), model.digest(), "it is the same model");
     assert_eq!(on_device.digest_within(100), model.digest_within(100));
     assert_ne!(on_device.digest_here(100), model.digest_within(100));
-    assert_eq!(on_device.digest_here(100), device_model(&tiny_model()).digest_here(100));
+    assert_eq!(on_device.digest_here(100), device_model(opened(&tiny_model())).unwrap().digest_here(100));
 }
 
 /// The answer to one request, and its report, when it is on its way to the tiers below.

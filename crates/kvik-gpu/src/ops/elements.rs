@@ -14,6 +14,13 @@ struct AddParams {
     period: u32,
 }
 
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct EachParams {
+    len: u32,
+    factor: f32,
+}
+
 /// The piece that states an activation.
 fn activation_piece(activation: Activation) -> Piece {
     match activation {
@@ -81,5 +88,57 @@ impl Step<'_> {
         };
         let params = AddParams { len: len as u32, period: period as u32 };
         self.dispatch(&kernel, &[y.raw(), x.raw()], &params, grid_of_elements(len))
+    }
+
+    /// `x = factor * x` for the first `len` elements of `x`; a factor of 1 costs nothing.
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When `x` is shorter.
+    pub fn multiply(&mut self, x: &mut Buffer<f32>, len: usize, factor: f32) -> Result<(), DeviceError> {
+        if factor == 1.0 {
+            return Ok(());
+        }
+        self.each(vec![piece!("each/product")], x, len, factor)
+    }
+
+    /// Bounds the first `len` elements of `x` smoothly: `x = cap * tanh(x / cap)`.
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When `x` is shorter.
+    pub fn soft_cap(&mut self, x: &mut Buffer<f32>, len: usize, cap: f32) -> Result<(), DeviceError> {
+        self.each(vec![piece!("soft_cap"), piece!("each/capped")], x, len, cap)
+    }
+
+    /// `x = 1 / (1 + exp(-x))` for the first `len` elements of `x`.
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When `x` is shorter.
+    pub fn sigmoid(&mut self, x: &mut Buffer<f32>, len: usize) -> Result<(), DeviceError> {
+        self.each(vec![piece!("each/sigmoid")], x, len, 0.0)
+    }
+
+    /// Changes the first `len` elements of `x` as the last of `pieces` says.
+    fn each(
+        &mut self,
+        mut pieces: Vec<Piece>,
+        x: &mut Buffer<f32>,
+        len: usize,
+        factor: f32,
+    ) -> Result<(), DeviceError> {
+        assert!(x.len() >= len, "x is [{len}]");
+        pieces.extend([piece!("element"), piece!("each")]);
+        let params = size_of::<EachParams>();
+        let kernel = Kernel { pieces, constants: vec![], buffers: &[Write], params };
+        let params = EachParams { len: len as u32, factor };
+        self.dispatch(&kernel, &[x.raw()], &params, grid_of_elements(len))
     }
 }

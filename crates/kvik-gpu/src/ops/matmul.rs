@@ -7,7 +7,7 @@ use crate::kernel::{Constant, Kernel, grid_of_elements, piece};
 use crate::{Buffer, DeviceError, DeviceMatrix, Step};
 
 /// Rows of the matrix that a work group multiplies.
-const TILE_ROWS: usize = 8;
+pub(super) const TILE_ROWS: usize = 8;
 /// Inputs that a work group multiplies them by. Their number does not enter any sum.
 const BATCHES: [usize; 3] = [1, 4, 8];
 
@@ -52,7 +52,7 @@ impl Step<'_> {
         assert!(out.len() >= n * matrix.rows(), "out is [{n}, {}]", matrix.rows());
         let batch = BATCHES.into_iter().find(|&batch| batch >= n).unwrap_or(BATCHES[2]);
         let kernel = Kernel {
-            pieces: matrix.pieces(&[piece!("matmul")]),
+            pieces: matrix.pieces(&[piece!("matmul/product"), piece!("matmul/rows")]),
             constants: vec![("BATCH", Constant::U32(batch as u32))],
             buffers: &[Read, Read, Write],
             params: size_of::<ProductParams>(),

@@ -1,6 +1,7 @@
 //! Operations of a step on rows of numbers.
 
 mod elements;
+mod experts;
 mod matmul;
 mod rows;
 

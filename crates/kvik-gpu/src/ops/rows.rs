@@ -18,9 +18,10 @@ struct NormParams {
     eps: f32,
 }
 
+/// Rows of `d` numbers.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct GatherParams {
+struct RowsParams {
     n: u32,
     d: u32,
 }
@@ -121,10 +122,37 @@ impl Step<'_> {
             pieces: vec![piece!("element"), piece!("gather")],
             constants: vec![],
             buffers: &[Read, Read, Write],
-            params: size_of::<GatherParams>(),
+            params: size_of::<RowsParams>(),
         };
-        let params = GatherParams { n: n as u32, d: d as u32 };
+        let params = RowsParams { n: n as u32, d: d as u32 };
         self.dispatch(&kernel, &[x.raw(), rows.raw(), out.raw()], &params, grid_of_elements(n * d))
+    }
+
+    /// `x[n] = x[n] * factors[n]`
+    ///
+    /// * `x`: `[n, d]`
+    /// * `factors`: `[n]`
+    ///
+    /// # Errors
+    /// When the driver refuses the kernel.
+    ///
+    /// # Panics
+    /// When a shape does not fit.
+    pub fn scale_rows(
+        &mut self,
+        x: &mut Buffer<f32>,
+        [n, d]: [usize; 2],
+        factors: &Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        assert!(x.len() >= n * d && factors.len() >= n, "x is [{n}, {d}] and factors are [{n}]");
+        let kernel = Kernel {
+            pieces: vec![piece!("element"), piece!("scale_rows")],
+            constants: vec![],
+            buffers: &[Read, Write],
+            params: size_of::<RowsParams>(),
+        };
+        let params = RowsParams { n: n as u32, d: d as u32 };
+        self.dispatch(&kernel, &[factors.raw(), x.raw()], &params, grid_of_elements(n * d))
     }
 
     /// The place of the largest number of each of `n` rows; of equal ones that of the first. NaN is smaller than all
@@ -147,7 +175,7 @@ impl Step<'_> {
         assert!(len > 0 && x.len() >= n * len, "x is [{n}, {len}]");
         assert!(out.len() >= n, "out is [{n}]");
         let kernel = Kernel {
-            pieces: vec![piece!("argmax")],
+            pieces: vec![piece!("rank"), piece!("argmax")],
             constants: vec![],
             buffers: &[Read, Write],
             params: size_of::<u32>(),

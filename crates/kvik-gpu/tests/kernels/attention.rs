@@ -17,6 +17,9 @@ const LENS: [u32; 3] = [5, 512, 613];
 
 struct Case {
     heads: usize,
+    softcap: Option<f32>,
+    /// `[heads]`
+    sinks: Option<Vec<f32>>,
     layout: KvLayout,
     arena: KvArena,
     tables: Vec<Vec<u32>>,
@@ -40,7 +43,18 @@ impl Case {
             let [k, v] = [numbers(seq.into(), layer.key_dim), numbers(99, layer.value_dim)];
             arena.write(&Pool::new(1), 0, &rows, &seqs(&tables), [&k, &v]);
         }
-        Case { heads, layout, arena, tables }
+        Case { heads, softcap: None, sinks: None, layout, arena, tables }
+    }
+
+    /// The same with a cap that many scores come near to.
+    fn capped(self, cap: f32) -> Case {
+        Case { softcap: Some(cap), ..self }
+    }
+
+    /// The same with sinks, some of which outweigh all positions.
+    fn with_sinks(self) -> Case {
+        let sinks = floats(11, self.heads).iter().map(|x| x * 12.0).collect();
+        Case { sinks: Some(sinks), ..self }
     }
 
     fn layer(&self) -> KvLayer {
@@ -59,7 +73,7 @@ impl Case {
     fn on_processor(&self, rows: &[SeqRow], q: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; rows.len() * self.heads * self.layer().value_dim];
         let (seqs, scale) = (seqs(&self.tables), self.scale());
-        let (softcap, sinks) = (None, None);
+        let (softcap, sinks) = (self.softcap, self.sinks.as_deref());
         let attention = Attention {
             arena: &self.arena,
             layer: 0,
@@ -88,8 +102,10 @@ impl Case {
         let plan = AttentionPlan::new(device, &rows, self.layer().kind, group).unwrap();
         let (q, mut out) =
             (upload(device, q), zeros(device, rows.len() * self.heads * self.layer().value_dim));
+        let sinks = self.sinks.as_ref().map(|sinks| upload(device, sinks));
         let (rows, plan, scale) = (&rows, &plan, self.scale());
-        let attention = DeviceAttention { arena, layer: 0, rows, plan, q: &q, scale };
+        let (softcap, sinks) = (self.softcap, sinks.as_ref());
+        let attention = DeviceAttention { arena, layer: 0, rows, plan, q: &q, scale, softcap, sinks };
         let mut step = device.step();
         attention.run_as(way, &mut step, &mut PartRoom::default(), &mut out).unwrap();
         step.submit().unwrap();
@@ -129,6 +145,9 @@ fn cases() -> Vec<Case> {
         Case::new(KvLayer { k: Q8, v: Q8, ..uneven }, 3),
         Case::new(KvLayer::windowed(2, 64, F16, Q8, 100), 4),
         Case::new(KvLayer { kind: KvKind::Chunk { positions: 150 }, ..KvLayer::full(2, 64, F16, F16) }, 4),
+        Case::new(KvLayer::full(2, 64, F16, F16), 4).capped(3.0),
+        Case::new(KvLayer::full(2, 64, Q8, F16), 6).with_sinks(),
+        Case::new(KvLayer::windowed(1, 64, F16, F16, 300), 3).capped(5.0).with_sinks(),
     ]
 }
 
@@ -141,7 +160,7 @@ fn attention_is_that_of_the_processor() {
         let expect = case.on_processor(&rows, &q);
         for way in [Way::Whole, Way::Parts] {
             let out = case.on_device(&mut device, &arena, way, &rows, &q);
-            let what = format!("{:?} {way:?}", case.layer());
+            let what = format!("{:?} {:?} {:?} {way:?}", case.layer(), case.softcap, case.sinks);
             assert_near(&what, &out, &expect, tolerance(case.layer().k, case.layer().v));
         }
     }

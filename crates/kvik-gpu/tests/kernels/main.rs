@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
 mod attention;
+mod experts;
 mod faults;
 mod kv;
 mod matmul;

@@ -6,7 +6,7 @@ use kvik_kernels::{WeightType, dequantize, quantize};
 
 use crate::{bits, device, floats, upload, zeros};
 
-const TYPES: [WeightType; 8] = [
+pub(crate) const TYPES: [WeightType; 9] = [
     WeightType::F32,
     WeightType::F16,
     WeightType::Bf16,
@@ -15,16 +15,18 @@ const TYPES: [WeightType; 8] = [
     WeightType::Q4K,
     WeightType::Q5K,
     WeightType::Q6K,
+    WeightType::Mxfp4,
 ];
 
 /// Blocks as a file might hold them: any bytes, but scales of a usual size.
-fn blocks(ty: WeightType, count: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn blocks(ty: WeightType, count: usize, seed: u64) -> Vec<u8> {
     let values = floats(seed, count);
     let mut raw = vec![0; ty.row_bytes(count).unwrap()];
     let scales: &[usize] = match ty {
         WeightType::Q8_0 | WeightType::Q4_0 => &[0],
         WeightType::Q4K | WeightType::Q5K => &[0, 2],
         WeightType::Q6K => &[208],
+        WeightType::Mxfp4 => &[],
         _ => {
             quantize(ty, &values, &mut raw);
             return raw;
@@ -34,6 +36,9 @@ fn blocks(ty: WeightType, count: usize, seed: u64) -> Vec<u8> {
         *byte = kvik_testing::mix(seed << 32 | i as u64) as u8;
     }
     for (i, block) in raw.chunks_exact_mut(ty.block_bytes()).enumerate() {
+        if ty == WeightType::Mxfp4 {
+            block[0] = 112 + block[0] % 12;
+        }
         for &at in scales {
             block[at..at + 2].copy_from_slice(&f16::from_f32(values[i] * 0.01).to_le_bytes());
         }
@@ -133,13 +138,34 @@ fn embeddings_are_the_rows_of_their_tokens() {
 }
 
 #[test]
+fn every_exponent_of_mxfp4_is_a_power_of_two() {
+    let Some(mut device) = device() else { return };
+    // The codes of the magnitudes, and behind them those with a sign; both halves of a byte.
+    let raw: Vec<u8> = (2..=254u8)
+        .flat_map(|exponent| [exponent].into_iter().chain((0..16).map(|code| code * 17)))
+        .collect();
+    let rows = raw.len() / 17;
+    let mut weights = vec![0.0; rows * 32];
+    dequantize(WeightType::Mxfp4, &raw, &mut weights);
+    let matrix = DeviceMatrix::upload(&device, "all exponents", WeightType::Mxfp4, [rows, 32], &raw).unwrap();
+    let tokens: Vec<u32> = (0..rows as u32).collect();
+    let (ids, mut out) = (device.upload("tokens", &tokens).unwrap(), zeros(&device, weights.len()));
+    let mut step = device.step();
+    step.embed(&matrix, &ids, rows, &mut out).unwrap();
+    step.submit().unwrap();
+    // Zeros have no sign here.
+    let positive = |x: &[f32]| bits(&x.iter().map(|x| x + 0.0).collect::<Vec<_>>());
+    assert_eq!(positive(&device.read(&out).unwrap()), positive(&weights));
+}
+
+#[test]
 fn types_and_shapes_without_a_kernel_are_refused() {
     let Some(device) = device() else { return };
     let upload = |ty: WeightType, cols: usize| {
         let raw = vec![0; ty.row_bytes(cols).unwrap()];
         DeviceMatrix::upload(&device, "blk.3.ffn_up.weight", ty, [1, cols], &raw).map(|_| ())
     };
-    for (ty, cols) in [(WeightType::Q2K, 256), (WeightType::Mxfp4, 32), (WeightType::F16, 12)] {
+    for (ty, cols) in [(WeightType::Q2K, 256), (WeightType::Iq4Nl, 32), (WeightType::F16, 12)] {
         let error = upload(ty, cols).unwrap_err();
         assert!(matches!(error, DeviceError::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains("blk.3.ffn_up.weight"), "{error}");

@@ -1,7 +1,7 @@
 //! The small operations beside those of the processor.
 
 use kvik_gpu::{Buffer, Device, NO_PLACE, Step};
-use kvik_kernels::{Activation, Pool, RopeStyle, RopeTable, activate, rms_norm, rope};
+use kvik_kernels::{Activation, Pool, RopeStyle, RopeTable, activate, rms_norm, rope, sigmoid, soft_cap};
 
 use crate::{assert_near, bits, device, floats, upload, zeros};
 
@@ -104,6 +104,37 @@ fn sums_and_biases_are_exact() {
         let expect: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + y[i % period]).collect();
         assert_eq!(bits(&out), bits(&expect), "{period}");
     }
+}
+
+#[test]
+fn products_of_elements_and_of_rows_are_exact() {
+    let Some(mut device) = device() else { return };
+    let x = floats(1, 700);
+    let product = |factor: f32| x.iter().map(|x| x * factor).collect::<Vec<f32>>();
+    for factor in [1.0, 0.22] {
+        let out = changed(&mut device, &x, |step, x| step.multiply(x, 700, factor).unwrap());
+        assert_eq!(bits(&out), bits(&product(factor)), "{factor}");
+    }
+    let factors = [0.3, 1.0, -2.0, 1e-3, 7.7, 0.0, 1.1];
+    let on_device = upload(&device, &factors);
+    let out = changed(&mut device, &x, |step, x| step.scale_rows(x, [7, 100], &on_device).unwrap());
+    let expect: Vec<f32> = x.iter().enumerate().map(|(i, x)| x * factors[i / 100]).collect();
+    assert_eq!(bits(&out), bits(&expect));
+}
+
+#[test]
+fn caps_and_probabilities_are_those_of_the_processor() {
+    let Some(mut device) = device() else { return };
+    let mut x: Vec<f32> = floats(1, 1000).iter().map(|x| x * 40.0).collect();
+    x[..6].copy_from_slice(&[0.0, -0.0, 1e-9, -3e4, 3e4, -300.0]);
+    let (mut capped, mut probable) = (x.clone(), x.clone());
+    soft_cap(&Pool::new(1), &mut capped, 30.0);
+    let out = changed(&mut device, &x, |step, x| step.soft_cap(x, 1000, 30.0).unwrap());
+    assert_near("a soft cap", &out, &capped, TOLERANCE);
+    assert!((out[2] - 1e-9).abs() < 1e-15, "small numbers keep their digits: {}", out[2]);
+    sigmoid(&Pool::new(1), &mut probable);
+    let out = changed(&mut device, &x, |step, x| step.sigmoid(x, 1000).unwrap());
+    assert_near("a sigmoid", &out, &probable, TOLERANCE);
 }
 
 #[test]

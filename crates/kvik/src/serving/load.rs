@@ -163,7 +163,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let lora = lora.transpose()?.unwrap_or_default();
     let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
-    let beside = beside(model.config(), &layout);
+    let beside = model.beside(&layout);
     let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
     let (flag, asked) = match model.device() {
         Some(_) => ("--cache-device", cache.cache_device),

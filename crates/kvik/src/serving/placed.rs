@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use kvik_cache::Beside;
 use kvik_engine::model::batch::Runner;
 #[cfg(feature = "gpu")]
 use kvik_engine::model::device::{DeviceModel, DeviceRunner};
 use kvik_engine::model::{Adapters, Model, ModelConfig, ModelRunner};
 use kvik_kernels::{Isa, KvLayout, Pool};
 
+use super::load::beside;
 use crate::settings::size::ByteSize;
 
 /// A model with its weights where they are multiplied.
@@ -111,6 +113,15 @@ impl Placed {
             Placed::Processor(_) => usize::MAX,
             #[cfg(feature = "gpu")]
             Placed::Device(model) => model.blocks_max(layout),
+        }
+    }
+
+    /// What sequences hold beside blocks of a layout, in the steps that a server takes.
+    pub(crate) fn beside(&self, layout: &KvLayout) -> Beside {
+        match self {
+            Placed::Processor(model) => beside(model.config(), layout),
+            #[cfg(feature = "gpu")]
+            Placed::Device(_) => DeviceRunner::beside(layout),
         }
     }
 

@@ -6,7 +6,7 @@ use std::mem::swap;
 
 use kvik_gpu::{Buffer, DeviceArena, DeviceAttention, DeviceError, PartRoom, Step};
 
-use super::rows::{BatchRows, Stored};
+use super::rows::{BatchRows, Reading, Stored};
 use super::scratch::Buffers;
 use super::weights::{DeviceLayer, DeviceLinear, DeviceWeights};
 use crate::model::ModelConfig;
@@ -35,8 +35,7 @@ impl Pass<'_> {
     /// Records the batch: stores its keys and values, leaves logits, the likeliest tokens and hidden states in the
     /// buffers.
     pub(super) fn record(&self, step: &mut Step<'_>, room: &mut Room<'_>) -> Result<(), DeviceError> {
-        let Buffers { tokens, x, .. } = room.buffers;
-        step.embed(&self.weights.embedding, tokens, self.rows.n, x)?;
+        self.embed(step, room.buffers)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let is_last = index + 1 == self.weights.layers.len();
             let (mut n, mut stored) = (self.rows.n, &self.rows.all);
@@ -56,6 +55,13 @@ impl Pass<'_> {
         self.finish(step, room)
     }
 
+    /// Looks up the rows of the embedding.
+    fn embed(&self, step: &mut Step<'_>, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        let Buffers { tokens, x, .. } = buffers;
+        step.embed(&self.weights.embedding, tokens, self.rows.n, x)?;
+        step.multiply(x, self.rows.n * self.config.d_model, self.config.extras.multipliers.embedding)
+    }
+
     /// Norms the stream and projects it to rotated queries and keys, and values.
     fn project(
         &self,
@@ -64,26 +70,57 @@ impl Pass<'_> {
         n: usize,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
-        let Buffers { x, h, q, k, v, other, positions, .. } = buffers;
+        let Buffers { x, h, q, k, v, .. } = buffers;
         let read = self.norm(step, layer.attention_norms.before.as_ref(), n, x, h)?;
         multiply(step, &layer.q, read, n, q)?;
         multiply(step, &layer.k, read, n, k)?;
         multiply(step, &layer.v, read, n, v)?;
+        self.turn(step, layer, n, buffers)?;
+        let Buffers { q, warmth, .. } = buffers;
+        match self.config.extras.temperature {
+            Some(_) if layer.shape.warmed => {
+                step.scale_rows(q, [n, layer.shape.heads * layer.shape.head_dim], warmth)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Norms queries and keys, rotates them, and norms those that are normed behind that, where the layer does.
+    fn turn(
+        &self,
+        step: &mut Step<'_>,
+        layer: &DeviceLayer,
+        n: usize,
+        buffers: &mut Buffers,
+    ) -> Result<(), DeviceError> {
+        let Buffers { q, k, other, positions, .. } = buffers;
         let LayerShape { heads, kv_heads, head_dim, .. } = layer.shape;
         let of_queries = (q, layer.q_norm.as_ref(), [n, heads, head_dim]);
         let of_keys = (k, layer.k_norm.as_ref(), [n, kv_heads, head_dim]);
         for (vectors, norm, sizes) in [of_queries, of_keys] {
-            if let Some(norm) = norm {
-                let rows = sizes.iter().product::<usize>() / norm.len();
-                step.rms_norm(vectors, norm, rows, self.config.norm_eps, other)?;
-                swap(vectors, other);
-            }
+            let len = sizes.iter().product();
+            self.norm_vectors(step, [vectors, other], len, norm)?;
             if let Some(rotation) = layer.shape.rotation {
                 let angles = &self.angles[rotation];
                 let pairs = self.config.ropes()[rotation].0.dims / 2;
                 step.rope(vectors, sizes, positions, (angles, pairs), self.config.rope.style)?;
             }
+            self.norm_vectors(step, [vectors, other], len, layer.rotated_norm.as_ref())?;
         }
+        Ok(())
+    }
+
+    /// Norms the first `len` elements of vectors by way of another buffer, if they have a norm.
+    fn norm_vectors(
+        &self,
+        step: &mut Step<'_>,
+        [vectors, other]: [&mut Buffer<f32>; 2],
+        len: usize,
+        norm: Option<&Buffer<f32>>,
+    ) -> Result<(), DeviceError> {
+        let Some(norm) = norm else { return Ok(()) };
+        step.rms_norm(vectors, norm, len / norm.len(), self.config.norm_eps, other)?;
+        swap(vectors, other);
         Ok(())
     }
 
@@ -111,15 +148,16 @@ impl Pass<'_> {
         (n, stored): (usize, &Stored),
         room: &mut Room<'_>,
     ) -> Result<(), DeviceError> {
-        let LayerShape { heads, kv_heads, scale, .. } = layer.shape;
         let Buffers { q, attended, h, .. } = room.buffers;
         let attention = DeviceAttention {
             arena: room.arena,
             layer: index,
             rows: &stored.rows,
-            plan: stored.plan(heads / kv_heads),
+            plan: stored.plan(Reading::from(&layer.shape)),
             q,
-            scale,
+            scale: layer.shape.scale,
+            softcap: self.config.extras.score_cap,
+            sinks: layer.sinks.as_ref(),
         };
         attention.run(step, room.parts, attended)?;
         multiply(step, &layer.output, attended, n, h)?;
@@ -133,22 +171,10 @@ impl Pass<'_> {
         n: usize,
         buffers: &mut Buffers,
     ) -> Result<(), DeviceError> {
-        let Buffers { x, h, gate, up, .. } = buffers;
+        let Buffers { x, h, normed, feed_forward, .. } = buffers;
         let read = self.norm(step, layer.feed_forward_norms.before.as_ref(), n, x, h)?;
-        multiply(step, &layer.up, read, n, up)?;
-        let len = n * layer.up.matrix.rows();
-        let inner = match &layer.gate {
-            Some(linear) => {
-                multiply(step, linear, read, n, gate)?;
-                step.activate(layer.activation, gate, Some(up), len)?;
-                gate
-            }
-            None => {
-                step.activate(layer.activation, up, None, len)?;
-                up
-            }
-        };
-        multiply(step, &layer.down, inner, n, h)?;
+        layer.feed_forward.record(step, (read, n), feed_forward, normed)?;
+        swap(h, normed);
         self.add_to_stream(step, layer.feed_forward_norms.after.as_ref(), n, buffers)
     }
 
@@ -160,11 +186,24 @@ impl Pass<'_> {
         let unembedded = wanted.unembedded();
         if unembedded > 0 {
             step.matmul(self.weights.output(), h, unembedded, room.logits)?;
+            self.bound_logits(step, unembedded, room.logits)?;
         }
         if wanted.likeliest > 0 {
             step.argmax(room.logits, [unembedded, self.config.vocab], likeliest)?;
         }
         Ok(())
+    }
+
+    /// Multiplies and caps `n` rows of logits, where the model does.
+    fn bound_logits(
+        &self,
+        step: &mut Step<'_>,
+        n: usize,
+        logits: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        let (len, extras) = (n * self.config.vocab, &self.config.extras);
+        step.multiply(logits, len, extras.multipliers.logits)?;
+        extras.logit_cap.map_or(Ok(()), |cap| step.soft_cap(logits, len, cap))
     }
 
     /// What one half of a layer reads of `n` rows: the stream, normed into `h` if the half has a norm before it.
@@ -195,12 +234,13 @@ impl Pass<'_> {
             step.rms_norm(h, weight, n, self.config.norm_eps, normed)?;
             swap(h, normed);
         }
+        step.multiply(h, len, self.config.extras.multipliers.residual)?;
         step.add(x, len, (h, len))
     }
 }
 
 /// Projects `n` rows.
-fn multiply(
+pub(super) fn multiply(
     step: &mut Step<'_>,
     linear: &DeviceLinear,
     x: &Buffer<f32>,

@@ -5,6 +5,8 @@
 //! the thread that runs batches; what fails on it is told by [`Runner::fault`](super::batch::Runner::fault).
 
 mod copies;
+mod experts;
+mod feed_forward;
 mod forward;
 mod rows;
 mod runner;

@@ -4,32 +4,51 @@ use kvik_gpu::{AttentionPlan, Device, DeviceArena, DeviceError, DeviceRows};
 use kvik_kernels::{KvKind, SeqKv, SeqRow};
 
 use super::scratch::Buffers;
+use crate::model::Temperature;
+use crate::model::arch::LayerShape;
 use crate::model::batch::{Batch, Output};
+
+/// What the layers share for which attention is planned alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Which positions a row sees.
+    kind: KvKind,
+    /// Query heads that share a KV head.
+    group: usize,
+}
+
+impl From<&LayerShape> for Reading {
+    fn from(shape: &LayerShape) -> Reading {
+        Reading { kind: shape.kind, group: shape.heads / shape.kv_heads }
+    }
+}
 
 /// Where rows store keys and values, and what they attend to.
 pub(super) struct Stored {
     pub(super) rows: DeviceRows,
-    /// By the number of query heads that share a KV head.
-    plans: Vec<(usize, AttentionPlan)>,
+    plans: Vec<(Reading, AttentionPlan)>,
 }
 
 impl Stored {
-    /// Of `rows` in `seqs`, for layers with so many query heads for each KV head.
+    /// Of `rows` in `seqs`, for layers of these readings.
     pub(super) fn new(
         device: &Device,
         arena: &DeviceArena,
-        groups: &[usize],
+        readings: &[Reading],
         rows: &[SeqRow],
         seqs: &[SeqKv<'_>],
     ) -> Result<Stored, DeviceError> {
         let rows = DeviceRows::new(device, arena, rows, seqs)?;
-        let plan = |&group: &usize| Ok((group, AttentionPlan::new(device, &rows, KvKind::Full, group)?));
-        let plans = groups.iter().map(plan).collect::<Result<_, DeviceError>>()?;
+        let plan = |&reading: &Reading| {
+            let Reading { kind, group } = reading;
+            Ok((reading, AttentionPlan::new(device, &rows, kind, group)?))
+        };
+        let plans = readings.iter().map(plan).collect::<Result<_, DeviceError>>()?;
         Ok(Stored { rows, plans })
     }
 
-    pub(super) fn plan(&self, group: usize) -> &AttentionPlan {
-        let (_, plan) = self.plans.iter().find(|(of, _)| *of == group).expect("a plan for every layer");
+    pub(super) fn plan(&self, reading: Reading) -> &AttentionPlan {
+        let (_, plan) = self.plans.iter().find(|(of, _)| *of == reading).expect("a plan for every layer");
         plan
     }
 }
@@ -75,11 +94,11 @@ pub(super) struct BatchRows {
 }
 
 impl BatchRows {
-    /// Uploads a batch; the last of `groups` is that of the last layer.
+    /// Uploads a batch; the last of `readings` is that of the last layer.
     pub(super) fn upload(
         device: &Device,
         arena: &DeviceArena,
-        groups: &[usize],
+        (readings, temperature): (&[Reading], Option<&Temperature>),
         (batch, wanted): (&Batch<'_>, Wanted),
         buffers: &mut Buffers,
     ) -> Result<BatchRows, DeviceError> {
@@ -88,6 +107,10 @@ impl BatchRows {
         device.write(&mut buffers.tokens, 0, &tokens)?;
         device.write(&mut buffers.positions, 0, &positions)?;
         device.write(&mut buffers.wanted, 0, &wanted.rows)?;
+        if let Some(temperature) = temperature {
+            let factors: Vec<f32> = positions.iter().map(|&position| temperature.factor(position)).collect();
+            device.write(&mut buffers.warmth, 0, &factors)?;
+        }
         if batch.sequences.iter().any(|sequence| !sequence.tails.is_empty()) {
             return Err(DeviceError::Unsupported { what: "sequences that have forgotten".to_owned() });
         }
@@ -105,8 +128,8 @@ impl BatchRows {
         let last: Vec<SeqRow> = wanted.rows.iter().map(|&row| stored(row as usize)).collect();
         Ok(BatchRows {
             n: batch.rows.len(),
-            all: Stored::new(device, arena, groups, &all, &seqs)?,
-            last: Stored::new(device, arena, &groups[groups.len() - 1..], &last, &seqs)?,
+            all: Stored::new(device, arena, readings, &all, &seqs)?,
+            last: Stored::new(device, arena, &readings[readings.len() - 1..], &last, &seqs)?,
             wanted,
         })
     }

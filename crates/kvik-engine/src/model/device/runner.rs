@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use kvik_cache::{BlockId, Token};
+use kvik_cache::{Beside, BlockId, Token};
 use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, PartRoom};
 use kvik_kernels::{KvLayout, Pool};
 
 use super::DeviceModel;
 use super::copies::Copies;
+use super::experts::rows_of_batches;
 use super::forward::{Pass, Room};
 use super::rows::{BatchRows, Wanted};
 use super::scratch::Scratch;
@@ -94,6 +95,12 @@ impl DeviceRunner {
         Ok(runner)
     }
 
+    /// What sequences hold beside blocks of a layout: nothing. Layers with a window keep all positions of a block, as those
+    /// do that see all.
+    pub fn beside(layout: &KvLayout) -> Beside {
+        Beside { block_bytes: layout.block_bytes(), windows: None, state_bytes: 0 }
+    }
+
     /// The same with keys and values that do not stay on the device: each step copies in what it reads and out what it
     /// writes. It computes the same, and is for comparison.
     pub fn with_copies(self) -> DeviceRunner {
@@ -117,14 +124,21 @@ impl DeviceRunner {
 
     /// Computes batches of each size for which kernels differ, in a block that nobody has yet.
     fn warm(&mut self) -> Result<(), DeviceError> {
-        let row =
-            |sequence| Row { sequence, token: 0, position: 0, cache_position: 0, output: Output::Likeliest };
-        for count in WARM_ROWS {
-            let rows: Vec<Row> = (0..count).map(row).collect();
-            let sequences = vec![SequenceKv::in_blocks(&[BlockId(0)]); rows.len()];
-            self.run(&Batch { rows: &rows, sequences: &sequences })?;
-        }
-        Ok(())
+        WARM_ROWS.into_iter().try_for_each(|count| self.warm_by(count, count))?;
+        // Of so many rows logits may not fit.
+        let of_experts = rows_of_batches(&self.model.config);
+        of_experts.into_iter().try_for_each(|count| self.warm_by(count, 1))
+    }
+
+    /// Computes a batch of `count` rows, and the likeliest tokens of the first ones.
+    fn warm_by(&mut self, count: u32, wanted: u32) -> Result<(), DeviceError> {
+        let row = |sequence| {
+            let output = if sequence < wanted { Output::Likeliest } else { Output::None };
+            Row { sequence, token: 0, position: 0, cache_position: 0, output }
+        };
+        let rows: Vec<Row> = (0..count).map(row).collect();
+        let sequences = vec![SequenceKv::in_blocks(&[BlockId(0)]); rows.len()];
+        self.run(&Batch { rows: &rows, sequences: &sequences })
     }
 
     /// Computes a batch, and reads back what is wanted.
@@ -142,7 +156,8 @@ impl DeviceRunner {
         if let Some(copies) = copies {
             copies.bring(device, arena, batch)?;
         }
-        let rows = BatchRows::upload(device, arena, &weights.groups(), (batch, wanted), buffers)?;
+        let (readings, temperature) = (weights.readings(), config.extras.temperature.as_ref());
+        let rows = BatchRows::upload(device, arena, (&readings, temperature), (batch, wanted), buffers)?;
         let mut step = device.step();
         let pass = Pass { config, weights, angles, rows: &rows };
         pass.record(&mut step, &mut Room { arena, parts, buffers, logits })?;

@@ -2,6 +2,7 @@
 
 use kvik_gpu::{Buffer, Device, DeviceError};
 
+use super::feed_forward::FeedForwardBuffers;
 use crate::model::ModelConfig;
 
 /// The buffers of a step, of room for `rows` rows.
@@ -18,6 +19,8 @@ pub(super) struct Buffers {
     pub(super) tokens: Buffer<u32>,
     pub(super) positions: Buffer<u32>,
     pub(super) wanted: Buffer<u32>,
+    /// What the queries of rows are multiplied by where they grow with their positions, `[n]`.
+    pub(super) warmth: Buffer<f32>,
     /// The residual stream, `[n, d_model]`.
     pub(super) x: Buffer<f32>,
     /// Normed rows, and what is added to the stream, `[n, d_model]`.
@@ -32,9 +35,7 @@ pub(super) struct Buffers {
     pub(super) other: Buffer<f32>,
     /// What was attended to, `[n, heads, head_dim]`.
     pub(super) attended: Buffer<f32>,
-    /// `[n, d_ff]` each.
-    pub(super) gate: Buffer<f32>,
-    pub(super) up: Buffer<f32>,
+    pub(super) feed_forward: FeedForwardBuffers,
     /// The likeliest next token of each row, `[n]`.
     pub(super) likeliest: Buffer<u32>,
 }
@@ -68,11 +69,12 @@ impl Buffers {
         let floats = |what: &str, width: usize| device.zeros::<f32>(what, n * width);
         let words = |what: &str| device.zeros::<u32>(what, n);
         // One width for all, so that one may be normed into another and change places with it.
-        let (heads, d_ff) = (config.heads * config.head_dim, config.d_ff);
+        let heads = config.heads * config.head_dim;
         Ok(Buffers {
             tokens: words("the tokens of a batch")?,
             positions: words("the positions of a batch")?,
             wanted: words("the rows that go on to the end")?,
+            warmth: floats("the factors of queries", 1)?,
             x: floats("the residual stream", config.d_model)?,
             h: floats("rows between the stream and a matrix", config.d_model)?,
             normed: floats("normed rows", config.d_model)?,
@@ -81,8 +83,7 @@ impl Buffers {
             v: floats("values", heads)?,
             other: floats("normed heads", heads)?,
             attended: floats("what was attended to", heads)?,
-            gate: floats("the gates of a layer", d_ff)?,
-            up: floats("the inner rows of a layer", d_ff)?,
+            feed_forward: FeedForwardBuffers::new(device, config, n)?,
             likeliest: words("the likeliest tokens")?,
         })
     }

@@ -1,12 +1,12 @@
-//! What there are kernels for: dense models whose layers see all positions.
+//! What there are kernels for: models whose layers attend to keys and values of their own, with dense halves or mixtures
+//! of experts.
 
 use kvik_gpu::DeviceError;
-use kvik_kernels::KvKind;
 
-use crate::model::arch::{LayerShape, MixingShape, Presence, QkNorm, Values};
+use crate::model::ModelConfig;
+use crate::model::arch::{LayerShape, MixingShape, Presence, Values};
 use crate::model::feed_forward::FeedForwardShape;
 use crate::model::residual::ResidualShape;
-use crate::model::{ModelConfig, Multipliers};
 
 /// Says so where a model has something that there is no kernel for.
 pub(super) fn check(config: &ModelConfig) -> Result<(), DeviceError> {
@@ -20,33 +20,34 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), DeviceError> {
 
 /// What around the layers has no kernel.
 fn lacking_around(config: &ModelConfig) -> Option<&'static str> {
-    let extras = &config.extras;
-    let parts = [
-        (extras.multipliers != Multipliers::default(), "multipliers of the residual stream and of logits"),
-        (extras.temperature.is_some(), "queries that grow with their position"),
-        (extras.score_cap.is_some(), "soft caps on attention scores"),
-        (extras.logit_cap.is_some(), "soft caps on logits"),
-        (config.residual() != ResidualShape::PLAIN, "what stands around the residual stream"),
-    ];
-    parts.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
+    (config.residual() != ResidualShape::PLAIN).then_some("what stands around the residual stream")
 }
 
 /// What of a layer has no kernel.
 fn lacking(shape: &LayerShape) -> Option<&'static str> {
-    let sparse = matches!(shape.feed_forward, FeedForwardShape::Dense(dense) if dense.sparsity.is_some());
     let parts = [
         (matches!(shape.mixing, MixingShape::Recurrent(_)), "layers that keep a state"),
         (shape.mixing == MixingShape::Absent, "layers without attention"),
         (shape.latent.is_some(), "latent attention"),
-        (shape.kind != KvKind::Full, "layers that see a window"),
         (shape.source.is_some(), "layers that read the keys and values of others"),
         (shape.gated, "gates on attention"),
-        (shape.sinks != Presence::Absent, "sinks of attention"),
         (shape.values != Values::Projected, "normed values"),
-        (shape.qk_norm == QkNorm::Rotated, "norms behind the rotation"),
-        (!matches!(shape.feed_forward, FeedForwardShape::Dense(_)), "mixtures of experts"),
-        (sparse, "sparse gates"),
         (shape.residual != ResidualShape::PLAIN, "what stands around the residual stream"),
     ];
-    parts.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
+    let of_mixing = parts.into_iter().find(|(has, _)| *has).map(|(_, what)| what);
+    of_mixing.or_else(|| lacking_in_half(&shape.feed_forward))
+}
+
+/// What of a feed-forward half has no kernel.
+fn lacking_in_half(shape: &FeedForwardShape) -> Option<&'static str> {
+    match shape {
+        FeedForwardShape::Dense(dense) => dense.sparsity.map(|_| "sparse gates"),
+        FeedForwardShape::Experts(experts) if experts.groups.is_some() => Some("groups of experts"),
+        FeedForwardShape::Experts(experts) if experts.output_scale != Presence::Absent => {
+            Some("experts whose outputs have factors")
+        }
+        FeedForwardShape::Experts(_) => None,
+        FeedForwardShape::Mixed(_) => Some("dense layers and experts side by side"),
+        FeedForwardShape::Absent => Some("layers without a feed-forward half"),
+    }
 }

@@ -3,13 +3,14 @@
 use std::ops::Range;
 
 use kvik_gpu::{Buffer, Device, DeviceMatrix};
-use kvik_kernels::{Activation, WeightType};
+use kvik_kernels::WeightType;
 
+use super::feed_forward::DeviceFeedForward;
+use super::rows::Reading;
 use crate::files::TensorView;
 use crate::model::ModelError;
-use crate::model::arch::LayerShape;
+use crate::model::arch::{LayerShape, QkNorm};
 use crate::model::expected::FUSED_QKV;
-use crate::model::feed_forward::{DenseShape, FeedForwardShape};
 use crate::model::rope::Rotation;
 use crate::model::weights::{Ending, Loader, rows_of, type_as};
 
@@ -39,13 +40,13 @@ pub(super) struct DeviceLayer {
     pub(super) v: DeviceLinear,
     pub(super) q_norm: Option<Buffer<f32>>,
     pub(super) k_norm: Option<Buffer<f32>>,
+    /// Ones, `[head_dim]`, where queries and keys are normed behind the rotation.
+    pub(super) rotated_norm: Option<Buffer<f32>>,
+    /// `[heads]`
+    pub(super) sinks: Option<Buffer<f32>>,
     pub(super) output: DeviceLinear,
     pub(super) feed_forward_norms: DeviceNorms,
-    pub(super) activation: Activation,
-    /// Of a gated activation.
-    pub(super) gate: Option<DeviceLinear>,
-    pub(super) up: DeviceLinear,
-    pub(super) down: DeviceLinear,
+    pub(super) feed_forward: DeviceFeedForward,
 }
 
 /// Weights of the norms of one half of a layer, `[d_model]` each.
@@ -70,28 +71,28 @@ impl DeviceWeights {
         self.output.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Query heads that share a KV head, layer by layer; of equal numbers the last, so that the last is that of the last
-    /// layer.
-    pub(super) fn groups(&self) -> Vec<usize> {
-        let mut groups = Vec::new();
-        for LayerShape { heads, kv_heads, .. } in self.layers.iter().map(|layer| layer.shape) {
-            groups.retain(|&group| group != heads / kv_heads);
-            groups.push(heads / kv_heads);
+    /// How layers read positions, layer by layer; of equal ones the last, so that the last is that of the last layer.
+    pub(super) fn readings(&self) -> Vec<Reading> {
+        let mut readings = Vec::new();
+        for reading in self.layers.iter().map(|layer| Reading::from(&layer.shape)) {
+            readings.retain(|&other| other != reading);
+            readings.push(reading);
         }
-        groups
+        readings
     }
 
     /// Bytes of matrices.
     pub(super) fn bytes(&self) -> usize {
-        let of_layers = self.layers.iter().flat_map(DeviceLayer::linears).map(|linear| &linear.matrix);
-        of_layers.chain([&self.embedding]).chain(&self.output).map(DeviceMatrix::bytes).sum()
+        let of_ends = [&self.embedding].into_iter().chain(&self.output).map(DeviceMatrix::bytes);
+        self.layers.iter().map(DeviceLayer::bytes).chain(of_ends).sum()
     }
 }
 
 impl DeviceLayer {
-    fn linears(&self) -> impl Iterator<Item = &DeviceLinear> {
-        let DeviceLayer { q, k, v, output, gate, up, down, .. } = self;
-        [q, k, v, output, up, down].into_iter().chain(gate)
+    fn bytes(&self) -> usize {
+        let DeviceLayer { q, k, v, output, feed_forward, .. } = self;
+        let of_attention: usize = [q, k, v, output].into_iter().map(|linear| linear.matrix.bytes()).sum();
+        of_attention + feed_forward.bytes()
     }
 }
 
@@ -123,11 +124,7 @@ impl DeviceLoader<'_, '_> {
     fn layer(&mut self, index: usize) -> Result<DeviceLayer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let shape = self.loader.config.layer(index);
-        let FeedForwardShape::Dense(dense) = shape.feed_forward else {
-            unreachable!("the shapes of all layers are checked")
-        };
         let [q, k, v] = self.heads(&shape, &name)?;
-        let (gate, up) = self.gate_and_up(&dense, &name)?;
         Ok(DeviceLayer {
             shape,
             attention_norms: self.norms(&shape, 0, &name)?,
@@ -136,12 +133,11 @@ impl DeviceLoader<'_, '_> {
             v,
             q_norm: self.optional_vector(&name("attn_q_norm.weight"))?,
             k_norm: self.optional_vector(&name("attn_k_norm.weight"))?,
-            output: self.linear(&name("attn_output"))?,
+            rotated_norm: self.rotated_norm(&shape)?,
+            sinks: self.optional_vector(&name("attn_sinks.weight"))?,
+            output: self.linear(parts_of("attn_output", &name))?,
             feed_forward_norms: self.norms(&shape, 1, &name)?,
-            activation: dense.activation,
-            gate,
-            up,
-            down: self.linear(&name("ffn_down"))?,
+            feed_forward: self.feed_forward(shape.feed_forward, index)?,
         })
     }
 
@@ -162,57 +158,37 @@ impl DeviceLoader<'_, '_> {
         shape: &LayerShape,
         name: &dyn Fn(&str) -> String,
     ) -> Result<[DeviceLinear; 3], ModelError> {
-        if !self.loader.left.contains(&name(&format!("{FUSED_QKV}.weight"))) {
-            return Ok([
-                self.linear(&name("attn_q"))?,
-                self.linear(&name("attn_k"))?,
-                self.linear(&name("attn_v"))?,
-            ]);
+        let fused = parts_of(FUSED_QKV, name);
+        if self.loader.left.contains(&fused[0]) {
+            let (q, kv) = (shape.q_rows(), shape.kv_heads * shape.head_dim);
+            return self.parts(fused, [0..q, q..q + kv, q + kv..q + 2 * kv]);
         }
-        let (q, kv) = (shape.q_rows(), shape.kv_heads * shape.head_dim);
-        self.parts(&name(FUSED_QKV), [0..q, q..q + kv, q + kv..q + 2 * kv])
+        let mut linear = |part| self.linear(parts_of(part, name));
+        Ok([linear("attn_q")?, linear("attn_k")?, linear("attn_v")?])
     }
 
-    /// Gate and up, which may be stored as one tensor.
-    fn gate_and_up(
-        &mut self,
-        dense: &DenseShape,
-        name: &dyn Fn(&str) -> String,
-    ) -> Result<(Option<DeviceLinear>, DeviceLinear), ModelError> {
-        if dense.fused {
-            let [gate, up] = self.parts(&name("ffn_up"), [0..dense.d_ff, dense.d_ff..2 * dense.d_ff])?;
-            return Ok((Some(gate), up));
-        }
-        let gated = dense.activation.is_gated();
-        let gate = gated.then(|| self.linear(&name("ffn_gate"))).transpose()?;
-        Ok((gate, self.linear(&name("ffn_up"))?))
-    }
-
-    fn linear(&mut self, name: &str) -> Result<DeviceLinear, ModelError> {
-        Ok(DeviceLinear {
-            matrix: self.matrix(&format!("{name}.weight"))?,
-            bias: self.optional_vector(&format!("{name}.bias"))?,
-        })
+    /// A projection by the names of its weight and bias.
+    pub(super) fn linear(&mut self, [weight, bias]: [String; 2]) -> Result<DeviceLinear, ModelError> {
+        Ok(DeviceLinear { matrix: self.matrix(&weight)?, bias: self.optional_vector(&bias)? })
     }
 
     /// Projections of which a tensor has some rows each.
-    fn parts<const PARTS: usize>(
+    pub(super) fn parts<const PARTS: usize>(
         &mut self,
-        name: &str,
+        [weight, bias]: [String; 2],
         rows: [Range<usize>; PARTS],
     ) -> Result<[DeviceLinear; PARTS], ModelError> {
-        let tensor = format!("{name}.weight");
-        let view = self.loader.take(&tensor)?;
-        let bias = self.loader.optional_vector(&format!("{name}.bias"))?;
+        let view = self.loader.take(&weight)?;
+        let biases = self.loader.optional_vector(&bias)?;
         let mut parts = Vec::with_capacity(PARTS);
         for rows in rows {
-            let bias = bias.as_ref().map(|bias| self.device.upload(name, &bias[rows.clone()])).transpose()?;
+            let part = biases.as_ref().map(|biases| self.device.upload(&bias, &biases[rows.clone()]));
             parts.push(DeviceLinear {
-                matrix: self.upload(&tensor, &rows_of(&view, rows), self.loader.target)?,
-                bias,
+                matrix: self.upload(&weight, &rows_of(&view, rows), self.loader.target)?,
+                bias: part.transpose()?,
             });
         }
-        self.loader.tensors.release(&tensor);
+        self.loader.tensors.release(&weight);
         Ok(parts.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
     }
 
@@ -221,6 +197,12 @@ impl DeviceLoader<'_, '_> {
         let matrix = self.upload(name, &view, self.loader.target);
         self.loader.tensors.release(name);
         matrix
+    }
+
+    /// A matrix in the type that the file has: what decides on other weights is not converted.
+    pub(super) fn stored_matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
+        let view = self.loader.take(name)?;
+        self.upload(name, &view, None)
     }
 
     /// Uploads what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
@@ -236,12 +218,23 @@ impl DeviceLoader<'_, '_> {
         Ok(matrix)
     }
 
+    fn rotated_norm(&self, shape: &LayerShape) -> Result<Option<Buffer<f32>>, ModelError> {
+        let ones = vec![1.0; shape.head_dim];
+        let is_normed = shape.qk_norm == QkNorm::Rotated;
+        Ok(is_normed.then(|| self.device.upload("a norm without weights", &ones)).transpose()?)
+    }
+
     fn vector(&mut self, name: &str) -> Result<Buffer<f32>, ModelError> {
         Ok(self.device.upload(name, &self.loader.vector(name)?)?)
     }
 
-    fn optional_vector(&mut self, name: &str) -> Result<Option<Buffer<f32>>, ModelError> {
+    pub(super) fn optional_vector(&mut self, name: &str) -> Result<Option<Buffer<f32>>, ModelError> {
         let vector = self.loader.optional_vector(name)?;
         Ok(vector.map(|vector| self.device.upload(name, &vector)).transpose()?)
     }
+}
+
+/// The names of weight and bias of a projection.
+fn parts_of(part: &str, name: &dyn Fn(&str) -> String) -> [String; 2] {
+    ["weight", "bias"].map(|kind| name(&format!("{part}.{kind}")))
 }

@@ -23,21 +23,21 @@ pub(crate) struct DenseShape {
 }
 
 /// What the tensors are called in the layer: weight and bias of each matrix.
-pub(super) struct Names {
-    gate: [&'static str; 2],
-    up: [&'static str; 2],
-    down: [&'static str; 2],
+pub(crate) struct Names {
+    pub(crate) gate: [&'static str; 2],
+    pub(crate) up: [&'static str; 2],
+    pub(crate) down: [&'static str; 2],
 }
 
 /// Names where the layer is dense.
-pub(super) const LAYER: Names = Names {
+pub(crate) const LAYER: Names = Names {
     gate: ["ffn_gate.weight", "ffn_gate.bias"],
     up: ["ffn_up.weight", "ffn_up.bias"],
     down: ["ffn_down.weight", "ffn_down.bias"],
 };
 
 /// Names of the shared expert.
-pub(super) const SHARED: Names = Names {
+pub(crate) const SHARED: Names = Names {
     gate: ["ffn_gate_shexp.weight", "ffn_gate_shexp.bias"],
     up: ["ffn_up_shexp.weight", "ffn_up_shexp.bias"],
     down: ["ffn_down_shexp.weight", "ffn_down_shexp.bias"],

@@ -3,8 +3,8 @@
 //! A new kind is a variant of both enums and a file here. What is added to the stream for a row depends on that row
 //! alone, whoever else is in the batch.
 
-mod dense;
-mod experts;
+pub(crate) mod dense;
+pub(crate) mod experts;
 mod mixed;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ var<workgroup> vector: array<vec4<f32>, VECTOR_LEN>;
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let unit = units[group.x];
     clear_results();
-    var softmax = Softmax(vec4<f32>(NOTHING), vec4<f32>(0.0));
+    var softmax = softmax_before(unit, group.y);
     for (var index = 0u; index < unit.splits; index++) {
         let start = ((unit.first_part + index) * params.kv_heads + group.y) * (2u + VALUE_LANES);
         let factors = factors(softmax, Softmax(parts[start], parts[start + 1u]));

@@ -124,8 +124,8 @@ fn score(work: Work, local: u32) -> vec4<f32> {
             }
             let scales = key_scales(tile, pair % 8u) * params.scale;
             // What a row does not see may hold anything, also what is no number.
-            first = select(vec4<f32>(NOTHING), first * scales.x, sees(work.seen, position));
-            second = select(vec4<f32>(NOTHING), second * scales.y, sees(work.seen, position + 1u));
+            first = select(vec4<f32>(NOTHING), capped(first * scales.x), sees(work.seen, position));
+            second = select(vec4<f32>(NOTHING), capped(second * scales.y), sees(work.seen, position + 1u));
         }
         scores[2u * pair] = first;
         scores[2u * pair + 1u] = second;

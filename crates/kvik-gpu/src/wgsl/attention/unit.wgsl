@@ -2,7 +2,8 @@
 // query row is one component of the vectors here, and no component meets another.
 //
 // Positions are worked on in splits of 256, at multiples of 256. In a split: scores, their maximum m, p = exp(s - m),
-// the sum l of p, values weighted by p over ascending positions. Splits are folded in ascending order.
+// the sum l of p, values weighted by p over ascending positions. Splits are folded in ascending order, from m and l of
+// nothing or of a sink.
 struct Params {
     heads: u32,
     kv_heads: u32,
@@ -12,6 +13,8 @@ struct Params {
     // Positions of a window or of a chunk.
     reach: u32,
     scale: f32,
+    // What bounds scores, if anything does.
+    cap: f32,
 }
 
 struct Unit {

@@ -7,7 +7,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let seen = seen_of(unit);
     load_queries(unit, group.y, local);
     clear_results();
-    var softmax = Softmax(vec4<f32>(NOTHING), vec4<f32>(0.0));
+    var softmax = softmax_before(unit, group.y);
     for (var index = 0u; index < unit.splits; index++) {
         let here = attend(work_of(unit, seen, unit.first_split + index, group.y), local);
         let factors = factors(softmax, here);

@@ -5,7 +5,7 @@
 //! expert last, so the bytes of a row do not depend on who else is in the batch.
 
 mod routing;
-mod shape;
+pub(crate) mod shape;
 
 use kvik_kernels::{
     Activations, Groups, Matrix, Pool, activate, add_bias, matmul, matmul_grouped, sigmoid, vectorised,

@@ -83,16 +83,16 @@ pub(crate) struct SharedShape {
 }
 
 /// Names of the tensors in the layer: weights and biases of stacks.
-pub(super) const ROUTER: [&str; 2] = ["ffn_gate_inp.weight", "ffn_gate_inp.bias"];
-pub(super) const SELECTION: &str = "exp_probs_b.bias";
-pub(super) const GATE: [&str; 2] = ["ffn_gate_exps.weight", "ffn_gate_exps.bias"];
-pub(super) const UP: [&str; 2] = ["ffn_up_exps.weight", "ffn_up_exps.bias"];
-pub(super) const DOWN: [&str; 2] = ["ffn_down_exps.weight", "ffn_down_exps.bias"];
+pub(crate) const ROUTER: [&str; 2] = ["ffn_gate_inp.weight", "ffn_gate_inp.bias"];
+pub(crate) const SELECTION: &str = "exp_probs_b.bias";
+pub(crate) const GATE: [&str; 2] = ["ffn_gate_exps.weight", "ffn_gate_exps.bias"];
+pub(crate) const UP: [&str; 2] = ["ffn_up_exps.weight", "ffn_up_exps.bias"];
+pub(crate) const DOWN: [&str; 2] = ["ffn_down_exps.weight", "ffn_down_exps.bias"];
 /// What the output of each expert is multiplied by.
-pub(super) const DOWN_SCALE: &str = "ffn_down_exps.scale";
+pub(crate) const DOWN_SCALE: &str = "ffn_down_exps.scale";
 /// Gate and up of each expert, one below the other, in the place of both.
-pub(super) const GATE_UP: &str = "ffn_gate_up_exps.weight";
-pub(super) const SHARED_GATE: &str = "ffn_gate_inp_shexp.weight";
+pub(crate) const GATE_UP: &str = "ffn_gate_up_exps.weight";
+pub(crate) const SHARED_GATE: &str = "ffn_gate_inp_shexp.weight";
 
 impl ExpertsShape {
     /// Gate and up may stand in one tensor or in two: which, the file says.
@@ -121,7 +121,7 @@ impl ExpertsShape {
         tensors
     }
 
-    pub(super) fn shared_shape(&self, shared: SharedShape) -> DenseShape {
+    pub(crate) fn shared_shape(&self, shared: SharedShape) -> DenseShape {
         DenseShape::plain(shared.d_ff, self.activation)
     }
 

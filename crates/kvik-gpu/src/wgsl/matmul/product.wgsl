@@ -1,21 +1,10 @@
-// out[n][row] = sum over columns of weight[row][column] * x[n][column]
+// out[n][row] = sum over columns of weight[row][column] * x[n][column], of a tile of rows and up to BATCH inputs
 //
 // Eight invocations, the lanes, share a row of the matrix. Runs of columns that share a scale go to the lanes in
 // turn; in a run, four sums go over every fourth column, are added in pairs, and are scaled. At the end the lanes
 // are added in pairs. Neither the number of rows nor their neighbours enter the order.
-struct Params {
-    cols: u32,
-    // Rows of the matrix that are bound, and the number of the first of them.
-    rows: u32,
-    first_row: u32,
-    // Rows of the whole matrix.
-    out_rows: u32,
-    n: u32,
-}
-
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
-var<immediate> params: Params;
 
 const LANES: u32 = 8u;
 const TILE_ROWS: u32 = 8u;
@@ -23,12 +12,17 @@ const RUNS: u32 = BLOCK_LEN / RUN;
 
 var<workgroup> lanes: array<f32, 64u * BATCH>;
 
-@compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let row = min(group.x * TILE_ROWS + local / LANES, params.rows - 1u);
-    let first = group.y * BATCH;
+// The matrix that begins at byte `matrix`, of `params.rows` rows, by `count` inputs from number `first` on: where each of
+// these is read, and where its results are stored, `input_row` and `result_at` say.
+fn multiply(matrix: u32, first: u32, count: u32, tile: u32, local: u32) {
+    let row = min(tile * TILE_ROWS + local / LANES, params.rows - 1u);
     let quads = params.cols / 4u;
-    let row_at = row * (params.cols / BLOCK_LEN) * BLOCK_BYTES;
+    let row_at = matrix + row * (params.cols / BLOCK_LEN) * BLOCK_BYTES;
+    // An input that does not exist is computed as the last one and not stored.
+    var inputs: array<u32, BATCH>;
+    for (var b = 0u; b < BATCH; b++) {
+        inputs[b] = input_row(first + min(b, count - 1u)) * quads;
+    }
     var sums: array<f32, BATCH>;
     for (var run = local % LANES; run < params.cols / RUN; run += LANES) {
         let at = row_at + run / RUNS * BLOCK_BYTES;
@@ -38,8 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var quad = 0u; quad < RUN / 4u; quad++) {
             let w = levels(at, run % RUNS * RUN + quad * 4u);
             for (var b = 0u; b < BATCH; b++) {
-                // A row that does not exist is computed as the last one and not stored.
-                let value = x[min(first + b, params.n - 1u) * quads + run * (RUN / 4u) + quad];
+                let value = x[inputs[b] + run * (RUN / 4u) + quad];
                 products[b] = fma(w, value, products[b]);
                 if HAS_MIN {
                     totals[b] += value;
@@ -60,10 +53,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
     for (var index = local; index < TILE_ROWS * BATCH; index += 64u) {
-        let out_row = group.x * TILE_ROWS + index / BATCH;
+        let out_row = tile * TILE_ROWS + index / BATCH;
         let b = index % BATCH;
-        if out_row < params.rows && first + b < params.n {
-            out[(first + b) * params.out_rows + params.first_row + out_row] = lanes_sum(index / BATCH, b);
+        if out_row < params.rows && b < count {
+            out[result_at(first + b, out_row)] = lanes_sum(index / BATCH, b);
         }
     }
 }

@@ -1,0 +1,18 @@
+// x[choice] = x[choice] + bias[expert of the choice], rows of d numbers.
+struct Params {
+    choices: u32,
+    d: u32,
+}
+
+@group(0) @binding(0) var<storage, read> experts: array<u32>;
+@group(0) @binding(1) var<storage, read> bias: array<f32>;
+@group(0) @binding(2) var<storage, read_write> x: array<f32>;
+var<immediate> params: Params;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let index = element(group, local);
+    if index < params.choices * params.d {
+        x[index] += bias[experts[index / params.d] * params.d + index % params.d];
+    }
+}

@@ -1,0 +1,6 @@
+// Added for choosing and not for weighing, [COUNT].
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+
+fn bias_of(expert: u32) -> f32 {
+    return bias[expert];
+}
