@@ -37,6 +37,11 @@ pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Whether this user may write the file.
+pub(crate) fn is_writable(path: &Path) -> bool {
+    OpenOptions::new().write(true).open(path).is_ok()
+}
+
 /// Makes renames and removals in the directory of `path` outlive a power failure, where the system can.
 pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     match path.parent() {

@@ -114,6 +114,11 @@ fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
         if !disk::is_at(&file, &path) {
             continue;
         }
+        // What another user has left can be resumed by nobody else.
+        if present(wanted).is_none() && !disk::is_writable(&path) {
+            Part::new(wanted, file).discard()?;
+            continue;
+        }
         return Ok(match present(wanted) {
             Some(size) => {
                 disk::remove(&path).map_err(&failed)?;

@@ -287,7 +287,9 @@ fn linked_checksum(response: &Response<Body>) -> Option<String> {
 fn is_offline(error: &ShelfError) -> bool {
     let ShelfError::Unreachable { source, .. } = error else { return false };
     match &**source {
-        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::ConnectProxyFailed(_) => {
+            true
+        }
         ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
         _ => false,
     }

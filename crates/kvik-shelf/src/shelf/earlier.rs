@@ -7,25 +7,38 @@ use std::{
 };
 
 use super::{Shelf, files, now_s};
-use crate::{HubSpec, Kind, Manifest, ModelSource, ShelfError, ShelfFile, manifest::HUB_DIRECTORY};
+use crate::{
+    HubSpec, Kind, Manifest, ModelSource, ShelfError, ShelfFile, disk, manifest::HUB_DIRECTORY,
+    source::safe_path,
+};
 
 impl Shelf {
     /// Takes over the downloads of an earlier version, once: they become files of the shelf, and get the names that a
     /// pull would give them. Does nothing where there are none, or where the shelf has downloads of its own.
     pub fn take_over(&self, earlier: &Path) -> Result<(), ShelfError> {
-        let hub = self.hub_dir();
-        if !earlier.is_dir() || hub.exists() {
+        let (hub, marker) = (self.hub_dir(), self.names_dir().join(".taking-over"));
+        let is_due = || earlier.is_dir() && !hub.exists();
+        // The marker is of a process that was killed between the files and their names.
+        if !is_due() && !marker.exists() {
             return Ok(());
         }
         let _lock = self.lock_names()?;
-        match fs::rename(earlier, &hub) {
-            // Another process was faster, or the shelf is on another disk: then both stay as they are.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::CrossesDevices) => {
-                return Ok(());
-            }
-            renamed => renamed.map_err(ShelfError::io(earlier))?,
+        fs::write(&marker, "").map_err(ShelfError::io(&marker))?;
+        let renamed = if is_due() { fs::rename(earlier, &hub) } else { Ok(()) };
+        if renamed.is_ok() && hub.is_dir() {
+            self.name_all(&hub)?;
         }
-        for repository in repositories(&hub)? {
+        disk::remove(&marker).map_err(ShelfError::io(&marker))?;
+        match renamed {
+            // The shelf is on another disk: both stay as they are.
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => Ok(()),
+            renamed => renamed.map_err(ShelfError::io(earlier)),
+        }
+    }
+
+    /// Names what is in all repositories; names that there are stay what they are.
+    fn name_all(&self, hub: &Path) -> Result<(), ShelfError> {
+        for repository in repositories(hub)? {
             for manifest in self.manifests_of(&repository) {
                 if self.read(&manifest.name)?.is_none() {
                     self.write(&manifest)?;
@@ -49,11 +62,7 @@ impl Shelf {
     }
 
     fn manifest_of(&self, repository: &Path, wanted: Option<String>, file: &str) -> Option<Manifest> {
-        let path = if file == "." {
-            repository.to_owned()
-        } else {
-            repository.join(crate::source::safe_path(file)?)
-        };
+        let path = if file == "." { repository.to_owned() } else { repository.join(safe_path(file)?) };
         let relative = |path: &Path| path.strip_prefix(&self.dir).ok()?.to_str().map(str::to_owned);
         let (model, files) = files::at(&path).ok()?;
         let owned = |file: ShelfFile| Some(ShelfFile { path: relative(Path::new(&file.path))?, ..file });

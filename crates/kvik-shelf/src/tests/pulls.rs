@@ -144,7 +144,11 @@ fn downloads_of_earlier_versions_stay_usable() {
     fs::write(repository.join(".chosen"), "m-Q8_0.gguf").unwrap();
     let shelf = Shelf::open(&dir.path().join("models")).with_hub(hub_at("http://127.0.0.1:1"));
     shelf.take_over(&earlier).unwrap();
+    // A process that was killed behind the files and before their names is followed by one that names them.
+    fs::remove_file(dir.path().join("models/names/o%2Fr.json")).unwrap();
+    fs::write(dir.path().join("models/names/.taking-over"), "").unwrap();
     shelf.take_over(&earlier).unwrap();
+    assert!(!dir.path().join("models/names/.taking-over").exists());
     for name in ["o/r", "o/r:m-Q8_0.gguf"] {
         let manifest = shelf.find(name).unwrap();
         assert_eq!(bytes_of(&shelf, &manifest), model[..]);
