@@ -1,8 +1,11 @@
 """Several models on one server: loaded by name when they are asked for, taking turns where they do not fit together."""
 import concurrent.futures
 import json
+import os
 import pathlib
 import random
+import re
+import subprocess
 import sys
 import time
 
@@ -10,7 +13,7 @@ import openai
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from server import TINY, Server  # noqa: E402
+from server import BINARY, TINY, Server  # noqa: E402
 
 FILE = TINY / "kvik-tiny-q8_0.gguf"
 # The same weights in other types are other models, whose answers differ.
@@ -143,3 +146,17 @@ def test_a_model_that_cannot_be_loaded_says_why_and_harms_nobody(tmp_path, alone
         assert answer.status == 503 and "tight" in answer.json["error"]["message"], answer.text
         assert answer.json["error"]["code"] == "model_load_failed"
         assert text(ask(server, "small", PROMPTS[0])) == alone["small"][0]
+
+
+def test_models_that_were_added_by_name_are_served(tmp_path, alone):
+    env = os.environ | {"KVIK_MODELS_DIR": str(tmp_path / "models"), "KVIK_CACHE_DISK": "off"}
+    for name in ("pulled", "copied"):
+        done = subprocess.run([BINARY, "pull", FILE, "--name", name], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    with Server("--shelf", "--context", "512", "--cache-ram", KV, env={"KVIK_MODELS_DIR": str(tmp_path / "models")}) as server:
+        assert list(statuses(server)) == ["copied", "pulled"]
+        assert text(ask(server, "pulled", PROMPTS[0])) == alone["small"][0]
+        shown = subprocess.run([BINARY, "ps", "--url", f"http://127.0.0.1:{server.port}"], env=env, capture_output=True, text=True)
+        assert re.search(r"pulled +loaded", shown.stdout), shown
+        unloaded = subprocess.run([BINARY, "ps", "--unload", "pulled", "--url", f"http://127.0.0.1:{server.port}"], env=env)
+        assert unloaded.returncode == 0

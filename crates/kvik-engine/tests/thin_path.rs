@@ -2,17 +2,21 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
-use std::path::Path;
+mod edited;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvik_cache::{BlockId, Token};
 use kvik_engine::files::TensorSource;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
-use kvik_engine::model::{Model, ModelError, ModelRunner};
+use kvik_engine::model::{Model, ModelError, ModelRunner, digest};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::{golden, outside_data, tiny_model};
+
+use edited::Edited;
 
 /// Opens a model with `positions` of KV.
 fn open(path: &Path, positions: usize) -> (ModelRunner, Tokenizer) {
@@ -73,6 +77,52 @@ fn the_embedded_model_triages_a_notification() {
     let start = tokens.len();
     greedy(&mut runner, &mut tokens, 60, |token| tokenizer.is_eog(token));
     assert_eq!(tokenizer.decode(&tokens[start..]), "{\"folder\": \"Deliveries\", \"priority\": 5}");
+}
+
+/// Writes a model in `count` files as llama.cpp splits it; returns their paths.
+fn split(model: &Path, dir: &Path, count: usize) -> Vec<PathBuf> {
+    let whole = Edited::read(model);
+    let of_part = whole.tensors.len().div_ceil(count);
+    let parts = whole.tensors.chunks(of_part).enumerate().map(|(number, tensors)| {
+        // The metadata is in the first.
+        let keys = if number == 0 { whole.keys.clone() } else { Vec::new() };
+        let mut part = Edited { keys, tensors: tensors.to_vec() };
+        part.set("split.no", Some(edited::u32(number as u32)));
+        part.set("split.count", Some(edited::u32(count as u32)));
+        part.set("split.tensors.count", Some(edited::i32(whole.tensors.len() as i32)));
+        let path = dir.join(format!("tiny-{:05}-of-{count:05}.gguf", number + 1));
+        std::fs::write(&path, part.bytes()).unwrap();
+        path
+    });
+    parts.collect()
+}
+
+#[test]
+fn a_split_model_is_the_whole_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts = split(&tiny_model(), dir.path(), 3);
+    assert_eq!(parts.len(), 3);
+    let pool = Pool::new(2);
+    let read = |path: &Path| {
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(path).unwrap();
+        let views = tensors.names().map(|name| {
+            let view = tensors.get(name).unwrap();
+            (name.to_owned(), view.ty, view.rows, view.cols, view.data.to_vec())
+        });
+        (views.collect::<Vec<_>>(), tensors.total_bytes(), digest(&config, &tensors, None, &pool))
+    };
+    let whole = read(&tiny_model());
+    for part in &parts {
+        assert!(read(part) == whole, "tensors, bytes and identity by {}", part.display());
+    }
+    let answer = |path: &Path| {
+        let (mut runner, tokenizer) = open(path, 128);
+        let mut tokens =
+            tokenizer.encode("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n", false, true);
+        greedy(&mut runner, &mut tokens, 30, |_| false);
+        tokens
+    };
+    assert_eq!(answer(&parts[1]), answer(&tiny_model()));
 }
 
 /// The embedding is read at every step, so a model without one must be refused when it is loaded.

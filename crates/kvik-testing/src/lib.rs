@@ -1,12 +1,14 @@
-//! What tests of several crates share: what the checkout holds, chance, and what a test says that cannot run.
+//! What tests of several crates share: what the checkout holds, chance, a web server, and what a test says that cannot run.
 //!
 //! It uses no crate, so that tests of all of them can use it.
 
 mod checkout;
 mod skipped;
+mod web;
 
 pub use checkout::{golden, repository, tiny_file, tiny_model};
 pub use skipped::{outside_data, skip};
+pub use web::{Web, WebAnswer, WebFile, WebRepository, WebRequest};
 
 /// A bijection of 64 bits that looks like chance (SplitMix64: Steele, Lea, Flood 2014).
 pub fn mix(bits: u64) -> u64 {

@@ -14,7 +14,6 @@ mod eval;
 pub mod fuzzing;
 mod hex;
 mod http;
-mod hub;
 mod measured;
 mod page;
 mod random;

@@ -9,7 +9,6 @@ use crate::model::{Arch, ByLayer, Extras, ModelConfig, RopeConfig, RopeScaling};
 
 /// Reads the shape of a model and checks it against the limits.
 pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
-    check_not_split(file)?;
     let arch = arch(file)?;
     let keys = Keys { file, arch };
     let d_model = keys.count("embedding_length")?;
@@ -78,17 +77,6 @@ fn layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
 
 /// How many layers predict tokens beyond the next one.
 const BEYOND: &str = "nextn_predict_layers";
-
-fn check_not_split(file: &Gguf) -> Result<(), GgufError> {
-    let parts = file.integer("split.count")?.unwrap_or(0);
-    match parts {
-        0 | 1 => Ok(()),
-        parts => {
-            let part = file.integer("split.no")?.unwrap_or(0).saturating_add(1);
-            Err(GgufError::Split { part, parts })
-        }
-    }
-}
 
 pub(super) fn arch(file: &Gguf) -> Result<Arch, ConfigError> {
     const KEY: &str = "general.architecture";

@@ -98,7 +98,6 @@ fn impossible_shapes_are_named() {
     check(base().f32("llama.rope.freq_base", f32::NAN), "rotary base");
     check(base().f32("llama.rope.scale_linear", 0.0), "rope scaling factor");
     check(base().text("llama.rope.scaling.type", "longrope"), "longrope");
-    check(base().u32("split.count", 3), "part 1 of 3");
     check(&mut GgufWriter::new(), "general.architecture");
     check(GgufWriter::new().text("general.architecture", "mamba"), "\"mamba\" is not supported");
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use super::{
-    bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, devices::DevicesArgs, eval::EvalArgs,
-    explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs, perplexity::PerplexityArgs, plan::PlanArgs,
-    prompt::PromptArgs, ps::PsArgs, replay::ReplayArgs, run::RunArgs, serve::ServeArgs, tenant::TenantArgs,
+    bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, cp::CpArgs, devices::DevicesArgs,
+    eval::EvalArgs, explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs, list::ListArgs,
+    perplexity::PerplexityArgs, plan::PlanArgs, prompt::PromptArgs, ps::PsArgs, pull::PullArgs,
+    replay::ReplayArgs, rm::RmArgs, run::RunArgs, serve::ServeArgs, show::ShowArgs, tenant::TenantArgs,
     usage::UsageArgs,
 };
 
@@ -22,6 +23,7 @@ use super::{
   kvik serve                                   OpenAI's API on http://127.0.0.1:8080, with the embedded model
   kvik serve -m model.gguf --context 8192      another model
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF        downloaded once, then from disk
+  kvik pull hf:Qwen/Qwen3-0.6B-GGUF --name qwen3   then -m qwen3
   kvik chat -m model.gguf                      talk in the terminal
   kvik run -m model.gguf \"Why is the sky blue?\"
 
@@ -46,6 +48,16 @@ pub(crate) enum Task {
     Chat(ChatArgs),
     /// Answer one prompt on standard output
     Run(RunArgs),
+    /// Fetch a model and give it a name
+    Pull(PullArgs),
+    /// List the models that have a name
+    List(ListArgs),
+    /// Show what a name stands for
+    Show(ShowArgs),
+    /// Give a model a second name
+    Cp(CpArgs),
+    /// Remove names, and the files that no other name uses
+    Rm(RmArgs),
     /// Measure the speed of prefill and decode
     Bench(BenchArgs),
     /// Measure how well the model predicts a text

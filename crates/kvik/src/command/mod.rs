@@ -4,6 +4,7 @@ mod bench;
 mod cache;
 mod chat;
 mod cli;
+mod cp;
 mod devices;
 mod eval;
 mod example;
@@ -11,15 +12,19 @@ mod explain;
 pub(crate) mod flags;
 mod inspect;
 mod lint;
+mod list;
 mod perplexity;
 mod plan;
 mod prompt;
 mod ps;
+mod pull;
 mod remote;
 mod replay;
+mod rm;
 mod run;
 pub(crate) mod serve;
 pub(crate) mod shelf;
+mod show;
 mod talk;
 mod tenant;
 mod usage;
@@ -42,6 +47,11 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, command, &args)?),
         Task::Chat(args) => chat::run(&args),
         Task::Run(args) => run::run(&args),
+        Task::Pull(args) => pull::run(&args),
+        Task::List(args) => list::run(&args),
+        Task::Show(args) => show::run(&args),
+        Task::Cp(args) => cp::run(&args),
+        Task::Rm(args) => rm::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Perplexity(args) => perplexity::run(&args),
         Task::Eval(args) => eval::run(&args),

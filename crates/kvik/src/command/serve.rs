@@ -72,6 +72,7 @@ const LAST_TIME: Duration = Duration::from_secs(5);
   kvik serve                                       the embedded model, on http://127.0.0.1:8080
   kvik serve -m model.gguf --context 8192          a GGUF file
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF            from the Hugging Face hub, downloaded once
+  kvik serve --shelf                               all models of `kvik list`, each when it is asked for
   kvik serve --cache-ram 4GiB --parallel 16        a larger cache, more requests at a time
   kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
   kvik serve --tenants tenants.toml --admin-key K  for clients isolated from each other
@@ -94,6 +95,9 @@ pub(crate) struct ServeArgs {
     /// Name of the model in the API [default: the model's own]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) alias: Option<String>,
+    /// Serve all models of `kvik list`, beside those of config.toml
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
+    pub(super) shelf: bool,
     /// Memory for the weights, keys and values of all models of config.toml ([models.NAME]) [default: three quarters of the
     /// free memory]
     #[arg(long, value_name = "SIZE", help_heading = "Server")]

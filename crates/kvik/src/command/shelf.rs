@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::{Command, FromArgMatches};
+use kvik_shelf::Kind;
 use tokio::runtime::Handle as Runtime;
 
 use super::{
@@ -39,7 +40,7 @@ pub(crate) struct ShelfModel {
     args: ServeArgs,
 }
 
-/// The models of the configuration; none where a flag names the one to serve.
+/// The models of the configuration, and with `--shelf` those that were pulled; none where a flag names the one to serve.
 pub(crate) fn models(
     serve: &ServeArgs,
     command: Command,
@@ -48,7 +49,16 @@ pub(crate) fn models(
     if serve.model.model.is_some() {
         return Ok(Vec::new());
     }
-    let tables = config::models(&command, args)?;
+    let mut tables = config::models(&command, args)?;
+    if serve.shelf {
+        let named: Vec<String> = tables.iter().map(|table| table.name.clone()).collect();
+        tables.extend(pulled(serve, args)?.into_iter().filter(|table| !named.contains(&table.name)));
+        if tables.is_empty() {
+            bail!(
+                "--shelf: there are no models yet; `kvik pull` fetches one, and config.toml takes [models.NAME]"
+            );
+        }
+    }
     // What a table says stands behind the flags, and wins.
     let command = command.mut_subcommand("serve", |serve| serve.args_override_self(true));
     let read = |table: config::ModelTable| {
@@ -59,6 +69,18 @@ pub(crate) fn models(
         Ok(ShelfModel { name: table.name, aliases: table.aliases, args: *args })
     };
     tables.into_iter().map(read).collect()
+}
+
+/// The models of `kvik list`, each with the words of `kvik serve`.
+fn pulled(serve: &ServeArgs, args: &[OsString]) -> anyhow::Result<Vec<config::ModelTable>> {
+    let manifests = serve.model.models_dir.shelf()?.list()?.manifests;
+    let models = manifests.into_iter().filter(|manifest| manifest.kind == Kind::Model);
+    let table = |name: String| {
+        let mut args = args.to_vec();
+        args.push(format!("--model={name}").into());
+        config::ModelTable { name, aliases: Vec::new(), args }
+    };
+    Ok(models.map(|manifest| table(manifest.name.to_string())).collect())
 }
 
 /// Bytes that the weights, keys and values of all models share.
@@ -90,6 +112,13 @@ impl ShelfModel {
         self
     }
 
+    /// Bytes of its files; 0 where they are not there yet.
+    fn file_bytes(&self) -> u64 {
+        let source = self.args.model.source();
+        let named = || Some(self.args.model.models_dir.shelf().ok()?.find(source).ok()?.bytes());
+        bytes_at(Path::new(source)).or_else(named).unwrap_or(0)
+    }
+
     /// How it stands on the shelf.
     pub(super) fn entry(&self) -> Entry {
         let kv = self.args.cache.cache_ram.map_or(0, |size| size.0);
@@ -97,21 +126,21 @@ impl ShelfModel {
         Entry {
             name: self.name.clone(),
             aliases: self.aliases.clone(),
-            bytes: file_bytes(Path::new(&source)) + kv,
+            bytes: self.file_bytes() + kv,
             source,
             keep_alive: self.args.keep_alive.0,
         }
     }
 }
 
-/// Bytes of a model's file, or of those in its folder; 0 where they are not there yet.
-fn file_bytes(path: &Path) -> u64 {
-    let Ok(found) = path.metadata() else { return 0 };
+/// Bytes of a file, or of those in a folder.
+fn bytes_at(path: &Path) -> Option<u64> {
+    let found = path.metadata().ok()?;
     if !found.is_dir() {
-        return found.len();
+        return Some(found.len());
     }
     let entries = path.read_dir().into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
+    Some(entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum())
 }
 
 /// Loads the models of a server.

@@ -6,6 +6,7 @@ pub(crate) mod budget;
 pub(crate) mod disk;
 mod draft;
 pub(crate) mod embedding;
+pub(crate) mod fetch;
 mod gpu;
 mod host;
 pub(crate) mod kv;

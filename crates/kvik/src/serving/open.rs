@@ -1,7 +1,5 @@
 //! Finds the model of the flags, embedded, on disk, or downloaded first, and puts its weights in place.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::{
@@ -16,12 +14,9 @@ use kvik_engine::{
 use kvik_kernels::{Isa, Pool, WeightType};
 
 use super::embedding::Embedder;
-use super::gpu;
 use super::placed::Placed;
-use crate::{
-    hub::{Hub, HubSpec},
-    settings::{device::DeviceChoice, model::ModelArgs},
-};
+use super::{fetch, gpu};
+use crate::settings::{device::DeviceChoice, model::ModelArgs};
 
 /// The embedded model.
 #[cfg(feature = "embedded-model")]
@@ -116,7 +111,7 @@ impl ModelArgs {
         let mut loaded = match &self.model {
             None => embedded()?,
             Some(model) => {
-                let path = locate(model)?;
+                let path = fetch::locate(model, &self.models_dir)?;
                 LoadedModel::open(&path).with_context(|| format!("the model {model} cannot be loaded"))?
             }
         };
@@ -141,19 +136,4 @@ fn embedded() -> anyhow::Result<LoadedModel> {
         bail!("this kvik was built without an embedded model; name a model with -m MODEL");
     };
     LoadedModel::from_bytes(FileBytes::Static(bytes)).context("the embedded model cannot be loaded")
-}
-
-/// The path of a model, which is downloaded first if need be.
-fn locate(model: &str) -> anyhow::Result<PathBuf> {
-    if let Some(spec) = model.strip_prefix("hf:") {
-        let spec: HubSpec = spec.parse()?;
-        return Ok(Hub::from_env()?.fetch(&spec)?);
-    }
-    let path = Path::new(model);
-    if !path.exists() {
-        bail!(
-            "there is no model at {model}; -m takes a GGUF file, a Hugging Face directory, or hf:owner/repo[:file]"
-        );
-    }
-    Ok(path.to_owned())
 }

@@ -2,7 +2,7 @@
 
 use std::{env, ffi::OsString, path::PathBuf};
 
-/// Directory of downloads: `KVIK_CACHE_DIR`, else the user's cache directory.
+/// Directory of downloads and of what can be computed again: `KVIK_CACHE_DIR`, else the user's cache directory.
 pub(crate) fn cache() -> Option<PathBuf> {
     cache_from(env::var_os)
 }

@@ -10,6 +10,7 @@ use super::device::DeviceChoice;
 use super::disk_place::DiskPlace;
 use super::kv::KvArgs;
 use super::lora::LoraArgs;
+use super::models_dir::ModelsDirArgs;
 use super::retain::RetainArgs;
 use super::size::ByteSize;
 
@@ -19,9 +20,12 @@ use super::size::ByteSize;
 pub(crate) struct ModelArgs {
     // This is text of `--help`; rustdoc takes parts of it for links.
     #[allow(rustdoc::broken_intra_doc_links)]
-    /// A GGUF file, a Hugging Face directory, or hf:owner/repo[:file] [default: the embedded model]
+    /// A GGUF file, a Hugging Face directory, a name of `kvik list`, or hf:owner/repo[:file|:Q4_K_M][@revision], which is
+    /// downloaded once [default: the embedded model]
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) models_dir: ModelsDirArgs,
     /// Convert the weights while loading
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(crate) weights: Option<WeightsArg>,
@@ -129,13 +133,21 @@ impl ModelArgs {
     /// The embedded model, in the default formats.
     #[cfg(test)]
     pub(crate) fn embedded() -> ModelArgs {
-        ModelArgs { model: None, weights: None, chat_template: None, kv: KvArgs::default(), threads: None }
+        ModelArgs {
+            model: None,
+            models_dir: ModelsDirArgs::default(),
+            weights: None,
+            chat_template: None,
+            kv: KvArgs::default(),
+            threads: None,
+        }
     }
 
     /// Another model, with the same threads and conversions.
     pub(crate) fn of(&self, model: &str) -> ModelArgs {
         ModelArgs {
             model: Some(model.to_owned()),
+            models_dir: self.models_dir.clone(),
             weights: self.weights,
             chat_template: None,
             kv: KvArgs::default(),

@@ -1,5 +1,7 @@
 //! Errors of GGUF files.
 
+use std::path::PathBuf;
+
 /// Why a GGUF file was refused. Offsets are bytes from the start of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -150,12 +152,51 @@ pub enum GgufError {
         /// The tensor that starts inside it.
         second: String,
     },
-    /// One part of a split file.
-    #[error("this file is part {part} of {parts} of a split model; merge the parts into one GGUF file first")]
+    /// One part of a split file where nothing says where the others are.
+    #[error(
+        "this file is part {part} of {parts} of a split model; its parts must be files beside each other"
+    )]
     Split {
         /// Number of this part, from 1.
         part: u64,
         /// Number of parts.
         parts: u64,
+    },
+    /// A part of a split file whose name does not say so, and with it where the others are.
+    #[error(
+        "{path} is part {part} of {parts} of a split model; its name must end in -{part:05}-of-{parts:05}.gguf, \
+         so that the other parts can be found",
+        path = path.display()
+    )]
+    PartName {
+        /// The file.
+        path: PathBuf,
+        /// Number of this part, from 1.
+        part: u64,
+        /// Number of parts.
+        parts: u64,
+    },
+    /// A part that is not there.
+    #[error(
+        "part {part} of {parts} of the split model is missing: there is no file {path}; download it too",
+        path = path.display()
+    )]
+    MissingPart {
+        /// The file that should be there.
+        path: PathBuf,
+        /// Its number, from 1.
+        part: u64,
+        /// Number of parts.
+        parts: u64,
+    },
+    /// A part that is not of this model.
+    #[error("{path} is not part {part} of this split model: {reason}; download it again", path = path.display())]
+    WrongPart {
+        /// The file.
+        path: PathBuf,
+        /// The number that its name says, from 1.
+        part: u64,
+        /// What is wrong with it.
+        reason: String,
     },
 }

@@ -5,6 +5,7 @@
 
 mod error;
 mod parse;
+mod split;
 mod value;
 pub mod write;
 
@@ -36,6 +37,8 @@ pub struct GgufLimits {
     pub array_depth: usize,
     /// Tensors.
     pub tensors: usize,
+    /// Files of one model.
+    pub parts: u64,
     /// Bytes of a tensor's name.
     pub name_bytes: usize,
     /// Dimensions of a tensor.
@@ -52,6 +55,7 @@ pub const GGUF_LIMITS: GgufLimits = GgufLimits {
     array_len: 1 << 24,
     array_depth: 4,
     tensors: 1 << 16,
+    parts: 4096,
     name_bytes: 256,
     dims: 4,
     alignment: 1 << 20,
@@ -68,14 +72,18 @@ pub struct TensorInfo {
     pub rows: usize,
     /// The fastest dimension.
     pub cols: usize,
-    /// Bytes of the file.
+    /// The file it is in, if there are several.
+    pub part: usize,
+    /// Bytes of that file.
     pub data: Range<usize>,
 }
 
-/// An opened GGUF file.
+/// An opened GGUF file, or all files of a split one: the metadata of the first and the tensors of all.
 #[derive(Debug)]
 pub struct Gguf {
     bytes: FileBytes,
+    /// The files behind the first.
+    others: Vec<FileBytes>,
     version: u32,
     keys: Vec<(String, Value)>,
     key_index: HashMap<String, usize>,
@@ -84,17 +92,37 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Maps and checks a file.
+    /// Maps and checks a file. One of a split model opens all: they are beside each other, and have the names that
+    /// llama.cpp gives them, `NAME-00001-of-00003.gguf`.
     pub fn open(path: &Path) -> Result<Gguf, FileError> {
-        let bytes = FileBytes::map(path).map_err(|source| FileError::io(path, source))?;
-        Ok(Gguf::from_bytes(bytes)?)
+        let file = Gguf::map(path)?;
+        match split::Part::of(&file)? {
+            None => Ok(file),
+            Some(part) => split::open(path, file, part),
+        }
     }
 
-    /// Checks a file that is already in memory.
+    /// Checks a file that is already in memory, and is all there is.
     pub fn from_bytes(bytes: FileBytes) -> Result<Gguf, GgufError> {
+        let file = Gguf::one(bytes)?;
+        match split::Part::of(&file)? {
+            None => Ok(file),
+            Some(split::Part { number, count, .. }) => {
+                Err(GgufError::Split { part: number + 1, parts: count })
+            }
+        }
+    }
+
+    fn map(path: &Path) -> Result<Gguf, FileError> {
+        let bytes = FileBytes::map(path).map_err(|source| FileError::io(path, source))?;
+        Ok(Gguf::one(bytes)?)
+    }
+
+    /// One file, whether or not it is a whole model.
+    fn one(bytes: FileBytes) -> Result<Gguf, GgufError> {
         let header = parse::header(&bytes, &GGUF_LIMITS)?;
         let parse::Header { version, keys, key_index, tensors, tensor_index } = header;
-        Ok(Gguf { bytes, version, keys, key_index, tensors, tensor_index })
+        Ok(Gguf { bytes, others: Vec::new(), version, keys, key_index, tensors, tensor_index })
     }
 
     /// Version of the format.
@@ -102,7 +130,7 @@ impl Gguf {
         self.version
     }
 
-    /// All tensors, in the order of the file.
+    /// All tensors, in the order of the file or files.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -114,15 +142,19 @@ impl Gguf {
 
     /// The bytes of a tensor, shape `[rows, cols]`; `info` is one of this file's.
     pub fn data(&self, info: &TensorInfo) -> &[u8] {
-        &self.bytes[info.data.clone()]
+        &self.part(info)[info.data.clone()]
     }
 
     /// Drops the resident pages of a tensor; a later access reads them again.
     pub fn release(&self, info: &TensorInfo) {
-        self.bytes.release(info.data.clone());
+        self.part(info).release(info.data.clone());
     }
 
-    /// The whole file.
+    fn part(&self, info: &TensorInfo) -> &FileBytes {
+        info.part.checked_sub(1).map_or(&self.bytes, |other| &self.others[other])
+    }
+
+    /// The whole file, the first of several.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

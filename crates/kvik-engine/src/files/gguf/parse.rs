@@ -107,7 +107,7 @@ fn tensor_infos(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<(TensorInfo
             return Err(GgufError::UnknownTensorType { tensor: name, type_id, known: known_types() });
         };
         let (rows, cols) = shape(&name, &dims, ty)?;
-        tensors.push((TensorInfo { name, ty, rows, cols, data: 0..0 }, offset));
+        tensors.push((TensorInfo { name, ty, rows, cols, part: 0, data: 0..0 }, offset));
     }
     Ok(tensors)
 }
@@ -170,7 +170,7 @@ fn byte_range(info: &TensorInfo, offset: u64, data_start: Option<usize>) -> Opti
     Some(start..start.checked_add(bytes)?)
 }
 
-fn index_tensors(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, GgufError> {
+pub(super) fn index_tensors(tensors: &[TensorInfo]) -> Result<HashMap<String, usize>, GgufError> {
     let mut index = HashMap::with_capacity(tensors.len());
     for (i, info) in tensors.iter().enumerate() {
         if index.insert(info.name.clone(), i).is_some() {

@@ -1,0 +1,178 @@
+//! Files that change all at once, locks of files, and free space: what the operating system has to do with it.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::Path,
+};
+
+/// Puts `bytes` in the place of the file at `path`: after a crash there is either the old or the new file.
+///
+/// The caller holds a lock that keeps others from replacing the same file: the temporary file has one name, so that
+/// what a crash leaves is replaced by the next that writes.
+pub(crate) fn replace(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Another user's leftover may not be writable, but can be removed.
+    remove(temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).open(temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(temporary, path)?;
+    sync_directory_of(path)
+}
+
+/// Removes a file that may not be there.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Opens a file for its lock and its bytes, creating it if need be. Who may not write it gets it for reading, which
+/// is enough for the lock.
+pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
+    match OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path),
+        other => other,
+    }
+}
+
+/// Whether this user may write the file.
+pub(crate) fn is_writable(path: &Path) -> bool {
+    OpenOptions::new().write(true).open(path).is_ok()
+}
+
+/// Makes renames and removals in the directory of `path` outlive a power failure, where the system can.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(directory) if cfg!(unix) => File::open(directory)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an error says that there is no room: a full disk, a quota, or a limit on the size of files.
+pub(crate) fn is_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+#[cfg(unix)]
+pub(crate) use unix::{allocated, free_bytes, is_at, reserve, write_at};
+
+#[cfg(unix)]
+mod unix {
+    use std::{
+        fs::{self, File},
+        io,
+        os::unix::fs::{FileExt, MetadataExt},
+        path::Path,
+    };
+
+    /// Whether the open file is the one that has this path now.
+    pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+        let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+        match (file.metadata(), fs::metadata(path)) {
+            (Ok(open), Ok(there)) => identity(open) == identity(there),
+            _ => false,
+        }
+    }
+
+    /// Bytes of the disk that a file takes; one with holes takes fewer than its length.
+    pub(crate) fn allocated(file: &File) -> u64 {
+        file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
+    }
+
+    /// Bytes that this user may still write where `path` is.
+    pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
+        let stat = rustix::fs::statvfs(path).ok()?;
+        Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Makes the file `len` bytes long, and has the disk set them aside where it can, so that it is full now or never.
+    pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
+        file.set_len(len)?;
+        #[cfg(target_os = "linux")]
+        if len > 0 {
+            use rustix::{fs::FallocateFlags, io::Errno};
+            match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+                // Not every file system can.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) | Ok(()) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes at an offset, whoever else writes elsewhere.
+    pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        file.write_all_at(bytes, offset)
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) use other::{allocated, free_bytes, is_at, reserve, write_at};
+
+#[cfg(not(unix))]
+mod other {
+    use std::{
+        fs::File,
+        io::{self, Seek, SeekFrom, Write},
+        path::Path,
+        sync::Mutex,
+    };
+
+    pub(crate) fn is_at(_: &File, path: &Path) -> bool {
+        path.exists()
+    }
+
+    pub(crate) fn allocated(_: &File) -> u64 {
+        0
+    }
+
+    pub(crate) fn free_bytes(_: &Path) -> Option<u64> {
+        None
+    }
+
+    pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
+        file.set_len(len)
+    }
+
+    /// Seeking and writing are two steps, which one thread at a time takes.
+    pub(crate) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        file.seek(SeekFrom::Start(offset))?;
+        file.write_all(bytes)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leftover_of_a_crash_does_not_stop_the_next_that_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, temporary) = (dir.path().join("a"), dir.path().join(".new"));
+        fs::write(&temporary, "half of som").unwrap();
+        replace(&path, &temporary, b"whole").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        assert!(!temporary.exists());
+        remove(&temporary).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_was_replaced_is_not_at_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let file = open_to_lock(&path).unwrap();
+        assert!(is_at(&file, &path));
+        fs::rename(&path, dir.path().join("b")).unwrap();
+        assert!(!is_at(&file, &path));
+        open_to_lock(&path).unwrap();
+        assert!(!is_at(&file, &path));
+        assert!(free_bytes(&path).unwrap() > 0);
+    }
+}

@@ -1,0 +1,205 @@
+//! Downloads one file: resumes what is there, fetches pieces beside each other, checks all, renames it into place.
+
+mod part;
+mod ranges;
+mod state;
+mod whole;
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
+
+use crate::{Hub, Progress, ShelfError, disk, hub};
+use part::{Found, Part};
+
+/// Between two tries to get a lock that another process holds.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
+/// A file that is wanted, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    /// The repository and the name, for messages.
+    pub(crate) what: String,
+    pub(crate) url: String,
+    /// Where it will be.
+    pub(crate) target: PathBuf,
+    pub(crate) size: Option<u64>,
+    pub(crate) sha256: Option<String>,
+    /// Whether the URL names a commit, and so the same bytes for ever.
+    pub(crate) is_pinned: bool,
+}
+
+/// A file of a download, as its caller hears of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Watch<'a> {
+    pub(crate) progress: &'a dyn Progress,
+    /// The file's index.
+    pub(crate) file: usize,
+}
+
+impl Watch<'_> {
+    fn check(&self) -> Result<(), ShelfError> {
+        match self.progress.cancelled() {
+            true => Err(ShelfError::Cancelled),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Makes sure that the file is at its target. Returns its size and its checksum, where one is known.
+pub(crate) fn download(
+    hub: &Hub,
+    wanted: &Wanted,
+    earlier: &[PathBuf],
+    watch: Watch<'_>,
+) -> Result<(u64, Option<String>), ShelfError> {
+    let directory = wanted.target.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(directory).map_err(ShelfError::io(directory))?;
+    if let Some(size) = present(wanted) {
+        watch.progress.bytes(watch.file, size, Some(size));
+        return Ok((size, wanted.sha256.clone()));
+    }
+    let part = match lock(wanted, watch)? {
+        Found::Target(size) => {
+            watch.progress.bytes(watch.file, size, Some(size));
+            return Ok((size, wanted.sha256.clone()));
+        }
+        Found::Part(file) => Part::new(wanted, file),
+    };
+    if let Some(size) = linked(wanted, earlier, watch)? {
+        part.discard()?;
+        return Ok((size, wanted.sha256.clone()));
+    }
+    let (size, sha256) = fetch(hub, wanted, &part, watch)?;
+    part.finish(size, sha256.as_deref(), watch)?;
+    Ok((size, sha256))
+}
+
+/// Size of the target, if it is there as it should be: it is renamed into place when it is complete.
+fn present(wanted: &Wanted) -> Option<u64> {
+    let size = fs::metadata(&wanted.target).ok().filter(fs::Metadata::is_file)?.len();
+    wanted.size.is_none_or(|expected| expected == size).then_some(size)
+}
+
+/// Opens and locks the part file, or finds that another process has completed it.
+fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
+    let path = part::path_of(&wanted.target);
+    let failed = ShelfError::io(&path);
+    let mut told = None;
+    loop {
+        watch.check()?;
+        if let Some(size) = present(wanted) {
+            return Ok(Found::Target(size));
+        }
+        let file = disk::open_to_lock(&path).map_err(&failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                let holder = state::holder(&wanted.target);
+                if told.as_ref() != Some(&holder) {
+                    watch.progress.waiting(watch.file, &holder);
+                    told = Some(holder);
+                }
+                hub::sleep(LOCK_PAUSE, watch.progress)?;
+                continue;
+            }
+            Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // Who held it may have renamed or removed the file meanwhile: then this is the lock of nothing.
+        if !disk::is_at(&file, &path) {
+            continue;
+        }
+        // What another user has left can be resumed by nobody else.
+        if present(wanted).is_none() && !disk::is_writable(&path) {
+            Part::new(wanted, file).discard()?;
+            continue;
+        }
+        return Ok(match present(wanted) {
+            Some(size) => {
+                disk::remove(&path).map_err(&failed)?;
+                Found::Target(size)
+            }
+            None => Found::Part(file),
+        });
+    }
+}
+
+/// Links the target to one of the files that are there already and may be the same, if it has the right checksum.
+fn linked(wanted: &Wanted, earlier: &[PathBuf], watch: Watch<'_>) -> Result<Option<u64>, ShelfError> {
+    let (Some(size), Some(sha256)) = (wanted.size, &wanted.sha256) else { return Ok(None) };
+    for path in earlier {
+        let has_size = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == size);
+        if !has_size {
+            continue;
+        }
+        watch.progress.checking(watch.file);
+        let found = File::open(path).map(|file| sha256_of(file, watch));
+        if !matches!(found, Ok(Ok(Ok(found))) if found == *sha256) {
+            continue;
+        }
+        let _ = fs::remove_file(&wanted.target);
+        if fs::hard_link(path, &wanted.target).is_ok() {
+            disk::sync_directory_of(&wanted.target).map_err(ShelfError::io(&wanted.target))?;
+            watch.progress.bytes(watch.file, size, Some(size));
+            return Ok(Some(size));
+        }
+    }
+    Ok(None)
+}
+
+/// Fetches all bytes into the part. Returns their number and the checksum they should have.
+fn fetch(
+    hub: &Hub,
+    wanted: &Wanted,
+    part: &Part,
+    watch: Watch<'_>,
+) -> Result<(u64, Option<String>), ShelfError> {
+    let directory = part.path.parent().unwrap_or(Path::new("."));
+    if let Some(size) = wanted.size {
+        let needed = size.saturating_sub(disk::allocated(&part.file));
+        let free = hub.tuning.free_bytes.or_else(|| disk::free_bytes(directory));
+        if let Some(free) = free.filter(|free| *free < needed) {
+            if needed == size {
+                part.discard()?;
+            }
+            return Err(ShelfError::NoRoom { path: wanted.target.clone(), needed, free: Some(free) });
+        }
+        match ranges::fetch(hub, wanted, part, size, watch)? {
+            ranges::Outcome::Complete(sha256) => return Ok((size, sha256)),
+            ranges::Outcome::NoRanges => {}
+        }
+    }
+    whole::fetch(hub, wanted, part, watch)
+}
+
+/// SHA-256 of the rest of a file, in hexadecimal.
+fn sha256_of(mut file: File, watch: Watch<'_>) -> io::Result<Result<String, ShelfError>> {
+    let mut digest = Sha256::new();
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        if let Err(cancelled) = watch.check() {
+            return Ok(Err(cancelled));
+        }
+        match file.read(&mut buffer)? {
+            0 => break,
+            count => digest.update(&buffer[..count]),
+        }
+    }
+    Ok(Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+/// An error of writing, which says so when there is no room.
+fn write_error(part: &Part, needed: u64) -> impl Fn(io::Error) -> ShelfError {
+    move |error| match disk::is_no_room(&error) {
+        true => {
+            let free = part.path.parent().and_then(disk::free_bytes);
+            ShelfError::NoRoom { path: part.target.clone(), needed, free }
+        }
+        false => ShelfError::Io { path: part.path.clone(), source: error },
+    }
+}

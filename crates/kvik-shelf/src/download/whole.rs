@@ -1,0 +1,85 @@
+//! Fetches a file over one connection, from its first byte: of servers without ranges, or that do not say its size.
+
+use std::io::{ErrorKind, Read};
+
+use super::{
+    Wanted, Watch,
+    part::{Part, state_path_of},
+    write_error,
+};
+use crate::{
+    Hub, ShelfError, disk,
+    hub::{Answer, Retry},
+};
+
+/// Fetches all bytes. Returns their number and the checksum they should have.
+pub(super) fn fetch(
+    hub: &Hub,
+    wanted: &Wanted,
+    part: &Part,
+    watch: Watch<'_>,
+) -> Result<(u64, Option<String>), ShelfError> {
+    let state = state_path_of(&part.target);
+    disk::remove(&state).map_err(ShelfError::io(&state))?;
+    let mut retry = Retry::new(hub.tuning.first_pause);
+    loop {
+        match receive(hub, wanted, part, watch) {
+            Ok(received) => return Ok(received),
+            Err(error) => retry.pause(error, watch.progress)?,
+        }
+    }
+}
+
+/// Receives the file over one connection.
+fn receive(
+    hub: &Hub,
+    wanted: &Wanted,
+    part: &Part,
+    watch: Watch<'_>,
+) -> Result<(u64, Option<String>), ShelfError> {
+    let answer = hub.get_file(&wanted.url, &wanted.what, None)?;
+    let announced = answer.whole().flatten();
+    let size = wanted.size.or(announced);
+    let broke_off =
+        |have| ShelfError::BrokeOff { file: wanted.what.clone(), have, size: size.unwrap_or(have) };
+    if announced.is_some() && announced != size {
+        // Another file than the listed one.
+        return Err(broke_off(0));
+    }
+    let Answer { response, sha256 } = answer;
+    part.file.set_len(0).map_err(ShelfError::io(&part.path))?;
+    let have = copy(part, size, watch, response.into_body().into_reader())?;
+    let Some(have) = have else { return Err(broke_off(0)) };
+    match size.is_none_or(|size| size == have) {
+        true => Ok((have, wanted.sha256.clone().or(sha256))),
+        false => Err(broke_off(have)),
+    }
+}
+
+/// Writes bytes to the part until they end or there are more than `size`; returns how many there were, or `None` where
+/// nobody can say whether that was all.
+fn copy(
+    part: &Part,
+    size: Option<u64>,
+    watch: Watch<'_>,
+    mut bytes: impl Read,
+) -> Result<Option<u64>, ShelfError> {
+    let mut buffer = vec![0; 128 << 10];
+    let mut have = 0;
+    loop {
+        watch.check()?;
+        let count = match bytes.read(&mut buffer) {
+            Ok(0) => return Ok(Some(have)),
+            Ok(count) => count as u64,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return Ok(size.map(|_| have)),
+        };
+        if size.is_some_and(|size| have + count > size) {
+            return Ok(Some(have));
+        }
+        let needed = size.map_or(count, |size| size - have);
+        disk::write_at(&part.file, &buffer[..count as usize], have).map_err(write_error(part, needed))?;
+        have += count;
+        watch.progress.bytes(watch.file, have, size);
+    }
+}

@@ -1,0 +1,239 @@
+//! Chooses the files of a repository that form a model or an adapter.
+
+use super::RemoteFile;
+use crate::{HubSpec, Progress, ShelfError, split::SplitName};
+
+/// Quantisations in the order of preference: near lossless first, then common compromises.
+const PREFERRED: [&str; 6] = ["q8_0", "q4_k_m", "q5_k_m", "q6_k", "q4_0", "q4_k_s"];
+
+/// Files of a Hugging Face directory beside its weights.
+const COMPANIONS: [&str; 7] = [
+    "config.json",
+    "adapter_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "model.safetensors.index.json",
+];
+
+/// Files to download, and what of them is opened.
+#[derive(Debug, PartialEq)]
+pub(crate) struct ModelFiles<'a> {
+    pub(crate) files: Vec<&'a RemoteFile>,
+    /// A path in the repository, or `None` for its directory.
+    pub(crate) model: Option<String>,
+}
+
+/// The requested file or quantisation, else the best GGUF file, else the safetensors.
+pub(crate) fn choose<'a>(
+    spec: &HubSpec,
+    files: &'a [RemoteFile],
+    progress: &dyn Progress,
+) -> Result<ModelFiles<'a>, ShelfError> {
+    let repo = spec.repository();
+    if let Some(wanted) = &spec.wanted {
+        let exact = || files.iter().find(|file| file.path == *wanted);
+        let file = exact().or_else(|| of_quantisation(files, wanted)).ok_or_else(|| {
+            ShelfError::NoSuchFile { repo: repo.clone(), wanted: wanted.clone(), available: names(files) }
+        })?;
+        return with_parts(&repo, file, files);
+    }
+    let ggufs: Vec<&RemoteFile> = models(files).collect();
+    if let Some(file) = best(&ggufs) {
+        if ggufs.len() > 1 {
+            progress.note(&format!(
+                "hf:{repo} has {} GGUF models; taking {} (to choose: hf:{repo}:FILE or hf:{repo}:Q4_K_M, of {})",
+                ggufs.len(),
+                file.path,
+                list(ggufs.iter().map(|file| file.path.as_str())),
+            ));
+        }
+        return with_parts(&repo, file, files);
+    }
+    directory(files).ok_or_else(|| ShelfError::NothingToRun { repo, available: names(files) })
+}
+
+/// GGUF files that are models: no image projectors, and of split models the first parts.
+fn models(files: &[RemoteFile]) -> impl Iterator<Item = &RemoteFile> {
+    files.iter().filter(|file| {
+        let name = file.path.to_ascii_lowercase();
+        let model = name.ends_with(".gguf") && !name.contains("mmproj") && !name.contains("imatrix");
+        model && SplitName::of(&file.path).is_none_or(|split| split.number == 1)
+    })
+}
+
+/// The model of this quantisation. The shortest name, because others have something before the quantisation.
+fn of_quantisation<'a>(files: &'a [RemoteFile], quantisation: &str) -> Option<&'a RemoteFile> {
+    let of_it = models(files).filter(|file| has_word(&file.path, quantisation));
+    of_it.min_by_key(|file| (file.path.len(), &file.path))
+}
+
+/// Whether a path has this word, in either case, between `-`, `.`, `/` and its ends.
+fn has_word(path: &str, word: &str) -> bool {
+    let (path, word) = (path.to_ascii_lowercase(), word.to_ascii_lowercase());
+    let is_edge = |c: Option<char>| c.is_none_or(|c| "-./".contains(c));
+    path.match_indices(&word).any(|(at, _)| {
+        is_edge(path[..at].chars().next_back()) && is_edge(path[at + word.len()..].chars().next())
+    })
+}
+
+fn best<'a>(ggufs: &[&'a RemoteFile]) -> Option<&'a RemoteFile> {
+    let rank = |file: &RemoteFile| {
+        let name = file.path.to_ascii_lowercase();
+        PREFERRED.iter().position(|quant| name.contains(quant)).unwrap_or(PREFERRED.len())
+    };
+    ggufs.iter().min_by_key(|file| (rank(file), &file.path)).copied()
+}
+
+/// One file with the other parts of its model, if it is split.
+fn with_parts<'a>(
+    repo: &str,
+    file: &'a RemoteFile,
+    files: &'a [RemoteFile],
+) -> Result<ModelFiles<'a>, ShelfError> {
+    let Some(split) = SplitName::of(&file.path).filter(|split| split.is_sensible()) else {
+        return Ok(ModelFiles { files: vec![file], model: Some(file.path.clone()) });
+    };
+    let part = |name: String| {
+        files.iter().find(|file| file.path == name).ok_or_else(|| ShelfError::MissingPart {
+            repo: repo.to_owned(),
+            file: file.path.clone(),
+            missing: name,
+        })
+    };
+    let parts = split.all().map(part).collect::<Result<Vec<_>, _>>()?;
+    let model = Some(parts[0].path.clone());
+    Ok(ModelFiles { files: parts, model })
+}
+
+fn directory(files: &[RemoteFile]) -> Option<ModelFiles<'_>> {
+    let weights = |file: &&RemoteFile| !file.path.contains('/') && file.path.ends_with(".safetensors");
+    let companion = |file: &&RemoteFile| COMPANIONS.contains(&file.path.as_str());
+    let has_config = files.iter().any(|file| matches!(&*file.path, "config.json" | "adapter_config.json"));
+    if !files.iter().any(|file| weights(&file)) || !has_config {
+        return None;
+    }
+    // Weights come last: they take long, and an error in the small files shows at once.
+    let wanted = files.iter().filter(companion).chain(files.iter().filter(weights)).collect();
+    Some(ModelFiles { files: wanted, model: None })
+}
+
+/// The files of a repository that may be models, else all, for a message.
+pub(crate) fn names(files: &[RemoteFile]) -> String {
+    let interesting = |name: &str| name.ends_with(".gguf") || name.ends_with(".safetensors");
+    let names: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    if names.iter().any(|name| interesting(name)) {
+        list(names.iter().copied().filter(|name| interesting(name)))
+    } else {
+        list(names.iter().copied())
+    }
+}
+
+/// At most a dozen names, for a message.
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    match names.len() {
+        0 => "no files".to_owned(),
+        n if n > 12 => format!("{} and {} more", names[..12].join(", "), n - 12),
+        _ => names.join(", "),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests {
+    use super::*;
+    use crate::{ModelSource, Quiet};
+
+    fn files(names: &[&str]) -> Vec<RemoteFile> {
+        names.iter().map(|name| RemoteFile { path: (*name).to_owned(), size: None, lfs: None }).collect()
+    }
+
+    fn chosen(spec: &str, names: &[&str]) -> Result<(Option<String>, Vec<String>), String> {
+        let ModelSource::Hub(spec) = format!("hf:{spec}").parse().unwrap() else { panic!("{spec}") };
+        let files = files(names);
+        let ModelFiles { files, model } = choose(&spec, &files, &Quiet).map_err(|error| error.to_string())?;
+        Ok((model, files.iter().map(|file| file.path.clone()).collect()))
+    }
+
+    #[test]
+    fn the_best_file_is_taken() {
+        let check = |names: &[&str], expect: Option<&str>| {
+            assert_eq!(chosen("o/r", names).unwrap().0.as_deref(), expect, "{names:?}");
+        };
+        check(&["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-F16.gguf"], Some("m-Q8_0.gguf"));
+        check(&["m-Q2_K.gguf", "m-Q4_K_M.gguf"], Some("m-Q4_K_M.gguf"));
+        check(&["m-f16.gguf"], Some("m-f16.gguf"));
+        check(&["mmproj-q8_0.gguf", "m-Q2_K.gguf"], Some("m-Q2_K.gguf"));
+        check(&["config.json", "model.safetensors", "tokenizer.json", "README.md"], None);
+        check(&["adapter_config.json", "adapter_model.safetensors"], None);
+    }
+
+    #[test]
+    fn a_quantisation_is_a_word_of_the_name() {
+        let names = [
+            "m-Q4_K.gguf",
+            "m-Q4_K_M.gguf",
+            "m-UD-Q4_K_M.gguf",
+            "IQ4_K_M.gguf",
+            "BF16/m-BF16-00001-of-00002.gguf",
+            "BF16/m-BF16-00002-of-00002.gguf",
+            "mmproj-Q2_K.gguf",
+        ];
+        let check = |wanted: &str, expect: Option<&str>| {
+            let model = chosen(&format!("o/r:{wanted}"), &names).ok().and_then(|(model, _)| model);
+            assert_eq!(model.as_deref(), expect, "{wanted}");
+        };
+        check("Q4_K_M", Some("m-Q4_K_M.gguf"));
+        check("q4_k", Some("m-Q4_K.gguf"));
+        check("UD-Q4_K_M", Some("m-UD-Q4_K_M.gguf"));
+        check("BF16", Some("BF16/m-BF16-00001-of-00002.gguf"));
+        check("m-Q4_K.gguf", Some("m-Q4_K.gguf"));
+        check("mmproj-Q2_K.gguf", Some("mmproj-Q2_K.gguf"));
+        check("Q2_K", None);
+        check("4_K", None);
+    }
+
+    #[test]
+    fn all_parts_of_a_split_model_are_taken() {
+        let [one, two] = ["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"];
+        let check = |spec: &str| {
+            let (model, files) = chosen(spec, &[two, "m-Q2_K.gguf", one]).unwrap();
+            assert_eq!(
+                (model.as_deref(), files),
+                (Some(one), vec![one.to_owned(), two.to_owned()]),
+                "{spec}"
+            );
+        };
+        check("o/r");
+        check("o/r:Q8_0");
+        check(&format!("o/r:{two}"));
+        let error = chosen("o/r", &[one, "m-Q2_K.gguf"]).unwrap_err();
+        assert!(error.contains("hf:o/r") && error.contains(two), "{error}");
+        let hostile = "m-00001-of-99999.gguf";
+        assert_eq!(chosen("o/r", &[hostile]).unwrap().1, [hostile], "nobody looks for 99999 parts");
+    }
+
+    #[test]
+    fn a_directory_takes_its_companion_files() {
+        let names =
+            ["README.md", "model.safetensors", "config.json", "onnx/model.safetensors", "tokenizer.json"];
+        let (_, files) = chosen("o/r", &names).unwrap();
+        assert_eq!(files, ["config.json", "tokenizer.json", "model.safetensors"]);
+    }
+
+    #[test]
+    fn a_repository_without_a_model_is_refused_with_the_list_of_files() {
+        let check = |spec: &str, names: &[&str], words: &[&str]| {
+            let error = chosen(spec, names).unwrap_err();
+            for word in words {
+                assert!(error.contains(word), "{error} says {word}");
+            }
+        };
+        check("o/r", &["pytorch_model.bin"], &["hf:o/r", "pytorch_model.bin"]);
+        check("o/r", &[], &["no files"]);
+        check("o/r:x.gguf", &["y.gguf", "README.md"], &["`x.gguf`", "y.gguf"]);
+        check("o/r:Q9", &["y.gguf", "README.md"], &["`Q9`", "y.gguf"]);
+    }
+}

@@ -1,0 +1,296 @@
+//! The Hugging Face hub: lists files and answers with their bytes.
+//!
+//! It is not trusted: names are checked before they become paths, sizes and checksums before a download becomes a file.
+//! The token goes only to the hub, never to the target of a redirect.
+
+mod choose;
+mod retry;
+mod url;
+
+use std::{ops::Range, time::Duration};
+
+use serde::Deserialize;
+use ureq::{
+    Agent, Body,
+    http::{Response, StatusCode, header},
+};
+
+pub(crate) use choose::{ModelFiles, choose, names};
+pub(crate) use retry::{Retry, sleep};
+
+use crate::{
+    HubSpec, Progress, ShelfError,
+    manifest::is_sha256,
+    source::{is_revision, safe_path},
+};
+
+/// Redirects followed per request.
+const REDIRECTS_MAX: usize = 5;
+/// Bytes of a listing at most.
+const LISTING_MAX: u64 = 32 << 20;
+
+/// A hub, and how much is asked of it at once.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    endpoint: String,
+    token: Option<String>,
+    agent: Agent,
+    pub(crate) tuning: Tuning,
+}
+
+/// How downloads are divided and tried again.
+#[derive(Debug, Clone)]
+pub(crate) struct Tuning {
+    /// Connections for one file.
+    pub(crate) connections: usize,
+    /// Bytes of the pieces of a file that are fetched beside each other.
+    pub(crate) piece_bytes: Range<u64>,
+    /// Pause after a first failure.
+    pub(crate) first_pause: Duration,
+    /// Free bytes that are believed instead of the system's.
+    pub(crate) free_bytes: Option<u64>,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        let piece_bytes = 8 << 20..256 << 20;
+        Tuning { connections: 4, piece_bytes, first_pause: Duration::from_millis(500), free_bytes: None }
+    }
+}
+
+/// A file of a repository.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct RemoteFile {
+    #[serde(rename = "rfilename")]
+    pub(crate) path: String,
+    size: Option<u64>,
+    lfs: Option<Lfs>,
+}
+
+/// Size and checksum, which only large files have.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Lfs {
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+/// What a repository has at one revision.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Repository {
+    /// The commit, unless the hub does not say.
+    #[serde(rename = "sha")]
+    pub(crate) commit: Option<String>,
+    #[serde(rename = "siblings")]
+    pub(crate) files: Vec<RemoteFile>,
+}
+
+impl RemoteFile {
+    /// Bytes, where the hub says how many.
+    pub(crate) fn size(&self) -> Option<u64> {
+        self.lfs.as_ref().and_then(|lfs| lfs.size).or(self.size)
+    }
+
+    /// SHA-256 in lower-case hexadecimal, where the hub gives one.
+    pub(crate) fn sha256(&self) -> Option<String> {
+        let text = self.lfs.as_ref()?.sha256.as_deref()?.to_ascii_lowercase();
+        is_sha256(&text).then_some(text)
+    }
+}
+
+impl Hub {
+    /// The hub of `HF_ENDPOINT` with the token of `HF_TOKEN`. Proxies are those of `HTTPS_PROXY`, `HTTP_PROXY`,
+    /// `ALL_PROXY` and `NO_PROXY`.
+    pub fn from_env() -> Hub {
+        let var = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+        let endpoint = var("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
+        Hub::new(&endpoint, var("HF_TOKEN"))
+    }
+
+    /// The hub at `endpoint`, such as `https://huggingface.co`.
+    pub fn new(endpoint: &str, token: Option<String>) -> Hub {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // Redirects are followed by hand: the token must not go along, and the checksum stands
+            // in the headers of the first answer.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(Some(Duration::from_secs(20)))
+            .timeout_recv_response(Some(Duration::from_secs(60)))
+            .timeout_per_read(Some(Duration::from_secs(30)))
+            .user_agent(concat!("kvik/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        Hub { endpoint, token, agent: config.new_agent(), tuning: Tuning::default() }
+    }
+
+    /// The files of a repository whose names are safe as paths.
+    pub(crate) fn list(&self, spec: &HubSpec, progress: &dyn Progress) -> Result<Repository, ShelfError> {
+        let mut retry = Retry::new(self.tuning.first_pause);
+        loop {
+            match self.list_once(spec) {
+                // Without network, nobody wants to wait for this to be said.
+                Err(error) if is_offline(&error) => return Err(error),
+                Err(error) => retry.pause(error, progress)?,
+                Ok(repository) => return Ok(repository),
+            }
+        }
+    }
+
+    fn list_once(&self, spec: &HubSpec) -> Result<Repository, ShelfError> {
+        let repository = spec.repository();
+        let revision = spec.revision.as_deref().map_or(String::new(), |revision| {
+            format!("/revision/{}", url::encoded(revision).replace('/', "%2F"))
+        });
+        let url = format!("{}/api/models/{repository}{revision}?blobs=true", self.endpoint);
+        let what = match &spec.revision {
+            Some(revision) => format!("hf:{repository} at revision {revision}"),
+            None => format!("hf:{repository}"),
+        };
+        let asked = Asked { url: &url, what: &what, remedy: ABSENT, page: &self.page(&repository) };
+        let Answer { response, .. } = self.get(&asked, None)?;
+        let text = response.into_body().into_with_config().limit(LISTING_MAX).read_to_vec();
+        let text =
+            text.map_err(|source| ShelfError::Unreachable { url: url.clone(), source: Box::new(source) })?;
+        let bad = |error: serde_json::Error| ShelfError::BadListing { url, reason: error.to_string() };
+        let mut listed: Repository = serde_json::from_slice(&text).map_err(bad)?;
+        // Hidden files are no part of a model, and a name that leaves the directory is never accepted.
+        listed.files.retain(|file| safe_path(&file.path).is_some());
+        listed.commit = listed.commit.filter(|commit| is_revision(commit) && !commit.contains('/'));
+        Ok(listed)
+    }
+
+    /// The page of a repository, where licences are accepted.
+    fn page(&self, repository: &str) -> String {
+        format!("{}/{repository}", self.endpoint)
+    }
+
+    /// The URL of a file at a revision.
+    pub(crate) fn file_url(&self, spec: &HubSpec, revision: &str, path: &str) -> String {
+        let (revision, path) = (url::encoded(revision).replace('/', "%2F"), url::encoded(path));
+        format!("{}/{}/resolve/{revision}/{path}", self.endpoint, spec.repository())
+    }
+
+    /// Requests the bytes of a file in `range`, or all.
+    pub(crate) fn get_file(
+        &self,
+        url: &str,
+        what: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<Answer, ShelfError> {
+        let page = url.split_once("/resolve/").map_or(url, |(page, _)| page);
+        self.get(
+            &Asked { url, what, remedy: "the repository may have changed: run the command again", page },
+            range,
+        )
+    }
+
+    /// Requests a URL and follows redirects.
+    fn get(&self, asked: &Asked<'_>, range: Option<Range<u64>>) -> Result<Answer, ShelfError> {
+        let mut at = asked.url.to_owned();
+        let mut sha256 = None;
+        for _ in 0..=REDIRECTS_MAX {
+            let mut request = self.agent.get(&at);
+            let is_hub = url::origin(&at) == url::origin(&self.endpoint);
+            if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
+                request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+            }
+            if let Some(Range { start, end }) = &range {
+                request = request.header(header::RANGE, format!("bytes={start}-{}", end - 1));
+            }
+            let unreachable = |source| ShelfError::Unreachable { url: at.clone(), source: Box::new(source) };
+            let response = request.call().map_err(unreachable)?;
+            sha256 = sha256.or_else(|| linked_checksum(&response).filter(|_| is_hub));
+            if !response.status().is_redirection() {
+                return asked.check(&at, response).map(|response| Answer { response, sha256 });
+            }
+            let location = text_of(&response, header::LOCATION.as_str()).unwrap_or_default();
+            let bad = || ShelfError::BadRedirect { url: at.clone(), to: location.to_owned() };
+            at = url::redirected(&at, location).ok_or_else(bad)?;
+        }
+        Err(ShelfError::BadRedirect { url: asked.url.to_owned(), to: at })
+    }
+}
+
+/// What helps when a repository is not there.
+const ABSENT: &str = "check the name, and set HF_TOKEN if it is private or gated";
+
+/// A request, and what is said when the answer is none.
+struct Asked<'a> {
+    url: &'a str,
+    what: &'a str,
+    remedy: &'a str,
+    page: &'a str,
+}
+
+/// An answer with content, or one that the range is not there.
+pub(crate) struct Answer {
+    pub(crate) response: Response<Body>,
+    /// The checksum in the headers of the hub.
+    pub(crate) sha256: Option<String>,
+}
+
+impl Asked<'_> {
+    /// Turns a status without content into an error.
+    fn check(&self, at: &str, response: Response<Body>) -> Result<Response<Body>, ShelfError> {
+        // The hub tells nobody who may not read it whether a repository exists: 401 for both.
+        let not_there = text_of(&response, "x-error-code").is_some_and(|code| code == "RepoNotFound");
+        let url = at.to_owned();
+        match response.status() {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => Ok(response),
+            status if status == StatusCode::NOT_FOUND || not_there => Err(ShelfError::NotFound {
+                what: self.what.to_owned(),
+                url: self.url.to_owned(),
+                remedy: self.remedy.to_owned(),
+            }),
+            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+                Err(ShelfError::Refused { url, status: status.as_u16(), page: self.page.to_owned() })
+            }
+            status => {
+                let seconds = text_of(&response, header::RETRY_AFTER.as_str());
+                let retry_after = seconds.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+                Err(ShelfError::Status { url, status: status.as_u16(), retry_after })
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// Where the bytes of a partial answer are, and of how many: `Content-Range: bytes 100-199/200`.
+    pub(crate) fn part(&self) -> Option<(u64, u64)> {
+        if self.response.status() != StatusCode::PARTIAL_CONTENT {
+            return None;
+        }
+        let range = text_of(&self.response, header::CONTENT_RANGE.as_str())?.strip_prefix("bytes ")?;
+        let (range, whole) = range.split_once('/')?;
+        Some((range.split_once('-')?.0.parse().ok()?, whole.parse().ok()?))
+    }
+
+    /// Bytes of a whole answer, where it says how many; an error when it is none.
+    pub(crate) fn whole(&self) -> Option<Option<u64>> {
+        let length = text_of(&self.response, header::CONTENT_LENGTH.as_str());
+        (self.response.status() == StatusCode::OK).then(|| length.and_then(|text| text.parse().ok()))
+    }
+}
+
+fn text_of<'a>(response: &'a Response<Body>, name: &str) -> Option<&'a str> {
+    response.headers().get(name)?.to_str().ok()
+}
+
+/// The SHA-256 of a large file, which the hub sends as `x-linked-etag` with the redirect.
+fn linked_checksum(response: &Response<Body>) -> Option<String> {
+    let etag = text_of(response, "x-linked-etag")?.trim_start_matches("W/").trim_matches('"');
+    let etag = etag.to_ascii_lowercase();
+    is_sha256(&etag).then_some(etag)
+}
+
+/// Whether there is no network, or nobody where the hub should be.
+fn is_offline(error: &ShelfError) -> bool {
+    let ShelfError::Unreachable { source, .. } = error else { return false };
+    match &**source {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::ConnectProxyFailed(_) => {
+            true
+        }
+        ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        _ => false,
+    }
+}

@@ -1,0 +1,34 @@
+//! Models on disk, their names, and the hub they come from.
+//!
+//! A [`Shelf`] is a directory that users and processes may share: `names/` has a manifest for each name, `hub/` the
+//! files that were downloaded. A name is there when its files are: the manifest is written last and removed first, each
+//! time by a rename, so that a process killed at any instant leaves what was or what is to be.
+//!
+//! Nothing is trusted: names, manifests and what a hub answers are checked before they become paths, downloads before
+//! they become files. The crate knows neither models nor engines, and no async: a download runs on the caller's thread
+//! and a few of its own.
+#![forbid(unsafe_code)]
+
+mod disk;
+mod download;
+mod error;
+mod hub;
+mod kind;
+mod manifest;
+mod name;
+mod progress;
+mod shelf;
+mod source;
+mod split;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests;
+
+pub use error::ShelfError;
+pub use hub::Hub;
+pub use kind::Kind;
+pub use manifest::{Manifest, ShelfFile};
+pub use name::ModelName;
+pub use progress::{Progress, Quiet};
+pub use shelf::{Listing, Removed, Shelf};
+pub use source::{HubSpec, ModelSource};

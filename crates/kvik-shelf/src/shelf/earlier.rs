@@ -1,0 +1,114 @@
+//! What earlier versions of kvik have downloaded: `OWNER/REPO/FILE` without names, and in `.chosen` which file, or `.`
+//! for the directory, was meant by the repository alone.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{Shelf, files, now_s};
+use crate::{
+    HubSpec, Kind, Manifest, ModelSource, ShelfError, ShelfFile, disk, manifest::HUB_DIRECTORY,
+    source::safe_path,
+};
+
+impl Shelf {
+    /// Takes over the downloads of an earlier version, once: they become files of the shelf, and get the names that a
+    /// pull would give them. Does nothing where there are none, or where the shelf has downloads of its own.
+    pub fn take_over(&self, earlier: &Path) -> Result<(), ShelfError> {
+        let (hub, marker) = (self.hub_dir(), self.names_dir().join(".taking-over"));
+        let is_due = || earlier.is_dir() && !hub.exists();
+        // The marker is of a process that was killed between the files and their names.
+        if !is_due() && !marker.exists() {
+            return Ok(());
+        }
+        let _lock = self.lock_names()?;
+        fs::write(&marker, "").map_err(ShelfError::io(&marker))?;
+        let renamed = if is_due() { fs::rename(earlier, &hub) } else { Ok(()) };
+        if renamed.is_ok() && hub.is_dir() {
+            self.name_all(&hub)?;
+        }
+        disk::remove(&marker).map_err(ShelfError::io(&marker))?;
+        match renamed {
+            // The shelf is on another disk: both stay as they are.
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => Ok(()),
+            renamed => renamed.map_err(ShelfError::io(earlier)),
+        }
+    }
+
+    /// Names what is in all repositories; names that there are stay what they are.
+    fn name_all(&self, hub: &Path) -> Result<(), ShelfError> {
+        for repository in repositories(hub)? {
+            for manifest in self.manifests_of(&repository) {
+                if self.read(&manifest.name)?.is_none() {
+                    self.write(&manifest)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in the directory of a repository, under the names of its sources.
+    fn manifests_of(&self, repository: &Path) -> Vec<Manifest> {
+        let chosen = fs::read_to_string(repository.join(".chosen")).ok();
+        let found = files_in(repository).unwrap_or_default().into_iter();
+        let ggufs = found.filter_map(|(path, _)| {
+            let name = path.strip_prefix(repository).ok()?.to_str()?.to_owned();
+            name.ends_with(".gguf").then_some(name)
+        });
+        let by_file = ggufs.map(|file| (Some(file.clone()), file));
+        let wanted = by_file.chain(chosen.map(|file| (None, file)));
+        wanted.filter_map(|(wanted, file)| self.manifest_of(repository, wanted, &file)).collect()
+    }
+
+    fn manifest_of(&self, repository: &Path, wanted: Option<String>, file: &str) -> Option<Manifest> {
+        let path = if file == "." { repository.to_owned() } else { repository.join(safe_path(file)?) };
+        let relative = |path: &Path| path.strip_prefix(&self.dir).ok()?.to_str().map(str::to_owned);
+        let (model, files) = files::at(&path).ok()?;
+        let owned = |file: ShelfFile| Some(ShelfFile { path: relative(Path::new(&file.path))?, ..file });
+        let files = files.into_iter().map(owned).collect::<Option<Vec<_>>>()?;
+        let name = relative(repository)?.strip_prefix(HUB_DIRECTORY)?.trim_start_matches('/').to_owned();
+        let spec: HubSpec = name.parse().ok()?;
+        let source = ModelSource::Hub(HubSpec { wanted, ..spec });
+        Some(Manifest {
+            name: source.default_name().ok()?,
+            kind: Kind::of(&path),
+            source,
+            revision: None,
+            added_s: now_s(),
+            model: relative(&model)?.into(),
+            files,
+        })
+    }
+}
+
+/// `hub/OWNER/REPO` of all owners.
+fn repositories(hub: &Path) -> Result<Vec<PathBuf>, ShelfError> {
+    let mut found = Vec::new();
+    for owner in directories(hub)? {
+        found.extend(directories(&owner)?);
+    }
+    Ok(found)
+}
+
+fn directories(dir: &Path) -> Result<Vec<PathBuf>, ShelfError> {
+    let entries = fs::read_dir(dir).map_err(ShelfError::io(dir))?;
+    Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
+}
+
+/// All files below a directory with their sizes. Links are files, and lead nowhere.
+pub(super) fn files_in(dir: &Path) -> Result<Vec<(PathBuf, u64)>, ShelfError> {
+    let (mut files, mut folders) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(ShelfError::io(&folder))? {
+            let path = entry.map_err(ShelfError::io(&folder))?.path();
+            match fs::symlink_metadata(&path) {
+                Ok(found) if found.is_dir() => folders.push(path),
+                Ok(found) => files.push((path, found.len())),
+                Err(_) => {}
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,54 @@
+//! The files of a model that is where its owner put it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{ShelfError, ShelfFile, kind::is_gguf, split::SplitName};
+
+/// What is opened of the model at an absolute path, and all its files with their sizes.
+pub(super) fn at(path: &Path) -> Result<(PathBuf, Vec<ShelfFile>), ShelfError> {
+    let not_a_model =
+        |reason: &str| ShelfError::NotAModel { path: path.to_owned(), reason: reason.to_owned() };
+    let text = path.to_str().ok_or_else(|| not_a_model("its path is not UTF-8"))?;
+    if path.is_dir() {
+        let has = |name: &str| path.join(name).is_file();
+        if !has("config.json") && !has("adapter_config.json") {
+            return Err(not_a_model(
+                "the directory has no config.json; name a GGUF file or a model directory",
+            ));
+        }
+        return Ok((path.to_owned(), of_directory(path)?));
+    }
+    if !is_gguf(path) {
+        return Err(not_a_model("it is neither a GGUF file nor a directory"));
+    }
+    let Some(split) = SplitName::of(text).filter(|split| split.is_sensible()) else {
+        return Ok((path.to_owned(), vec![file(path)?]));
+    };
+    let parts: Vec<PathBuf> = split.all().map(PathBuf::from).collect();
+    let files = parts.iter().map(|part| file(part)).collect::<Result<Vec<_>, _>>()?;
+    Ok((parts[0].clone(), files))
+}
+
+/// The files directly in a directory, but for hidden ones.
+fn of_directory(dir: &Path) -> Result<Vec<ShelfFile>, ShelfError> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(ShelfError::io(dir))? {
+        let path = entry.map_err(ShelfError::io(dir))?.path();
+        let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if path.is_file() && !is_hidden {
+            files.push(file(&path)?);
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+fn file(path: &Path) -> Result<ShelfFile, ShelfError> {
+    let size = fs::metadata(path).map_err(ShelfError::io(path))?.len();
+    let not_utf8 =
+        || ShelfError::NotAModel { path: path.to_owned(), reason: "its path is not UTF-8".to_owned() };
+    Ok(ShelfFile { path: path.to_str().ok_or_else(not_utf8)?.to_owned(), size, sha256: None })
+}

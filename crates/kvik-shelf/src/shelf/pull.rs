@@ -1,0 +1,180 @@
+//! From a source to a name: the files first, the manifest last.
+
+use std::path::PathBuf;
+
+use super::{Shelf, now_s, open_lock, used};
+use crate::{
+    HubSpec, Kind, Manifest, ModelName, ModelSource, Progress, ShelfError, ShelfFile,
+    download::{Wanted, Watch, download},
+    hub::{ModelFiles, RemoteFile, choose, names},
+    manifest::HUB_DIRECTORY,
+};
+
+/// How often files are fetched that are gone when they are named.
+const ROUNDS_MAX: usize = 3;
+
+impl Shelf {
+    /// Fetches a model and gives it a name; of one that has the name already, only what is newer. A source that is a
+    /// path is [added](Shelf::add).
+    ///
+    /// Resumes what an earlier pull has left. Returns when all files are there with the checksums that the hub gives;
+    /// until then the name stands for what it stood for before.
+    pub fn pull(
+        &self,
+        source: &ModelSource,
+        name: &ModelName,
+        progress: &dyn Progress,
+    ) -> Result<Manifest, ShelfError> {
+        let spec = match source {
+            ModelSource::Path(path) => return self.add(path, name),
+            ModelSource::Hub(spec) => spec,
+        };
+        self.check_owner(name, source)?;
+        // Held until the files have their name.
+        let lock = open_lock(&self.hub_dir())?;
+        lock.lock_shared().map_err(ShelfError::io(&self.hub_dir()))?;
+        let repository = self.hub.list(spec, progress)?;
+        let chosen = choose(spec, &repository.files, progress)?;
+        let fetch =
+            Fetch { shelf: self, spec, commit: repository.commit.as_deref(), files: &repository.files };
+        let mut round = 1;
+        loop {
+            let manifest = fetch.run(&chosen, name, progress)?;
+            match self.name(manifest) {
+                // Another process has removed a name together with a file that this one had found.
+                Err(ShelfError::MissingFile { .. }) if round < ROUNDS_MAX => round += 1,
+                named => return named,
+            }
+        }
+    }
+
+    /// Gives the name to files that are there, and removes those that only its former model used.
+    fn name(&self, manifest: Manifest) -> Result<Manifest, ShelfError> {
+        let _lock = self.lock_names()?;
+        self.check_owner(&manifest.name, &manifest.source)?;
+        self.path(&manifest)?;
+        let former = self.read(&manifest.name)?;
+        self.write(&manifest)?;
+        if let Some(former) = former {
+            self.remove_unused(&former)?;
+        }
+        Ok(manifest)
+    }
+}
+
+/// A repository of which files are fetched.
+struct Fetch<'a> {
+    shelf: &'a Shelf,
+    spec: &'a HubSpec,
+    commit: Option<&'a str>,
+    /// What the repository has.
+    files: &'a [RemoteFile],
+}
+
+impl Fetch<'_> {
+    /// Fetches the chosen files; returns the manifest that names them.
+    fn run(
+        &self,
+        chosen: &ModelFiles<'_>,
+        name: &ModelName,
+        progress: &dyn Progress,
+    ) -> Result<Manifest, ShelfError> {
+        let told: Vec<_> = chosen.files.iter().map(|file| (file.path.clone(), file.size())).collect();
+        progress.begin(&told);
+        let mut files = Vec::new();
+        for (index, file) in chosen.files.iter().enumerate() {
+            files.push(self.file(file, Watch { progress, file: index })?);
+        }
+        let model = chosen.model.as_ref().map_or_else(|| self.directory(), |model| self.path_of(model));
+        Ok(Manifest {
+            name: name.clone(),
+            kind: Kind::of(&self.shelf.dir.join(&model)),
+            source: ModelSource::Hub(self.spec.clone()),
+            revision: self.commit.map(str::to_owned),
+            added_s: now_s(),
+            model: model.into(),
+            files,
+        })
+    }
+
+    /// Fetches one file.
+    fn file(&self, file: &RemoteFile, watch: Watch<'_>) -> Result<ShelfFile, ShelfError> {
+        let path = self.path_of(&file.path);
+        let repository = self.spec.repository();
+        let wanted = Wanted {
+            what: format!("hf:{repository}/{}", file.path),
+            url: self.shelf.hub.file_url(self.spec, self.revision(), &file.path),
+            target: self.shelf.dir.join(&path),
+            size: file.size(),
+            sha256: file.sha256(),
+            is_pinned: self.commit.is_some(),
+        };
+        match download(&self.shelf.hub, &wanted, &self.earlier(file)?, watch) {
+            Ok((size, sha256)) => Ok(ShelfFile { path, size, sha256 }),
+            Err(ShelfError::NotFound { what, url, .. }) => {
+                let remedy = format!("the repository lists {}", names(self.files));
+                Err(ShelfError::NotFound { what, url, remedy })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Files of the shelf that may be this one: named ones with its checksum, and what earlier versions of kvik, which
+    /// knew no commits, would have called so.
+    fn earlier(&self, file: &RemoteFile) -> Result<Vec<PathBuf>, ShelfError> {
+        let Some(sha256) = file.sha256() else { return Ok(Vec::new()) };
+        let listing = self.shelf.list()?;
+        let same = |known: &&ShelfFile| known.sha256.as_ref() == Some(&sha256);
+        let named = listing.manifests.iter().flat_map(|manifest| &manifest.files).filter(same);
+        let unnamed = format!("{HUB_DIRECTORY}/{}/{}", self.spec.repository(), file.path);
+        let paths = named.map(|file| file.path.clone()).chain([unnamed]);
+        Ok(paths.map(|path| self.shelf.dir.join(path)).collect())
+    }
+
+    /// The commit, or where the hub does not say which, the branch.
+    fn revision(&self) -> &str {
+        self.commit.or(self.spec.revision.as_deref()).unwrap_or("main")
+    }
+
+    /// The directory of the revision, relative to the shelf's.
+    fn directory(&self) -> String {
+        let revision = self.revision().replace('/', "--");
+        format!("{HUB_DIRECTORY}/{}/{revision}", self.spec.repository())
+    }
+
+    fn path_of(&self, file: &str) -> String {
+        format!("{}/{file}", self.directory())
+    }
+}
+
+impl Shelf {
+    /// Files of the directory of downloads that no name uses: parts of downloads that were given up, and files that
+    /// were not named before a process was killed. A pull of the same model uses them.
+    ///
+    /// Fails while another process downloads.
+    pub fn remove_leftovers(&self) -> Result<super::Removed, ShelfError> {
+        let hub = self.hub_dir();
+        let lock = open_lock(&hub)?;
+        if lock.try_lock().is_err() {
+            return Err(ShelfError::Busy { dir: self.dir.clone() });
+        }
+        let _lock = self.lock_names()?;
+        let listing = self.list()?;
+        let mut removed = super::Removed::default();
+        if !listing.unreadable.is_empty() {
+            return Ok(super::Removed { is_partial: true, ..removed });
+        }
+        let used = used(&listing);
+        for (path, bytes) in super::earlier::files_in(&hub)? {
+            let relative = path.strip_prefix(&self.dir).ok().and_then(|path| path.to_str());
+            let is_used = relative.is_some_and(|path| used.contains(path));
+            if is_used || path == hub.join(".lock") || std::fs::remove_file(&path).is_err() {
+                continue;
+            }
+            self.remove_empty_parents(&path);
+            removed.bytes += bytes;
+            removed.files.push(path);
+        }
+        Ok(removed)
+    }
+}

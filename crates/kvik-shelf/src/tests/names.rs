@@ -1,0 +1,136 @@
+//! Names: added, copied, removed, and what others may have written into the directory.
+
+use super::*;
+
+/// A shelf with two names of one downloaded model.
+fn two_names() -> (Shelf, TempDir, Arc<[u8]>) {
+    let content = content(60, 5_000);
+    let web = serve(one_file(&content));
+    let (shelf, dir) = shelf_of(&web.url);
+    pull(&shelf, "hf:o/r").unwrap();
+    shelf.copy("o/r", &"short".parse().unwrap()).unwrap();
+    (shelf, dir, content)
+}
+
+fn names(shelf: &Shelf) -> Vec<String> {
+    shelf.list().unwrap().manifests.iter().map(|manifest| manifest.name.to_string()).collect()
+}
+
+#[test]
+fn files_go_with_their_last_name() {
+    let (shelf, dir, content) = two_names();
+    assert_eq!(names(&shelf), ["o/r", "short"]);
+    assert_eq!(shelf.remove("o/r").unwrap(), crate::Removed::default());
+    assert_eq!(bytes_of(&shelf, &shelf.find("short").unwrap()), content[..]);
+    let removed = shelf.remove("short").unwrap();
+    assert_eq!((removed.files.len(), removed.bytes, removed.is_partial), (1, 5_000, false));
+    assert_eq!(files_in(dir.path()), [""; 0].map(PathBuf::from));
+    says(&shelf.remove("short").unwrap_err(), &["no model named `short`", "kvik pull"]);
+}
+
+#[test]
+fn an_unknown_name_says_which_there_are() {
+    let (shelf, _dir, _) = two_names();
+    says(&shelf.find("long").unwrap_err(), &["`long`", "o/r", "short"]);
+    says(&shelf.copy("long", &"x".parse().unwrap()).unwrap_err(), &["`long`", "short"]);
+    says(&shelf.find("../x").unwrap_err(), &["../x", "cannot be the name"]);
+}
+
+#[test]
+fn a_name_is_not_taken_from_another_model() {
+    let (shelf, dir, _) = two_names();
+    let path = dir.path().join("mine.gguf");
+    fs::write(&path, b"GGUF").unwrap();
+    says(&shelf.add(&path, &"short".parse().unwrap()).unwrap_err(), &["`short`", "hf:o/r", "kvik rm short"]);
+    shelf.add(&path, &"mine".parse().unwrap()).unwrap();
+    says(&shelf.copy("mine", &"short".parse().unwrap()).unwrap_err(), &["`short`", "hf:o/r"]);
+    let source: ModelSource = "hf:o/r".parse().unwrap();
+    says(&shelf.pull(&source, &"mine".parse().unwrap(), &Quiet).unwrap_err(), &["`mine`", "mine.gguf"]);
+}
+
+#[test]
+fn files_that_were_added_stay_their_owners() {
+    let (shelf, dir, _) = two_names();
+    let [one, two] = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| dir.path().join(name));
+    fs::write(&one, b"GGUF").unwrap();
+    let name = "mine".parse().unwrap();
+    assert!(shelf.add(&one, &name).is_err(), "the second part is missing");
+    fs::write(&two, b"GGUF and more").unwrap();
+    let manifest = shelf.add(&two, &name).unwrap();
+    assert_eq!(shelf.path(&manifest).unwrap(), fs::canonicalize(&one).unwrap());
+    assert_eq!(manifest.bytes(), 17);
+    assert_eq!(shelf.remove("mine").unwrap(), crate::Removed::default());
+    assert!(one.exists() && two.exists());
+    let text = dir.path().join("text.gguf");
+    fs::write(&text, "hello").unwrap();
+    says(&shelf.add(&text, &name).unwrap_err(), &["text.gguf", "neither"]);
+    says(&shelf.add(dir.path(), &name).unwrap_err(), &["config.json"]);
+    let own = shelf.path(&shelf.find("short").unwrap()).unwrap();
+    says(&shelf.add(&own, &name).unwrap_err(), &["kvik cp"]);
+}
+
+#[test]
+fn a_file_that_is_gone_is_named_with_its_remedy() {
+    let (shelf, dir, content) = two_names();
+    let manifest = shelf.find("short").unwrap();
+    let path = shelf.path(&manifest).unwrap();
+    fs::write(&path, &content[..100]).unwrap();
+    says(&shelf.path(&manifest).unwrap_err(), &["m-Q8_0.gguf", "kvik pull hf:o/r --name short"]);
+    let mine = dir.path().join("mine.gguf");
+    fs::write(&mine, b"GGUF").unwrap();
+    let manifest = shelf.add(&mine, &"mine".parse().unwrap()).unwrap();
+    fs::remove_file(&mine).unwrap();
+    says(&shelf.path(&manifest).unwrap_err(), &["mine.gguf", "kvik rm mine"]);
+}
+
+#[test]
+fn a_manifest_that_cannot_be_read_hides_itself_alone_and_keeps_all_files() {
+    let (shelf, dir, content) = two_names();
+    let bad = dir.path().join("models/names/bad.json");
+    fs::write(&bad, "{").unwrap();
+    fs::write(dir.path().join("models/names/.new"), "half of a mani").unwrap();
+    let listing = shelf.list().unwrap();
+    assert_eq!((listing.manifests.len(), listing.unreadable.len()), (2, 1));
+    says(&listing.unreadable[0], &["bad.json"]);
+    says(&shelf.find("bad").unwrap_err(), &["bad.json"]);
+    assert!(shelf.remove("o/r").unwrap().files.is_empty());
+    let removed = shelf.remove("short").unwrap();
+    assert!(removed.is_partial && removed.files.is_empty(), "the other one may use them");
+    assert!(shelf.remove_leftovers().unwrap().is_partial);
+    shelf.remove("bad").unwrap();
+    assert_eq!(shelf.remove_leftovers().unwrap().bytes, content.len() as u64);
+}
+
+/// Another user of a shared shelf puts a link into it, and a manifest that names a file behind it.
+#[cfg(unix)]
+#[test]
+fn nothing_behind_a_link_is_removed() {
+    let (shelf, dir, _) = two_names();
+    let precious = dir.path().join("precious");
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("m.gguf"), b"GGUF").unwrap();
+    std::os::unix::fs::symlink(&precious, dir.path().join("models/hub/o/link")).unwrap();
+    let manifest = fs::read_to_string(dir.path().join("models/names/short.json")).unwrap();
+    let hostile = manifest
+        .replace("\"short\"", "\"evil\"")
+        .replace(&format!("hub/o/r/{COMMIT}/m-Q8_0.gguf"), "hub/o/link/m.gguf");
+    fs::write(dir.path().join("models/names/evil.json"), hostile).unwrap();
+    assert!(shelf.remove("evil").unwrap().files.is_empty());
+    shelf.remove_leftovers().unwrap();
+    assert!(precious.join("m.gguf").exists());
+}
+
+/// A shelf of another user can be read.
+#[cfg(unix)]
+#[test]
+fn a_directory_that_cannot_be_written_is_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let (shelf, dir, content) = two_names();
+    let names = dir.path().join("models/names");
+    fs::set_permissions(&names, fs::Permissions::from_mode(0o555)).unwrap();
+    assert_eq!(bytes_of(&shelf, &shelf.find("short").unwrap()), content[..]);
+    fs::set_permissions(&names, fs::Permissions::from_mode(0o755)).unwrap();
+    let nowhere = Shelf::open(&dir.path().join("nowhere"));
+    assert_eq!(nowhere.list().unwrap().manifests, []);
+    assert!(!dir.path().join("nowhere").exists(), "looking makes no directory");
+}

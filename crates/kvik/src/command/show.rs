@@ -1,0 +1,50 @@
+//! `kvik show`: what a name stands for.
+
+use clap::Args;
+
+use super::list::{ago, card, now_s};
+use crate::settings::{models_dir::ModelsDirArgs, size::ByteSize};
+
+/// Shows what a name stands for: source, commit, files with their checksums
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik show qwen3
+  kvik show qwen3 --json
+  kvik inspect -m qwen3      its layers, tokenizer and template")]
+pub(crate) struct ShowArgs {
+    /// A name of `kvik list`
+    name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    dir: ModelsDirArgs,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ShowArgs) -> anyhow::Result<()> {
+    let shelf = args.dir.shelf()?;
+    let manifest = shelf.find(&args.name)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&card(&shelf, &manifest))?);
+        return Ok(());
+    }
+    let path = shelf.path(&manifest);
+    let facts = [
+        ("name", manifest.name.to_string()),
+        ("kind", manifest.kind.name().to_owned()),
+        ("source", manifest.source.to_string()),
+        ("commit", manifest.revision.clone().unwrap_or("unknown".to_owned())),
+        ("added", ago(now_s().saturating_sub(manifest.added_s))),
+        ("size", ByteSize(manifest.bytes()).to_string()),
+        ("path", path.as_ref().map_or("none".to_owned(), |path| path.display().to_string())),
+    ];
+    facts.iter().for_each(|(name, value)| println!("{name:8} {value}"));
+    println!("\n{:>10}  {:64}  file", "size", "sha256");
+    for file in &manifest.files {
+        let (size, sha256) = (ByteSize(file.size).to_string(), file.sha256.as_deref().unwrap_or("unknown"));
+        println!("{size:>10}  {sha256:64}  {}", file.path);
+    }
+    // What is missing is the last that is read.
+    path.map(drop).map_err(Into::into)
+}
