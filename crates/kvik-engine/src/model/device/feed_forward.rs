@@ -6,7 +6,7 @@ use kvik_kernels::Activation;
 use super::experts::{DeviceExperts, ExpertsBuffers};
 use super::forward::multiply;
 use super::weights::{DeviceLinear, DeviceLoader};
-use crate::model::feed_forward::dense::{LAYER, Names};
+use crate::model::feed_forward::dense::{DenseNames, LAYER};
 use crate::model::feed_forward::{DenseShape, FeedForwardShape};
 use crate::model::{ModelConfig, ModelError};
 
@@ -98,7 +98,7 @@ impl DeviceLoader<'_, '_> {
     pub(super) fn dense(
         &mut self,
         shape: &DenseShape,
-        names: &Names,
+        names: &DenseNames,
         layer: usize,
     ) -> Result<DeviceDense, ModelError> {
         let (gate, up) = if shape.fused {

@@ -23,21 +23,21 @@ pub(crate) struct DenseShape {
 }
 
 /// What the tensors are called in the layer: weight and bias of each matrix.
-pub(crate) struct Names {
+pub(crate) struct DenseNames {
     pub(crate) gate: [&'static str; 2],
     pub(crate) up: [&'static str; 2],
     pub(crate) down: [&'static str; 2],
 }
 
 /// Names where the layer is dense.
-pub(crate) const LAYER: Names = Names {
+pub(crate) const LAYER: DenseNames = DenseNames {
     gate: ["ffn_gate.weight", "ffn_gate.bias"],
     up: ["ffn_up.weight", "ffn_up.bias"],
     down: ["ffn_down.weight", "ffn_down.bias"],
 };
 
 /// Names of the shared expert.
-pub(crate) const SHARED: Names = Names {
+pub(crate) const SHARED: DenseNames = DenseNames {
     gate: ["ffn_gate_shexp.weight", "ffn_gate_shexp.bias"],
     up: ["ffn_up_shexp.weight", "ffn_up_shexp.bias"],
     down: ["ffn_down_shexp.weight", "ffn_down_shexp.bias"],
@@ -49,7 +49,7 @@ impl DenseShape {
         DenseShape { d_ff, activation, biases: Presence::Absent, fused: false, sparsity: None }
     }
 
-    pub(super) fn tensors(self, names: &Names, d_model: usize) -> Vec<LayerTensor> {
+    pub(super) fn tensors(self, names: &DenseNames, d_model: usize) -> Vec<LayerTensor> {
         if self.fused {
             return vec![
                 (names.up[0], 2 * self.d_ff, d_model, Presence::Required),
@@ -71,7 +71,7 @@ impl DenseShape {
 
 /// The weights of a dense layer.
 pub(crate) struct Dense {
-    names: &'static Names,
+    names: &'static DenseNames,
     activation: Activation,
     sparsity: Option<f32>,
     /// `[d_ff, d_model]`, of a gated activation
@@ -95,7 +95,7 @@ pub(super) struct Buffers {
 impl Dense {
     pub(super) fn load(
         shape: DenseShape,
-        names: &'static Names,
+        names: &'static DenseNames,
         layer: &mut LayerLoader<'_, '_>,
     ) -> Result<Dense, ModelError> {
         if shape.fused {
@@ -111,7 +111,7 @@ impl Dense {
 
     fn load_fused(
         shape: DenseShape,
-        names: &'static Names,
+        names: &'static DenseNames,
         layer: &mut LayerLoader<'_, '_>,
     ) -> Result<Dense, ModelError> {
         let mut linears =
