@@ -86,7 +86,7 @@ fn what_the_device_has_no_room_for_is_in_the_hosts_memory() {
     };
     let life = |setup| {
         // Room for one of them and a little.
-        let mut world = World::new(on_device(&tiny_model(), KvFormat::F16, 8), KvFormat::F16, 8);
+        let mut world = World::new(on_device(opened(&tiny_model()), KvFormat::F16, 8), KvFormat::F16, 8);
         world.scheduler.attach(setup);
         let mut rounds = Vec::new();
         for _ in 0..2 {
