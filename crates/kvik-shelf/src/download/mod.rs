@@ -203,3 +203,41 @@ fn write_error(part: &Part, needed: u64) -> impl Fn(io::Error) -> ShelfError {
         false => ShelfError::Io { path: part.path.clone(), source: error },
     }
 }
+
+#[cfg(all(test, unix))]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Holds a part, and takes it away when somebody waits for it.
+    struct Holder {
+        part: PathBuf,
+        lock: Mutex<Option<File>>,
+    }
+
+    impl Progress for Holder {
+        fn waiting(&self, _: usize, _: &str) {
+            fs::rename(&self.part, self.part.with_extension("elsewhere")).unwrap();
+            *self.lock.lock().unwrap() = None;
+        }
+    }
+
+    #[test]
+    fn the_lock_of_a_part_that_was_taken_away_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("m");
+        let part = part::path_of(&target);
+        let file = disk::open_to_lock(&part).unwrap();
+        file.lock().unwrap();
+        let holder = Holder { part: part.clone(), lock: Mutex::new(Some(file)) };
+        let (what, url) = ("m".into(), "http://hub/m".into());
+        let wanted = Wanted { what, url, target, size: Some(1), sha256: None, is_pinned: false };
+        let Found::Part(locked) = lock(&wanted, Watch { progress: &holder, file: 0 }).unwrap() else {
+            panic!("there is no target");
+        };
+        assert!(disk::is_at(&locked, &part), "who comes now finds it locked");
+        assert!(disk::open_to_lock(&part).unwrap().try_lock().is_err());
+    }
+}

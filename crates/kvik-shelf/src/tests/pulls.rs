@@ -183,3 +183,51 @@ fn leftovers_are_removed_unless_they_may_be_in_use() {
     assert_eq!(bytes_of(&shelf, &manifest), content[..]);
     assert_eq!(shelf.remove_leftovers().unwrap(), crate::Removed::default());
 }
+
+/// Clears the shelf away under a pull.
+struct Clearing<'a>(&'a Shelf, Mutex<Vec<String>>);
+
+impl Progress for Clearing<'_> {
+    fn bytes(&self, _: usize, _: u64, _: Option<u64>) {
+        let cleared = self.0.remove_leftovers().map_err(|error| error.to_string());
+        self.1.lock().unwrap().push(cleared.expect_err("a pull is running"));
+    }
+}
+
+#[test]
+fn nobody_clears_away_what_a_pull_is_going_to_name() {
+    let content = content(54, 30_000);
+    let web = serve(one_file(&content));
+    let (shelf, _dir) = shelf_of(&web.url);
+    let clearing = Clearing(&shelf, Mutex::default());
+    let manifest = pull_with(&shelf, "hf:o/r", &clearing).unwrap();
+    assert_eq!(bytes_of(&shelf, &manifest), content[..]);
+    let refused = clearing.1.into_inner().unwrap();
+    assert!(!refused.is_empty() && refused.iter().all(|error| error.contains("running")), "{refused:?}");
+}
+
+/// Removes a name when the first file is found to be there.
+struct Removing<'a>(&'a Shelf, std::sync::Once);
+
+impl Progress for Removing<'_> {
+    fn bytes(&self, _: usize, _: u64, _: Option<u64>) {
+        self.1.call_once(|| assert_eq!(self.0.remove("first").unwrap().files.len(), 2));
+    }
+}
+
+#[test]
+fn files_that_are_removed_under_a_pull_are_fetched_again() {
+    let parts = [(55, "m-00001-of-00002.gguf"), (56, "m-00002-of-00002.gguf")];
+    let files = parts.map(|(seed, part)| {
+        let content = content(seed, 10_000);
+        (part, content.clone(), sha256(&content))
+    });
+    let first = files[0].1.clone();
+    let web = serve(WebRepository { name: "o/r", commit: COMMIT, files: files.to_vec() });
+    let (shelf, _dir) = shelf_of(&web.url);
+    let source: ModelSource = "hf:o/r".parse().unwrap();
+    shelf.pull(&source, &"first".parse().unwrap(), &Quiet).unwrap();
+    let manifest = pull_with(&shelf, "hf:o/r", &Removing(&shelf, std::sync::Once::new())).unwrap();
+    assert_eq!(bytes_of(&shelf, &manifest), first[..]);
+    assert_eq!(asked(&web), 4 * 10_000, "both files twice");
+}

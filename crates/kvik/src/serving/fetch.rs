@@ -5,35 +5,60 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use kvik_shelf::{HubSpec, Kind, Manifest, ModelName, ModelSource, Progress, Shelf, ShelfError};
 
 use crate::settings::{logging::say, models_dir::ModelsDirArgs, size::ByteSize};
 
 /// The path of a model: of a file, of a name, or of a source of the hub, which is downloaded first if need be.
-pub(super) fn locate(model: &str, dir: &ModelsDirArgs) -> anyhow::Result<PathBuf> {
-    let path = Path::new(model);
+pub(super) fn model(text: &str, dir: &ModelsDirArgs) -> anyhow::Result<PathBuf> {
+    Ok(locate(text, Kind::Model, dir)?.path)
+}
+
+/// The same of an adapter, with its name: that of a file is the file's, without its ending.
+pub(super) fn adapter(file: &Path, dir: &ModelsDirArgs) -> anyhow::Result<Located> {
+    let text = file.to_str().with_context(|| format!("the path {} is not UTF-8", file.display()))?;
+    locate(text, Kind::Adapter, dir)
+}
+
+/// Where something was found, and by which name.
+#[derive(Debug)]
+pub(super) struct Located {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+}
+
+fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located> {
+    let path = Path::new(text);
     if path.exists() {
-        return Ok(path.to_owned());
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        return Ok(Located { path: path.to_owned(), name });
     }
     let shelf = dir.shelf()?;
-    let manifest = match model.parse()? {
+    let manifest = match text.parse()? {
         ModelSource::Hub(spec) => of_hub(&shelf, spec)?,
-        ModelSource::Path(_) => named(&shelf, model)?,
+        ModelSource::Path(_) => named(&shelf, text, kind)?,
     };
-    if manifest.kind == Kind::Adapter {
-        bail!("`{model}` is a LoRA adapter, not a model; --lora takes it beside one");
+    match (kind, manifest.kind) {
+        (Kind::Model, Kind::Adapter) => {
+            bail!("`{text}` is a LoRA adapter, not a model; --lora takes it beside one")
+        }
+        (Kind::Adapter, Kind::Model) => bail!("`{text}` is a model, not a LoRA adapter; -m takes it"),
+        _ => Ok(Located { path: shelf.path(&manifest)?, name: manifest.name.to_string() }),
     }
-    Ok(shelf.path(&manifest)?)
 }
 
 /// What a name stands for.
-fn named(shelf: &Shelf, name: &str) -> anyhow::Result<Manifest> {
+fn named(shelf: &Shelf, name: &str, kind: Kind) -> anyhow::Result<Manifest> {
+    let takes = match kind {
+        Kind::Model => "-m takes a GGUF file, a Hugging Face directory, a name, or hf:owner/repo[:file]",
+        Kind::Adapter => "--lora takes a GGUF file, a name, or hf:owner/repo[:file]",
+    };
     match shelf.find(name) {
         Err(ShelfError::UnknownName { .. } | ShelfError::BadName { .. }) => bail!(
-            "there is no model at {name}, and none of this name: {}; -m takes a GGUF file, a Hugging Face directory, \
-             a name, or hf:owner/repo[:file]",
+            "there is no {} at {name}, and none of this name: {}; {takes}",
+            kind.name(),
             shelf.names_told()
         ),
         found => Ok(found?),
@@ -118,5 +143,36 @@ impl Progress for Bars {
 
     fn note(&self, text: &str) {
         self.all.suspend(|| say(&format!("note: {text}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_engine::files::gguf::write::GgufWriter;
+
+    use super::*;
+
+    #[test]
+    fn names_of_models_and_of_adapters_are_told_apart() -> anyhow::Result<()> {
+        let place = tempfile::tempdir()?;
+        let dir = ModelsDirArgs { models_dir: Some(place.path().join("models")) };
+        for (name, kind) in [("m", "model"), ("a", "adapter")] {
+            let file = place.path().join(format!("file-{name}.gguf"));
+            std::fs::write(&file, GgufWriter::new().text("general.type", kind).to_bytes())?;
+            dir.shelf()?.add(&file, &name.parse()?)?;
+        }
+        assert!(model("m", &dir)?.ends_with("file-m.gguf"));
+        let Located { path, name } = adapter("a".as_ref(), &dir)?;
+        assert!(path.ends_with("file-a.gguf") && name == "a");
+        assert_eq!(adapter(&path, &dir)?.name, "file-a");
+        let check = |error: anyhow::Error, words: &[&str]| {
+            words.iter().for_each(|word| assert!(error.to_string().contains(word), "{error} says {word}"));
+        };
+        check(model("a", &dir).unwrap_err(), &["`a`", "adapter", "--lora"]);
+        check(adapter("m".as_ref(), &dir).unwrap_err(), &["`m`", "model", "-m"]);
+        check(model("x", &dir).unwrap_err(), &["no model at x", "a, m", "-m takes"]);
+        check(adapter("x".as_ref(), &dir).unwrap_err(), &["no adapter at x", "a, m", "--lora takes"]);
+        check(model("../x", &dir).unwrap_err(), &["no model at ../x", "a, m"]);
+        Ok(())
     }
 }

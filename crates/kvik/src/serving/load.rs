@@ -159,7 +159,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let Opened { model, tokenizer, template, embedder } = open::placed(args, device(cache)?, &pool)?;
     let draft =
         cache.draft.as_ref().map(|name| DraftFile::open(name, args, &tokenizer, &pool)).transpose()?;
-    let lora = model.on_processor().map(|model| LoraAdapters::open(&cache.lora, model, &pool));
+    let lora =
+        model.on_processor().map(|model| LoraAdapters::open(&cache.lora, &args.models_dir, model, &pool));
     let lora = lora.transpose()?.unwrap_or_default();
     let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);

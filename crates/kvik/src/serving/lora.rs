@@ -12,9 +12,13 @@ use kvik_engine::model::{ADAPTERS_MAX, Adapter, Adapters, Model};
 use kvik_kernels::Pool;
 use serde::{Deserialize, Serialize};
 
+use super::fetch::{self, Located};
 use crate::{
     hex,
-    settings::lora::{LoraArgs, ScaledFile},
+    settings::{
+        lora::{LoraArgs, ScaledFile},
+        models_dir::ModelsDirArgs,
+    },
 };
 
 /// The adapters of a server.
@@ -30,7 +34,7 @@ pub(crate) struct LoraAdapters {
 /// Description of an adapter.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LoraCard {
-    /// The stem of its file's name, by which requests name it.
+    /// Its name on the shelf, or the stem of its file's, by which requests name it.
     pub(crate) name: String,
     pub(crate) path: String,
     /// The scale with which a request has it that names it as its model.
@@ -52,22 +56,31 @@ pub(crate) struct WrittenUse {
 
 impl LoraAdapters {
     /// Loads the adapters of the flags for a model.
-    pub(crate) fn open(args: &LoraArgs, model: &Model, pool: &Pool) -> anyhow::Result<LoraAdapters> {
+    pub(crate) fn open(
+        args: &LoraArgs,
+        dir: &ModelsDirArgs,
+        model: &Model,
+        pool: &Pool,
+    ) -> anyhow::Result<LoraAdapters> {
         let files = args.files();
         if files.len() > ADAPTERS_MAX {
             bail!("--lora: {} adapters are too many; the limit is {ADAPTERS_MAX}", files.len());
         }
         let (mut cards, mut adapters): (Vec<LoraCard>, Vec<Adapter>) = (Vec::new(), Vec::new());
         for ScaledFile { path, scale } in files {
+            let Located { path, name } = fetch::adapter(&path, dir)?;
             let file = LoadedAdapter::open(&path);
             let file = file.with_context(|| format!("the adapter {} cannot be read", path.display()))?;
             let adapter = Adapter::load(&file, model, pool);
             let adapter =
                 adapter.with_context(|| format!("the adapter {} cannot be used", path.display()))?;
-            let card = LoraCard::new(&path, scale, file, adapter.digest());
+            let card = LoraCard::new(name, &path, scale, file, adapter.digest());
             if let Some(other) = cards.iter().find(|other| other.name == card.name) {
                 let (path, name) = (&card.path, &card.name);
-                bail!("the adapters {} and {path} are both called `{name}`; rename a file", other.path);
+                bail!(
+                    "the adapters {} and {path} are both called `{name}`; give one another name",
+                    other.path
+                );
             }
             tracing::info!(
                 "adapter {} `{}` of {}: {} matrices, {} KiB, scale {scale}",
@@ -150,16 +163,8 @@ impl LoraAdapters {
 }
 
 impl LoraCard {
-    fn new(path: &Path, scale: f32, file: LoadedAdapter, digest: [u8; 32]) -> LoraCard {
+    fn new(name: String, path: &Path, scale: f32, file: LoadedAdapter, digest: [u8; 32]) -> LoraCard {
         let LoadedAdapter { task_name, prompt_prefix, .. } = file;
-        let stem = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
-        LoraCard {
-            name: stem.into_owned(),
-            path: path.display().to_string(),
-            scale,
-            task_name,
-            prompt_prefix,
-            digest,
-        }
+        LoraCard { name, path: path.display().to_string(), scale, task_name, prompt_prefix, digest }
     }
 }

@@ -111,7 +111,7 @@ impl ModelArgs {
         let mut loaded = match &self.model {
             None => embedded()?,
             Some(model) => {
-                let path = fetch::locate(model, &self.models_dir)?;
+                let path = fetch::model(model, &self.models_dir)?;
                 LoadedModel::open(&path).with_context(|| format!("the model {model} cannot be loaded"))?
             }
         };

@@ -11,7 +11,7 @@ pub(crate) const SCALE_MAX: f32 = 1000.0;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Adapters")]
 pub(crate) struct LoraArgs {
-    /// A LoRA adapter in GGUF, applied to every request that names no other; may be given several times
+    /// A LoRA adapter in GGUF or a name of `kvik list`, applied to every request that names no other; may be given several times
     #[arg(long, value_name = "FILE")]
     pub(crate) lora: Vec<PathBuf>,
     /// The same with a scale; their numbers follow those of --lora
