@@ -132,7 +132,15 @@ fn body(model: &str) -> Value {
 async fn the_model_that_is_named_answers() {
     let world = World::new(&["a", "b", "c"]);
     assert_eq!(world.statuses().await, ["loaded", "unloaded", "unloaded"], "somebody has to say so");
-    for (name, who) in [("b", "b"), ("a-alias", "a"), ("", "a"), ("kvik", "a"), ("b-alias", "b"), ("", "b")] {
+    for (name, who) in [
+        ("b", "b"),
+        ("a-alias", "a"),
+        ("a:latest", "a"),
+        ("", "a"),
+        ("kvik", "a"),
+        ("b-alias", "b"),
+        ("", "b"),
+    ] {
         let (status, answer) = world.ask(body(name)).await;
         assert_eq!(
             (status, &answer["choices"][0]["text"], &answer["model"]),

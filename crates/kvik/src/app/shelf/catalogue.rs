@@ -49,10 +49,11 @@ impl Entry {
         Entry { name, aliases: Vec::new(), source, bytes: 0, keep_alive: None }
     }
 
+    /// Whether a request means it by a name; Ollama's clients add the tag of the latest.
     pub(super) fn answers_to(&self, name: &str) -> bool {
-        self.name == name
-            || self.aliases.iter().any(|alias| alias == name)
-            || self.name == format!("{name}:latest")
+        let name = name.strip_suffix(":latest").filter(|plain| !plain.is_empty()).unwrap_or(name);
+        let own = [&self.name].into_iter().chain(&self.aliases);
+        own.map(|own| own.strip_suffix(":latest").unwrap_or(own)).any(|own| own == name)
     }
 }
 
