@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kvik_cache::Token;
 use kvik_cache::tier::Tier;
+use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{GeneratedToken, Report, Request};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::Model;
@@ -100,15 +100,17 @@ fn what_the_device_has_no_room_for_is_in_the_hosts_memory() {
     };
     assert_eq!(answers(&cold), answers(&from_host));
     assert!(cold.iter().all(|(_, report)| report.cached_tokens < 32), "{cold:?}");
+    // By the clock of the test computing may be the faster way, and then it is taken.
+    let cheaper = |report: &Report| report.cache == Some(StopReason::RecomputeWasCheaper);
     let of_host = |(_, report): &(_, Report)| report.host_tokens >= 32 && report.disk_tokens == 0;
-    assert!(from_host.iter().all(of_host), "{from_host:?}");
+    assert!(from_host.iter().all(|asked| of_host(asked) || cheaper(&asked.1)), "{from_host:?}");
+    assert!(from_host.iter().any(of_host), "{from_host:?}");
     for restarted in [false, true] {
         let [first, second] = life(above()).try_into().unwrap();
         assert_eq!((answers(&first), answers(&second)), (answers(&cold), answers(&cold)));
         let loaded = |(_, report): &(_, Report)| report.host_tokens + report.disk_tokens >= 32;
-        assert_eq!(first.iter().all(loaded), restarted, "{first:?}");
-        assert!(second.iter().all(loaded), "{second:?}");
-        let from_disk = |(_, report): &(_, Report)| report.disk_tokens >= 32;
-        assert!(second.iter().any(from_disk), "eight blocks of the host do not hold six prompts: {second:?}");
+        assert_eq!(first.iter().any(loaded), restarted, "{first:?}");
+        assert!(second.iter().any(loaded), "{second:?}");
+        assert!(second.iter().all(|asked| loaded(asked) || cheaper(&asked.1)), "{second:?}");
     }
 }

@@ -46,7 +46,6 @@ pub(crate) struct Coverage {
     pub(crate) evicted: u64,
     pub(crate) restarts: u64,
     pub(crate) from_disk: u64,
-    /// Tokens from the host's memory, above a disk.
     pub(crate) from_host: u64,
     /// Answers whose `cached_tokens` and reason the naive twin predicts exactly.
     pub(crate) exact: u64,
@@ -524,14 +523,12 @@ impl World {
         let (request, cached) = (&active.request, report.cached_tokens);
         let reason = report.cache.expect("it was admitted");
         assert_eq!(cached + report.computed_tokens, report.prompt_tokens, "{report:?}");
-        let loaded = report.host_tokens + report.disk_tokens;
-        assert!(loaded <= cached && (self.regime.disk.is_some() || loaded == 0), "{report:?}");
-        let has_host = self.regime.disk.is_some_and(|disk| disk.host_blocks > 0);
-        assert!(has_host || report.host_tokens == 0, "{report:?}");
+        let (loaded, disk) = (report.host_tokens + report.disk_tokens, self.regime.disk);
+        assert!(loaded <= cached && (disk.is_some() || loaded == 0), "{report:?}");
+        assert!(disk.is_some_and(|disk| disk.host_blocks > 0) || report.host_tokens == 0, "{report:?}");
         self.coverage.from_disk += report.disk_tokens as u64;
         self.coverage.from_host += report.host_tokens as u64;
-        let found = [cached as u64, loaded as u64];
-        let beside = &self.regime.engine.beside;
+        let (found, beside) = ([cached as u64, loaded as u64], &self.regime.engine.beside);
         let (has_windows, has_state) = (beside.windows.is_some(), beside.state_bytes > 0);
         let coverage = &mut self.coverage;
         let kinds = [(has_windows, &mut coverage.windows), (has_state, &mut coverage.states)];

@@ -143,7 +143,7 @@ struct Clients {
 }
 
 /// What all models of the server are set up with.
-pub(crate) struct Surroundings {
+pub(crate) struct ServerSetup {
     senders: Senders,
     clock: Clock,
     prices: Option<Prices>,
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &ServeArgs, models: Vec<ShelfModel>) -> anyhow::Result<(
     let port = runtime.block_on(open_port(args, &clients.keys))?;
     let loaded = models.is_empty().then(|| args.load()).transpose()?;
     let served = runtime.block_on(async {
-        let around = Surroundings::new(args, &clients, port.address.ip());
+        let around = ServerSetup::new(args, &clients, port.address.ip());
         let (shelf, banner) = match loaded {
             Some(loaded) => one_model(args, &clients, loaded, (&around, port.address))?,
             None => models_of(args, &clients, models, (around, port.address)),
@@ -208,7 +208,7 @@ fn one_model(
     args: &ServeArgs,
     clients: &Clients,
     loaded: Loaded,
-    (around, address): (&Surroundings, SocketAddr),
+    (around, address): (&ServerSetup, SocketAddr),
 ) -> anyhow::Result<(Arc<Shelf>, String)> {
     let Loaded { serving, budget, device, disk, draft, handle } = loaded;
     let url = url(address);
@@ -232,7 +232,7 @@ fn models_of(
     args: &ServeArgs,
     clients: &Clients,
     models: Vec<ShelfModel>,
-    (around, address): (Surroundings, SocketAddr),
+    (around, address): (ServerSetup, SocketAddr),
 ) -> (Arc<Shelf>, String) {
     let budget = shelf::budget(args.shelf_ram);
     let models: Vec<ShelfModel> = models.into_iter().map(|model| model.within(budget)).collect();
@@ -293,7 +293,7 @@ fn app(
     args: &ServeArgs,
     clients: &Clients,
     serving: Serving,
-    around: &Surroundings,
+    around: &ServerSetup,
 ) -> anyhow::Result<Arc<App>> {
     let ledger = Ledger::new(clients.records.as_ref(), SystemTime::now);
     let config = args.app_config(around, &serving.model)?;
@@ -306,7 +306,7 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let clients = args.clients()?;
     let Loaded { serving, handle, .. } = args.load()?;
     handle.set_tenants(clients.keys.tenants());
-    app(args, &clients, serving, &Surroundings::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into()))
+    app(args, &clients, serving, &ServerSetup::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into()))
 }
 
 /// The number of connections that the limit on file descriptors allows, after raising that limit as
@@ -415,7 +415,7 @@ impl ServeArgs {
     }
 
     /// How a model of this server treats its clients.
-    pub(super) fn app_config(&self, around: &Surroundings, model: &ModelCard) -> anyhow::Result<AppConfig> {
+    pub(super) fn app_config(&self, around: &ServerSetup, model: &ModelCard) -> anyhow::Result<AppConfig> {
         let memory = MemoryConfig { secret: self.state.secret(), ..self.memory.config(false)? };
         if memory.is_wanted() {
             memory.settings(model.context).context("--memory")?;
@@ -427,11 +427,11 @@ impl ServeArgs {
     }
 }
 
-impl Surroundings {
+impl ServerSetup {
     /// Of a server that listens at this address.
-    fn new(args: &ServeArgs, clients: &Clients, ip: IpAddr) -> Surroundings {
+    fn new(args: &ServeArgs, clients: &Clients, ip: IpAddr) -> ServerSetup {
         let started = Instant::now();
-        Surroundings {
+        ServerSetup {
             senders: args.access.senders(ip),
             clock: Arc::new(move || started.elapsed()),
             prices: clients.prices,
@@ -441,9 +441,9 @@ impl Surroundings {
     }
 
     /// Those of one model of several: what it writes down stands beside what others do.
-    pub(super) fn of_model(&self, name: &str) -> Surroundings {
+    pub(super) fn of_model(&self, name: &str) -> ServerSetup {
         let of_model = |records: &Records| records.of_model(name);
-        Surroundings {
+        ServerSetup {
             records: self.records.as_ref().map(of_model),
             senders: self.senders.clone(),
             clock: self.clock.clone(),

@@ -9,7 +9,7 @@ use tokio::runtime::Handle as Runtime;
 
 use super::{
     Cli, Task,
-    serve::{ServeArgs, Surroundings},
+    serve::{ServeArgs, ServerSetup},
 };
 use crate::{
     api,
@@ -147,7 +147,7 @@ fn bytes_at(path: &Path) -> Option<u64> {
 pub(super) struct Opener {
     pub(super) models: Vec<ShelfModel>,
     pub(super) server: Arc<Server>,
-    pub(super) around: Surroundings,
+    pub(super) around: ServerSetup,
     pub(super) runtime: Runtime,
     /// How long what a model computes for others may take when it is to go.
     pub(super) grace: Duration,

@@ -230,6 +230,8 @@ async fn a_model_stays_until_its_answer_has_been_read() {
     assert_eq!(world.seen.open.load(Ordering::Relaxed), 0);
     let loaded = world.send("POST", "/models/load", &json!({"model": "c"})).await;
     assert_eq!((loaded.status().as_u16(), world.statuses().await[2].as_str()), (200, "loaded"));
+    // Whoever has not read an answer has its model.
+    drop(loaded);
     world
         .send(
             "POST",

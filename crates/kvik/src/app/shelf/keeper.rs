@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     OpenModel, Shelf,
-    turns::{Phase, Turn, next},
+    turns::{Phase, ShelfTurn, next},
 };
 
 impl Shelf {
@@ -16,11 +16,11 @@ impl Shelf {
         while !self.server.is_stopping() {
             let changed = self.changed.notified();
             match self.next_turn() {
-                Turn::Load(index) => self.load(index).await,
-                Turn::Close(index) => self.places()[index].standing.phase = Phase::Closing,
-                Turn::Unload(index) => self.unload(index).await,
-                Turn::Wait(None) => changed.await,
-                Turn::Wait(Some(until)) => {
+                ShelfTurn::Load(index) => self.load(index).await,
+                ShelfTurn::Close(index) => self.places()[index].standing.phase = Phase::Closing,
+                ShelfTurn::Unload(index) => self.unload(index).await,
+                ShelfTurn::Wait(None) => changed.await,
+                ShelfTurn::Wait(Some(until)) => {
                     let pause = until.saturating_sub(self.now()).max(Duration::from_millis(1));
                     let _ = tokio::time::timeout(pause, changed).await;
                 }
@@ -28,7 +28,7 @@ impl Shelf {
         }
     }
 
-    fn next_turn(&self) -> Turn {
+    fn next_turn(&self) -> ShelfTurn {
         let standings: Vec<_> = self.places().iter().map(|place| place.standing.clone()).collect();
         next(&standings, self.budget, self.now())
     }

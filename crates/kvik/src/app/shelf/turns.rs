@@ -47,7 +47,7 @@ pub(crate) struct Standing {
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum ShelfTurn {
     /// Load this model: there is room for it.
     Load(usize),
     /// This model takes no more requests.
@@ -59,31 +59,31 @@ pub(crate) enum Turn {
 }
 
 /// The next turn of models that share `budget` bytes.
-pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> Turn {
+pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> ShelfTurn {
     if let Some(closing) = models.iter().position(|model| model.phase == Phase::Closing) {
-        return if models[closing].in_use == 0 { Turn::Unload(closing) } else { Turn::Wait(None) };
+        return if models[closing].in_use == 0 { ShelfTurn::Unload(closing) } else { ShelfTurn::Wait(None) };
     }
     let expiry = |model: &Standing| Some(model.used + model.keep_alive.filter(|_| model.is_idle())?);
     let expiries = models.iter().enumerate().filter_map(|(index, model)| Some((expiry(model)?, index)));
     let first = expiries.min();
     if let Some((_, expired)) = first.filter(|&(at, _)| at <= now) {
-        return Turn::Close(expired);
+        return ShelfTurn::Close(expired);
     }
     let awaited = models.iter().enumerate().filter(|(_, model)| model.phase == Phase::Cold);
     let awaited = awaited.filter_map(|(index, model)| Some((model.awaited?, index))).min();
-    let Some((_, wanted)) = awaited else { return Turn::Wait(first.map(|(at, _)| at)) };
+    let Some((_, wanted)) = awaited else { return ShelfTurn::Wait(first.map(|(at, _)| at)) };
     let held: u64 = models.iter().filter(|model| model.phase == Phase::Loaded).map(|model| model.bytes).sum();
     if held == 0 || held.saturating_add(models[wanted].bytes) <= budget {
-        return Turn::Load(wanted);
+        return ShelfTurn::Load(wanted);
     }
     let makes_way = |model: &Standing| model.makes_way_at(&models[wanted]);
     let loaded = models.iter().enumerate().filter(|(_, model)| model.phase == Phase::Loaded);
     let victim = loaded.map(|(index, model)| (makes_way(model), model.used, index)).min();
     let (at, _, victim) = victim.expect("what holds memory is loaded");
     if at <= now {
-        Turn::Close(victim)
+        ShelfTurn::Close(victim)
     } else {
-        Turn::Wait(Some(first.map_or(at, |(expiry, _)| expiry.min(at))))
+        ShelfTurn::Wait(Some(first.map_or(at, |(expiry, _)| expiry.min(at))))
     }
 }
 
@@ -124,18 +124,26 @@ mod tests {
     #[test]
     fn what_fits_is_loaded_and_the_longest_wait_first() {
         let models = [loaded(40, 3, 0.0, 9.0), cold(30, Some(8.0)), cold(30, Some(7.0)), cold(30, None)];
-        assert_eq!(next(&models, 100, secs(9.0)), Turn::Load(2));
-        assert_eq!(next(&[cold(500, Some(1.0))], 100, secs(9.0)), Turn::Load(0), "alone it has all there is");
+        assert_eq!(next(&models, 100, secs(9.0)), ShelfTurn::Load(2));
+        assert_eq!(
+            next(&[cold(500, Some(1.0))], 100, secs(9.0)),
+            ShelfTurn::Load(0),
+            "alone it has all there is"
+        );
     }
 
     #[test]
     fn a_model_in_demand_has_its_residence_and_then_makes_way() {
         let models = |in_use, used| [loaded(60, in_use, 10.0, used), cold(60, Some(10.5))];
         // Four times a second for the two of them.
-        assert_eq!(next(&models(2, 11.0), 100, secs(11.0)), Turn::Wait(Some(secs(14.0))));
-        assert_eq!(next(&models(2, 14.0), 100, secs(14.0)), Turn::Close(0));
-        assert_eq!(next(&models(0, 11.0), 100, secs(11.1)), Turn::Wait(Some(secs(11.25))), "it is quiet");
-        assert_eq!(next(&models(0, 11.0), 100, secs(11.25)), Turn::Close(0));
+        assert_eq!(next(&models(2, 11.0), 100, secs(11.0)), ShelfTurn::Wait(Some(secs(14.0))));
+        assert_eq!(next(&models(2, 14.0), 100, secs(14.0)), ShelfTurn::Close(0));
+        assert_eq!(
+            next(&models(0, 11.0), 100, secs(11.1)),
+            ShelfTurn::Wait(Some(secs(11.25))),
+            "it is quiet"
+        );
+        assert_eq!(next(&models(0, 11.0), 100, secs(11.25)), ShelfTurn::Close(0));
     }
 
     #[test]
@@ -143,19 +151,19 @@ mod tests {
         let mut closing = loaded(60, 1, 0.0, 5.0);
         closing.phase = Phase::Closing;
         let waits = cold(60, Some(1.0));
-        assert_eq!(next(&[closing.clone(), waits.clone()], 100, secs(6.0)), Turn::Wait(None));
+        assert_eq!(next(&[closing.clone(), waits.clone()], 100, secs(6.0)), ShelfTurn::Wait(None));
         closing.in_use = 0;
-        assert_eq!(next(&[closing, waits], 100, secs(6.0)), Turn::Unload(0));
+        assert_eq!(next(&[closing, waits], 100, secs(6.0)), ShelfTurn::Unload(0));
     }
 
     #[test]
     fn what_nobody_asks_for_goes_when_it_has_been_kept_long_enough() {
         let mut model = loaded(60, 0, 0.0, 5.0);
         model.keep_alive = Some(secs(10.0));
-        assert_eq!(next(&[model.clone()], 100, secs(14.0)), Turn::Wait(Some(secs(15.0))));
-        assert_eq!(next(&[model.clone()], 100, secs(15.0)), Turn::Close(0));
+        assert_eq!(next(&[model.clone()], 100, secs(14.0)), ShelfTurn::Wait(Some(secs(15.0))));
+        assert_eq!(next(&[model.clone()], 100, secs(15.0)), ShelfTurn::Close(0));
         model.in_use = 1;
-        assert_eq!(next(&[model], 100, secs(99.0)), Turn::Wait(None), "it is in use");
+        assert_eq!(next(&[model], 100, secs(99.0)), ShelfTurn::Wait(None), "it is in use");
     }
 
     /// A client asks one model after another, a request at a time.
@@ -169,7 +177,7 @@ mod tests {
     /// Serves all requests by turns of `step` each; how often a model was loaded.
     fn serve(models: &mut [Standing], clients: &mut [Client], takes: Duration) -> usize {
         let (step, mut now, mut loads) = (Duration::from_millis(10), Duration::ZERO, 0);
-        let mut busy = None::<(Turn, Duration)>;
+        let mut busy = None::<(ShelfTurn, Duration)>;
         while clients
             .iter()
             .any(|client| !client.asks.is_empty() || client.waits.is_some() || client.has.is_some())
@@ -186,7 +194,7 @@ mod tests {
                 }
                 let Some(model) = client.waits else { continue };
                 if models[model].phase == Phase::Loaded
-                    && !matches!(busy, Some((Turn::Load(at), _)) if at == model)
+                    && !matches!(busy, Some((ShelfTurn::Load(at), _)) if at == model)
                 {
                     (client.waits, client.has) = (None, Some((model, now + takes)));
                     models[model].in_use += 1;
@@ -196,7 +204,7 @@ mod tests {
             }
             match busy {
                 Some((turn, until)) if until <= now => {
-                    if let Turn::Load(model) = turn {
+                    if let ShelfTurn::Load(model) = turn {
                         models[model].loaded = now;
                         models[model].used = now;
                         models[model].awaited = None;
@@ -205,14 +213,14 @@ mod tests {
                 }
                 Some(_) => {}
                 None => match next(models, 100, now) {
-                    Turn::Load(model) => {
+                    ShelfTurn::Load(model) => {
                         loads += 1;
                         models[model].phase = Phase::Loaded;
-                        busy = Some((Turn::Load(model), now + LOAD));
+                        busy = Some((ShelfTurn::Load(model), now + LOAD));
                     }
-                    Turn::Close(model) => models[model].phase = Phase::Closing,
-                    Turn::Unload(model) => models[model].phase = Phase::Cold,
-                    Turn::Wait(_) => {}
+                    ShelfTurn::Close(model) => models[model].phase = Phase::Closing,
+                    ShelfTurn::Unload(model) => models[model].phase = Phase::Cold,
+                    ShelfTurn::Wait(_) => {}
                 },
             }
             let held: u64 =
