@@ -176,6 +176,18 @@ async fn what_is_wrong_with_a_body_is_said_by_its_route() {
     assert_eq!(world.send("GET", "/v1/nothing", &Value::Null).await.status().as_u16(), 404);
 }
 
+/// The length of an answer is that of the words that the client gets.
+#[tokio::test]
+async fn errors_in_the_words_of_a_dialect_have_their_length() {
+    let world = World::new(&["a", "b"]);
+    for path in ["/v1/messages", "/api/chat", "/v1/responses", "/v1/completions"] {
+        let response = world.send("POST", path, &json!([1])).await;
+        let told = response.headers().get("content-length").map(|length| length.to_str().unwrap().to_owned());
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        assert_eq!(told, Some(bytes.len().to_string()), "{path}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_clients_of_four_models_of_which_two_fit() {
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
