@@ -3,6 +3,7 @@
 `KVIK_GPU_BINARY` is that kvik, which then must find one; by default it is what `cargo test --features kvik/gpu` leaves
 behind, if that does.
 """
+import json
 import os
 import pathlib
 import re
@@ -93,3 +94,17 @@ def test_a_device_says_what_it_cannot_do(tmp_path):
         ended = subprocess.run([BINARY, "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=120,
                                env=os.environ | {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": str(tmp_path)})
         assert ended.returncode != 0 and words.lower() in ended.stderr.lower(), (flags, ended.stderr)
+
+
+@needs_device
+def test_a_bench_says_what_keys_and_values_cost_that_do_not_stay():
+    """What is copied is what the formula says; without a word they stay."""
+    rows = {}
+    for resident in ("on", "off"):
+        ended = subprocess.run([BINARY, "bench", "--device", "gpu:0", "--kv-resident", resident, "-p", "32", "-n", "4", "-d", "64",
+                                "-r", "1", "--json"], capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, ended.stderr
+        rows[resident] = json.loads(ended.stdout)
+    moved = {resident: [row["kv_bytes_moved"] for row in found] for resident, found in rows.items()}
+    assert moved["off"] == [row["kv_bytes_formula"] for row in rows["off"]] and all(moved["off"])
+    assert not any(moved["on"])

@@ -7,7 +7,7 @@ mod copied;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_engine::model::Adapters;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
@@ -59,7 +59,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
     /// Whether keys and values stay on the GPU; off copies them there and back at every step, for comparison
-    #[arg(long, value_name = "ON|OFF", default_value = "on", value_parser = resident)]
+    #[arg(long, action = ArgAction::Set, value_name = "ON|OFF", default_value = "on", value_parser = resident)]
     kv_resident: bool,
     /// Print one JSON array, with llama-bench's field names
     #[arg(long)]
