@@ -2,7 +2,7 @@
 //!
 //! In a K tile positions are the lanes, values are gathered by dimensions: tiles are turned once for all query rows of
 //! a call, [`TILES`] at a time, and then weighed like stored values: those of floats as f32 in
-//! [`floats`](super::floats), quantised ones as the integers that they are in [`quantised`](super::quantised), from
+//! [`floats`], quantised ones as the integers that they are in [`quantised`], from
 //! the words of [`Q8`] in all formats and with the scales of their keys. So values have the same bits as if they were
 //! stored beside the keys in that format; quantised ones if they are whole keys, and as such rotated.
 //!

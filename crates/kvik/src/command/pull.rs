@@ -25,6 +25,8 @@ Examples:
   kvik pull /data/model.gguf --name mine               a file that is there"
 )]
 pub(crate) struct PullArgs {
+    // This is text of `--help`; rustdoc takes parts of it for links.
+    #[allow(rustdoc::broken_intra_doc_links)]
     /// hf:owner/repo[:file|:QUANT][@revision], or a path
     #[arg(value_name = "SOURCE")]
     source: ModelSource,
