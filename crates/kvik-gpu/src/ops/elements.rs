@@ -49,20 +49,15 @@ impl Step<'_> {
     ) -> Result<(), DeviceError> {
         assert_eq!(up.is_some(), activation.is_gated(), "up of {activation:?}");
         assert!(x.len() >= len && up.is_none_or(|up| up.len() >= len), "x and up are [{len}]");
-        let of_kind = if up.is_some() { piece!("activation/gated") } else { piece!("activation/plain") };
-        let kernel = Kernel {
-            pieces: vec![
-                piece!("element"),
-                piece!("activation/sigmoid"),
-                activation_piece(activation),
-                of_kind,
-            ],
-            constants: vec![],
-            buffers: if up.is_some() { &[Read, Write] } else { &[Write] },
-            params: size_of::<u32>(),
+        let mut pieces = vec![piece!("activation/sigmoid"), activation_piece(activation)];
+        let Some(up) = up else {
+            pieces.push(piece!("each/activated"));
+            return self.each(pieces, x, len, 0.0);
         };
-        let buffers: Vec<_> = up.map(Buffer::raw).into_iter().chain([x.raw()]).collect();
-        self.dispatch(&kernel, &buffers, &(len as u32), grid_of_elements(len))
+        pieces.extend([piece!("element"), piece!("activation/gated")]);
+        let params = size_of::<u32>();
+        let kernel = Kernel { pieces, constants: vec![], buffers: &[Read, Write], params };
+        self.dispatch(&kernel, &[up.raw(), x.raw()], &(len as u32), grid_of_elements(len))
     }
 
     /// `x = x + y` for the first `len` elements of `x`: `y` is as long, or a bias that is added to every row.
@@ -123,7 +118,7 @@ impl Step<'_> {
     /// # Panics
     /// When `x` is shorter.
     pub fn sigmoid(&mut self, x: &mut Buffer<f32>, len: usize) -> Result<(), DeviceError> {
-        self.each(vec![piece!("each/sigmoid")], x, len, 0.0)
+        self.each(vec![piece!("sigmoid"), piece!("each/sigmoid")], x, len, 0.0)
     }
 
     /// Changes the first `len` elements of `x` as the last of `pieces` says.

@@ -62,7 +62,7 @@ impl Step<'_> {
         let is_sigmoid = matches!(gating, Gating::Sigmoid | Gating::SigmoidOfChosen);
         let is_of_chosen = matches!(gating, Gating::SoftmaxOfChosen | Gating::SigmoidOfChosen);
         let kernel = Kernel {
-            pieces: vec![piece!("rank"), of_bias, piece!("experts/route")],
+            pieces: vec![piece!("rank"), piece!("sigmoid"), of_bias, piece!("experts/route")],
             constants: vec![
                 ("COUNT", Constant::U32(count as u32)),
                 ("USED", Constant::U32(used as u32)),

@@ -22,11 +22,6 @@ var<workgroup> numbers: array<f32, LANES>;
 var<workgroup> best: array<vec2<u32>, LANES>;
 var<workgroup> chosen: array<f32, USED>;
 
-fn sigmoid(x: f32) -> f32 {
-    // The bound keeps the power finite.
-    return 1.0 / (1.0 + exp(min(-x, 87.0)));
-}
-
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     for (var i = local; i < COUNT; i += LANES) {
