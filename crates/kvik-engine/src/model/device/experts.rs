@@ -6,9 +6,8 @@ use kvik_gpu::{
     Buffer, Device, DeviceChoices, DeviceError, DeviceMatrix, DeviceStack, Gating, Routing, Step, Weighted,
 };
 
-use super::feed_forward::{DeviceDense, FeedForwardBuffers, InnerBuffers, in_layer};
-use super::forward::multiply;
-use super::weights::{DeviceLinear, DeviceLoader};
+use super::dense::{DeviceDense, InnerBuffers};
+use super::loader::{DeviceLinear, DeviceLoader, in_layer};
 use crate::files::TensorView;
 use crate::model::feed_forward::dense::SHARED;
 use crate::model::feed_forward::experts::shape::{DOWN, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
@@ -214,12 +213,11 @@ impl DeviceExperts {
         &self,
         step: &mut Step<'_>,
         (x, n): (&Buffer<f32>, usize),
-        FeedForwardBuffers { inner, experts }: &mut FeedForwardBuffers,
+        (inner, buffers): (&mut InnerBuffers, &mut ExpertsBuffers),
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
-        let buffers = experts.as_mut().expect("the model has experts");
         let ExpertsBuffers { scores, choices, .. } = buffers;
-        multiply(step, &self.router, x, n, scores)?;
+        self.router.multiply(step, (x, n), scores)?;
         step.route(&self.routing, (scores, self.selection_bias.as_ref()), n, choices)?;
         if let Some(shared) = &self.shared {
             shared.record(step, (x, n), inner, buffers)?;
@@ -240,7 +238,7 @@ impl DeviceExperts {
         &self,
         step: &mut Step<'_>,
         (x, n): (&Buffer<f32>, usize),
-        InnerBuffers { gate: gated, up }: &mut InnerBuffers,
+        inner: &mut InnerBuffers,
         ExpertsBuffers { choices, rows, .. }: &mut ExpertsBuffers,
     ) -> Result<(), DeviceError> {
         let ExpertsShape { used, d_ff, activation, .. } = self.shape;
@@ -252,19 +250,11 @@ impl DeviceExperts {
                 (&*rows, 1)
             }
         };
-        self.up.multiply(step, chosen, read, up)?;
-        let len = n * used * d_ff;
-        let inner = match &self.gate {
-            Some(gate) => {
-                gate.multiply(step, chosen, read, gated)?;
-                step.activate(activation, gated, Some(up), len)?;
-                gated
-            }
-            None => {
-                step.activate(activation, up, None, len)?;
-                up
-            }
-        };
+        self.up.multiply(step, chosen, read, &mut inner.up)?;
+        if let Some(gate) = &self.gate {
+            gate.multiply(step, chosen, read, &mut inner.gate)?;
+        }
+        let inner = inner.activate(step, activation, n * used * d_ff)?;
         self.down.multiply(step, chosen, (inner, 1), rows)
     }
 }

@@ -1,13 +1,12 @@
-//! The feed-forward half of a layer on the device: its weights, the buffers of a step, and its steps.
+//! The feed-forward half of a layer on the device, of whatever kind, and the buffers of a step.
 
-use kvik_gpu::{Buffer, Device, DeviceError, DeviceMatrix, Step};
-use kvik_kernels::Activation;
+use kvik_gpu::{Buffer, Device, DeviceError, Step};
 
+use super::dense::{DeviceDense, InnerBuffers};
 use super::experts::{DeviceExperts, ExpertsBuffers};
-use super::forward::multiply;
-use super::weights::{DeviceLinear, DeviceLoader};
-use crate::model::feed_forward::dense::{DenseNames, LAYER};
-use crate::model::feed_forward::{DenseShape, FeedForwardShape};
+use super::loader::DeviceLoader;
+use crate::model::feed_forward::FeedForwardShape;
+use crate::model::feed_forward::dense::LAYER;
 use crate::model::{ModelConfig, ModelError};
 
 /// The weights of one, as [`FeedForward`](crate::model::feed_forward::FeedForward) has them.
@@ -16,26 +15,11 @@ pub(super) enum DeviceFeedForward {
     Experts(Box<DeviceExperts>),
 }
 
-/// The weights of a dense layer.
-pub(super) struct DeviceDense {
-    activation: Activation,
-    /// Of a gated activation.
-    gate: Option<DeviceLinear>,
-    up: DeviceLinear,
-    down: DeviceLinear,
-}
-
 /// What the halves of all layers compute with.
 pub(super) struct FeedForwardBuffers {
-    pub(super) inner: InnerBuffers,
+    inner: InnerBuffers,
     /// Of models with experts.
-    pub(super) experts: Option<ExpertsBuffers>,
-}
-
-/// Rows between the matrices of a half, `[n, width]` each.
-pub(super) struct InnerBuffers {
-    pub(super) gate: Buffer<f32>,
-    pub(super) up: Buffer<f32>,
+    experts: Option<ExpertsBuffers>,
 }
 
 impl FeedForwardBuffers {
@@ -93,31 +77,6 @@ impl DeviceLoader<'_, '_> {
             FeedForwardShape::Mixed(_) | FeedForwardShape::Absent => unreachable!("{NOT_CHECKED}"),
         })
     }
-
-    /// A dense layer, whose gate and up may be stored as one tensor.
-    pub(super) fn dense(
-        &mut self,
-        shape: &DenseShape,
-        names: &DenseNames,
-        layer: usize,
-    ) -> Result<DeviceDense, ModelError> {
-        let (gate, up) = if shape.fused {
-            let [gate, up] =
-                self.parts(in_layer(layer, names.up), [0..shape.d_ff, shape.d_ff..2 * shape.d_ff])?;
-            (Some(gate), up)
-        } else {
-            let is_gated = shape.activation.is_gated();
-            let gate = is_gated.then(|| self.linear(in_layer(layer, names.gate))).transpose()?;
-            (gate, self.linear(in_layer(layer, names.up))?)
-        };
-        let down = self.linear(in_layer(layer, names.down))?;
-        Ok(DeviceDense { activation: shape.activation, gate, up, down })
-    }
-}
-
-/// The names of tensors of a layer as those of the model.
-pub(super) fn in_layer<const COUNT: usize>(layer: usize, names: [&str; COUNT]) -> [String; COUNT] {
-    names.map(|name| format!("blk.{layer}.{name}"))
 }
 
 impl DeviceFeedForward {
@@ -137,36 +96,13 @@ impl DeviceFeedForward {
         buffers: &mut FeedForwardBuffers,
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
+        let FeedForwardBuffers { inner, experts: of_experts } = buffers;
         match self {
-            DeviceFeedForward::Dense(dense) => dense.record(step, (x, n), &mut buffers.inner, out),
-            DeviceFeedForward::Experts(experts) => experts.record(step, (x, n), buffers, out),
+            DeviceFeedForward::Dense(dense) => dense.record(step, (x, n), inner, out),
+            DeviceFeedForward::Experts(experts) => {
+                let buffers = of_experts.as_mut().expect("the model has experts");
+                experts.record(step, (x, n), (inner, buffers), out)
+            }
         }
-    }
-}
-
-impl DeviceDense {
-    /// Bytes of matrices.
-    pub(super) fn bytes(&self) -> usize {
-        let linears = self.gate.iter().chain([&self.up, &self.down]);
-        linears.map(|linear| &linear.matrix).map(DeviceMatrix::bytes).sum()
-    }
-
-    /// [`DeviceFeedForward::record`]
-    pub(super) fn record(
-        &self,
-        step: &mut Step<'_>,
-        (x, n): (&Buffer<f32>, usize),
-        InnerBuffers { gate, up }: &mut InnerBuffers,
-        out: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        multiply(step, &self.up, x, n, up)?;
-        let len = n * self.up.matrix.rows();
-        let Some(linear) = &self.gate else {
-            step.activate(self.activation, up, None, len)?;
-            return multiply(step, &self.down, up, n, out);
-        };
-        multiply(step, linear, x, n, gate)?;
-        step.activate(self.activation, gate, Some(up), len)?;
-        multiply(step, &self.down, gate, n, out)
     }
 }

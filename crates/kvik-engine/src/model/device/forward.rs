@@ -8,7 +8,7 @@ use kvik_gpu::{Buffer, DeviceArena, DeviceAttention, DeviceError, PartRoom, Step
 
 use super::rows::{BatchRows, Reading, Stored};
 use super::scratch::Buffers;
-use super::weights::{DeviceLayer, DeviceLinear, DeviceWeights};
+use super::weights::{DeviceLayer, DeviceWeights};
 use crate::model::ModelConfig;
 use crate::model::arch::LayerShape;
 
@@ -72,9 +72,9 @@ impl Pass<'_> {
     ) -> Result<(), DeviceError> {
         let Buffers { x, h, q, k, v, .. } = buffers;
         let read = self.norm(step, layer.attention_norms.before.as_ref(), n, x, h)?;
-        multiply(step, &layer.q, read, n, q)?;
-        multiply(step, &layer.k, read, n, k)?;
-        multiply(step, &layer.v, read, n, v)?;
+        layer.q.multiply(step, (read, n), q)?;
+        layer.k.multiply(step, (read, n), k)?;
+        layer.v.multiply(step, (read, n), v)?;
         self.turn(step, layer, n, buffers)?;
         let Buffers { q, warmth, .. } = buffers;
         match self.config.extras.temperature {
@@ -160,7 +160,7 @@ impl Pass<'_> {
             sinks: layer.sinks.as_ref(),
         };
         attention.run(step, room.parts, attended)?;
-        multiply(step, &layer.output, attended, n, h)?;
+        layer.output.multiply(step, (attended, n), h)?;
         self.add_to_stream(step, layer.attention_norms.after.as_ref(), n, room.buffers)
     }
 
@@ -237,20 +237,4 @@ impl Pass<'_> {
         step.multiply(h, len, self.config.extras.multipliers.residual)?;
         step.add(x, len, (h, len))
     }
-}
-
-/// Projects `n` rows.
-pub(super) fn multiply(
-    step: &mut Step<'_>,
-    linear: &DeviceLinear,
-    x: &Buffer<f32>,
-    n: usize,
-    out: &mut Buffer<f32>,
-) -> Result<(), DeviceError> {
-    step.matmul(&linear.matrix, x, n, out)?;
-    if let Some(bias) = &linear.bias {
-        let rows = linear.matrix.rows();
-        step.add(out, n * rows, (bias, rows))?;
-    }
-    Ok(())
 }

@@ -1,13 +1,15 @@
 //! A model on a GPU: the same layers as in `decoder`, as steps of `kvik-gpu`.
 //!
-//! `shape` says what there are kernels for, `weights` uploads what the file has, `scratch` has the buffers of a step,
+//! `shape` says what there are kernels for, `loader` uploads what the file has to `weights`, `scratch` has the buffers of a step,
 //! `rows` its batch, `forward` is the pass as a list of steps, and `runner` answers the scheduler. The device belongs to
 //! the thread that runs batches; what fails on it is told by [`Runner::fault`](super::batch::Runner::fault).
 
 mod copies;
+mod dense;
 mod experts;
 mod feed_forward;
 mod forward;
+mod loader;
 mod rows;
 mod runner;
 mod scratch;
@@ -21,7 +23,8 @@ use super::digest::{digest, within};
 use super::weights::Loader;
 use super::{ModelConfig, ModelError};
 use crate::files::TensorSource;
-use weights::{DeviceLoader, DeviceWeights};
+use loader::DeviceLoader;
+use weights::DeviceWeights;
 
 pub use kvik_gpu::{Choice, Device, DeviceError, DeviceInfo, DeviceKind, devices};
 pub use runner::DeviceRunner;

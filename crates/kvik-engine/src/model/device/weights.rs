@@ -1,18 +1,15 @@
-//! Weights on the device, in the formats of the file or in the type that they are converted to.
+//! Weights on the device: those of a model, and of its layers.
 
-use std::ops::Range;
-
-use kvik_gpu::{Buffer, Device, DeviceMatrix};
-use kvik_kernels::WeightType;
+use kvik_gpu::{Buffer, DeviceMatrix};
 
 use super::feed_forward::DeviceFeedForward;
+use super::loader::{DeviceLinear, DeviceLoader};
 use super::rows::Reading;
-use crate::files::TensorView;
 use crate::model::ModelError;
 use crate::model::arch::{LayerShape, QkNorm};
 use crate::model::expected::FUSED_QKV;
 use crate::model::rope::Rotation;
-use crate::model::weights::{Ending, Loader, rows_of, type_as};
+use crate::model::weights::{Ending, type_as};
 
 const EMBEDDING: &str = "token_embd.weight";
 
@@ -57,14 +54,6 @@ pub(super) struct DeviceNorms {
     pub(super) after: Option<Buffer<f32>>,
 }
 
-/// A projection with an optional bias.
-pub(super) struct DeviceLinear {
-    /// `[rows, cols]`
-    pub(super) matrix: DeviceMatrix,
-    /// `[rows]`
-    pub(super) bias: Option<Buffer<f32>>,
-}
-
 impl DeviceWeights {
     /// `[vocab, d_model]`
     pub(super) fn output(&self) -> &DeviceMatrix {
@@ -94,12 +83,6 @@ impl DeviceLayer {
         let of_attention: usize = [q, k, v, output].into_iter().map(|linear| linear.matrix.bytes()).sum();
         of_attention + feed_forward.bytes()
     }
-}
-
-/// Uploads weights, one tensor at a time.
-pub(super) struct DeviceLoader<'l, 'a> {
-    pub(super) loader: Loader<'a>,
-    pub(super) device: &'l Device,
 }
 
 impl DeviceLoader<'_, '_> {
@@ -167,70 +150,10 @@ impl DeviceLoader<'_, '_> {
         Ok([linear("attn_q")?, linear("attn_k")?, linear("attn_v")?])
     }
 
-    /// A projection by the names of its weight and bias.
-    pub(super) fn linear(&mut self, [weight, bias]: [String; 2]) -> Result<DeviceLinear, ModelError> {
-        Ok(DeviceLinear { matrix: self.matrix(&weight)?, bias: self.optional_vector(&bias)? })
-    }
-
-    /// Projections of which a tensor has some rows each.
-    pub(super) fn parts<const PARTS: usize>(
-        &mut self,
-        [weight, bias]: [String; 2],
-        rows: [Range<usize>; PARTS],
-    ) -> Result<[DeviceLinear; PARTS], ModelError> {
-        let view = self.loader.take(&weight)?;
-        let biases = self.loader.optional_vector(&bias)?;
-        let mut parts = Vec::with_capacity(PARTS);
-        for rows in rows {
-            let part = biases.as_ref().map(|biases| self.device.upload(&bias, &biases[rows.clone()]));
-            parts.push(DeviceLinear {
-                matrix: self.upload(&weight, &rows_of(&view, rows), self.loader.target)?,
-                bias: part.transpose()?,
-            });
-        }
-        self.loader.tensors.release(&weight);
-        Ok(parts.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
-    }
-
-    fn matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
-        let view = self.loader.take(name)?;
-        let matrix = self.upload(name, &view, self.loader.target);
-        self.loader.tensors.release(name);
-        matrix
-    }
-
-    /// A matrix in the type that the file has: what decides on other weights is not converted.
-    pub(super) fn stored_matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
-        let view = self.loader.take(name)?;
-        self.upload(name, &view, None)
-    }
-
-    /// Uploads what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
-    fn upload(
-        &mut self,
-        name: &str,
-        view: &TensorView<'_>,
-        target: Option<WeightType>,
-    ) -> Result<DeviceMatrix, ModelError> {
-        let (ty, bytes) = self.loader.converted(view, target)?;
-        let matrix = DeviceMatrix::upload(self.device, name, ty, [view.rows, view.cols], &bytes)?;
-        self.loader.report(view.data.len());
-        Ok(matrix)
-    }
-
     fn rotated_norm(&self, shape: &LayerShape) -> Result<Option<Buffer<f32>>, ModelError> {
         let ones = vec![1.0; shape.head_dim];
         let is_normed = shape.qk_norm == QkNorm::Rotated;
         Ok(is_normed.then(|| self.device.upload("a norm without weights", &ones)).transpose()?)
-    }
-
-    fn vector(&mut self, name: &str) -> Result<Buffer<f32>, ModelError> {
-        Ok(self.device.upload(name, &self.loader.vector(name)?)?)
-    }
-
-    pub(super) fn optional_vector(&mut self, name: &str) -> Result<Option<Buffer<f32>>, ModelError> {
-        let vector = self.loader.optional_vector(name)?;
-        Ok(vector.map(|vector| self.device.upload(name, &vector)).transpose()?)
     }
 }
 

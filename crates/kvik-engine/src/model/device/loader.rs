@@ -1,0 +1,106 @@
+//! Uploads tensors, in the formats of the file or in the type that they are converted to.
+
+use std::ops::Range;
+
+use kvik_gpu::{Buffer, Device, DeviceError, DeviceMatrix, Step};
+use kvik_kernels::WeightType;
+
+use crate::files::TensorView;
+use crate::model::ModelError;
+use crate::model::weights::{Loader, rows_of};
+
+/// A projection with an optional bias.
+pub(super) struct DeviceLinear {
+    /// `[rows, cols]`
+    pub(super) matrix: DeviceMatrix,
+    /// `[rows]`
+    pub(super) bias: Option<Buffer<f32>>,
+}
+
+impl DeviceLinear {
+    /// Projects `n` rows of `x`, `[n, cols]`.
+    pub(super) fn multiply(
+        &self,
+        step: &mut Step<'_>,
+        (x, n): (&Buffer<f32>, usize),
+        out: &mut Buffer<f32>,
+    ) -> Result<(), DeviceError> {
+        step.matmul(&self.matrix, x, n, out)?;
+        let Some(bias) = &self.bias else { return Ok(()) };
+        let rows = self.matrix.rows();
+        step.add(out, n * rows, (bias, rows))
+    }
+}
+
+/// Uploads weights, one tensor at a time.
+pub(super) struct DeviceLoader<'l, 'a> {
+    pub(super) loader: Loader<'a>,
+    pub(super) device: &'l Device,
+}
+
+impl DeviceLoader<'_, '_> {
+    /// A projection by the names of its weight and bias.
+    pub(super) fn linear(&mut self, [weight, bias]: [String; 2]) -> Result<DeviceLinear, ModelError> {
+        Ok(DeviceLinear { matrix: self.matrix(&weight)?, bias: self.optional_vector(&bias)? })
+    }
+
+    /// Projections of which a tensor has some rows each.
+    pub(super) fn parts<const PARTS: usize>(
+        &mut self,
+        [weight, bias]: [String; 2],
+        rows: [Range<usize>; PARTS],
+    ) -> Result<[DeviceLinear; PARTS], ModelError> {
+        let view = self.loader.take(&weight)?;
+        let biases = self.loader.optional_vector(&bias)?;
+        let mut parts = Vec::with_capacity(PARTS);
+        for rows in rows {
+            let part = biases.as_ref().map(|biases| self.device.upload(&bias, &biases[rows.clone()]));
+            parts.push(DeviceLinear {
+                matrix: self.upload(&weight, &rows_of(&view, rows), self.loader.target)?,
+                bias: part.transpose()?,
+            });
+        }
+        self.loader.tensors.release(&weight);
+        Ok(parts.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
+    }
+
+    pub(super) fn matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
+        let view = self.loader.take(name)?;
+        let matrix = self.upload(name, &view, self.loader.target);
+        self.loader.tensors.release(name);
+        matrix
+    }
+
+    /// A matrix in the type that the file has: what decides on other weights is not converted.
+    pub(super) fn stored_matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
+        let view = self.loader.take(name)?;
+        self.upload(name, &view, None)
+    }
+
+    /// Uploads what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
+    pub(super) fn upload(
+        &mut self,
+        name: &str,
+        view: &TensorView<'_>,
+        target: Option<WeightType>,
+    ) -> Result<DeviceMatrix, ModelError> {
+        let (ty, bytes) = self.loader.converted(view, target)?;
+        let matrix = DeviceMatrix::upload(self.device, name, ty, [view.rows, view.cols], &bytes)?;
+        self.loader.report(view.data.len());
+        Ok(matrix)
+    }
+
+    pub(super) fn vector(&mut self, name: &str) -> Result<Buffer<f32>, ModelError> {
+        Ok(self.device.upload(name, &self.loader.vector(name)?)?)
+    }
+
+    pub(super) fn optional_vector(&mut self, name: &str) -> Result<Option<Buffer<f32>>, ModelError> {
+        let vector = self.loader.optional_vector(name)?;
+        Ok(vector.map(|vector| self.device.upload(name, &vector)).transpose()?)
+    }
+}
+
+/// The names of tensors of a layer as those of the model.
+pub(super) fn in_layer<const COUNT: usize>(layer: usize, names: [&str; COUNT]) -> [String; COUNT] {
+    names.map(|name| format!("blk.{layer}.{name}"))
+}
