@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{Found, Reads, Relation, SlotId};
+use kvik_cache::tier::{Found, Relation, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Followers, Identity, Match, StopReason, Token};
 
 use super::states::{StoredState, before_pieces};
@@ -143,9 +143,7 @@ impl Disk {
             return (Worth::default(), trimmed.or(expired));
         }
         let pieces = state.map_or_else(Vec::new, |state| state.pieces);
-        let [blocks, of_state] = [&found.slots, &pieces].map(|slots| self.reads(slots));
-        let reads = Reads { host: blocks.host + of_state.host, disk: blocks.disk + of_state.disk };
-        if !self.cost.decide(reads, found.tokens - known) {
+        if !self.cost.decide(self.reads(found.slots.iter().chain(&pieces)), found.tokens - known) {
             return (Worth::default(), Some(StopReason::RecomputeWasCheaper));
         }
         let end = (!pieces.is_empty()).then_some(whole + found.tokens);
@@ -175,7 +173,7 @@ impl Disk {
     /// Leaves out a last block of which so little is wanted that it is not worth its reading; whether it did.
     fn trim(&self, found: &mut Found) -> bool {
         let partial = found.tokens % BLOCK_POSITIONS;
-        let last = self.reads(&found.slots[found.slots.len().saturating_sub(1)..]);
+        let last = self.reads(found.slots.last());
         let costs = self.cost.load_time(last).zip(self.cost.compute_time(partial));
         let costly = costs.is_some_and(|(load, compute)| load > compute);
         let trims = partial > 0 && found.slots.len() > 1 && costly;

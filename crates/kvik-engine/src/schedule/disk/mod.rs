@@ -137,9 +137,13 @@ impl Disk {
     }
 
     /// Slots by where they are read from.
-    fn reads(&self, slots: &[SlotId]) -> Reads {
-        let host = slots.iter().filter(|&&slot| self.store.is_in_host(slot)).count();
-        Reads { host, disk: slots.len() - host }
+    fn reads<'a>(&self, slots: impl IntoIterator<Item = &'a SlotId>) -> Reads {
+        let mut reads = Reads::default();
+        for &slot in slots {
+            let place = if self.store.is_in_host(slot) { &mut reads.host } else { &mut reads.disk };
+            *place += 1;
+        }
+        reads
     }
 
     /// Whether there is no disk.
