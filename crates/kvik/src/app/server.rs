@@ -89,6 +89,11 @@ impl Server {
         self.shelf.get()?.upgrade()
     }
 
+    /// The same where there are several; none where the only one answers whatever a request names.
+    pub(crate) fn several(&self) -> Option<Arc<Shelf>> {
+        self.shelf().filter(|shelf| !shelf.has_one())
+    }
+
     /// Whether several tenants share it.
     pub(crate) fn is_shared(&self) -> bool {
         self.admission.is_some()

@@ -30,9 +30,9 @@ use crate::{
         App, AppConfig,
         keys::Keys,
         loading,
-        memory::{MemoryConfig, rebuild::make_summaries},
+        memory::MemoryConfig,
         server::Server,
-        shelf::{Entry, OpenModel, Shelf},
+        shelf::{Entry, Shelf},
         spans::Spans,
         supervisor::Supervisor,
         upkeep,
@@ -217,14 +217,10 @@ fn one_model(
     let attached = [&disk, &draft, &device].map(Option::as_deref);
     let banner = banner(&serving.model, &budget, attached, &url, &example);
     handle.set_tenants(clients.keys.tenants());
+    let bytes = serving.model.bytes + budget.bytes();
     let app = app(args, clients, serving, around)?;
-    tokio::spawn(make_summaries(app.clone()));
-    let restored = app.clone();
-    tokio::task::spawn_blocking(move || api::restore_prompts(&restored));
-    let routes = api::of_model(app.clone());
-    let bytes = app.serving.model.bytes + budget.bytes();
-    let open = OpenModel { app, routes, bytes, handle: Some(handle), close: Box::new(|| ()) };
-    Ok((Shelf::of(open), banner))
+    let runtime = tokio::runtime::Handle::current();
+    Ok((Shelf::of(shelf::begin(&runtime, app, handle, (bytes, args.grace()))), banner))
 }
 
 /// A server of several models, which are loaded when somebody asks for them.

@@ -20,7 +20,7 @@ use crate::{
         shelf::{Entry, OpenModel, OpenModels},
     },
     serving::{
-        load::{self, Loaded},
+        load::{self, Handle, Loaded},
         memory,
     },
     settings::{config, size::ByteSize},
@@ -164,14 +164,24 @@ impl OpenModels for Opener {
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&self.around.of_model(name), &serving.model)?;
         let app = App::of(self.server.clone(), serving, config);
-        let summaries = self.runtime.spawn(make_summaries(app.clone())).abort_handle();
-        let restored = app.clone();
-        self.runtime.spawn_blocking(move || api::restore_prompts(&restored));
-        let (routes, grace, engine) = (api::of_model(app.clone()), self.grace, handle.clone());
-        let close = Box::new(move || {
-            summaries.abort();
-            engine.shutdown(grace);
-        });
-        Ok(OpenModel { app, routes, bytes, handle: Some(handle), close })
+        Ok(begin(&self.runtime, app, handle, (bytes, self.grace)))
     }
+}
+
+/// A loaded model that takes so many bytes, with what it does beside answering; its end gives what runs so much time.
+pub(super) fn begin(
+    runtime: &Runtime,
+    app: Arc<App>,
+    handle: Handle,
+    (bytes, grace): (u64, Duration),
+) -> OpenModel {
+    let summaries = runtime.spawn(make_summaries(app.clone())).abort_handle();
+    let restored = app.clone();
+    runtime.spawn_blocking(move || api::restore_prompts(&restored));
+    let (routes, engine) = (api::of_model(app.clone()), handle.clone());
+    let close = Box::new(move || {
+        summaries.abort();
+        engine.shutdown(grace);
+    });
+    OpenModel { app, routes, bytes, handle: Some(handle), close }
 }

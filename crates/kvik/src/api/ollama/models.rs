@@ -87,7 +87,7 @@ pub(super) async fn version() -> Json<Version> {
 
 /// `GET /api/tags`
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Listed> {
-    let Some(shelf) = app.server.shelf().filter(|shelf| !shelf.has_one()) else {
+    let Some(shelf) = app.server.several() else {
         return Json(Listed { models: vec![listed(&app.serving.model, None)] });
     };
     Json(Listed { models: shelf.list().iter().map(|model| on_shelf(model, None)).collect() })
@@ -96,7 +96,7 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Listed> {
 /// `GET /api/ps`
 pub(super) async fn running(State(app): State<Arc<App>>) -> Json<Listed> {
     let running = |expires_at: String, context_length| Running { expires_at, size_vram: 0, context_length };
-    let Some(shelf) = app.server.shelf().filter(|shelf| !shelf.has_one()) else {
+    let Some(shelf) = app.server.several() else {
         let running = running(FOREVER.to_owned(), app.serving.model.context);
         return Json(Listed { models: vec![listed(&app.serving.model, Some(running))] });
     };

@@ -68,20 +68,25 @@ struct Meta {
     size: u64,
 }
 
+impl Status {
+    fn of(listed: &Listed) -> Status {
+        Status { value: listed.status, failed: listed.failed.clone() }
+    }
+}
+
 /// Lists the models.
 pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Models> {
-    let Some(shelf) = app.server.shelf().filter(|shelf| !shelf.has_one()) else {
+    let Some(shelf) = app.server.several() else {
         return Json(Models { object: List, data: with_adapters(&app).collect() });
     };
     let open = shelf.open_apps();
     let of = |listed: Listed| {
-        let status = Some(Status { value: listed.status, failed: listed.failed.clone() });
         let in_memory = open.iter().find(|app| app.serving.model.name == listed.name);
         let mut models: Vec<Model> = match in_memory {
             Some(app) => with_adapters(app).collect(),
             None => vec![listed_card(&listed)],
         };
-        models[0].status = status;
+        models[0].status = Some(Status::of(&listed));
         models
     };
     Json(Models { object: List, data: shelf.list().into_iter().flat_map(of).collect() })
@@ -114,11 +119,10 @@ pub(super) async fn get(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Json<Model>, ApiError> {
-    if let Some(listed) = app.server.shelf().filter(|shelf| !shelf.has_one()).and_then(|shelf| shelf.get(&id))
+    if let Some(listed) = app.server.several().and_then(|shelf| shelf.get(&id))
         && listed.name != app.serving.model.name
     {
-        let status = Some(Status { value: listed.status, failed: listed.failed.clone() });
-        return Ok(Json(Model { status, ..listed_card(&listed) }));
+        return Ok(Json(Model { status: Some(Status::of(&listed)), ..listed_card(&listed) }));
     }
     app.check_model(&id)?;
     let lora = &app.serving.lora;

@@ -1,9 +1,6 @@
 //! Carries out the turns: one model is loaded or taken out of memory at a time.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     OpenModel, Shelf,
@@ -68,7 +65,7 @@ impl Shelf {
         let is_there = place.open.is_some();
         drop(places);
         if is_there {
-            *self.shade.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.shade() = None;
         }
         self.loaded.notify_waiters();
     }
@@ -79,7 +76,7 @@ impl Shelf {
         let open = self.places()[index].open.take();
         if let Some(OpenModel { app, routes, close, .. }) = open {
             let began = self.now();
-            *self.shade.lock().unwrap_or_else(PoisonError::into_inner) = Some(routes);
+            *self.shade() = Some(routes);
             let ended = tokio::task::spawn_blocking(move || {
                 close();
                 app.close();

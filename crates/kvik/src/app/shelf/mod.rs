@@ -173,7 +173,7 @@ impl Shelf {
     /// What answers questions about the server, or about a model that need not be in memory for that: one that is, what is
     /// left of one, or the first, once it is loaded.
     async fn of_server(self: &Arc<Self>, name: &str) -> Result<Lease, ApiError> {
-        let shade = || self.shade.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Lease::of_shade);
+        let shade = || self.shade().clone().map(Lease::of_shade);
         match self.present(name).or_else(shade) {
             Some(lease) => Ok(lease),
             None => self.take("").await,
@@ -283,6 +283,11 @@ impl Shelf {
 
     fn now(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    fn shade(&self) -> MutexGuard<'_, Option<Router>> {
+        // It is there or not whatever panicked.
+        self.shade.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn places(&self) -> MutexGuard<'_, Vec<Place>> {
