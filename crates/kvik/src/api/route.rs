@@ -2,7 +2,10 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use axum::{handler::Handler, routing::MethodRouter};
+use axum::{
+    handler::Handler,
+    routing::{MethodFilter, MethodRouter},
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -159,6 +162,23 @@ macro_rules! methods {
 methods! { get post put delete }
 
 impl Route {
+    /// One handler behind all its methods, which refuses others as the route itself does.
+    pub(super) fn behind<H, T, S>(&self, handler: H) -> MethodRouter<S>
+    where
+        H: Handler<T, S>,
+        T: 'static,
+        S: Clone + Send + Sync + 'static,
+    {
+        let methods = self.operations.iter().map(|operation| match operation.method {
+            "get" => MethodFilter::GET,
+            "post" => MethodFilter::POST,
+            "put" => MethodFilter::PUT,
+            "delete" => MethodFilter::DELETE,
+            other => unreachable!("routes have no method {other}"),
+        });
+        methods.fold(MethodRouter::new(), |router, method| router.on(method, handler.clone()))
+    }
+
     /// The same for the admin only, and other conditions that a layer holds.
     pub(super) fn through(
         self,

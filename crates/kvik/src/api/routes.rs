@@ -13,7 +13,6 @@ use axum::{
     http::{HeaderName, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::any,
 };
 use kvik_engine::pulse::Life;
 use schemars::JsonSchema;
@@ -82,8 +81,7 @@ type WordError = fn(&ApiError) -> Value;
 pub(crate) fn of_model(app: Arc<App>) -> Router {
     let routes = dialects().into_iter().flat_map(|dialect| dialect.routes);
     let paths = routes.flat_map(|route| route.paths.iter().map(move |path| (*path, route.methods.clone())));
-    let router = paths.fold(Router::new(), |router, (path, methods)| router.route(path, methods));
-    router.method_not_allowed_fallback(wrong_method).with_state(app)
+    paths.fold(Router::new(), |router, (path, methods)| router.route(path, methods)).with_state(app)
 }
 
 /// All routes of a server of one model.
@@ -100,7 +98,7 @@ pub(crate) fn over(shelf: Arc<Shelf>) -> Router {
     for dialect in dialects() {
         for route in dialect.routes {
             for path in route.paths {
-                router = router.route(path, any(hand_on));
+                router = router.route(path, route.behind(hand_on));
                 errors.insert(*path, dialect.errors.word);
             }
             known.extend(route.paths);
@@ -109,6 +107,7 @@ pub(crate) fn over(shelf: Arc<Shelf>) -> Router {
     let (known, server): (Arc<str>, _) = (known.join(", ").into(), shelf.server.clone());
     let router = router
         .fallback(move |request| unknown_route(known.clone(), request))
+        .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(server.clone(), guard::admit))
         .layer(origins::cors(&server.senders.origins))
         .layer(middleware::from_fn_with_state(server.clone(), guard::check_sender))
@@ -145,9 +144,12 @@ async fn word_in_dialect(
     let mut response = next.run(request).await;
     let word = path.and_then(|path| errors.get(path.as_str()).copied());
     if let (Some(word), Some(error)) = (word, response.extensions_mut().remove::<ApiError>()) {
-        *response.body_mut() = Body::from(word(&error).to_string());
+        let words = word(&error).to_string();
         // The model's routes have counted other words.
-        response.headers_mut().remove(header::CONTENT_LENGTH);
+        if let Some(length) = response.headers_mut().get_mut(header::CONTENT_LENGTH) {
+            *length = words.len().into();
+        }
+        *response.body_mut() = Body::from(words);
     }
     response
 }
