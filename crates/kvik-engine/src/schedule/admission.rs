@@ -207,7 +207,7 @@ impl Scheduler {
     }
 
     /// Whether the background gives way to the sequence at `index` of the queue, or this sequence of it to others.
-    fn somebody_gives_way(&self, index: usize) -> bool {
+    pub(super) fn somebody_gives_way(&self, index: usize) -> bool {
         match self.queue[index].sequence.is_background() {
             true => self.running.foreground() > 0 || self.queue.oldest_foreground().is_some(),
             false => self.running.background() > 0,

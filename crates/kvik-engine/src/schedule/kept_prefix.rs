@@ -88,6 +88,9 @@ impl Scheduler {
                 && self.ram.has_room(missing + left_free, self.running.len());
         if !room || self.ram.cache.reserve(id, (before + missing) * BLOCK_POSITIONS).is_err() {
             self.ram.cache.abandon(id);
+            if !self.somebody_gives_way(index) && self.release_disk_blocks() {
+                return self.admit_kept(index, passed, runner);
+            }
             return Some(self.no_room(index));
         }
         if grows {
