@@ -53,6 +53,23 @@ def test_a_key_that_is_not_given_is_said(open_page, locked, watch):
     expect(page.get_by_text("No key", exact=True)).to_be_visible()
 
 
+def test_a_request_refused_after_the_question_was_answered_does_not_ask_again(open_page, locked, watch):
+    watch.expect("401")
+    page = open_page(port=locked.port)
+    expect(dialog(page)).to_have_count(1)
+    held = []
+    page.route("**/v1/models", lambda route: held.append(route))
+    page.reload()
+    expect(dialog(page)).to_have_count(1)
+    while not held:
+        page.wait_for_timeout(10)
+    page.keyboard.press("Escape")
+    expect(dialog(page)).to_have_count(0)
+    held[0].continue_()
+    expect(page.get_by_text("No key", exact=True)).to_be_visible()
+    expect(dialog(page)).to_have_count(0)
+
+
 def test_a_full_queue_gives_the_question_back(open_page, watch, tmp_path):
     watch.expect("429")
     stall = tmp_path / "stall"

@@ -18,19 +18,20 @@ export class ApiError extends Error {
   }
 }
 
-/** Requests with the key of `keys` ({get, ask}); a key that is missing or refused is asked for once, for all of them. */
+/** Requests with the key of `keys` ({get, turn, ask}); a key that is missing or refused is asked for once, for all of them. */
 export function createApi(keys) {
   const pace = createPace();
   const send = async (method, path, { body, signal, accept = "application/json" } = {}) => {
     let asked = false;
     for (;;) {
       const key = keys.get();
+      const sent = keys.turn();
       const response = await reach(method, path, { body, signal, accept, key });
       pace.heard(response);
       if (response.ok) return response;
       const error = await errorOf(response);
       // Only the first refusal says that a key is missing: every later one says that it was wrong.
-      if (error.status !== 401 || !(await keys.ask({ refused: asked || Boolean(key), tried: key }))) throw error;
+      if (error.status !== 401 || !(await keys.ask({ refused: asked || Boolean(key), tried: key, sent }))) throw error;
       asked = true;
     }
   };

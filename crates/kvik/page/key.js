@@ -2,16 +2,23 @@
 import { askForText } from "./dialogs.js";
 import { recall, remember } from "./storage.js";
 
-/** `{get, ask}`: the key that is known, and the question for one. */
+/** `{get, turn, ask}`: the key that is known, how often the question for one was answered, and that question. */
 export function createKeys() {
   let asking = null;
+  let turn = 0;
   return {
     get: () => recall("key", null),
-    /** Resolves to whether there is another key to try. Requests that fail together share one question. */
-    ask({ refused, tried }) {
+    turn: () => turn,
+    /**
+     * Resolves to whether there is another key to try. Requests that fail together share one question, and one that was
+     * sent before its answer (in turn `sent`) and is refused after it shares the answer.
+     */
+    ask({ refused, tried, sent }) {
       if (recall("key", null) !== tried) return Promise.resolve(true);
+      if (sent !== turn) return Promise.resolve(false);
       asking ??= askForKey(refused).finally(() => {
         asking = null;
+        turn += 1;
       });
       return asking;
     },
