@@ -3,7 +3,7 @@
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::route::{Answer, Dialect, Errors, Frames, Operation, Route};
+use super::route::{Answer, Dialect, Errors, Frames, Operation};
 
 /// Makes the schemas: a type is described as it is read or as it is sent.
 struct Schemas {
@@ -21,9 +21,9 @@ pub(super) fn document(dialects: &[Dialect]) -> Value {
     let mut schemas = Schemas { read: settings.into_generator(), sent };
     let mut paths = Map::new();
     for dialect in dialects {
-        for route in &dialect.routes {
-            for path in route.paths {
-                paths.insert(path.replace("{*", "{"), operations(&mut schemas, dialect, route, path));
+        for (paths_of, listed) in dialect.listed() {
+            for path in paths_of {
+                paths.insert(path.replace("{*", "{"), operations(&mut schemas, dialect, listed, path));
             }
         }
     }
@@ -50,13 +50,13 @@ pub(super) fn document(dialects: &[Dialect]) -> Value {
     })
 }
 
-fn operations(schemas: &mut Schemas, dialect: &Dialect, route: &Route, path: &str) -> Value {
+fn operations(schemas: &mut Schemas, dialect: &Dialect, listed: &[Operation], path: &str) -> Value {
     let mut operations = Map::new();
     if let Some(name) = parameter(path) {
         let parameter = json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
         operations.insert("parameters".to_owned(), json!([parameter]));
     }
-    for operation in &route.operations {
+    for operation in listed {
         operations.insert(operation.method.to_owned(), described(schemas, dialect, operation));
     }
     Value::Object(operations)

@@ -18,8 +18,8 @@ pub(super) fn dialect() -> Dialect {
         ],
         "What the page loads",
     );
-    let routes = vec![at(&[page::ROOT]).get(page::index, index), at(&[page::FILES]).get(page::file, rest)];
-    Dialect { name: "page", errors: Errors::of::<ErrorBody>(), routes }
+    let of_server = vec![at(&[page::ROOT]).get(page::index, index), at(&[page::FILES]).get(page::file, rest)];
+    Dialect { name: "page", errors: Errors::of::<ErrorBody>(), routes: Vec::new(), of_server }
 }
 
 fn file(kinds: &'static [&'static str], summary: &'static str) -> Operation {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::request::parts::{self, FromBody};
 use crate::{
-    app::App,
+    app::{App, shelf::Shelf},
     http::{answer::value, error::ApiError},
 };
 
@@ -21,7 +21,10 @@ pub(super) struct Dialect {
     /// Its name in the document of all routes.
     pub(super) name: &'static str,
     pub(super) errors: Errors,
+    /// Routes that a model answers.
     pub(super) routes: Vec<Route>,
+    /// Routes that the server answers, whatever models it has.
+    pub(super) of_server: Vec<Route<Arc<Shelf>>>,
 }
 
 /// The schema of what is sent, made from the type that is serialised.
@@ -35,6 +38,14 @@ pub(super) struct Errors {
     pub(super) schema: Described,
 }
 
+impl Dialect {
+    /// All its routes: their paths, and what each does.
+    pub(super) fn listed(&self) -> impl Iterator<Item = (&'static [&'static str], &[Operation])> {
+        let of_models = self.routes.iter().map(|route| (route.paths, route.operations.as_slice()));
+        of_models.chain(self.of_server.iter().map(|route| (route.paths, route.operations.as_slice())))
+    }
+}
+
 impl Errors {
     /// Errors whose body is a `T`.
     pub(super) fn of<T>() -> Errors
@@ -45,10 +56,10 @@ impl Errors {
     }
 }
 
-/// Paths that lead to the same, what answers there, and what is said about it.
-pub(super) struct Route {
+/// Paths that lead to the same, what answers there, and what is said about it. Handlers have `S`: the model, or the server.
+pub(super) struct Route<S = Arc<App>> {
     pub(super) paths: &'static [&'static str],
-    pub(super) methods: MethodRouter<Arc<App>>,
+    pub(super) methods: MethodRouter<S>,
     pub(super) operations: Vec<Operation>,
 }
 
@@ -91,7 +102,7 @@ pub(super) enum Answer {
 }
 
 /// One route under all its names.
-pub(super) fn at(paths: &'static [&'static str]) -> Route {
+pub(super) fn at<S: Clone>(paths: &'static [&'static str]) -> Route<S> {
     Route { paths, methods: MethodRouter::new(), operations: Vec::new() }
 }
 
@@ -145,10 +156,10 @@ impl Operation {
 /// A method of a route, which comes with what is said about it.
 macro_rules! methods {
     ($($name:ident)*) => {
-        impl Route {$(
-            pub(super) fn $name<H, T>(self, handler: H, operation: Operation) -> Route
+        impl<S: Clone + Send + Sync + 'static> Route<S> {$(
+            pub(super) fn $name<H, T>(self, handler: H, operation: Operation) -> Route<S>
             where
-                H: Handler<T, Arc<App>>,
+                H: Handler<T, S>,
                 T: 'static,
             {
                 let mut operations = self.operations;

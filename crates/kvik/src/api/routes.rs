@@ -58,17 +58,19 @@ fn operation() -> Dialect {
     let metrics =
         answers(Answer::Text(&["application/openmetrics-text"]), "Metrics, as Prometheus reads them");
     let lives = |operation| Operation { others: &[("503", schema_of::<Stuck>)], ..operation };
-    let routes = vec![
+    let of_server = vec![
         at(&guard::HEALTH).get(health, lives(gives::<Health<OkWord>>("Whether the server answers requests"))),
         at(&guard::READY)
             .get(ready, lives(gives::<Health<ReadyWord>>("Whether the server is to be sent requests"))),
+        at(&["/openapi.json"]).get(document, gives::<Map<String, Value>>("This document")),
+    ];
+    let routes = vec![
         // It shows what concerns all tenants.
         at(&["/metrics"])
             .get(metrics_text, metrics)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
-        at(&["/openapi.json"]).get(document, gives::<Map<String, Value>>("This document")),
     ];
-    Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes }
+    Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes, of_server }
 }
 
 /// The header that says how many milliseconds a request waited for its model to be loaded.
@@ -96,12 +98,15 @@ pub(crate) fn over(shelf: Arc<Shelf>) -> Router {
     let mut known: Vec<&str> = Vec::new();
     let mut errors = HashMap::new();
     for dialect in dialects() {
-        for route in dialect.routes {
-            for path in route.paths {
-                router = router.route(path, route.behind(hand_on));
-                errors.insert(*path, dialect.errors.word);
-            }
-            known.extend(route.paths);
+        let word = dialect.errors.word;
+        for (paths, _) in dialect.listed() {
+            known.extend(paths);
+            errors.extend(paths.iter().map(|path| (*path, word)));
+        }
+        let handed_on = dialect.routes.into_iter().map(|route| (route.paths, route.behind(hand_on)));
+        let answered = dialect.of_server.into_iter().map(|route| (route.paths, route.methods));
+        for (paths, methods) in handed_on.chain(answered) {
+            router = paths.iter().fold(router, |router, path| router.route(path, methods.clone()));
         }
     }
     let (known, server): (Arc<str>, _) = (known.join(", ").into(), shelf.server.clone());
@@ -165,13 +170,13 @@ async fn wrong_method(request: Request) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, Some("method_not_allowed"), message)
 }
 
-async fn health(State(app): State<Arc<App>>) -> Response {
-    status(&app, OkWord)
+async fn health(State(shelf): State<Arc<Shelf>>) -> Response {
+    status(&shelf, OkWord)
 }
 
 /// `GET /ready`
-async fn ready(State(app): State<Arc<App>>) -> Response {
-    status(&app, ReadyWord)
+async fn ready(State(shelf): State<Arc<Shelf>>) -> Response {
+    status(&shelf, ReadyWord)
 }
 
 words! {
@@ -200,11 +205,11 @@ struct Stuck {
 }
 
 /// The word, unless the server is stopping or its engine is stuck. While the model loads, other routes answer.
-fn status(app: &App, word: impl Serialize) -> Response {
-    if app.server.is_stopping() {
+fn status(shelf: &Shelf, word: impl Serialize) -> Response {
+    if shelf.server.is_stopping() {
         return ApiError::stopping().into_response();
     }
-    let life = app.serving.engine.life();
+    let life = shelf.life();
     match life::is_stuck(life) {
         true => stuck(life).into_response(),
         false => Json(Health { status: word }).into_response(),

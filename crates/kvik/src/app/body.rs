@@ -13,7 +13,7 @@ use axum::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{keys::Caller, server::Server, spans::Came, state::App};
+use super::{keys::Caller, server::Server, shelf::Shelf, spans::Came, state::App};
 use crate::{
     http::{
         body_memory::{BodyShare, SMALL_BYTES, TooSlow},
@@ -69,7 +69,7 @@ impl JsonBody {
 
 impl JsonBody {
     /// Reads the body of a request.
-    pub(super) async fn receive(request: Request, server: &Server) -> Result<JsonBody, ApiError> {
+    pub(crate) async fn receive(request: Request, server: &Server) -> Result<JsonBody, ApiError> {
         let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
         check_form(request.headers())?;
         let mut came = came(&request);
@@ -92,6 +92,14 @@ impl ReadBody {
 
     fn take(&self) -> Option<JsonBody> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl FromRequest<Arc<Shelf>> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, shelf: &Arc<Shelf>) -> Result<Self, ApiError> {
+        JsonBody::receive(request, &shelf.server).await
     }
 }
 

@@ -72,7 +72,10 @@ pub(crate) async fn admins_only(
     request: Request,
     next: Next,
 ) -> Response {
-    if caller.admin { next.run(request).await } else { ApiError::admins_only().into_response() }
+    match caller.as_admin() {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
 }
 
 /// Words in JSON what axum itself refuses in plain text, as a path or a query that it cannot read.

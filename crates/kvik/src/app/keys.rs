@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc};
 
 use axum::http::{HeaderMap, header};
 
-use crate::accounts::tenants::{KeyDigest, Tenant, Tenants};
+use crate::{
+    accounts::tenants::{KeyDigest, Tenant, Tenants},
+    http::error::ApiError,
+};
 
 /// Who sent a request, as its key says.
 #[derive(Debug, Clone)]
@@ -12,6 +15,13 @@ pub(crate) struct Caller {
     pub(crate) tenant: Arc<Tenant>,
     /// May see what concerns all tenants.
     pub(crate) admin: bool,
+}
+
+impl Caller {
+    /// Refuses all but the admin.
+    pub(crate) fn as_admin(&self) -> Result<(), ApiError> {
+        if self.admin { Ok(()) } else { Err(ApiError::admins_only()) }
+    }
 }
 
 /// The keys that open the server. Only their digests are kept.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use kvik_engine::api::{Report, Request};
+use serde::de::DeserializeOwned;
 
 use super::{
     body::JsonBody,
@@ -17,6 +18,7 @@ use super::{
         trailer::{Origin, Trailer},
         usage::Usage,
     },
+    server::Server,
     state::App,
     usage_account::UsageAccount,
 };
@@ -40,6 +42,17 @@ pub(crate) struct Prepared<A> {
     pub(crate) origin: Origin,
     pub(crate) answer: A,
     pub(crate) stream: bool,
+}
+
+impl Server {
+    /// Parses a body that is asked of the server and not of a model, and reads its fields.
+    pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(
+        &self,
+        body: JsonBody,
+    ) -> Result<T, ApiError> {
+        let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
+        self.readers.in_turn(reader, move |presence| body.parse()?.wanted_by(presence).read()).await
+    }
 }
 
 impl App {

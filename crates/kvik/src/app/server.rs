@@ -2,15 +2,15 @@
 
 use std::{
     sync::{
-        Arc, OnceLock, PoisonError, RwLock, Weak,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use super::{
-    conversations::Conversations, keys::Keys, metrics::Metrics, responses::Responses, shelf::Shelf,
-    state::AppConfig, tally::Tally, usage_account::Clock,
+    conversations::Conversations, keys::Keys, metrics::Metrics, responses::Responses, state::AppConfig,
+    tally::Tally, usage_account::Clock,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},
@@ -39,8 +39,6 @@ pub(crate) struct Server {
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     clock: Clock,
-    /// Its models.
-    shelf: OnceLock<Weak<Shelf>>,
     stopping: AtomicBool,
 }
 
@@ -62,7 +60,6 @@ impl Server {
             readers: Readers::new(shared),
             keys: RwLock::new(keys),
             clock: config.clock.clone(),
-            shelf: OnceLock::new(),
             stopping: AtomicBool::new(false),
         })
     }
@@ -76,22 +73,6 @@ impl Server {
     /// From now on these may come in. What runs goes on.
     pub(crate) fn replace_keys(&self, keys: Keys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
-    }
-
-    /// These are its models.
-    pub(super) fn shelve(&self, shelf: &Arc<Shelf>) {
-        // A server has one shelf.
-        let _ = self.shelf.set(Arc::downgrade(shelf));
-    }
-
-    /// Its models; none while it is being made or taken down.
-    pub(crate) fn shelf(&self) -> Option<Arc<Shelf>> {
-        self.shelf.get()?.upgrade()
-    }
-
-    /// The same where there are several; none where the only one answers whatever a request names.
-    pub(crate) fn several(&self) -> Option<Arc<Shelf>> {
-        self.shelf().filter(|shelf| !shelf.has_one())
     }
 
     /// Whether several tenants share it.

@@ -1,5 +1,5 @@
 //! What a running server does beside answering: it writes the accounts down, and reads the
-//! tenants file again when it is told to.
+//! tenants file and its list of models again when it is told to.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,20 +26,35 @@ pub(crate) async fn write_accounts(server: Arc<Server>) {
     }
 }
 
-/// Reads the tenants file again at every SIGHUP, for ever.
+/// Reads the tenants file and the models' tables again at every SIGHUP, for ever.
 #[cfg(unix)]
-pub(crate) async fn follow_tenants(shelf: Arc<Shelf>, source: Source) {
+pub(crate) async fn follow_hangups(shelf: Arc<Shelf>, tenants: Option<Source>) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
-    let source = Arc::new(source);
+    let tenants = tenants.map(Arc::new);
     while hangups.recv().await.is_some() {
-        let (shelf, source) = (shelf.clone(), source.clone());
-        let _ = tokio::task::spawn_blocking(move || read_tenants(&shelf, &source)).await;
+        if let Some(source) = tenants.clone() {
+            let shelf = shelf.clone();
+            let _ = tokio::task::spawn_blocking(move || read_tenants(&shelf, &source)).await;
+        }
+        reload(&shelf).await;
     }
 }
 
 #[cfg(not(unix))]
-pub(crate) async fn follow_tenants(_shelf: Arc<Shelf>, _source: Source) {}
+pub(crate) async fn follow_hangups(_shelf: Arc<Shelf>, _tenants: Option<Source>) {}
+
+/// Puts changed tables of models into force; wrong ones change nothing.
+#[cfg(unix)]
+async fn reload(shelf: &Arc<Shelf>) {
+    if shelf.has_one() {
+        return;
+    }
+    match shelf.reload().await {
+        Ok(()) => tracing::info!("{} models on the shelf", shelf.count()),
+        Err(error) => tracing::warn!("{error}"),
+    }
+}
 
 /// Puts a changed file into force; a wrong one changes nothing.
 fn read_tenants(shelf: &Shelf, source: &Source) {

@@ -28,7 +28,7 @@ pub(crate) enum Wire {
 
 /// What is sent as one.
 #[derive(Debug, PartialEq)]
-pub(super) enum Frame {
+pub(crate) enum Frame {
     Json(Value),
     /// Behind the last one.
     End(&'static str),
@@ -44,7 +44,7 @@ impl Wire {
     }
 
     /// A response that sends these as they come.
-    pub(super) fn respond(self, frames: impl Stream<Item = Frame> + Send + 'static) -> Response {
+    pub(crate) fn respond(self, frames: impl Stream<Item = Frame> + Send + 'static) -> Response {
         // Proxies that buffer would turn a stream into one late answer.
         let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];
         if self == Wire::Lines {

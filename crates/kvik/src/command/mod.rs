@@ -42,9 +42,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>());
     notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
     let command = config::configure(Cli::command(), &args)?;
-    let matches = command.clone().get_matches_from(args.clone());
+    let matches = command.get_matches_from(args.clone());
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
-        Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, command, &args)?),
+        Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, args)?),
         Task::Chat(args) => chat::run(&args),
         Task::Run(args) => run::run(&args),
         Task::Pull(args) => pull::run(&args),

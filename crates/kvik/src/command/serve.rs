@@ -18,7 +18,7 @@ use super::flags::{
     embedding::EmbeddingArgs,
     memory::MemoryArgs,
 };
-use super::shelf::{self, Opener, ShelfModel};
+use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
 use crate::{
     accounts::{
         ledger::{Ledger, Records},
@@ -27,17 +27,8 @@ use crate::{
     },
     api,
     app::{
-        App, AppConfig,
-        keys::Keys,
-        loading,
-        memory::MemoryConfig,
-        server::Server,
-        shelf::{Entry, Shelf},
-        spans::Spans,
-        supervisor::Supervisor,
-        upkeep,
-        usage_account::Clock,
-        watchdog,
+        App, AppConfig, keys::Keys, loading, memory::MemoryConfig, server::Server, shelf::Shelf,
+        spans::Spans, supervisor::Supervisor, upkeep, usage_account::Clock, watchdog,
     },
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
@@ -161,19 +152,22 @@ struct Port {
 }
 
 /// Runs the command: with the models of a shelf, or with one where there are none.
-pub(crate) fn run(args: &ServeArgs, models: Vec<ShelfModel>) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)>) -> anyhow::Result<()> {
     logging::start(args.log, "info");
     logging::log_panics();
     check_clock(SystemTime::now())?;
     let clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys))?;
-    let loaded = models.is_empty().then(|| args.load()).transpose()?;
+    let loaded = shelf.is_none().then(|| args.load()).transpose()?;
     let served = runtime.block_on(async {
         let around = ServerSetup::new(args, &clients, port.address.ip());
-        let (shelf, banner) = match loaded {
-            Some(loaded) => one_model(args, &clients, loaded, (&around, port.address))?,
-            None => models_of(args, &clients, models, (around, port.address)),
+        let (shelf, banner) = match (loaded, shelf) {
+            (Some(loaded), _) => one_model(args, &clients, loaded, (&around, port.address))?,
+            (None, shelf) => {
+                let shelf = shelf.context("there is no model to serve")?;
+                models_of(args, &clients, shelf, (around, port.address))
+            }
         };
         serve(args, clients, shelf, banner, port).await
     });
@@ -227,18 +221,18 @@ fn one_model(
 fn models_of(
     args: &ServeArgs,
     clients: &Clients,
-    models: Vec<ShelfModel>,
+    (source, models): (ShelfSource, Vec<ShelfModel>),
     (around, address): (ServerSetup, SocketAddr),
 ) -> (Arc<Shelf>, String) {
     let budget = shelf::budget(args.shelf_ram);
-    let models: Vec<ShelfModel> = models.into_iter().map(|model| model.within(budget)).collect();
-    let entries: Vec<Entry> = models.iter().map(ShelfModel::entry).collect();
-    let banner = shelf::banner(&entries, budget, &url(address));
     let ledger = Ledger::new(clients.records.as_ref(), SystemTime::now);
     let server = Server::new(clients.keys.clone(), Arc::new(ledger), &around.config(args));
     let (runtime, grace) = (tokio::runtime::Handle::current(), args.grace());
-    let opener = Opener { models, server: server.clone(), around, runtime, grace };
-    (Shelf::new(server, entries, budget, Box::new(opener)), banner)
+    let setup = Arc::new(LoadSetup { server: server.clone(), around, runtime, grace });
+    let catalogue = Models { source, setup, budget };
+    let entries = catalogue.entries(models);
+    let banner = shelf::banner(&entries, budget, &url(address));
+    (Shelf::new(server, entries, budget, Box::new(catalogue)), banner)
 }
 
 async fn serve(
@@ -250,9 +244,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let server = shelf.server.clone();
     let accounts = tokio::spawn(upkeep::keep_accounts(server.clone()));
-    if let Some(source) = clients.source.take() {
-        tokio::spawn(upkeep::follow_tenants(shelf.clone(), source));
-    }
+    tokio::spawn(upkeep::follow_hangups(shelf.clone(), clients.source.take()));
     let supervisor = Arc::new(Supervisor::of_process());
     let stopping = tokio::spawn(stop_on_signal(shelf.clone(), args.grace(), port.stop, supervisor.clone()));
     tokio::spawn(shelf.clone().keep());

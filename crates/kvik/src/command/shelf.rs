@@ -1,9 +1,14 @@
 //! A server of several models: which there are, what memory they share, and how one of them is loaded.
 
-use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
-use clap::{Command, FromArgMatches};
+use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_shelf::Kind;
 use tokio::runtime::Handle as Runtime;
 
@@ -17,7 +22,7 @@ use crate::{
         App,
         memory::rebuild::make_summaries,
         server::Server,
-        shelf::{Entry, OpenModel, OpenModels},
+        shelf::{Catalogue, Entry, LoadModel, OpenModel},
     },
     serving::{
         load::{self, Handle, Loaded},
@@ -33,54 +38,63 @@ const BUDGET_BLIND: u64 = 8 << 30;
 /// The part of the budget that the keys and values of one model have by default.
 const KV_SHARE: u64 = 8;
 
+/// Where the models of a server are written down: in config.toml, and with `--shelf` on disk by name.
+pub(crate) struct ShelfSource {
+    /// The words of this process.
+    args: Vec<OsString>,
+    /// The models on disk, where they are served.
+    pulled: Option<kvik_shelf::Shelf>,
+}
+
 /// A model of the shelf, with the flags that hold for it.
 pub(crate) struct ShelfModel {
-    pub(crate) name: String,
+    name: String,
     aliases: Vec<String>,
     args: ServeArgs,
+    is_pulled: bool,
+    /// The flags in force, as words.
+    flags: Vec<String>,
 }
 
-/// The models of the configuration, and with `--shelf` those that were pulled; none where a flag names the one to serve.
+/// The source of the models to serve, and those there are; none where a flag names the one to serve, or there is but the
+/// one inside.
 pub(crate) fn models(
     serve: &ServeArgs,
-    command: Command,
-    args: &[OsString],
-) -> anyhow::Result<Vec<ShelfModel>> {
+    args: Vec<OsString>,
+) -> anyhow::Result<Option<(ShelfSource, Vec<ShelfModel>)>> {
     if serve.model.model.is_some() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    let mut tables = config::models(&command, args)?;
-    if serve.shelf {
-        let named: Vec<String> = tables.iter().map(|table| table.name.clone()).collect();
-        tables.extend(pulled(serve, args)?.into_iter().filter(|table| !named.contains(&table.name)));
-        if tables.is_empty() {
-            bail!(
-                "--shelf: there are no models yet; `kvik pull` fetches one, and config.toml takes [models.NAME]"
-            );
-        }
-    }
-    // What a table says stands behind the flags, and wins.
-    let command = command.mut_subcommand("serve", |serve| serve.args_override_self(true));
-    let read = |table: config::ModelTable| {
-        let matches = command.clone().try_get_matches_from(&table.args);
-        let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-        let task = parsed.with_context(|| format!("[models.{}]", table.name))?.task;
-        let Task::Serve(args) = task else { bail!("a model is served by `kvik serve`") };
-        Ok(ShelfModel { name: table.name, aliases: table.aliases, args: *args })
-    };
-    tables.into_iter().map(read).collect()
+    let pulled = serve.shelf.then(|| serve.model.models_dir.shelf()).transpose()?;
+    let source = ShelfSource { args, pulled };
+    let models = source.read()?;
+    Ok((serve.shelf || !models.is_empty()).then_some((source, models)))
 }
 
-/// The models of `kvik list`, each with the words of `kvik serve`.
-fn pulled(serve: &ServeArgs, args: &[OsString]) -> anyhow::Result<Vec<config::ModelTable>> {
-    let manifests = serve.model.models_dir.shelf()?.list()?.manifests;
-    let models = manifests.into_iter().filter(|manifest| manifest.kind == Kind::Model);
-    let table = |name: String| {
-        let mut args = args.to_vec();
-        args.push(format!("--model={name}").into());
-        config::ModelTable { name, aliases: Vec::new(), args }
-    };
-    Ok(models.map(|manifest| table(manifest.name.to_string())).collect())
+impl ShelfSource {
+    /// Reads which models there are: tables of the configuration, then those on disk that have none.
+    fn read(&self) -> anyhow::Result<Vec<ShelfModel>> {
+        let command = config::configure(Cli::command(), &self.args)?;
+        // What a table says stands behind the flags, and wins.
+        let command = command.mut_subcommand("serve", |serve| serve.args_override_self(true));
+        let tables = config::models(&command, &self.args)?;
+        let names: Vec<String> = tables.iter().map(|table| table.name.clone()).collect();
+        let pulled = self.pulled()?.into_iter().filter(|table| !names.contains(&table.name));
+        let of_config = tables.into_iter().map(|table| ShelfModel::read(&command, table, false));
+        of_config.chain(pulled.map(|table| ShelfModel::read(&command, table, true))).collect()
+    }
+
+    /// The models of `kvik list`, each with the words of `kvik serve`.
+    fn pulled(&self) -> anyhow::Result<Vec<config::ModelTable>> {
+        let Some(shelf) = &self.pulled else { return Ok(Vec::new()) };
+        let models = shelf.list()?.manifests.into_iter().filter(|manifest| manifest.kind == Kind::Model);
+        let table = |name: String| {
+            let mut args = self.args.clone();
+            args.push(format!("--model={name}").into());
+            config::ModelTable { name, aliases: Vec::new(), args }
+        };
+        Ok(models.map(|manifest| table(manifest.name.to_string())).collect())
+    }
 }
 
 /// Bytes that the weights, keys and values of all models share.
@@ -106,30 +120,49 @@ pub(super) fn banner(entries: &[Entry], budget: u64, url: &str) -> String {
 }
 
 impl ShelfModel {
+    fn read(command: &Command, table: config::ModelTable, is_pulled: bool) -> anyhow::Result<ShelfModel> {
+        let place = || format!("[models.{}]", table.name);
+        let matches = command.clone().try_get_matches_from(&table.args).with_context(place)?;
+        let task = Cli::from_arg_matches(&matches).with_context(place)?.task;
+        let Task::Serve(args) = task else { bail!("a model is served by `kvik serve`") };
+        let flags = config::flags_in_force(command, &matches);
+        Ok(ShelfModel { name: table.name, aliases: table.aliases, args: *args, is_pulled, flags })
+    }
+
     /// Gives its keys and values a share of the budget, if no flag says how much they have.
     pub(super) fn within(mut self, budget: u64) -> ShelfModel {
         self.args.cache.cache_ram.get_or_insert(ByteSize((budget / KV_SHARE).max(1)));
         self
     }
 
-    /// Bytes of its files; 0 where they are not there yet.
-    fn file_bytes(&self) -> u64 {
-        let source = self.args.model.source();
-        let named = || Some(self.args.model.models_dir.shelf().ok()?.find(source).ok()?.bytes());
-        bytes_at(Path::new(source)).or_else(named).unwrap_or(0)
-    }
-
-    /// How it stands on the shelf.
-    pub(super) fn entry(&self) -> Entry {
+    /// How it stands on the shelf, loaded beside others as `setup` says.
+    pub(super) fn entry(self, setup: &Arc<LoadSetup>) -> Entry {
         let kv = self.args.cache.cache_ram.map_or(0, |size| size.0);
         let source = self.args.model.source().to_owned();
+        let (path, bytes) = self.file(&source).unwrap_or_default();
+        let mut flags = self.flags.clone();
+        // Pulled again it may be another file of the same name.
+        flags.push(format!("file={}", path.display()));
         Entry {
             name: self.name.clone(),
             aliases: self.aliases.clone(),
-            bytes: self.file_bytes() + kv,
+            bytes: bytes + kv,
             source,
             keep_alive: self.args.keep_alive.0,
+            is_pulled: self.is_pulled,
+            flags,
+            loader: Some(Arc::new(Loader { model: self, setup: setup.clone() })),
         }
+    }
+
+    /// Where its file is, and its bytes; none where it is not there yet.
+    fn file(&self, source: &str) -> Option<(PathBuf, u64)> {
+        if let Some(bytes) = bytes_at(Path::new(source)) {
+            return Some((source.into(), bytes));
+        }
+        let shelf = self.args.model.models_dir.shelf().ok()?;
+        let manifest = shelf.find(source).ok()?;
+        Some((shelf.path(&manifest).ok()?, manifest.bytes()))
     }
 }
 
@@ -143,9 +176,8 @@ fn bytes_at(path: &Path) -> Option<u64> {
     Some(entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum())
 }
 
-/// Loads the models of a server.
-pub(super) struct Opener {
-    pub(super) models: Vec<ShelfModel>,
+/// What all models of a server are loaded beside.
+pub(super) struct LoadSetup {
     pub(super) server: Arc<Server>,
     pub(super) around: ServerSetup,
     pub(super) runtime: Runtime,
@@ -153,18 +185,47 @@ pub(super) struct Opener {
     pub(super) grace: Duration,
 }
 
-impl OpenModels for Opener {
-    fn open(&self, name: &str) -> anyhow::Result<OpenModel> {
-        let model = self.models.iter().find(|model| model.name == name).context("it is not on the shelf")?;
-        let args = &model.args;
+/// The models of a server, which share so many bytes.
+pub(super) struct Models {
+    pub(super) source: ShelfSource,
+    pub(super) setup: Arc<LoadSetup>,
+    pub(super) budget: u64,
+}
+
+impl Models {
+    /// How they stand on the shelf.
+    pub(super) fn entries(&self, models: Vec<ShelfModel>) -> Vec<Entry> {
+        models.into_iter().map(|model| model.within(self.budget).entry(&self.setup)).collect()
+    }
+}
+
+impl Catalogue for Models {
+    fn read(&self) -> anyhow::Result<Vec<Entry>> {
+        Ok(self.entries(self.source.read()?))
+    }
+
+    fn pulled(&self) -> Option<kvik_shelf::Shelf> {
+        self.source.pulled.clone()
+    }
+}
+
+/// Loads a model.
+struct Loader {
+    model: ShelfModel,
+    setup: Arc<LoadSetup>,
+}
+
+impl LoadModel for Loader {
+    fn load(&self) -> anyhow::Result<OpenModel> {
+        let (ShelfModel { name, args, .. }, setup) = (&self.model, &self.setup);
         let Loaded { mut serving, budget, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
-        name.clone_into(&mut serving.model.name);
+        serving.model.name.clone_from(name);
         args.embedding.apply(&mut serving.embedder);
-        handle.set_tenants(self.server.keys().tenants());
+        handle.set_tenants(setup.server.keys().tenants());
         let bytes = serving.model.bytes + budget.bytes();
-        let config = args.app_config(&self.around.of_model(name), &serving.model)?;
-        let app = App::of(self.server.clone(), serving, config);
-        Ok(begin(&self.runtime, app, handle, (bytes, self.grace)))
+        let config = args.app_config(&setup.around.of_model(name), &serving.model)?;
+        let app = App::of(setup.server.clone(), serving, config);
+        Ok(begin(&setup.runtime, app, handle, (bytes, setup.grace)))
     }
 }
 

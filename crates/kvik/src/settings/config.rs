@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use clap::{Arg, Command};
+use clap::{Arg, ArgMatches, Command};
 use toml::{Table, Value};
 
 use super::dirs;
@@ -110,8 +110,7 @@ impl ModelTable {
 
 /// A setting of one model as flags.
 fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsString>> {
-    let of_server = |arg: &&Arg| matches!(arg.get_help_heading(), Some("Server" | "Tenants"));
-    let mut own = serve.get_arguments().filter(|arg| !of_server(arg) && arg.get_long().is_some());
+    let mut own = serve.get_arguments().filter(|arg| is_of_model(arg));
     let Some(arg) = own.find(|arg| arg.get_long() == Some(key)) else {
         bail!(
             "`{key}` is no setting of a model; there are source, aliases, and the flags of `kvik serve` that concern a model"
@@ -122,6 +121,23 @@ fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsS
         (false, _) => Vec::new(),
         (true, _) => words(value).into_iter().map(|word| format!("--{key}={word}").into()).collect(),
     })
+}
+
+/// All flags of `kvik serve` that concern a model, with their values in force.
+pub(crate) fn flags_in_force(command: &Command, matches: &ArgMatches) -> Vec<String> {
+    let serve = command.find_subcommand("serve").expect("the command `serve` exists");
+    let Some(matches) = matches.subcommand_matches("serve") else { return Vec::new() };
+    let word = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        let values = matches.get_raw(id)?.map(|value| value.to_string_lossy());
+        Some(format!("{id}={}", values.collect::<Vec<_>>().join(" ")))
+    };
+    serve.get_arguments().filter(|arg| is_of_model(arg)).filter_map(word).collect()
+}
+
+/// Whether a flag of `kvik serve` holds for one model, and not for the server.
+fn is_of_model(arg: &Arg) -> bool {
+    arg.get_long().is_some() && !matches!(arg.get_help_heading(), Some("Server" | "Tenants"))
 }
 
 fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {

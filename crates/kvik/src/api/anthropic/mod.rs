@@ -26,5 +26,10 @@ pub(super) fn dialect() -> Dialect {
     ];
     let versioned =
         routes.map(|route| route.through(|methods| methods.route_layer(middleware::from_fn(version::check))));
-    Dialect { name: "anthropic", errors: Errors::of::<error::ErrorBody>(), routes: versioned.into() }
+    Dialect {
+        name: "anthropic",
+        errors: Errors::of::<error::ErrorBody>(),
+        routes: versioned.into(),
+        of_server: Vec::new(),
+    }
 }

@@ -28,5 +28,5 @@ pub(super) fn dialect() -> Dialect {
         at(&["/embedding"]).post(llama::route, own),
         at(&["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"]).post(rerank::route, rerank),
     ];
-    Dialect { name: "embedding", errors: Errors::of::<ErrorBody>(), routes }
+    Dialect { name: "embedding", errors: Errors::of::<ErrorBody>(), routes, of_server: Vec::new() }
 }

@@ -14,16 +14,17 @@ mod stats;
 mod tree;
 pub(crate) mod usage;
 
+use std::sync::Arc;
+
 use self::{named::Named, prompts::Fields as KeptFields};
 use super::route::{Answer, Dialect, Errors, Route, answers, at, gives, schema_of};
-use crate::http::error::ErrorBody;
+use crate::{app::shelf::Shelf, http::error::ErrorBody};
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let mut routes = cache_routes();
     routes.extend(prompt_routes());
     routes.extend(conversation_routes());
-    routes.extend(shelf_routes());
     let usage = gives::<usage::UsageList>("Shows what a tenant has used, by day and model");
     routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
     let stats =
@@ -33,7 +34,7 @@ pub(super) fn dialect() -> Dialect {
     );
     routes.push(at(&["/v1/retention"]).get(retention::route, retention));
     routes.push(at(&["/v1/stats"]).get(stats::route, stats));
-    Dialect { name: "kvik", errors: Errors::of::<ErrorBody>(), routes }
+    Dialect { name: "kvik", errors: Errors::of::<ErrorBody>(), routes, of_server: shelf_routes() }
 }
 
 fn cache_routes() -> Vec<Route> {
@@ -62,15 +63,17 @@ fn cache_routes() -> Vec<Route> {
     ]
 }
 
-fn shelf_routes() -> Vec<Route> {
+fn shelf_routes() -> Vec<Route<Arc<Shelf>>> {
     let list = gives::<shelf::ShownShelf>("Lists the models, and how each stands");
     let load = gives::<shelf::ShownShelf>("Loads a model").takes::<shelf::ModelFields>();
     let unload = gives::<shelf::ShownShelf>("Takes a model out of memory when what runs has ended")
         .takes::<shelf::ModelFields>();
+    let reload = gives::<shelf::ShownShelf>("Reads config.toml and the models on disk again");
     vec![
         at(&["/v1/shelf"]).get(shelf::list, list),
         at(&["/v1/shelf/load", "/models/load"]).post(shelf::load, load),
         at(&["/v1/shelf/unload", "/models/unload"]).post(shelf::unload, unload),
+        at(&["/v1/shelf/reload"]).post(shelf::reload, reload),
     ]
 }
 

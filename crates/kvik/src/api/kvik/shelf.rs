@@ -8,7 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::request::parts::Part,
-    app::{body::JsonBody, keys::Caller, shelf::Listed, state::App},
+    app::{
+        body::JsonBody,
+        keys::Caller,
+        shelf::{Listed, Shelf},
+    },
     http::{answer::words, error::ApiError},
 };
 
@@ -22,6 +26,8 @@ pub(super) struct ShownShelf {
     object: ShelfWord,
     /// Bytes that the weights, keys and values of all models in memory may take; null where there is one model.
     bytes: Option<u64>,
+    /// Whether models can be fetched and removed while it runs: `kvik serve --shelf`.
+    can_pull: bool,
     models: Vec<ShownModel>,
 }
 
@@ -32,6 +38,8 @@ struct ShownModel {
     aliases: Vec<String>,
     /// Where it comes from.
     source: String,
+    /// Whether it was pulled, so that it can be removed.
+    is_pulled: bool,
     /// `loaded`, `loading`, `unloading` or `unloaded`.
     status: &'static str,
     /// Bytes that it takes in memory, or would take.
@@ -59,41 +67,48 @@ impl Part for ModelFields {}
 
 /// `GET /v1/shelf`
 pub(super) async fn list(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
 ) -> Json<ShownShelf> {
-    shown(&app, &caller)
+    shown(&shelf, &caller)
 }
 
 /// `POST /v1/shelf/load`: the model is in memory when this is answered.
-pub(super) async fn load(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<ShownShelf>, ApiError> {
+pub(super) async fn load(
+    State(shelf): State<Arc<Shelf>>,
+    body: JsonBody,
+) -> Result<Json<ShownShelf>, ApiError> {
     let caller = body.caller.clone();
-    let _: ModelFields = app.read(body, |_, body| body.read()).await?;
-    Ok(shown(&app, &caller))
+    let ModelFields { model } = shelf.server.read(body).await?;
+    let _lease = shelf.take(&model).await?;
+    Ok(shown(&shelf, &caller))
 }
 
 /// `POST /v1/shelf/unload`: takes no more requests; it is out of memory when what runs has ended.
 pub(super) async fn unload(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     body: JsonBody,
 ) -> Result<Json<ShownShelf>, ApiError> {
     let caller = body.caller.clone();
-    if !caller.admin {
-        return Err(ApiError::admins_only());
-    }
-    let ModelFields { model } = app.read(body, |_, body| body.read()).await?;
-    if let Some(shelf) = app.server.shelf() {
-        shelf.close(&model)?;
-    }
-    Ok(shown(&app, &caller))
+    caller.as_admin()?;
+    let ModelFields { model } = shelf.server.read(body).await?;
+    shelf.close(&model)?;
+    Ok(shown(&shelf, &caller))
 }
 
-fn shown(app: &App, caller: &Caller) -> Json<ShownShelf> {
-    let shelf = app.server.shelf();
-    let models =
-        shelf.iter().flat_map(|shelf| shelf.list()).map(|listed| ShownModel::of(listed, caller.admin));
-    let (bytes, models) = (shelf.as_ref().and_then(|shelf| shelf.budget()), models.collect());
-    Json(ShownShelf { object: ShelfWord, bytes, models })
+/// `POST /v1/shelf/reload`: reads config.toml and the models on disk again.
+pub(super) async fn reload(
+    State(shelf): State<Arc<Shelf>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<ShownShelf>, ApiError> {
+    caller.as_admin()?;
+    shelf.reload().await?;
+    Ok(shown(&shelf, &caller))
+}
+
+fn shown(shelf: &Shelf, caller: &Caller) -> Json<ShownShelf> {
+    let models = shelf.list().into_iter().map(|listed| ShownModel::of(listed, caller.admin)).collect();
+    Json(ShownShelf { object: ShelfWord, bytes: shelf.budget(), can_pull: shelf.can_pull(), models })
 }
 
 impl ShownModel {
@@ -102,6 +117,7 @@ impl ShownModel {
             name: listed.name,
             aliases: listed.aliases,
             source: listed.source,
+            is_pulled: listed.is_pulled,
             status: listed.status,
             bytes: listed.bytes,
             in_use: all.then_some(listed.in_use),

@@ -80,9 +80,7 @@ impl FromBody for UsualList {
 /// `POST /lora-adapters`: which adapters apply from now on where a request does not say, each with its scale. Those that
 /// are not listed do not.
 pub(super) async fn set(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Success>> {
-    if !body.caller.admin {
-        return Err(ApiError::admins_only());
-    }
+    body.caller.as_admin()?;
     let uses = UsualList::from_body(&body.parse_as("body")?)?.body;
     let adapters = &app.serving.lora;
     adapters.set_usual(scales("body", &uses, adapters)?);

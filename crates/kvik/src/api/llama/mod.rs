@@ -52,5 +52,5 @@ pub(super) fn dialect() -> Dialect {
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
         at(&["/slots/{id}"]).post(slots::change, slot),
     ];
-    Dialect { name: "llama-server", errors: Errors::of::<ErrorBody>(), routes }
+    Dialect { name: "llama-server", errors: Errors::of::<ErrorBody>(), routes, of_server: Vec::new() }
 }

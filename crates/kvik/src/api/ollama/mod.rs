@@ -7,14 +7,17 @@ mod fields;
 mod generate;
 mod messages;
 mod models;
+mod pull;
 mod refused;
+
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::answer::{ChatLine, GenerateLine};
 use super::route::{Answer, Dialect, Errors, Route, answers, at, gives};
-use crate::http::error::ApiError;
+use crate::{app::shelf::Shelf, http::error::ApiError};
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
@@ -26,30 +29,33 @@ pub(super) fn dialect() -> Dialect {
     let embed = gives::<embed::Embedded>("Embeds texts").takes::<embed::Fields>();
     let embed_one = gives::<embed::EmbeddedOne>("Embeds one text, unscaled").takes::<embed::Fields>();
     let show = gives::<models::Shown>("Shows the model").takes::<models::ShowFields>();
-    let mut routes = vec![
+    let routes = vec![
         at(&["/api/chat"]).post(chat::route, chat),
         at(&["/api/generate"]).post(generate::route, generate),
         at(&["/api/embed"]).post(embed::embed, embed),
         at(&["/api/embeddings"]).post(embed::embeddings, embed_one),
-        at(&["/api/tags"]).get(models::tags, gives::<models::Listed>("Lists the models")),
-        at(&["/api/ps"]).get(models::running, gives::<models::Listed>("Lists the models in memory")),
         at(&["/api/show"]).post(models::show, show),
-        at(&["/api/version"]).get(models::version, gives::<models::Version>("Says which version is spoken")),
     ];
-    routes.extend(refusals());
-    Dialect { name: "ollama", errors: Errors::of::<ErrorLine>(), routes }
+    Dialect { name: "ollama", errors: Errors::of::<ErrorLine>(), routes, of_server: of_server() }
 }
 
-/// What concerns many models, of which there is one.
-fn refusals() -> [Route; 5] {
-    let takes_none = |summary| answers(Answer::Refusal, summary);
-    let says = |summary| takes_none(summary).takes::<models::ShowFields>();
-    [
-        at(&["/api/pull"]).post(refused::pull, says("Refused: a model is loaded at the start")),
-        at(&["/api/push"]).post(refused::push, says("Refused: nothing is sent anywhere")),
-        at(&["/api/create"]).post(refused::create, says("Refused: no model is made here")),
-        at(&["/api/copy"]).post(refused::copy, says("Refused: there is one model")),
-        at(&["/api/delete"]).delete(refused::delete, takes_none("Refused: the running model stays")),
+fn of_server() -> Vec<Route<Arc<Shelf>>> {
+    let version = gives::<models::Version>("Says which version is spoken");
+    let pull = gives::<pull::Step>("Fetches a model of the Hugging Face hub")
+        .takes::<pull::Fields>()
+        .streams_lines::<pull::Step>();
+    let copy = gives::<pull::Done>("Gives a model a second name").takes::<pull::CopyFields>();
+    let delete = gives::<pull::Done>("Removes a model that was pulled").takes::<pull::NameFields>();
+    let refuses = |summary| answers(Answer::Refusal, summary).takes::<pull::NameFields>();
+    vec![
+        at(&["/api/tags"]).get(models::tags, gives::<models::Listed>("Lists the models")),
+        at(&["/api/ps"]).get(models::running, gives::<models::Listed>("Lists the models in memory")),
+        at(&["/api/version"]).get(models::version, version),
+        at(&["/api/pull"]).post(pull::pull, pull),
+        at(&["/api/copy"]).post(pull::copy, copy),
+        at(&["/api/delete"]).delete(pull::delete, delete),
+        at(&["/api/push"]).post(refused::push, refuses("Refused: nothing is sent anywhere")),
+        at(&["/api/create"]).post(refused::create, refuses("Refused: no model is made here")),
     ]
 }
 

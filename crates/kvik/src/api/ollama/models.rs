@@ -9,7 +9,11 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     api::request::parts::Part,
-    app::{body::JsonBody, shelf, state::App},
+    app::{
+        body::JsonBody,
+        shelf::{self, Shelf},
+        state::App,
+    },
     clock::{rfc3339, unix_seconds},
     http::error::ApiError,
     serving::ModelCard,
@@ -86,20 +90,20 @@ pub(super) async fn version() -> Json<Version> {
 }
 
 /// `GET /api/tags`
-pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Listed> {
-    let Some(shelf) = app.server.several() else {
+pub(super) async fn tags(State(shelf): State<Arc<Shelf>>) -> Json<Listed> {
+    if let Some(app) = shelf.only() {
         return Json(Listed { models: vec![listed(&app.serving.model, None)] });
-    };
+    }
     Json(Listed { models: shelf.list().iter().map(|model| on_shelf(model, None)).collect() })
 }
 
 /// `GET /api/ps`
-pub(super) async fn running(State(app): State<Arc<App>>) -> Json<Listed> {
+pub(super) async fn running(State(shelf): State<Arc<Shelf>>) -> Json<Listed> {
     let running = |expires_at: String, context_length| Running { expires_at, size_vram: 0, context_length };
-    let Some(shelf) = app.server.several() else {
+    if let Some(app) = shelf.only() {
         let running = running(FOREVER.to_owned(), app.serving.model.context);
         return Json(Listed { models: vec![listed(&app.serving.model, Some(running))] });
-    };
+    }
     let of = |model: &shelf::Listed| {
         let card = model.card.as_ref().filter(|_| matches!(model.status, "loaded" | "unloading"))?;
         let expires = |left: Duration| rfc3339(unix_seconds() + left.as_secs(), 0);

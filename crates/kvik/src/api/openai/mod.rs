@@ -25,8 +25,10 @@ pub(super) fn dialect() -> Dialect {
         at(&["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
             .post(count::route, count),
         at(&["/v1/completions"]).post(completions::route, text),
+    ];
+    let of_server = vec![
         at(&["/v1/models", "/models"]).get(models::list, gives::<models::Models>("Lists the models")),
         at(&["/v1/models/{*id}", "/models/{*id}"]).get(models::get, gives::<models::Model>("Shows a model")),
     ];
-    Dialect { name: "openai", errors: Errors::of::<ErrorBody>(), routes }
+    Dialect { name: "openai", errors: Errors::of::<ErrorBody>(), routes, of_server }
 }

@@ -10,7 +10,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    app::{App, shelf::Listed},
+    app::{
+        App,
+        shelf::{Listed, Shelf},
+    },
     http::{answer::words, error::ApiError},
     serving::lora::LoraCard,
 };
@@ -75,10 +78,10 @@ impl Status {
 }
 
 /// Lists the models.
-pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Models> {
-    let Some(shelf) = app.server.several() else {
+pub(super) async fn list(State(shelf): State<Arc<Shelf>>) -> Json<Models> {
+    if let Some(app) = shelf.only() {
         return Json(Models { object: List, data: with_adapters(&app).collect() });
-    };
+    }
     let open = shelf.open_apps();
     let of = |listed: Listed| {
         let in_memory = open.iter().find(|app| app.serving.model.name == listed.name);
@@ -116,14 +119,13 @@ fn listed_card(listed: &Listed) -> Model {
 
 /// One of them.
 pub(super) async fn get(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Path(id): Path<String>,
 ) -> Result<Json<Model>, ApiError> {
-    if let Some(listed) = app.server.several().and_then(|shelf| shelf.get(&id))
-        && listed.name != app.serving.model.name
-    {
+    let listed = shelf.get(&id)?;
+    let Some(app) = shelf.open_apps().into_iter().find(|app| app.serving.model.name == listed.name) else {
         return Ok(Json(Model { status: Some(Status::of(&listed)), ..listed_card(&listed) }));
-    }
+    };
     app.check_model(&id)?;
     let lora = &app.serving.lora;
     let adapter = lora.find(&id).map(|number| adapter_card(&app, &lora.cards()[number]));

@@ -34,5 +34,5 @@ pub(super) fn dialect() -> Dialect {
         at(&["/v1/responses/{id}"]).get(stored::get, get).delete(stored::delete, delete),
         at(&["/v1/responses/{id}/input_items"]).get(stored::items, items),
     ];
-    Dialect { name: "responses", errors: Errors::of::<ErrorBody>(), routes }
+    Dialect { name: "responses", errors: Errors::of::<ErrorBody>(), routes, of_server: Vec::new() }
 }

@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use axum::{Router, body::Body, http::Request as HttpRequest, response::Response};
 use kvik_engine::api::FinishReason;
+use kvik_testing::mix;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -22,7 +24,7 @@ use crate::{
         App,
         keys::Keys,
         server::Server,
-        shelf::{Entry, OpenModel, OpenModels, Shelf},
+        shelf::{Catalogue, Entry, LoadModel, OpenModel, Shelf},
     },
 };
 
@@ -38,26 +40,27 @@ struct Seen {
     breaks: AtomicBool,
 }
 
-/// Models that say their name, and take a moment to be loaded.
-struct Doubles {
+/// A model that says its name, and takes a moment to be loaded.
+struct Double {
+    name: String,
     server: Arc<Server>,
     seen: Arc<Seen>,
 }
 
 const LOAD: Duration = Duration::from_millis(5);
 
-impl OpenModels for Doubles {
-    fn open(&self, name: &str) -> anyhow::Result<OpenModel> {
+impl LoadModel for Double {
+    fn load(&self) -> anyhow::Result<OpenModel> {
         std::thread::sleep(LOAD);
         if self.seen.breaks.load(Ordering::Relaxed) {
             anyhow::bail!("its file is broken");
         }
-        *self.seen.loads.lock().unwrap().entry(name.to_owned()).or_default() += 1;
+        *self.seen.loads.lock().unwrap().entry(self.name.clone()).or_default() += 1;
         let open = 1 + self.seen.open.fetch_add(1, Ordering::Relaxed);
         self.seen.most.fetch_max(open, Ordering::Relaxed);
-        let said: &'static str = name.to_owned().leak();
+        let said: &'static str = self.name.clone().leak();
         let engine = Scripted::new(move |request| Ok(say(request, said, FinishReason::Eos)));
-        let app = App::of(self.server.clone(), serving(name, Arc::new(engine), None), config());
+        let app = App::of(self.server.clone(), serving(&self.name, Arc::new(engine), None), config());
         let seen = self.seen.clone();
         let close = Box::new(move || {
             seen.open.fetch_sub(1, Ordering::Relaxed);
@@ -66,28 +69,76 @@ impl OpenModels for Doubles {
     }
 }
 
+/// What is written down of the models: a name and its flag; nothing where it cannot be read.
+type Written = Arc<Mutex<Option<Vec<(String, String)>>>>;
+
+/// Models of 40 bytes.
+struct Doubles {
+    written: Written,
+    server: Arc<Server>,
+    seen: Arc<Seen>,
+}
+
+impl Catalogue for Doubles {
+    fn read(&self) -> anyhow::Result<Vec<Entry>> {
+        let written = self.written.lock().unwrap().clone().context("line 3 is wrong")?;
+        Ok(written.into_iter().map(|(name, flag)| self.entry(name, flag)).collect())
+    }
+
+    fn pulled(&self) -> Option<kvik_shelf::Shelf> {
+        None
+    }
+}
+
+impl Doubles {
+    fn entry(&self, name: String, flag: String) -> Entry {
+        let (server, seen) = (self.server.clone(), self.seen.clone());
+        Entry {
+            aliases: vec![format!("{name}-alias")],
+            source: format!("{name}.gguf"),
+            bytes: 40,
+            keep_alive: None,
+            is_pulled: false,
+            flags: vec![flag],
+            loader: Some(Arc::new(Double { name: name.clone(), server, seen })),
+            name,
+        }
+    }
+}
+
 /// A server of models of 40 bytes, of which two fit.
 struct World {
     router: Router,
     seen: Arc<Seen>,
+    written: Written,
 }
 
 impl World {
     fn new(names: &[&str]) -> World {
         let ledger = Arc::new(Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH));
         let server = Server::new(Keys::new([]), ledger, &config());
-        let entry = |name: &&str| Entry {
-            name: (*name).to_owned(),
-            aliases: vec![format!("{name}-alias")],
-            source: format!("{name}.gguf"),
-            bytes: 40,
-            keep_alive: None,
-        };
-        let seen = Arc::new(Seen::default());
-        let opener = Box::new(Doubles { server: server.clone(), seen: seen.clone() });
-        let shelf = Shelf::new(server, names.iter().map(entry).collect(), 100, opener);
+        let (seen, written) = (Arc::new(Seen::default()), Written::default());
+        let world = |router| World { router, seen: seen.clone(), written: written.clone() };
+        let catalogue = Doubles { written: written.clone(), server: server.clone(), seen: seen.clone() };
+        world(Router::new()).write(&names.iter().map(|name| (*name, "")).collect::<Vec<_>>());
+        let shelf = Shelf::new(server, catalogue.read().unwrap(), 100, Box::new(catalogue));
         tokio::spawn(shelf.clone().keep());
-        World { router: over(shelf), seen }
+        world(over(shelf))
+    }
+
+    /// Writes down these models with their flags.
+    fn write(&self, models: &[(&str, &str)]) {
+        let owned = |(name, flag): &(&str, &str)| ((*name).to_owned(), (*flag).to_owned());
+        *self.written.lock().unwrap() = Some(models.iter().map(owned).collect());
+    }
+
+    async fn reload(&self) -> (u16, Value) {
+        let (status, answer) = json_of(self.send("POST", "/v1/shelf/reload", &Value::Null).await).await;
+        (status.as_u16(), answer)
+    }
+
+    fn loads(&self, name: &str) -> usize {
+        self.seen.loads.lock().unwrap().get(name).copied().unwrap_or(0)
     }
 
     async fn send(&self, method: &str, path: &str, body: &Value) -> Response {
@@ -131,7 +182,7 @@ fn body(model: &str) -> Value {
 #[tokio::test]
 async fn the_model_that_is_named_answers() {
     let world = World::new(&["a", "b", "c"]);
-    assert_eq!(world.statuses().await, ["loaded", "unloaded", "unloaded"], "somebody has to say so");
+    assert_eq!(world.statuses().await, ["unloaded"; 3], "the server itself says so");
     for (name, who) in [
         ("b", "b"),
         ("a-alias", "a"),
@@ -253,4 +304,114 @@ async fn a_model_stays_until_its_answer_has_been_read() {
         .await;
     // Ollama's clients say so like this.
     world.until(2, "unloaded").await;
+}
+
+/// Questions about the server are answered without a model, even where there is none.
+#[tokio::test]
+async fn a_server_without_models_answers_what_it_can() {
+    let world = World::new(&[]);
+    for path in [
+        "/health",
+        "/ready",
+        "/v1/models",
+        "/api/tags",
+        "/api/ps",
+        "/api/version",
+        "/v1/shelf",
+        "/openapi.json",
+        "/",
+    ] {
+        let response = world.send("GET", path, &Value::Null).await;
+        assert_eq!(response.status().as_u16(), 200, "{path}");
+    }
+    let (status, answer) = world.ask(body("a")).await;
+    assert!(status == 404 && answer["error"]["message"].as_str().unwrap().contains("kvik pull"), "{answer}");
+    assert_eq!(world.get("/v1/cache").await["error"]["code"], "model_not_found");
+    world.write(&[("a", "")]);
+    assert_eq!((world.reload().await.0, world.ask(body("a")).await.0), (200, 200));
+}
+
+#[tokio::test]
+async fn models_come_change_and_go_while_the_server_runs() {
+    let world = World::new(&["a", "b", "c"]);
+    for name in ["a", "b"] {
+        world.ask(body(name)).await;
+    }
+    // An answer of one that goes and one of one that stays are not read yet.
+    let stream = async |name: &str| {
+        world.send("POST", "/v1/completions", &json!({"model": name, "prompt": "x", "stream": true})).await
+    };
+    let (of_a, of_b) = (stream("a").await, stream("b").await);
+    world.write(&[("b", ""), ("c", ""), ("d", "")]);
+    let (status, shelf) = world.reload().await;
+    let names: Vec<&Value> = shelf["models"].as_array().unwrap().iter().map(|model| &model["name"]).collect();
+    assert_eq!((status, names), (200, vec![&json!("b"), &json!("c"), &json!("d")]));
+    assert_eq!(world.ask(body("a")).await.0, 404, "it is gone");
+    for (answer, name) in [(of_a, "a"), (of_b, "b")] {
+        let text = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        assert!(String::from_utf8_lossy(&text).contains("[DONE]"), "what {name} has begun it ends");
+    }
+    assert_eq!(world.ask(body("d")).await.0, 200, "it is new");
+    assert_eq!(world.ask(body("b")).await.0, 200);
+    assert_eq!(world.loads("b"), 1, "what has not changed stays in memory");
+    world.write(&[("b", "--context=1"), ("c", ""), ("d", ""), ("a", "")]);
+    world.reload().await;
+    assert_eq!((world.ask(body("b")).await.0, world.loads("b")), (200, 2), "it has other flags");
+    assert_eq!((world.ask(body("a")).await.0, world.loads("a")), (200, 2), "it came back");
+    assert!(world.seen.most.load(Ordering::Relaxed) <= 2);
+}
+
+#[tokio::test]
+async fn a_catalogue_that_is_wrong_changes_nothing() {
+    let world = World::new(&["a", "b"]);
+    world.ask(body("a")).await;
+    *world.written.lock().unwrap() = None;
+    let (status, answer) = world.reload().await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 422 && message.contains("line 3 is wrong") && message.contains("stay"), "{message}");
+    assert_eq!(world.statuses().await, ["loaded", "unloaded"]);
+    assert_eq!((world.ask(body("b")).await.0, world.loads("a")), (200, 1));
+}
+
+/// Models come and go at random while clients ask for them: who asks for one that is there is answered by it, others are
+/// told that it is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reloads_under_load() {
+    const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+    let world = Arc::new(World::new(&NAMES));
+    let client = |client: usize| {
+        let world = world.clone();
+        async move {
+            for at in 0..60 {
+                let name = NAMES[(client * 2 + at * at) % 5];
+                let (status, answer) = world.ask(body(name)).await;
+                match status {
+                    200 => assert_eq!(answer["choices"][0]["text"], name),
+                    _ => assert_eq!(
+                        (status, &answer["error"]["code"]),
+                        (404, &json!("model_not_found")),
+                        "{answer}"
+                    ),
+                }
+                assert!(status == 200 || name != "a", "a always is there");
+            }
+        }
+    };
+    let clients: Vec<_> = (0..6).map(|number| tokio::spawn(client(number))).collect();
+    for round in 0.. {
+        if clients.iter().all(|client| client.is_finished()) {
+            break;
+        }
+        let chance = |number: usize| mix(10 * round + number as u64);
+        let here = |number: &usize| *number == 0 || chance(*number).is_multiple_of(2);
+        let flag = |number: usize| if chance(number).is_multiple_of(8) { "--changed" } else { "" };
+        let models: Vec<_> = (0..5).filter(here).map(|number| (NAMES[number], flag(number))).collect();
+        world.write(&models);
+        assert_eq!(world.reload().await.0, 200);
+        tokio::time::sleep(3 * LOAD).await;
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert!(world.seen.most.load(Ordering::Relaxed) <= 2, "two fit");
 }

@@ -51,7 +51,7 @@ impl Shelf {
             return Ok((self.take(&name).await?, request));
         }
         if request.method() == Method::GET || !has_json(&request) {
-            return Ok((self.of_server(of_path(request.uri().path())).await?, request));
+            return Ok((self.for_a_question().await?, request));
         }
         self.by_body(request).await
     }
@@ -65,11 +65,7 @@ impl Shelf {
         let body = JsonBody::receive(Request::from_parts(parts.clone(), body), &self.server).await?;
         let (body, Named { model, name, keep_alive }) = self.named_in(body, fields).await?;
         let name = model.or(name).unwrap_or_default();
-        // What is to leave memory need not come into it to be told so.
-        let lease = match path.ends_with("/unload") {
-            true => self.of_server("").await?,
-            false => self.take(&name).await?,
-        };
+        let lease = self.take(&name).await?;
         if let Some(keep_alive) = keep_alive {
             self.keep_alive(&name, keep_alive);
         }
@@ -105,11 +101,6 @@ fn anew(mut request: Request) -> Request {
         extensions.insert(body.clone());
     }
     request
-}
-
-/// The model that a path asks about, which need not be in memory for that.
-fn of_path(path: &str) -> &str {
-    path.strip_prefix("/v1/models/").unwrap_or_default()
 }
 
 /// Whether a request brings JSON.

@@ -1,12 +1,25 @@
 //! What models there are, by name, and how each stands.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::{Place, Shelf, turns::Phase};
-use crate::serving::ModelCard;
+use super::{OpenModel, Place, Shelf, there, turns::Phase};
+use crate::{http::error::ApiError, serving::ModelCard};
+
+/// Where a server learns which models it has.
+pub(crate) trait Catalogue: Send + Sync {
+    /// Reads it. Takes its time.
+    fn read(&self) -> anyhow::Result<Vec<Entry>>;
+    /// The models on disk by name, where all of them are served: those can be fetched, renamed and removed meanwhile.
+    fn pulled(&self) -> Option<kvik_shelf::Shelf>;
+}
+
+/// What loads a model.
+pub(crate) trait LoadModel: Send + Sync {
+    /// Loads it. Takes its time.
+    fn load(&self) -> anyhow::Result<OpenModel>;
+}
 
 /// A model by name.
-#[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
@@ -16,7 +29,16 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     /// How long it stays in memory without a use; for ever with `None`.
     pub(crate) keep_alive: Option<Duration>,
+    /// Whether it is there because it was pulled, so that it can be removed.
+    pub(crate) is_pulled: bool,
+    /// What it is loaded from and with; where that has changed, it is loaded anew.
+    pub(crate) flags: Vec<String>,
+    /// What loads it; nothing where it is the only one.
+    pub(crate) loader: Option<Arc<dyn LoadModel>>,
 }
+
+/// How Ollama's clients begin the name of a model that comes from the hub.
+const OF_HUB: [&str; 3] = ["hf.co/", "huggingface.co/", "hf:"];
 
 /// A model as it is listed.
 #[derive(Debug, Clone)]
@@ -24,6 +46,8 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
     pub(crate) source: String,
+    /// Whether it can be removed.
+    pub(crate) is_pulled: bool,
     /// Bytes that it takes in memory, or would take.
     pub(crate) bytes: u64,
     /// `loaded`, `loading`, `unloading` or `unloaded`.
@@ -45,13 +69,22 @@ pub(crate) struct Listed {
 impl Entry {
     /// The only model of a server.
     pub(super) fn alone(name: &str) -> Entry {
-        let (name, source) = (name.to_owned(), String::new());
-        Entry { name, aliases: Vec::new(), source, bytes: 0, keep_alive: None }
+        Entry {
+            name: name.to_owned(),
+            aliases: Vec::new(),
+            source: String::new(),
+            bytes: 0,
+            keep_alive: None,
+            is_pulled: false,
+            flags: Vec::new(),
+            loader: None,
+        }
     }
 
-    /// Whether a request means it by a name; Ollama's clients add the tag of the latest.
+    /// Whether a request means it by a name; Ollama's clients add the tag of the latest, and where it was pulled from.
     pub(super) fn answers_to(&self, name: &str) -> bool {
         let name = name.strip_suffix(":latest").filter(|plain| !plain.is_empty()).unwrap_or(name);
+        let name = OF_HUB.iter().find_map(|hub| name.strip_prefix(hub)).unwrap_or(name);
         let own = [&self.name].into_iter().chain(&self.aliases);
         own.map(|own| own.strip_suffix(":latest").unwrap_or(own)).any(|own| own == name)
     }
@@ -61,19 +94,22 @@ impl Shelf {
     /// All models, in their order.
     pub(crate) fn list(&self) -> Vec<Listed> {
         let (now, places) = (self.now(), self.places());
-        self.entries.iter().zip(places.iter()).map(|(entry, place)| place.listed(entry, now)).collect()
+        there(&places).map(|place| place.listed(now)).collect()
     }
 
     /// One of them.
-    pub(crate) fn get(&self, name: &str) -> Option<Listed> {
-        let index = self.find(name).ok()?;
-        Some(self.places()[index].listed(&self.entries[index], self.now()))
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub(crate) fn get(&self, name: &str) -> Result<Listed, ApiError> {
+        let index = self.find(name)?;
+        Ok(self.places()[index].listed(self.now()))
     }
 }
 
 impl Place {
-    fn listed(&self, entry: &Entry, now: Duration) -> Listed {
-        let standing = &self.standing;
+    fn listed(&self, now: Duration) -> Listed {
+        let Place { entry, standing, .. } = self;
         let status = match (standing.phase, self.is_loading) {
             (_, true) => "loading",
             (Phase::Cold, _) => "unloaded",
@@ -85,6 +121,7 @@ impl Place {
             name: entry.name.clone(),
             aliases: entry.aliases.clone(),
             source: entry.source.clone(),
+            is_pulled: entry.is_pulled,
             bytes: standing.bytes,
             status,
             in_use: standing.in_use,

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use anyhow::Context;
+
 use super::{
-    OpenModel, Shelf,
+    Entry, OpenModel, Shelf,
     turns::{Phase, ShelfTurn, next},
 };
 
@@ -31,26 +33,41 @@ impl Shelf {
     }
 
     async fn load(self: &Arc<Self>, index: usize) {
-        let name = self.entries[index].name.clone();
-        tracing::info!("loading the model {name}");
-        self.places()[index].is_loading = true;
-        let (shelf, began) = (self.clone(), self.now());
-        let opened = tokio::task::spawn_blocking(move || shelf.opener.open(&name)).await;
-        let opened = opened.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
-        self.put(index, opened.map_err(|error| format!("{error:#}")), self.now() - began);
+        let entry = self.begin_load(index);
+        tracing::info!("loading the model {}", entry.name);
+        let (loader, began) = (entry.loader.clone(), self.now());
+        let load = move || loader.context("nothing loads it")?.load();
+        let loaded = tokio::task::spawn_blocking(load).await;
+        let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
+        self.put(index, &entry, loaded.map_err(|error| format!("{error:#}")), self.now() - began);
     }
 
-    /// Puts a model that was loaded in its place, or the reason why it was not.
-    pub(super) fn put(&self, index: usize, opened: Result<OpenModel, String>, took: Duration) {
-        let (now, name) = (self.now(), &self.entries[index].name);
+    fn begin_load(&self, index: usize) -> Arc<Entry> {
+        let place = &mut self.places()[index];
+        place.is_loading = true;
+        place.entry.clone()
+    }
+
+    /// Puts a model that was loaded as an entry says in its place, or the reason why it was not.
+    pub(super) fn put(
+        &self,
+        index: usize,
+        entry: &Arc<Entry>,
+        loaded: Result<OpenModel, String>,
+        took: Duration,
+    ) {
+        let (now, name) = (self.now(), &entry.name);
         let mut places = self.places();
         let place = &mut places[index];
         place.is_loading = false;
-        match opened {
+        match loaded {
             Ok(open) => {
                 tracing::info!("the model {name} was loaded in {:.2} s", took.as_secs_f64());
                 let standing = &mut place.standing;
-                (standing.phase, standing.bytes, standing.load_time) = (Phase::Loaded, open.bytes, took);
+                // What has changed meanwhile is loaded anew.
+                let is_current = !place.is_gone && place.entry.flags == entry.flags;
+                standing.phase = if is_current { Phase::Loaded } else { Phase::Closing };
+                (standing.bytes, standing.load_time) = (open.bytes, took);
                 (standing.loaded, standing.used) = (now, now);
                 place.card = Some(open.app.serving.model.clone());
                 place.loads += 1;
@@ -72,10 +89,9 @@ impl Shelf {
 
     /// Takes a model out of memory that nobody has, when what it knows is on disk.
     async fn unload(self: &Arc<Self>, index: usize) {
-        let name = &self.entries[index].name;
         let open = self.places()[index].open.take();
         if let Some(OpenModel { app, routes, close, .. }) = open {
-            let began = self.now();
+            let (began, name) = (self.now(), app.serving.model.name.clone());
             *self.shade() = Some(routes);
             let ended = tokio::task::spawn_blocking(move || {
                 close();
@@ -88,9 +104,7 @@ impl Shelf {
             tracing::info!("the model {name} is out of memory, after {took:.2} s");
         }
         let mut places = self.places();
-        let place = &mut places[index];
-        place.standing.phase = Phase::Cold;
-        place.standing.bytes = self.entries[index].bytes.max(place.standing.bytes);
+        places[index].standing.phase = Phase::Cold;
         drop(places);
         self.loaded.notify_waiters();
     }

@@ -115,7 +115,10 @@ impl Waiting {
         let mut places = shelf.places();
         let place = &mut places[index];
         place.waiting += 1;
-        place.standing.awaited.get_or_insert(now);
+        // Nobody waits for what is gone: who looks again is told so.
+        if !place.is_gone {
+            place.standing.awaited.get_or_insert(now);
+        }
         drop(places);
         shelf.changed.notify_one();
         Waiting { shelf: shelf.clone(), index }

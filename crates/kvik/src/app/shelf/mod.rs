@@ -7,12 +7,15 @@
 //!      keeper: turns::next ──► load, close, unload
 //! ```
 //!
-//! What a model knows goes to disk before its memory does, so one that comes back is warm.
+//! What a model knows goes to disk before its memory does, so one that comes back is warm. Models come and go while the
+//! server runs: [`Shelf::reload`].
 
 mod addressed;
 mod catalogue;
+mod changes;
 mod keeper;
 mod lease;
+mod pull;
 mod turns;
 
 use std::{
@@ -32,8 +35,9 @@ use crate::{
     settings::keep_alive::KeepAlive,
 };
 
-pub(crate) use catalogue::{Entry, Listed};
+pub(crate) use catalogue::{Catalogue, Entry, Listed, LoadModel};
 pub(crate) use lease::Lease;
+pub(crate) use pull::{Pull, PulledFile};
 use turns::{Phase, Standing};
 
 /// A model in memory.
@@ -49,19 +53,17 @@ pub(crate) struct OpenModel {
     pub(crate) close: Box<dyn FnOnce() + Send>,
 }
 
-/// Loads a model. Takes its time.
-pub(crate) trait OpenModels: Send + Sync {
-    fn open(&self, name: &str) -> anyhow::Result<OpenModel>;
-}
-
 /// The models of a server.
 pub(crate) struct Shelf {
     pub(crate) server: Arc<Server>,
-    entries: Vec<Entry>,
-    opener: Box<dyn OpenModels>,
+    /// Where its models are learned from; nowhere for the only one of a server.
+    catalogue: Option<Box<dyn Catalogue>>,
+    /// Held while it is read again.
+    reading: tokio::sync::Mutex<()>,
     /// Bytes for the weights, keys and values of all models in memory.
     budget: u64,
     started: Instant,
+    /// An index stays a model's as long as somebody has the model, waits for it, or it is in memory.
     places: Mutex<Vec<Place>>,
     /// What is left of the model that was taken out of memory last, while there is none in it: it answers what is asked of
     /// the server and not of a model.
@@ -73,8 +75,10 @@ pub(crate) struct Shelf {
 }
 
 /// What there is of a model.
-#[derive(Default)]
 struct Place {
+    entry: Arc<Entry>,
+    /// It is no longer among the server's models.
+    is_gone: bool,
     standing: Standing,
     open: Option<OpenModel>,
     /// What the model is called in answers, since it was first loaded.
@@ -89,52 +93,53 @@ struct Place {
 }
 
 impl Shelf {
-    /// Models that share so many bytes; the first one is that of requests which name none.
+    /// The models of a catalogue as it was read; they share so many bytes. The first one is that of requests which name
+    /// none.
     pub(crate) fn new(
         server: Arc<Server>,
         entries: Vec<Entry>,
         budget: u64,
-        opener: Box<dyn OpenModels>,
+        catalogue: Box<dyn Catalogue>,
     ) -> Arc<Shelf> {
-        let place = |entry: &Entry| Place {
-            standing: Standing { bytes: entry.bytes, keep_alive: entry.keep_alive, ..Standing::default() },
-            ..Place::default()
-        };
-        let places = Mutex::new(entries.iter().map(place).collect());
-        let (changed, loaded) = (Notify::new(), Notify::new());
-        let shelf = Shelf {
-            server,
-            entries,
-            opener,
-            budget,
-            started: Instant::now(),
-            places,
-            shade: Mutex::default(),
-            changed,
-            loaded,
-        };
-        let shelf = Arc::new(shelf);
-        shelf.server.shelve(&shelf);
-        shelf
+        Shelf::with(server, entries, budget, Some(catalogue))
     }
 
     /// One model, which is there and stays.
     pub(crate) fn of(open: OpenModel) -> Arc<Shelf> {
-        struct Nothing;
-        impl OpenModels for Nothing {
-            fn open(&self, _: &str) -> anyhow::Result<OpenModel> {
-                anyhow::bail!("there is one model, and it is open")
-            }
-        }
         let entry = Entry::alone(&open.app.serving.model.name);
-        let shelf = Shelf::new(open.app.server.clone(), vec![entry], u64::MAX, Box::new(Nothing));
-        shelf.put(0, Ok(open), Duration::ZERO);
+        let shelf = Shelf::with(open.app.server.clone(), vec![entry], u64::MAX, None);
+        let entry = shelf.places()[0].entry.clone();
+        shelf.put(0, &entry, Ok(open), Duration::ZERO);
         shelf
+    }
+
+    fn with(
+        server: Arc<Server>,
+        entries: Vec<Entry>,
+        budget: u64,
+        catalogue: Option<Box<dyn Catalogue>>,
+    ) -> Arc<Shelf> {
+        Arc::new(Shelf {
+            server,
+            catalogue,
+            reading: tokio::sync::Mutex::default(),
+            budget,
+            started: Instant::now(),
+            places: Mutex::new(entries.into_iter().map(Place::new).collect()),
+            shade: Mutex::default(),
+            changed: Notify::new(),
+            loaded: Notify::new(),
+        })
     }
 
     /// Whether there is one model, which answers whatever a request names.
     pub(crate) fn has_one(&self) -> bool {
-        self.entries.len() == 1
+        self.catalogue.is_none()
+    }
+
+    /// That model.
+    pub(crate) fn only(&self) -> Option<Arc<App>> {
+        self.has_one().then(|| self.open_apps().pop())?
     }
 
     /// A model for a request that names it so; waits until it is in memory.
@@ -156,28 +161,24 @@ impl Shelf {
         }
     }
 
-    /// A model that is in memory, even if it takes no more requests, for a question: that of a name, else the one that was
-    /// used last.
-    fn present(self: &Arc<Self>, name: &str) -> Option<Lease> {
-        let named = self.entries.iter().position(|entry| entry.answers_to(name));
+    /// What answers a question that names no model: the model in memory that was used last, even if it takes no more
+    /// requests, what is left of one, or the first, once it is loaded.
+    async fn for_a_question(self: &Arc<Self>) -> Result<Lease, ApiError> {
+        let shade = || self.shade().clone().map(Lease::of_shade);
+        match self.present().or_else(shade) {
+            Some(lease) => Ok(lease),
+            None => self.take("").await,
+        }
+    }
+
+    fn present(self: &Arc<Self>) -> Option<Lease> {
         let mut places = self.places();
-        let open = |index: &usize| places[*index].open.is_some();
-        let used = |index: &usize| places[*index].standing.used;
-        let index = named.filter(open).or_else(|| (0..places.len()).filter(open).max_by_key(used))?;
+        let open = places.iter().enumerate().filter(|(_, place)| place.open.is_some());
+        let (index, _) = open.max_by_key(|(_, place)| place.standing.used)?;
         let place = &mut places[index];
         place.standing.in_use += 1;
         let routes = place.open.as_ref()?.routes.clone();
         Some(Lease::new(self.clone(), index, routes).for_a_question())
-    }
-
-    /// What answers questions about the server, or about a model that need not be in memory for that: one that is, what is
-    /// left of one, or the first, once it is loaded.
-    async fn of_server(self: &Arc<Self>, name: &str) -> Result<Lease, ApiError> {
-        let shade = || self.shade().clone().map(Lease::of_shade);
-        match self.present(name).or_else(shade) {
-            Some(lease) => Ok(lease),
-            None => self.take("").await,
-        }
     }
 
     /// A model takes no more requests, and is out of memory when what runs has ended. The only one of a server stays.
@@ -189,11 +190,7 @@ impl Shelf {
             return Ok(());
         }
         let index = self.find(name)?;
-        let mut places = self.places();
-        if places[index].takes_requests() {
-            places[index].standing.phase = Phase::Closing;
-        }
-        drop(places);
+        self.places()[index].close();
         self.changed.notify_one();
         Ok(())
     }
@@ -249,30 +246,39 @@ impl Shelf {
 
     /// Which model a request means.
     fn find(&self, name: &str) -> Result<usize, ApiError> {
-        if self.has_one() {
-            return Ok(0);
-        }
-        if name.is_empty() || name == "kvik" {
-            let places = self.places();
-            let used = |index: &usize| places[*index].takes_requests().then(|| places[*index].standing.used);
-            return Ok((0..places.len()).rev().max_by_key(used).unwrap_or(0));
-        }
-        let named = self.entries.iter().position(|entry| entry.answers_to(name));
-        named.or_else(|| self.places().iter().position(|place| place.answers_to(name))).ok_or_else(|| {
-            let names: Vec<&str> = self.entries.iter().map(|entry| entry.name.as_str()).collect();
-            ApiError::no_model(name, &format!("this server has {}", names.join(", ")))
+        let places = self.places();
+        let unnamed = self.has_one() || name.is_empty() || name == "kvik";
+        let found = match unnamed {
+            true => last_used(&places),
+            false => {
+                let called = places.iter().position(|place| place.is_called(name));
+                called.or_else(|| places.iter().position(|place| place.answers_to(name)))
+            }
+        };
+        found.ok_or_else(|| {
+            let names: Vec<&str> = there(&places).map(|place| place.entry.name.as_str()).collect();
+            let there_is = match names.is_empty() {
+                true => {
+                    "this server has no models yet; `kvik pull` and `POST /api/pull` fetch one".to_owned()
+                }
+                false => format!("this server has {}", names.join(", ")),
+            };
+            ApiError::no_model(name, &there_is)
         })
     }
 
     /// A lease of a model that takes requests.
     ///
     /// # Errors
-    /// If loading it failed since the request came.
+    /// If it has gone, or loading it failed since the request came.
     fn lease(self: &Arc<Self>, index: usize, came: Duration) -> Result<Option<Lease>, ApiError> {
         let mut places = self.places();
         let place = &mut places[index];
+        if place.is_gone {
+            return Err(ApiError::no_model(&place.entry.name, "it was taken off this server"));
+        }
         if let Some((at, why)) = place.failed.as_ref().filter(|(at, _)| *at >= came && place.open.is_none()) {
-            let message = format!("the model `{}` cannot be loaded: {why}", self.entries[index].name);
+            let message = format!("the model `{}` cannot be loaded: {why}", place.entry.name);
             tracing::debug!("{message} ({at:?})");
             return Err(ApiError::unavailable("model_load_failed", message, 1));
         }
@@ -296,13 +302,47 @@ impl Shelf {
     }
 }
 
+/// The models that a server has.
+fn there(places: &[Place]) -> impl Iterator<Item = &Place> {
+    places.iter().filter(|place| !place.is_gone)
+}
+
+/// The model in memory that was used last, else the first there is.
+fn last_used(places: &[Place]) -> Option<usize> {
+    let used = |index: &usize| places[*index].takes_requests().then(|| places[*index].standing.used);
+    (0..places.len()).rev().filter(|index| !places[*index].is_gone).max_by_key(used)
+}
+
 impl Place {
+    fn new(entry: Entry) -> Place {
+        let standing = Standing { bytes: entry.bytes, keep_alive: entry.keep_alive, ..Standing::default() };
+        Place {
+            entry: Arc::new(entry),
+            is_gone: false,
+            standing,
+            open: None,
+            card: None,
+            waiting: 0,
+            failed: None,
+            loads: 0,
+            is_loading: false,
+        }
+    }
+
+    /// Whether the server's owner calls it so.
+    fn is_called(&self, name: &str) -> bool {
+        !self.is_gone && self.entry.answers_to(name)
+    }
+
     fn takes_requests(&self) -> bool {
         self.open.is_some() && self.standing.phase == Phase::Loaded
     }
 
     /// Whether a name is one that its file gives it, or that of an adapter.
     fn answers_to(&self, name: &str) -> bool {
+        if self.is_gone {
+            return false;
+        }
         let of_card = self.card.as_ref().is_some_and(|card| card.name == name || card.own_name == name);
         of_card || self.open.as_ref().is_some_and(|open| open.app.serving.lora.find(name).is_some())
     }

@@ -1,0 +1,110 @@
+//! Models that come, change and go while the server runs.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+
+use super::{Entry, Place, Shelf, turns::Phase};
+use crate::http::error::ApiError;
+
+impl Shelf {
+    /// Reads again which models there are. New ones can be asked for, those that are gone take no more requests, and one
+    /// that is loaded with other flags now is loaded anew when it is asked for next. What runs ends as it began.
+    ///
+    /// # Errors
+    /// If the catalogue is wrong; then nothing has changed.
+    pub(crate) async fn reload(self: &Arc<Self>) -> Result<(), ApiError> {
+        if self.has_one() {
+            return Err(ApiError::not_supported(
+                "this server has the one model that it was started with; `kvik serve --shelf`, or tables [models.NAME] \
+                 in config.toml, make a server of several",
+            ));
+        }
+        // One after another: what was read first is not put in force last.
+        let _reading = self.reading.lock().await;
+        let shelf = self.clone();
+        let read = move || shelf.catalogue.as_ref().map(|catalogue| catalogue.read());
+        let read = tokio::task::spawn_blocking(read).await;
+        let entries = match read {
+            Ok(Some(Ok(entries))) => entries,
+            Ok(Some(Err(error))) => return Err(wrong(&format!("{error:#}"))),
+            Ok(None) => return Ok(()),
+            Err(panic) => return Err(ApiError::internal(format!("reading the models failed: {panic}"))),
+        };
+        self.replace(entries);
+        Ok(())
+    }
+
+    /// From now on these are the models.
+    fn replace(&self, mut entries: Vec<Entry>) {
+        let mut places = self.places();
+        for place in places.iter_mut().filter(|place| !place.is_gone) {
+            match entries.iter().position(|entry| entry.name == place.entry.name) {
+                Some(index) => place.renew(entries.remove(index)),
+                None => place.leave(),
+            }
+        }
+        for entry in entries {
+            tracing::info!("the model {} is new on the shelf", entry.name);
+            match places.iter_mut().find(|place| place.is_free()) {
+                Some(place) => *place = Place::new(entry),
+                None => places.push(Place::new(entry)),
+            }
+        }
+        drop(places);
+        self.changed.notify_one();
+        // Those who wait for what is gone are told.
+        self.loaded.notify_waiters();
+    }
+}
+
+impl Place {
+    /// The model is as this entry says from now on.
+    fn renew(&mut self, entry: Entry) {
+        if self.entry.keep_alive != entry.keep_alive {
+            self.standing.keep_alive = entry.keep_alive;
+        }
+        if self.entry.flags != entry.flags {
+            tracing::info!("the model {} has changed", entry.name);
+            self.failed = None;
+            self.close();
+            if self.open.is_none() {
+                self.standing.bytes = entry.bytes;
+            }
+        }
+        self.entry = Arc::new(entry);
+    }
+
+    /// The model is no longer on the shelf.
+    fn leave(&mut self) {
+        tracing::info!("the model {} is no longer on the shelf", self.entry.name);
+        self.is_gone = true;
+        self.standing.awaited = None;
+        self.close();
+    }
+
+    /// It takes no more requests.
+    pub(super) fn close(&mut self) {
+        if self.takes_requests() {
+            self.standing.phase = Phase::Closing;
+        }
+    }
+
+    /// Whether its index may become another model's.
+    fn is_free(&self) -> bool {
+        let unused = self.waiting == 0 && self.standing.in_use == 0;
+        self.is_gone
+            && unused
+            && self.open.is_none()
+            && !self.is_loading
+            && self.standing.phase == Phase::Cold
+    }
+}
+
+fn wrong(why: &str) -> ApiError {
+    ApiError::new(
+        StatusCode::UNPROCESSABLE_ENTITY,
+        Some("bad_catalogue"),
+        format!("{why}; the models stay as they were"),
+    )
+}

@@ -1,0 +1,196 @@
+//! Models that are fetched, copied and removed while the server runs: on disk first, then among its models.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use kvik_shelf::{ModelName, ModelSource, Progress, Shelf as Names, ShelfError};
+use tokio::{sync::watch, task::JoinHandle};
+
+use super::{Shelf, there};
+use crate::{app::server::Server, http::error::ApiError};
+
+/// A download that runs; dropping it ends it, and the next one goes on from there.
+pub(crate) struct Pull {
+    progress: watch::Receiver<Vec<PulledFile>>,
+    end: JoinHandle<Result<(), ApiError>>,
+}
+
+/// How far the download of a file is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct PulledFile {
+    pub(crate) name: String,
+    pub(crate) done: u64,
+    /// If the hub says how long it is.
+    pub(crate) bytes: Option<u64>,
+    /// All is there, and its checksum is computed.
+    pub(crate) is_checked: bool,
+}
+
+impl Pull {
+    /// How far its files are, when that has changed; none when it has ended.
+    pub(crate) async fn changed(&mut self) -> Option<Vec<PulledFile>> {
+        self.progress.changed().await.ok()?;
+        Some(self.progress.borrow_and_update().clone())
+    }
+
+    /// Waits for its end: the model can be asked for.
+    ///
+    /// # Errors
+    /// If it cannot be fetched, or not be served.
+    pub(crate) async fn ended(self) -> Result<(), ApiError> {
+        let Pull { progress, end } = self;
+        let ended =
+            end.await.unwrap_or_else(|panic| Err(ApiError::internal(format!("the pull failed: {panic}"))));
+        // Until here: who drops this gives the download up.
+        drop(progress);
+        ended
+    }
+}
+
+impl Shelf {
+    /// Begins to fetch a model of the hub, which has the name of its source then.
+    ///
+    /// # Errors
+    /// If this is no source of the hub, or this server does not serve what is pulled.
+    pub(crate) fn pull(self: &Arc<Self>, source: &str) -> Result<Pull, ApiError> {
+        let names = self.names()?;
+        let source: ModelSource = source.parse().map_err(of_shelf)?;
+        if let ModelSource::Path(path) = source {
+            let message = format!(
+                "`{}` is no model of the Hugging Face hub: kvik pulls hf.co/OWNER/REPO and hf.co/OWNER/REPO:Q4_K_M",
+                path.display()
+            );
+            return Err(ApiError::bad_request(message).at("model"));
+        }
+        let name = source.default_name().map_err(of_shelf)?;
+        let (sender, progress) = watch::channel(Vec::new());
+        let shelf = self.clone();
+        let end = tokio::spawn(async move {
+            let told = Told { sender, server: shelf.server.clone() };
+            on_disk(move || names.pull(&source, &name, &told).map(drop)).await?;
+            shelf.reload().await
+        });
+        Ok(Pull { progress, end })
+    }
+
+    /// A model that was pulled has a second name.
+    ///
+    /// # Errors
+    /// If there is no such model, or the name is another one's.
+    pub(crate) async fn copy(self: &Arc<Self>, from: &str, to: &str) -> Result<(), ApiError> {
+        let names = self.names()?;
+        let (from, to): (String, ModelName) = (self.pulled(from)?, plain(to).parse().map_err(of_shelf)?);
+        on_disk(move || names.copy(&from, &to).map(drop)).await?;
+        self.reload().await
+    }
+
+    /// A model that was pulled is there no more: its name, and its files if no other name uses them. What runs ends first.
+    ///
+    /// # Errors
+    /// If there is no such model, or it was not pulled.
+    pub(crate) async fn remove(self: &Arc<Self>, name: &str) -> Result<(), ApiError> {
+        let (names, name) = (self.names()?, self.pulled(name)?);
+        on_disk(move || names.remove(&name).map(drop)).await?;
+        self.reload().await
+    }
+
+    /// The models on disk.
+    fn names(&self) -> Result<Names, ApiError> {
+        let names = self.catalogue.as_ref().and_then(|catalogue| catalogue.pulled());
+        names.ok_or_else(|| {
+            ApiError::not_supported(
+                "this server has the models that it was started with; `kvik serve --shelf` serves all that are pulled",
+            )
+        })
+    }
+
+    /// The name on disk of a model of this server.
+    fn pulled(&self, name: &str) -> Result<String, ApiError> {
+        let index = self.find(name)?;
+        let entry = self.places()[index].entry.clone();
+        if entry.is_pulled {
+            return Ok(entry.name.clone());
+        }
+        let message = format!(
+            "the model `{}` stands in config.toml: change that, and POST /v1/shelf/reload",
+            entry.name
+        );
+        Err(ApiError::new(StatusCode::CONFLICT, Some("not_pulled"), message).at("model"))
+    }
+
+    /// Whether models can be fetched and removed.
+    pub(crate) fn can_pull(&self) -> bool {
+        self.names().is_ok()
+    }
+
+    /// How many models there are.
+    pub(crate) fn count(&self) -> usize {
+        there(&self.places()).count()
+    }
+}
+
+/// Ollama's clients add the tag of the latest.
+fn plain(name: &str) -> &str {
+    name.strip_suffix(":latest").unwrap_or(name)
+}
+
+/// Runs what waits for disk or network on a thread that may.
+async fn on_disk(work: impl FnOnce() -> Result<(), ShelfError> + Send + 'static) -> Result<(), ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(of_shelf),
+        Err(panic) => Err(ApiError::internal(format!("the models on disk: {panic}"))),
+    }
+}
+
+fn of_shelf(error: ShelfError) -> ApiError {
+    let (status, code) = match &error {
+        ShelfError::BadSource { .. } | ShelfError::BadName { .. } => (StatusCode::BAD_REQUEST, None),
+        ShelfError::UnknownName { .. } => (StatusCode::NOT_FOUND, Some("model_not_found")),
+        ShelfError::NameTaken { .. } => (StatusCode::CONFLICT, Some("name_taken")),
+        _ => (StatusCode::BAD_GATEWAY, Some("pull_failed")),
+    };
+    ApiError::new(status, code, error.to_string()).at("model")
+}
+
+/// Tells how far a download is.
+struct Told {
+    sender: watch::Sender<Vec<PulledFile>>,
+    server: Arc<Server>,
+}
+
+impl Told {
+    fn with(&self, file: usize, change: impl FnOnce(&mut PulledFile)) {
+        self.sender.send_modify(|files| {
+            if let Some(file) = files.get_mut(file) {
+                change(file);
+            }
+        });
+    }
+}
+
+impl Progress for Told {
+    fn begin(&self, files: &[(String, Option<u64>)]) {
+        let begun = |(name, bytes): &(String, Option<u64>)| PulledFile {
+            name: name.clone(),
+            bytes: *bytes,
+            ..PulledFile::default()
+        };
+        self.sender.send_replace(files.iter().map(begun).collect());
+    }
+
+    fn bytes(&self, file: usize, done: u64, total: Option<u64>) {
+        self.with(file, |file| (file.done, file.bytes) = (done, total.or(file.bytes)));
+    }
+
+    fn checking(&self, file: usize) {
+        self.with(file, |file| file.is_checked = true);
+    }
+
+    fn note(&self, text: &str) {
+        tracing::info!("{text}");
+    }
+
+    fn cancelled(&self) -> bool {
+        self.sender.is_closed() || self.server.is_stopping()
+    }
+}
