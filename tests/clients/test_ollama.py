@@ -4,6 +4,8 @@ import json
 import ollama
 import pytest
 from asked import KEY, MODEL
+from hub import Hub
+from server import TINY, Server
 
 COLD = {"temperature": 0, "num_predict": 24}
 
@@ -72,8 +74,8 @@ def test_the_model_is_listed_shown_and_running(client):
 
 
 def test_what_it_cannot_do_is_said(client):
-    with pytest.raises(ollama.ResponseError, match="one model that it was started with") as refused:
-        client.pull("llama3")
+    with pytest.raises(ollama.ResponseError, match="kvik serve --shelf") as refused:
+        client.pull("hf.co/o/r")
     assert refused.value.status_code == 501
     with pytest.raises(ollama.ResponseError, match="does not exist here") as missing:
         chat(client, model="another")
@@ -82,3 +84,31 @@ def test_what_it_cannot_do_is_said(client):
         chat(client, "word " * 5000)
     with pytest.raises(ollama.ResponseError, match="images"):
         chat(client, messages=[{"role": "user", "content": "x", "images": [b"\x89PNG"]}])
+
+
+def test_models_are_pulled_listed_run_and_deleted(tmp_path):
+    """What `ollama`'s users do, on a shelf that is empty at first."""
+    model = (TINY / "kvik-tiny-q8_0.gguf").read_bytes()
+    with Hub({"o/tiny": {"tiny-Q8_0.gguf": model}, "o/other": {"other-Q8_0.gguf": model}}) as hub:
+        env = {"KVIK_MODELS_DIR": str(tmp_path), "HF_ENDPOINT": hub.url}
+        with Server("--shelf", "--context", "2048", "--cache-ram", "64MiB", "--shelf-ram", "100MiB", env=env) as server:
+            client = ollama.Client(host=f"http://127.0.0.1:{server.port}")
+            assert client.list().models == []
+            steps = list(client.pull("hf.co/o/tiny", stream=True))
+            assert steps[-1].status == "success" and any(step.completed == len(model) for step in steps)
+            assert client.pull("hf.co/o/other").status == "success"
+            assert [listed.model for listed in client.list().models] == ["o/other", "o/tiny"]
+            assert "completion" in client.show("hf.co/o/tiny").capabilities
+            said = [chat(client, model=name).message.content for name in ("hf.co/o/tiny", "o/other", "hf.co/o/tiny")]
+            assert said[0] and len(set(said)) == 1
+            assert [running.model for running in client.ps().models] == ["o/tiny"], "one fits"
+            assert client.embed(model="o/other", input="Rain.").embeddings
+            assert client.copy("o/tiny", "mine").status == "success" and chat(client, model="mine").message.content == said[0]
+            for name in ("o/tiny", "o/other", "mine"):
+                assert client.delete(name).status == "success"
+            assert client.list().models == []
+            with pytest.raises(ollama.ResponseError, match="does not exist") as gone:
+                client.delete("mine")
+            assert gone.value.status_code == 404
+            with pytest.raises(ollama.ResponseError, match="hf.co/OWNER/REPO"):
+                client.pull("llama3.2")

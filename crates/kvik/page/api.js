@@ -1,5 +1,5 @@
 // Every request that the page makes, and the one kind of error that they end in.
-import { eventsOf } from "./events.js";
+import { documentsOf, eventsOf } from "./events.js";
 import { createPace } from "./pace.js";
 
 /** What went wrong, as a program (`status`, `code`) and as a person (`message`) reads it. */
@@ -58,6 +58,15 @@ export function createApi(keys) {
         }
       } catch (error) {
         throw error instanceof ApiError ? error : unreached(error, signal, cutOff);
+      }
+    },
+    /** The documents of an answer that has one a line, as an async generator; `signal` ends it. */
+    async *lines(path, body, { signal } = {}) {
+      const response = await send("POST", path, { body, signal, accept: "application/x-ndjson" });
+      try {
+        yield* documentsOf(response.body);
+      } catch (error) {
+        throw unreached(error, signal, cutOff);
       }
     },
     /** Whether the server serves requests, without a key: "ready", "loading" or "away". */

@@ -1,4 +1,4 @@
-// A stream of server-sent events: `data:` lines, each a JSON document, and `[DONE]` at the end.
+// Streams of JSON documents: server-sent events, `data:` lines with `[DONE]` at the end, or one document a line.
 
 /** The documents of a stream as they come; ends at `[DONE]`, throws `cut` where the stream ends without it. */
 export async function* eventsOf(body, cut) {
@@ -9,6 +9,11 @@ export async function* eventsOf(body, cut) {
     yield JSON.parse(data);
   }
   throw cut();
+}
+
+/** The documents of a stream that has one a line, as they come. */
+export async function* documentsOf(body) {
+  for await (const line of linesOf(body)) if (line !== "") yield JSON.parse(line);
 }
 
 async function* linesOf(body) {

@@ -1,5 +1,6 @@
 // Says in the header which model is served, and that the server loads it or is away.
 import { setText } from "./dom.js";
+import { plural } from "./numbers.js";
 
 const RETRY_MS = 1000;
 
@@ -17,7 +18,8 @@ export function mountServer(element, app) {
 async function modelName(api) {
   try {
     const { data } = await api.get("/v1/models");
-    return data[0].id;
+    const models = data.filter(({ parent }) => !parent);
+    return models.length === 1 ? models[0].id : plural(models.length, "model");
   } catch (error) {
     return error.status === 401 ? "No key" : "";
   }

@@ -6,6 +6,7 @@
 import * as cache from "./cache/view.js";
 import * as chat from "./chat/view.js";
 import * as memory from "./memory/view.js";
+import * as models from "./models/view.js";
 import * as retention from "./retention/view.js";
 
-export const VIEWS = [chat, memory, cache, retention];
+export const VIEWS = [chat, memory, cache, retention, models];

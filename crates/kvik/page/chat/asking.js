@@ -147,6 +147,7 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
 
 function bodyOf(messages, settings, id) {
   const body = { messages, stream: true, kvik: { conversation: id } };
+  if (settings.model) body.model = settings.model;
   for (const name of NUMBERS) if (settings[name] !== undefined) body[name] = settings[name];
   if (settings.thinking === "off") body.chat_template_kwargs = { enable_thinking: false };
   if (settings.memory === "off") body.kvik.memory = false;

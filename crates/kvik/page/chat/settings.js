@@ -1,4 +1,4 @@
-// The system prompt and the sampling of one conversation. What is left empty is the server's choice.
+// The model, the system prompt and the sampling of one conversation. What is left empty is the server's choice.
 import { ask } from "../dialogs.js";
 import { h, uniqueId } from "../dom.js";
 import { rememberSettings } from "./kept.js";
@@ -18,17 +18,20 @@ const SWITCHES = [
 ];
 
 /** Asks for the settings of a conversation and keeps them. */
-export async function openSettings({ store }, id) {
+export async function openSettings({ store, api }, id) {
+  const models = await modelsOf(api);
   const { chat } = store.get();
   const before = settingsOf(chat, id);
   const known = chat.open?.id === id ? systemOf(chat.open.messages) : "";
   const system = h("textarea", { id: uniqueId("system"), rows: 5, value: before.system ?? known });
   const numbers = FIELDS.map((field) => numberField(field, before[field.name]));
   const switches = SWITCHES.map((field) => switchField(field, before[field.name] !== "off"));
+  const model = models.length > 1 ? modelField(models, before.model) : null;
   const settings = await ask({
     label: "Settings of this conversation",
     content: [
       h("h2", {}, "Settings of this conversation"),
+      model?.element,
       h("label", { for: system.id }, "System prompt"),
       system,
       known && h("p", { class: "quiet-text" }, "Another system prompt makes the server compute the whole conversation anew, once."),
@@ -37,11 +40,25 @@ export async function openSettings({ store }, id) {
     ],
     action: "Save",
     focus: system,
-    answer: () => chosen(system.value.trim(), known, [...numbers, ...switches]),
+    answer: () => chosen(system.value.trim(), known, [...(model ? [model] : []), ...numbers, ...switches]),
   });
   if (settings === null) return;
   store.dispatch({ type: "settings changed", id, settings });
   rememberSettings(store.get().chat.settings);
+}
+
+/** The names of the server's models; none where it does not say. */
+async function modelsOf(api) {
+  const listed = await api.get("/v1/models").catch(() => ({ data: [] }));
+  return listed.data.map(({ id }) => id);
+}
+
+function modelField(models, value) {
+  const id = uniqueId("model");
+  const option = (name, text) => h("option", { value: name, selected: name === (value ?? "") }, text);
+  const select = h("select", { id }, option("", "The one that was used last"), models.map((name) => option(name, name)));
+  const read = () => (select.value === "" ? {} : { model: select.value });
+  return { element: h("div", { class: "field" }, h("label", { for: id }, "Model"), select), read };
 }
 
 function numberField({ name, label, hint, ...bounds }, value) {

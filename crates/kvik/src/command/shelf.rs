@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
+use kvik_engine::load::LoadedModel;
 use kvik_shelf::Kind;
 use tokio::runtime::Handle as Runtime;
 
@@ -22,7 +23,7 @@ use crate::{
         App,
         memory::rebuild::make_summaries,
         server::Server,
-        shelf::{Catalogue, Entry, LoadModel, OpenModel},
+        shelf::{Catalogue, Described, Entry, LoadModel, OpenModel},
     },
     serving::{
         load::{self, Handle, Loaded},
@@ -226,6 +227,19 @@ impl LoadModel for Loader {
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;
         let app = App::of(setup.server.clone(), serving, config);
         Ok(begin(&setup.runtime, app, handle, (bytes, setup.grace)))
+    }
+
+    fn describe(&self) -> anyhow::Result<Described> {
+        let ShelfModel { args, .. } = &self.model;
+        self.model.file(args.model.source()).context("it is fetched when it is asked for first")?;
+        let LoadedModel { config, tokenizer, chat_template, .. } = args.model.load()?;
+        Ok(Described {
+            own_name: config.name,
+            family: config.arch.name().to_owned(),
+            context: args.cache.context.unwrap_or(config.context),
+            vocabulary: tokenizer.vocab_len(),
+            template: chat_template,
+        })
     }
 }
 

@@ -6,9 +6,11 @@ use axum::{Extension, Json, extract::State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cache::block_bytes;
 use crate::{
     api::request::parts::Part,
     app::{
+        App,
         body::JsonBody,
         keys::Caller,
         shelf::{Listed, Shelf},
@@ -44,6 +46,8 @@ struct ShownModel {
     status: &'static str,
     /// Bytes that it takes in memory, or would take.
     bytes: u64,
+    /// What of it is in memory and on disk; null unless it is loaded.
+    held: Option<Held>,
     /// Requests that have it, and that wait for it; null for a tenant.
     in_use: Option<usize>,
     waiting: Option<usize>,
@@ -55,6 +59,31 @@ struct ShownModel {
     expires_in_s: Option<u64>,
     /// Why it could not be loaded last.
     failed: Option<String>,
+}
+
+/// Bytes that a model holds.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Held {
+    weights: u64,
+    /// What its keys and values may take, and what is in there.
+    kv: u64,
+    kv_used: u64,
+    /// Keys and values on disk; null without one.
+    disk: Option<u64>,
+}
+
+impl Held {
+    fn of(app: &App) -> Held {
+        let stats = app.serving.engine.stats();
+        let on_disk = stats.disk.as_ref().filter(|disk| disk.is_on_disk());
+        Held {
+            weights: app.serving.model.bytes,
+            kv: stats.kv_bytes as u64,
+            kv_used: (stats.kv_owned_bytes + stats.kv_shared_bytes) as u64,
+            disk: on_disk.map(|disk| (disk.tier.used * block_bytes(&stats)) as u64),
+        }
+    }
 }
 
 /// A model to load or to take out of memory.
@@ -120,6 +149,7 @@ impl ShownModel {
             is_pulled: listed.is_pulled,
             status: listed.status,
             bytes: listed.bytes,
+            held: listed.app.as_deref().map(Held::of),
             in_use: all.then_some(listed.in_use),
             waiting: all.then_some(listed.waiting),
             loads: listed.loads,

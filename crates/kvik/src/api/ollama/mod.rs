@@ -28,18 +28,17 @@ pub(super) fn dialect() -> Dialect {
         .streams_lines::<GenerateLine>();
     let embed = gives::<embed::Embedded>("Embeds texts").takes::<embed::Fields>();
     let embed_one = gives::<embed::EmbeddedOne>("Embeds one text, unscaled").takes::<embed::Fields>();
-    let show = gives::<models::Shown>("Shows the model").takes::<models::ShowFields>();
     let routes = vec![
         at(&["/api/chat"]).post(chat::route, chat),
         at(&["/api/generate"]).post(generate::route, generate),
         at(&["/api/embed"]).post(embed::embed, embed),
         at(&["/api/embeddings"]).post(embed::embeddings, embed_one),
-        at(&["/api/show"]).post(models::show, show),
     ];
     Dialect { name: "ollama", errors: Errors::of::<ErrorLine>(), routes, of_server: of_server() }
 }
 
 fn of_server() -> Vec<Route<Arc<Shelf>>> {
+    let show = gives::<models::Shown>("Shows a model").takes::<models::ShowFields>();
     let version = gives::<models::Version>("Says which version is spoken");
     let pull = gives::<pull::Step>("Fetches a model of the Hugging Face hub")
         .takes::<pull::Fields>()
@@ -50,6 +49,7 @@ fn of_server() -> Vec<Route<Arc<Shelf>>> {
     vec![
         at(&["/api/tags"]).get(models::tags, gives::<models::Listed>("Lists the models")),
         at(&["/api/ps"]).get(models::running, gives::<models::Listed>("Lists the models in memory")),
+        at(&["/api/show"]).post(models::show, show),
         at(&["/api/version"]).get(models::version, version),
         at(&["/api/pull"]).post(pull::pull, pull),
         at(&["/api/copy"]).post(pull::copy, copy),

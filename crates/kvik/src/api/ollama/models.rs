@@ -11,8 +11,7 @@ use crate::{
     api::request::parts::Part,
     app::{
         body::JsonBody,
-        shelf::{self, Shelf},
-        state::App,
+        shelf::{self, Described, Shelf},
     },
     clock::{rfc3339, unix_seconds},
     http::error::ApiError,
@@ -144,34 +143,37 @@ pub(super) struct ShowFields {
 impl Part for ShowFields {}
 
 /// `POST /api/show`
-pub(super) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Shown>, ApiError> {
-    let fields: ShowFields = app.read(body, |_, body| body.read()).await?;
-    app.accept_model(if fields.model.is_empty() { &fields.name } else { &fields.model })?;
-    let model = &app.serving.model;
-    let template = app.serving.template.as_ref();
-    let source = template.map(|template| template.source().to_owned()).unwrap_or_default();
+pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Result<Json<Shown>, ApiError> {
+    let ShowFields { model, name } = shelf.server.read(body).await?;
+    let name = if model.is_empty() { name } else { model };
+    if let Some(app) = shelf.only() {
+        app.accept_model(&name)?;
+    }
+    let (listed, described) = (shelf.get(&name)?, shelf.describe(&name).await?);
+    let template = described.template.clone().unwrap_or_default();
     let mut capabilities = vec!["completion"];
     // Templates that know tools and thoughts name them.
-    capabilities.extend(source.contains("tools").then_some("tools"));
-    capabilities.extend(source.contains("enable_thinking").then_some("thinking"));
+    capabilities.extend(template.contains("tools").then_some("tools"));
+    capabilities.extend(template.contains("enable_thinking").then_some("thinking"));
+    let source = listed.card.as_ref().map_or(&listed.source, |card| &card.source);
     Ok(Json(Shown {
-        modelfile: format!("FROM {}\n", model.source),
+        modelfile: format!("FROM {source}\n"),
         parameters: "",
-        template: source,
-        details: details(model),
-        model_info: model_info(&app),
+        template,
+        details: details_of(described.family.clone()),
+        model_info: model_info(&described),
         capabilities,
-        modified_at: rfc3339(model.loaded, 0),
+        modified_at: rfc3339(listed.card.as_ref().map_or(0, |card| card.loaded), 0),
     }))
 }
 
-fn model_info(app: &App) -> Map<String, Value> {
-    let model = &app.serving.model;
+fn model_info(described: &Described) -> Map<String, Value> {
+    let Described { own_name, family, context, vocabulary, .. } = described;
     Map::from_iter([
-        ("general.architecture".to_owned(), json!(model.family)),
-        ("general.basename".to_owned(), json!(model.own_name)),
-        (format!("{}.context_length", model.family), json!(model.context)),
-        ("tokenizer.ggml.vocab_size".to_owned(), json!(app.serving.tokenizer.vocab_len())),
+        ("general.architecture".to_owned(), json!(family)),
+        ("general.basename".to_owned(), json!(own_name)),
+        (format!("{family}.context_length"), json!(context)),
+        ("tokenizer.ggml.vocab_size".to_owned(), json!(vocabulary)),
     ])
 }
 

@@ -82,7 +82,7 @@ pub(super) struct Step {
 
 /// It is done.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "OllamaDone")]
+#[schemars(rename = "OllamaDone", deny_unknown_fields)]
 pub(super) struct Done {}
 
 /// `POST /api/pull`

@@ -82,10 +82,8 @@ pub(super) async fn list(State(shelf): State<Arc<Shelf>>) -> Json<Models> {
     if let Some(app) = shelf.only() {
         return Json(Models { object: List, data: with_adapters(&app).collect() });
     }
-    let open = shelf.open_apps();
     let of = |listed: Listed| {
-        let in_memory = open.iter().find(|app| app.serving.model.name == listed.name);
-        let mut models: Vec<Model> = match in_memory {
+        let mut models: Vec<Model> = match &listed.app {
             Some(app) => with_adapters(app).collect(),
             None => vec![listed_card(&listed)],
         };
@@ -123,13 +121,13 @@ pub(super) async fn get(
     Path(id): Path<String>,
 ) -> Result<Json<Model>, ApiError> {
     let listed = shelf.get(&id)?;
-    let Some(app) = shelf.open_apps().into_iter().find(|app| app.serving.model.name == listed.name) else {
+    let Some(app) = &listed.app else {
         return Ok(Json(Model { status: Some(Status::of(&listed)), ..listed_card(&listed) }));
     };
     app.check_model(&id)?;
     let lora = &app.serving.lora;
-    let adapter = lora.find(&id).map(|number| adapter_card(&app, &lora.cards()[number]));
-    Ok(Json(adapter.unwrap_or_else(|| card(&app))))
+    let adapter = lora.find(&id).map(|number| adapter_card(app, &lora.cards()[number]));
+    Ok(Json(adapter.unwrap_or_else(|| card(app))))
 }
 
 /// An adapter is a model that has another one as its parent.

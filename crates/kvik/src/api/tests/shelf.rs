@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -12,7 +13,7 @@ use std::{
 use anyhow::Context;
 use axum::{Router, body::Body, http::Request as HttpRequest, response::Response};
 use kvik_engine::api::FinishReason;
-use kvik_testing::mix;
+use kvik_testing::{Web, WebRepository, mix, tiny_model};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -24,7 +25,7 @@ use crate::{
         App,
         keys::Keys,
         server::Server,
-        shelf::{Catalogue, Entry, LoadModel, OpenModel, Shelf},
+        shelf::{Catalogue, Described, Entry, LoadModel, OpenModel, Shelf},
     },
 };
 
@@ -67,6 +68,11 @@ impl LoadModel for Double {
         });
         Ok(OpenModel { routes: of_model(app.clone()), app, bytes: 40, handle: None, close })
     }
+
+    fn describe(&self) -> anyhow::Result<Described> {
+        let family = "llama".to_owned();
+        Ok(Described { own_name: self.name.clone(), family, context: 64, vocabulary: 7, template: None })
+    }
 }
 
 /// What is written down of the models: a name and its flag; nothing where it cannot be read.
@@ -75,18 +81,25 @@ type Written = Arc<Mutex<Option<Vec<(String, String)>>>>;
 /// Models of 40 bytes.
 struct Doubles {
     written: Written,
+    /// The models on disk, where these are served instead.
+    pulled: Option<kvik_shelf::Shelf>,
     server: Arc<Server>,
     seen: Arc<Seen>,
 }
 
 impl Catalogue for Doubles {
     fn read(&self) -> anyhow::Result<Vec<Entry>> {
+        if let Some(pulled) = &self.pulled {
+            let manifests = pulled.list()?.manifests.into_iter();
+            let entry = |name: String| Entry { is_pulled: true, ..self.entry(name, String::new()) };
+            return Ok(manifests.map(|manifest| entry(manifest.name.to_string())).collect());
+        }
         let written = self.written.lock().unwrap().clone().context("line 3 is wrong")?;
         Ok(written.into_iter().map(|(name, flag)| self.entry(name, flag)).collect())
     }
 
     fn pulled(&self) -> Option<kvik_shelf::Shelf> {
-        None
+        self.pulled.clone()
     }
 }
 
@@ -115,11 +128,27 @@ struct World {
 
 impl World {
     fn new(names: &[&str]) -> World {
+        World::with(names, None)
+    }
+
+    /// A server of the models on disk, with a hub that has `o/r`.
+    fn with_hub(dir: &Path) -> World {
+        let model: Arc<[u8]> = std::fs::read(tiny_model()).unwrap().into();
+        let files = vec![("tiny-Q8_0.gguf", model, None)];
+        let repository =
+            WebRepository { name: "o/r", commit: "0123456789abcdef0123456789abcdef01234567", files };
+        let web = Web::serve(move |request| repository.answer(request));
+        let hub = kvik_shelf::Hub::new(&web.url, None);
+        World::with(&[], Some(kvik_shelf::Shelf::open(dir).with_hub(hub)))
+    }
+
+    fn with(names: &[&str], pulled: Option<kvik_shelf::Shelf>) -> World {
         let ledger = Arc::new(Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH));
         let server = Server::new(Keys::new([]), ledger, &config());
         let (seen, written) = (Arc::new(Seen::default()), Written::default());
         let world = |router| World { router, seen: seen.clone(), written: written.clone() };
-        let catalogue = Doubles { written: written.clone(), server: server.clone(), seen: seen.clone() };
+        let (server_of, seen_of) = (server.clone(), seen.clone());
+        let catalogue = Doubles { written: written.clone(), pulled, server: server_of, seen: seen_of };
         world(Router::new()).write(&names.iter().map(|name| (*name, "")).collect::<Vec<_>>());
         let shelf = Shelf::new(server, catalogue.read().unwrap(), 100, Box::new(catalogue));
         tokio::spawn(shelf.clone().keep());
@@ -203,6 +232,8 @@ async fn the_model_that_is_named_answers() {
     let (status, answer) = world.ask(body("d")).await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(status == 404 && message.contains("`d`") && message.contains("a, b, c"), "{message}");
+    let shown = json_of(world.send("POST", "/api/show", &json!({"model": "c"})).await).await.1;
+    assert_eq!(shown["model_info"]["general.basename"], "c", "{shown}");
     assert_eq!(world.get("/v1/models/c").await["status"]["value"], "unloaded", "a question loads nothing");
     let tags = world.get("/api/tags").await;
     assert_eq!(tags["models"].as_array().unwrap().len(), 3);
@@ -414,4 +445,38 @@ async fn reloads_under_load() {
         client.await.unwrap();
     }
     assert!(world.seen.most.load(Ordering::Relaxed) <= 2, "two fit");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_are_pulled_copied_and_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::with_hub(dir.path());
+    let send = async |method: &str, path: &str, body: Value| {
+        let (status, answer) = json_of(world.send(method, path, &body).await).await;
+        (status.as_u16(), answer)
+    };
+    let pull = json!({"model": "hf.co/o/r", "stream": false});
+    assert_eq!(send("POST", "/api/pull", pull).await, (200, json!({"status": "success"})));
+    assert_eq!(world.ask(body("hf.co/o/r:latest")).await.1["model"], "o/r");
+    let stream = world.send("POST", "/api/pull", &json!({"model": "hf:o/r"})).await;
+    let lines = axum::body::to_bytes(stream.into_body(), usize::MAX).await.unwrap();
+    assert!(
+        String::from_utf8_lossy(&lines).trim_end().ends_with(r#"{"status":"success"}"#),
+        "again is nothing new"
+    );
+    assert_eq!(
+        send("POST", "/api/copy", json!({"source": "o/r", "destination": "mine"})).await,
+        (200, json!({}))
+    );
+    assert_eq!(send("DELETE", "/api/delete", json!({"model": "o/r"})).await, (200, json!({})));
+    assert_eq!((world.ask(body("o/r")).await.0, world.ask(body("mine")).await.0), (404, 200));
+    for (path, body, status) in [
+        ("/api/pull", json!({"model": "/etc/passwd"}), 400),
+        ("/api/pull", json!({"model": "hf:o/none", "stream": false}), 502),
+        ("/api/pull", json!({}), 400),
+        ("/api/copy", json!({"source": "mine", "destination": "../up"}), 400),
+        ("/api/copy", json!({"source": "o/r", "destination": "x"}), 404),
+    ] {
+        assert_eq!(send("POST", path, body.clone()).await.0, status, "{path} {body}");
+    }
 }

@@ -2,8 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use anyhow::Context;
+
 use super::{OpenModel, Place, Shelf, there, turns::Phase};
-use crate::{http::error::ApiError, serving::ModelCard};
+use crate::{
+    app::App,
+    http::error::ApiError,
+    serving::{ModelCard, Serving},
+};
 
 /// Where a server learns which models it has.
 pub(crate) trait Catalogue: Send + Sync {
@@ -17,6 +23,36 @@ pub(crate) trait Catalogue: Send + Sync {
 pub(crate) trait LoadModel: Send + Sync {
     /// Loads it. Takes its time.
     fn load(&self) -> anyhow::Result<OpenModel>;
+    /// Reads what its file says of it. Takes a moment.
+    fn describe(&self) -> anyhow::Result<Described>;
+}
+
+/// What is known of a model without its weights.
+pub(crate) struct Described {
+    /// The name in its file.
+    pub(crate) own_name: String,
+    /// Its architecture, as GGUF names it.
+    pub(crate) family: String,
+    /// Tokens of prompt and answer together.
+    pub(crate) context: usize,
+    /// Tokens that it knows.
+    pub(crate) vocabulary: usize,
+    /// The source of its chat template.
+    pub(crate) template: Option<String>,
+}
+
+impl Described {
+    /// Of a model in memory.
+    fn of(app: &App) -> Described {
+        let Serving { model, tokenizer, template, .. } = &*app.serving;
+        Described {
+            own_name: model.own_name.clone(),
+            family: model.family.clone(),
+            context: model.context,
+            vocabulary: tokenizer.vocab_len(),
+            template: template.as_ref().map(|template| template.source().to_owned()),
+        }
+    }
 }
 
 /// A model by name.
@@ -41,7 +77,6 @@ pub(crate) struct Entry {
 const OF_HUB: [&str; 3] = ["hf.co/", "huggingface.co/", "hf:"];
 
 /// A model as it is listed.
-#[derive(Debug, Clone)]
 pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
@@ -64,6 +99,8 @@ pub(crate) struct Listed {
     pub(crate) card: Option<ModelCard>,
     /// Why it cannot be loaded.
     pub(crate) failed: Option<String>,
+    /// The model itself, while it is in memory.
+    pub(crate) app: Option<Arc<App>>,
 }
 
 impl Entry {
@@ -105,6 +142,28 @@ impl Shelf {
         let index = self.find(name)?;
         Ok(self.places()[index].listed(self.now()))
     }
+
+    /// What is known of one of them, which need not come into memory for that.
+    ///
+    /// # Errors
+    /// If there is none of that name, or its file cannot be read.
+    pub(crate) async fn describe(&self, name: &str) -> Result<Described, ApiError> {
+        let index = self.find(name)?;
+        let (entry, app) = {
+            let place = &self.places()[index];
+            (place.entry.clone(), place.open.as_ref().map(|open| open.app.clone()))
+        };
+        if let Some(app) = app {
+            return Ok(Described::of(&app));
+        }
+        let loader = entry.loader.clone();
+        let describe = move || loader.context("nothing loads it")?.describe();
+        let described = tokio::task::spawn_blocking(describe).await.context("its reading failed").flatten();
+        described.map_err(|error| {
+            let message = format!("the model `{}` cannot be read: {error:#}", entry.name);
+            ApiError::unavailable("model_load_failed", message, 1)
+        })
+    }
 }
 
 impl Place {
@@ -131,6 +190,7 @@ impl Place {
             expires_in: stays.map(|stays| (standing.used + stays).saturating_sub(now)),
             card: self.card.clone(),
             failed: self.failed.as_ref().map(|(_, why)| why.clone()),
+            app: self.open.as_ref().map(|open| open.app.clone()),
         }
     }
 }

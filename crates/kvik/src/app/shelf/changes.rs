@@ -36,19 +36,21 @@ impl Shelf {
     }
 
     /// From now on these are the models.
-    fn replace(&self, mut entries: Vec<Entry>) {
+    fn replace(&self, entries: Vec<Entry>) {
+        let mut entries: Vec<(usize, Entry)> = entries.into_iter().enumerate().collect();
         let mut places = self.places();
         for place in places.iter_mut().filter(|place| !place.is_gone) {
-            match entries.iter().position(|entry| entry.name == place.entry.name) {
+            match entries.iter().position(|(_, entry)| entry.name == place.entry.name) {
                 Some(index) => place.renew(entries.remove(index)),
                 None => place.leave(),
             }
         }
-        for entry in entries {
+        for (order, entry) in entries {
             tracing::info!("the model {} is new on the shelf", entry.name);
+            let new = Place::new((order, entry));
             match places.iter_mut().find(|place| place.is_free()) {
-                Some(place) => *place = Place::new(entry),
-                None => places.push(Place::new(entry)),
+                Some(place) => *place = new,
+                None => places.push(new),
             }
         }
         drop(places);
@@ -60,7 +62,7 @@ impl Shelf {
 
 impl Place {
     /// The model is as this entry says from now on.
-    fn renew(&mut self, entry: Entry) {
+    fn renew(&mut self, (order, entry): (usize, Entry)) {
         if self.entry.keep_alive != entry.keep_alive {
             self.standing.keep_alive = entry.keep_alive;
         }
@@ -72,7 +74,7 @@ impl Place {
                 self.standing.bytes = entry.bytes;
             }
         }
-        self.entry = Arc::new(entry);
+        (self.entry, self.order) = (Arc::new(entry), order);
     }
 
     /// The model is no longer on the shelf.

@@ -19,6 +19,7 @@ mod pull;
 mod turns;
 
 use std::{
+    cmp::Reverse,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -35,7 +36,7 @@ use crate::{
     settings::keep_alive::KeepAlive,
 };
 
-pub(crate) use catalogue::{Catalogue, Entry, Listed, LoadModel};
+pub(crate) use catalogue::{Catalogue, Described, Entry, Listed, LoadModel};
 pub(crate) use lease::Lease;
 pub(crate) use pull::{Pull, PulledFile};
 use turns::{Phase, Standing};
@@ -77,6 +78,8 @@ pub(crate) struct Shelf {
 /// What there is of a model.
 struct Place {
     entry: Arc<Entry>,
+    /// Where it stands among the server's models.
+    order: usize,
     /// It is no longer among the server's models.
     is_gone: bool,
     standing: Standing,
@@ -125,7 +128,7 @@ impl Shelf {
             reading: tokio::sync::Mutex::default(),
             budget,
             started: Instant::now(),
-            places: Mutex::new(entries.into_iter().map(Place::new).collect()),
+            places: Mutex::new(entries.into_iter().enumerate().map(Place::new).collect()),
             shade: Mutex::default(),
             changed: Notify::new(),
             loaded: Notify::new(),
@@ -302,22 +305,26 @@ impl Shelf {
     }
 }
 
-/// The models that a server has.
+/// The models that a server has, in their order.
 fn there(places: &[Place]) -> impl Iterator<Item = &Place> {
-    places.iter().filter(|place| !place.is_gone)
+    let mut there: Vec<&Place> = places.iter().filter(|place| !place.is_gone).collect();
+    there.sort_by_key(|place| place.order);
+    there.into_iter()
 }
 
 /// The model in memory that was used last, else the first there is.
 fn last_used(places: &[Place]) -> Option<usize> {
-    let used = |index: &usize| places[*index].takes_requests().then(|| places[*index].standing.used);
-    (0..places.len()).rev().filter(|index| !places[*index].is_gone).max_by_key(used)
+    let used = |place: &Place| place.takes_requests().then_some(place.standing.used);
+    let there = places.iter().enumerate().filter(|(_, place)| !place.is_gone);
+    there.max_by_key(|(_, place)| (used(place), Reverse(place.order))).map(|(index, _)| index)
 }
 
 impl Place {
-    fn new(entry: Entry) -> Place {
+    fn new((order, entry): (usize, Entry)) -> Place {
         let standing = Standing { bytes: entry.bytes, keep_alive: entry.keep_alive, ..Standing::default() };
         Place {
             entry: Arc::new(entry),
+            order,
             is_gone: false,
             standing,
             open: None,

@@ -1,0 +1,106 @@
+"""The models view on a real shelf: what there is, what it holds, and how models come and go."""
+import pytest
+from acts import ask, violations, wait_for_answers
+from conftest import serve
+from hub import Hub
+from playwright.sync_api import expect
+from server import TINY
+
+MODEL = (TINY / "kvik-tiny-q8_0.gguf").read_bytes()
+
+
+@pytest.fixture
+def hub():
+    with Hub({"o/tiny": {"tiny-Q8_0.gguf": MODEL}, "o/other": {"other-Q8_0.gguf": MODEL}}) as hub:
+        yield hub
+
+
+@pytest.fixture
+def shelf(tmp_path, hub):
+    env = {"KVIK_MODELS_DIR": str(tmp_path / "models"), "HF_ENDPOINT": hub.url}
+    with serve("--shelf", "--context", "2048", "--cache-ram", "64MiB", "--shelf-ram", "100MiB", env=env) as server:
+        yield server
+
+
+def pull(server, name):
+    answer = server.post("/api/pull", {"model": f"hf:{name}", "stream": False})
+    assert answer.status == 200, answer.text
+
+
+def row(page, name):
+    return page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name))
+
+
+def test_a_model_is_fetched_loaded_let_go_and_removed(open_page, shelf):
+    page = open_page("#/models", port=shelf.port)
+    expect(page.get_by_text("There are no models yet.")).to_be_visible()
+    page.get_by_label("A model of the Hugging Face hub").fill("hf.co/o/tiny")
+    page.get_by_role("button", name="Fetch").click()
+    fetched = page.get_by_role("group", name="hf.co/o/tiny")
+    expect(fetched).to_contain_text("There")
+    expect(row(page, "o/tiny")).to_contain_text("unloaded")
+    page.get_by_role("button", name="Load o/tiny").click()
+    expect(row(page, "o/tiny")).to_contain_text("loaded")
+    expect(row(page, "o/tiny")).to_contain_text("64 MiB")
+    expect(page.get_by_text("1 model in memory")).to_be_visible()
+    page.get_by_role("button", name="Unload o/tiny").click()
+    expect(row(page, "o/tiny")).to_contain_text("unloaded")
+    page.get_by_role("button", name="Remove o/tiny").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("There are no models yet.")).to_be_visible()
+    page.get_by_role("button", name="Close hf.co/o/tiny").click()
+    expect(fetched).to_have_count(0)
+
+
+def test_a_download_shows_how_far_it_is_and_can_be_stopped(open_page, shelf, hub):
+    hub.bytes_per_s = 200_000
+    page = open_page("#/models", port=shelf.port)
+    page.get_by_label("A model of the Hugging Face hub").fill("hf:o/tiny")
+    page.get_by_role("button", name="Fetch").click()
+    fetched = page.get_by_role("group", name="hf:o/tiny")
+    expect(fetched.get_by_role("progressbar")).to_be_visible()
+    expect(fetched).to_contain_text("% of ")
+    page.get_by_role("button", name="Stop hf:o/tiny").click()
+    expect(fetched).to_contain_text("it goes on from here")
+    assert shelf.get("/v1/shelf").json["models"] == []
+    for wrong in ("qwen3", "hf:o/nothing"):
+        page.get_by_label("A model of the Hugging Face hub").fill(wrong)
+        page.get_by_role("button", name="Fetch").click()
+        expect(page.get_by_role("group", name=wrong).locator(".error-text")).not_to_be_empty()
+
+
+@pytest.fixture(autouse=True)
+def refusals_are_expected(watch):
+    watch.expect("400")  # a name that is no model's
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_the_models_view_has_no_barriers(open_page, shelf, width, theme):
+    for name in ("o/tiny", "o/other"):
+        pull(shelf, name)
+    shelf.post("/v1/shelf/load", {"model": "o/tiny"})
+    page = open_page("#/models", port=shelf.port, width=width, theme=theme)
+    page.get_by_label("A model of the Hugging Face hub").fill("hf:o/nothing")
+    page.get_by_role("button", name="Fetch").click()
+    expect(page.get_by_role("group", name="hf:o/nothing").locator(".error-text")).to_be_visible()
+    expect(row(page, "o/other")).to_contain_text("unloaded")
+    assert violations(page) == []
+    assert page.evaluate("document.querySelector('.sheet').scrollWidth <= innerWidth")
+
+
+def test_a_conversation_chooses_its_model(open_page, shelf):
+    for name in ("o/tiny", "o/other"):
+        pull(shelf, name)
+    page = open_page(port=shelf.port)
+    expect(page.get_by_text("2 models")).to_be_visible()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("dialog").get_by_label("Model", exact=True).select_option("o/tiny")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    ask(page, "Hello.")
+    wait_for_answers(page, 1)
+    loads = {model["name"]: model["loads"] for model in shelf.get("/v1/shelf").json["models"]}
+    assert loads == {"o/tiny": 1, "o/other": 0}
+    page.reload()
+    wait_for_answers(page, 1)
+    page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_role("dialog").get_by_label("Model", exact=True)).to_have_value("o/tiny")
