@@ -39,8 +39,8 @@ def config(folder, **more):
     return path
 
 
-def start(folder, *flags, **more):
-    env = {"KVIK_CONFIG": str(config(folder, **more)), "KVIK_CACHE_DISK": str(folder / "kv")}
+def start(folder, *flags, env=None, **more):
+    env = {"KVIK_CONFIG": str(config(folder, **more)), "KVIK_CACHE_DISK": str(folder / "kv")} | (env or {})
     return Server(*flags, env=env)
 
 
@@ -256,3 +256,40 @@ def test_only_the_admin_changes_the_shelf(tmp_path):
             assert refused.status == 403, (path, refused.text)
         allowed = server.request("POST", "/v1/shelf/reload", b"", {"Authorization": "Bearer admin"})
         assert allowed.status == 200, allowed.text
+
+
+def test_a_conversation_is_forgotten_by_models_that_are_not_in_memory(tmp_path):
+    remembers = {"memory": "on", "memory-recent": 200, "memory-summary": 64, "memory-trigger": 60, "memory-quotes": 0}
+    env = {"KVIK_STATE_DIR": str(tmp_path / "state")}
+    with start(tmp_path, "--shelf-ram", "1GiB", env=env, small=remembers) as server:
+        messages = [{"role": "user", "content": "Please remember that my dog is called Bolt."}]
+        name = server.post("/v1/conversations", {"name": "trip"}).json["id"]
+
+        def remembered(id):
+            shown = server.get(f"/v1/conversations/{id}/memory?model=small")
+            assert shown.status == 200, shown.text
+            return shown.json["summary"]
+
+        deadline = time.monotonic() + 90
+        while remembered(name) is None:
+            assert time.monotonic() < deadline
+            body = dict(model="small", messages=messages[-1:], max_tokens=12, temperature=0, kvik={"conversation": name})
+            answer = server.post("/v1/chat/completions", body)
+            assert answer.status == 200, answer.text
+            messages = [{"role": "user", "content": f"The bus number {answer.json['usage']['prompt_tokens']} was late again."}]
+            time.sleep(0.05)
+        said = server.get(f"/v1/conversations/{name}").json["messages"]
+        again = server.post("/v1/conversations", {"messages": said}).json["id"]
+        assert remembered(again) is not None, "it is known by what was said"
+
+        def unload():
+            assert server.post("/v1/shelf/unload", {"model": "small"}).status == 200
+            while statuses(server)["small"] != "unloaded":
+                time.sleep(0.02)
+
+        unload()
+        assert remembered(again) is not None, "also when the model comes back"
+        unload()
+        assert server.request("DELETE", f"/v1/conversations/{name}", None, {}).status == 200
+        assert statuses(server)["small"] == "unloaded", "nothing is loaded for that"
+        assert remembered(again) is None

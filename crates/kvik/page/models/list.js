@@ -71,6 +71,6 @@ function buttons({ name, status, is_pulled: isPulled }, { bytes: most, can_pull:
   return [
     most !== null && status === "unloaded" && button("Load", actions.load),
     most !== null && status === "loaded" && button("Unload", actions.unload),
-    canPull && isPulled && button("Remove", actions.remove, "danger"),
+    canPull && isPulled && button("Remove", actions.remove),
   ];
 }

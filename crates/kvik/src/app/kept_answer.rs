@@ -12,11 +12,11 @@ use axum::{
 };
 use serde_json::Value;
 
-use super::{keys::Caller, state::App};
+use super::{keys::Caller, server::Server};
 use crate::http::{
     body_memory::{BodyShare, SMALL_BYTES},
     error::ApiError,
-    readers::Reader,
+    readers::{Presence, Reader},
 };
 
 /// When a client should come back for whose answer there is no memory.
@@ -41,7 +41,7 @@ impl AsRef<[u8]> for Charged {
     }
 }
 
-impl App {
+impl Server {
     /// Answers with what `read` finds in the records, where that has so many bytes.
     ///
     /// # Errors
@@ -50,17 +50,18 @@ impl App {
         self: &Arc<Self>,
         caller: &Caller,
         bytes: u64,
-        read: impl FnOnce(&App) -> Result<KeptAnswer, ApiError> + Send + 'static,
+        read: impl FnOnce(&Server) -> Result<KeptAnswer, ApiError> + Send + 'static,
     ) -> Result<Response, ApiError> {
         let tenant = caller.tenant.id;
-        let share = self.server.bodies.hold(tenant, bytes).ok_or_else(no_memory)?;
-        self.in_turn(Reader { tenant, large: bytes > SMALL_BYTES }, move |app, client| {
+        let share = self.bodies.hold(tenant, bytes).ok_or_else(no_memory)?;
+        let server = self.clone();
+        let work = move |client: Presence| {
             client.check()?;
-            let (kind, text) = read(app)?.written();
+            let (kind, text) = read(&server)?.written();
             let body = Bytes::from_owner(Charged { text, _share: share });
             Ok(([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response())
-        })
-        .await
+        };
+        self.readers.in_turn(Reader { tenant, large: bytes > SMALL_BYTES }, work).await
     }
 }
 

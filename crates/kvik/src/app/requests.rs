@@ -53,6 +53,18 @@ impl Server {
         let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
         self.readers.in_turn(reader, move |presence| body.parse()?.wanted_by(presence).read()).await
     }
+
+    /// The same, read by `read`, which may take its time.
+    pub(crate) async fn read_by<T: Send + 'static>(
+        self: &Arc<Self>,
+        body: JsonBody,
+        read: impl FnOnce(&Server, &Body) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
+        let server = self.clone();
+        let work = move |presence| read(&server, &body.parse()?.wanted_by(presence));
+        self.readers.in_turn(reader, work).await
+    }
 }
 
 impl App {

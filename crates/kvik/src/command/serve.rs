@@ -138,7 +138,7 @@ pub(crate) struct ServerSetup {
     senders: Senders,
     clock: Clock,
     prices: Option<Prices>,
-    records: Option<Records>,
+    pub(super) records: Option<Records>,
     conversations: Option<Records>,
 }
 

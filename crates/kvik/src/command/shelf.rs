@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_engine::load::LoadedModel;
 use kvik_shelf::Kind;
+use serde_json::Value;
 use tokio::runtime::Handle as Runtime;
 
 use super::{
@@ -21,7 +22,7 @@ use crate::{
     api,
     app::{
         App,
-        memory::rebuild::make_summaries,
+        memory::{book::NotDeleted, correct::forget_at_rest, rebuild::make_summaries},
         server::Server,
         shelf::{Catalogue, Described, Entry, LoadModel, OpenModel},
     },
@@ -240,6 +241,12 @@ impl LoadModel for Loader {
             vocabulary: tokenizer.vocab_len(),
             template: chat_template,
         })
+    }
+
+    fn forget(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted> {
+        let ShelfModel { name, args, .. } = &self.model;
+        let Some(records) = self.setup.around.of_model(name).records else { return Ok(()) };
+        forget_at_rest(&records, args.memory.protects_first(), tenant, (messages, from))
     }
 }
 

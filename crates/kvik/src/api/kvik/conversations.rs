@@ -28,7 +28,8 @@ use crate::{
         },
         kept_answer::KeptAnswer,
         keys::Caller,
-        state::App,
+        server::Server,
+        shelf::Shelf,
     },
     http::{
         answer::{value, words},
@@ -187,17 +188,22 @@ pub(super) const EXPORT_PARAMETERS: [(&str, &str); 1] =
     [("format", "`json`, which `POST /v1/conversations` takes, or `markdown`")];
 
 /// `POST /v1/conversations`
-pub(crate) async fn begin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<ShownConversation>> {
+pub(crate) async fn begin(
+    State(shelf): State<Arc<Shelf>>,
+    body: JsonBody,
+) -> Result<Json<ShownConversation>> {
     let tenant = body.caller.tenant.name.clone();
-    app.read(body, move |app, body| {
-        let fields = BeginFields::from_body(body)?;
-        let messages = fields.messages(&app.server.conversations, &tenant)?;
-        let mut held = app.server.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
-        held.make_room(&messages)?;
-        held.append(&messages)?;
-        Ok(Json(head_of(held.key(), held.head())))
-    })
-    .await
+    shelf
+        .server
+        .read_by(body, move |server, body| {
+            let fields = BeginFields::from_body(body)?;
+            let messages = fields.messages(&server.conversations, &tenant)?;
+            let mut held = server.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
+            held.make_room(&messages)?;
+            held.append(&messages)?;
+            Ok(Json(head_of(held.key(), held.head())))
+        })
+        .await
 }
 
 impl BeginFields {
@@ -235,15 +241,15 @@ impl BeginFields {
 
 /// `GET /v1/conversations`: those that were changed last first.
 pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Parameters(page): Parameters<Page>,
 ) -> Result<Json<ListedConversations>> {
     let limit = page.limit.unwrap_or(LISTED).clamp(1, LISTED_MAX);
     if let Some(text) = page.search {
-        return search(app, caller, &text, page.after, limit).await;
+        return search(&shelf.server, caller, &text, page.after, limit).await;
     }
-    let all = app.server.conversations.of(&caller.tenant.name);
+    let all = shelf.server.conversations.of(&caller.tenant.name);
     let first = first_behind(&all, page.after.as_deref())?;
     let listed = |conversation| ListedConversation { conversation, found: None };
     let shown = all[first..].iter().take(limit).map(|(key, head)| listed(head_of(key, head)));
@@ -254,7 +260,7 @@ pub(crate) async fn list(
 
 /// `GET /v1/conversations?search=`: those that have a text, as far as one request looks.
 async fn search(
-    app: Arc<App>,
+    server: &Arc<Server>,
     caller: Caller,
     text: &str,
     after: Option<String>,
@@ -265,13 +271,16 @@ async fn search(
     let search = Search::new(text, after, limit).ok_or_else(bad)?;
     // It reads as much as a large body has.
     let reader = Reader { tenant: caller.tenant.id, large: true };
-    app.in_turn(reader, move |app, client| {
-        let Findings { found, next } =
-            app.server.conversations.search(&caller.tenant.name, &search, &client)?;
-        let data = found.into_iter().map(found_in).collect();
-        Ok(Json(ListedConversations { object: List, data, has_more: next.is_some(), next: Some(next) }))
-    })
-    .await
+    let searched = server.clone();
+    server
+        .readers
+        .in_turn(reader, move |client| {
+            let Findings { found, next } =
+                searched.conversations.search(&caller.tenant.name, &search, &client)?;
+            let data = found.into_iter().map(found_in).collect();
+            Ok(Json(ListedConversations { object: List, data, has_more: next.is_some(), next: Some(next) }))
+        })
+        .await
 }
 
 fn found_in(FoundConversation { key, head, place }: FoundConversation) -> ListedConversation {
@@ -286,11 +295,11 @@ fn found_in(FoundConversation { key, head, place }: FoundConversation) -> Listed
 
 /// `GET /v1/conversations/{id}`: the head, and what was said instead of how much.
 pub(crate) async fn get(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response> {
-    answer(&app, caller, &id, |key, head, messages| {
+    answer(&shelf.server, caller, &id, |key, head, messages| {
         KeptAnswer::Json(value(&with_messages(key, head, Said(messages))))
     })
     .await
@@ -298,48 +307,51 @@ pub(crate) async fn get(
 
 /// Answers with a conversation of a caller as `word` words it.
 async fn answer(
-    app: &Arc<App>,
+    server: &Arc<Server>,
     caller: Caller,
     id: &str,
     word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> KeptAnswer + Send + 'static,
 ) -> Result<Response> {
-    let (key, head) = app.server.conversations.find(&caller.tenant.name, id)?;
-    app.answer_kept(&caller, head.bytes, move |app| {
-        let (key, head, messages) = app.server.conversations.read(&key.tenant, &key.id)?;
-        Ok(word(&key, &head, messages))
-    })
-    .await
+    let (key, head) = server.conversations.find(&caller.tenant.name, id)?;
+    server
+        .answer_kept(&caller, head.bytes, move |server| {
+            let (key, head, messages) = server.conversations.read(&key.tenant, &key.id)?;
+            Ok(word(&key, &head, messages))
+        })
+        .await
 }
 
 /// `POST /v1/conversations/{id}`
 pub(crate) async fn rename(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Path(id): Path<String>,
     body: JsonBody,
 ) -> Result<Json<ShownConversation>> {
     let tenant = body.caller.tenant.name.clone();
-    app.read(body, move |app, body| {
-        let RenameFields { name } = RenameFields::from_body(body)?;
-        let mut held = app.server.conversations.hold(&tenant, &id)?;
-        held.rename(&name).map_err(at_name)?;
-        Ok(Json(head_of(held.key(), held.head())))
-    })
-    .await
+    shelf
+        .server
+        .read_by(body, move |server, body| {
+            let RenameFields { name } = RenameFields::from_body(body)?;
+            let mut held = server.conversations.hold(&tenant, &id)?;
+            held.rename(&name).map_err(at_name)?;
+            Ok(Json(head_of(held.key(), held.head())))
+        })
+        .await
 }
 
 /// `DELETE /v1/conversations/{id}`: with what is remembered of it.
 pub(crate) async fn delete(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<DeletedConversation>> {
-    let remembering = app.clone();
-    held(app, caller, id, move |held| {
+    let remembering = shelf.clone();
+    held(&shelf.server, caller, id, move |held| {
         let ConversationKey { tenant, id } = held.key().clone();
         // One that cannot be read can be deleted all the same.
         let messages = held.messages().unwrap_or_default();
         // What is remembered goes first: it is found by the messages alone.
-        let forgotten = remembering.memory.forget(&tenant, &messages);
+        let forgotten = remembering.forget(&tenant, &messages, 0);
         forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
         held.delete()?;
         Ok(Json(DeletedConversation { id, object: DeletedWord, deleted: true }))
@@ -349,16 +361,16 @@ pub(crate) async fn delete(
 
 /// `DELETE /v1/conversations/{id}/messages?from=N`: with what is remembered of them.
 pub(crate) async fn take_back(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Parameters(TakenBack { from }): Parameters<TakenBack>,
 ) -> Result<Json<ShownConversation>> {
-    let remembering = app.clone();
-    held(app, caller, id, move |mut held| {
+    let remembering = shelf.clone();
+    held(&shelf.server, caller, id, move |mut held| {
         // Once they are taken back nothing leads to their summaries any more.
         let messages = held.messages().unwrap_or_default();
-        let forgotten = remembering.memory.forget_from(&held.key().tenant, &messages, from);
+        let forgotten = remembering.forget(&held.key().tenant, &messages, from);
         forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
         held.take_back(from)?;
         Ok(Json(head_of(held.key(), held.head())))
@@ -368,7 +380,7 @@ pub(crate) async fn take_back(
 
 /// `GET /v1/conversations/{id}/export`
 pub(crate) async fn export(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Parameters(Exported { format }): Parameters<Exported>,
@@ -378,7 +390,7 @@ pub(crate) async fn export(
         Some("markdown") => true,
         Some(_) => return Err(ApiError::field("format", "`format` is `json` or `markdown`")),
     };
-    answer(&app, caller, &id, move |key, head, messages| match as_markdown {
+    answer(&shelf.server, caller, &id, move |key, head, messages| match as_markdown {
         true => {
             let name = head.name.as_ref().unwrap_or(&key.id);
             KeptAnswer::Text("text/markdown; charset=utf-8", markdown(name, &messages))
@@ -390,14 +402,16 @@ pub(crate) async fn export(
 
 /// Changes a conversation of a caller in the tenant's turn: all that was said may have to be read for it.
 async fn held<T: Send + 'static>(
-    app: Arc<App>,
+    server: &Arc<Server>,
     caller: Caller,
     id: String,
     change: impl FnOnce(Held) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let (_, head) = app.server.conversations.find(&caller.tenant.name, &id)?;
+    let (_, head) = server.conversations.find(&caller.tenant.name, &id)?;
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
-    app.in_turn(reader, move |app, _| change(app.server.conversations.hold(&caller.tenant.name, &id)?)).await
+    let holding = server.clone();
+    let change = move |_| change(holding.conversations.hold(&caller.tenant.name, &id)?);
+    server.readers.in_turn(reader, change).await
 }
 
 fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {

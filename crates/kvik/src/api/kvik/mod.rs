@@ -24,9 +24,7 @@ use crate::{app::shelf::Shelf, http::error::ErrorBody};
 pub(super) fn dialect() -> Dialect {
     let mut routes = cache_routes();
     routes.extend(prompt_routes());
-    routes.extend(conversation_routes());
-    let usage = gives::<usage::UsageList>("Shows what a tenant has used, by day and model");
-    routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
+    routes.push(memory_route());
     let stats =
         gives::<stats::Stats>("Counts what was asked and reused since the start, and what the cache holds");
     let retention = gives::<retention::RetentionList>(
@@ -34,7 +32,7 @@ pub(super) fn dialect() -> Dialect {
     );
     routes.push(at(&["/v1/retention"]).get(retention::route, retention));
     routes.push(at(&["/v1/stats"]).get(stats::route, stats));
-    Dialect { name: "kvik", errors: Errors::of::<ErrorBody>(), routes, of_server: shelf_routes() }
+    Dialect { name: "kvik", errors: Errors::of::<ErrorBody>(), routes, of_server: of_server() }
 }
 
 fn cache_routes() -> Vec<Route> {
@@ -63,6 +61,14 @@ fn cache_routes() -> Vec<Route> {
     ]
 }
 
+fn of_server() -> Vec<Route<Arc<Shelf>>> {
+    let usage = gives::<usage::UsageList>("Shows what a tenant has used, by day and model");
+    let mut routes = conversation_routes();
+    routes.extend(shelf_routes());
+    routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
+    routes
+}
+
 fn shelf_routes() -> Vec<Route<Arc<Shelf>>> {
     let list = gives::<shelf::ShownShelf>("Lists the models, and how each stands");
     let load = gives::<shelf::ShownShelf>("Loads a model").takes::<shelf::ModelFields>();
@@ -77,14 +83,23 @@ fn shelf_routes() -> Vec<Route<Arc<Shelf>>> {
     ]
 }
 
-fn conversation_routes() -> Vec<Route> {
+/// What a model remembers of a conversation that the server keeps.
+fn memory_route() -> Route {
+    type Shown = conversation_memory::ConversationMemory;
+    let show = gives::<Shown>("Shows what is remembered of a conversation");
+    let correct = gives::<Shown>("Corrects what is remembered of a conversation")
+        .takes::<conversation_memory::CorrectFields>();
+    at(&["/v1/conversations/{id}/memory"])
+        .get(conversation_memory::show, show)
+        .post(conversation_memory::correct, correct)
+}
+
+fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
     let begin = gives::<conversations::ShownConversation>("Begins a conversation that the server keeps");
     let list = gives::<conversations::ListedConversations>("Lists the conversations that the server keeps");
     let rename = gives::<conversations::ShownConversation>("Gives a conversation another name");
     let take_back =
         gives::<conversations::ShownConversation>("Takes back the last messages of a conversation");
-    let correct =
-        gives::<conversation_memory::ConversationMemory>("Corrects what is remembered of a conversation");
     let export = "Gives a conversation as `POST /v1/conversations` takes it, or as a text in Markdown";
     let export = answers(Answer::JsonOrText(schema_of::<conversations::Export>, "text/markdown"), export);
     vec![
@@ -105,14 +120,6 @@ fn conversation_routes() -> Vec<Route> {
             ),
         at(&["/v1/conversations/{id}/messages"])
             .delete(conversations::take_back, take_back.asks(&conversations::TAKEN_BACK_PARAMETERS)),
-        at(&["/v1/conversations/{id}/memory"])
-            .get(
-                conversation_memory::show,
-                gives::<conversation_memory::ConversationMemory>(
-                    "Shows what is remembered of a conversation",
-                ),
-            )
-            .post(conversation_memory::correct, correct.takes::<conversation_memory::CorrectFields>()),
         at(&["/v1/conversations/{id}/export"])
             .get(conversations::export, export.asks(&conversations::EXPORT_PARAMETERS)),
     ]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     accounts::ledger::{Bill, Day, Query, UsageRow},
-    app::{keys::Caller, state::App},
+    app::{keys::Caller, shelf::Shelf},
     http::{answer::words, error::ApiError},
 };
 
@@ -48,14 +48,14 @@ pub(super) const PARAMETERS: [(&str, &str); 3] = [
 
 /// Answers with one line per day, tenant and model.
 pub(crate) async fn route(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     wanted: Result<Parameters<Wanted>, QueryRejection>,
 ) -> Result<Json<UsageList>, ApiError> {
     let Parameters(wanted) = wanted.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let query = wanted.query(&caller)?;
     // Reads the disk.
-    let lines = tokio::task::spawn_blocking(move || app.server.ledger.rows(&query)).await;
+    let lines = tokio::task::spawn_blocking(move || shelf.server.ledger.rows(&query)).await;
     match lines {
         Ok(Ok(bill)) => Ok(Json(listing(&bill))),
         Ok(Err(error)) => Err(error.into()),

@@ -31,8 +31,10 @@ pub(super) fn dialect() -> Dialect {
         at(&["/v1/responses", "/responses"]).post(route::route, create),
         at(&["/v1/responses/compact"]).post(compact::route, compact),
         at(&["/v1/responses/input_tokens"]).post(count::route, count),
+    ];
+    let of_server = vec![
         at(&["/v1/responses/{id}"]).get(stored::get, get).delete(stored::delete, delete),
         at(&["/v1/responses/{id}/input_items"]).get(stored::items, items),
     ];
-    Dialect { name: "responses", errors: Errors::of::<ErrorBody>(), routes, of_server: Vec::new() }
+    Dialect { name: "responses", errors: Errors::of::<ErrorBody>(), routes, of_server }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::output::ResponseWord;
 use crate::{
-    app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, state::App},
+    app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, server::Server, shelf::Shelf},
     http::{
         answer::{value, words},
         body_memory::SMALL_BYTES,
@@ -69,61 +69,61 @@ pub(super) const ITEM_PARAMETERS: [(&str, &str); 2] = [
 
 /// `GET /v1/responses/{id}`
 pub(super) async fn get(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response> {
-    answer(&app, caller, id, |stored| stored.response).await
+    answer(&shelf.server, caller, id, |stored| stored.response).await
 }
 
 /// `DELETE /v1/responses/{id}`: with what is remembered of it.
 pub(super) async fn delete(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<DeletedResponse>> {
     let tenant = caller.tenant.name.clone();
-    let large = app.server.responses.bytes(&tenant, &id)? > SMALL_BYTES;
-    app.in_turn(Reader { tenant: caller.tenant.id, large }, move |app, _| {
-        forget(app, &tenant, &id)?;
-        app.server.responses.delete(&tenant, &id)?;
+    let server = shelf.server.clone();
+    let large = server.responses.bytes(&tenant, &id)? > SMALL_BYTES;
+    let delete = move |_| {
+        forget(&shelf, &tenant, &id)?;
+        shelf.server.responses.delete(&tenant, &id)?;
         Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: true }))
-    })
-    .await
+    };
+    server.readers.in_turn(Reader { tenant: caller.tenant.id, large }, delete).await
 }
 
 /// Forgets the summaries that say what was said in a stored response, as long as what came before it is there: they are
 /// found by that.
-fn forget(app: &App, tenant: &str, id: &str) -> Result<()> {
-    let said = app.server.responses.said_up_to(tenant, id).unwrap_or_default();
-    let own = app.server.responses.get(tenant, id).map_or(0, |stored| stored.said.len());
-    let forgotten = app.memory.forget_from(tenant, &said, said.len().saturating_sub(own));
+fn forget(shelf: &Shelf, tenant: &str, id: &str) -> Result<()> {
+    let responses = &shelf.server.responses;
+    let said = responses.said_up_to(tenant, id).unwrap_or_default();
+    let own = responses.get(tenant, id).map_or(0, |stored| stored.said.len());
+    let forgotten = shelf.forget(tenant, &said, said.len().saturating_sub(own));
     forgotten.map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// `GET /v1/responses/{id}/input_items`
 pub(super) async fn items(
-    State(app): State<Arc<App>>,
+    State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(page): Query<ListedItems>,
 ) -> Result<Response> {
-    answer(&app, caller, id, move |stored| page.of(stored.input)).await
+    answer(&shelf.server, caller, id, move |stored| page.of(stored.input)).await
 }
 
 /// Answers with what a stored response of a caller shows.
 async fn answer(
-    app: &Arc<App>,
+    server: &Arc<Server>,
     caller: Caller,
     id: String,
     show: impl FnOnce(StoredResponse) -> Value + Send + 'static,
 ) -> Result<Response> {
     let tenant = caller.tenant.name.clone();
-    let bytes = app.server.responses.bytes(&tenant, &id)?;
-    app.answer_kept(&caller, bytes, move |app| {
-        Ok(KeptAnswer::Json(show(app.server.responses.get(&tenant, &id)?)))
-    })
-    .await
+    let bytes = server.responses.bytes(&tenant, &id)?;
+    let read = move |server: &Server| Ok(KeptAnswer::Json(show(server.responses.get(&tenant, &id)?)));
+    server.answer_kept(&caller, bytes, read).await
 }
 
 impl ListedItems {

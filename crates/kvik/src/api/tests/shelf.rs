@@ -24,6 +24,7 @@ use crate::{
     app::{
         App,
         keys::Keys,
+        memory::book::NotDeleted,
         server::Server,
         shelf::{Catalogue, Described, Entry, LoadModel, OpenModel, Shelf},
     },
@@ -67,6 +68,10 @@ impl LoadModel for Double {
             seen.open.fetch_sub(1, Ordering::Relaxed);
         });
         Ok(OpenModel { routes: of_model(app.clone()), app, bytes: 40, handle: None, close })
+    }
+
+    fn forget(&self, _: &str, _: &[Value], _: usize) -> Result<(), NotDeleted> {
+        Ok(())
     }
 
     fn describe(&self) -> anyhow::Result<Described> {

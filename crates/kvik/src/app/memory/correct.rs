@@ -1,12 +1,14 @@
 //! What is remembered of a conversation, for whoever looks at it, knows better, or wants it forgotten.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
+use kvik_engine::conversation::ChainId;
 use serde_json::Value;
 
 use super::Memory;
-use super::book::{NotDeleted, Summary, SummaryKey};
+use super::book::{Book, NotDeleted, Summary, SummaryKey};
 use super::identity::Identity;
+use crate::accounts::ledger::Records;
 
 /// The newest summary of a conversation.
 pub(crate) struct Remembered {
@@ -30,6 +32,29 @@ pub(crate) enum CorrectionError {
     TooLong { tokens: usize, max: usize },
 }
 
+/// Forgets what a model that is not in memory remembers of a conversation's messages from this index on: what it has
+/// written down of it.
+///
+/// # Errors
+/// If it may still be on the disk.
+pub(crate) fn forget_at_rest(
+    records: &Records,
+    protect_first: bool,
+    tenant: &str,
+    (messages, from): (&[Value], usize),
+) -> Result<(), NotDeleted> {
+    let chain = chain_behind(tenant, messages, from, protect_first);
+    let book = Book::open(Some(records));
+    book.forget(tenant, &chain);
+    book.is_deleted(tenant, &chain)
+}
+
+/// The identities of messages from this index on.
+fn chain_behind(tenant: &str, messages: &[Value], from: usize, protect_first: bool) -> BTreeSet<ChainId> {
+    let Identity { prefix, chain, .. } = Identity::of(tenant, messages, None, protect_first);
+    chain.into_iter().skip(from.saturating_sub(prefix)).collect()
+}
+
 impl Memory {
     /// Whether the server's bounds fit its context, so that conversations can be remembered.
     pub(crate) fn is_possible(&self) -> bool {
@@ -38,22 +63,14 @@ impl Memory {
 
     /// What is remembered of a conversation of these messages.
     pub(crate) fn remembered(&self, tenant: &str, messages: &[Value]) -> Option<Remembered> {
-        let identity = Identity::of(tenant, messages, None, self.settings.as_ref().ok()?);
+        let identity = Identity::of(tenant, messages, None, self.settings.as_ref().ok()?.protect_first);
         let summary = self.book.of(tenant, &identity.chain).into_iter().next()?;
         let messages = identity.prefix..identity.prefix + summary.covers;
         Some(Remembered { summary, messages })
     }
 
-    /// Forgets what is remembered of a conversation, ends what is being made of it, and waits for the disk. One that
-    /// begins as it does and goes on makes its summaries anew.
-    ///
-    /// # Errors
-    /// If it may still be on the disk.
-    pub(crate) fn forget(&self, tenant: &str, messages: &[Value]) -> Result<(), NotDeleted> {
-        self.forget_from(tenant, messages, 0)
-    }
-
-    /// The same of what is remembered of the messages from this index on, with what stands before them.
+    /// Forgets what is remembered of a conversation's messages from this index on, with what stands before them, ends what
+    /// is being made of them, and waits for the disk. A conversation that begins so and goes on makes its summaries anew.
     ///
     /// # Errors
     /// If it may still be on the disk.
@@ -64,8 +81,7 @@ impl Memory {
         from: usize,
     ) -> Result<(), NotDeleted> {
         let Ok(settings) = &self.settings else { return Ok(()) };
-        let Identity { prefix, chain, .. } = Identity::of(tenant, messages, None, settings);
-        let chain = chain.into_iter().skip(from.saturating_sub(prefix)).collect();
+        let chain = chain_behind(tenant, messages, from, settings.protect_first);
         self.latest.forget(tenant, &chain, &self.book);
         self.book.is_deleted(tenant, &chain)
     }
@@ -93,7 +109,7 @@ impl Memory {
         if text.trim().is_empty() {
             return Err(CorrectionError::Empty);
         }
-        let identity = Identity::of(tenant, messages, None, settings);
+        let identity = Identity::of(tenant, messages, None, settings.protect_first);
         // The next one is made of what this one said.
         if self.latest.is_at(tenant, &identity.chain) {
             return Err(CorrectionError::InTheMaking);

@@ -1,8 +1,6 @@
 //! Which conversation it is: what of it is never let go, and the chain of what follows.
 
-use kvik_engine::conversation::{
-    ChainId, MemorySettings, chain, chain_from, leading_systems, segments::exchanges,
-};
+use kvik_engine::conversation::{ChainId, chain, chain_from, leading_systems, segments::exchanges};
 use serde_json::Value;
 
 use super::compaction::Compaction;
@@ -23,12 +21,12 @@ impl Identity {
         tenant: &str,
         messages: &[Value],
         before: Option<&Compaction>,
-        settings: &MemorySettings,
+        protect_first: bool,
     ) -> Identity {
         let systems = leading_systems(messages);
         let opening = match before {
             Some(before) => before.opening.len(),
-            None if settings.protect_first => {
+            None if protect_first => {
                 exchanges(&messages[systems..]).first().map_or(0, |opening| opening.len())
             }
             None => 0,

@@ -97,7 +97,8 @@ impl<'a> LongConversation<'a> {
     ) -> Self {
         let messages = &asked.messages[..];
         let tenant = asked.caller.tenant.name.clone();
-        let Identity { systems, prefix, chain } = Identity::of(&tenant, messages, asked.before, &settings);
+        let Identity { systems, prefix, chain } =
+            Identity::of(&tenant, messages, asked.before, settings.protect_first);
         let (wording, sizes) = (wording.clone(), vec![0; messages.len()]);
         LongConversation { measure, asked, settings, wording, tenant, prefix, systems, chain, sizes }
     }

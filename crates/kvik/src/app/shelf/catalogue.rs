@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
+use serde_json::Value;
 
 use super::{OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
-    app::App,
+    app::{App, memory::book::NotDeleted},
     http::error::ApiError,
     serving::{ModelCard, Serving},
 };
@@ -25,6 +26,8 @@ pub(crate) trait LoadModel: Send + Sync {
     fn load(&self) -> anyhow::Result<OpenModel>;
     /// Reads what its file says of it. Takes a moment.
     fn describe(&self) -> anyhow::Result<Described>;
+    /// Forgets what it has written down of a tenant's messages from this index on. Waits for the disk.
+    fn forget(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted>;
 }
 
 /// What is known of a model without its weights.

@@ -13,6 +13,7 @@
 mod addressed;
 mod catalogue;
 mod changes;
+mod forget;
 mod keeper;
 mod lease;
 mod pull;
