@@ -58,8 +58,6 @@ pub(crate) fn download(
     earlier: &[PathBuf],
     watch: Watch<'_>,
 ) -> Result<(u64, Option<String>), ShelfError> {
-    let directory = wanted.target.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(directory).map_err(ShelfError::io(directory))?;
     if let Some(size) = present(wanted) {
         watch.progress.bytes(watch.file, size, Some(size));
         return Ok((size, wanted.sha256.clone()));
@@ -89,6 +87,7 @@ fn present(wanted: &Wanted) -> Option<u64> {
 /// Opens and locks the part file, or finds that another process has completed it.
 fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
     let path = part::path_of(&wanted.target);
+    let directory = wanted.target.parent().unwrap_or(Path::new("."));
     let failed = ShelfError::io(&path);
     let mut told = None;
     loop {
@@ -96,7 +95,12 @@ fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
         if let Some(size) = present(wanted) {
             return Ok(Found::Target(size));
         }
-        let file = disk::open_to_lock(&path).map_err(&failed)?;
+        fs::create_dir_all(directory).map_err(ShelfError::io(directory))?;
+        let file = match disk::open_to_lock(&path) {
+            // Who has removed the last file of a directory removes that too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.map_err(&failed)?,
+        };
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {

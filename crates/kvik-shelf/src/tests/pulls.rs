@@ -1,6 +1,10 @@
 //! Pulls beside each other, of several files, and of what is there in part.
 
-use std::{sync::Mutex, thread};
+use std::{
+    sync::Mutex,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use kvik_testing::WebRequest;
 
@@ -230,4 +234,28 @@ fn files_that_are_removed_under_a_pull_are_fetched_again() {
     let manifest = pull_with(&shelf, "hf:o/r", &Removing(&shelf, std::sync::Once::new())).unwrap();
     assert_eq!(bytes_of(&shelf, &manifest), first[..]);
     assert_eq!(asked(&web), 4 * 10_000, "both files twice");
+}
+
+/// Whoever removes the last file of a directory removes that too, under the hands of who begins to fetch into it.
+#[test]
+fn a_model_is_pulled_while_another_process_removes_it() {
+    let content = content(3, 100);
+    let web = serve(one_file(&content));
+    let (shelf, _dir) = shelf_of(&web.url);
+    let pulled = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !pulled.load(Ordering::Relaxed) {
+                match shelf.remove("o/r") {
+                    Ok(_) | Err(ShelfError::UnknownName { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let failed = (0..50).find_map(|_| pull(&shelf, "hf:o/r").err());
+        pulled.store(true, Ordering::Relaxed);
+        assert!(failed.is_none(), "{failed:?}");
+    });
+    let manifest = pull(&shelf, "hf:o/r").unwrap();
+    assert_eq!(bytes_of(&shelf, &manifest), *content);
 }
