@@ -9,6 +9,15 @@ import time
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+class Quiet(http.server.ThreadingHTTPServer):
+    """One whose clients may be killed."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        pass
+
+
 class Hub:
     """Serves `repositories`, as {"owner/repo": {"file.gguf": bytes}}, from where `url` says; a context manager.
 
@@ -18,8 +27,7 @@ class Hub:
     def __init__(self, repositories, bytes_per_s=None):
         self.repositories, self.bytes_per_s = repositories, bytes_per_s
         self.asked = []
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
-        self.server.daemon_threads = True
+        self.server = Quiet(("127.0.0.1", 0), self.handler())
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def __enter__(self):

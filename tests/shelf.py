@@ -44,11 +44,12 @@ def main():
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=8, help="turns: prompts of a model")
     parser.add_argument("--tokens", type=int, default=120, help="words of a prompt")
+    parser.add_argument("--kv", default="64MiB", help="turns: memory for keys and values of each model")
     parser.add_argument("--fit", type=int, default=2, help="turns: how many models there is memory for")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory(prefix="kvik-shelf-") as folder:
         sys.exit(dict(turns=turns, swap=swap, kills=kills)[args.what](args, pathlib.Path(folder)))
 
@@ -112,7 +113,7 @@ def turns(args, folder):
     asks = [(dice.randrange(len(models)), dice.randrange(args.prompts)) for _ in range(args.requests)]
     right = {}
     for model in models:
-        with shelf(folder, [model], "1TiB", disk="off") as server:
+        with shelf(folder, [model], "1TiB", kv=args.kv, disk="off") as server:
             right |= {(model.name, prompt): model.ask(server, prompt)[0] for prompt in prompts[model.name]}
             model.bytes = listed(server)[model.name]["bytes"]
         print(f"{model.name}: {model.bytes / 2**20:,.0f} MiB alone", flush=True)
@@ -121,7 +122,7 @@ def turns(args, folder):
     for which, ram in (("all in memory", sum(sizes)), (f"memory for {args.fit}", sum(sizes[: args.fit]))):
         place = folder / which.replace(" ", "-")
         place.mkdir()
-        with shelf(place, models, str(ram)) as server:
+        with shelf(place, models, str(ram), kv=args.kv) as server:
             shares[which] = run(args, server, models, prompts, asks, right, which)
             fit = max(fits(sizes, ram), 1)
     loads, best = shares[which][1], offline([model for model, _ in asks], fit)

@@ -27,6 +27,7 @@ use crate::{
         shelf::{Catalogue, Described, Entry, LoadModel, OpenModel},
     },
     serving::{
+        fetch,
         load::{self, Handle, Loaded},
         memory,
     },
@@ -148,6 +149,14 @@ impl ShelfModel {
         Entry {
             name: self.name.clone(),
             aliases: self.aliases.clone(),
+            adapters: self
+                .args
+                .cache
+                .lora
+                .files()
+                .iter()
+                .map(|file| fetch::adapter_name(&file.path))
+                .collect(),
             bytes: bytes + kv,
             source,
             keep_alive: self.args.keep_alive.0,

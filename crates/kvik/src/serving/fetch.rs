@@ -22,6 +22,20 @@ pub(super) fn adapter(file: &Path, dir: &ModelsDirArgs) -> anyhow::Result<Locate
     locate(text, Kind::Adapter, dir)
 }
 
+/// The name that an adapter will have, which need not be there yet.
+pub(crate) fn adapter_name(file: &Path) -> String {
+    let source = file.to_str().filter(|_| !file.exists()).and_then(|text| text.parse::<ModelSource>().ok());
+    match source {
+        Some(ModelSource::Hub(spec)) => spec.to_string(),
+        Some(ModelSource::Path(path)) => path.display().to_string(),
+        None => stem(file),
+    }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
 /// Where something was found, and by which name.
 #[derive(Debug)]
 pub(super) struct Located {
@@ -32,8 +46,7 @@ pub(super) struct Located {
 fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located> {
     let path = Path::new(text);
     if path.exists() {
-        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        return Ok(Located { path: path.to_owned(), name });
+        return Ok(Located { path: path.to_owned(), name: stem(path) });
     }
     let shelf = dir.shelf()?;
     let manifest = match text.parse()? {
@@ -165,6 +178,11 @@ mod tests {
         let Located { path, name } = adapter("a".as_ref(), &dir)?;
         assert!(path.ends_with("file-a.gguf") && name == "a");
         assert_eq!(adapter(&path, &dir)?.name, "file-a");
+        let told = |name: &str| adapter_name(name.as_ref());
+        assert_eq!(
+            (adapter_name(&path), told("a"), told("hf:o/r:a.gguf")),
+            ("file-a".into(), "a".into(), "o/r:a.gguf".into())
+        );
         let check = |error: anyhow::Error, words: &[&str]| {
             words.iter().for_each(|word| assert!(error.to_string().contains(word), "{error} says {word}"));
         };

@@ -113,6 +113,7 @@ impl Doubles {
         let (server, seen) = (self.server.clone(), self.seen.clone());
         Entry {
             aliases: vec![format!("{name}-alias")],
+            adapters: vec![format!("{name}-style")],
             source: format!("{name}.gguf"),
             bytes: 40,
             keep_alive: None,
@@ -224,6 +225,8 @@ async fn the_model_that_is_named_answers() {
         ("", "a"),
         ("kvik", "a"),
         ("b-alias", "b"),
+        ("c-style", "c"),
+        ("b-style", "b"),
         ("", "b"),
     ] {
         let (status, answer) = world.ask(body(name)).await;

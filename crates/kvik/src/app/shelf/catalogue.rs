@@ -62,6 +62,8 @@ impl Described {
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
+    /// Names of its adapters, each of which is a model to clients.
+    pub(crate) adapters: Vec<String>,
     /// Where its file is.
     pub(crate) source: String,
     /// Bytes that it takes with its keys and values, as far as that is known before it is loaded.
@@ -112,6 +114,7 @@ impl Entry {
         Entry {
             name: name.to_owned(),
             aliases: Vec::new(),
+            adapters: Vec::new(),
             source: String::new(),
             bytes: 0,
             keep_alive: None,

@@ -346,12 +346,15 @@ impl Place {
         self.open.is_some() && self.standing.phase == Phase::Loaded
     }
 
-    /// Whether a name is one that its file gives it, or that of an adapter.
+    /// Whether a name is that of an adapter, or one that its file gives it.
     fn answers_to(&self, name: &str) -> bool {
         if self.is_gone {
             return false;
         }
+        let of_adapter = self.entry.adapters.iter().any(|adapter| adapter == name);
         let of_card = self.card.as_ref().is_some_and(|card| card.name == name || card.own_name == name);
-        of_card || self.open.as_ref().is_some_and(|open| open.app.serving.lora.find(name).is_some())
+        of_adapter
+            || of_card
+            || self.open.as_ref().is_some_and(|open| open.app.serving.lora.find(name).is_some())
     }
 }
