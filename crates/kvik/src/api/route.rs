@@ -189,12 +189,14 @@ impl Route {
         });
         methods.fold(MethodRouter::new(), |router, method| router.on(method, handler.clone()))
     }
+}
 
+impl<S> Route<S> {
     /// The same for the admin only, and other conditions that a layer holds.
     pub(super) fn through(
         self,
-        layer: impl FnOnce(MethodRouter<Arc<App>, Infallible>) -> MethodRouter<Arc<App>>,
-    ) -> Route {
+        layer: impl FnOnce(MethodRouter<S, Infallible>) -> MethodRouter<S>,
+    ) -> Route<S> {
         Route { methods: layer(self.methods), ..self }
     }
 }

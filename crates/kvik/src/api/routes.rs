@@ -62,15 +62,13 @@ fn operation() -> Dialect {
         at(&guard::HEALTH).get(health, lives(gives::<Health<OkWord>>("Whether the server answers requests"))),
         at(&guard::READY)
             .get(ready, lives(gives::<Health<ReadyWord>>("Whether the server is to be sent requests"))),
-        at(&["/openapi.json"]).get(document, gives::<Map<String, Value>>("This document")),
-    ];
-    let routes = vec![
         // It shows what concerns all tenants.
         at(&["/metrics"])
             .get(metrics_text, metrics)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
+        at(&["/openapi.json"]).get(document, gives::<Map<String, Value>>("This document")),
     ];
-    Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes, of_server }
+    Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes: Vec::new(), of_server }
 }
 
 /// The header that says how many milliseconds a request waited for its model to be loaded.
@@ -233,10 +231,16 @@ async fn document() -> Json<&'static Value> {
 }
 
 /// `GET /metrics`
-async fn metrics_text(State(app): State<Arc<App>>) -> Response {
-    app.server.metrics.life.set(app.serving.engine.life(), logging::dropped());
-    app.server.metrics.memory.set_pending(app.memory.pending.count());
-    match app.server.metrics.text(&app.serving.engine.stats()) {
+async fn metrics_text(State(shelf): State<Arc<Shelf>>) -> Response {
+    let (metrics, apps) = (&shelf.server.metrics, shelf.open_apps());
+    metrics.life.set(shelf.life(), logging::dropped());
+    metrics.memory.set_pending(apps.iter().map(|app| app.memory.pending.count()).sum());
+    let name = |app: &App| (!shelf.has_one()).then(|| app.serving.model.name.clone());
+    if !shelf.has_one() {
+        metrics.shelf.set(&shelf.list());
+    }
+    let engines: Vec<_> = apps.iter().map(|app| (name(app), app.serving.engine.stats())).collect();
+    match metrics.text(&engines) {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()

@@ -1,33 +1,32 @@
 //! Metrics of the tiers below the memory that is computed with.
 
 use kvik_engine::stats::{DiskStats, HostStats};
-use prometheus_client::{
-    metrics::{counter::Counter, gauge::Gauge},
-    registry::Registry,
-};
-use std::sync::atomic::Ordering;
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
-use super::register::add;
+use super::{
+    engine::{ModelLabels, PerModel, put, store},
+    register::add,
+};
 
 /// Set from the engine's numbers when they are asked for; all zero where there is no disk.
 pub(crate) struct DiskMetrics {
-    slots: Gauge,
-    used: Gauge,
-    writing: Gauge,
-    loads: Gauge,
-    wishes: Gauge,
-    load_rate: Gauge,
-    host: Gauge,
-    host_used: Gauge,
-    host_load_rate: Gauge,
-    compute_rate: Gauge,
-    adopted: Counter,
-    written: Counter,
-    write_faults: Counter,
-    read: Counter,
-    read_faults: Counter,
-    evicted: Counter,
-    expired: Counter,
+    slots: PerModel,
+    used: PerModel,
+    writing: PerModel,
+    loads: PerModel,
+    wishes: PerModel,
+    load_rate: PerModel,
+    host: PerModel,
+    host_used: PerModel,
+    host_load_rate: PerModel,
+    compute_rate: PerModel,
+    adopted: PerModel<Counter>,
+    written: PerModel<Counter>,
+    write_faults: PerModel<Counter>,
+    read: PerModel<Counter>,
+    read_faults: PerModel<Counter>,
+    evicted: PerModel<Counter>,
+    expired: PerModel<Counter>,
 }
 
 impl DiskMetrics {
@@ -57,33 +56,72 @@ impl DiskMetrics {
         }
     }
 
-    pub(crate) fn set(&self, stats: &DiskStats) {
-        let (tier, totals) = (&stats.tier, &stats.tier.totals);
-        let host = stats.host.unwrap_or(HostStats { blocks: 0, used: 0, is_last: false });
-        let gauges = [
-            (&self.slots, tier.slots),
-            (&self.used, tier.used),
-            (&self.writing, stats.writing),
-            (&self.loads, stats.loads),
-            (&self.wishes, stats.prefetch_candidates),
-            (&self.load_rate, stats.load_rate.unwrap_or_default() as usize),
-            (&self.host, host.blocks),
-            (&self.host_used, host.used),
-            (&self.host_load_rate, stats.host_load_rate.unwrap_or_default() as usize),
-            (&self.compute_rate, stats.compute_rate.unwrap_or_default() as usize),
-        ];
-        for (gauge, value) in gauges {
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        }
-        let counters = [
-            (&self.adopted, totals.adopted),
-            (&self.written, totals.written),
-            (&self.write_faults, totals.write_faults),
-            (&self.read, totals.read),
-            (&self.read_faults, totals.read_faults),
-            (&self.evicted, totals.evicted),
-            (&self.expired, totals.expired),
-        ];
-        counters.into_iter().for_each(|(counter, value)| counter.inner().store(value, Ordering::Relaxed));
+    /// Forgets all models.
+    pub(super) fn clear(&self) {
+        self.gauges().iter().for_each(|family| family.clear());
+        self.counters().iter().for_each(|family| family.clear());
     }
+
+    /// Puts the numbers of a model there.
+    pub(super) fn add(&self, labels: &ModelLabels, stats: Option<&DiskStats>) {
+        let (gauges, counters) = stats.map(numbers).unwrap_or_default();
+        self.gauges().into_iter().zip(gauges).for_each(|(gauge, value)| put(gauge, labels, value));
+        self.counters().into_iter().zip(counters).for_each(|(counter, value)| store(counter, labels, value));
+    }
+
+    fn gauges(&self) -> [&PerModel; 10] {
+        [
+            &self.slots,
+            &self.used,
+            &self.writing,
+            &self.loads,
+            &self.wishes,
+            &self.load_rate,
+            &self.host,
+            &self.host_used,
+            &self.host_load_rate,
+            &self.compute_rate,
+        ]
+    }
+
+    fn counters(&self) -> [&PerModel<Counter>; 7] {
+        [
+            &self.adopted,
+            &self.written,
+            &self.write_faults,
+            &self.read,
+            &self.read_faults,
+            &self.evicted,
+            &self.expired,
+        ]
+    }
+}
+
+/// The values of the gauges and of the counters, in their order.
+fn numbers(stats: &DiskStats) -> ([usize; 10], [u64; 7]) {
+    let (tier, totals) = (&stats.tier, &stats.tier.totals);
+    let host = stats.host.unwrap_or(HostStats { blocks: 0, used: 0, is_last: false });
+    let rate = |rate: Option<f64>| rate.unwrap_or_default() as usize;
+    let gauges = [
+        tier.slots,
+        tier.used,
+        stats.writing,
+        stats.loads,
+        stats.prefetch_candidates,
+        rate(stats.load_rate),
+        host.blocks,
+        host.used,
+        rate(stats.host_load_rate),
+        rate(stats.compute_rate),
+    ];
+    let counters = [
+        totals.adopted,
+        totals.written,
+        totals.write_faults,
+        totals.read,
+        totals.read_faults,
+        totals.evicted,
+        totals.expired,
+    ];
+    (gauges, counters)
 }

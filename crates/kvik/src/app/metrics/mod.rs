@@ -1,30 +1,30 @@
 //! Prometheus metrics: an explicit registry, no global.
 
 mod disk;
+mod engine;
 mod life;
 pub(crate) mod memory;
 mod register;
 mod retain;
+mod shelf;
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::{fmt, sync::atomic::AtomicU64};
 
 use axum::http::StatusCode;
 use kvik_engine::api::Report;
-use kvik_engine::stats::{DraftSource, EngineStats};
+use kvik_engine::stats::EngineStats;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::{Registry, Unit},
 };
 
-use disk::DiskMetrics;
+use engine::EngineMetrics;
 use life::LifeMetrics;
 use memory::MemoryMetrics;
 use register::add;
 use retain::RetainMetrics;
+use shelf::ShelfMetrics;
 
 use crate::accounts::ledger::Totals;
 
@@ -45,16 +45,6 @@ struct TenantLabels {
 /// What a tenant has had since the server's start.
 type PerTenant<C = Counter> = Family<TenantLabels, C>;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EndLabels {
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DraftLabels {
-    source: &'static str,
-}
-
 /// All that the server counts.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -70,7 +60,8 @@ pub(crate) struct Metrics {
     pub(crate) memory: MemoryMetrics,
     pub(crate) life: LifeMetrics,
     tenants: TenantCounters,
-    gauges: Gauges,
+    engines: EngineMetrics,
+    pub(crate) shelf: ShelfMetrics,
 }
 
 /// The bill, tenant by tenant.
@@ -84,52 +75,10 @@ struct TenantCounters {
     saved_seconds: PerTenant<Counter<f64, AtomicU64>>,
 }
 
-/// Numbers of the engine, set when they are asked for.
-struct Gauges {
-    ended: Family<EndLabels, Counter>,
-    drafted: Family<DraftLabels, Counter>,
-    accepted: Family<DraftLabels, Counter>,
-    preemptions: Counter,
-    step_seconds: Counter<f64, AtomicU64>,
-    model_seconds: Counter<f64, AtomicU64>,
-    waiting: Gauge,
-    running: Gauge,
-    kv_bytes: Gauge,
-    kv_used_bytes: Gauge,
-    blocks: Gauge,
-    blocks_free: Gauge,
-    blocks_cached: Gauge,
-    blocks_owned: Gauge,
-    tree_tokens: Gauge,
-    disk: DiskMetrics,
-}
-
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         let mut registry = Registry::with_prefix("kvik");
         let r = &mut registry;
-        let gauges = Gauges {
-            ended: add(r, "requests_ended", "Requests by how they ended: completed, cancelled, failed"),
-            drafted: add(r, "drafted_tokens", "Tokens that were tried beside the next one, by source"),
-            accepted: add(r, "draft_accepted_tokens", "Of these, tokens that came next"),
-            preemptions: add(
-                r,
-                "preemptions",
-                "Sequences that gave up their blocks for others and came back",
-            ),
-            step_seconds: add(r, "step_seconds", "Time of steps that computed something"),
-            model_seconds: add(r, "model_seconds", "Of it, time that the model took"),
-            waiting: add(r, "requests_waiting", "Requests that wait for admission"),
-            running: add(r, "requests_running", "Sequences that are computed now"),
-            kv_bytes: add(r, "kv_budget_bytes", "Memory for keys and values"),
-            kv_used_bytes: add(r, "kv_used_bytes", "Of it, memory of blocks that hold something"),
-            blocks: add(r, "blocks_total", "Blocks of 16 positions in the budget"),
-            blocks_free: add(r, "blocks_free", "Blocks that hold nothing"),
-            blocks_cached: add(r, "blocks_cached", "Blocks in the prefix tree, each counted once"),
-            blocks_owned: add(r, "blocks_owned", "Blocks that belong to one running sequence"),
-            tree_tokens: add(r, "tree_tokens", "Tokens in the prefix tree"),
-            disk: DiskMetrics::new(r),
-        };
         let first_token = Histogram::new(FIRST_TOKEN_BUCKETS);
         let help = "From arrival to the end of the prefill";
         r.register_with_unit("time_to_first_token", help, Unit::Seconds, first_token.clone());
@@ -146,7 +95,8 @@ impl Metrics {
             memory: MemoryMetrics::new(r),
             life: LifeMetrics::new(r),
             tenants: TenantCounters::new(r),
-            gauges,
+            engines: EngineMetrics::new(r),
+            shelf: ShelfMetrics::new(r),
             registry,
         }
     }
@@ -175,9 +125,9 @@ impl Metrics {
         }
     }
 
-    /// The text that Prometheus reads.
-    pub(crate) fn text(&self, stats: &EngineStats) -> Result<String, fmt::Error> {
-        self.gauges.set(stats);
+    /// The text that Prometheus reads, with the numbers of these engines; those of several have the label `model`.
+    pub(crate) fn text(&self, engines: &[(Option<String>, EngineStats)]) -> Result<String, fmt::Error> {
+        self.engines.set(engines);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
@@ -216,44 +166,5 @@ impl TenantCounters {
         }
         self.cost.get_or_create(&labels).inc_by(totals.cost.as_f64());
         self.saved_seconds.get_or_create(&labels).inc_by(totals.saved_seconds());
-    }
-}
-
-impl Gauges {
-    fn set(&self, stats: &EngineStats) {
-        let done = &stats.counters;
-        let ended = [("completed", done.completed), ("cancelled", done.cancelled), ("failed", done.failed)];
-        for (outcome, value) in ended {
-            self.ended.get_or_create(&EndLabels { outcome }).inner().store(value, Ordering::Relaxed);
-        }
-        if let Some(disk) = &stats.disk {
-            self.disk.set(disk);
-        }
-        let drafts = [(&self.drafted, done.drafted_tokens), (&self.accepted, done.accepted_tokens)];
-        for (counter, tokens) in drafts {
-            for (source, tokens) in DraftSource::ALL.iter().zip(tokens) {
-                let labels = DraftLabels { source: source.name() };
-                counter.get_or_create(&labels).inner().store(tokens, Ordering::Relaxed);
-            }
-        }
-        self.preemptions.inner().store(done.preemptions, Ordering::Relaxed);
-        for (counter, time) in [(&self.step_seconds, done.step_time), (&self.model_seconds, done.model_time)]
-        {
-            counter.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
-        }
-        let pairs = [
-            (&self.waiting, stats.waiting),
-            (&self.running, stats.running),
-            (&self.kv_bytes, stats.kv_bytes),
-            (&self.kv_used_bytes, stats.kv_owned_bytes + stats.kv_shared_bytes),
-            (&self.blocks, stats.cache.blocks),
-            (&self.blocks_free, stats.cache.free),
-            (&self.blocks_cached, stats.cache.shared),
-            (&self.blocks_owned, stats.cache.owned),
-            (&self.tree_tokens, stats.cache.tokens),
-        ];
-        for (gauge, value) in pairs {
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        }
     }
 }

@@ -1,0 +1,163 @@
+//! Metrics of engines, one for each model in memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvik_engine::stats::{DraftSource, EngineStats};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, LabelSetEncoder},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::{disk::DiskMetrics, register::add};
+
+/// A metric of each model, and of each kind of something where it has kinds.
+pub(super) type PerModel<M = Gauge> = Family<ModelLabels, M>;
+
+/// The model, where there are several, and a label of the metric's own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct ModelLabels {
+    model: Option<String>,
+    kind: Option<(&'static str, &'static str)>,
+}
+
+impl ModelLabels {
+    /// Of a model; of the only one with none.
+    pub(super) fn of(model: Option<&str>) -> ModelLabels {
+        ModelLabels { model: model.map(str::to_owned), kind: None }
+    }
+
+    fn with(&self, label: &'static str, value: &'static str) -> ModelLabels {
+        ModelLabels { kind: Some((label, value)), ..self.clone() }
+    }
+}
+
+impl EncodeLabelSet for ModelLabels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let model = self.model.as_deref().map(|model| ("model", model));
+        model.into_iter().chain(self.kind).collect::<Vec<_>>().encode(encoder)
+    }
+}
+
+/// Set from the engines' numbers when they are asked for.
+pub(super) struct EngineMetrics {
+    ended: PerModel<Counter>,
+    drafted: PerModel<Counter>,
+    accepted: PerModel<Counter>,
+    preemptions: PerModel<Counter>,
+    step_seconds: PerModel<Counter<f64, AtomicU64>>,
+    model_seconds: PerModel<Counter<f64, AtomicU64>>,
+    waiting: PerModel,
+    running: PerModel,
+    kv_bytes: PerModel,
+    kv_used_bytes: PerModel,
+    blocks: PerModel,
+    blocks_free: PerModel,
+    blocks_cached: PerModel,
+    blocks_owned: PerModel,
+    tree_tokens: PerModel,
+    disk: DiskMetrics,
+}
+
+impl EngineMetrics {
+    pub(super) fn new(r: &mut Registry) -> EngineMetrics {
+        EngineMetrics {
+            ended: add(r, "requests_ended", "Requests by how they ended: completed, cancelled, failed"),
+            drafted: add(r, "drafted_tokens", "Tokens that were tried beside the next one, by source"),
+            accepted: add(r, "draft_accepted_tokens", "Of these, tokens that came next"),
+            preemptions: add(
+                r,
+                "preemptions",
+                "Sequences that gave up their blocks for others and came back",
+            ),
+            step_seconds: add(r, "step_seconds", "Time of steps that computed something"),
+            model_seconds: add(r, "model_seconds", "Of it, time that the model took"),
+            waiting: add(r, "requests_waiting", "Requests that wait for admission"),
+            running: add(r, "requests_running", "Sequences that are computed now"),
+            kv_bytes: add(r, "kv_budget_bytes", "Memory for keys and values"),
+            kv_used_bytes: add(r, "kv_used_bytes", "Of it, memory of blocks that hold something"),
+            blocks: add(r, "blocks_total", "Blocks of 16 positions in the budget"),
+            blocks_free: add(r, "blocks_free", "Blocks that hold nothing"),
+            blocks_cached: add(r, "blocks_cached", "Blocks in the prefix tree, each counted once"),
+            blocks_owned: add(r, "blocks_owned", "Blocks that belong to one running sequence"),
+            tree_tokens: add(r, "tree_tokens", "Tokens in the prefix tree"),
+            disk: DiskMetrics::new(r),
+        }
+    }
+
+    /// Puts these in the place of what was there: a model that is not in memory any more has no numbers.
+    pub(super) fn set(&self, engines: &[(Option<String>, EngineStats)]) {
+        self.clear();
+        for (model, stats) in engines {
+            self.add(&ModelLabels::of(model.as_deref()), stats);
+        }
+    }
+
+    fn clear(&self) {
+        let EngineMetrics {
+            ended, drafted, accepted, preemptions, step_seconds, model_seconds, disk, ..
+        } = self;
+        [ended, drafted, accepted, preemptions].iter().for_each(|family| family.clear());
+        [step_seconds, model_seconds].iter().for_each(|family| family.clear());
+        self.gauges().iter().for_each(|family| family.clear());
+        disk.clear();
+    }
+
+    fn gauges(&self) -> [&PerModel; 9] {
+        [
+            &self.waiting,
+            &self.running,
+            &self.kv_bytes,
+            &self.kv_used_bytes,
+            &self.blocks,
+            &self.blocks_free,
+            &self.blocks_cached,
+            &self.blocks_owned,
+            &self.tree_tokens,
+        ]
+    }
+
+    fn add(&self, labels: &ModelLabels, stats: &EngineStats) {
+        let done = &stats.counters;
+        let ended = [("completed", done.completed), ("cancelled", done.cancelled), ("failed", done.failed)];
+        for (outcome, value) in ended {
+            store(&self.ended, &labels.with("outcome", outcome), value);
+        }
+        self.disk.add(labels, stats.disk.as_ref());
+        let drafts = [(&self.drafted, done.drafted_tokens), (&self.accepted, done.accepted_tokens)];
+        for (counter, tokens) in drafts {
+            for (source, tokens) in DraftSource::ALL.iter().zip(tokens) {
+                store(counter, &labels.with("source", source.name()), tokens);
+            }
+        }
+        store(&self.preemptions, labels, done.preemptions);
+        for (counter, time) in [(&self.step_seconds, done.step_time), (&self.model_seconds, done.model_time)]
+        {
+            let counter = counter.get_or_create(labels);
+            counter.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
+        }
+        let cache = &stats.cache;
+        let values = [
+            stats.waiting,
+            stats.running,
+            stats.kv_bytes,
+            stats.kv_owned_bytes + stats.kv_shared_bytes,
+            cache.blocks,
+            cache.free,
+            cache.shared,
+            cache.owned,
+            cache.tokens,
+        ];
+        self.gauges().into_iter().zip(values).for_each(|(gauge, value)| put(gauge, labels, value));
+    }
+}
+
+/// Sets a gauge of a model.
+pub(super) fn put(gauge: &PerModel, labels: &ModelLabels, value: usize) {
+    gauge.get_or_create(labels).set(i64::try_from(value).unwrap_or(i64::MAX));
+}
+
+/// Sets a counter of a model to what was counted elsewhere.
+pub(super) fn store(counter: &PerModel<Counter>, labels: &ModelLabels, value: u64) {
+    counter.get_or_create(labels).inner().store(value, Ordering::Relaxed);
+}
