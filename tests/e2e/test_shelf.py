@@ -1,5 +1,6 @@
 """Several models on one server: loaded by name when they are asked for, taking turns where they do not fit together."""
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
@@ -293,3 +294,28 @@ def test_a_conversation_is_forgotten_by_models_that_are_not_in_memory(tmp_path):
         assert server.request("DELETE", f"/v1/conversations/{name}", None, {}).status == 200
         assert statuses(server)["small"] == "unloaded", "nothing is loaded for that"
         assert remembered(again) is None
+
+
+def test_a_model_of_some_tenants_does_not_exist_for_others(tmp_path):
+    keys = {name: f"sha256:{hashlib.sha256(name.encode()).hexdigest()}" for name in ("office", "guest")}
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text("".join(f'[tenant.{name}]\nkeys = ["{key}"]\n' for name, key in keys.items()))
+    tenants.chmod(0o600)
+    flags = ["--shelf-ram", "1GiB", "--tenants", tenants, "--admin-key", "root"]
+    with start(tmp_path, *flags, small={"tenants": ["office"]}) as server:
+        def asked(key, method, path, body=None):
+            raw = None if body is None else json.dumps(body).encode()
+            return server.request(method, path, raw, JSON | {"Authorization": f"Bearer {key}"})
+
+        for key, sees in (("office", True), ("guest", False), ("root", True)):
+            names = [model["id"] for model in asked(key, "GET", "/v1/models").json["data"]]
+            assert names == [name for name in WEIGHTS if sees or name != "small"], (key, names)
+            assert len(asked(key, "GET", "/api/tags").json["models"]) == len(asked(key, "GET", "/v1/shelf").json["models"]) == len(names)
+            for name in ("small", "gpt-4o"):
+                answer = asked(key, "POST", "/v1/completions", dict(model=name, prompt="Hi", max_tokens=2))
+                assert answer.status == (200 if sees else 404), (key, name, answer.text)
+                assert sees or answer.json["error"]["message"].endswith("this server has wide, short, tight")
+                assert asked(key, "POST", "/api/show", {"model": name}).status == answer.status
+            assert asked(key, "GET", "/v1/models/small").status == answer.status
+            usual = asked(key, "POST", "/v1/completions", dict(prompt="Hi", max_tokens=2))
+            assert usual.status == 200 and (sees or usual.json["model"] != "small"), usual.text

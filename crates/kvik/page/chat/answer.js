@@ -42,6 +42,6 @@ function update(parts, turn) {
   parts.folded.hidden = turn.reasoning === "";
   // Thoughts are read while they come; the answer folds them.
   if (turn.text !== "" && !shown.text) parts.folded.open = false;
-  setText(parts.status, turn.firstAt === null ? "Waiting for the first token" : "");
+  setText(parts.status, turn.firstAt === null ? (turn.why ?? "Waiting for the first token") : "");
   parts.shown = turn;
 }

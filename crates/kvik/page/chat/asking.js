@@ -6,6 +6,8 @@ import { rememberDraft, rememberReports, rememberSettings } from "./kept.js";
 import { NEW, draftOf, settingsOf, systemOf, textOf } from "./state.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
+/** An answer that has not begun for so long says why. */
+const WAITING_MS = 1000;
 const STOPPED = "You stopped the answer, so neither it nor this question is kept.";
 
 /** The actions; `conversations` are those with conversations as wholes. */
@@ -66,12 +68,28 @@ export function createAsking({ store, api, navigate, notify }, conversations, ta
   async function stream(id, messages, signal) {
     const body = bodyOf(messages, settingsOf(chat(), id), id);
     let last = {};
-    for await (const event of api.stream("/v1/chat/completions", body, { signal })) {
-      const choice = event.choices?.[0];
-      if (choice?.delta) store.dispatch({ type: "answer grew", id, delta: choice.delta, at: performance.now() });
-      last = { ...last, ...event, finish: choice?.finish_reason ?? last.finish };
+    const asked = setInterval(() => sayWhy(id), WAITING_MS);
+    try {
+      for await (const event of api.stream("/v1/chat/completions", body, { signal })) {
+        clearInterval(asked);
+        const choice = event.choices?.[0];
+        if (choice?.delta) store.dispatch({ type: "answer grew", id, delta: choice.delta, at: performance.now() });
+        last = { ...last, ...event, finish: choice?.finish_reason ?? last.finish };
+      }
+    } finally {
+      clearInterval(asked);
     }
     return last;
+  }
+
+  /** Says of an answer that does not begin that its model is loaded first, or waits for another's turn to end. */
+  async function sayWhy(id) {
+    const { models } = await api.get("/v1/shelf").catch(() => ({ models: [] }));
+    const { model: chosen } = settingsOf(chat(), id);
+    const model = models.find(({ name }) => name === chosen) ?? models.find(({ waiting }) => waiting > 0);
+    if (!model || model.status === "loaded") return;
+    const why = model.status === "loading" ? `The model ${model.name} is loading` : `The model ${model.name} waits until there is room for it`;
+    store.dispatch({ type: "answer waits", id, why });
   }
 
   async function finish(id, messages, last) {

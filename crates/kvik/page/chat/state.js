@@ -64,6 +64,7 @@ const REDUCE = {
     drafts: { ...chat.drafts, [id]: EMPTY_DRAFT },
   }),
   "answer grew": (chat, { id, delta, at }) => ({ ...chat, turns: { ...chat.turns, [id]: grown(chat.turns[id], delta, at) } }),
+  "answer waits": (chat, { id, why }) => (chat.turns[id] ? { ...chat, turns: { ...chat.turns, [id]: { ...chat.turns[id], why } } } : chat),
   answered: (chat, { id, ...turn }) => appended(without(chat, id), id, turn),
   "answer failed": (chat, { id, draft, rest }) => ({
     ...without(chat, id),

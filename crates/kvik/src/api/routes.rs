@@ -7,7 +7,7 @@ use std::{
 };
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Body,
     extract::{MatchedPath, Request, State},
     http::{HeaderName, StatusCode, header},
@@ -26,7 +26,9 @@ use super::{
 };
 use crate::{
     app::{
-        guard, life,
+        guard,
+        keys::Caller,
+        life,
         shelf::{OpenModel, Shelf},
         state::App,
     },
@@ -231,13 +233,13 @@ async fn document() -> Json<&'static Value> {
 }
 
 /// `GET /metrics`
-async fn metrics_text(State(shelf): State<Arc<Shelf>>) -> Response {
+async fn metrics_text(State(shelf): State<Arc<Shelf>>, Extension(caller): Extension<Caller>) -> Response {
     let (metrics, apps) = (&shelf.server.metrics, shelf.open_apps());
     metrics.life.set(shelf.life(), logging::dropped());
     metrics.memory.set_pending(apps.iter().map(|app| app.memory.pending.count()).sum());
     let name = |app: &App| (!shelf.has_one()).then(|| app.serving.model.name.clone());
     if !shelf.has_one() {
-        metrics.shelf.set(&shelf.list());
+        metrics.shelf.set(&shelf.list(&caller));
     }
     let engines: Vec<_> = apps.iter().map(|app| (name(app), app.serving.engine.stats())).collect();
     match metrics.text(&engines) {

@@ -53,6 +53,7 @@ pub(crate) struct ShelfSource {
 pub(crate) struct ShelfModel {
     name: String,
     aliases: Vec<String>,
+    tenants: Option<Vec<String>>,
     args: ServeArgs,
     is_pulled: bool,
     /// The flags in force, as words.
@@ -94,7 +95,7 @@ impl ShelfSource {
         let table = |name: String| {
             let mut args = self.args.clone();
             args.push(format!("--model={name}").into());
-            config::ModelTable { name, aliases: Vec::new(), args }
+            config::ModelTable { name, aliases: Vec::new(), tenants: None, args }
         };
         Ok(models.map(|manifest| table(manifest.name.to_string())).collect())
     }
@@ -129,7 +130,8 @@ impl ShelfModel {
         let task = Cli::from_arg_matches(&matches).with_context(place)?.task;
         let Task::Serve(args) = task else { bail!("a model is served by `kvik serve`") };
         let flags = config::flags_in_force(command, &matches);
-        Ok(ShelfModel { name: table.name, aliases: table.aliases, args: *args, is_pulled, flags })
+        let config::ModelTable { name, aliases, tenants, .. } = table;
+        Ok(ShelfModel { name, aliases, tenants, args: *args, is_pulled, flags })
     }
 
     /// Gives its keys and values a share of the budget, if no flag says how much they have.
@@ -160,6 +162,7 @@ impl ShelfModel {
             bytes: bytes + kv,
             source,
             keep_alive: self.args.keep_alive.0,
+            tenants: self.tenants.clone(),
             is_pulled: self.is_pulled,
             flags,
             loader: Some(Arc::new(Loader { model: self, setup: setup.clone() })),

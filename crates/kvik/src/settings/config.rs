@@ -75,6 +75,8 @@ fn words(value: &Value) -> Vec<String> {
 pub(crate) struct ModelTable {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
+    /// The tenants that it is there for; all of them with `None`.
+    pub(crate) tenants: Option<Vec<String>>,
     /// The words of `kvik serve` with what the table says instead.
     pub(crate) args: Vec<OsString>,
 }
@@ -95,16 +97,17 @@ impl ModelTable {
         let place = || format!("[{MODELS}.{name}]");
         let table = table.as_table().with_context(|| format!("{} must be a table", place()))?;
         let serve = command.find_subcommand("serve").expect("the command `serve` exists");
-        let (mut args, mut aliases) = (args.to_vec(), Vec::new());
+        let (mut args, mut aliases, mut tenants) = (args.to_vec(), Vec::new(), None);
         for (key, value) in table {
             let values = words(value);
             match key.as_str() {
                 "aliases" => aliases = values,
+                "tenants" => tenants = Some(values),
                 "source" => args.extend(values.iter().map(|value| format!("--model={value}").into())),
                 _ => args.extend(flags_of(serve, key, value).with_context(place)?),
             }
         }
-        Ok(ModelTable { name: name.to_owned(), aliases, args })
+        Ok(ModelTable { name: name.to_owned(), aliases, tenants, args })
     }
 }
 
@@ -113,7 +116,7 @@ fn flags_of(serve: &Command, key: &str, value: &Value) -> anyhow::Result<Vec<OsS
     let mut own = serve.get_arguments().filter(|arg| is_of_model(arg));
     let Some(arg) = own.find(|arg| arg.get_long() == Some(key)) else {
         bail!(
-            "`{key}` is no setting of a model; there are source, aliases, and the flags of `kvik serve` that concern a model"
+            "`{key}` is no setting of a model; there are source, aliases, tenants, and the flags of `kvik serve` that concern a model"
         )
     };
     Ok(match (arg.get_action().takes_values(), value) {

@@ -109,7 +109,7 @@ pub(super) async fn load(
 ) -> Result<Json<ShownShelf>, ApiError> {
     let caller = body.caller.clone();
     let ModelFields { model } = shelf.server.read(body).await?;
-    let _lease = shelf.take(&model).await?;
+    let _lease = shelf.take(&model, &caller).await?;
     Ok(shown(&shelf, &caller))
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn unload(
     let caller = body.caller.clone();
     caller.as_admin()?;
     let ModelFields { model } = shelf.server.read(body).await?;
-    shelf.close(&model)?;
+    shelf.close(&model, &caller)?;
     Ok(shown(&shelf, &caller))
 }
 
@@ -136,7 +136,7 @@ pub(super) async fn reload(
 }
 
 fn shown(shelf: &Shelf, caller: &Caller) -> Json<ShownShelf> {
-    let models = shelf.list().into_iter().map(|listed| ShownModel::of(listed, caller.admin)).collect();
+    let models = shelf.list(caller).into_iter().map(|listed| ShownModel::of(listed, caller.admin)).collect();
     Json(ShownShelf { object: ShelfWord, bytes: shelf.budget(), can_pull: shelf.can_pull(), models })
 }
 

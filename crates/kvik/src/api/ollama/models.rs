@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -11,6 +11,7 @@ use crate::{
     api::request::parts::Part,
     app::{
         body::JsonBody,
+        keys::Caller,
         shelf::{self, Described, Shelf},
     },
     clock::{rfc3339, unix_seconds},
@@ -89,15 +90,21 @@ pub(super) async fn version() -> Json<Version> {
 }
 
 /// `GET /api/tags`
-pub(super) async fn tags(State(shelf): State<Arc<Shelf>>) -> Json<Listed> {
+pub(super) async fn tags(
+    State(shelf): State<Arc<Shelf>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Listed> {
     if let Some(app) = shelf.only() {
         return Json(Listed { models: vec![listed(&app.serving.model, None)] });
     }
-    Json(Listed { models: shelf.list().iter().map(|model| on_shelf(model, None)).collect() })
+    Json(Listed { models: shelf.list(&caller).iter().map(|model| on_shelf(model, None)).collect() })
 }
 
 /// `GET /api/ps`
-pub(super) async fn running(State(shelf): State<Arc<Shelf>>) -> Json<Listed> {
+pub(super) async fn running(
+    State(shelf): State<Arc<Shelf>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Listed> {
     let running = |expires_at: String, context_length| Running { expires_at, size_vram: 0, context_length };
     if let Some(app) = shelf.only() {
         let running = running(FOREVER.to_owned(), app.serving.model.context);
@@ -109,7 +116,7 @@ pub(super) async fn running(State(shelf): State<Arc<Shelf>>) -> Json<Listed> {
         let expires_at = model.expires_in.map_or_else(|| FOREVER.to_owned(), expires);
         Some(on_shelf(model, Some(running(expires_at, card.context))))
     };
-    Json(Listed { models: shelf.list().iter().filter_map(of).collect() })
+    Json(Listed { models: shelf.list(&caller).iter().filter_map(of).collect() })
 }
 
 /// A model of the shelf; what it says of itself is known once it was loaded.
@@ -144,12 +151,13 @@ impl Part for ShowFields {}
 
 /// `POST /api/show`
 pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Result<Json<Shown>, ApiError> {
+    let caller = body.caller.clone();
     let ShowFields { model, name } = shelf.server.read(body).await?;
     let name = if model.is_empty() { name } else { model };
     if let Some(app) = shelf.only() {
         app.accept_model(&name)?;
     }
-    let (listed, described) = (shelf.get(&name)?, shelf.describe(&name).await?);
+    let (listed, described) = (shelf.get(&name, &caller)?, shelf.describe(&name, &caller).await?);
     let template = described.template.clone().unwrap_or_default();
     let mut capabilities = vec!["completion"];
     // Templates that know tools and thoughts name them.

@@ -101,17 +101,19 @@ pub(super) async fn pull(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
 
 /// `POST /api/copy`
 pub(super) async fn copy(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Result<Json<Done>, ApiError> {
-    body.caller.as_admin()?;
+    let caller = body.caller.clone();
+    caller.as_admin()?;
     let CopyFields { source, destination } = shelf.server.read(body).await?;
-    shelf.copy(&source, &destination).await?;
+    shelf.copy(&source, &destination, &caller).await?;
     Ok(Json(Done {}))
 }
 
 /// `DELETE /api/delete`
 pub(super) async fn delete(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Result<Json<Done>, ApiError> {
-    body.caller.as_admin()?;
+    let caller = body.caller.clone();
+    caller.as_admin()?;
     let NameFields { model, name } = shelf.server.read(body).await?;
-    shelf.remove(given(&model, &name)?).await?;
+    shelf.remove(given(&model, &name)?, &caller).await?;
     Ok(Json(Done {}))
 }
 

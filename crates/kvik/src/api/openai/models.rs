@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State},
 };
 use schemars::JsonSchema;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::{
     app::{
         App,
+        keys::Caller,
         shelf::{Listed, Shelf},
     },
     http::{answer::words, error::ApiError},
@@ -78,7 +79,10 @@ impl Status {
 }
 
 /// Lists the models.
-pub(super) async fn list(State(shelf): State<Arc<Shelf>>) -> Json<Models> {
+pub(super) async fn list(
+    State(shelf): State<Arc<Shelf>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Models> {
     if let Some(app) = shelf.only() {
         return Json(Models { object: List, data: with_adapters(&app).collect() });
     }
@@ -90,7 +94,7 @@ pub(super) async fn list(State(shelf): State<Arc<Shelf>>) -> Json<Models> {
         models[0].status = Some(Status::of(&listed));
         models
     };
-    Json(Models { object: List, data: shelf.list().into_iter().flat_map(of).collect() })
+    Json(Models { object: List, data: shelf.list(&caller).into_iter().flat_map(of).collect() })
 }
 
 /// A model in memory and its adapters.
@@ -118,9 +122,10 @@ fn listed_card(listed: &Listed) -> Model {
 /// One of them.
 pub(super) async fn get(
     State(shelf): State<Arc<Shelf>>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Model>, ApiError> {
-    let listed = shelf.get(&id)?;
+    let listed = shelf.get(&id, &caller)?;
     let Some(app) = &listed.app else {
         return Ok(Json(Model { status: Some(Status::of(&listed)), ..listed_card(&listed) }));
     };

@@ -117,6 +117,7 @@ impl Doubles {
             source: format!("{name}.gguf"),
             bytes: 40,
             keep_alive: None,
+            tenants: None,
             is_pulled: false,
             flags: vec![flag],
             loader: Some(Arc::new(Double { name: name.clone(), server, seen })),

@@ -130,7 +130,8 @@ impl Metrics {
         self.engines.set(engines);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
-        Ok(text)
+        // The encoder writes no labels of a family as `{}`, of a metric without a family as nothing; one way will do.
+        Ok(text.replace("{} ", " "))
     }
 }
 

@@ -44,14 +44,15 @@ impl Shelf {
     }
 
     async fn found(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
+        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
         if self.has_one() {
-            return Ok((self.take("").await?, request));
+            return Ok((self.take("", &caller).await?, request));
         }
         if let Ok(Query(Named { model: Some(name), .. })) = Query::try_from_uri(request.uri()) {
-            return Ok((self.take(&name).await?, request));
+            return Ok((self.take(&name, &caller).await?, request));
         }
         if request.method() == Method::GET || !has_json(&request) {
-            return Ok((self.for_a_question().await?, request));
+            return Ok((self.for_a_question(&caller).await?, request));
         }
         self.by_body(request).await
     }
@@ -63,11 +64,12 @@ impl Shelf {
         let fields: &'static [&'static str] =
             if path.starts_with("/api/") { &["model", "name", "keep_alive"] } else { &["model"] };
         let body = JsonBody::receive(Request::from_parts(parts.clone(), body), &self.server).await?;
+        let caller = body.caller.clone();
         let (body, Named { model, name, keep_alive }) = self.named_in(body, fields).await?;
         let name = model.or(name).unwrap_or_default();
-        let lease = self.take(&name).await?;
+        let lease = self.take(&name, &caller).await?;
         if let Some(keep_alive) = keep_alive {
-            self.keep_alive(&name, keep_alive);
+            self.keep_alive(&name, &caller, keep_alive);
         }
         let mut request = Request::from_parts(parts, Body::empty());
         request.extensions_mut().insert(ReadBody::new(body));

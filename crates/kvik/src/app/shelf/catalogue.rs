@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
-    app::{App, memory::book::NotDeleted},
+    app::{App, keys::Caller, memory::book::NotDeleted},
     http::error::ApiError,
     serving::{ModelCard, Serving},
 };
@@ -70,6 +70,8 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     /// How long it stays in memory without a use; for ever with `None`.
     pub(crate) keep_alive: Option<Duration>,
+    /// The tenants that it is there for; all of them with `None`.
+    pub(crate) tenants: Option<Vec<String>>,
     /// Whether it is there because it was pulled, so that it can be removed.
     pub(crate) is_pulled: bool,
     /// What it is loaded from and with; where that has changed, it is loaded anew.
@@ -118,6 +120,7 @@ impl Entry {
             source: String::new(),
             bytes: 0,
             keep_alive: None,
+            tenants: None,
             is_pulled: false,
             flags: Vec::new(),
             loader: None,
@@ -134,18 +137,18 @@ impl Entry {
 }
 
 impl Shelf {
-    /// All models, in their order.
-    pub(crate) fn list(&self) -> Vec<Listed> {
+    /// All models for a caller, in their order.
+    pub(crate) fn list(&self, caller: &Caller) -> Vec<Listed> {
         let (now, places) = (self.now(), self.places());
-        there(&places).map(|place| place.listed(now)).collect()
+        there(&places, caller).map(|place| place.listed(now)).collect()
     }
 
     /// One of them.
     ///
     /// # Errors
     /// If there is none of that name.
-    pub(crate) fn get(&self, name: &str) -> Result<Listed, ApiError> {
-        let index = self.find(name)?;
+    pub(crate) fn get(&self, name: &str, caller: &Caller) -> Result<Listed, ApiError> {
+        let index = self.find(name, caller)?;
         Ok(self.places()[index].listed(self.now()))
     }
 
@@ -153,8 +156,8 @@ impl Shelf {
     ///
     /// # Errors
     /// If there is none of that name, or its file cannot be read.
-    pub(crate) async fn describe(&self, name: &str) -> Result<Described, ApiError> {
-        let index = self.find(name)?;
+    pub(crate) async fn describe(&self, name: &str, caller: &Caller) -> Result<Described, ApiError> {
+        let index = self.find(name, caller)?;
         let (entry, app) = {
             let place = &self.places()[index];
             (place.entry.clone(), place.open.as_ref().map(|open| open.app.clone()))

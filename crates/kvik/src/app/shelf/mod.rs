@@ -29,7 +29,7 @@ use axum::Router;
 use kvik_engine::pulse::Life;
 use tokio::sync::Notify;
 
-use super::{life::is_stuck, server::Server, state::App};
+use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{
     accounts::tenants::Tenants,
     http::error::ApiError,
@@ -150,8 +150,8 @@ impl Shelf {
     ///
     /// # Errors
     /// If there is none of that name, or it cannot be loaded.
-    pub(crate) async fn take(self: &Arc<Self>, name: &str) -> Result<Lease, ApiError> {
-        let index = self.find(name)?;
+    pub(crate) async fn take(self: &Arc<Self>, name: &str, caller: &Caller) -> Result<Lease, ApiError> {
+        let index = self.find(name, caller)?;
         let came = self.now();
         let mut waiting = None;
         loop {
@@ -167,17 +167,18 @@ impl Shelf {
 
     /// What answers a question that names no model: the model in memory that was used last, even if it takes no more
     /// requests, what is left of one, or the first, once it is loaded.
-    async fn for_a_question(self: &Arc<Self>) -> Result<Lease, ApiError> {
+    async fn for_a_question(self: &Arc<Self>, caller: &Caller) -> Result<Lease, ApiError> {
         let shade = || self.shade().clone().map(Lease::of_shade);
-        match self.present().or_else(shade) {
+        match self.present(caller).or_else(shade) {
             Some(lease) => Ok(lease),
-            None => self.take("").await,
+            None => self.take("", caller).await,
         }
     }
 
-    fn present(self: &Arc<Self>) -> Option<Lease> {
+    fn present(self: &Arc<Self>, caller: &Caller) -> Option<Lease> {
         let mut places = self.places();
-        let open = places.iter().enumerate().filter(|(_, place)| place.open.is_some());
+        let open =
+            places.iter().enumerate().filter(|(_, place)| place.open.is_some() && place.is_for(caller));
         let (index, _) = open.max_by_key(|(_, place)| place.standing.used)?;
         let place = &mut places[index];
         place.standing.in_use += 1;
@@ -189,19 +190,19 @@ impl Shelf {
     ///
     /// # Errors
     /// If there is none of that name.
-    pub(crate) fn close(&self, name: &str) -> Result<(), ApiError> {
+    pub(crate) fn close(&self, name: &str, caller: &Caller) -> Result<(), ApiError> {
         if self.has_one() {
             return Ok(());
         }
-        let index = self.find(name)?;
+        let index = self.find(name, caller)?;
         self.places()[index].close();
         self.changed.notify_one();
         Ok(())
     }
 
     /// A model stays for so long without a use, until somebody says otherwise.
-    fn keep_alive(&self, name: &str, KeepAlive(time): KeepAlive) {
-        if let Ok(index) = self.find(name) {
+    fn keep_alive(&self, name: &str, caller: &Caller, KeepAlive(time): KeepAlive) {
+        if let Ok(index) = self.find(name, caller) {
             self.places()[index].standing.keep_alive = time;
             self.changed.notify_one();
         }
@@ -248,19 +249,21 @@ impl Shelf {
         self.places().iter().filter_map(|place| place.open.as_ref()?.handle.clone()).collect()
     }
 
-    /// Which model a request means.
-    fn find(&self, name: &str) -> Result<usize, ApiError> {
+    /// Which model a request means. Models that are not for its tenant do not exist.
+    fn find(&self, name: &str, caller: &Caller) -> Result<usize, ApiError> {
         let places = self.places();
         let unnamed = self.has_one() || name.is_empty() || name == "kvik";
         let found = match unnamed {
-            true => last_used(&places),
+            true => last_used(&places, caller),
             false => {
-                let called = places.iter().position(|place| place.is_called(name));
-                called.or_else(|| places.iter().position(|place| place.answers_to(name)))
+                let named = |is_it: fn(&Place, &str) -> bool| {
+                    places.iter().position(|place| place.is_for(caller) && is_it(place, name))
+                };
+                named(Place::is_called).or_else(|| named(Place::answers_to))
             }
         };
         found.ok_or_else(|| {
-            let names: Vec<&str> = there(&places).map(|place| place.entry.name.as_str()).collect();
+            let names: Vec<&str> = there(&places, caller).map(|place| place.entry.name.as_str()).collect();
             let there_is = match names.is_empty() {
                 true => {
                     "this server has no models yet; `kvik pull` and `POST /api/pull` fetch one".to_owned()
@@ -306,17 +309,17 @@ impl Shelf {
     }
 }
 
-/// The models that a server has, in their order.
-fn there(places: &[Place]) -> impl Iterator<Item = &Place> {
-    let mut there: Vec<&Place> = places.iter().filter(|place| !place.is_gone).collect();
+/// The models that a server has for a caller, in their order.
+fn there<'a>(places: &'a [Place], caller: &Caller) -> impl Iterator<Item = &'a Place> {
+    let mut there: Vec<&Place> = places.iter().filter(|place| place.is_for(caller)).collect();
     there.sort_by_key(|place| place.order);
     there.into_iter()
 }
 
 /// The model in memory that was used last, else the first there is.
-fn last_used(places: &[Place]) -> Option<usize> {
+fn last_used(places: &[Place], caller: &Caller) -> Option<usize> {
     let used = |place: &Place| place.takes_requests().then_some(place.standing.used);
-    let there = places.iter().enumerate().filter(|(_, place)| !place.is_gone);
+    let there = places.iter().enumerate().filter(|(_, place)| place.is_for(caller));
     there.max_by_key(|(_, place)| (used(place), Reverse(place.order))).map(|(index, _)| index)
 }
 
@@ -337,9 +340,16 @@ impl Place {
         }
     }
 
+    /// Whether it is there for a caller.
+    fn is_for(&self, caller: &Caller) -> bool {
+        let tenants = self.entry.tenants.as_ref();
+        let is_one = |tenants: &Vec<String>| tenants.iter().any(|name| *name == *caller.tenant.name);
+        !self.is_gone && (caller.admin || tenants.is_none_or(is_one))
+    }
+
     /// Whether the server's owner calls it so.
     fn is_called(&self, name: &str) -> bool {
-        !self.is_gone && self.entry.answers_to(name)
+        self.entry.answers_to(name)
     }
 
     fn takes_requests(&self) -> bool {
@@ -348,9 +358,6 @@ impl Place {
 
     /// Whether a name is that of an adapter, or one that its file gives it.
     fn answers_to(&self, name: &str) -> bool {
-        if self.is_gone {
-            return false;
-        }
         let of_adapter = self.entry.adapters.iter().any(|adapter| adapter == name);
         let of_card = self.card.as_ref().is_some_and(|card| card.name == name || card.own_name == name);
         of_adapter

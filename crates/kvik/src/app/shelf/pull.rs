@@ -6,8 +6,11 @@ use axum::http::StatusCode;
 use kvik_shelf::{ModelName, ModelSource, Progress, Shelf as Names, ShelfError};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Shelf, there};
-use crate::{app::server::Server, http::error::ApiError};
+use super::Shelf;
+use crate::{
+    app::{keys::Caller, server::Server},
+    http::error::ApiError,
+};
 
 /// A download that runs; dropping it ends it, and the next one goes on from there.
 pub(crate) struct Pull {
@@ -77,9 +80,15 @@ impl Shelf {
     ///
     /// # Errors
     /// If there is no such model, or the name is another one's.
-    pub(crate) async fn copy(self: &Arc<Self>, from: &str, to: &str) -> Result<(), ApiError> {
+    pub(crate) async fn copy(
+        self: &Arc<Self>,
+        from: &str,
+        to: &str,
+        caller: &Caller,
+    ) -> Result<(), ApiError> {
         let names = self.names()?;
-        let (from, to): (String, ModelName) = (self.pulled(from)?, plain(to).parse().map_err(of_shelf)?);
+        let (from, to): (String, ModelName) =
+            (self.pulled(from, caller)?, plain(to).parse().map_err(of_shelf)?);
         on_disk(move || names.copy(&from, &to).map(drop)).await?;
         self.reload().await
     }
@@ -88,8 +97,8 @@ impl Shelf {
     ///
     /// # Errors
     /// If there is no such model, or it was not pulled.
-    pub(crate) async fn remove(self: &Arc<Self>, name: &str) -> Result<(), ApiError> {
-        let (names, name) = (self.names()?, self.pulled(name)?);
+    pub(crate) async fn remove(self: &Arc<Self>, name: &str, caller: &Caller) -> Result<(), ApiError> {
+        let (names, name) = (self.names()?, self.pulled(name, caller)?);
         on_disk(move || names.remove(&name).map(drop)).await?;
         self.reload().await
     }
@@ -105,8 +114,8 @@ impl Shelf {
     }
 
     /// The name on disk of a model of this server.
-    fn pulled(&self, name: &str) -> Result<String, ApiError> {
-        let index = self.find(name)?;
+    fn pulled(&self, name: &str, caller: &Caller) -> Result<String, ApiError> {
+        let index = self.find(name, caller)?;
         let entry = self.places()[index].entry.clone();
         if entry.is_pulled {
             return Ok(entry.name.clone());
@@ -125,7 +134,7 @@ impl Shelf {
 
     /// How many models there are.
     pub(crate) fn count(&self) -> usize {
-        there(&self.places()).count()
+        self.places().iter().filter(|place| !place.is_gone).count()
     }
 }
 
