@@ -109,15 +109,15 @@ def test_a_conversation_chooses_its_model(open_page, shelf):
 def test_an_answer_that_waits_for_its_model_says_so(open_page, shelf):
     pull(shelf, "o/tiny")
     page = open_page(port=shelf.port)
-    held = []
+    held, told = [], shelf.get("/v1/shelf").json
     page.route("**/v1/chat/completions", lambda route: held.append(route))
-    listed = shelf.get("/v1/shelf").json
-    for status, words in (("loading", "The model o/tiny is loading"), ("unloaded", "The model o/tiny waits until there is room for it")):
-        told = listed | {"models": [listed["models"][0] | {"status": status, "waiting": 1}]}
-        page.route("**/v1/shelf", lambda route, told=told: route.fulfill(json=told))
-        if not held:
-            page.get_by_label("Your question").fill("Hello.")
-            page.get_by_role("button", name="Send").click()
-        expect(page.locator(".answering .waiting")).to_have_text(words)
+    page.route("**/v1/shelf", lambda route: route.fulfill(json=told))
+    told["models"][0] |= {"status": "loading", "waiting": 1}
+    page.get_by_label("Your question").fill("Hello.")
+    page.get_by_role("button", name="Send").click()
+    says = page.locator(".answering .waiting")
+    expect(says).to_have_text("The model o/tiny is loading")
+    told["models"][0] |= {"status": "unloaded"}
+    expect(says).to_have_text("The model o/tiny waits until there is room for it")
     held[0].continue_()
     wait_for_answers(page, 1)
