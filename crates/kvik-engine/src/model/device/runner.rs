@@ -1,5 +1,6 @@
 //! A model on a device with its blocks and buffers: what the scheduler runs batches on.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use super::DeviceModel;
 use super::copies::Copies;
 use super::experts::rows_of_batches;
 use super::forward::{Pass, Room};
+use super::front::Front;
 use super::rows::{BatchRows, Wanted};
 use super::scratch::Scratch;
 use crate::model::ModelError;
@@ -28,6 +30,8 @@ pub struct DeviceRunner {
     model: DeviceModel,
     pool: Arc<Pool>,
     room: BlockRoom,
+    /// The first layers, where the processor computes them, with their part of the blocks.
+    front: Option<Front>,
     /// `None` while the device is lost.
     stored: Option<Stored>,
     scratch: Scratch,
@@ -42,6 +46,7 @@ pub struct DeviceRunner {
 /// What is asked for of the memory of a device.
 #[derive(Debug, Clone)]
 struct BlockRoom {
+    /// Of all layers, also those that the device does not compute.
     layout: KvLayout,
     blocks: usize,
     /// Positions whose angles are at hand.
@@ -79,11 +84,14 @@ impl DeviceRunner {
         blocks: usize,
         context: usize,
     ) -> Result<DeviceRunner, DeviceError> {
-        let room = BlockRoom { layout, blocks, context };
+        let (room, pool) = (BlockRoom { layout, blocks, context }, pool.into());
+        let front = model.front.clone();
+        let front = front.map(|front| Front::new(front, pool.clone(), &room.layout, blocks, context));
         let mut runner = DeviceRunner {
             stored: Some(Stored::new(&model, &room)?),
+            front: front.transpose()?,
             model,
-            pool: pool.into(),
+            pool,
             room,
             scratch: Scratch::default(),
             given: Given::default(),
@@ -143,7 +151,7 @@ impl DeviceRunner {
 
     /// Computes a batch, and reads back what is wanted.
     fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let DeviceRunner { model, stored, scratch, given, copies, .. } = self;
+        let DeviceRunner { model, stored, front, scratch, given, copies, .. } = self;
         given.outputs.clear();
         given.likeliest.clear();
         let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
@@ -153,6 +161,9 @@ impl DeviceRunner {
         let wanted = Wanted::of(batch);
         let unembedded = wanted.unembedded();
         let (buffers, logits) = scratch.grown(device, config, [batch.rows.len(), unembedded])?;
+        if let Some(front) = front {
+            device.write(&mut buffers.x, 0, front.stream(batch))?;
+        }
         if let Some(copies) = copies {
             copies.bring(device, arena, batch)?;
         }
@@ -199,7 +210,7 @@ impl Stored {
             device.upload("the angles of positions", &angles.collect::<Vec<_>>())
         };
         Ok(Stored {
-            arena: DeviceArena::new(device, room.layout.clone(), room.blocks)?,
+            arena: DeviceArena::new(device, model.layout_on_device(&room.layout), room.blocks)?,
             angles: model
                 .weights
                 .iter()
@@ -226,10 +237,16 @@ impl Runner for DeviceRunner {
     }
 
     fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        if let Some(front) = &mut self.front {
+            front.set_pulse(pulse.clone());
+        }
         self.pulse = pulse;
     }
 
-    fn copy_partial(&mut self, from: BlockId, to: BlockId, _: usize) {
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        if let Some(front) = &mut self.front {
+            front.copy_partial(from, to, positions);
+        }
         // The whole block: what stands behind the positions is stored anew before it is read.
         let Some(stored) = &mut self.stored else { return };
         let mut step = self.model.device.step();
@@ -243,16 +260,31 @@ impl Runner for DeviceRunner {
 
     fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
         let Some(stored) = &self.stored else { return };
-        self.note(stored.arena.read_block(&self.model.device, block.0, bytes));
+        let read = |bytes: &mut [u8]| stored.arena.read_block(&self.model.device, block.0, bytes);
+        self.note(match &self.front {
+            Some(front) => front.read(block, bytes, read),
+            None => read(bytes),
+        });
     }
 
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
         let Some(stored) = &mut self.stored else { return };
-        let written = stored.arena.write_block(&self.model.device, block.0, bytes);
+        let bytes = match &mut self.front {
+            Some(front) => Cow::Owned(front.write(block, bytes)),
+            None => Cow::Borrowed(bytes),
+        };
+        let written = stored.arena.write_block(&self.model.device, block.0, &bytes);
         if let Some(copies) = &mut self.copies {
-            copies.replace(block.0, bytes);
+            copies.replace(block.0, &bytes);
         }
         self.note(written);
+    }
+
+    fn release_block(&mut self, block: BlockId, all: bool) {
+        // Blocks are whole: no part of one is given back before the rest.
+        if let Some(front) = self.front.as_mut().filter(|_| all) {
+            front.release(block);
+        }
     }
 
     fn bytes_moved(&self) -> u64 {
