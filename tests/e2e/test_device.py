@@ -85,11 +85,33 @@ def test_the_machines_memory_alone_is_a_tier(tmp_path):
 
 
 @needs_device
+def test_the_first_layers_of_a_model_may_stay_with_the_processor(tmp_path):
+    """Blocks are whole in every tier; another split reads none of them."""
+    folder = tmp_path / "kv"
+    with start(folder, "--cache-ram", "4MiB", "--gpu-layers", "2") as server:
+        assert "first 4 layers" in server.logged()
+        cold = [ask(server, prompt) for prompt in PROMPTS]
+        again = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(again) == said(cold)
+        assert all(host >= 64 for host in tokens(again, "host")), again
+    with start(folder, "--cache-ram", "4MiB", "-ngl", "2") as server:
+        restarted = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(restarted) == said(cold)
+        assert sum(tokens(restarted, "disk")) > 64, restarted
+    for other in ("3", "99"):
+        with start(folder, "--cache-ram", "4MiB", "--n-gpu-layers", other) as server:
+            elsewhere = ask(server, PROMPTS[0])
+            assert not sum(tokens([elsewhere], "disk") + tokens([elsewhere], "ram")), elsewhere
+
+
+@needs_device
 def test_a_device_says_what_it_cannot_do(tmp_path):
     for flags, words in (
         (("--device", "gpu:9"), "gpu 9"),
         (("--device", "gpu:0", "--retain", "snapkv:0.5"), "--retain"),
         (("--device", "gpu:0", "--cache-device", "1KiB"), "--cache-device"),
+        (("--device", "cpu", "--gpu-layers", "2"), "--gpu-layers 2"),
+        (("--device", "gpu:0", "--gpu-layers", "most"), "number of layers"),
     ):
         ended = subprocess.run([BINARY, "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=120,
                                env=os.environ | {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": str(tmp_path)})

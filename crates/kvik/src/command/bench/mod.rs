@@ -16,7 +16,11 @@ use serde::Serialize;
 
 use crate::{
     serving::{kv, open, placed::Room},
-    settings::{device::DeviceChoice, model::ModelArgs, size::ByteSize},
+    settings::{
+        device::{DeviceChoice, GpuLayers},
+        model::ModelArgs,
+        size::ByteSize,
+    },
 };
 
 /// Rows of one prefill batch, llama-bench's `-b`.
@@ -58,6 +62,9 @@ pub(crate) struct BenchArgs {
     /// Where to compute, as for `kvik serve`
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
+    /// Layers that the GPU computes, as for `kvik serve`
+    #[arg(long, value_name = "N", default_value = "all")]
+    gpu_layers: GpuLayers,
     /// Whether keys and values stay on the GPU; off copies them there and back at every step, for comparison
     #[arg(long, action = ArgAction::Set, value_name = "ON|OFF", default_value = "on", value_parser = resident)]
     kv_resident: bool,
@@ -123,6 +130,8 @@ struct BenchSetup {
     weight_bytes: u64,
     threads: usize,
     kv: KvLayout,
+    /// Bytes of a block that move where keys and values do not stay on the GPU.
+    moved_bytes: usize,
     device: String,
     kv_resident: bool,
 }
@@ -160,7 +169,8 @@ impl BenchArgs {
     fn open(&self, tests: &[Test]) -> anyhow::Result<(Box<dyn Runner + Send>, BenchSetup)> {
         let pool = self.model.pool();
         let threads = pool.threads();
-        let model = open::placed(&self.model, self.device, &pool)?.model;
+        let device = self.device.with(self.gpu_layers)?;
+        let model = open::placed(&self.model, (device, self.gpu_layers), &pool)?.model;
         let layout = kv::layout_of(&self.model.kv, model.config(), || model.digest())?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
@@ -172,6 +182,7 @@ impl BenchArgs {
             weight_bytes: model.weight_bytes() as u64,
             threads,
             kv: layout.clone(),
+            moved_bytes: model.moved_bytes(&layout),
             device: model.place(),
             kv_resident: self.kv_resident,
         };
@@ -367,7 +378,7 @@ impl BenchRow {
         let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
         let (avg_ts, stddev_ts) = spread(&samples_ts);
         let [type_k, type_v] = setup.kv.part_names();
-        let formula = || copied::bytes(&test, setup.kv.block_bytes());
+        let formula = || copied::bytes(&test, setup.moved_bytes);
         BenchRow {
             build: env!("CARGO_PKG_VERSION"),
             model_filename: setup.filename.clone(),
