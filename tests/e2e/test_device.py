@@ -119,12 +119,13 @@ def test_a_device_says_what_it_cannot_do(tmp_path):
 
 
 @needs_device
-def test_a_bench_says_what_keys_and_values_cost_that_do_not_stay():
-    """What is copied is what the formula says; without a word they stay."""
+@pytest.mark.parametrize("flags", ((), ("--gpu-layers", "2"), ("--repeat-depth",)), ids=" ".join)
+def test_a_bench_says_what_keys_and_values_cost_that_do_not_stay(flags):
+    """What is copied is what the formula says, also of a part of the layers; without a word they stay."""
     rows = {}
     for resident in ("on", "off"):
-        ended = subprocess.run([BINARY, "bench", "--device", "gpu:0", "--kv-resident", resident, "-p", "32", "-n", "4", "-d", "64",
-                                "-r", "1", "--json"], capture_output=True, text=True, timeout=120)
+        ended = subprocess.run([BINARY, "bench", "--device", "gpu:0", "--kv-resident", resident, "-p", "32", "-n", "4", "-d", "640",
+                                "-r", "1", "--json", *flags], capture_output=True, text=True, timeout=120)
         assert ended.returncode == 0, ended.stderr
         rows[resident] = json.loads(ended.stdout)
     moved = {resident: [row["kv_bytes_moved"] for row in found] for resident, found in rows.items()}

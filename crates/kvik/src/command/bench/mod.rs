@@ -50,6 +50,10 @@ pub(crate) struct BenchArgs {
     /// Tokens already in the cache before measuring
     #[arg(short = 'd', long = "n-depth", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
+    /// Compute the first 512 tokens of a depth alone and store them again and again: speed does not depend on what is stored,
+    /// and a long depth takes long to compute
+    #[arg(long)]
+    repeat_depth: bool,
     /// Repetitions of each measurement
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     repetitions: u64,
@@ -109,6 +113,7 @@ struct BenchRow {
     n_depth: usize,
     n_sequences: usize,
     own_prompts: bool,
+    repeated_depth: bool,
     /// Name of the GPU, or of the processor's instructions.
     device: String,
     /// Bytes of keys and values that one repetition copied to the device and back, and what the formula says.
@@ -134,6 +139,7 @@ struct BenchSetup {
     moved_bytes: usize,
     device: String,
     kv_resident: bool,
+    repeat_depth: bool,
 }
 
 /// Runs the command.
@@ -142,6 +148,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     anyhow::ensure!(!tests.is_empty(), "nothing to measure: give -p or -n a number above 0");
     let (mut runner, setup) = args.open(&tests)?;
     let mut bench = Bench::new(runner.as_mut());
+    bench.repeat_depth = args.repeat_depth;
     if !args.json {
         println!("{HEADER}");
     }
@@ -185,6 +192,7 @@ impl BenchArgs {
             moved_bytes: model.moved_bytes(&layout),
             device: model.place(),
             kv_resident: self.kv_resident,
+            repeat_depth: self.repeat_depth,
         };
         anyhow::ensure!(
             self.kv_resident || model.device().is_some(),
@@ -237,13 +245,15 @@ struct Bench<'r, R: ?Sized> {
     tables: Vec<Vec<BlockId>>,
     /// The depth that the latest test computed: positions, and the blocks of each sequence that hold them.
     filled: (usize, Vec<Vec<BlockId>>),
+    /// Whether the depth is the blocks of its first batch, again and again.
+    repeat_depth: bool,
     tokens: TokenStream,
 }
 
 impl<'r, R: Runner + ?Sized> Bench<'r, R> {
     fn new(runner: &'r mut R) -> Bench<'r, R> {
         let tokens = TokenStream { state: 1, vocab: runner.vocab_len() as u64 };
-        Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), tokens }
+        Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), repeat_depth: false, tokens }
     }
 
     /// Nanoseconds of each repetition, and the bytes of keys and values that one copies; an uncounted one warms up.
@@ -271,7 +281,10 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
     /// not depend on their contents.
     fn compute_depth(&mut self, test: Test) {
         self.set_states(None);
-        self.prefill(test.depth, 0, false);
+        self.prefill(if self.repeat_depth { test.depth.min(BATCH_ROWS) } else { test.depth }, 0, false);
+        if self.repeat_depth {
+            self.repeat_blocks(test.depth);
+        }
         if self.runner.state_bytes() > 0 {
             self.runner.set_state(self.depth_state(), Some(StateId(0)));
         }
@@ -282,6 +295,15 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
                     self.runner.copy_partial(from, to, positions);
                 }
             }
+        }
+    }
+
+    /// Copies the blocks of the first batch behind it, up to a depth.
+    fn repeat_blocks(&mut self, depth: usize) {
+        let blocks = &self.tables[0][..depth.div_ceil(BLOCK_POSITIONS)];
+        let behind = blocks.iter().skip(BATCH_ROWS / BLOCK_POSITIONS);
+        for (&from, &to) in blocks.iter().cycle().zip(behind) {
+            self.runner.copy_partial(from, to, BLOCK_POSITIONS);
         }
     }
 
@@ -393,6 +415,7 @@ impl BenchRow {
             n_depth: test.depth,
             n_sequences: test.sequences,
             own_prompts: test.own_prompts,
+            repeated_depth: setup.repeat_depth,
             device: setup.device.clone(),
             kv_bytes_moved,
             kv_bytes_formula: if setup.kv_resident { 0 } else { formula() },
@@ -564,6 +587,23 @@ mod tests {
         // Other blocks.
         assert_eq!([filled(three_at(41)), filled(three_at(41))], [41, 0]);
         assert_eq!(filled(Test { own_prompts: true, ..three_at(41) }), 41);
+    }
+
+    #[test]
+    fn a_repeated_depth_is_its_first_batch_again_and_again() {
+        let mut recorder = Recorder::default();
+        let mut bench = Bench::new(&mut recorder);
+        bench.repeat_depth = true;
+        for (depth, computed) in [(40, 40), (512, 512), (513, 512), (1500, 512)] {
+            let before = bench.runner.filled;
+            let test = Test { generate: 20, depth, sequences: 2, ..OWN };
+            bench.measure(test, 1);
+            assert_eq!(bench.runner.filled - before, computed, "{depth}");
+            for table in &bench.tables {
+                let stored = |at: usize| bench.runner.stored[&place(table, at)];
+                assert!((BATCH_ROWS..depth).all(|at| stored(at) == stored(at - BATCH_ROWS)), "{depth}");
+            }
+        }
     }
 
     #[test]
