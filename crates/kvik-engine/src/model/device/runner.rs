@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvik_cache::{Beside, BlockId, Token};
 use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, PartRoom};
@@ -14,11 +15,11 @@ use super::experts::rows_of_batches;
 use super::forward::{Pass, Room};
 use super::front::Front;
 use super::rows::{BatchRows, Wanted};
-use super::scratch::Scratch;
-use crate::model::ModelError;
+use super::scratch::{Buffers, Scratch};
 use crate::model::batch::{Batch, Computed, Output, Row, Runner, RunnerFault, SequenceKv};
 use crate::model::observation::Watched;
 use crate::model::rope::Rotation;
+use crate::model::{ModelConfig, ModelError};
 use crate::pulse::Pulse;
 
 /// Rows of the batches that are run before anybody waits: there are kernels for up to 1, 4 and more rows of a product,
@@ -38,6 +39,8 @@ pub struct DeviceRunner {
     given: Given,
     /// Where keys and values are between two steps, if not on the device.
     copies: Option<Copies>,
+    /// Time in which batches were uploaded and recorded.
+    preparing: Duration,
     /// What went wrong and is not mended. Reading a block changes nothing but this.
     fault: RefCell<Option<DeviceError>>,
     pulse: Arc<Pulse>,
@@ -70,6 +73,25 @@ struct Given {
     likeliest: Vec<Token>,
 }
 
+impl Given {
+    /// Reads back what is wanted of a batch, when it is computed.
+    fn read(
+        &mut self,
+        device: &Device,
+        config: &ModelConfig,
+        (buffers, logits): (&Buffers, &Buffer<f32>),
+        wanted: &Wanted,
+    ) -> Result<(), DeviceError> {
+        self.outputs.clear();
+        self.likeliest.clear();
+        let unembedded = wanted.unembedded();
+        device.read_into(logits, 0..wanted.logits * config.vocab, &mut self.outputs)?;
+        let hidden = unembedded * config.d_model..wanted.rows.len() * config.d_model;
+        device.read_into(&buffers.h, hidden, &mut self.outputs)?;
+        device.read_into(&buffers.likeliest, wanted.logits..unembedded, &mut self.likeliest)
+    }
+}
+
 impl DeviceRunner {
     /// Reserves `blocks` KV blocks on the device of a model, and the angles of `context` positions; what is left to the
     /// processor runs on `pool`. Runs some batches, so that a kernel that the driver does not compile is known before
@@ -96,6 +118,7 @@ impl DeviceRunner {
             scratch: Scratch::default(),
             given: Given::default(),
             copies: None,
+            preparing: Duration::ZERO,
             fault: RefCell::default(),
             pulse: Arc::default(),
         };
@@ -151,9 +174,7 @@ impl DeviceRunner {
 
     /// Computes a batch, and reads back what is wanted.
     fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let DeviceRunner { model, stored, front, scratch, given, copies, .. } = self;
-        given.outputs.clear();
-        given.likeliest.clear();
+        let DeviceRunner { model, stored, front, scratch, given, copies, preparing, .. } = self;
         let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
         let Stored { arena, angles, parts } = stored.as_mut().ok_or_else(lost)?;
         let (weights, config, device) =
@@ -167,20 +188,18 @@ impl DeviceRunner {
         if let Some(copies) = copies {
             copies.bring(device, arena, batch)?;
         }
+        let started = Instant::now();
         let (readings, temperature) = (weights.readings(), config.extras.temperature.as_ref());
         let rows = BatchRows::upload(device, arena, (&readings, temperature), (batch, wanted), buffers)?;
         let mut step = device.step();
         let pass = Pass { config, weights, angles, rows: &rows };
         pass.record(&mut step, &mut Room { arena, parts, buffers, logits })?;
         step.submit()?;
+        *preparing += started.elapsed();
         if let Some(copies) = copies {
             copies.fetch(device, arena, batch)?;
         }
-        let wanted = &rows.wanted;
-        device.read_into(logits, 0..wanted.logits * config.vocab, &mut given.outputs)?;
-        let hidden = unembedded * config.d_model..wanted.rows.len() * config.d_model;
-        device.read_into(&buffers.h, hidden, &mut given.outputs)?;
-        device.read_into(&buffers.likeliest, wanted.logits..unembedded, &mut given.likeliest)
+        given.read(device, config, (buffers, logits), &rows.wanted)
     }
 
     /// Keeps the first fault: later ones follow from it.
@@ -289,6 +308,10 @@ impl Runner for DeviceRunner {
 
     fn bytes_moved(&self) -> u64 {
         self.copies.as_ref().map_or(0, |copies| copies.bytes_moved)
+    }
+
+    fn preparing(&self) -> Duration {
+        self.preparing
     }
 
     /// # Panics

@@ -119,6 +119,8 @@ struct BenchRow {
     /// Bytes of keys and values that one repetition copied to the device and back, and what the formula says.
     kv_bytes_moved: u64,
     kv_bytes_formula: u64,
+    /// Of a repetition, the time in which steps were prepared for the GPU and it waited for them.
+    preparing_ns: u64,
     avg_ns: f64,
     stddev_ns: f64,
     avg_ts: f64,
@@ -157,7 +159,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let row = BenchRow::new(&setup, test, bench.measure(test, args.repetitions));
         if !args.json {
             println!("{}", row.markdown(&test.name()));
-            row.copies().iter().for_each(|copies| println!("{copies}"));
+            row.copies().iter().chain(&row.prepared()).for_each(|note| println!("{note}"));
         }
         rows.push(row);
     }
@@ -238,6 +240,16 @@ impl Test {
     }
 }
 
+/// What repetitions of a test came to.
+struct Measured {
+    /// Nanoseconds of each.
+    samples_ns: Vec<u64>,
+    /// Bytes of keys and values that one copied.
+    bytes_moved: u64,
+    /// Nanoseconds of one in which steps were prepared.
+    preparing_ns: u64,
+}
+
 /// A model and the block tables of the sequences that are measured.
 struct Bench<'r, R: ?Sized> {
     runner: &'r mut R,
@@ -256,14 +268,18 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), repeat_depth: false, tokens }
     }
 
-    /// Nanoseconds of each repetition, and the bytes of keys and values that one copies; an uncounted one warms up.
-    fn measure(&mut self, test: Test, repetitions: u64) -> (Vec<u64>, u64) {
+    /// Repetitions of a test; an uncounted one warms up.
+    fn measure(&mut self, test: Test, repetitions: u64) -> Measured {
         self.tables = block_tables(test);
         self.fill(test);
         self.once(test);
-        let before = self.runner.bytes_moved();
-        let samples = (0..repetitions).map(|_| self.once(test)).collect();
-        (samples, (self.runner.bytes_moved() - before) / repetitions)
+        let (moved, preparing) = (self.runner.bytes_moved(), self.runner.preparing());
+        let samples_ns = (0..repetitions).map(|_| self.once(test)).collect();
+        Measured {
+            samples_ns,
+            bytes_moved: (self.runner.bytes_moved() - moved) / repetitions,
+            preparing_ns: (self.runner.preparing() - preparing).as_nanos() as u64 / repetitions,
+        }
     }
 
     /// Computes the depth unless it is there: filling 4,096 positions takes longer than the measurement.
@@ -394,7 +410,8 @@ impl TokenStream {
 }
 
 impl BenchRow {
-    fn new(setup: &BenchSetup, test: Test, (samples_ns, kv_bytes_moved): (Vec<u64>, u64)) -> BenchRow {
+    fn new(setup: &BenchSetup, test: Test, measured: Measured) -> BenchRow {
+        let Measured { samples_ns, bytes_moved, preparing_ns } = measured;
         let speed = |ns: &u64| test.tokens() as f64 * 1e9 / *ns as f64;
         let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
         let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
@@ -417,7 +434,8 @@ impl BenchRow {
             own_prompts: test.own_prompts,
             repeated_depth: setup.repeat_depth,
             device: setup.device.clone(),
-            kv_bytes_moved,
+            kv_bytes_moved: bytes_moved,
+            preparing_ns,
             kv_bytes_formula: if setup.kv_resident { 0 } else { formula() },
             avg_ns,
             stddev_ns,
@@ -440,6 +458,13 @@ impl BenchRow {
     fn copies(&self) -> Option<String> {
         let BenchRow { kv_bytes_moved: moved, kv_bytes_formula: formula, .. } = self;
         (*formula > 0).then(|| format!("  copied {moved} bytes of keys and values, by the formula {formula}"))
+    }
+
+    /// How long the GPU waited for its steps to be prepared.
+    fn prepared(&self) -> Option<String> {
+        let share = self.preparing_ns as f64 / self.avg_ns;
+        (self.preparing_ns > 0)
+            .then(|| format!("  steps were prepared in {:.1} % of the time", 100.0 * share))
     }
 }
 
@@ -540,7 +565,7 @@ mod tests {
     fn depths(test: Test) -> (Vec<Vec<Token>>, usize) {
         let mut recorder = Recorder::default();
         let mut bench = Bench::new(&mut recorder);
-        assert_eq!(bench.measure(test, 2).0.len(), 2);
+        assert_eq!(bench.measure(test, 2).samples_ns.len(), 2);
         let stored = &bench.runner.stored;
         let depth = |table: &Vec<BlockId>| (0..test.depth).map(|at| stored[&place(table, at)]).collect();
         (bench.tables.iter().map(depth).collect(), bench.runner.filled)
