@@ -131,3 +131,4 @@ def test_a_bench_says_what_keys_and_values_cost_that_do_not_stay(flags):
     moved = {resident: [row["kv_bytes_moved"] for row in found] for resident, found in rows.items()}
     assert moved["off"] == [row["kv_bytes_formula"] for row in rows["off"]] and all(moved["off"])
     assert not any(moved["on"])
+    assert all(0 < row["preparing_ns"] < row["avg_ns"] for row in rows["on"])
