@@ -11,9 +11,9 @@ use kvik_cache::BlockId;
 use kvik_gpu::DeviceError;
 use kvik_kernels::{KvLayout, Pool, WeightType};
 
-use super::super::weights::{Ending, Loader, Weights};
 use crate::files::TensorSource;
 use crate::model::batch::{Batch, Runner};
+use crate::model::weights::{Ending, Loader, Weights};
 use crate::model::{Model, ModelConfig, ModelError, ModelRunner};
 use crate::pulse::Pulse;
 
