@@ -26,6 +26,7 @@ pub(crate) enum GpuLayers {
 
 impl GpuLayers {
     /// Of a model with so many layers.
+    #[cfg(any(feature = "gpu", test))]
     pub(crate) fn of(self, layers: usize) -> usize {
         match self {
             GpuLayers::All => layers,
