@@ -85,11 +85,33 @@ def test_the_machines_memory_alone_is_a_tier(tmp_path):
 
 
 @needs_device
+def test_the_first_layers_of_a_model_may_stay_with_the_processor(tmp_path):
+    """Blocks are whole in every tier; another split reads none of them."""
+    folder = tmp_path / "kv"
+    with start(folder, "--cache-ram", "4MiB", "--gpu-layers", "2") as server:
+        assert "first 4 layers" in server.logged()
+        cold = [ask(server, prompt) for prompt in PROMPTS]
+        again = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(again) == said(cold)
+        assert all(host >= 64 for host in tokens(again, "host")), again
+    with start(folder, "--cache-ram", "4MiB", "-ngl", "2") as server:
+        restarted = [ask(server, prompt) for prompt in PROMPTS]
+        assert said(restarted) == said(cold)
+        assert sum(tokens(restarted, "disk")) > 64, restarted
+    for other in ("3", "99"):
+        with start(folder, "--cache-ram", "4MiB", "--n-gpu-layers", other) as server:
+            elsewhere = ask(server, PROMPTS[0])
+            assert not sum(tokens([elsewhere], "disk") + tokens([elsewhere], "ram")), elsewhere
+
+
+@needs_device
 def test_a_device_says_what_it_cannot_do(tmp_path):
     for flags, words in (
         (("--device", "gpu:9"), "gpu 9"),
         (("--device", "gpu:0", "--retain", "snapkv:0.5"), "--retain"),
         (("--device", "gpu:0", "--cache-device", "1KiB"), "--cache-device"),
+        (("--device", "cpu", "--gpu-layers", "2"), "--gpu-layers 2"),
+        (("--device", "gpu:0", "--gpu-layers", "most"), "number of layers"),
     ):
         ended = subprocess.run([BINARY, "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=120,
                                env=os.environ | {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": str(tmp_path)})
@@ -97,14 +119,16 @@ def test_a_device_says_what_it_cannot_do(tmp_path):
 
 
 @needs_device
-def test_a_bench_says_what_keys_and_values_cost_that_do_not_stay():
-    """What is copied is what the formula says; without a word they stay."""
+@pytest.mark.parametrize("flags", ((), ("--gpu-layers", "2"), ("--repeat-depth",)), ids=" ".join)
+def test_a_bench_says_what_keys_and_values_cost_that_do_not_stay(flags):
+    """What is copied is what the formula says, also of a part of the layers; without a word they stay."""
     rows = {}
     for resident in ("on", "off"):
-        ended = subprocess.run([BINARY, "bench", "--device", "gpu:0", "--kv-resident", resident, "-p", "32", "-n", "4", "-d", "64",
-                                "-r", "1", "--json"], capture_output=True, text=True, timeout=120)
+        ended = subprocess.run([BINARY, "bench", "--device", "gpu:0", "--kv-resident", resident, "-p", "32", "-n", "4", "-d", "640",
+                                "-r", "1", "--json", *flags], capture_output=True, text=True, timeout=120)
         assert ended.returncode == 0, ended.stderr
         rows[resident] = json.loads(ended.stdout)
     moved = {resident: [row["kv_bytes_moved"] for row in found] for resident, found in rows.items()}
     assert moved["off"] == [row["kv_bytes_formula"] for row in rows["off"]] and all(moved["off"])
     assert not any(moved["on"])
+    assert all(0 < row["preparing_ns"] < row["avg_ns"] for row in rows["on"])

@@ -49,6 +49,16 @@ pub enum DeviceError {
         /// Its size.
         bytes: u64,
     },
+    /// The machine's own memory is full, where a part of the work is.
+    #[error(
+        "no memory of the machine for {what}, {bytes} bytes: use fewer blocks, or more layers on the GPU"
+    )]
+    HostMemory {
+        /// What it was for.
+        what: String,
+        /// Its size.
+        bytes: u64,
+    },
     /// There is no kernel for it.
     #[error("the GPU has no kernel for {what}: compute it on the processor")]
     Unsupported {

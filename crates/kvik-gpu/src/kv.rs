@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use kvik_kernels::{BLOCK_POSITIONS, KvFormat, KvKind, KvLayer, KvLayout, KvValues, SeqKv, SeqRow};
+use kvik_kernels::{BLOCK_POSITIONS, KvFormat, KvLayer, KvLayout, KvValues, SeqKv, SeqRow};
 
 use crate::kernel::Access::{Read, Write};
 use crate::kernel::{Constant, Kernel, Piece, piece};
@@ -146,18 +146,6 @@ impl TileWords {
     }
 }
 
-/// Where in a block of the layout each layer lies: those that see all first, in both parts one behind the other.
-fn places(layout: &KvLayout) -> Vec<Range<usize>> {
-    let (mut full, mut windowed) = (0, layout.windowed_part().start);
-    let place = |layer: &KvLayer| {
-        let end = if layer.kind == KvKind::Full { &mut full } else { &mut windowed };
-        let start = *end;
-        *end += layer.part_bytes().iter().sum::<usize>();
-        start..*end
-    };
-    layout.layers().iter().map(place).collect()
-}
-
 impl DeviceArena {
     /// Makes room for `blocks` blocks, which are zero.
     ///
@@ -166,12 +154,12 @@ impl DeviceArena {
     /// no memory left.
     pub fn new(device: &Device, layout: KvLayout, blocks: usize) -> Result<DeviceArena, DeviceError> {
         let mut layers = Vec::new();
-        for ((index, layer), place) in layout.layers().iter().enumerate().zip(places(&layout)) {
+        for (index, layer) in layout.layers().iter().enumerate() {
             check(index, layer)?;
             let sizes = TileWords::of(layer);
             let what = format!("the keys and values of layer {index} in {blocks} blocks");
             let words = device.zeros(&what, blocks * sizes.layer as usize)?;
-            layers.push(LayerStore { words, sizes, place });
+            layers.push(LayerStore { words, sizes, place: layout.layer_part(index) });
         }
         let longest = layers.iter().map(|layer| layer.sizes.layer).max().unwrap_or(0);
         let room = device.zeros("a block on its way", longest as usize)?;
@@ -347,21 +335,6 @@ impl Step<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn layers_fill_a_block_without_meeting() {
-        let full = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
-        let windowed = KvLayer::windowed(3, 128, KvFormat::Q8, KvFormat::Q8, 100);
-        for layers in [vec![full; 3], vec![full, windowed, full, windowed], vec![windowed; 2]] {
-            let layout = KvLayout::new(layers);
-            let mut places = places(&layout);
-            let bytes: usize = places.iter().map(Range::len).sum();
-            places.sort_by_key(|place| place.start);
-            assert!(places.is_sorted_by(|a, b| a.end <= b.start), "{places:?}");
-            assert!(places.last().is_some_and(|place| place.end <= layout.block_bytes()));
-            assert!(layout.block_bytes() - bytes < 2 * (16 << 10), "pages are filled up, nothing else");
-        }
-    }
 
     #[test]
     fn what_kernels_lack_is_named() {

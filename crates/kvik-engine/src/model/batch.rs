@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BlockId, StateId, Token};
@@ -191,6 +192,11 @@ pub trait Runner {
     /// Bytes of blocks that steps have copied to where they are computed, and back: none where they stay there.
     fn bytes_moved(&self) -> u64 {
         0
+    }
+
+    /// Time in which it has prepared batches while their device had nothing to do: none where they are computed at once.
+    fn preparing(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// What is wrong with it, until [`Runner::restore`]: what was read or written since then is not to be used.

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvik_kernels::{
-    Activations, Attention, AttnScratch, AttnWeights, KvArena, Pool, RopeTable, SeqKv, SeqRow, StateArena,
-    add, add_bias, dequantize, matmul, matmul_many, multiply, product, rms_norm, rms_norm_in_place, rope,
-    sigmoid, soft_cap,
+    Activations, Attention, AttnScratch, AttnWeights, KvArena, Matrix, Pool, RopeTable, SeqKv, SeqRow,
+    StateArena, add, add_bias, dequantize, matmul, matmul_many, multiply, product, rms_norm,
+    rms_norm_in_place, rope, sigmoid, soft_cap,
 };
 
 use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
@@ -20,7 +20,7 @@ use super::observation::Watched;
 use super::recurrent::{BatchStates, LayerStates, Means, StateLayout, Tried};
 use super::residual::{self, Workspace};
 use super::weights::{
-    AttentionWeights, HeadProjections, Layer, Linear, Mixing, Projections, RecurrentWeights,
+    AttentionWeights, Head, HeadProjections, Layer, Linear, Mixing, Projections, RecurrentWeights, Weights,
 };
 use super::{Model, Temperature, feed_forward, latent, recurrent};
 use crate::pulse::Pulse;
@@ -55,7 +55,7 @@ pub(super) struct Stores<'a> {
 #[derive(Default)]
 pub(super) struct Scratch {
     /// Residual stream, `[n, d_model]`.
-    x: Vec<f32>,
+    pub(super) x: Vec<f32>,
     /// Normed rows, and outputs of projections back to the stream, `[n, d_model]`.
     h: Vec<f32>,
     /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`; no values where keys hold them.
@@ -96,7 +96,8 @@ struct RowPositions {
 }
 
 /// Computes the batch: stores its keys and values, continues its states, leaves the wanted logits and hidden states in
-/// `scratch`, and what is watched with those who watch.
+/// `scratch`, and what is watched with those who watch. Of a model whose last layers are computed elsewhere, it leaves the
+/// stream of all rows.
 pub(super) fn forward(
     context: &Context<'_>,
     mut stores: Stores<'_>,
@@ -104,7 +105,7 @@ pub(super) fn forward(
     batch: &Batch<'_>,
     watched: &mut [Watched<'_>],
 ) {
-    let layers = &context.model.weights.layers;
+    let Weights { layers, head, ends, .. } = &context.model.weights;
     let stored = StoredKv::new(batch.sequences, stores.kv.layout().layers().len());
     let states = if stores.layout.floats > 0 { BatchStates::of(batch) } else { BatchStates::default() };
     states.begin(stores.tried);
@@ -115,7 +116,7 @@ pub(super) fn forward(
     for (index, layer) in layers.iter().enumerate() {
         context.pulse.beat();
         around(context, scratch, |work, x, _, buffers| layer.residual.start(work, x, buffers));
-        let is_last = index + 1 == layers.len();
+        let is_last = head.is_some() && index + 1 == layers.len();
         match &layer.mixing {
             Mixing::Attention(weights) => {
                 let seqs = stored.of_layer(weights.kv);
@@ -141,8 +142,10 @@ pub(super) fn forward(
         around(context, scratch, |work, x, _, buffers| layer.residual.finish(work, index, x, buffers));
     }
     context.pulse.beat();
-    around(context, scratch, |work, x, _, buffers| context.model.weights.ends.leave(work, x, buffers));
-    give_outputs(context, scratch);
+    if let Some(head) = head {
+        around(context, scratch, |work, x, _, buffers| ends.leave(work, x, buffers));
+        give_outputs(context, scratch, head);
+    }
 }
 
 /// A step around the residual stream, which is told the stream and the rows that attention reads.
@@ -522,10 +525,10 @@ fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
 }
 
 /// Norms the rows that have come to the end: hidden states. Those whose logits are wanted meet the output matrix.
-fn give_outputs(context: &Context<'_>, scratch: &mut Scratch) {
+fn give_outputs(context: &Context<'_>, scratch: &mut Scratch, head: &Head) {
     let d_model = context.model.config.d_model;
     let Scratch { x, h, outputs, rows, adapted, adapter, inputs, .. } = scratch;
-    norm(context, x, &context.model.weights.output_norm, h);
+    norm(context, x, &head.norm, h);
     let logits = rows.outputs.iter().filter(|&&output| output == Output::Logits).count();
     let vocab = context.model.config.vocab;
     // What is left of the last batch is overwritten: filling megabytes with zeros takes milliseconds.
@@ -544,7 +547,7 @@ fn give_outputs(context: &Context<'_>, scratch: &mut Scratch) {
     h.truncate(unembedded.len() * d_model);
     if !unembedded.is_empty() {
         let logits = &mut outputs[..logits * vocab];
-        unembed(context, h, inputs, logits);
+        unembed(context, h, inputs, &head.output, logits);
         adapted.keep(&unembedded);
         context.adapting(adapted, adapter).add(Place::Output, h, logits);
         let extras = &context.model.config.extras;
@@ -556,8 +559,13 @@ fn give_outputs(context: &Context<'_>, scratch: &mut Scratch) {
 }
 
 /// Multiplies hidden states by the output matrix.
-fn unembed(context: &Context<'_>, hidden: &[f32], inputs: &mut Activations, logits: &mut [f32]) {
-    let output = &context.model.weights.output;
+fn unembed(
+    context: &Context<'_>,
+    hidden: &[f32],
+    inputs: &mut Activations,
+    output: &Matrix,
+    logits: &mut [f32],
+) {
     inputs.set(context.pool, hidden, context.model.config.d_model, &[output]);
     matmul(context.pool, output, inputs, logits);
 }

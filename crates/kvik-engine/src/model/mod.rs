@@ -30,6 +30,8 @@ mod rope;
 mod runner;
 mod weights;
 
+use std::sync::Arc;
+
 use kvik_kernels::{MatrixError, Pool, WeightType};
 
 use crate::files::TensorSource;
@@ -52,7 +54,7 @@ pub use runner::ModelRunner;
 /// A model ready to run: its shape and its packed weights.
 pub struct Model {
     config: ModelConfig,
-    tensors: TensorSource,
+    tensors: Arc<TensorSource>,
     weights: Weights,
     digest: [u8; 32],
 }
@@ -74,7 +76,7 @@ impl Model {
         let digest = digest(&config, &tensors, target, pool);
         let weights = loader.load()?;
         progress(tensors.total_bytes(), tensors.total_bytes());
-        Ok(Model { config, tensors, weights, digest })
+        Ok(Model { config, tensors: Arc::new(tensors), weights, digest })
     }
 
     /// The shape of the model.

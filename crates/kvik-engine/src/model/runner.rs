@@ -137,6 +137,25 @@ impl ModelRunner {
         }
     }
 
+    /// Computes a batch on a model whose last layers are elsewhere: the stream that goes on there, `[n, d_model]`.
+    #[cfg(feature = "gpu")]
+    pub(super) fn stream(&mut self, batch: &Batch<'_>) -> &[f32] {
+        self.forward(batch, &mut []);
+        &self.scratch.x
+    }
+
+    /// The bytes of a block.
+    #[cfg(feature = "gpu")]
+    pub(super) fn block(&self, block: BlockId) -> &[u8] {
+        self.arena.block(block.0)
+    }
+
+    /// The same, to be replaced.
+    #[cfg(feature = "gpu")]
+    pub(super) fn block_mut(&mut self, block: BlockId) -> &mut [u8] {
+        self.arena.block_mut(block.0)
+    }
+
     /// The threads that compute.
     pub fn pool(&self) -> &Pool {
         &self.pool

@@ -131,11 +131,10 @@ pub(crate) struct Linear {
 
 /// All weights but the embedding, whose rows are read from the source.
 pub(crate) struct Weights {
+    /// All layers; or the first ones, where the others are computed elsewhere.
     pub(crate) layers: Vec<Layer>,
-    /// `[d_model]`
-    pub(crate) output_norm: Vec<f32>,
-    /// `[vocab, d_model]`; the embedding where the model ties them.
-    pub(crate) output: Matrix,
+    /// What makes logits; `None` where the last layers are computed elsewhere.
+    pub(crate) head: Option<Head>,
     /// What stands around the stream before the first layer and behind the last.
     pub(crate) ends: Ends,
     /// How positions are rotated, as [`ModelConfig::ropes`] lists it.
@@ -144,11 +143,20 @@ pub(crate) struct Weights {
     pub(crate) classifier: Option<Vec<f32>>,
 }
 
+/// What makes logits of the stream behind the last layer.
+pub(crate) struct Head {
+    /// `[d_model]`
+    pub(crate) norm: Vec<f32>,
+    /// `[vocab, d_model]`; the embedding where the model ties them.
+    pub(crate) output: Matrix,
+}
+
 impl Weights {
     /// Bytes of packed matrices.
     pub(crate) fn bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(Layer::matrices);
-        layers.chain([&self.output]).chain(self.ends.matrices()).map(Matrix::bytes).sum()
+        let output = self.head.iter().map(|head| &head.output);
+        layers.chain(output).chain(self.ends.matrices()).map(Matrix::bytes).sum()
     }
 }
 
@@ -217,10 +225,9 @@ impl<'a> Loader<'a> {
     }
 
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
-        let stored: Vec<usize> = self.config.kv_layers().collect();
-        let layers = (0..self.config.layers).map(|i| self.layer(i, &stored)).collect::<Result<_, _>>()?;
+        let layers = self.first_layers(self.config.layers)?;
         let ends = self.config.residual().load_ends(&mut self)?;
-        let output_norm = self.vector(self.config.arch.output_norm())?;
+        let norm = self.vector(self.config.arch.output_norm())?;
         let Ending { rotations, classifier } = self.ending()?;
         let output = match self.left.contains("output.weight") {
             // Rows of the embedding are read from the source at every step, so it is not packed.
@@ -231,7 +238,12 @@ impl<'a> Loader<'a> {
             false => self.matrix("token_embd.weight")?,
         };
         debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
-        Ok(Weights { layers, output_norm, output, ends, rotations, classifier })
+        Ok(Weights { layers, head: Some(Head { norm, output }), ends, rotations, classifier })
+    }
+
+    pub(super) fn first_layers(&mut self, count: usize) -> Result<Vec<Layer>, ModelError> {
+        let stored: Vec<usize> = self.config.kv_layers().collect();
+        (0..count).map(|index| self.layer(index, &stored)).collect()
     }
 
     pub(super) fn ending(&mut self) -> Result<Ending, ModelError> {

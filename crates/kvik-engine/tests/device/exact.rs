@@ -26,7 +26,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// Fails unless logits of a prompt are the same in chunks, beside another one, and from blocks that were moved.
-fn check(name: &str, runner: &mut DeviceRunner, [prompt, other]: [&[Token]; 2]) {
+pub(crate) fn check(name: &str, runner: &mut DeviceRunner, [prompt, other]: [&[Token]; 2]) {
     let (first, second) = (table(0), table(1));
     let vocab = runner.vocab_len();
     let cold = bits(&logits(runner, &rows(0, prompt, 0, 0), &[&first, &second]));
@@ -73,7 +73,7 @@ fn logits_are_the_same_in_chunks_beside_others_and_from_blocks_that_were_moved()
 }
 
 /// Windows, chunks, caps, sinks, temperatures, and mixtures of experts with all that these may have.
-const FAMILIES: [&str; 7] = [
+pub(crate) const FAMILIES: [&str; 7] = [
     "arch-gemma2",
     "arch-glm4moe",
     "arch-gpt-oss",
@@ -146,7 +146,8 @@ fn answers_are_the_same_cold_cached_together_and_after_evictions() {
     if !has_device() {
         return;
     }
-    check_answers(&tiny_model(), prompts(8, 24));
+    let open = |blocks| on_device(opened(&tiny_model()), KvFormat::Q8, blocks);
+    check_answers(&tiny_model(), prompts(8, 24), open);
 }
 
 /// The windows of the model end within a prompt.
@@ -157,7 +158,7 @@ fn answers_of_a_model_with_windows_are_the_same_cold_cached_together_and_after_e
     }
     let path = golden_model("arch-gemma3");
     let prompts = (0..8).map(|prompt| tokens(90, 55 + prompt, prompt + 3)).collect();
-    check_answers(&path, prompts);
+    check_answers(&path, prompts, |blocks| on_device(opened(&path), KvFormat::Q8, blocks));
     // Windows are in the blocks, and nothing stands beside these.
     let layout = layout(&opened(&path).config, KvFormat::F16);
     assert!(!layout.windowed_part().is_empty());
@@ -166,7 +167,8 @@ fn answers_of_a_model_with_windows_are_the_same_cold_cached_together_and_after_e
     assert!(on_device(opened(&path), KvFormat::F16, 1).windowed_part().is_empty());
 }
 
-fn check_answers(path: &Path, mut prompts: Vec<Vec<Token>>) {
+/// Fails unless answers of a model, which `open` runs with so many blocks, are the same whatever was cached.
+pub(crate) fn check_answers(path: &Path, mut prompts: Vec<Vec<Token>>, open: impl Fn(usize) -> DeviceRunner) {
     // The others go on from the first one, in the middle of a block.
     for i in 1..4 {
         let tail = prompts[i][..20].to_vec();
@@ -175,7 +177,7 @@ fn check_answers(path: &Path, mut prompts: Vec<Vec<Token>>) {
     let requests = sampled(&prompts.iter().map(|prompt| greedy(prompt, 10)).collect::<Vec<_>>());
     let alone: Vec<Request> =
         requests.iter().map(|request| Request { reuse: false, ..request.clone() }).collect();
-    let world = |blocks| World::of(path, on_device(opened(path), KvFormat::Q8, blocks), KvFormat::Q8, blocks);
+    let world = |blocks| World::of(path, open(blocks), KvFormat::Q8, blocks);
     let mut roomy = world(200);
     let cold: Vec<_> =
         alone.iter().flat_map(|request| told(roomy.answers(std::slice::from_ref(request)))).collect();

@@ -17,6 +17,7 @@ mod answers;
 mod exact;
 mod faults;
 mod shapes;
+mod split;
 mod tiers;
 
 use std::path::Path;

@@ -257,6 +257,17 @@ impl KvLayout {
         self.windowed_from..self.block_bytes
     }
 
+    /// The bytes of a block that store what a layer does, all its heads: layers that see all stand first, then those that see
+    /// some, each in their order.
+    ///
+    /// # Panics
+    /// When the layer does not exist.
+    pub fn layer_part(&self, layer: usize) -> Range<usize> {
+        let first = self.first_heads[layer];
+        let heads = &self.heads[first..first + self.layers[layer].kv_heads];
+        heads[0].key.start..heads[heads.len() - 1].value.end
+    }
+
     /// Bytes that one position takes: a sixteenth of a block.
     pub fn token_bytes(&self) -> usize {
         self.block_bytes / BLOCK_POSITIONS
@@ -385,6 +396,26 @@ mod tests {
         assert_eq!(end, layout.block_bytes());
         assert_eq!(end, layout.layers().iter().flat_map(KvLayer::part_bytes).sum());
         assert_eq!(layout.heads(), layout.layers().iter().map(|layer| layer.kv_heads).sum());
+    }
+
+    #[test]
+    fn layers_fill_a_block_without_meeting() {
+        let full = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
+        let windowed = KvLayer::windowed(3, 128, KvFormat::Q8, KvFormat::Q8, 100);
+        let latent = KvLayer::latent(64, 32, KvFormat::F16);
+        for layers in [vec![full; 3], vec![full, windowed, latent, windowed], vec![windowed; 2]] {
+            let layout = KvLayout::new(layers);
+            let mut parts: Vec<_> =
+                (0..layout.layers().len()).map(|layer| layout.layer_part(layer)).collect();
+            for (layer, part) in layout.layers().iter().zip(&parts) {
+                assert_eq!(part.len(), layer.part_bytes().iter().sum());
+            }
+            parts.sort_by_key(|part| part.start);
+            assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "{parts:?}");
+            assert!(parts.last().is_some_and(|part| part.end <= layout.block_bytes()));
+            let bytes: usize = parts.iter().map(Range::len).sum();
+            assert!(layout.block_bytes() - bytes < 2 * PAGE, "pages are filled up, nothing else");
+        }
     }
 
     #[test]

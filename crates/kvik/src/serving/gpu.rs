@@ -4,18 +4,25 @@ use kvik_kernels::Pool;
 
 use super::open::Opened;
 use super::placed::Placed;
-use crate::settings::model::ModelArgs;
+use crate::settings::{device::GpuLayers, model::ModelArgs};
 
-/// Loads a model on the GPU of a number, or on the one that is probably the fastest.
+/// Loads a model, or its last layers, on the GPU of a number, or on the one that is probably the fastest.
 #[cfg(feature = "gpu")]
-pub(crate) fn open(args: &ModelArgs, number: Option<usize>, pool: &Pool) -> anyhow::Result<Opened<Placed>> {
+pub(crate) fn open(
+    args: &ModelArgs,
+    number: Option<usize>,
+    layers: GpuLayers,
+    pool: &Pool,
+) -> anyhow::Result<Opened<Placed>> {
+    use kvik_engine::model::ModelConfig;
     use kvik_engine::model::device::{Choice, Device, DeviceModel};
 
     let loaded = args.load()?;
     DeviceModel::check(&loaded.config)?;
     let device = Device::open(number.map_or(Choice::Auto, Choice::Index))?;
-    let load = |config, tensors, target, progress: &dyn Fn(u64, u64)| {
-        let model = DeviceModel::load(device, config, tensors, target, pool, progress)?;
+    let load = |config: ModelConfig, tensors, target, progress: &dyn Fn(u64, u64)| {
+        let layers = layers.of(config.layers);
+        let model = DeviceModel::load_last(device, layers, config, tensors, target, pool, progress)?;
         Ok(Placed::Device(Box::new(model)))
     };
     Opened::of(args, loaded, load, Placed::classifier)
@@ -23,6 +30,11 @@ pub(crate) fn open(args: &ModelArgs, number: Option<usize>, pool: &Pool) -> anyh
 
 /// Says that there are none.
 #[cfg(not(feature = "gpu"))]
-pub(crate) fn open(_: &ModelArgs, _: Option<usize>, _: &Pool) -> anyhow::Result<Opened<Placed>> {
+pub(crate) fn open(
+    _: &ModelArgs,
+    _: Option<usize>,
+    _: GpuLayers,
+    _: &Pool,
+) -> anyhow::Result<Opened<Placed>> {
     anyhow::bail!("this kvik was built without GPUs; build one with `cargo build --release --features gpu`")
 }

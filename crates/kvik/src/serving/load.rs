@@ -156,7 +156,8 @@ impl Inference for Engine {
 pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
     let pool = Arc::new(args.pool());
     let threads = pool.threads();
-    let Opened { model, tokenizer, template, embedder } = open::placed(args, device(cache)?, &pool)?;
+    let Opened { model, tokenizer, template, embedder } =
+        open::placed(args, (device(cache)?, cache.gpu_layers), &pool)?;
     let draft =
         cache.draft.as_ref().map(|name| DraftFile::open(name, args, &tokenizer, &pool)).transpose()?;
     let lora =
@@ -245,7 +246,7 @@ fn device(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
         ("--retain", cache.retain.retain.is_some()),
         ("--retain-idle", cache.retain.retain_idle.is_some()),
     ];
-    match (cache.device, flags.into_iter().find(|(_, asked)| *asked)) {
+    match (cache.device.with(cache.gpu_layers)?, flags.into_iter().find(|(_, asked)| *asked)) {
         (DeviceChoice::Gpu(_), Some((flag, _))) => {
             bail!("what {flag} asks for is computed on the processor; leave it out, or use --device cpu")
         }

@@ -16,7 +16,10 @@ use kvik_kernels::{Isa, Pool, WeightType};
 use super::embedding::Embedder;
 use super::placed::Placed;
 use super::{fetch, gpu};
-use crate::settings::{device::DeviceChoice, model::ModelArgs};
+use crate::settings::{
+    device::{DeviceChoice, GpuLayers},
+    model::ModelArgs,
+};
 
 /// The embedded model.
 #[cfg(feature = "embedded-model")]
@@ -56,19 +59,23 @@ pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Res
 
 /// Reads a model and puts its weights where the flags say. Where they leave it open, one line of the log says why that is
 /// the processor.
-pub(crate) fn placed(args: &ModelArgs, device: DeviceChoice, pool: &Pool) -> anyhow::Result<Opened<Placed>> {
+pub(crate) fn placed(
+    args: &ModelArgs,
+    (device, layers): (DeviceChoice, GpuLayers),
+    pool: &Pool,
+) -> anyhow::Result<Opened<Placed>> {
     let on_processor = || {
         let Opened { model, tokenizer, template, embedder } = model(args, pool)?;
         Ok(Opened { model: Placed::Processor(Box::new(model)), tokenizer, template, embedder })
     };
     match device {
         DeviceChoice::Cpu => on_processor(),
-        DeviceChoice::Auto if !cfg!(feature = "gpu") => on_processor(),
-        DeviceChoice::Auto => gpu::open(args, None, pool).or_else(|why| {
+        DeviceChoice::Auto if !cfg!(feature = "gpu") && layers == GpuLayers::All => on_processor(),
+        DeviceChoice::Auto => gpu::open(args, None, layers, pool).or_else(|why| {
             tracing::info!("computing on the processor: {why:#}");
             on_processor()
         }),
-        DeviceChoice::Gpu(number) => gpu::open(args, number, pool).context("--device"),
+        DeviceChoice::Gpu(number) => gpu::open(args, number, layers, pool).context("--device"),
     }
 }
 

@@ -84,7 +84,7 @@ impl Placed {
         match self {
             Placed::Processor(_) => Isa::current().name().to_owned(),
             #[cfg(feature = "gpu")]
-            Placed::Device(model) => model.info().name.clone(),
+            Placed::Device(model) => model.place(),
         }
     }
 
@@ -113,6 +113,15 @@ impl Placed {
             Placed::Processor(_) => usize::MAX,
             #[cfg(feature = "gpu")]
             Placed::Device(model) => model.blocks_max(layout),
+        }
+    }
+
+    /// Bytes of a block of a layout that move where keys and values do not stay on the GPU.
+    pub(crate) fn moved_bytes(&self, layout: &KvLayout) -> usize {
+        match self {
+            Placed::Processor(_) => layout.block_bytes(),
+            #[cfg(feature = "gpu")]
+            Placed::Device(model) => model.layout_on_device(layout).block_bytes(),
         }
     }
 

@@ -1,6 +1,8 @@
-//! Where a model is computed: on the processor or on a GPU.
+//! Where a model is computed: on the processor, on a GPU, or its last layers there.
 
 use std::str::FromStr;
+
+use anyhow::bail;
 
 /// Where a model is to be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +13,55 @@ pub(crate) enum DeviceChoice {
     Cpu,
     /// On a GPU: that of a number, or the one that is probably the fastest.
     Gpu(Option<usize>),
+}
+
+/// How many layers of a model a GPU computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GpuLayers {
+    /// All of them.
+    All,
+    /// The last so many, and the output matrix; all of a model that has fewer.
+    Last(usize),
+}
+
+impl GpuLayers {
+    /// Of a model with so many layers.
+    #[cfg(any(feature = "gpu", test))]
+    pub(crate) fn of(self, layers: usize) -> usize {
+        match self {
+            GpuLayers::All => layers,
+            GpuLayers::Last(count) => count.min(layers),
+        }
+    }
+}
+
+impl FromStr for GpuLayers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GpuLayers, String> {
+        match text {
+            "all" => Ok(GpuLayers::All),
+            digits => digits.parse().map(GpuLayers::Last).map_err(|_| {
+                format!("{text:?} is no number of layers; write how many of the last a GPU computes, or all")
+            }),
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// The same with so many layers on the GPU: without one, that is the processor.
+    ///
+    /// # Errors
+    /// When they contradict each other.
+    pub(crate) fn with(self, layers: GpuLayers) -> anyhow::Result<DeviceChoice> {
+        match (self, layers) {
+            (DeviceChoice::Cpu, GpuLayers::Last(count)) if count > 0 => bail!(
+                "--gpu-layers {count} puts layers on a GPU, and --device cpu computes on the processor; leave one of them out"
+            ),
+            (_, GpuLayers::Last(0)) => Ok(DeviceChoice::Cpu),
+            (device, _) => Ok(device),
+        }
+    }
 }
 
 impl FromStr for DeviceChoice {
@@ -44,5 +95,32 @@ mod tests {
         for text in ["", "GPU", "gpu:", "gpu:-1", "gpu:x", "gpu:0:1", "cuda"] {
             check(text, None);
         }
+    }
+
+    #[test]
+    fn layers_are_counted_or_all() {
+        let check = |text: &str, expect| assert_eq!(text.parse::<GpuLayers>().ok(), expect, "{text}");
+        check("all", Some(GpuLayers::All));
+        check("0", Some(GpuLayers::Last(0)));
+        check("99", Some(GpuLayers::Last(99)));
+        for text in ["", "-1", "ALL", "1.5", "99999999999999999999"] {
+            check(text, None);
+        }
+        assert_eq!(
+            [GpuLayers::All, GpuLayers::Last(99), GpuLayers::Last(3)].map(|layers| layers.of(28)),
+            [28, 28, 3]
+        );
+    }
+
+    #[test]
+    fn no_layer_on_a_gpu_is_the_processor() {
+        let gpu = DeviceChoice::Gpu(Some(1));
+        for device in [DeviceChoice::Auto, DeviceChoice::Cpu, gpu] {
+            assert_eq!(device.with(GpuLayers::Last(0)).unwrap(), DeviceChoice::Cpu);
+            assert_eq!(device.with(GpuLayers::All).unwrap(), device);
+        }
+        assert_eq!(gpu.with(GpuLayers::Last(4)).unwrap(), gpu);
+        let error = DeviceChoice::Cpu.with(GpuLayers::Last(4)).unwrap_err().to_string();
+        assert!(error.contains("--gpu-layers 4") && error.contains("--device cpu"), "{error}");
     }
 }

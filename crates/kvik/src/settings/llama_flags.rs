@@ -22,7 +22,7 @@ enum Meaning {
 
 use Meaning::{Drafts, Flag, Format, Ignored, Repository};
 
-const FLAGS: [(&str, Meaning); 45] = [
+const FLAGS: [(&str, Meaning); 44] = [
     ("--spec-draft-model", Flag("--draft")),
     ("-md", Flag("--draft")),
     ("--model-draft", Flag("--draft")),
@@ -48,9 +48,8 @@ const FLAGS: [(&str, Meaning); 45] = [
     ("--ubatch-size", Ignored("kvik finds the size of its batches itself", true)),
     ("-tb", Ignored("--threads holds for prompts as well", true)),
     ("--threads-batch", Ignored("--threads holds for prompts as well", true)),
-    ("-ngl", Ignored("kvik computes on the CPU", true)),
-    ("--gpu-layers", Ignored("kvik computes on the CPU", true)),
-    ("--n-gpu-layers", Ignored("kvik computes on the CPU", true)),
+    ("-ngl", Flag("--gpu-layers")),
+    ("--n-gpu-layers", Flag("--gpu-layers")),
     ("-fa", Ignored("attention is always of this kind", true)),
     ("--flash-attn", Ignored("attention is always of this kind", true)),
     ("--slot-save-path", Ignored("prefixes are on disk by themselves; see --cache-disk", true)),
@@ -170,11 +169,15 @@ mod tests {
             &["kvik", "serve", "-s", "-1", "--jinja", "--port", "1"],
             &["kvik", "serve", "--seed", "-1", "--port", "1"],
         );
-        check(&["kvik", "serve", "-ngl", "99", "-cb", "-t", "4"], &["kvik", "serve", "-t", "4"]);
+        check(
+            &["kvik", "serve", "-ngl", "99", "-cb", "-t", "4"],
+            &["kvik", "serve", "--gpu-layers", "99", "-t", "4"],
+        );
+        check(&["kvik", "serve", "--n-gpu-layers=4"], &["kvik", "serve", "--gpu-layers", "4"]);
         check(&["kvik", "bench", "-n", "8"], &["kvik", "bench", "-n", "8"]);
         check(&["kvik", "serve", "--", "-c"], &["kvik", "serve", "--", "-c"]);
         check(&["kvik", "serve", "-c"], &["kvik", "serve", "--context"]);
-        let (_, notes) = expand(["kvik", "serve", "-ngl", "99"].map(OsString::from).to_vec());
-        assert_eq!(notes, ["-ngl is ignored: kvik computes on the CPU"]);
+        let (_, notes) = expand(["kvik", "serve", "-fa", "on"].map(OsString::from).to_vec());
+        assert_eq!(notes, ["-fa is ignored: attention is always of this kind"]);
     }
 }

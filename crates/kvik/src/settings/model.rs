@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum, builder::TypedValueParser};
 use kvik_cache::Policy;
 use kvik_kernels::{Pool, WeightType, performance_cores};
 
-use super::device::DeviceChoice;
+use super::device::{DeviceChoice, GpuLayers};
 use super::disk_place::DiskPlace;
 use super::kv::KvArgs;
 use super::lora::LoraArgs;
@@ -47,6 +47,10 @@ pub(crate) struct CacheArgs {
     /// all that is asked for
     #[arg(long, value_name = "DEVICE", default_value = "auto", help_heading = "Model")]
     pub(crate) device: DeviceChoice,
+    /// Layers that the GPU computes, the last ones of the model, or all; the others, and their part of the keys and values,
+    /// stay with the processor
+    #[arg(long, value_name = "N", default_value = "all", help_heading = "Model")]
+    pub(crate) gpu_layers: GpuLayers,
     /// Tokens of prompt and answer together [default: the model's own, or what fits --cache-ram]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..).map(|n| n as usize))]
     pub(crate) context: Option<usize>,
@@ -54,7 +58,8 @@ pub(crate) struct CacheArgs {
     /// of the free memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<ByteSize>,
-    /// Memory of the GPU for keys and values [default: as much as half of the machine's free memory, at most 8 GiB]
+    /// Memory for keys and values that a GPU computes with, its own and, of layers that it does not compute, the machine's
+    /// [default: as much as half of the machine's free memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_device: Option<ByteSize>,
     /// Memory for pinned prompts of all tenants together [default: half of --cache-ram]
@@ -84,6 +89,7 @@ impl CacheArgs {
     pub(crate) fn in_ram(context_tokens: usize, cache_ram: ByteSize) -> CacheArgs {
         CacheArgs {
             device: DeviceChoice::Cpu,
+            gpu_layers: GpuLayers::All,
             context: Some(context_tokens),
             cache_ram: Some(cache_ram),
             cache_device: None,

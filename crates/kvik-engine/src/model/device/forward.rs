@@ -55,10 +55,11 @@ impl Pass<'_> {
         self.finish(step, room)
     }
 
-    /// Looks up the rows of the embedding.
+    /// Looks up the rows of the embedding; where the processor does, the stream is there already.
     fn embed(&self, step: &mut Step<'_>, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        let Some(embedding) = &self.weights.embedding else { return Ok(()) };
         let Buffers { tokens, x, .. } = buffers;
-        step.embed(&self.weights.embedding, tokens, self.rows.n, x)?;
+        step.embed(embedding, tokens, self.rows.n, x)?;
         step.multiply(x, self.rows.n * self.config.d_model, self.config.extras.multipliers.embedding)
     }
 

@@ -1,7 +1,9 @@
 //! A model on a device with its blocks and buffers: what the scheduler runs batches on.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvik_cache::{Beside, BlockId, Token};
 use kvik_gpu::{Buffer, Device, DeviceArena, DeviceError, PartRoom};
@@ -11,12 +13,13 @@ use super::DeviceModel;
 use super::copies::Copies;
 use super::experts::rows_of_batches;
 use super::forward::{Pass, Room};
+use super::front::Front;
 use super::rows::{BatchRows, Wanted};
-use super::scratch::Scratch;
-use crate::model::ModelError;
+use super::scratch::{Buffers, Scratch};
 use crate::model::batch::{Batch, Computed, Output, Row, Runner, RunnerFault, SequenceKv};
 use crate::model::observation::Watched;
 use crate::model::rope::Rotation;
+use crate::model::{ModelConfig, ModelError};
 use crate::pulse::Pulse;
 
 /// Rows of the batches that are run before anybody waits: there are kernels for up to 1, 4 and more rows of a product,
@@ -28,12 +31,16 @@ pub struct DeviceRunner {
     model: DeviceModel,
     pool: Arc<Pool>,
     room: BlockRoom,
+    /// The first layers, where the processor computes them, with their part of the blocks.
+    front: Option<Front>,
     /// `None` while the device is lost.
     stored: Option<Stored>,
     scratch: Scratch,
     given: Given,
     /// Where keys and values are between two steps, if not on the device.
     copies: Option<Copies>,
+    /// Time in which batches were uploaded and recorded.
+    preparing: Duration,
     /// What went wrong and is not mended. Reading a block changes nothing but this.
     fault: RefCell<Option<DeviceError>>,
     pulse: Arc<Pulse>,
@@ -42,6 +49,7 @@ pub struct DeviceRunner {
 /// What is asked for of the memory of a device.
 #[derive(Debug, Clone)]
 struct BlockRoom {
+    /// Of all layers, also those that the device does not compute.
     layout: KvLayout,
     blocks: usize,
     /// Positions whose angles are at hand.
@@ -65,6 +73,25 @@ struct Given {
     likeliest: Vec<Token>,
 }
 
+impl Given {
+    /// Reads back what is wanted of a batch, when it is computed.
+    fn read(
+        &mut self,
+        device: &Device,
+        config: &ModelConfig,
+        (buffers, logits): (&Buffers, &Buffer<f32>),
+        wanted: &Wanted,
+    ) -> Result<(), DeviceError> {
+        self.outputs.clear();
+        self.likeliest.clear();
+        let unembedded = wanted.unembedded();
+        device.read_into(logits, 0..wanted.logits * config.vocab, &mut self.outputs)?;
+        let hidden = unembedded * config.d_model..wanted.rows.len() * config.d_model;
+        device.read_into(&buffers.h, hidden, &mut self.outputs)?;
+        device.read_into(&buffers.likeliest, wanted.logits..unembedded, &mut self.likeliest)
+    }
+}
+
 impl DeviceRunner {
     /// Reserves `blocks` KV blocks on the device of a model, and the angles of `context` positions; what is left to the
     /// processor runs on `pool`. Runs some batches, so that a kernel that the driver does not compile is known before
@@ -79,15 +106,19 @@ impl DeviceRunner {
         blocks: usize,
         context: usize,
     ) -> Result<DeviceRunner, DeviceError> {
-        let room = BlockRoom { layout, blocks, context };
+        let (room, pool) = (BlockRoom { layout, blocks, context }, pool.into());
+        let front = model.front.clone();
+        let front = front.map(|front| Front::new(front, pool.clone(), &room.layout, blocks, context));
         let mut runner = DeviceRunner {
             stored: Some(Stored::new(&model, &room)?),
+            front: front.transpose()?,
             model,
-            pool: pool.into(),
+            pool,
             room,
             scratch: Scratch::default(),
             given: Given::default(),
             copies: None,
+            preparing: Duration::ZERO,
             fault: RefCell::default(),
             pulse: Arc::default(),
         };
@@ -143,9 +174,7 @@ impl DeviceRunner {
 
     /// Computes a batch, and reads back what is wanted.
     fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        let DeviceRunner { model, stored, scratch, given, copies, .. } = self;
-        given.outputs.clear();
-        given.likeliest.clear();
+        let DeviceRunner { model, stored, front, scratch, given, copies, preparing, .. } = self;
         let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
         let Stored { arena, angles, parts } = stored.as_mut().ok_or_else(lost)?;
         let (weights, config, device) =
@@ -153,23 +182,24 @@ impl DeviceRunner {
         let wanted = Wanted::of(batch);
         let unembedded = wanted.unembedded();
         let (buffers, logits) = scratch.grown(device, config, [batch.rows.len(), unembedded])?;
+        if let Some(front) = front {
+            device.write(&mut buffers.x, 0, front.stream(batch))?;
+        }
         if let Some(copies) = copies {
             copies.bring(device, arena, batch)?;
         }
+        let started = Instant::now();
         let (readings, temperature) = (weights.readings(), config.extras.temperature.as_ref());
         let rows = BatchRows::upload(device, arena, (&readings, temperature), (batch, wanted), buffers)?;
         let mut step = device.step();
         let pass = Pass { config, weights, angles, rows: &rows };
         pass.record(&mut step, &mut Room { arena, parts, buffers, logits })?;
         step.submit()?;
+        *preparing += started.elapsed();
         if let Some(copies) = copies {
             copies.fetch(device, arena, batch)?;
         }
-        let wanted = &rows.wanted;
-        device.read_into(logits, 0..wanted.logits * config.vocab, &mut given.outputs)?;
-        let hidden = unembedded * config.d_model..wanted.rows.len() * config.d_model;
-        device.read_into(&buffers.h, hidden, &mut given.outputs)?;
-        device.read_into(&buffers.likeliest, wanted.logits..unembedded, &mut given.likeliest)
+        given.read(device, config, (buffers, logits), &rows.wanted)
     }
 
     /// Keeps the first fault: later ones follow from it.
@@ -199,7 +229,7 @@ impl Stored {
             device.upload("the angles of positions", &angles.collect::<Vec<_>>())
         };
         Ok(Stored {
-            arena: DeviceArena::new(device, room.layout.clone(), room.blocks)?,
+            arena: DeviceArena::new(device, model.layout_on_device(&room.layout), room.blocks)?,
             angles: model
                 .weights
                 .iter()
@@ -226,10 +256,16 @@ impl Runner for DeviceRunner {
     }
 
     fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        if let Some(front) = &mut self.front {
+            front.set_pulse(pulse.clone());
+        }
         self.pulse = pulse;
     }
 
-    fn copy_partial(&mut self, from: BlockId, to: BlockId, _: usize) {
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        if let Some(front) = &mut self.front {
+            front.copy_partial(from, to, positions);
+        }
         // The whole block: what stands behind the positions is stored anew before it is read.
         let Some(stored) = &mut self.stored else { return };
         let mut step = self.model.device.step();
@@ -243,20 +279,39 @@ impl Runner for DeviceRunner {
 
     fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
         let Some(stored) = &self.stored else { return };
-        self.note(stored.arena.read_block(&self.model.device, block.0, bytes));
+        let read = |bytes: &mut [u8]| stored.arena.read_block(&self.model.device, block.0, bytes);
+        self.note(match &self.front {
+            Some(front) => front.read(block, bytes, read),
+            None => read(bytes),
+        });
     }
 
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
         let Some(stored) = &mut self.stored else { return };
-        let written = stored.arena.write_block(&self.model.device, block.0, bytes);
+        let bytes = match &mut self.front {
+            Some(front) => Cow::Owned(front.write(block, bytes)),
+            None => Cow::Borrowed(bytes),
+        };
+        let written = stored.arena.write_block(&self.model.device, block.0, &bytes);
         if let Some(copies) = &mut self.copies {
-            copies.replace(block.0, bytes);
+            copies.replace(block.0, &bytes);
         }
         self.note(written);
     }
 
+    fn release_block(&mut self, block: BlockId, all: bool) {
+        // Blocks are whole: no part of one is given back before the rest.
+        if let Some(front) = self.front.as_mut().filter(|_| all) {
+            front.release(block);
+        }
+    }
+
     fn bytes_moved(&self) -> u64 {
         self.copies.as_ref().map_or(0, |copies| copies.bytes_moved)
+    }
+
+    fn preparing(&self) -> Duration {
+        self.preparing
     }
 
     /// # Panics

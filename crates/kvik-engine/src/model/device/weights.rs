@@ -15,9 +15,10 @@ const EMBEDDING: &str = "token_embd.weight";
 
 /// All weights of a model.
 pub(super) struct DeviceWeights {
+    /// All layers; or the last ones, where the processor computes the first.
     pub(super) layers: Vec<DeviceLayer>,
-    /// `[vocab, d_model]`
-    pub(super) embedding: DeviceMatrix,
+    /// `[vocab, d_model]`; `None` where the processor looks its rows up.
+    pub(super) embedding: Option<DeviceMatrix>,
     /// `[vocab, d_model]`; `None` where the embedding is it.
     output: Option<DeviceMatrix>,
     /// `[d_model]`
@@ -57,7 +58,7 @@ pub(super) struct DeviceNorms {
 impl DeviceWeights {
     /// `[vocab, d_model]`
     pub(super) fn output(&self) -> &DeviceMatrix {
-        self.output.as_ref().unwrap_or(&self.embedding)
+        self.output.as_ref().or(self.embedding.as_ref()).expect("one of them is always there")
     }
 
     /// How layers read positions, layer by layer; of equal ones the last, so that the last is that of the last layer.
@@ -72,7 +73,7 @@ impl DeviceWeights {
 
     /// Bytes of matrices.
     pub(super) fn bytes(&self) -> usize {
-        let of_ends = [&self.embedding].into_iter().chain(&self.output).map(DeviceMatrix::bytes);
+        let of_ends = self.embedding.iter().chain(&self.output).map(DeviceMatrix::bytes);
         self.layers.iter().map(DeviceLayer::bytes).chain(of_ends).sum()
     }
 }
@@ -86,18 +87,19 @@ impl DeviceLayer {
 }
 
 impl DeviceLoader<'_, '_> {
-    /// All weights of a model of which there are kernels for every part.
-    pub(super) fn load(mut self) -> Result<DeviceWeights, ModelError> {
+    /// The weights of a model from layer `first` on, of which there are kernels for every part.
+    pub(super) fn load(mut self, first: usize) -> Result<DeviceWeights, ModelError> {
         let layers =
-            (0..self.loader.config.layers).map(|index| self.layer(index)).collect::<Result<_, _>>()?;
+            (first..self.loader.config.layers).map(|index| self.layer(index)).collect::<Result<_, _>>()?;
         let output_norm = self.vector(self.loader.config.arch.output_norm())?;
         let Ending { rotations, classifier } = self.loader.ending()?;
         // Its rows are looked up in the type of the file, as on the processor.
         let view = self.loader.take(EMBEDDING)?;
-        let embedding = self.upload(EMBEDDING, &view, None)?;
+        let embedding = (first == 0).then(|| self.upload(EMBEDDING, &view, None)).transpose()?;
+        let is_output = embedding.is_some() && type_as(&view, self.loader.target) == view.ty;
         let output = match self.loader.left.contains("output.weight") {
             true => Some(self.matrix("output.weight")?),
-            false if type_as(&view, self.loader.target) == view.ty => None,
+            false if is_output => None,
             false => Some(self.upload(EMBEDDING, &view, self.loader.target)?),
         };
         self.loader.tensors.release(EMBEDDING);

@@ -16,7 +16,11 @@ use serde::Serialize;
 
 use crate::{
     serving::{kv, open, placed::Room},
-    settings::{device::DeviceChoice, model::ModelArgs, size::ByteSize},
+    settings::{
+        device::{DeviceChoice, GpuLayers},
+        model::ModelArgs,
+        size::ByteSize,
+    },
 };
 
 /// Rows of one prefill batch, llama-bench's `-b`.
@@ -46,6 +50,10 @@ pub(crate) struct BenchArgs {
     /// Tokens already in the cache before measuring
     #[arg(short = 'd', long = "n-depth", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
+    /// Compute the first 512 tokens of a depth alone and store them again and again: speed does not depend on what is stored,
+    /// and a long depth takes long to compute
+    #[arg(long)]
+    repeat_depth: bool,
     /// Repetitions of each measurement
     #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     repetitions: u64,
@@ -58,6 +66,9 @@ pub(crate) struct BenchArgs {
     /// Where to compute, as for `kvik serve`
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
+    /// Layers that the GPU computes, as for `kvik serve`
+    #[arg(long, value_name = "N", default_value = "all")]
+    gpu_layers: GpuLayers,
     /// Whether keys and values stay on the GPU; off copies them there and back at every step, for comparison
     #[arg(long, action = ArgAction::Set, value_name = "ON|OFF", default_value = "on", value_parser = resident)]
     kv_resident: bool,
@@ -102,11 +113,14 @@ struct BenchRow {
     n_depth: usize,
     n_sequences: usize,
     own_prompts: bool,
+    repeated_depth: bool,
     /// Name of the GPU, or of the processor's instructions.
     device: String,
     /// Bytes of keys and values that one repetition copied to the device and back, and what the formula says.
     kv_bytes_moved: u64,
     kv_bytes_formula: u64,
+    /// Of a repetition, the time in which steps were prepared for the GPU and it waited for them.
+    preparing_ns: u64,
     avg_ns: f64,
     stddev_ns: f64,
     avg_ts: f64,
@@ -123,8 +137,11 @@ struct BenchSetup {
     weight_bytes: u64,
     threads: usize,
     kv: KvLayout,
+    /// Bytes of a block that move where keys and values do not stay on the GPU.
+    moved_bytes: usize,
     device: String,
     kv_resident: bool,
+    repeat_depth: bool,
 }
 
 /// Runs the command.
@@ -133,6 +150,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     anyhow::ensure!(!tests.is_empty(), "nothing to measure: give -p or -n a number above 0");
     let (mut runner, setup) = args.open(&tests)?;
     let mut bench = Bench::new(runner.as_mut());
+    bench.repeat_depth = args.repeat_depth;
     if !args.json {
         println!("{HEADER}");
     }
@@ -141,7 +159,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let row = BenchRow::new(&setup, test, bench.measure(test, args.repetitions));
         if !args.json {
             println!("{}", row.markdown(&test.name()));
-            row.copies().iter().for_each(|copies| println!("{copies}"));
+            row.copies().iter().chain(&row.prepared()).for_each(|note| println!("{note}"));
         }
         rows.push(row);
     }
@@ -160,7 +178,8 @@ impl BenchArgs {
     fn open(&self, tests: &[Test]) -> anyhow::Result<(Box<dyn Runner + Send>, BenchSetup)> {
         let pool = self.model.pool();
         let threads = pool.threads();
-        let model = open::placed(&self.model, self.device, &pool)?.model;
+        let device = self.device.with(self.gpu_layers)?;
+        let model = open::placed(&self.model, (device, self.gpu_layers), &pool)?.model;
         let layout = kv::layout_of(&self.model.kv, model.config(), || model.digest())?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
@@ -172,8 +191,10 @@ impl BenchArgs {
             weight_bytes: model.weight_bytes() as u64,
             threads,
             kv: layout.clone(),
+            moved_bytes: model.moved_bytes(&layout),
             device: model.place(),
             kv_resident: self.kv_resident,
+            repeat_depth: self.repeat_depth,
         };
         anyhow::ensure!(
             self.kv_resident || model.device().is_some(),
@@ -219,6 +240,16 @@ impl Test {
     }
 }
 
+/// What repetitions of a test came to.
+struct Measured {
+    /// Nanoseconds of each.
+    samples_ns: Vec<u64>,
+    /// Bytes of keys and values that one copied.
+    bytes_moved: u64,
+    /// Nanoseconds of one in which steps were prepared.
+    preparing_ns: u64,
+}
+
 /// A model and the block tables of the sequences that are measured.
 struct Bench<'r, R: ?Sized> {
     runner: &'r mut R,
@@ -226,23 +257,29 @@ struct Bench<'r, R: ?Sized> {
     tables: Vec<Vec<BlockId>>,
     /// The depth that the latest test computed: positions, and the blocks of each sequence that hold them.
     filled: (usize, Vec<Vec<BlockId>>),
+    /// Whether the depth is the blocks of its first batch, again and again.
+    repeat_depth: bool,
     tokens: TokenStream,
 }
 
 impl<'r, R: Runner + ?Sized> Bench<'r, R> {
     fn new(runner: &'r mut R) -> Bench<'r, R> {
         let tokens = TokenStream { state: 1, vocab: runner.vocab_len() as u64 };
-        Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), tokens }
+        Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), repeat_depth: false, tokens }
     }
 
-    /// Nanoseconds of each repetition, and the bytes of keys and values that one copies; an uncounted one warms up.
-    fn measure(&mut self, test: Test, repetitions: u64) -> (Vec<u64>, u64) {
+    /// Repetitions of a test; an uncounted one warms up.
+    fn measure(&mut self, test: Test, repetitions: u64) -> Measured {
         self.tables = block_tables(test);
         self.fill(test);
         self.once(test);
-        let before = self.runner.bytes_moved();
-        let samples = (0..repetitions).map(|_| self.once(test)).collect();
-        (samples, (self.runner.bytes_moved() - before) / repetitions)
+        let (moved, preparing) = (self.runner.bytes_moved(), self.runner.preparing());
+        let samples_ns = (0..repetitions).map(|_| self.once(test)).collect();
+        Measured {
+            samples_ns,
+            bytes_moved: (self.runner.bytes_moved() - moved) / repetitions,
+            preparing_ns: (self.runner.preparing() - preparing).as_nanos() as u64 / repetitions,
+        }
     }
 
     /// Computes the depth unless it is there: filling 4,096 positions takes longer than the measurement.
@@ -260,7 +297,10 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
     /// not depend on their contents.
     fn compute_depth(&mut self, test: Test) {
         self.set_states(None);
-        self.prefill(test.depth, 0, false);
+        self.prefill(if self.repeat_depth { test.depth.min(BATCH_ROWS) } else { test.depth }, 0, false);
+        if self.repeat_depth {
+            self.repeat_blocks(test.depth);
+        }
         if self.runner.state_bytes() > 0 {
             self.runner.set_state(self.depth_state(), Some(StateId(0)));
         }
@@ -271,6 +311,15 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
                     self.runner.copy_partial(from, to, positions);
                 }
             }
+        }
+    }
+
+    /// Copies the blocks of the first batch behind it, up to a depth.
+    fn repeat_blocks(&mut self, depth: usize) {
+        let blocks = &self.tables[0][..depth.div_ceil(BLOCK_POSITIONS)];
+        let behind = blocks.iter().skip(BATCH_ROWS / BLOCK_POSITIONS);
+        for (&from, &to) in blocks.iter().cycle().zip(behind) {
+            self.runner.copy_partial(from, to, BLOCK_POSITIONS);
         }
     }
 
@@ -361,13 +410,14 @@ impl TokenStream {
 }
 
 impl BenchRow {
-    fn new(setup: &BenchSetup, test: Test, (samples_ns, kv_bytes_moved): (Vec<u64>, u64)) -> BenchRow {
+    fn new(setup: &BenchSetup, test: Test, measured: Measured) -> BenchRow {
+        let Measured { samples_ns, bytes_moved, preparing_ns } = measured;
         let speed = |ns: &u64| test.tokens() as f64 * 1e9 / *ns as f64;
         let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
         let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
         let (avg_ts, stddev_ts) = spread(&samples_ts);
         let [type_k, type_v] = setup.kv.part_names();
-        let formula = || copied::bytes(&test, setup.kv.block_bytes());
+        let formula = || copied::bytes(&test, setup.moved_bytes);
         BenchRow {
             build: env!("CARGO_PKG_VERSION"),
             model_filename: setup.filename.clone(),
@@ -382,8 +432,10 @@ impl BenchRow {
             n_depth: test.depth,
             n_sequences: test.sequences,
             own_prompts: test.own_prompts,
+            repeated_depth: setup.repeat_depth,
             device: setup.device.clone(),
-            kv_bytes_moved,
+            kv_bytes_moved: bytes_moved,
+            preparing_ns,
             kv_bytes_formula: if setup.kv_resident { 0 } else { formula() },
             avg_ns,
             stddev_ns,
@@ -406,6 +458,13 @@ impl BenchRow {
     fn copies(&self) -> Option<String> {
         let BenchRow { kv_bytes_moved: moved, kv_bytes_formula: formula, .. } = self;
         (*formula > 0).then(|| format!("  copied {moved} bytes of keys and values, by the formula {formula}"))
+    }
+
+    /// How long the GPU waited for its steps to be prepared.
+    fn prepared(&self) -> Option<String> {
+        let share = self.preparing_ns as f64 / self.avg_ns;
+        (self.preparing_ns > 0)
+            .then(|| format!("  steps were prepared in {:.1} % of the time", 100.0 * share))
     }
 }
 
@@ -506,7 +565,7 @@ mod tests {
     fn depths(test: Test) -> (Vec<Vec<Token>>, usize) {
         let mut recorder = Recorder::default();
         let mut bench = Bench::new(&mut recorder);
-        assert_eq!(bench.measure(test, 2).0.len(), 2);
+        assert_eq!(bench.measure(test, 2).samples_ns.len(), 2);
         let stored = &bench.runner.stored;
         let depth = |table: &Vec<BlockId>| (0..test.depth).map(|at| stored[&place(table, at)]).collect();
         (bench.tables.iter().map(depth).collect(), bench.runner.filled)
@@ -553,6 +612,23 @@ mod tests {
         // Other blocks.
         assert_eq!([filled(three_at(41)), filled(three_at(41))], [41, 0]);
         assert_eq!(filled(Test { own_prompts: true, ..three_at(41) }), 41);
+    }
+
+    #[test]
+    fn a_repeated_depth_is_its_first_batch_again_and_again() {
+        let mut recorder = Recorder::default();
+        let mut bench = Bench::new(&mut recorder);
+        bench.repeat_depth = true;
+        for (depth, computed) in [(40, 40), (512, 512), (513, 512), (1500, 512)] {
+            let before = bench.runner.filled;
+            let test = Test { generate: 20, depth, sequences: 2, ..OWN };
+            bench.measure(test, 1);
+            assert_eq!(bench.runner.filled - before, computed, "{depth}");
+            for table in &bench.tables {
+                let stored = |at: usize| bench.runner.stored[&place(table, at)];
+                assert!((BATCH_ROWS..depth).all(|at| stored(at) == stored(at - BATCH_ROWS)), "{depth}");
+            }
+        }
     }
 
     #[test]
