@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{server::Server, shelf::Shelf};
-use crate::accounts::tenants::Source;
+use crate::{accounts::tenants::Source, system::Hangups};
 
 /// Between two writes of the accounts: what a crash may lose.
 const WRITE_PERIOD: Duration = Duration::from_secs(5);
@@ -27,19 +27,14 @@ pub(crate) async fn write_accounts(server: Arc<Server>) {
 }
 
 /// Reads the tenants file again at every SIGHUP, for ever.
-#[cfg(unix)]
 pub(crate) async fn follow_tenants(shelf: Arc<Shelf>, source: Source) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+    let Some(mut hangups) = Hangups::new() else { return };
     let source = Arc::new(source);
-    while hangups.recv().await.is_some() {
+    while hangups.next().await.is_some() {
         let (shelf, source) = (shelf.clone(), source.clone());
         let _ = tokio::task::spawn_blocking(move || read_tenants(&shelf, &source)).await;
     }
 }
-
-#[cfg(not(unix))]
-pub(crate) async fn follow_tenants(_shelf: Arc<Shelf>, _source: Source) {}
 
 /// Puts a changed file into force; a wrong one changes nothing.
 fn read_tenants(shelf: &Shelf, source: &Source) {
