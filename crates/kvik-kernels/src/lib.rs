@@ -21,6 +21,7 @@ mod ops;
 mod quant;
 mod recurrence;
 mod scalar;
+mod speed;
 #[cfg(test)]
 mod testing;
 mod threads;
@@ -48,5 +49,6 @@ pub use recurrence::{
     Columns, ConvWeights, KeySharing, LinearInputs, LinearShape, StateArena, StateRows, StateRule, advance,
     convolve, decays, softplus, unit_norm,
 };
+pub use speed::read_speed;
 pub use threads::{Pool, performance_cores};
 pub use vectorised::vectorised;

@@ -8,7 +8,15 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rustix::mm::{self, MapFlags, ProtFlags};
+#[cfg(not(unix))]
+mod other;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(not(unix))]
+use other::{Mapping, page_bytes, release_pages};
+#[cfg(unix)]
+use unix::{Mapping, page_bytes, release_pages};
 
 /// Bytes of a mapping that several memories share. A matrix of a small model is smaller than a huge page,
 /// which a mapping of its own could never be given.
@@ -25,11 +33,13 @@ pub(crate) struct Memory {
     _mapping: Option<Arc<Mapping>>,
 }
 
-/// An anonymous private mapping.
-#[derive(Debug)]
-struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
+/// How much of a mapping will be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// All of it: the system refuses what it cannot hold.
+    Whole,
+    /// Perhaps little of it, and only that counts.
+    Sparse,
 }
 
 /// The mapping that the next small memory is taken from, and how much of it is taken.
@@ -39,10 +49,6 @@ static CURRENT: Mutex<(Weak<Mapping>, usize)> = Mutex::new((Weak::new(), 0));
 unsafe impl Send for Memory {}
 // SAFETY: as above; it is written through `&mut` or through raw pointers under contracts of their own.
 unsafe impl Sync for Memory {}
-// SAFETY: a mapping is an address and a length, which nobody changes.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 
 impl Memory {
     /// `len` zero bytes that will all be written; fails where the system cannot hold them.
@@ -51,7 +57,7 @@ impl Memory {
             return Ok(Memory { start: NonNull::dangling(), len, _mapping: None });
         }
         if len > CHUNK / 4 {
-            return Ok(Memory::whole(Mapping::new(len, MapFlags::PRIVATE)?));
+            return Ok(Memory::whole(Mapping::new(len, Use::Whole)?));
         }
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         let (chunk, used) = &mut *current;
@@ -59,13 +65,13 @@ impl Memory {
         let mapping = match open {
             Some(mapping) => mapping,
             None => {
-                let mapping = Arc::new(Mapping::new(CHUNK, MapFlags::PRIVATE | MapFlags::NORESERVE)?);
+                let mapping = Arc::new(Mapping::new(CHUNK, Use::Sparse)?);
                 (*chunk, *used) = (Arc::downgrade(&mapping), 0);
                 mapping
             }
         };
         // SAFETY: `used + len` is at most `CHUNK`, so the address is inside the mapping.
-        let start = unsafe { mapping.start.add(*used) };
+        let start = unsafe { mapping.start().add(*used) };
         *used += len.next_multiple_of(ALIGNMENT);
         Ok(Memory { start, len, _mapping: Some(mapping) })
     }
@@ -74,12 +80,12 @@ impl Memory {
     pub(crate) fn sparse(len: usize) -> io::Result<Memory> {
         match len {
             0 => Memory::new(0),
-            _ => Ok(Memory::whole(Mapping::new(len, MapFlags::PRIVATE | MapFlags::NORESERVE)?)),
+            _ => Ok(Memory::whole(Mapping::new(len, Use::Sparse)?)),
         }
     }
 
     fn whole(mapping: Mapping) -> Memory {
-        Memory { start: mapping.start, len: mapping.len, _mapping: Some(Arc::new(mapping)) }
+        Memory { start: mapping.start(), len: mapping.len(), _mapping: Some(Arc::new(mapping)) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -118,55 +124,12 @@ impl Memory {
 /// The whole pages among some bytes, with what stands before and behind them. The system would take a part of a page for
 /// all of it.
 fn around_pages(bytes: &mut [u8]) -> [&mut [u8]; 3] {
-    let page = rustix::param::page_size();
+    let page = page_bytes();
     let start = bytes.as_ptr() as usize;
     let first = (start.next_multiple_of(page) - start).min(bytes.len());
     let (before, rest) = bytes.split_at_mut(first);
     let (pages, after) = rest.split_at_mut(rest.len() / page * page);
     [before, pages, after]
-}
-
-/// Gives whole pages back, which are zero from then on; `false` where the system does not do that.
-fn release_pages(bytes: &mut [u8]) -> bool {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    {
-        // SAFETY: the range is a part of a private anonymous mapping and borrowed exclusively; its bytes become zero.
-        unsafe { mm::madvise(bytes.as_mut_ptr().cast(), bytes.len(), mm::Advice::LinuxDontNeed).is_ok() }
-    }
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    {
-        let _ = bytes;
-        false
-    }
-}
-
-impl Mapping {
-    fn new(len: usize, flags: MapFlags) -> io::Result<Mapping> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new anonymous mapping at an address of the system's choice overlaps nothing.
-        let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping { start, len };
-        mapping.advise_huge_pages();
-        Ok(mapping)
-    }
-
-    /// Best effort: without huge pages everything works, slower.
-    fn advise_huge_pages(&self) {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
-            // SAFETY: the range is this mapping, and the advice does not change its contents.
-            let _ = unsafe { mm::madvise(self.start.as_ptr().cast(), self.len, mm::Advice::LinuxHugepage) };
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and every memory in it keeps it alive.
-        let unmapped = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok());
-    }
 }
 
 #[cfg(test)]
@@ -176,7 +139,7 @@ mod tests {
     /// Blocks and states need not end at the edges of pages; their neighbours keep what they hold.
     #[test]
     fn what_shares_a_page_with_a_cleared_range_stays() {
-        let page = rustix::param::page_size();
+        let page = page_bytes();
         let len = 5 * page + 100;
         for range in [0..page, 1..page, 0..page + 1, 10..20, page / 2..3 * page + 7, 2 * page..len, 0..len] {
             let mut memory = Memory::sparse(len).unwrap();

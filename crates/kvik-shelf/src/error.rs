@@ -140,6 +140,12 @@ pub enum ShelfError {
         /// Why not.
         source: Box<ureq::Error>,
     },
+    /// This build's TLS does not run here.
+    #[error(
+        "this kvik has no TLS for this processor: the built-in one takes AVX2, AES and ADX (x86-64) or AES and SHA2 \
+         (aarch64); packages of kvik have another, as has `cargo install kvik --features tls-ring` (with a C compiler)"
+    )]
+    NoTls,
     /// A redirect to another scheme, or one too many.
     #[error("{url} redirects to {to:?}, which kvik does not follow")]
     BadRedirect {

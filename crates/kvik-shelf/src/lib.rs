@@ -23,6 +23,7 @@ mod split;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test may fail where it stands
 mod tests;
+pub mod tls;
 
 pub use error::ShelfError;
 pub use hub::Hub;

@@ -19,13 +19,17 @@ mod page;
 mod random;
 mod serving;
 mod settings;
+mod system;
 mod volatile;
 
 use std::process::ExitCode;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    settings::file_limit::fail_writes_beyond_it();
+    if let Err(error) = system::fail_writes_beyond_limit() {
+        let warning = format!("warning: a limit on the size of files will end this process: {error}");
+        settings::logging::say(&warning);
+    }
     let code = command::run().unwrap_or_else(|error| {
         settings::logging::say(&format!("error: {error:#}"));
         ExitCode::FAILURE

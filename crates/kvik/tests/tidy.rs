@@ -54,7 +54,7 @@ const BANNED: [(&str, &str); 26] = [
 ];
 
 /// Names that two types of one crate may share, and why.
-const SHARED_NAMES: [(&str, &str, &str); 12] = [
+const SHARED_NAMES: [(&str, &str, &str); 13] = [
     ("kvik-kernels", "Avx2", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Avx512", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Neon", "one instruction set: its kernels and its lanes of f32"),
@@ -68,6 +68,7 @@ const SHARED_NAMES: [(&str, &str, &str); 12] = [
     ("kvik-cache", "Keep", "of a prefix: how long its blocks stay; of a sequence: how many positions stay"),
     ("kvik-cache", "Policy", "of eviction: which prefixes stay; of retention: which positions of a sequence"),
     ("kvik-engine", "Buffers", "of a feed-forward layer, and of the threads of the disk"),
+    ("kvik", "Hangups", "requests to read settings again: of Unix, and of a system that has none"),
     ("kvik", "Part", "of a comparison of prompts, and of the content of a message"),
     ("kvik", "Reader", "the turn to read a body, and the reader of its fields"),
     ("kvik", "Wanted", "the query of a route, next to its route"),

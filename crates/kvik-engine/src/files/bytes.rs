@@ -34,6 +34,7 @@ impl FileBytes {
     ///
     /// Weights are packed into separate memory, and their pages of the file would otherwise stay
     /// resident too. Best effort: does nothing for bytes that are not mapped.
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "other systems take no such advice"))]
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         if let FileBytes::Mapped(map) = self {

@@ -9,15 +9,13 @@
 //! The lock file lies next to the directory, so that the directory can be removed while it is held.
 //! Symbolic links are never followed, and only plain files are read or written.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::OFlags;
-
 use super::StoreError;
+use super::system::{allocated_bytes, is_at, make_private_directories, private};
 
 /// Hexadecimal digits of a fingerprint in a directory's name: 128 bits.
 const NAME_DIGITS: usize = 32;
@@ -77,14 +75,13 @@ impl Directory {
 
     /// Creates missing directories, accessible to this user only.
     pub(super) fn create(&self) -> Result<(), StoreError> {
-        let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
-        make(&self.root).map_err(StoreError::io(&self.root))?;
+        make_private_directories(&self.root).map_err(StoreError::io(&self.root))?;
         let path = self.root.join(&self.name);
         // A link could point anywhere; its target is left alone.
         if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) {
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }
-        make(&path).map_err(StoreError::io(&path))
+        make_private_directories(&path).map_err(StoreError::io(&path))
     }
 
     /// Takes the lock and sets its time.
@@ -93,11 +90,7 @@ impl Directory {
     /// [`StoreError::InUse`] if another process, or another store of this process, holds it.
     pub(super) fn lock(&self) -> Result<Lock, StoreError> {
         let path = self.lock_path();
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.root)
-            .map_err(StoreError::io(&self.root))?;
+        make_private_directories(&self.root).map_err(StoreError::io(&self.root))?;
         let file = open_private(&path, Missing::Create).map_err(StoreError::io(&path))?;
         match file.try_lock() {
             Ok(()) => {}
@@ -117,8 +110,7 @@ impl Directory {
 
     /// Allocated bytes of disk; the files are sparse.
     pub(super) fn bytes(&self) -> u64 {
-        let allocated = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |found| found.blocks() * 512);
-        allocated(self.headers()) + allocated(self.payloads())
+        allocated_bytes(&self.headers()) + allocated_bytes(&self.payloads())
     }
 
     /// Removes its files unless it is in use. The lock file stays: other processes may wait for it.
@@ -161,11 +153,7 @@ pub(super) enum Missing {
 
 /// Opens a plain file to read and write, accessible to this user only.
 pub(super) fn open_private(path: &Path, missing: Missing) -> io::Result<File> {
-    // Without NONBLOCK, opening a pipe or a device at this path could block for ever.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(missing == Missing::Create).mode(0o600);
-    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    let file = private().create(missing == Missing::Create).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file")),
@@ -176,14 +164,7 @@ pub(super) fn open_private(path: &Path, missing: Missing) -> io::Result<File> {
 pub(super) fn replace_file(path: &Path) -> io::Result<File> {
     remove_file(path)?;
     // `create_new` fails instead of following a link created in the meantime.
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// Whether `path` refers to this file.
-pub(super) fn is_at(file: &File, path: &Path) -> bool {
-    let name = |found: fs::Metadata| (found.dev(), found.ino());
-    let held = file.metadata().map(name);
-    held.is_ok_and(|held| fs::symlink_metadata(path).is_ok_and(|found| name(found) == held))
+    private().create_new(true).open(path)
 }
 
 fn remove_file(path: &Path) -> io::Result<()> {

@@ -24,6 +24,7 @@ mod neighbours;
 mod pins;
 mod recover;
 mod slab;
+mod system;
 #[cfg(test)]
 mod tests;
 mod threads;

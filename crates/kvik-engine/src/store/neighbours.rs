@@ -8,6 +8,7 @@ use super::directory::{Directory, Missing, open_private};
 use super::format::{HEADER_BYTES, Header};
 use super::recover::{read_superblock, scan};
 use super::slab::header_offset;
+use super::system::free_bytes;
 
 /// Maximum content keys of other models and formats: 16 MiB of headers, half a MiB of memory.
 pub(super) const CONTENT_KEYS_MAX: u32 = 65_536;
@@ -25,9 +26,9 @@ const FREE_SHARE: u64 = 10;
 /// If the system does not report the free space, as when neither `root` nor any parent of it exists.
 pub fn bytes_allowed(root: &Path) -> std::io::Result<u64> {
     let existing = root.ancestors().find(|path| path.exists()).unwrap_or(root);
-    let found = rustix::fs::statvfs(existing)?;
+    let free = free_bytes(existing)?;
     let held: u64 = Directory::all(root).map(|store| store.bytes()).sum();
-    Ok(found.f_bavail.saturating_mul(found.f_frsize).saturating_add(held) / FREE_SHARE)
+    Ok(free.saturating_add(held) / FREE_SHARE)
 }
 
 /// The neighbours of `own`, least recently used first.

@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kvik_cache::tier::{Record, SlotId};
@@ -18,6 +17,7 @@ use super::format::{
     HEADER_BYTES, Header, HeaderLocation, PAYLOAD_ALIGN, SUPERBLOCK_BYTES, Superblock, SuperblockError,
 };
 use super::slab::{Slab, header_offset};
+use super::system::{read_at, read_exact_at, write_all_at};
 
 /// Headers read at once: 1 MiB.
 const HEADERS_PER_READ: u32 = 4096;
@@ -96,7 +96,7 @@ fn truncate(file: &File, length: u64) {
 /// Reads and checks the first bytes of a file of headers.
 pub(super) fn read_superblock(headers: &File) -> Result<Superblock, SuperblockError> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
-    headers.read_exact_at(&mut bytes, 0).map_err(|_| SuperblockError::Unknown)?;
+    read_exact_at(headers, &mut bytes, 0).map_err(|_| SuperblockError::Unknown)?;
     Superblock::decode(&bytes)
 }
 
@@ -109,7 +109,7 @@ fn create(directory: &Directory, geometry: &Geometry) -> Result<Slab, StoreError
     // The standard library seeds its hashers from the system: the number does not repeat.
     let creation = RandomState::new().hash_one(fingerprint);
     let superblock = Superblock { fingerprint, model, payload_bytes, creation };
-    headers.write_all_at(&superblock.encode(), 0).map_err(StoreError::io(&directory.headers()))?;
+    write_all_at(&headers, &superblock.encode(), 0).map_err(StoreError::io(&directory.headers()))?;
     Ok(Slab { headers, payloads, creation, payload_bytes })
 }
 
@@ -155,7 +155,7 @@ pub(super) fn scan(
 fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> usize {
     let mut length = 0;
     while length < bytes.len() {
-        match file.read_at(&mut bytes[length..], offset + length as u64) {
+        match read_at(file, &mut bytes[length..], offset + length as u64) {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

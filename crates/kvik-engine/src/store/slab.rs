@@ -7,16 +7,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use kvik_cache::Identity;
 use kvik_cache::tier::{IoFault, Record, SlotId, Use};
 
-use super::directory::{Directory, is_at};
+use super::directory::Directory;
 use super::format::{
     HEADER_BYTES, Header, HeaderLocation, PAYLOAD_ALIGN, PayloadChecksum, SUPERBLOCK_BYTES, USE_OFFSET,
     encode_use,
 };
+use super::system::{is_at, read_exact_at, write_all_at};
 
 /// Bytes that are read at once, then hashed while they are still in the core's L2 cache.
 const PIECE_BYTES: usize = 128 << 10;
@@ -43,7 +43,7 @@ impl Slab {
         debug_assert_eq!(payload.len() as u64, self.payload_bytes);
         debug_assert_eq!(record.parent.child(record.tokens.as_slice()), record.identity);
         self.vacate(slot)?;
-        self.payloads.write_all_at(payload, self.payload_offset(slot))?;
+        write_all_at(&self.payloads, payload, self.payload_offset(slot))?;
         let mut sum = PayloadChecksum::new(&record.identity);
         sum.update(payload);
         self.write_header(slot, Header::Block { record: *record, checksum: sum.finish() })
@@ -62,7 +62,7 @@ impl Slab {
         let mut sum = PayloadChecksum::new(&identity);
         let mut offset = self.payload_offset(slot);
         for piece in payload.chunks_mut(PIECE_BYTES) {
-            self.payloads.read_exact_at(piece, offset).map_err(|error| fault(&error))?;
+            read_exact_at(&self.payloads, piece, offset).map_err(|error| fault(&error))?;
             sum.update(piece);
             offset += piece.len() as u64;
         }
@@ -88,7 +88,7 @@ impl Slab {
     /// Rewrites the mutable part of the slot's header.
     pub(super) fn touch(&self, slot: SlotId, use_: &Use) -> io::Result<()> {
         let bytes = encode_use(use_, self.location(slot));
-        self.headers.write_all_at(&bytes, header_offset(slot) + USE_OFFSET as u64)
+        write_all_at(&self.headers, &bytes, header_offset(slot) + USE_OFFSET as u64)
     }
 
     /// Whether the files are still at the paths where they were opened.
@@ -98,12 +98,12 @@ impl Slab {
 
     fn header(&self, slot: SlotId) -> io::Result<Header> {
         let mut bytes = [0; HEADER_BYTES];
-        self.headers.read_exact_at(&mut bytes, header_offset(slot))?;
+        read_exact_at(&self.headers, &mut bytes, header_offset(slot))?;
         Ok(Header::decode(&bytes, self.location(slot)))
     }
 
     fn write_header(&self, slot: SlotId, header: Header) -> io::Result<()> {
-        self.headers.write_all_at(&header.encode(self.location(slot)), header_offset(slot))
+        write_all_at(&self.headers, &header.encode(self.location(slot)), header_offset(slot))
     }
 
     fn location(&self, slot: SlotId) -> HeaderLocation {

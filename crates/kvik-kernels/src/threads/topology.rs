@@ -24,6 +24,7 @@ fn physical_cores() -> Option<usize> {
 }
 
 /// A processor as its core: the hyperthreads of one core are equal.
+#[cfg(any(target_os = "linux", test))]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Core {
     siblings: String,
@@ -47,6 +48,7 @@ impl Core {
 
 /// Counts distinct cores that reach three quarters of the fastest one's capacity:
 /// favoured cores of a uniform processor differ by less, efficiency cores by more.
+#[cfg(any(target_os = "linux", test))]
 fn count_fast(mut cores: Vec<Core>) -> usize {
     cores.sort();
     cores.dedup_by(|a, b| a.siblings == b.siblings);

@@ -22,6 +22,7 @@ use crate::{
     HubSpec, Progress, ShelfError,
     manifest::is_sha256,
     source::{is_revision, safe_path},
+    tls,
 };
 
 /// Redirects followed per request.
@@ -117,10 +118,9 @@ impl Hub {
             .timeout_connect(Some(Duration::from_secs(20)))
             .timeout_recv_response(Some(Duration::from_secs(60)))
             .timeout_per_read(Some(Duration::from_secs(30)))
-            .user_agent(concat!("kvik/", env!("CARGO_PKG_VERSION")))
-            .build();
+            .user_agent(concat!("kvik/", env!("CARGO_PKG_VERSION")));
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        Hub { endpoint, token, agent: config.new_agent(), tuning: Tuning::default() }
+        Hub { endpoint, token, agent: tls::agent(config), tuning: Tuning::default() }
     }
 
     /// The files of a repository whose names are safe as paths.
@@ -197,7 +197,10 @@ impl Hub {
             if let Some(Range { start, end }) = &range {
                 request = request.header(header::RANGE, format!("bytes={start}-{}", end - 1));
             }
-            let unreachable = |source| ShelfError::Unreachable { url: at.clone(), source: Box::new(source) };
+            let unreachable = |source| match source {
+                ureq::Error::TlsRequired => ShelfError::NoTls,
+                source => ShelfError::Unreachable { url: at.clone(), source: Box::new(source) },
+            };
             let response = request.call().map_err(unreachable)?;
             sha256 = sha256.or_else(|| linked_checksum(&response).filter(|_| is_hub));
             if !response.status().is_redirection() {

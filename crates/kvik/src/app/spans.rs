@@ -56,7 +56,7 @@ impl Spans {
     pub(crate) fn new(address: &str, model: &str) -> Result<Spans, ExporterBuildError> {
         let address = address.trim_end_matches('/');
         let endpoint = if address.ends_with(PATH) { address.to_owned() } else { format!("{address}{PATH}") };
-        let agent = Agent::config_builder().timeout_global(Some(SEND_TIME)).build().new_agent();
+        let agent = kvik_shelf::tls::agent(Agent::config_builder().timeout_global(Some(SEND_TIME)));
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(Sender(agent))

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{server::Server, shelf::Shelf};
-use crate::accounts::tenants::Source;
+use crate::{accounts::tenants::Source, system::Hangups};
 
 /// Between two writes of the accounts: what a crash may lose.
 const WRITE_PERIOD: Duration = Duration::from_secs(5);
@@ -27,12 +27,10 @@ pub(crate) async fn write_accounts(server: Arc<Server>) {
 }
 
 /// Reads the tenants file and the models' tables again at every SIGHUP, for ever.
-#[cfg(unix)]
 pub(crate) async fn follow_hangups(shelf: Arc<Shelf>, tenants: Option<Source>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+    let Some(mut hangups) = Hangups::new() else { return };
     let tenants = tenants.map(Arc::new);
-    while hangups.recv().await.is_some() {
+    while hangups.next().await.is_some() {
         if let Some(source) = tenants.clone() {
             let shelf = shelf.clone();
             let _ = tokio::task::spawn_blocking(move || read_tenants(&shelf, &source)).await;
@@ -41,11 +39,7 @@ pub(crate) async fn follow_hangups(shelf: Arc<Shelf>, tenants: Option<Source>) {
     }
 }
 
-#[cfg(not(unix))]
-pub(crate) async fn follow_hangups(_shelf: Arc<Shelf>, _tenants: Option<Source>) {}
-
 /// Puts changed tables of models into force; wrong ones change nothing.
-#[cfg(unix)]
 async fn reload(shelf: &Arc<Shelf>) {
     if shelf.has_one() {
         return;

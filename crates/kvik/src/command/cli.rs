@@ -5,10 +5,30 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use super::{
-    bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, cp::CpArgs, devices::DevicesArgs,
-    eval::EvalArgs, explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs, list::ListArgs,
-    perplexity::PerplexityArgs, plan::PlanArgs, prompt::PromptArgs, ps::PsArgs, pull::PullArgs,
-    replay::ReplayArgs, rm::RmArgs, run::RunArgs, serve::ServeArgs, show::ShowArgs, tenant::TenantArgs,
+    bench::BenchArgs,
+    cache::CacheCommandArgs,
+    chat::ChatArgs,
+    completions::{CompletionsArgs, ManArgs},
+    cp::CpArgs,
+    devices::DevicesArgs,
+    doctor::DoctorArgs,
+    eval::EvalArgs,
+    explain::ExplainArgs,
+    health::HealthArgs,
+    inspect::InspectArgs,
+    lint::LintArgs,
+    list::ListArgs,
+    perplexity::PerplexityArgs,
+    plan::PlanArgs,
+    prompt::PromptArgs,
+    ps::PsArgs,
+    pull::PullArgs,
+    replay::ReplayArgs,
+    rm::RmArgs,
+    run::RunArgs,
+    serve::ServeArgs,
+    show::ShowArgs,
+    tenant::TenantArgs,
     usage::UsageArgs,
 };
 
@@ -74,8 +94,12 @@ pub(crate) enum Task {
     Prompt(PromptArgs),
     /// List the models of a running server, and which are in memory
     Ps(PsArgs),
+    /// Ask a running server whether it answers requests
+    Health(HealthArgs),
     /// List what models can be computed on
     Devices(DevicesArgs),
+    /// Look at this machine: what the server would choose, what is wrong, and the remedy
+    Doctor(Box<DoctorArgs>),
     /// Show the contents of a model file
     Inspect(InspectArgs),
     /// Show how much memory a model needs, and how many users fit
@@ -86,4 +110,9 @@ pub(crate) enum Task {
     Tenant(TenantArgs),
     /// Show the usage of tenants, by day and model
     Usage(UsageArgs),
+    /// Print what a shell needs to complete commands and flags
+    Completions(CompletionsArgs),
+    /// Write manual pages, one for each command
+    #[command(hide = true)]
+    Man(ManArgs),
 }

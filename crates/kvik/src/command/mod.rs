@@ -4,12 +4,15 @@ mod bench;
 mod cache;
 mod chat;
 mod cli;
+mod completions;
 mod cp;
 mod devices;
+mod doctor;
 mod eval;
 mod example;
 mod explain;
 pub(crate) mod flags;
+mod health;
 mod inspect;
 mod lint;
 mod list;
@@ -59,7 +62,11 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Lint(args) => return lint::run(&args).map(|found| ExitCode::from(u8::from(found))),
         Task::Cache(args) => cache::run(&args),
         Task::Prompt(args) => prompt::run(&args),
+        Task::Completions(args) => completions::run(&args, Cli::command()),
+        Task::Man(args) => completions::run_man(&args, Cli::command()),
+        Task::Health(args) => health::run(&args),
         Task::Devices(args) => devices::run(&args),
+        Task::Doctor(args) => return doctor::run(&args).map(|wrong| ExitCode::from(u8::from(wrong))),
         Task::Ps(args) => ps::run(&args),
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),

@@ -43,7 +43,7 @@ impl ServerArgs {
         let request = request.body(body.map(Value::to_string).unwrap_or_default())?;
         let config =
             ureq::Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
-        let response = ureq::Agent::from(config.build()).run(request);
+        let response = kvik_shelf::tls::agent(config).run(request);
         let mut response = response.with_context(|| {
             format!("{url} does not answer; is `kvik serve` running there? --url names another address")
         })?;

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -43,10 +43,11 @@ use crate::{
         sampling::SamplingArgs,
         size::ByteSize,
     },
+    system::{open_files, stop_signal},
 };
 
 /// Open connections at most.
-const CONNECTIONS_MAX: u64 = 1024;
+pub(super) const CONNECTIONS_MAX: u64 = 1024;
 /// File descriptors left for everything but connections.
 const FILES_RESERVED: u64 = 128;
 /// Timeout for a request's headers, and for an idle connection.
@@ -67,6 +68,8 @@ const LAST_TIME: Duration = Duration::from_secs(5);
   kvik serve --cache-ram 4GiB --parallel 16        a larger cache, more requests at a time
   kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
   kvik serve --tenants tenants.toml --admin-key K  for clients isolated from each other
+
+A socket that systemd opened (socket activation) is taken over, and --host and --port are not used.
 
 Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
 config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more; --log is KVIK_LOG_FORMAT.
@@ -153,12 +156,13 @@ struct Port {
 
 /// Runs the command: with the models of a shelf, or with one where there are none.
 pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)>) -> anyhow::Result<()> {
+    let inherited = http::inherited()?;
     logging::start(args.log, "info");
     logging::log_panics();
     check_clock(SystemTime::now())?;
     let clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
-    let port = runtime.block_on(open_port(args, &clients.keys))?;
+    let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
     let loaded = shelf.is_none().then(|| args.load()).transpose()?;
     let served = runtime.block_on(async {
         let around = ServerSetup::new(args, &clients, port.address.ip());
@@ -177,7 +181,7 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
 }
 
 /// Refuses a clock that HTTP cannot represent: the `Date` of an answer has four digits for the year.
-fn check_clock(now: SystemTime) -> anyhow::Result<()> {
+pub(super) fn check_clock(now: SystemTime) -> anyhow::Result<()> {
     const FROM_1970_TO_9999: Duration = Duration::from_secs(253_402_300_800);
     match now.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) if since < FROM_1970_TO_9999 => Ok(()),
@@ -185,9 +189,12 @@ fn check_clock(now: SystemTime) -> anyhow::Result<()> {
     }
 }
 
-/// Listens, and answers 503 while the model loads.
-async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
-    let listener = args.access.listen().await?;
+/// Listens, or takes over the socket that a supervisor opened, and answers 503 while the model loads.
+async fn open_port(args: &ServeArgs, keys: &Keys, inherited: Option<TcpListener>) -> anyhow::Result<Port> {
+    let listener = match inherited {
+        Some(listener) => tokio::net::TcpListener::from_std(listener)?,
+        None => args.access.listen().await?,
+    };
     let address = listener.local_addr()?;
     args.access.check_exposure(address, keys)?;
     let front = Front::new(loading::router(args.access.senders(address.ip()), keys.are_open()));
@@ -299,17 +306,8 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
 
 /// The number of connections that the limit on file descriptors allows, after raising that limit as
 /// far as the system permits.
-#[cfg(unix)]
-fn connections_max() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = CONNECTIONS_MAX + FILES_RESERVED;
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_some_and(|current| current < wanted) {
-        let more = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
-        // When this fails, fewer connections are allowed.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
-    }
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(wanted);
+pub(super) fn connections_max() -> usize {
+    let files = open_files(CONNECTIONS_MAX + FILES_RESERVED);
     let connections = files.saturating_sub(FILES_RESERVED).clamp(16, CONNECTIONS_MAX);
     if connections < CONNECTIONS_MAX {
         tracing::warn!(
@@ -319,11 +317,6 @@ fn connections_max() -> usize {
     connections as usize
 }
 
-#[cfg(not(unix))]
-fn connections_max() -> usize {
-    CONNECTIONS_MAX as usize
-}
-
 /// The first signal gives running answers up to `grace` to finish, the second ends the process.
 async fn stop_on_signal(
     shelf: Arc<Shelf>,
@@ -331,7 +324,7 @@ async fn stop_on_signal(
     stop: watch::Sender<bool>,
     supervisor: Arc<Supervisor>,
 ) {
-    signal().await;
+    stop_signal().await;
     supervisor.stopping();
     tracing::info!(
         "stopping: running answers finish, new requests are refused; a second signal stops at once"
@@ -339,32 +332,11 @@ async fn stop_on_signal(
     shelf.server.stop();
     stop.send_replace(true);
     tokio::spawn(async {
-        signal().await;
+        stop_signal().await;
         // The status that a shell reports for a process ended by SIGINT.
         std::process::exit(130);
     });
     shelf.shutdown(grace).await;
-}
-
-#[cfg(unix)]
-async fn signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        }
-        _ => std::future::pending().await,
-    }
-}
-
-#[cfg(not(unix))]
-async fn signal() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
-    }
 }
 
 impl ServeArgs {

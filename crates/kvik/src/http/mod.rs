@@ -9,11 +9,13 @@ pub(crate) mod error;
 mod exchange;
 mod front;
 mod half_open;
+mod inherited;
 pub(crate) mod json;
 mod listen;
 pub(crate) mod origins;
 pub(crate) mod readers;
 
 pub(crate) use front::Front;
+pub(crate) use inherited::inherited;
 pub(crate) use listen::{ConnectionLimits, serve};
 pub(crate) use origins::{AllowedHost, AllowedOrigin, Hosts, Senders};

@@ -239,8 +239,13 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
     Some(Box::new(wait))
 }
 
+/// Bytes that keys and values may take where the processor computes.
+pub(crate) fn cache_bytes(cache: &CacheArgs) -> u64 {
+    cache.cache_ram.map_or_else(default_budget, |size| size.0)
+}
+
 /// Where to compute: what only the processor does decides where the flags leave it open.
-fn device(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
+pub(crate) fn device(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
     let flags = [
         ("--lora", !cache.lora.files().is_empty()),
         ("--retain", cache.retain.retain.is_some()),

@@ -18,6 +18,11 @@ pub(crate) struct ModelsDirArgs {
 }
 
 impl ModelsDirArgs {
+    /// The directory; `None` where the user has no home directory.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        self.models_dir.clone().or_else(|| Some(dirs::cache()?.join("models")))
+    }
+
     /// The shelf in that directory. The user's own takes over what versions without names have downloaded.
     pub(crate) fn shelf(&self) -> anyhow::Result<Shelf> {
         if let Some(dir) = &self.models_dir {

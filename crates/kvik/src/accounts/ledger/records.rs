@@ -29,7 +29,10 @@ use redb::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::file_turns::{FileSilent, FileTurns};
-use crate::http::{error::ApiError, readers};
+use crate::{
+    http::{error::ApiError, readers},
+    system::{close_to_others, readable_by_owner_only},
+};
 
 /// Name of the file in the state directory.
 pub(crate) const FILE_NAME: &str = "records.redb";
@@ -213,27 +216,6 @@ fn in_memory(bytes: &[u8]) -> std::io::Result<InMemoryBackend> {
     StorageBackend::write(&memory, 0, bytes)?;
     Ok(memory)
 }
-
-/// Creates the file readable by its owner only: the tenants' usage is private.
-#[cfg(unix)]
-fn readable_by_owner_only(options: &mut OpenOptions) {
-    use std::os::unix::fs::OpenOptionsExt;
-    options.mode(0o600);
-}
-
-#[cfg(not(unix))]
-fn readable_by_owner_only(_options: &mut OpenOptions) {}
-
-/// Makes an existing file readable by its owner only.
-#[cfg(unix)]
-fn close_to_others(file: &File) {
-    use std::os::unix::fs::PermissionsExt;
-    // On failure the folder's permissions still protect the file.
-    let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
-}
-
-#[cfg(not(unix))]
-fn close_to_others(_file: &File) {}
 
 fn unopened(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RecordsError {
     RecordsError::Open { path: path.to_owned(), error: error.into() }

@@ -10,7 +10,7 @@ use std::{
 use serde::Deserialize;
 
 use super::{KeyDigest, Share, TenantLimits};
-use crate::{accounts::prices::Prices, settings::size::ByteSize};
+use crate::{accounts::prices::Prices, settings::size::ByteSize, system::is_open_to_others};
 
 /// Tenants of one server at most; each has its metrics and its ledger row of every day.
 const TENANTS_MAX: usize = 10_000;
@@ -116,16 +116,11 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// Warns about a file that others can read: the secret yields every salt, the tenants file all names.
-#[cfg(unix)]
 pub(crate) fn warn_if_readable_by_others(path: &Path, what: &str) {
-    use std::os::unix::fs::PermissionsExt;
-    if fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0) {
+    if is_open_to_others(path) {
         tracing::warn!("{what} {} is open to other users; chmod 600 closes it", path.display());
     }
 }
-
-#[cfg(not(unix))]
-pub(crate) fn warn_if_readable_by_others(_path: &Path, _what: &str) {}
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::Share;
+use crate::system::readable_by_owner_only;
 
 /// Context of BLAKE3's key derivation; changing it loses every tenant's cache.
 const SALT_CONTEXT: &str = "kvik 2026-11-21 tenant salt v1";
@@ -95,8 +96,7 @@ fn create(path: &Path) -> io::Result<()> {
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    readable_by_owner_only(&mut options);
     let mut file = options.open(path)?;
     file.write_all(bytes)?;
     file.sync_all()

@@ -5,8 +5,8 @@
 //! another tenant's: it is sealed with a key that the server's secret and the tenant's name give.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use chacha20poly1305::{ChaCha20Poly1305, KeyInit, Nonce, aead::Aead};
 use kvik_engine::conversation::ChainId;
-use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -16,6 +16,9 @@ use crate::http::json::fit_in_a_body;
 
 /// Context of the derivation of a tenant's key; another one makes all items foreign.
 const KEY_CONTEXT: &str = "kvik 2026-11-22 compaction item v1";
+
+/// Bytes of the random number at the front of an item.
+const NONCE_BYTES: usize = 12;
 
 /// What an item stands for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,9 +61,8 @@ impl Seal {
         Seal(secret)
     }
 
-    fn key(&self, tenant: &str) -> Option<LessSafeKey> {
-        let key = self.0.key(KEY_CONTEXT, tenant);
-        UnboundKey::new(&CHACHA20_POLY1305, &key).ok().map(LessSafeKey::new)
+    fn cipher(&self, tenant: &str) -> ChaCha20Poly1305 {
+        ChaCha20Poly1305::new(&self.0.key(KEY_CONTEXT, tenant).into())
     }
 
     /// The item as clients are given it; `None` where the system gives no random numbers, and where what it stands for
@@ -70,11 +72,10 @@ impl Seal {
         if ![systems, opening, recent].into_iter().all(|messages| fit_in_a_body(messages)) {
             return None;
         }
-        let mut nonce = [0; NONCE_LEN];
+        let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).ok()?;
-        let mut sealed = serde_json::to_vec(compaction).ok()?;
-        let unique = Nonce::assume_unique_for_key(nonce);
-        self.key(tenant)?.seal_in_place_append_tag(unique, Aad::empty(), &mut sealed).ok()?;
+        let plain = serde_json::to_vec(compaction).ok()?;
+        let sealed = self.cipher(tenant).encrypt(&Nonce::from(nonce), plain.as_slice()).ok()?;
         let content = BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat());
         let id = format!("cmp_{}", blake3::hash(content.as_bytes()).to_hex().get(..24)?);
         Some(json!({"id": id, "type": "compaction", "encrypted_content": content}))
@@ -85,12 +86,10 @@ impl Seal {
     /// # Errors
     /// If this server has not made it for this tenant.
     pub(crate) fn open(&self, tenant: &str, content: &str) -> Result<Compaction, ForeignItem> {
-        let mut bytes = BASE64_URL_SAFE_NO_PAD.decode(content).map_err(|_| ForeignItem)?;
-        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN).ok_or(ForeignItem)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| ForeignItem)?;
-        let key = self.key(tenant).ok_or(ForeignItem)?;
-        let open = key.open_in_place(nonce, Aad::empty(), sealed).map_err(|_| ForeignItem)?;
-        serde_json::from_slice(open).map_err(|_| ForeignItem)
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(content).map_err(|_| ForeignItem)?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>().ok_or(ForeignItem)?;
+        let open = self.cipher(tenant).decrypt(&Nonce::from(*nonce), sealed).map_err(|_| ForeignItem)?;
+        serde_json::from_slice(&open).map_err(|_| ForeignItem)
     }
 }
 

@@ -55,6 +55,11 @@ pub(crate) struct StateArgs {
 }
 
 impl AccountArgs {
+    /// Whether keys belong to tenants.
+    pub(crate) fn has_tenants(&self) -> bool {
+        self.tenants.is_some()
+    }
+
     /// The tenants file with the server's secret, when there are tenants.
     pub(crate) fn source(&self, state: &StateArgs) -> anyhow::Result<Option<Source>> {
         let Some(path) = self.tenants.clone() else { return Ok(None) };

@@ -1,0 +1,58 @@
+//! Windows, compiled and never run: files as private as the directory that they are in, and no figure of free space, so
+//! that the disk tier has what its flag allows.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::windows::fs::FileExt;
+use std::path::Path;
+
+pub(in super::super) fn make_private_directories(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
+pub(in super::super) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options
+}
+
+/// Whether there is a file at `path`: an open one cannot be replaced here.
+pub(in super::super) fn is_at(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+pub(in super::super) fn allocated_bytes(path: &Path) -> u64 {
+    fs::symlink_metadata(path).map_or(0, |found| found.len())
+}
+
+pub(in super::super) fn free_bytes(_: &Path) -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+pub(in super::super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    file.seek_read(bytes, offset)
+}
+
+pub(in super::super) fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.seek_read(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => (bytes, offset) = (&mut bytes[read..], offset + read as u64),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+pub(in super::super) fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.seek_write(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => (bytes, offset) = (&bytes[written..], offset + written as u64),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

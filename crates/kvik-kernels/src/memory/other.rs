@@ -1,0 +1,58 @@
+//! Windows, compiled and never run: zeroed memory of the allocator, which there takes large pieces from the system.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io;
+use std::ptr::NonNull;
+
+use super::Use;
+
+/// Pages of all processors that Windows runs on.
+const PAGE_BYTES: usize = 4096;
+
+/// A piece of zeroed memory at a page.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a mapping is an address and a length, which nobody changes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Windows commits all of it, however little is used.
+    pub(super) fn new(len: usize, _: Use) -> io::Result<Mapping> {
+        let refused = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let layout = Layout::from_size_align(len, PAGE_BYTES).map_err(|_| refused())?;
+        assert!(len > 0, "memory of no bytes has no mapping");
+        // SAFETY: the layout has a size, as was just checked.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        Ok(Mapping { start, layout })
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, and every memory in it keeps it alive.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+pub(super) fn page_bytes() -> usize {
+    PAGE_BYTES
+}
+
+/// Whether whole pages were given back: they are not, and their owner makes them zero.
+pub(super) fn release_pages(_: &mut [u8]) -> bool {
+    false
+}

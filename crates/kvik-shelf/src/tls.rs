@@ -1,0 +1,169 @@
+//! TLS: which implementation of cryptography requests to `https://` have, and agents that have it.
+//!
+//! Without the feature `tls-ring` it is graviola, which takes no C compiler but a processor of about 2014 or later.
+//! With the feature it is ring, which runs on any processor and takes a C compiler to build.
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use ureq::{
+    Agent,
+    config::ConfigBuilder,
+    tls::{RootCerts, TlsConfig},
+    typestate::AgentScope,
+    unversioned::{resolver::DefaultResolver, transport::TcpConnector},
+};
+
+use crate::ShelfError;
+
+/// An implementation that works on this machine.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    name: &'static str,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Tls {
+    /// Its name, for people.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn config(self, roots: RootCerts) -> TlsConfig {
+        TlsConfig::builder().unversioned_rustls_crypto_provider(self.provider).root_certs(roots).build()
+    }
+}
+
+/// The implementation of this build.
+///
+/// # Errors
+/// [`ShelfError::NoTls`] where it does not run on this processor.
+pub fn provider() -> Result<Tls, ShelfError> {
+    chosen().ok_or(ShelfError::NoTls)
+}
+
+/// An agent with these settings. Where this machine has no TLS, it answers requests to `https://` with
+/// [`ureq::Error::TlsRequired`], and others as ever.
+pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
+    match provider() {
+        Ok(tls) => with_tls(config, tls, RootCerts::WebPki),
+        // Without a provider ureq's own connector would panic.
+        Err(_) => without_tls(config),
+    }
+}
+
+fn with_tls(config: ConfigBuilder<AgentScope>, tls: Tls, roots: RootCerts) -> Agent {
+    config.tls_config(tls.config(roots)).build().new_agent()
+}
+
+fn without_tls(config: ConfigBuilder<AgentScope>) -> Agent {
+    Agent::with_parts(config.build(), TcpConnector::default(), DefaultResolver::default())
+}
+
+#[cfg(feature = "tls-ring")]
+fn chosen() -> Option<Tls> {
+    Some(Tls { name: "ring", provider: Arc::new(rustls::crypto::ring::default_provider()) })
+}
+
+#[cfg(all(not(feature = "tls-ring"), any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn chosen() -> Option<Tls> {
+    runs_graviola().then(|| Tls { name: "graviola", provider: Arc::new(rustls_graviola::default_provider()) })
+}
+
+#[cfg(all(not(feature = "tls-ring"), not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+fn chosen() -> Option<Tls> {
+    None
+}
+
+/// What graviola asks of a processor; it panics where that is not there.
+#[cfg(all(not(feature = "tls-ring"), target_arch = "x86_64"))]
+fn runs_graviola() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    let wide = has!("ssse3") && has!("avx") && has!("avx2");
+    wide && has!("aes") && has!("pclmulqdq") && has!("bmi1") && has!("bmi2") && has!("adx")
+}
+
+#[cfg(all(not(feature = "tls-ring"), target_arch = "aarch64"))]
+fn runs_graviola() -> bool {
+    use std::arch::is_aarch64_feature_detected as has;
+    has!("neon") && has!("aes") && has!("pmull") && has!("sha2")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{SocketAddr, TcpListener},
+        thread,
+    };
+
+    use rustls::{
+        ServerConfig, ServerConnection, Stream, SupportedProtocolVersion,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        version::{TLS12, TLS13},
+    };
+    use ureq::tls::Certificate;
+
+    use super::*;
+
+    /// Valid until 2126; the authority's key was thrown away.
+    const AUTHORITY: &[u8] = include_bytes!("tests/tls/ca.pem");
+    const SERVER: &[u8] = include_bytes!("tests/tls/leaf.pem");
+    const SERVER_KEY: &[u8] = include_bytes!("tests/tls/leaf.key");
+
+    /// Answers one request on `localhost`, in this version of TLS.
+    fn server(version: &'static SupportedProtocolVersion) -> SocketAddr {
+        let chain = vec![CertificateDer::from_pem_slice(SERVER).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(SERVER_KEY).unwrap();
+        let config = ServerConfig::builder_with_provider(provider().unwrap().provider);
+        let config = config.with_protocol_versions(&[version]).unwrap().with_no_client_auth();
+        let config = Arc::new(config.with_single_cert(chain, key).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut connection = ServerConnection::new(config).unwrap();
+            let mut tls = Stream::new(&mut connection, &mut stream);
+            // A client that trusts nobody here ends the connection.
+            if tls.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
+                let _ =
+                    tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
+            }
+        });
+        address
+    }
+
+    fn ask(agent: &Agent, host: &str, address: SocketAddr) -> Result<String, ureq::Error> {
+        agent.get(format!("https://{host}:{}/", address.port())).call()?.body_mut().read_to_string()
+    }
+
+    fn trusting() -> Agent {
+        let roots = RootCerts::new_with_certs(&[Certificate::from_pem(AUTHORITY).unwrap()]);
+        with_tls(Agent::config_builder(), provider().unwrap(), roots)
+    }
+
+    #[test]
+    fn a_server_is_asked_in_both_versions() {
+        for version in [&TLS12, &TLS13] {
+            assert_eq!(ask(&trusting(), "localhost", server(version)).unwrap(), "hello", "{version:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_of_an_unknown_authority_or_another_name_is_refused() {
+        let refused = |agent: &Agent, host: &str| {
+            let error = ask(agent, host, server(&TLS13)).unwrap_err().to_string();
+            assert!(error.contains("certificate"), "{host}: {error}");
+        };
+        refused(&agent(Agent::config_builder()), "localhost");
+        refused(&trusting(), "127.0.0.1");
+    }
+
+    #[test]
+    fn without_tls_a_request_is_refused_and_nothing_panics() {
+        let agent = without_tls(Agent::config_builder());
+        let error = ask(&agent, "localhost", server(&TLS13)).unwrap_err();
+        assert!(matches!(error, ureq::Error::TlsRequired), "{error}");
+    }
+}

@@ -1,0 +1,16 @@
+//! What kvik asks of the operating system beyond the standard library: signals, limits, and who may read a file.
+
+#[cfg(not(unix))]
+mod other;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(not(unix))]
+use other as system;
+#[cfg(unix)]
+use unix as system;
+
+pub(crate) use system::{
+    Hangups, close_to_others, fail_writes_beyond_limit, is_open_to_others, open_files,
+    readable_by_owner_only, stop_signal,
+};

@@ -1,0 +1,43 @@
+//! Windows, compiled and never run: files are as private as their folder, and Ctrl-C is the one signal.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    path::Path,
+};
+
+pub(crate) fn fail_writes_beyond_limit() -> io::Result<()> {
+    Ok(())
+}
+
+/// There is no limit.
+pub(crate) fn open_files(_: u64) -> u64 {
+    u64::MAX
+}
+
+pub(crate) async fn stop_signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Nobody asks here to read settings again.
+pub(crate) struct Hangups;
+
+impl Hangups {
+    pub(crate) fn new() -> Option<Hangups> {
+        None
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<()> {
+        None
+    }
+}
+
+pub(crate) fn readable_by_owner_only(_: &mut OpenOptions) {}
+
+pub(crate) fn close_to_others(_: &File) {}
+
+pub(crate) fn is_open_to_others(_: &Path) -> bool {
+    false
+}

@@ -1,0 +1,75 @@
+//! Unix.
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::Path,
+};
+
+use rustix::process::{Resource, Rlimit, Signal as Number, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Makes a write beyond the limit on the size of files (`ulimit -f`) return an error, as on a full disk, instead of
+/// ending the process with SIGXFSZ.
+pub(crate) fn fail_writes_beyond_limit() -> io::Result<()> {
+    let exceeded = SignalKind::from_raw(Number::XFSZ.as_raw());
+    // Catching the signal is enough; the handler outlives this runtime.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async { signal(exceeded).map(drop) })
+}
+
+/// Raises the limit on open files to `wanted` as far as the system permits, and returns what it then is.
+pub(crate) fn open_files(wanted: u64) -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < wanted) {
+        let more = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+        // When this fails, the limit stays as it is.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Waits for a request to stop: SIGTERM or SIGINT.
+pub(crate) async fn stop_signal() {
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+/// Requests to read settings again: SIGHUP.
+pub(crate) struct Hangups(Signal);
+
+impl Hangups {
+    /// `None` where the system refuses to tell of them.
+    pub(crate) fn new() -> Option<Hangups> {
+        signal(SignalKind::hangup()).ok().map(Hangups)
+    }
+
+    /// Waits for the next one; `None` when there will be none.
+    pub(crate) async fn next(&mut self) -> Option<()> {
+        self.0.recv().await
+    }
+}
+
+/// Creates a file readable by its owner only.
+pub(crate) fn readable_by_owner_only(options: &mut OpenOptions) {
+    options.mode(0o600);
+}
+
+/// Makes an existing file readable by its owner only.
+pub(crate) fn close_to_others(file: &File) {
+    // On failure the folder's permissions still protect the file.
+    let _ = file.set_permissions(Permissions::from_mode(0o600));
+}
+
+/// Whether others than its owner may read or write a file.
+pub(crate) fn is_open_to_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
+}

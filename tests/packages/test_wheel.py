@@ -1,0 +1,29 @@
+"""The wheel: one command installs it, one further command answers."""
+import os
+import subprocess
+import time
+
+from conftest import report
+
+
+def clean(tmp_path):
+    """A user who has nothing: no settings, no cache."""
+    return {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "KVIK_CACHE_DISK": "off"}
+
+
+def test_the_first_answer_comes_in_one_further_command(wheel, tmp_path):
+    started = time.monotonic()
+    asked = [wheel / "kvik", "run", "--max-tokens", "8", "Hello"]
+    answer = subprocess.run(asked, env=clean(tmp_path), capture_output=True, text=True, timeout=60, check=True)
+    took = time.monotonic() - started
+    assert answer.stdout.strip(), answer.stderr
+    report(f"wheel: the first answer in {took:.2f} s")
+
+
+def test_pip_knows_its_files_and_removes_them(wheel):
+    python = wheel / "python"
+    version = subprocess.run([wheel / "kvik", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    shown = subprocess.run([python, "-m", "pip", "show", "-f", "kvik"], capture_output=True, text=True, check=True).stdout
+    assert f"Version: {version}" in shown and "bin/kvik" in shown and "LICENSE-APACHE" in shown and "LICENSE-MIT" in shown
+    subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", "kvik"], check=True)
+    assert not (wheel / "kvik").exists()
