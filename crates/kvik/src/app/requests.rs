@@ -47,11 +47,10 @@ pub(crate) struct Prepared<A> {
 impl Server {
     /// Parses a body that is asked of the server and not of a model, and reads its fields.
     pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         body: JsonBody,
     ) -> Result<T, ApiError> {
-        let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
-        self.readers.in_turn(reader, move |presence| body.parse()?.wanted_by(presence).read()).await
+        self.read_by(body, |_, body| body.read()).await
     }
 
     /// The same, read by `read`, which may take its time.
