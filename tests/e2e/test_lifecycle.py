@@ -21,16 +21,21 @@ def running(server):
     return server.metrics()["kvik_requests_running"]
 
 
-def test_a_closed_connection_ends_its_work(server):
-    wait_for(lambda: running(server) == 0)
-    connection, response = server.open_stream("/completion", LONG)
-    next(sse(response))
-    assert running(server) == 1
-    connection.sock.close()
-    response.close()
-    connection.close()
-    wait_for(lambda: running(server) == 0)
-    assert server.post("/completion", {"prompt": "Hello", "n_predict": 2}).status == 200
+def test_a_closed_connection_ends_its_work(tmp_path):
+    stall = tmp_path / "stall"
+    with Server("--threads", "2", env={"KVIK_TEST_STALL": str(stall)}) as server:
+        connection, response = server.open_stream("/completion", LONG)
+        next(sse(response))
+        # No step is taken, so the answer does not end before it is looked at.
+        stall.touch()
+        assert running(server) == 1
+        connection.sock.close()
+        response.close()
+        connection.close()
+        stall.unlink()
+        wait_for(lambda: running(server) == 0)
+        assert server.metric("kvik_generated_tokens_total") < LONG["n_predict"], "it was not computed to its end"
+        assert server.post("/completion", {"prompt": "Hello", "n_predict": 2}).status == 200
 
 
 def test_sigterm_ends_streams_whole():
