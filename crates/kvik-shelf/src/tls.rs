@@ -3,13 +3,13 @@
 //! Without the feature `tls-ring` it is graviola, which takes no C compiler but a processor of about 2014 or later.
 //! With the feature it is ring, which runs on any processor and takes a C compiler to build.
 
-use std::sync::Arc;
+use std::{env, ffi::OsStr, fs, sync::Arc};
 
 use rustls::crypto::CryptoProvider;
 use ureq::{
     Agent,
     config::ConfigBuilder,
-    tls::{RootCerts, TlsConfig},
+    tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem},
     typestate::AgentScope,
     unversioned::{resolver::DefaultResolver, transport::TcpConnector},
 };
@@ -46,10 +46,22 @@ pub fn provider() -> Result<Tls, ShelfError> {
 /// [`ureq::Error::TlsRequired`], and others as ever.
 pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
     match provider() {
-        Ok(tls) => with_tls(config, tls, RootCerts::WebPki),
+        Ok(tls) => with_tls(config, tls, roots(env::var_os("SSL_CERT_FILE").as_deref())),
         // Without a provider ureq's own connector would panic.
         Err(_) => without_tls(config),
     }
+}
+
+/// Whom to trust: the authorities of this file of PEM certificates, which a machine behind a proxy of its own has; where
+/// there is none, or nothing in it, those that browsers trust.
+fn roots(file: Option<&OsStr>) -> RootCerts {
+    let Some(pem) = file.and_then(|file| fs::read(file).ok()) else { return RootCerts::WebPki };
+    let certificate = |item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    };
+    let found: Vec<Certificate<'static>> = parse_pem(&pem).filter_map(certificate).collect();
+    if found.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&found) }
 }
 
 fn with_tls(config: ConfigBuilder<AgentScope>, tls: Tls, roots: RootCerts) -> Agent {
@@ -95,17 +107,16 @@ mod tests {
     use std::{
         io::{Read, Write},
         net::{SocketAddr, TcpListener},
+        path::Path,
         thread,
     };
 
+    use super::*;
     use rustls::{
         ServerConfig, ServerConnection, Stream, SupportedProtocolVersion,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
         version::{TLS12, TLS13},
     };
-    use ureq::tls::Certificate;
-
-    use super::*;
 
     /// Valid until 2126; the authority's key was thrown away.
     const AUTHORITY: &[u8] = include_bytes!("tests/tls/ca.pem");
@@ -158,6 +169,21 @@ mod tests {
         };
         refused(&agent(Agent::config_builder()), "localhost");
         refused(&trusting(), "127.0.0.1");
+    }
+
+    #[test]
+    fn authorities_of_a_file_are_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("authorities.pem");
+        fs::write(&file, [SERVER, AUTHORITY].concat()).unwrap();
+        let agent = |file: &Path| {
+            with_tls(Agent::config_builder(), provider().unwrap(), roots(Some(file.as_os_str())))
+        };
+        assert_eq!(ask(&agent(&file), "localhost", server(&TLS13)).unwrap(), "hello");
+        fs::write(&file, "nothing").unwrap();
+        for file in [&file, &dir.path().join("missing.pem")] {
+            assert!(ask(&agent(file), "localhost", server(&TLS13)).is_err());
+        }
     }
 
     #[test]
