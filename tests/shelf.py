@@ -6,7 +6,7 @@
     tests/shelf.py swap notes=a.gguf    the first token of a known prompt after its model was away, with and without disk
     tests/shelf.py kills --kills 100    kill -9 while models are swapped, pulled, copied, removed and read again
 
-Models are NAME=FILE; `embed:` before the file has its requests ask for vectors. Without any, the one inside is taken in
+Models are NAME=FILE; `embed:` before the file has its requests ask for vectors. Without any, the embedded model is taken in
 four types of weights.
 
 `turns` fails on an answer that differs from the model's alone, on an error, where models thrash, or where they are less

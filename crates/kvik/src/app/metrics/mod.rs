@@ -1,7 +1,7 @@
 //! Prometheus metrics: an explicit registry, no global.
 
 mod disk;
-mod engine;
+mod engines;
 mod life;
 pub(crate) mod memory;
 mod register;
@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use engine::EngineMetrics;
+use engines::EngineMetrics;
 use life::LifeMetrics;
 use memory::MemoryMetrics;
 use register::add;
