@@ -128,7 +128,7 @@ impl Pool {
         self.states[block.index()]
     }
 
-    /// The free list, for the checker.
+    /// The blocks that nobody holds.
     pub(crate) fn free_list(&self) -> &[BlockId] {
         &self.free
     }

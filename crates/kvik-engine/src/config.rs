@@ -13,6 +13,20 @@ const BACKGROUND_PART: usize = 16;
 /// Groups of rows that it gets besides where they hardly cost time, at most.
 pub(crate) const BACKGROUND_GROUPS: usize = 3;
 
+/// Sizes that are right for most.
+pub mod usual {
+    /// Prompt rows of a step while no stream decodes: enough for the matrix kernels' full speed.
+    pub const PREFILL_ROWS: usize = 512;
+    /// Prompt rows of a step while streams decode: they delay each stream's next token.
+    pub const PREFILL_ROWS_MIXED: usize = 64;
+    /// Rows of a step that drafts add.
+    pub const DRAFT_ROWS: usize = 16;
+    /// Positions of one sequence that a step stores, at most.
+    pub const STEP_ROWS: usize = PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS;
+    /// Ghost entries of evicted blocks, which explain misses and inform the policies: 2 MiB.
+    pub const GHOSTS: usize = 1 << 16;
+}
+
 /// Settings of an engine, without those of its cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {

@@ -11,6 +11,7 @@ pub mod conversation;
 pub mod engine;
 pub mod eval;
 pub mod files;
+pub mod free_memory;
 pub mod load;
 pub mod model;
 mod panics;

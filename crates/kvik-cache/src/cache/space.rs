@@ -6,7 +6,7 @@
 use super::life::Cache;
 use crate::admission::NoSpace;
 use crate::evict::Cause;
-use crate::ids::{NamespaceId, NodeId, TenantId, blocks_for};
+use crate::ids::{BlockId, NamespaceId, NodeId, TenantId, blocks_for};
 use crate::table::Table;
 use crate::tree::{Victim, Walk};
 
@@ -16,6 +16,11 @@ impl Cache {
         while self.pool.shared() > blocks && self.radix.evictable() > 0 {
             self.evict((self.pool.shared() - blocks).min(self.radix.evictable()));
         }
+    }
+
+    /// The blocks that nobody holds: what they held is not read again.
+    pub fn free_blocks(&self) -> &[BlockId] {
+        self.pool.free_list()
     }
 
     /// As much of `walk` as can be reused by a sequence that needs `positions`.

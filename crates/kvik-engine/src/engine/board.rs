@@ -31,6 +31,10 @@ impl Board {
         Board { block_bytes, accepted: Arc::default(), departed: Arc::default(), snapshot }
     }
 
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
     /// Publishes the scheduler's current status.
     pub(crate) fn publish(&self, scheduler: &Scheduler) {
         let departed = scheduler.submitted() - scheduler.queued() as u64;

@@ -4,6 +4,7 @@ mod board;
 mod kept;
 mod outline;
 pub mod perplexity;
+mod trim;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,7 @@ use board::Board;
 use worker::{Command, Pending, Worker};
 
 pub use crate::config::EngineConfig;
+pub use trim::{Flushed, Trimmed};
 
 /// A running engine; a clone is another handle to the same one. When the last handle is dropped,
 /// the engine finishes its requests and stops.
@@ -248,9 +250,17 @@ impl Engine {
         &self,
         action: impl FnOnce(&mut Scheduler) -> T + Send + 'static,
     ) -> Result<T, RequestError> {
+        self.with_runner(move |scheduler, _| action(scheduler))
+    }
+
+    /// The same with what computes.
+    pub(crate) fn with_runner<T: Send + 'static>(
+        &self,
+        action: impl FnOnce(&mut Scheduler, &mut dyn Runner) -> T + Send + 'static,
+    ) -> Result<T, RequestError> {
         let (sender, receiver) = channel();
-        let call = move |scheduler: &mut Scheduler| {
-            let result = contain(|| action(scheduler));
+        let call = move |scheduler: &mut Scheduler, runner: &mut dyn Runner| {
+            let result = contain(|| action(scheduler, runner));
             if let Err(error) = &result {
                 tracing::error!("a call between two steps panicked: {error}");
                 scheduler.recover_if_broken(error);

@@ -17,12 +17,15 @@ use crate::panics::contain;
 use crate::pulse::{Phase, Pulse};
 use crate::schedule::{Pause, RequestLimits, Scheduler, Submission};
 
+/// What runs between two steps.
+pub(crate) type Call = Box<dyn FnOnce(&mut Scheduler, &mut dyn Runner) + Send>;
+
 /// A command to the worker.
 pub(crate) enum Command {
     /// Serve a request.
     Submit(Pending),
     /// Run a closure between two steps, which reads the cache or changes what it keeps. It does not panic.
-    Call(Box<dyn FnOnce(&mut Scheduler) + Send>),
+    Call(Call),
     /// Collect completions of the disk. At most one is queued.
     Wake,
     /// Refuse queued requests, let running ones run for `grace`, then stop.
@@ -143,7 +146,7 @@ impl Worker {
             }
             Command::Call(call) => {
                 self.pulse.enter(Phase::Call);
-                call(&mut self.scheduler);
+                call(&mut self.scheduler, self.runner.as_mut());
             }
             Command::Wake => self.woken.store(false, Ordering::Release),
             Command::Shutdown { grace } => {
@@ -287,7 +290,7 @@ mod tests {
         let last_failure = last.clone();
         let then = move || {
             let result: Option<Sender<()>> = result.lock().unwrap().take();
-            late.send(Command::Call(Box::new(move |_| drop(result)))).unwrap();
+            late.send(Command::Call(Box::new(move |_, _| drop(result)))).unwrap();
             let sink = Box::new(FailureSink(last_failure.clone(), || {}));
             let submission = Submission { request: request(), guide: None, sink };
             late.send(Command::Submit(Pending::new(submission))).unwrap();

@@ -18,15 +18,38 @@ pub enum FileBytes {
     Owned(Vec<u8>),
 }
 
+/// Where in a file something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilePart {
+    /// Byte at which it begins.
+    pub offset: u64,
+    /// Its length in bytes; up to the end of the file where that is not said.
+    pub bytes: Option<u64>,
+}
+
+impl FilePart {
+    /// All of a file.
+    pub const ALL: FilePart = FilePart { offset: 0, bytes: None };
+}
+
 impl FileBytes {
     /// Maps a file read-only.
     pub fn map(path: &Path) -> std::io::Result<FileBytes> {
-        let file = File::open(path)?;
+        FileBytes::map_part(&File::open(path)?, FilePart::ALL)
+    }
+
+    /// Maps a part of an open file read-only: a model in an archive, as phones give out their assets.
+    pub fn map_part(file: &File, part: FilePart) -> std::io::Result<FileBytes> {
+        let mut options = memmap2::MmapOptions::new();
+        options.offset(part.offset);
+        if let Some(bytes) = part.bytes {
+            options.len(usize::try_from(bytes).map_err(|_| std::io::ErrorKind::OutOfMemory)?);
+        }
         // SAFETY: the map is read-only and private. A process that truncates or rewrites the file
         // while it is mapped can change what is read (values only; nothing here trusts an earlier
         // read twice) or end this process with SIGBUS. Model files are immutable by convention,
         // and downloads are renamed into place when complete, so the risk is accepted.
-        let map = unsafe { memmap2::Mmap::map(&file)? };
+        let map = unsafe { options.map(file)? };
         Ok(FileBytes::Mapped(map))
     }
 

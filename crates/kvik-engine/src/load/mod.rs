@@ -7,6 +7,7 @@ mod check;
 mod embedding;
 mod gguf;
 mod hf;
+mod repeat;
 mod settings;
 
 use std::path::Path;
@@ -15,6 +16,8 @@ pub use crate::model::{ConfigError, LoadedAdapter};
 use check::{check_config, check_layers};
 pub use embedding::{Embedding, Ranking};
 pub use gguf::model_config;
+pub use repeat::repeat_prompt;
+
 use hf::HfConfig;
 
 use crate::files::bytes::FileBytes;

@@ -58,6 +58,7 @@ mod sequence;
 mod submission;
 mod tenants;
 mod tiers;
+mod trim;
 mod turns;
 mod unused;
 mod voice;

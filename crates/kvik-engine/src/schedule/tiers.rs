@@ -87,6 +87,13 @@ impl Scheduler {
         !loads.is_empty()
     }
 
+    /// Ends the loads that no request waits for.
+    pub(super) fn end_unawaited_loads(&mut self) {
+        let mut loads = self.disk.loads();
+        loads.retain(|&load| !self.queue.fetches().any(|fetch| fetch.waits_for(load)));
+        self.end_loads(&loads);
+    }
+
     /// Releases blocks that are held for the disk, so that what computes has room: first those that are
     /// only written, then, when nobody else could give way, those that are read. Whether there were any.
     pub(super) fn release_disk_blocks(&mut self) -> bool {

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use kvik_cache::Token;
+use kvik_engine::load::repeat_prompt;
 use kvik_engine::model::ModelRunner;
 use kvik_kernels::KvFormat;
 
@@ -11,7 +12,7 @@ use super::results::ResultRow;
 use super::run::EvalRun;
 use super::setting::{Setting, Sight, retentions, settings};
 use super::tasks::{EvalCase, EvalTask, Work};
-use crate::serving::{open, open::Opened, repeat::repeat_prompt};
+use crate::serving::{open, open::Opened};
 use crate::settings::model::ModelArgs;
 
 /// Generated cases of the embedded model that it answers.

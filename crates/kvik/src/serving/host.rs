@@ -2,12 +2,12 @@
 
 use kvik_cache::tier::Tier;
 use kvik_engine::{
-    schedule::disk::DiskSetup,
+    schedule::disk::{DiskSetup, buffers, writes_max},
     store::{Buffers, HostStore, Waker},
 };
 
 use super::budget::KvBudget;
-use super::disk::{OpenDisk, buffers, writes_max};
+use super::disk::OpenDisk;
 use crate::clock::unix_seconds;
 use crate::settings::size::ByteSize;
 
@@ -30,7 +30,7 @@ pub(super) fn above(disk: Option<OpenDisk>, bytes: u64, budget: &KvBudget) -> Op
 }
 
 fn alone(blocks: u32, budget: &KvBudget) -> DiskSetup {
-    let (waker, buffers) = (Waker::default(), buffers(budget));
+    let (waker, buffers) = (Waker::default(), buffers(budget.stored_bytes));
     let store = HostStore::alone(Buffers::new(buffers, budget.stored_bytes), blocks as usize, waker.clone());
     DiskSetup {
         tier: Tier::new(blocks),

@@ -9,7 +9,10 @@ use kvik_cache::{
     retain::{HeadImportance, Retention, RetentionError},
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
+use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
+use kvik_engine::free_memory::default_kv_bytes;
+use kvik_engine::load::repeat_prompt;
 use kvik_engine::model::{ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
@@ -21,10 +24,8 @@ use super::{
     draft::DraftFile,
     host, kv,
     lora::LoraAdapters,
-    memory,
     open::{self, Opened},
     placed::{Placed, Room},
-    repeat::repeat_prompt,
     retaining::{Reach, Retaining},
 };
 use crate::{
@@ -41,18 +42,6 @@ use crate::{
 
 /// Choices of one request at most.
 const CHOICES_MAX: u32 = 64;
-/// Prompt rows of a step while no stream decodes: enough for the matrix kernels' full speed.
-const PREFILL_ROWS: usize = 512;
-/// Prompt rows of a step while streams decode: they delay each stream's next token.
-const PREFILL_ROWS_MIXED: usize = 64;
-/// Rows of a step that drafts add.
-const DRAFT_ROWS: usize = 16;
-/// Ghost entries of evicted blocks, which explain misses and inform the policies: 2 MiB.
-const GHOSTS: usize = 1 << 16;
-/// The default KV budget where the free memory is unknown.
-const BUDGET_BLIND: u64 = 2 << 30;
-/// The default KV budget at most; a larger one takes an explicit --cache-ram.
-const BUDGET_DEFAULT_MAX: u64 = 8 << 30;
 
 /// How many requests run and wait at a time.
 #[derive(Debug, Clone, Copy, Args)]
@@ -241,7 +230,7 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
 
 /// Bytes that keys and values may take where the processor computes.
 pub(crate) fn cache_bytes(cache: &CacheArgs) -> u64 {
-    cache.cache_ram.map_or_else(default_budget, |size| size.0)
+    cache.cache_ram.map_or_else(default_kv_bytes, |size| size.0)
 }
 
 /// Where to compute: what only the processor does decides where the flags leave it open.
@@ -330,13 +319,13 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
 
 /// What sequences of a model hold beside blocks of a layout, in the steps that a server takes.
 pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
-    ModelRunner::beside(config, layout, PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS)
+    ModelRunner::beside(config, layout, STEP_ROWS)
 }
 
 /// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
 fn blocks((flag, asked): (&str, Option<ByteSize>), block_bytes: usize, most: usize) -> anyhow::Result<usize> {
     let block_bytes = block_bytes as u64;
-    let bytes = asked.map_or_else(default_budget, |size| size.0);
+    let bytes = asked.map_or_else(default_kv_bytes, |size| size.0);
     let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
     if blocks == 0 {
         bail!(
@@ -356,11 +345,7 @@ fn pinned_max(asked: Option<ByteSize>, budget: &KvBudget) -> usize {
 
 /// Memory of the host for blocks of a device: as asked, or what would be that of the processor.
 fn host_bytes(asked: Option<ByteSize>) -> u64 {
-    asked.map_or_else(default_budget, |size| size.0)
-}
-
-fn default_budget() -> u64 {
-    memory::available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
+    asked.map_or_else(default_kv_bytes, |size| size.0)
 }
 
 /// The requested context, if it fits; without a request the model's own, or as much of it as fits. Where requests

@@ -15,7 +15,6 @@ pub(crate) mod lora;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod placed;
-pub(crate) mod repeat;
 pub(crate) mod retaining;
 
 use std::sync::Arc;
@@ -136,20 +135,12 @@ impl Serving {
 
     /// The control tokens in texts of a form, which have to be seen in an answer.
     pub(crate) fn controls_in(&self, texts: Vec<&str>) -> Vec<Token> {
-        let tokens = texts.into_iter().flat_map(|text| self.tokenizer.encode(text, false, true));
-        tokens.filter(|&token| self.tokenizer.is_control(token)).collect()
+        self.tokenizer.controls_in(texts)
     }
 }
 
-/// Tokens of a rendered chat. Most templates write the BOS token themselves; where a template does not
-/// and the model wants it, this adds it. The request's own strings are encoded as plain text: the name
-/// of a control token in them is no control token.
+/// Tokens of a rendered chat. The request's own strings are encoded as plain text: the name of a control token in them
+/// is no control token.
 pub(crate) fn encode_rendered(tokenizer: &Tokenizer, prompt: &Prompt) -> Vec<Token> {
-    let mut tokens = tokenizer.encode_prompt(&prompt.text, &prompt.inputs);
-    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())
-        && tokens.first() != Some(&bos)
-    {
-        tokens.insert(0, bos);
-    }
-    tokens
+    tokenizer.encode_chat(&prompt.text, &prompt.inputs)
 }

@@ -1,9 +1,16 @@
 //! What a disk tier is made of, and the one that is absent: a tier that holds nothing.
 
+use std::ops::RangeInclusive;
+
 use kvik_cache::Identity;
 use kvik_cache::tier::{Record, Relation, SlotId, Tier, Use};
 
-use crate::store::{BlockStore, Buffer, Completed, Waker};
+use crate::store::{BlockStore, Buffer, Completed, Opened, Store, StoreConfig, StoreError, Waker};
+
+/// Memory for blocks being read from and written to disk.
+const BUFFER_BYTES: usize = 64 << 20;
+/// Number of buffers, whatever the size of a block.
+const BUFFERS: RangeInclusive<usize> = 8..=4096;
 
 /// How the tier is set up.
 pub struct DiskSetup {
@@ -23,7 +30,46 @@ pub struct DiskSetup {
     pub waker: Waker,
 }
 
+/// A tier on an open store, and what was found there.
+pub struct DiskOpened {
+    /// The tier.
+    pub setup: DiskSetup,
+    /// Blocks there is room for.
+    pub slots: u32,
+    /// Blocks found.
+    pub held: usize,
+    /// Messages for the operator.
+    pub notes: Vec<String>,
+}
+
+/// Buffers for blocks of so many bytes on their way.
+pub fn buffers(block_bytes: usize) -> usize {
+    (BUFFER_BYTES / block_bytes).clamp(*BUFFERS.start(), *BUFFERS.end())
+}
+
+/// Those of them that blocks may be written from; the others are for reading.
+pub fn writes_max(buffers: usize) -> usize {
+    buffers - buffers / 4
+}
+
 impl DiskSetup {
+    /// Opens the store that `config` describes, and makes a tier of what it holds. At the start of a scheduler at most
+    /// `warm_blocks` are loaded; it is now `epoch_s` seconds since 1970.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open(config: &StoreConfig, warm_blocks: usize, epoch_s: u64) -> Result<DiskOpened, StoreError> {
+        let waker = Waker::default();
+        let wake = waker.clone();
+        let Opened { mut store, slots, records, notes, related } = Store::open(config, move || wake.wake())?;
+        let held = records.len();
+        let (tier, surplus) = Tier::with(slots, records);
+        surplus.into_iter().for_each(|slot| store.erase(slot));
+        let (store, writes_max) = (Box::new(store), writes_max(config.buffers));
+        let setup = DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker };
+        Ok(DiskOpened { setup, slots, held, notes })
+    }
+
     /// No disk: a tier without slots.
     pub fn none() -> DiskSetup {
         DiskSetup {

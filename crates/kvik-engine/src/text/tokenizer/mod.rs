@@ -129,6 +129,24 @@ impl Tokenizer {
         tokens
     }
 
+    /// The tokens of a rendered chat, as by [`encode_prompt`](Tokenizer::encode_prompt). Most templates write the BOS
+    /// token themselves; where a template does not and the model wants it, this adds it.
+    pub fn encode_chat(&self, text: &str, inputs: &[Range<usize>]) -> Vec<Token> {
+        let mut tokens = self.encode_prompt(text, inputs);
+        if let Some(bos) = self.bos().filter(|_| self.add_bos())
+            && tokens.first() != Some(&bos)
+        {
+            tokens.insert(0, bos);
+        }
+        tokens
+    }
+
+    /// The control tokens in texts of a form, which have to be seen in an answer.
+    pub fn controls_in(&self, texts: Vec<&str>) -> Vec<Token> {
+        let tokens = texts.into_iter().flat_map(|text| self.encode(text, false, true));
+        tokens.filter(|&token| self.is_control(token)).collect()
+    }
+
     /// Encodes stretch by stretch, with the cache.
     fn encode_with_cache(&self, text: &str, out: &mut Vec<Token>) {
         let mut start = 0;

@@ -10,6 +10,7 @@ use std::{fs, sync::Arc};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::retain::{HeadImportance, RetentionError};
+use kvik_engine::load::repeat_prompt;
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvLayout};
 
@@ -29,7 +30,7 @@ use crate::{
         tasks::{self, EvalTask},
     },
     hex,
-    serving::{kv, open, open::Opened, repeat::repeat_prompt},
+    serving::{kv, open, open::Opened},
 };
 
 /// Runs the command.

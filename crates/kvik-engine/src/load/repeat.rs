@@ -3,10 +3,11 @@
 use std::time::SystemTime;
 
 use kvik_cache::Token;
-use kvik_engine::retain::repeat::RepeatPrompt;
-use kvik_engine::text::template::{ChatTemplate, RenderInput};
-use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::json;
+
+use crate::retain::repeat::RepeatPrompt;
+use crate::text::template::{ChatTemplate, RenderInput};
+use crate::text::tokenizer::Tokenizer;
 
 /// What stands for a prompt while the template shows what it writes before and behind one.
 const DUMMY: &str = "dummy context";
@@ -14,7 +15,7 @@ const DUMMY: &str = "dummy context";
 const PLAIN_SUFFIX: &str = "\n";
 
 /// The words for a model.
-pub(crate) fn repeat_prompt(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> RepeatPrompt {
+pub fn repeat_prompt(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> RepeatPrompt {
     let (prefix, suffix) =
         template.and_then(around).unwrap_or_else(|| (String::new(), PLAIN_SUFFIX.to_owned()));
     let control = |text: &str| tokenizer.encode(text, false, true);
@@ -45,11 +46,11 @@ fn around(template: &ChatTemplate) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::model::ModelArgs;
+    use crate::load::LoadedModel;
 
     #[test]
     fn the_words_are_those_of_the_template() {
-        let loaded = ModelArgs::embedded().load().unwrap();
+        let loaded = LoadedModel::open(&kvik_testing::tiny_model()).unwrap();
         let (tokenizer, template) = (&loaded.tokenizer, loaded.template(None).unwrap());
         let words = repeat_prompt(tokenizer, Some(&template));
         assert_eq!(words.prefix, tokenizer.encode("<|im_start|>user\n", false, true).len());

@@ -1,0 +1,160 @@
+//! Opening and closing a model.
+
+use std::ffi::c_char;
+use std::fs::File;
+
+use kvik_library::{DiskOptions, Model, Options, Source};
+
+use crate::status::{Failure, KvikStatus, call};
+use crate::text::{list, put, reference, text};
+
+/// A model. What is in it is not C's business.
+pub struct KvikModel(pub(crate) Model);
+
+/// What a model is opened with. Where a number is 0 or a pointer null, the usual is taken; all of it where there are no
+/// options.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct KvikOptions {
+    /// Bytes of RAM for keys and values [half of the free memory, at most 8 GiB].
+    pub kv_bytes: u64,
+    /// Tokens of a prompt and its answer together [the model's own, or what fits].
+    pub context_tokens: u64,
+    /// Threads that compute [the number of fast cores].
+    pub threads: u32,
+    /// Answers computed at the same time [4].
+    pub parallel: u32,
+    /// Directory in which computed blocks outlive the process [none].
+    pub disk_dir: *const c_char,
+    /// Its size in bytes at most, and never more than a tenth of the free space [2 GiB].
+    pub disk_bytes_max: u64,
+}
+
+/// Opens a GGUF file, or a directory as Hugging Face lays it out.
+///
+/// # Safety
+/// `path` and `options->disk_dir` are texts, `options` is null or options, `model` a place for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvik_open_file(
+    path: *const c_char,
+    options: *const KvikOptions,
+    model: *mut *mut KvikModel,
+) -> KvikStatus {
+    call(|| {
+        // SAFETY: the caller promises it.
+        unsafe { open(text(path, "path")?.into(), options, model) }
+    })
+}
+
+/// Opens a GGUF file in memory, which is copied.
+///
+/// # Safety
+/// `bytes` are `count` bytes; otherwise as `kvik_open_file`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvik_open_bytes(
+    bytes: *const u8,
+    count: usize,
+    options: *const KvikOptions,
+    model: *mut *mut KvikModel,
+) -> KvikStatus {
+    call(|| {
+        // SAFETY: the caller promises it.
+        unsafe { open(Source::Bytes(list(bytes, count, "bytes")?.to_vec()), options, model) }
+    })
+}
+
+/// Opens a GGUF file inside an open file, which is mapped: `descriptor`, `offset` and `bytes` as a phone's asset manager
+/// gives them; 0 bytes are those up to the end. The descriptor stays the caller's, who may close it after the call.
+///
+/// # Safety
+/// As `kvik_open_file`, and `descriptor` is an open file.
+#[cfg(unix)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvik_open_part(
+    descriptor: std::ffi::c_int,
+    offset: u64,
+    bytes: u64,
+    options: *const KvikOptions,
+    model: *mut *mut KvikModel,
+) -> KvikStatus {
+    use std::os::fd::BorrowedFd;
+    call(|| {
+        if descriptor < 0 {
+            return Err(Failure::argument("descriptor", "is negative"));
+        }
+        // SAFETY: it is not -1, and open, as the caller promises.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let owned = borrowed.try_clone_to_owned();
+        let file =
+            owned.map_err(|error| Failure::argument("descriptor", &format!("cannot be used: {error}")))?;
+        let source =
+            Source::Descriptor { file: File::from(file), offset, bytes: (bytes > 0).then_some(bytes) };
+        // SAFETY: the caller promises it.
+        unsafe { open(source, options, model) }
+    })
+}
+
+/// Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Null is no model,
+/// and closing it does nothing.
+///
+/// # Safety
+/// `model` is null or a handle that was opened, not closed, and is used by no other thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvik_close(model: *mut KvikModel) -> KvikStatus {
+    call(|| {
+        if !model.is_null() {
+            // SAFETY: it was made by `open`, and the caller promises that nobody uses it.
+            let KvikModel(model) = *unsafe { Box::from_raw(model) };
+            model.close()?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As `kvik_open_file`.
+unsafe fn open(
+    source: Source,
+    options: *const KvikOptions,
+    model: *mut *mut KvikModel,
+) -> Result<(), Failure> {
+    if model.is_null() {
+        return Err(Failure::argument("model", "is null"));
+    }
+    let usual = Options::new(source);
+    let options = match options.is_null() {
+        true => usual,
+        // SAFETY: the caller promises it.
+        false => unsafe { reference(options, "options")?.read(usual)? },
+    };
+    let opened = Box::new(KvikModel(Model::open(options)?));
+    // SAFETY: it is not null, and a place for a handle.
+    unsafe { put(model, Box::into_raw(opened)) };
+    Ok(())
+}
+
+impl KvikOptions {
+    /// # Safety
+    /// `disk_dir` is null or a text.
+    unsafe fn read(&self, usual: Options) -> Result<Options, Failure> {
+        let usual = match self.disk_dir.is_null() {
+            true => usual,
+            // SAFETY: the caller promises it.
+            false => usual.with_disk(unsafe { text(self.disk_dir, "disk_dir")? }),
+        };
+        let disk = usual.disk.map(|disk| match self.disk_bytes_max {
+            0 => disk,
+            bytes_max => DiskOptions { bytes_max, ..disk },
+        });
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let parallel = if self.parallel == 0 { usual.parallel } else { self.parallel as usize };
+        Ok(Options {
+            kv_bytes: (self.kv_bytes > 0).then_some(self.kv_bytes),
+            context_tokens: (self.context_tokens > 0).then(|| count(self.context_tokens)),
+            threads: (self.threads > 0).then_some(self.threads as usize),
+            parallel,
+            disk,
+            ..usual
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! What a call says, and how a failure becomes it.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use kvik_library::Error;
+
+/// Whether a call did what it was asked; `kvik_last_error` says why not.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvikStatus {
+    /// It did.
+    Ok = 0,
+    /// A pointer is null, a text is not UTF-8, or a number is none of those it may be.
+    InvalidArgument = 1,
+    /// The model cannot be read or used.
+    Model = 2,
+    /// The memory or the sizes asked for cannot be had.
+    Memory = 3,
+    /// The directory on disk cannot be used.
+    Disk = 4,
+    /// The engine refused the request, or it failed.
+    Request = 5,
+    /// Room for the result is too small; how much it takes was written.
+    TooSmall = 6,
+    /// Something failed inside. Other calls go on.
+    Internal = 7,
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: KvikStatus,
+    pub(crate) message: String,
+}
+
+thread_local! {
+    /// Why the last call on this thread that failed did.
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+impl Failure {
+    pub(crate) fn argument(name: &str, wrong: &str) -> Failure {
+        Failure { status: KvikStatus::InvalidArgument, message: format!("`{name}` {wrong}") }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let status = match error {
+            Error::Source(_)
+            | Error::Load(_)
+            | Error::Weights(_)
+            | Error::Template(_)
+            | Error::NoTemplate
+            | Error::Isa(_) => KvikStatus::Model,
+            Error::BudgetTooSmall { .. } | Error::ContextTooLarge { .. } | Error::NoMemory { .. } => {
+                KvikStatus::Memory
+            }
+            Error::Disk(_) | Error::KeptPrompts { .. } => KvikStatus::Disk,
+            Error::Request(_)
+            | Error::PromptTooLong { .. }
+            | Error::OverBudget { .. }
+            | Error::NoRoomToKeep { .. }
+            | Error::TooManyKept { .. } => KvikStatus::Request,
+            _ => KvikStatus::Internal,
+        };
+        Failure { status, message: error.to_string() }
+    }
+}
+
+/// Runs what a function does. No panic gets out: C could not catch it.
+pub(crate) fn call(action: impl FnOnce() -> Result<(), Failure>) -> KvikStatus {
+    let outcome = catch_unwind(AssertUnwindSafe(action)).unwrap_or_else(|_| {
+        let message = "a panic inside kvik; the model goes on".to_owned();
+        Err(Failure { status: KvikStatus::Internal, message })
+    });
+    match outcome {
+        Ok(()) => KvikStatus::Ok,
+        Err(Failure { status, message }) => {
+            let message = CString::new(message.replace('\0', "\u{fffd}")).unwrap_or_default();
+            LAST.with(|last| last.replace(message));
+            status
+        }
+    }
+}
+
+/// Why the last call on this thread that failed did, in words; empty where none did. Never null, and valid until another
+/// call on this thread fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvik_last_error() -> *const c_char {
+    LAST.with(|last| last.borrow().as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: it is never null, ends with a nul, and no call fails while it is read.
+        unsafe { CStr::from_ptr(kvik_last_error()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_failure_is_its_status_and_its_words_and_a_panic_is_one() {
+        assert_eq!((call(|| Ok(())), last()), (KvikStatus::Ok, String::new()));
+        let fails = || Err(Failure::argument("model", "is null"));
+        assert_eq!((call(fails), last()), (KvikStatus::InvalidArgument, "`model` is null".to_owned()));
+        assert_eq!(call(|| panic!("it broke")), KvikStatus::Internal);
+        assert!(last().contains("panic"), "{}", last());
+        let with_nul = || Err(Failure::argument("id", "has\0in it"));
+        assert_eq!(
+            (call(with_nul), last()),
+            (KvikStatus::InvalidArgument, "`id` has\u{fffd}in it".to_owned())
+        );
+        assert_eq!(call(|| Ok(())), KvikStatus::Ok);
+        assert!(last().contains("in it"), "a call that does not fail leaves it");
+        let other = std::thread::spawn(last).join().unwrap();
+        assert_eq!(other, "", "it is this thread's");
+    }
+}

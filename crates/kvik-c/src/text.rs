@@ -1,0 +1,85 @@
+//! What C wrote: texts, lists, structures, and places for results. Null is an error that names the argument.
+
+use std::ffi::{CStr, c_char};
+
+use crate::status::Failure;
+
+/// A text.
+///
+/// # Safety
+/// `text` is null, or points to bytes that end with a nul and stay as they are for `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::argument(name, "is null"));
+    }
+    // SAFETY: it is not null, and the caller promises the rest.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::argument(name, "is not UTF-8"))
+}
+
+/// A structure or handle.
+///
+/// # Safety
+/// `at` is null, or points to a `T` that stays as it is for `'a`.
+pub(crate) unsafe fn reference<'a, T>(at: *const T, name: &str) -> Result<&'a T, Failure> {
+    // SAFETY: the caller promises it.
+    unsafe { at.as_ref() }.ok_or_else(|| Failure::argument(name, "is null"))
+}
+
+/// A list of `count`; an empty one may be null.
+///
+/// # Safety
+/// `at` is null, or points to `count` values that stay as they are for `'a`.
+pub(crate) unsafe fn list<'a, T>(at: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
+    match (count, at.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(Failure::argument(name, "is null")),
+        // SAFETY: it is not null, and the caller promises the rest.
+        (count, false) => Ok(unsafe { std::slice::from_raw_parts(at, count) }),
+    }
+}
+
+/// Writes a result where C wants it: nowhere if `to` is null.
+///
+/// # Safety
+/// `to` is null, or a place for a `T`.
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: the caller promises it. What stood there needs no end: results are plain numbers and pointers.
+        unsafe { to.write(value) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::KvikStatus;
+
+    #[test]
+    fn null_and_other_encodings_are_errors_that_name_the_argument() {
+        // SAFETY: null, or a literal of C.
+        let read = |at: *const c_char| unsafe { text(at, "prompt") };
+        assert_eq!(read(c"Gr\u{fc}n".as_ptr()).unwrap(), "Gr\u{fc}n");
+        let failures = [std::ptr::null(), c"\xff".as_ptr()].map(|at| read(at).unwrap_err());
+        assert_eq!(
+            failures.map(|failure| (failure.status, failure.message)),
+            [
+                (KvikStatus::InvalidArgument, "`prompt` is null".to_owned()),
+                (KvikStatus::InvalidArgument, "`prompt` is not UTF-8".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_empty_list_may_be_null_and_results_may_be_unwanted() {
+        // SAFETY: null, or an array of two.
+        let read = |at: *const u8, count| unsafe { list(at, count, "stop") }.map(<[u8]>::to_vec);
+        assert!(read(std::ptr::null(), 0).unwrap().is_empty());
+        assert_eq!(read([7, 8].as_ptr(), 2).unwrap(), [7, 8]);
+        assert!(read(std::ptr::null(), 1).is_err());
+        let mut to = 7;
+        // SAFETY: a place for a number, and null.
+        unsafe { (put(&raw mut to, 8), put(std::ptr::null_mut(), 9)) };
+        assert_eq!(to, 8);
+    }
+}

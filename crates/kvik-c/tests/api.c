@@ -1,0 +1,205 @@
+/* Every function of kvik.h, under the address sanitiser: api MODEL.gguf EMPTY_DIRECTORY
+ *
+ * CI compiles it with -Wall -Wextra -Werror; it ends with a line on success and aborts at the first surprise. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kvik.h"
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition,                  \
+                    kvik_last_error());                                                                      \
+            abort();                                                                                         \
+        }                                                                                                    \
+    } while (0)
+#define OK(call) CHECK((call) == KVIK_STATUS_OK)
+
+typedef struct {
+    char text[8192];
+    size_t bytes;
+    size_t pieces;
+    size_t pieces_max; /* cancels after so many; 0 never does */
+} Text;
+
+static bool collect(KvikPieceKind kind, const char *piece, size_t bytes, void *context) {
+    Text *to = context;
+    CHECK(piece[bytes] == '\0');
+    if (kind == KVIK_PIECE_KIND_TEXT) {
+        CHECK(to->bytes + bytes < sizeof to->text);
+        memcpy(to->text + to->bytes, piece, bytes + 1);
+        to->bytes += bytes;
+    }
+    to->pieces++;
+    return to->pieces_max == 0 || to->pieces < to->pieces_max;
+}
+
+static const char PROMPT[] = "Once upon a time there was a river, and behind the river a garden in which";
+static const KvikAnswerOptions BRIEF = {.max_tokens = 16};
+
+static Text generate(const KvikModel *model, KvikReport *report) {
+    Text text = {0};
+    OK(kvik_generate(model, PROMPT, &BRIEF, collect, &text, report));
+    return text;
+}
+
+static void answers_stream_and_are_reused(const KvikModel *model) {
+    KvikReport cold, warm;
+    KvikExplanation explanation;
+    OK(kvik_explain(model, PROMPT, &explanation));
+    CHECK(explanation.known_tokens == 0 && strcmp(explanation.reason, "first_seen") == 0);
+    Text first = generate(model, &cold), again = generate(model, &warm);
+    CHECK(first.bytes > 0 && strcmp(first.text, again.text) == 0);
+    CHECK(cold.finish == KVIK_FINISH_LENGTH && cold.generated_tokens == 16 && cold.cached_tokens == 0);
+    CHECK(warm.prompt_tokens == cold.prompt_tokens && warm.cached_tokens == warm.prompt_tokens - 1);
+    CHECK(strcmp(warm.reason, "complete") == 0);
+    uint64_t tokens = 0;
+    OK(kvik_count_tokens(model, PROMPT, &tokens));
+    CHECK(tokens == cold.prompt_tokens);
+    /* Nobody has to listen, and nobody has to want a report. */
+    OK(kvik_generate(model, PROMPT, &BRIEF, NULL, NULL, NULL));
+}
+
+static void answers_stop_where_they_are_told(const KvikModel *model) {
+    KvikReport report;
+    Text whole = generate(model, &report), cut = {0}, cancelled = {.pieces_max = 2};
+    char word[4] = {0};
+    memcpy(word, whole.text + whole.bytes / 2, 3);
+    const char *stop[] = {"never said", word};
+    KvikAnswerOptions stopping = {.max_tokens = 16, .stop = stop, .stop_count = 2};
+    OK(kvik_generate(model, PROMPT, &stopping, collect, &cut, &report));
+    CHECK(report.finish == KVIK_FINISH_STOP && cut.bytes < whole.bytes && !strstr(cut.text, word));
+    KvikAnswerOptions lengthy = {.max_tokens = 1500, .temperature = 0.9f, .seed = 7};
+    OK(kvik_generate(model, PROMPT, &lengthy, collect, &cancelled, &report));
+    CHECK(report.finish == KVIK_FINISH_CANCELLED && cancelled.pieces == 2 && report.generated_tokens < 1500);
+}
+
+static void chats_and_kept_prompts(const KvikModel *model) {
+    KvikMessage messages[] = {{KVIK_ROLE_SYSTEM, "You sort notifications: now, later or never."},
+                              {KVIK_ROLE_USER, "The kettle boils."},
+                              {KVIK_ROLE_ASSISTANT, "now"},
+                              {KVIK_ROLE_USER, "A newsletter came."}};
+    KvikKept kept;
+    OK(kvik_is_kept(model, "notify", messages, 1, &kept));
+    CHECK(!kept.is_known && !kept.is_warm);
+    OK(kvik_keep_prompt(model, "notify", messages, 1, &kept));
+    CHECK(kept.is_known && kept.is_warm && kept.tokens > 0 && kept.ram_tokens >= kept.tokens - 1);
+    OK(kvik_is_kept(model, "notify", messages, 2, &kept));
+    CHECK(kept.is_known && kept.is_changed && !kept.is_warm);
+    KvikReport report;
+    Text text = {0};
+    OK(kvik_chat(model, messages, 4, &BRIEF, collect, &text, &report));
+    CHECK(report.cached_tokens > 0 && report.generated_tokens > 0);
+    messages[1].role = 7;
+    CHECK(kvik_chat(model, messages, 4, &BRIEF, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(kvik_last_error(), "role"));
+}
+
+static void embeddings(const KvikModel *model) {
+    size_t dimensions = 0;
+    CHECK(kvik_embed(model, "A garden", NULL, 0, &dimensions) == KVIK_STATUS_TOO_SMALL);
+    CHECK(dimensions > 0);
+    float *vector = malloc(dimensions * sizeof *vector), length = 0;
+    OK(kvik_embed(model, "A garden", vector, dimensions, &dimensions));
+    for (size_t i = 0; i < dimensions; i++)
+        length += vector[i] * vector[i];
+    CHECK(length > 0.999f && length < 1.001f);
+    free(vector);
+}
+
+static void *ask_from_a_thread(void *context) {
+    Text *text = malloc(sizeof *text);
+    KvikReport report;
+    *text = generate(context, &report);
+    /* A failure here says nothing to other threads. */
+    CHECK(kvik_generate(context, NULL, NULL, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+    return text;
+}
+
+static void threads_share_a_model(KvikModel *model) {
+    KvikReport report;
+    Text expect = generate(model, &report);
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++)
+        CHECK(pthread_create(&threads[i], NULL, ask_from_a_thread, model) == 0);
+    for (int i = 0; i < 8; i++) {
+        void *text = NULL;
+        CHECK(pthread_join(threads[i], &text) == 0);
+        CHECK(strcmp(((Text *)text)->text, expect.text) == 0);
+        free(text);
+    }
+}
+
+static void the_system_gets_what_it_asks_for(const KvikModel *model) {
+    uint64_t evicted = 0, unwritten = 1;
+    KvikStats before, after;
+    OK(kvik_stats(model, &before));
+    CHECK(before.kv_cached_bytes > 0 && before.cached_tokens > 0);
+    OK(kvik_on_memory_pressure(model, KVIK_MEMORY_PRESSURE_CRITICAL, &evicted));
+    OK(kvik_stats(model, &after));
+    CHECK(evicted > 0 && after.kv_cached_bytes + evicted == before.kv_cached_bytes);
+    OK(kvik_on_background(model, &unwritten));
+    CHECK(unwritten == 0);
+    CHECK(kvik_on_memory_pressure(model, 9, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+}
+
+static void what_is_wrong_is_said(const char *path) {
+    KvikModel *model = NULL;
+    CHECK(kvik_open_file(NULL, NULL, &model) == KVIK_STATUS_INVALID_ARGUMENT && strstr(kvik_last_error(), "path"));
+    CHECK(kvik_open_file(path, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+    CHECK(kvik_open_file("/nowhere/model.gguf", NULL, &model) == KVIK_STATUS_MODEL);
+    CHECK(strstr(kvik_last_error(), "/nowhere/model.gguf"));
+    CHECK(kvik_open_bytes((const uint8_t *)"GGUF", 4, NULL, &model) == KVIK_STATUS_MODEL);
+    KvikOptions small = {.kv_bytes = 7};
+    CHECK(kvik_open_file(path, &small, &model) == KVIK_STATUS_MEMORY && strstr(kvik_last_error(), "7 bytes"));
+    CHECK(kvik_open_part(-1, 0, 0, NULL, &model) == KVIK_STATUS_INVALID_ARGUMENT);
+    CHECK(model == NULL);
+    CHECK(kvik_stats(NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+    OK(kvik_close(NULL));
+}
+
+static void another_process_finds_it(const char *path, const KvikOptions *options, const char *expect) {
+    KvikModel *model = NULL;
+    int file = open(path, O_RDONLY);
+    CHECK(file >= 0);
+    OK(kvik_open_part(file, 0, 0, options, &model));
+    close(file);
+    KvikMessage message = {KVIK_ROLE_SYSTEM, "You sort notifications: now, later or never."};
+    KvikKept kept;
+    OK(kvik_is_kept(model, "notify", &message, 1, &kept));
+    CHECK(kept.is_warm);
+    KvikReport report;
+    Text text = generate(model, &report);
+    CHECK(strcmp(text.text, expect) == 0 && report.cached_tokens > 0);
+    bool known = false;
+    OK(kvik_forget_prompt(model, "notify", &known));
+    CHECK(known);
+    OK(kvik_forget_prompt(model, "notify", &known));
+    CHECK(!known);
+    OK(kvik_close(model));
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3);
+    what_is_wrong_is_said(argv[1]);
+    KvikOptions options = {.kv_bytes = 64 << 20, .threads = 2, .disk_dir = argv[2]};
+    KvikModel *model = NULL;
+    OK(kvik_open_file(argv[1], &options, &model));
+    answers_stream_and_are_reused(model);
+    answers_stop_where_they_are_told(model);
+    chats_and_kept_prompts(model);
+    embeddings(model);
+    threads_share_a_model(model);
+    KvikReport report;
+    Text text = generate(model, &report);
+    the_system_gets_what_it_asks_for(model);
+    OK(kvik_close(model));
+    another_process_finds_it(argv[1], &options, text.text);
+    puts("api.c: all is as kvik.h says");
+    return 0;
+}

@@ -1,0 +1,183 @@
+//! Why a call failed, and how a panic becomes one of these reasons.
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use kvik_cache::PinLimit;
+use kvik_engine::api::RequestError;
+use kvik_engine::engine::StartError;
+use kvik_engine::load::LoadError;
+use kvik_engine::model::ModelError;
+use kvik_engine::store::StoreError;
+use kvik_engine::text::template::TemplateError;
+use kvik_kernels::UnknownIsa;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model's file cannot be mapped.
+    #[error("the model cannot be read: {0}")]
+    Source(#[source] io::Error),
+    /// The model's files cannot be used.
+    #[error("the model cannot be loaded: {0}")]
+    Load(#[from] LoadError),
+    /// The model's weights cannot be used.
+    #[error("the model cannot be loaded: {0}")]
+    Weights(#[from] ModelError),
+    /// The model's chat template cannot be used, or refuses the messages.
+    #[error("{0}")]
+    Template(TemplateError),
+    /// A chat was asked for, and the model has no chat template.
+    #[error("this model has no chat template; ask it with a text instead of messages")]
+    NoTemplate,
+    /// The budget holds no block.
+    #[error(
+        "{kv_bytes} bytes of keys and values hold no block of this model, which takes {block_bytes}; raise `kv_bytes`"
+    )]
+    BudgetTooSmall {
+        /// The budget.
+        kv_bytes: u64,
+        /// Bytes of a block.
+        block_bytes: usize,
+    },
+    /// The context does not fit the budget.
+    #[error(
+        "a context of {context_tokens} tokens does not fit the budget of keys and values, which holds {fits_tokens}; raise `kv_bytes` or lower `context_tokens`"
+    )]
+    ContextTooLarge {
+        /// Tokens asked for.
+        context_tokens: usize,
+        /// Tokens that fit.
+        fits_tokens: usize,
+    },
+    /// The system has no memory for the budget.
+    #[error("there is no memory for {kv_bytes} bytes of keys and values: {source}; lower `kv_bytes`")]
+    NoMemory {
+        /// The budget.
+        kv_bytes: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The cache on disk cannot be used.
+    #[error("{0}")]
+    Disk(#[from] StoreError),
+    /// The list of kept prompts cannot be read or written.
+    #[error("{}: {source}; choose a directory that can be written", path.display())]
+    KeptPrompts {
+        /// The list.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// More prompts would be kept than may be.
+    #[error("{prompts_max} prompts are kept, which is the limit; forget one first")]
+    TooManyKept {
+        /// The limit.
+        prompts_max: usize,
+    },
+    /// The environment names an instruction set that is not there.
+    #[error(transparent)]
+    Isa(#[from] UnknownIsa),
+    /// The engine cannot be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The prompt does not fit the context.
+    #[error(
+        "the prompt has {prompt_tokens} tokens and the context holds {context_tokens}; shorten it, or open the model with more `context_tokens`"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Tokens of the context.
+        context_tokens: usize,
+    },
+    /// The prompt does not fit the budget, or not beside kept prompts.
+    #[error(
+        "the prompt needs {needed_blocks} blocks of keys and values, and {left_blocks} are not taken by kept prompts; shorten it, forget a kept prompt, or raise `kv_bytes`"
+    )]
+    OverBudget {
+        /// Blocks that it needs.
+        needed_blocks: usize,
+        /// Blocks that there are for it.
+        left_blocks: usize,
+    },
+    /// Kept prompts would take more than they may.
+    #[error(
+        "keeping this prompt takes {needed_blocks} more blocks of keys and values, and {kept_blocks} of the {limit_blocks} for kept prompts are taken; forget one, or raise `kv_bytes`"
+    )]
+    NoRoomToKeep {
+        /// Blocks that it needs.
+        needed_blocks: usize,
+        /// Blocks of kept prompts.
+        kept_blocks: usize,
+        /// Blocks that kept prompts may take.
+        limit_blocks: usize,
+    },
+    /// The engine refused the request for another reason, or the request failed.
+    #[error("{0}")]
+    Request(RequestError),
+    /// Something panicked. Other calls go on.
+    #[error("internal error: {0}")]
+    Panic(String),
+}
+
+/// What the engine says of settings is said of flags of the binary; here they are options.
+impl From<RequestError> for Error {
+    fn from(error: RequestError) -> Error {
+        match error {
+            RequestError::PromptTooLong { prompt_tokens, context_tokens } => {
+                Error::PromptTooLong { prompt_tokens, context_tokens }
+            }
+            RequestError::OverBudget { needed_blocks, budget_blocks } => {
+                Error::OverBudget { needed_blocks, left_blocks: budget_blocks }
+            }
+            RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks } => {
+                Error::OverBudget { needed_blocks, left_blocks: budget_blocks - pinned_blocks }
+            }
+            RequestError::PinLimit(PinLimit { needed, pinned, limit, .. }) => {
+                Error::NoRoomToKeep { needed_blocks: needed, kept_blocks: pinned, limit_blocks: limit }
+            }
+            error => Error::Request(error),
+        }
+    }
+}
+
+impl From<TemplateError> for Error {
+    fn from(error: TemplateError) -> Error {
+        match error {
+            TemplateError::Missing => Error::NoTemplate,
+            error => Error::Template(error),
+        }
+    }
+}
+
+/// Runs a call, and makes its panic an error: a library does not end the program that it is in.
+pub(crate) fn guard<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    // What a call changes is changed under locks whose poison is ignored, and by whole assignments.
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::Panic(message(panic.as_ref()))))
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_with_its_message() {
+        let check = |call: fn() -> Result<(), Error>, expect: &str| match guard(call) {
+            Err(Error::Panic(message)) => assert_eq!(message, expect),
+            other => panic!("{other:?}"),
+        };
+        check(|| panic!("it broke"), "it broke");
+        check(|| panic!("block {}", 7), "block 7");
+        check(|| std::panic::panic_any(7), "panic");
+        assert!(matches!(guard(|| Ok(7)), Ok(7)));
+    }
+}

@@ -1,0 +1,209 @@
+//! Prompts that a program keeps computed under names of its own, and the list of them.
+//!
+//! The engine pins their blocks, in RAM and on disk, and knows no names. The list is a file beside the blocks, replaced as
+//! a whole: it says which tokens a name stands for, so that a changed text is noticed and the old one let go.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvik_cache::Token;
+
+use crate::error::Error;
+
+/// Prompts at most: each is pinned.
+const PROMPTS_MAX: usize = 256;
+/// Bytes of a list at most: 256 prompts of 32,768 tokens.
+const LIST_BYTES_MAX: u64 = 64 << 20;
+
+/// What is known of a kept prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeptState {
+    /// Nothing is kept under this name.
+    Unknown,
+    /// Something else is kept under this name.
+    Changed,
+    /// It is kept.
+    Kept {
+        /// Tokens of it.
+        tokens: usize,
+        /// Of these, tokens in RAM.
+        ram_tokens: usize,
+        /// Of these, tokens that would be read from disk.
+        disk_tokens: usize,
+    },
+}
+
+impl KeptState {
+    /// Whether it is kept, and no token of it would have to be computed, but for the last one: an answer begins with that.
+    pub fn is_warm(&self) -> bool {
+        match *self {
+            KeptState::Unknown | KeptState::Changed => false,
+            KeptState::Kept { tokens, ram_tokens, disk_tokens } => ram_tokens + disk_tokens + 1 >= tokens,
+        }
+    }
+}
+
+type Prompts = BTreeMap<String, Vec<Token>>;
+
+/// The tokens of each kept prompt.
+#[derive(Debug)]
+pub(crate) struct KeptPrompts {
+    /// Where the list is written; nowhere where there is no disk.
+    file: Option<PathBuf>,
+    prompts: Mutex<Prompts>,
+}
+
+impl KeptPrompts {
+    /// The list of a model in a directory. One that cannot be read is empty: its prompts are kept anew when they are asked
+    /// for.
+    pub(crate) fn open(dir: Option<&Path>, model: &[u8; 32]) -> KeptPrompts {
+        let digits: String = model[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let file = dir.map(|dir| dir.join(format!("kept-{digits}.json")));
+        let prompts = file.as_deref().map(read).unwrap_or_default();
+        KeptPrompts { file, prompts: Mutex::new(prompts) }
+    }
+
+    /// The tokens that a name stands for.
+    pub(crate) fn get(&self, id: &str) -> Option<Vec<Token>> {
+        self.lock().get(id).cloned()
+    }
+
+    /// Writes down that a name stands for these tokens; what it stood for before.
+    pub(crate) fn keep(&self, id: &str, tokens: &[Token]) -> Result<Option<Vec<Token>>, Error> {
+        let mut prompts = self.lock();
+        check_room(&prompts, id)?;
+        let mut changed = prompts.clone();
+        let before = changed.insert(id.to_owned(), tokens.to_vec());
+        self.write(&changed)?;
+        *prompts = changed;
+        Ok(before)
+    }
+
+    /// Writes down that a name stands for nothing; what it stood for before.
+    pub(crate) fn remove(&self, id: &str) -> Result<Option<Vec<Token>>, Error> {
+        let mut prompts = self.lock();
+        let mut changed = prompts.clone();
+        let Some(before) = changed.remove(id) else { return Ok(None) };
+        self.write(&changed)?;
+        *prompts = changed;
+        Ok(Some(before))
+    }
+
+    /// Refuses a name more than there may be, before its prompt is computed.
+    pub(crate) fn check_room(&self, id: &str) -> Result<(), Error> {
+        check_room(&self.lock(), id)
+    }
+
+    /// Whether a name stands for these tokens.
+    pub(crate) fn has(&self, tokens: &[Token]) -> bool {
+        self.lock().values().any(|theirs| theirs == tokens)
+    }
+
+    fn write(&self, prompts: &Prompts) -> Result<(), Error> {
+        let Some(file) = &self.file else { return Ok(()) };
+        replace(file, prompts).map_err(|source| Error::KeptPrompts { path: file.clone(), source })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Prompts> {
+        // It is changed by whole assignments alone.
+        self.prompts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_room(prompts: &Prompts, id: &str) -> Result<(), Error> {
+    match prompts.len() >= PROMPTS_MAX && !prompts.contains_key(id) {
+        true => Err(Error::TooManyKept { prompts_max: PROMPTS_MAX }),
+        false => Ok(()),
+    }
+}
+
+/// Reads a list, which may be anything by now.
+fn read(file: &Path) -> Prompts {
+    let mut text = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_end(&mut text));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Prompts::new(),
+        Err(error) => tracing::warn!("the kept prompts in {} cannot be read: {error}", file.display()),
+        Ok(_) if text.len() as u64 > LIST_BYTES_MAX => {
+            tracing::warn!("the kept prompts in {} are too long", file.display());
+        }
+        Ok(_) => match serde_json::from_slice::<Prompts>(&text) {
+            Ok(prompts) if prompts.len() <= PROMPTS_MAX => return prompts,
+            Ok(_) => tracing::warn!("{} has more than {PROMPTS_MAX} prompts", file.display()),
+            Err(error) => tracing::warn!("the kept prompts in {} cannot be read: {error}", file.display()),
+        },
+    }
+    Prompts::new()
+}
+
+/// Replaces a list as a whole: a process that is killed leaves the old one or the new one.
+fn replace(file: &Path, prompts: &Prompts) -> io::Result<()> {
+    if let Some(dir) = file.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let new = file.with_extension("new");
+    let mut out = File::create(&new)?;
+    out.write_all(&serde_json::to_vec(prompts)?)?;
+    out.sync_all()?;
+    fs::rename(new, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: [u8; 32] = [7; 32];
+
+    #[test]
+    fn a_list_outlives_the_process_and_is_the_models_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = KeptPrompts::open(Some(dir.path()), &MODEL);
+        assert_eq!(list.keep("a", &[1, 2]).unwrap(), None);
+        assert_eq!(list.keep("b", &[3]).unwrap(), None);
+        assert_eq!(list.keep("a", &[4]).unwrap(), Some(vec![1, 2]));
+        assert_eq!(list.remove("b").unwrap(), Some(vec![3]));
+        assert_eq!(list.remove("b").unwrap(), None);
+        let again = KeptPrompts::open(Some(dir.path()), &MODEL);
+        assert_eq!((again.get("a"), again.get("b")), (Some(vec![4]), None));
+        assert_eq!(KeptPrompts::open(Some(dir.path()), &[8; 32]).get("a"), None);
+        assert!(again.has(&[4]) && !again.has(&[1, 2]));
+    }
+
+    #[test]
+    fn a_list_that_is_anything_is_empty_and_can_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = KeptPrompts::open(Some(dir.path()), &MODEL);
+        list.keep("a", &[1]).unwrap();
+        let file = list.file.clone().unwrap();
+        let whole = fs::read(&file).unwrap();
+        for bad in [&whole[..whole.len() - 1], b"", b"[]", b"{\"a\": [-1]}", b"\xff\xfe", b"{\"a\": 1}"] {
+            fs::write(&file, bad).unwrap();
+            let list = KeptPrompts::open(Some(dir.path()), &MODEL);
+            assert_eq!(list.get("a"), None, "{bad:?}");
+            list.keep("b", &[2]).unwrap();
+            assert_eq!(KeptPrompts::open(Some(dir.path()), &MODEL).get("b"), Some(vec![2]));
+        }
+    }
+
+    #[test]
+    fn there_is_a_limit_and_a_directory_that_cannot_be_written_is_an_error_that_names_it() {
+        let list = KeptPrompts::open(None, &MODEL);
+        for i in 0..PROMPTS_MAX {
+            list.keep(&i.to_string(), &[1]).unwrap();
+        }
+        assert!(matches!(list.keep("more", &[1]), Err(Error::TooManyKept { .. })));
+        assert!(list.check_room("more").is_err() && list.check_room("7").is_ok());
+        list.keep("7", &[2]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let taken = dir.path().join("taken");
+        fs::write(&taken, b"a file").unwrap();
+        let list = KeptPrompts::open(Some(&taken), &MODEL);
+        let error = list.keep("a", &[1]).unwrap_err().to_string();
+        assert!(error.contains("taken/kept-0707"), "{error}");
+        assert_eq!(list.get("a"), None, "what is not written is not kept");
+    }
+}

@@ -1,0 +1,164 @@
+//! From options to a running engine: reads the model, divides the memory, opens the disk, starts the thread.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvik_cache::{Beside, CacheConfig, Policy};
+use kvik_engine::api::Pooling;
+use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS};
+use kvik_engine::engine::{Attached, Engine, EngineConfig};
+use kvik_engine::free_memory::default_kv_bytes;
+use kvik_engine::load::{LoadedModel, repeat_prompt};
+use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, buffers};
+use kvik_engine::stats::DraftSources;
+use kvik_engine::store::{StoreConfig, bytes_allowed};
+use kvik_engine::text::template::{ChatTemplate, TemplateError};
+use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_kernels::{Isa, KV_LAYOUT_VERSION, KvLayout, KvValues, Pool, performance_cores};
+
+use crate::error::Error;
+use crate::kept::KeptPrompts;
+use crate::options::{DiskOptions, Options};
+
+/// Requests that wait at most; the next one is refused.
+const WAITING_MAX: usize = 256;
+/// The start fills one part in this many of the RAM budget with what was used most before.
+const WARM_SHARE: usize = 2;
+/// Prompts that are kept may take one part in this many of the RAM budget, so that answers always have room.
+const PINNED_SHARE: usize = 2;
+
+/// A model with all that answers need.
+pub(crate) struct Opened {
+    pub(crate) engine: Engine,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) pooling: Pooling,
+    pub(crate) context_tokens: usize,
+    pub(crate) kept: KeptPrompts,
+}
+
+/// How the memory for keys and values is divided.
+struct Budget {
+    layout: KvLayout,
+    beside: Beside,
+    blocks: usize,
+    bytes: u64,
+}
+
+/// Opens a model.
+pub(crate) fn open(options: Options) -> Result<Opened, Error> {
+    // A wrong choice of instruction set must fail before a model is loaded.
+    Isa::chosen()?;
+    let Options { source, kv_bytes, kv_formats, context_tokens, threads, parallel, disk } = options;
+    let loaded = source.load()?;
+    let template = match loaded.template(None) {
+        Ok(template) => Some(template),
+        Err(TemplateError::Missing) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let LoadedModel { config, tensors, tokenizer, embedding, .. } = loaded;
+    let pool = Arc::new(Pool::new(threads.unwrap_or_else(performance_cores)));
+    let model = Model::load(config, tensors, None, &pool, &|_, _| {})?;
+    let layout = ModelRunner::uniform_layout(model.config(), kv_formats);
+    let budget = Budget::new(&model, layout, kv_bytes.unwrap_or_else(default_kv_bytes))?;
+    let context_tokens = budget.context(context_tokens, model.config().context)?;
+    let digest = model.digest_within(context_tokens);
+    let config = EngineConfig {
+        parallel_max: parallel,
+        context_tokens,
+        model_digest: digest,
+        repeat: repeat_prompt(&tokenizer, template.as_ref()),
+        ..engine_config(&budget)
+    };
+    let kept = KeptPrompts::open(disk.as_ref().map(|disk| disk.dir.as_path()), &digest);
+    let disk = disk.map(|disk| open_disk(disk, &budget, digest)).transpose()?;
+    let engine = start(model, pool, &tokenizer, (budget, config), disk)?;
+    Ok(Opened { engine, tokenizer, template, pooling: embedding.pooling, context_tokens, kept })
+}
+
+impl Budget {
+    fn new(model: &Model, layout: KvLayout, bytes: u64) -> Result<Budget, Error> {
+        let beside = ModelRunner::beside(model.config(), &layout, STEP_ROWS);
+        let block_bytes = beside.block_bytes;
+        let blocks = usize::try_from(bytes / block_bytes as u64).unwrap_or(usize::MAX);
+        match blocks {
+            0 => Err(Error::BudgetTooSmall { kv_bytes: bytes, block_bytes }),
+            blocks => Ok(Budget { layout, beside, blocks, bytes }),
+        }
+    }
+
+    /// The context that was asked for, if it fits; else the model's own, or as much of it as fits.
+    fn context(&self, asked: Option<usize>, own: usize) -> Result<usize, Error> {
+        let fits_tokens = self.beside.positions_that_fit(self.blocks);
+        match asked {
+            Some(context_tokens) if context_tokens > fits_tokens => {
+                Err(Error::ContextTooLarge { context_tokens, fits_tokens })
+            }
+            Some(context_tokens) => Ok(context_tokens),
+            None => Ok(own.min(fits_tokens)),
+        }
+    }
+}
+
+/// What does not depend on the caller.
+fn engine_config(budget: &Budget) -> EngineConfig {
+    let layers = budget.layout.layers();
+    EngineConfig {
+        context_tokens: 0,
+        parallel_max: 1,
+        waiting_max: WAITING_MAX,
+        choices_max: 1,
+        prefill_rows_max: PREFILL_ROWS,
+        prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
+        draft_rows_max: DRAFT_ROWS,
+        draft_sources: DraftSources::ALL,
+        block_bytes: budget.beside.block_bytes,
+        model_digest: [0; 32],
+        kv_format: budget.layout.format_name(),
+        repeat: Default::default(),
+        kv_heads: layers.iter().map(|layer| layer.kv_heads).collect(),
+        beside: budget.beside,
+        latent: layers.iter().any(|layer| layer.values == KvValues::OfKeys),
+        calibration: None,
+    }
+}
+
+fn open_disk(options: DiskOptions, budget: &Budget, model: [u8; 32]) -> Result<DiskSetup, Error> {
+    let DiskOptions { dir, bytes_max } = options;
+    let payload_bytes = budget.layout.block_bytes();
+    let config = StoreConfig {
+        bytes_max: bytes_allowed(&dir).map_or(bytes_max, |allowed| allowed.min(bytes_max)),
+        dir,
+        model,
+        // Other instruction sets may round differently, and a loaded block must equal a computed one.
+        kv_format: format!(
+            "{}, layout {KV_LAYOUT_VERSION}, {}",
+            budget.layout.format_name(),
+            Isa::current().name()
+        ),
+        payload_bytes,
+        buffers: buffers(payload_bytes),
+    };
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let DiskOpened { setup, notes, .. } = DiskSetup::open(&config, budget.blocks / WARM_SHARE, now_s)?;
+    notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
+    Ok(setup)
+}
+
+fn start(
+    model: Model,
+    pool: Arc<Pool>,
+    tokenizer: &Tokenizer,
+    (budget, config): (Budget, EngineConfig),
+    disk: Option<DiskSetup>,
+) -> Result<Engine, Error> {
+    let Budget { layout, beside, blocks, bytes } = budget;
+    let no_memory = |source| Error::NoMemory { kv_bytes: bytes, source };
+    let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, config.context_tokens);
+    let runner = runner.map_err(no_memory)?.with_states(beside.states_max(blocks)).map_err(no_memory)?;
+    let cache =
+        CacheConfig { blocks, policy: Policy::default(), ghosts: GHOSTS, pinned_max: blocks / PINNED_SHARE };
+    let attached = Attached { disk, ..Attached::default() };
+    Ok(Engine::start_with(Box::new(runner), tokenizer, cache, config, attached)?)
+}

@@ -1,0 +1,145 @@
+//! What a model is opened with, and what an answer is asked for with.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use kvik_engine::api::Sampling;
+use kvik_engine::files::bytes::{FileBytes, FilePart};
+use kvik_engine::load::LoadedModel;
+use kvik_kernels::{KvFormat, KvFormats};
+
+use crate::error::Error;
+
+/// Sequences computed at the same time, where nobody says how many.
+const PARALLEL: usize = 4;
+/// Bytes of disk, where nobody says how many.
+const DISK_BYTES: u64 = 2 << 30;
+
+/// Where a model comes from.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// A GGUF file, or a directory as Hugging Face lays it out. Its weights are read once; the file is not kept open.
+    Path(PathBuf),
+    /// A GGUF file in memory.
+    Bytes(Vec<u8>),
+    /// A GGUF file that is a part of the program.
+    Static(&'static [u8]),
+    /// A GGUF file inside an open file, which is mapped: what a phone's asset manager gives out.
+    Descriptor {
+        /// The file around it.
+        file: File,
+        /// Byte at which it begins.
+        offset: u64,
+        /// Its length in bytes; up to the end of the file around it where that is not said.
+        bytes: Option<u64>,
+    },
+}
+
+/// What a model is opened with.
+#[derive(Debug)]
+pub struct Options {
+    /// Where the model comes from.
+    pub source: Source,
+    /// Bytes of RAM for keys and values; half of the free memory, at most 8 GiB, where that is not said. Memory is taken
+    /// as it is used.
+    pub kv_bytes: Option<u64>,
+    /// Formats in which keys and values are stored.
+    pub kv_formats: KvFormats,
+    /// Tokens of a prompt and its answer together; the model's own, or what fits `kv_bytes`, where that is not said.
+    pub context_tokens: Option<usize>,
+    /// Threads that compute; the number of fast cores where that is not said.
+    pub threads: Option<usize>,
+    /// Answers computed at the same time; others wait.
+    pub parallel: usize,
+    /// Where computed blocks outlive the process.
+    pub disk: Option<DiskOptions>,
+}
+
+/// The cache on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// A directory of its own: an application's cache directory.
+    pub dir: PathBuf,
+    /// Its size in bytes at most; never more than a tenth of the free space.
+    pub bytes_max: u64,
+}
+
+/// What an answer is asked for with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerOptions {
+    /// Tokens of the answer at most; the rest of the context where that is not said.
+    pub max_tokens: Option<usize>,
+    /// The answer ends before the first of these.
+    pub stop: Vec<String>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Switches reasoning before the answer to a chat on or off, for models that have it.
+    pub reasoning: Option<bool>,
+}
+
+impl Options {
+    /// The usual ones, without a disk.
+    pub fn new(source: impl Into<Source>) -> Options {
+        Options {
+            source: source.into(),
+            kv_bytes: None,
+            kv_formats: KvFormat::F16.into(),
+            context_tokens: None,
+            threads: None,
+            parallel: PARALLEL,
+            disk: None,
+        }
+    }
+
+    /// The same with a cache on disk of the usual size.
+    #[must_use]
+    pub fn with_disk(self, dir: impl Into<PathBuf>) -> Options {
+        Options { disk: Some(DiskOptions { dir: dir.into(), bytes_max: DISK_BYTES }), ..self }
+    }
+}
+
+impl AnswerOptions {
+    /// The likeliest token at each place, up to the end of the context.
+    pub const GREEDY: AnswerOptions =
+        AnswerOptions { max_tokens: None, stop: Vec::new(), sampling: Sampling::GREEDY, reasoning: None };
+
+    /// The same with at most so many tokens.
+    #[must_use]
+    pub fn at_most(self, max_tokens: usize) -> AnswerOptions {
+        AnswerOptions { max_tokens: Some(max_tokens), ..self }
+    }
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Source {
+        Source::Path(path)
+    }
+}
+
+impl From<&Path> for Source {
+    fn from(path: &Path) -> Source {
+        Source::Path(path.to_owned())
+    }
+}
+
+impl From<&str> for Source {
+    fn from(path: &str) -> Source {
+        Source::Path(path.into())
+    }
+}
+
+impl Source {
+    /// Reads headers, vocabulary and settings.
+    pub(crate) fn load(self) -> Result<LoadedModel, Error> {
+        let bytes = match self {
+            Source::Path(path) => return Ok(LoadedModel::open(&path)?),
+            Source::Bytes(bytes) => FileBytes::Owned(bytes),
+            Source::Static(bytes) => FileBytes::Static(bytes),
+            Source::Descriptor { file, offset, bytes } => {
+                FileBytes::map_part(&file, FilePart { offset, bytes }).map_err(Error::Source)?
+            }
+        };
+        Ok(LoadedModel::from_bytes(bytes)?)
+    }
+}

@@ -1,0 +1,118 @@
+//! What an operating system asks of a program: memory back, to be ready to be killed, to end.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Error, guard};
+use crate::model::Model;
+
+/// Time that blocks have to reach the disk before their memory is given back.
+const FLUSH_BEFORE_RELEASE: Duration = Duration::from_millis(50);
+/// Time in which everything is durable when a program goes to the background.
+const BACKGROUND_TIME: Duration = Duration::from_millis(100);
+/// Time that the disk has when a model is closed.
+const CLOSE_TIME: Duration = Duration::from_secs(2);
+
+/// How much memory the system wants back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryPressure {
+    /// Some: half of the cached prefixes, those worth least, and all that is free.
+    Moderate,
+    /// More: three quarters of the cached prefixes.
+    High,
+    /// All that is not kept under a name or in use.
+    Critical,
+}
+
+/// What was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// Bytes of cached prefixes that were evicted.
+    pub evicted_bytes: usize,
+    /// Bytes that hold nothing now, and take no memory until they are used again.
+    pub free_bytes: usize,
+}
+
+/// What is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durable {
+    /// Whether no answer runs any more.
+    pub is_idle: bool,
+    /// Computed blocks that the disk has not taken yet.
+    pub unwritten_blocks: usize,
+}
+
+impl MemoryPressure {
+    /// What stays of so many cached blocks.
+    fn keeps(self, blocks: usize) -> usize {
+        match self {
+            MemoryPressure::Moderate => blocks / 2,
+            MemoryPressure::High => blocks / 4,
+            MemoryPressure::Critical => 0,
+        }
+    }
+}
+
+impl Durable {
+    /// Whether a process that is killed now finds again all that was computed.
+    pub fn is_complete(&self) -> bool {
+        self.is_idle && self.unwritten_blocks == 0
+    }
+}
+
+impl Model {
+    /// Gives memory back to the system: first what is computed goes to the disk, for which it has 50 ms, then cached
+    /// prefixes are evicted, those worth least first. Answers go on, and what they need takes memory again.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn on_memory_pressure(&self, level: MemoryPressure) -> Result<Released, Error> {
+        guard(|| {
+            self.engine().flush(FLUSH_BEFORE_RELEASE)?;
+            let stats = self.engine().stats();
+            let block_bytes = stats.kv_bytes / stats.cache.blocks;
+            let trimmed = self.engine().trim(level.keeps(stats.cache.shared))?;
+            let evicted_bytes = trimmed.evicted_blocks * block_bytes;
+            Ok(Released { evicted_bytes, free_bytes: trimmed.free_bytes })
+        })
+    }
+
+    /// Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
+    /// computed is on disk. Then no thread of the model runs until something is asked again.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn on_background(&self) -> Result<Durable, Error> {
+        guard(|| self.settle(BACKGROUND_TIME))
+    }
+
+    /// Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads.
+    ///
+    /// # Errors
+    /// When the engine has stopped already.
+    pub fn close(self) -> Result<Durable, Error> {
+        // Dropping it does the rest.
+        guard(|| self.settle(CLOSE_TIME))
+    }
+
+    fn settle(&self, within: Duration) -> Result<Durable, Error> {
+        self.cancel_all();
+        let flushed = self.engine().settle(within)?;
+        Ok(Durable { is_idle: flushed.is_idle, unwritten_blocks: flushed.unwritten_blocks })
+    }
+
+    fn cancel_all(&self) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let cancelled = answers.drain(..).filter_map(|answer| answer.upgrade());
+        cancelled.for_each(|answer| answer.store(true, Ordering::Relaxed));
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.cancel_all();
+        self.engine().shutdown(Duration::ZERO);
+    }
+}
