@@ -135,6 +135,10 @@ typedef struct KvikAnswerOptions {
    */
   uint64_t max_tokens;
   /**
+   * Tokens that it has before the model may end it.
+   */
+  uint64_t min_tokens;
+  /**
    * How far from the likeliest tokens it may go; 0 takes these.
    */
   float temperature;

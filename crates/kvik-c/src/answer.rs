@@ -14,6 +14,8 @@ use crate::text::{list, put, reference, text};
 pub struct KvikAnswerOptions {
     /// Tokens of the answer at most; 0 is the rest of the context.
     pub max_tokens: u64,
+    /// Tokens that it has before the model may end it.
+    pub min_tokens: u64,
     /// How far from the likeliest tokens it may go; 0 takes these.
     pub temperature: f32,
     /// Keeps the smallest set of tokens whose probability reaches this; 0 keeps all.
@@ -197,6 +199,7 @@ unsafe fn answer_options(options: *const KvikAnswerOptions) -> Result<AnswerOpti
         top_p: if options.top_p == 0.0 { 1.0 } else { options.top_p },
         top_k: options.top_k as usize,
         seed: options.seed,
+        min_tokens: usize::try_from(options.min_tokens).unwrap_or(usize::MAX),
         ..Sampling::GREEDY
     };
     let max_tokens = usize::try_from(options.max_tokens).ok().filter(|&tokens| tokens > 0);

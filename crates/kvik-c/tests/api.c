@@ -39,7 +39,7 @@ static bool collect(KvikPieceKind kind, const char *piece, size_t bytes, void *c
     return to->pieces_max == 0 || to->pieces < to->pieces_max;
 }
 
-static const char PROMPT[] = "Once upon a time there was a river, and behind the river a garden in which";
+static const char PROMPT[] = "Once upon a time there was a river that was not on any map. Once upon a time";
 static const KvikAnswerOptions BRIEF = {.max_tokens = 16};
 
 static Text generate(const KvikModel *model, KvikReport *report) {
@@ -74,9 +74,9 @@ static void answers_stop_where_they_are_told(const KvikModel *model) {
     KvikAnswerOptions stopping = {.max_tokens = 16, .stop = stop, .stop_count = 2};
     OK(kvik_generate(model, PROMPT, &stopping, collect, &cut, &report));
     CHECK(report.finish == KVIK_FINISH_STOP && cut.bytes < whole.bytes && !strstr(cut.text, word));
-    KvikAnswerOptions lengthy = {.max_tokens = 1500, .temperature = 0.9f, .seed = 7};
+    KvikAnswerOptions lengthy = {.max_tokens = 1800, .min_tokens = 1800, .temperature = 0.9f, .seed = 7};
     OK(kvik_generate(model, PROMPT, &lengthy, collect, &cancelled, &report));
-    CHECK(report.finish == KVIK_FINISH_CANCELLED && cancelled.pieces == 2 && report.generated_tokens < 1500);
+    CHECK(report.finish == KVIK_FINISH_CANCELLED && cancelled.pieces == 2 && report.generated_tokens < 1800);
 }
 
 static void chats_and_kept_prompts(const KvikModel *model) {

@@ -79,7 +79,7 @@ fn going_to_the_background_cancels_and_makes_durable_and_the_model_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let model = model_on(dir.path());
     let prompt = text(3, 150);
-    let mut answer = model.generate(prompt.as_str(), &common::drawn(1, 1500)).unwrap();
+    let mut answer = model.generate(prompt.as_str(), &common::endless(1)).unwrap();
     answer.next().unwrap().unwrap();
     let started = Instant::now();
     let durable = model.on_background().unwrap();

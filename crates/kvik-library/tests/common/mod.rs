@@ -9,6 +9,9 @@ use kvik_library::{AnswerOptions, Model, Options, Sampling};
 /// A small budget, so that many models fit a machine of tests.
 const KV_BYTES: u64 = 64 << 20;
 
+/// Tokens that take a while, and fit the context behind a prompt.
+pub(crate) const ENDLESS: usize = 1500;
+
 pub(crate) fn options() -> Options {
     Options { kv_bytes: Some(KV_BYTES), threads: Some(2), ..Options::new(kvik_testing::tiny_model()) }
 }
@@ -36,6 +39,12 @@ pub(crate) fn text(seed: u64, words: usize) -> String {
 pub(crate) fn drawn(seed: u64, max_tokens: usize) -> AnswerOptions {
     let sampling = Sampling { temperature: 0.9, top_p: 0.95, seed, ..Sampling::GREEDY };
     AnswerOptions { sampling, ..AnswerOptions::GREEDY.at_most(max_tokens) }
+}
+
+/// An answer that nothing but its length or its reader ends.
+pub(crate) fn endless(seed: u64) -> AnswerOptions {
+    let drawn = drawn(seed, ENDLESS);
+    AnswerOptions { sampling: Sampling { min_tokens: ENDLESS, ..drawn.sampling }, ..drawn }
 }
 
 pub(crate) fn greedy(max_tokens: usize) -> AnswerOptions {
