@@ -1,5 +1,7 @@
 //! Answers are those of the engine, to the byte: alone, beside others, cached, cancelled before.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod common;
 
 use std::sync::Arc;

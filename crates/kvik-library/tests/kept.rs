@@ -1,5 +1,7 @@
 //! Kept prompts and what is on disk: warm in another process, cold after they are forgotten, whole after a kill.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod common;
 
 use std::io::{BufRead, BufReader};

@@ -2,6 +2,8 @@
 //!
 //! One test, because it reads the memory of the whole process.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod common;
 
 use common::{greedy, model_on, text};

@@ -1,5 +1,7 @@
 //! The library beside the binary: the same answers, to the byte.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use std::process::Command;
 
 use kvik_library::{AnswerOptions, Message, Model, Options, Piece, Sampling};
