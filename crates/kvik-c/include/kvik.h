@@ -284,27 +284,27 @@ typedef struct KvikExplanation {
  */
 typedef struct KvikOptions {
   /**
-   * Bytes of RAM for keys and values [half of the free memory, at most 8 GiB].
+   * Bytes of RAM for keys and values (half of the free memory, at most 8 GiB).
    */
   uint64_t kv_bytes;
   /**
-   * Tokens of a prompt and its answer together [the model's own, or what fits].
+   * Tokens of a prompt and its answer together (the model's own, or what fits).
    */
   uint64_t context_tokens;
   /**
-   * Threads that compute [the number of fast cores].
+   * Threads that compute (the number of fast cores).
    */
   uint32_t threads;
   /**
-   * Answers computed at the same time [4].
+   * Answers computed at the same time (4).
    */
   uint32_t parallel;
   /**
-   * Directory in which computed blocks outlive the process [none].
+   * Directory in which computed blocks outlive the process (none).
    */
   const char *disk_dir;
   /**
-   * Its size in bytes at most, and never more than a tenth of the free space [2 GiB].
+   * Its size in bytes at most, and never more than a tenth of the free space (2 GiB).
    */
   uint64_t disk_bytes_max;
 } KvikOptions;

@@ -16,17 +16,17 @@ pub struct KvikModel(pub(crate) Model);
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KvikOptions {
-    /// Bytes of RAM for keys and values [half of the free memory, at most 8 GiB].
+    /// Bytes of RAM for keys and values (half of the free memory, at most 8 GiB).
     pub kv_bytes: u64,
-    /// Tokens of a prompt and its answer together [the model's own, or what fits].
+    /// Tokens of a prompt and its answer together (the model's own, or what fits).
     pub context_tokens: u64,
-    /// Threads that compute [the number of fast cores].
+    /// Threads that compute (the number of fast cores).
     pub threads: u32,
-    /// Answers computed at the same time [4].
+    /// Answers computed at the same time (4).
     pub parallel: u32,
-    /// Directory in which computed blocks outlive the process [none].
+    /// Directory in which computed blocks outlive the process (none).
     pub disk_dir: *const c_char,
-    /// Its size in bytes at most, and never more than a tenth of the free space [2 GiB].
+    /// Its size in bytes at most, and never more than a tenth of the free space (2 GiB).
     pub disk_bytes_max: u64,
 }
 
