@@ -319,3 +319,12 @@ def test_a_model_of_some_tenants_does_not_exist_for_others(tmp_path):
             assert asked(key, "GET", "/v1/models/small").status == answer.status
             usual = asked(key, "POST", "/v1/completions", dict(prompt="Hi", max_tokens=2))
             assert usual.status == 200 and (sees or usual.json["model"] != "small"), usual.text
+        asked("office", "POST", "/v1/completions", dict(model="small", prompt="Hi", max_tokens=2))
+        # What is left of it answers no question of others either.
+        for name in sorted(WEIGHTS, key=lambda name: name == "small"):
+            asked("root", "POST", "/v1/shelf/unload", {"model": name})
+            while {model["name"]: model["status"] for model in asked("root", "GET", "/v1/shelf").json["models"]}[name] != "unloaded":
+                time.sleep(0.02)
+        for key, sees in (("office", True), ("guest", False)):
+            props = asked(key, "GET", "/props")
+            assert props.status == 200 and (props.json["model_alias"] == "small") == sees, props.text

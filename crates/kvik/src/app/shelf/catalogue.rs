@@ -127,6 +127,12 @@ impl Entry {
         }
     }
 
+    /// Whether it is there for a caller.
+    pub(super) fn is_for(&self, caller: &Caller) -> bool {
+        let is_one = |tenants: &Vec<String>| tenants.iter().any(|name| *name == *caller.tenant.name);
+        caller.admin || self.tenants.as_ref().is_none_or(is_one)
+    }
+
     /// Whether a request means it by a name; Ollama's clients add the tag of the latest, and where it was pulled from.
     pub(super) fn answers_to(&self, name: &str) -> bool {
         let name = name.strip_suffix(":latest").filter(|plain| !plain.is_empty()).unwrap_or(name);

@@ -89,10 +89,13 @@ impl Shelf {
 
     /// Takes a model out of memory that nobody has, when what it knows is on disk.
     async fn unload(self: &Arc<Self>, index: usize) {
-        let open = self.places()[index].open.take();
+        let (entry, open) = {
+            let place = &mut self.places()[index];
+            (place.entry.clone(), place.open.take())
+        };
         if let Some(OpenModel { app, routes, close, .. }) = open {
-            let (began, name) = (self.now(), app.serving.model.name.clone());
-            *self.shade() = Some(routes);
+            let (began, name) = (self.now(), entry.name.clone());
+            *self.shade() = Some((entry, routes));
             let ended = tokio::task::spawn_blocking(move || {
                 close();
                 app.close();

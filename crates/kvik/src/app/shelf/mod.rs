@@ -67,9 +67,9 @@ pub(crate) struct Shelf {
     started: Instant,
     /// An index stays a model's as long as somebody has the model, waits for it, or it is in memory.
     places: Mutex<Vec<Place>>,
-    /// What is left of the model that was taken out of memory last, while there is none in it: it answers what is asked of
-    /// the server and not of a model.
-    shade: Mutex<Option<Router>>,
+    /// What is left of the model that was taken out of memory last, while there is none in it: it answers questions that
+    /// name none, so that who asks every second does not bring it back.
+    shade: Mutex<Option<(Arc<Entry>, Router)>>,
     /// Told when a model is wanted, no longer used, loaded or gone.
     changed: Notify,
     /// Told to those who wait for a model.
@@ -168,8 +168,9 @@ impl Shelf {
     /// What answers a question that names no model: the model in memory that was used last, even if it takes no more
     /// requests, what is left of one, or the first, once it is loaded.
     async fn for_a_question(self: &Arc<Self>, caller: &Caller) -> Result<Lease, ApiError> {
-        let shade = || self.shade().clone().map(Lease::of_shade);
-        match self.present(caller).or_else(shade) {
+        let shade = || self.shade().clone().filter(|(entry, _)| entry.is_for(caller));
+        let of_shade = || shade().map(|(_, routes)| Lease::of_shade(routes));
+        match self.present(caller).or_else(of_shade) {
             Some(lease) => Ok(lease),
             None => self.take("", caller).await,
         }
@@ -298,7 +299,7 @@ impl Shelf {
         self.started.elapsed()
     }
 
-    fn shade(&self) -> MutexGuard<'_, Option<Router>> {
+    fn shade(&self) -> MutexGuard<'_, Option<(Arc<Entry>, Router)>> {
         // It is there or not whatever panicked.
         self.shade.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -342,9 +343,7 @@ impl Place {
 
     /// Whether it is there for a caller.
     fn is_for(&self, caller: &Caller) -> bool {
-        let tenants = self.entry.tenants.as_ref();
-        let is_one = |tenants: &Vec<String>| tenants.iter().any(|name| *name == *caller.tenant.name);
-        !self.is_gone && (caller.admin || tenants.is_none_or(is_one))
+        !self.is_gone && self.entry.is_for(caller)
     }
 
     /// Whether the server's owner calls it so.
