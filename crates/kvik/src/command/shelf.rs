@@ -31,7 +31,7 @@ use crate::{
         load::{self, Handle, Loaded},
         memory,
     },
-    settings::{config, size::ByteSize},
+    settings::{config, model::ModelArgs, size::ByteSize},
 };
 
 /// Of the free memory, models take this much by default.
@@ -142,42 +142,36 @@ impl ShelfModel {
 
     /// How it stands on the shelf, loaded beside others as `setup` says.
     pub(super) fn entry(self, setup: &Arc<LoadSetup>) -> Entry {
-        let kv = self.args.cache.cache_ram.map_or(0, |size| size.0);
-        let source = self.args.model.source().to_owned();
-        let (path, bytes) = self.file(&source).unwrap_or_default();
-        let mut flags = self.flags.clone();
+        let ShelfModel { name, aliases, tenants, args, is_pulled, mut flags } = self;
+        let kv = args.cache.cache_ram.map_or(0, |size| size.0);
+        let (path, bytes) = file_of(&args.model).unwrap_or_default();
         // Pulled again it may be another file of the same name.
         flags.push(format!("file={}", path.display()));
+        let adapters = args.cache.lora.files();
         Entry {
-            name: self.name.clone(),
-            aliases: self.aliases.clone(),
-            adapters: self
-                .args
-                .cache
-                .lora
-                .files()
-                .iter()
-                .map(|file| fetch::adapter_name(&file.path))
-                .collect(),
+            name: name.clone(),
+            aliases,
+            adapters: adapters.iter().map(|file| fetch::adapter_name(&file.path)).collect(),
+            source: args.model.source().to_owned(),
             bytes: bytes + kv,
-            source,
-            keep_alive: self.args.keep_alive.0,
-            tenants: self.tenants.clone(),
-            is_pulled: self.is_pulled,
+            keep_alive: args.keep_alive.0,
+            tenants,
+            is_pulled,
             flags,
-            loader: Some(Arc::new(Loader { model: self, setup: setup.clone() })),
+            loader: Some(Arc::new(Loader { name, args, setup: setup.clone() })),
         }
     }
+}
 
-    /// Where its file is, and its bytes; none where it is not there yet.
-    fn file(&self, source: &str) -> Option<(PathBuf, u64)> {
-        if let Some(bytes) = bytes_at(Path::new(source)) {
-            return Some((source.into(), bytes));
-        }
-        let shelf = self.args.model.models_dir.shelf().ok()?;
-        let manifest = shelf.find(source).ok()?;
-        Some((shelf.path(&manifest).ok()?, manifest.bytes()))
+/// Where the file of a model is, and its bytes; none where it is not there yet.
+fn file_of(model: &ModelArgs) -> Option<(PathBuf, u64)> {
+    let source = model.source();
+    if let Some(bytes) = bytes_at(Path::new(source)) {
+        return Some((source.into(), bytes));
     }
+    let shelf = model.models_dir.shelf().ok()?;
+    let manifest = shelf.find(source).ok()?;
+    Some((shelf.path(&manifest).ok()?, manifest.bytes()))
 }
 
 /// Bytes of a file, or of those in a folder.
@@ -225,13 +219,14 @@ impl Catalogue for Models {
 
 /// Loads a model.
 struct Loader {
-    model: ShelfModel,
+    name: String,
+    args: ServeArgs,
     setup: Arc<LoadSetup>,
 }
 
 impl LoadModel for Loader {
     fn load(&self) -> anyhow::Result<OpenModel> {
-        let (ShelfModel { name, args, .. }, setup) = (&self.model, &self.setup);
+        let Loader { name, args, setup } = self;
         let Loaded { mut serving, budget, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
         serving.model.name.clone_from(name);
         args.embedding.apply(&mut serving.embedder);
@@ -243,8 +238,8 @@ impl LoadModel for Loader {
     }
 
     fn describe(&self) -> anyhow::Result<Described> {
-        let ShelfModel { args, .. } = &self.model;
-        self.model.file(args.model.source()).context("it is fetched when it is asked for first")?;
+        let args = &self.args;
+        file_of(&args.model).context("it is fetched when it is asked for first")?;
         let LoadedModel { config, tokenizer, chat_template, .. } = args.model.load()?;
         Ok(Described {
             own_name: config.name,
@@ -256,8 +251,8 @@ impl LoadModel for Loader {
     }
 
     fn forget(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted> {
-        let ShelfModel { name, args, .. } = &self.model;
-        let Some(records) = self.setup.around.of_model(name).records else { return Ok(()) };
+        let Loader { name, args, setup } = self;
+        let Some(records) = setup.around.of_model(name).records else { return Ok(()) };
         forget_at_rest(&records, args.memory.protects_first(), tenant, (messages, from))
     }
 }

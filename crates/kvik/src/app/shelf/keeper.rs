@@ -16,7 +16,7 @@ impl Shelf {
             let changed = self.changed.notified();
             match self.next_turn() {
                 ShelfTurn::Load(index) => self.load(index).await,
-                ShelfTurn::Close(index) => self.places()[index].standing.phase = Phase::Closing,
+                ShelfTurn::Close(index) => self.places()[index].close(),
                 ShelfTurn::Unload(index) => self.unload(index).await,
                 ShelfTurn::Wait(None) => changed.await,
                 ShelfTurn::Wait(Some(until)) => {
@@ -49,13 +49,7 @@ impl Shelf {
     }
 
     /// Puts a model that was loaded as an entry says in its place, or the reason why it was not.
-    pub(super) fn put(
-        &self,
-        index: usize,
-        entry: &Arc<Entry>,
-        loaded: Result<OpenModel, String>,
-        took: Duration,
-    ) {
+    pub(super) fn put(&self, index: usize, entry: &Entry, loaded: Result<OpenModel, String>, took: Duration) {
         let (now, name) = (self.now(), &entry.name);
         let mut places = self.places();
         let place = &mut places[index];
