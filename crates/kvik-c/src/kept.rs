@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use kvik_library::{Explanation, KeptState, Prompt};
+use kvik_library::{Error, Explanation, KeptState, Model, Prompt};
 
 use crate::answer::{KvikMessage, read_messages, word};
 use crate::model::KvikModel;
@@ -54,16 +54,8 @@ pub unsafe extern "C" fn kvik_keep_prompt(
     count: usize,
     kept: *mut KvikKept,
 ) -> KvikStatus {
-    call(|| {
-        // SAFETY: the caller promises it.
-        let (model, id) = unsafe { (reference(model, "model")?, text(id, "id")?) };
-        // SAFETY: the caller promises it.
-        let messages = unsafe { read_messages(messages, count)? };
-        let state = model.0.keep_prompt(id, Prompt::Messages(messages))?;
-        // SAFETY: the caller promises it.
-        unsafe { put(kept, state.into()) };
-        Ok(())
-    })
+    // SAFETY: the caller promises it.
+    call(|| unsafe { of_messages(model, id, (messages, count), kept, Model::keep_prompt) })
 }
 
 /// Whether these messages are what is kept under a name, and how much of them need not be computed.
@@ -78,16 +70,29 @@ pub unsafe extern "C" fn kvik_is_kept(
     count: usize,
     kept: *mut KvikKept,
 ) -> KvikStatus {
-    call(|| {
-        // SAFETY: the caller promises it.
-        let (model, id) = unsafe { (reference(model, "model")?, text(id, "id")?) };
-        // SAFETY: the caller promises it.
-        let messages = unsafe { read_messages(messages, count)? };
-        let state = model.0.is_kept(id, Prompt::Messages(messages))?;
-        // SAFETY: the caller promises it.
-        unsafe { put(kept, state.into()) };
-        Ok(())
-    })
+    // SAFETY: the caller promises it.
+    call(|| unsafe { of_messages(model, id, (messages, count), kept, Model::is_kept) })
+}
+
+/// What a model says of messages under a name.
+///
+/// # Safety
+/// As `kvik_keep_prompt`.
+unsafe fn of_messages(
+    model: *const KvikModel,
+    id: *const c_char,
+    (messages, count): (*const KvikMessage, usize),
+    kept: *mut KvikKept,
+    ask: fn(&Model, &str, Prompt) -> Result<KeptState, Error>,
+) -> Result<(), Failure> {
+    // SAFETY: the caller promises it.
+    let (model, id) = unsafe { (reference(model, "model")?, text(id, "id")?) };
+    // SAFETY: the caller promises it.
+    let messages = unsafe { read_messages(messages, count)? };
+    let state = ask(&model.0, id, Prompt::Messages(messages))?;
+    // SAFETY: the caller promises it.
+    unsafe { put(kept, state.into()) };
+    Ok(())
 }
 
 /// Lets go what is kept under a name, in RAM and on disk. `was_known` learns whether there was such a name.
