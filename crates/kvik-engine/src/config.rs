@@ -23,6 +23,8 @@ pub mod usual {
     pub const DRAFT_ROWS: usize = 16;
     /// Positions of one sequence that a step stores, at most.
     pub const STEP_ROWS: usize = PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS;
+    /// The start fills one part in this many of the RAM budget with what was used most before.
+    pub const WARM_SHARE: usize = 2;
     /// Ghost entries of evicted blocks, which explain misses and inform the policies: 2 MiB.
     pub const GHOSTS: usize = 1 << 16;
 }

@@ -5,17 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvik_cache::{Beside, CacheConfig, Policy};
 use kvik_engine::api::Pooling;
-use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS};
+use kvik_engine::config::usual::{
+    DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS, WARM_SHARE,
+};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{LoadedModel, repeat_prompt};
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, buffers};
+use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, store_config};
 use kvik_engine::stats::DraftSources;
-use kvik_engine::store::{StoreConfig, bytes_allowed};
-use kvik_engine::text::template::{ChatTemplate, TemplateError};
+use kvik_engine::text::template::ChatTemplate;
 use kvik_engine::text::tokenizer::Tokenizer;
-use kvik_kernels::{Isa, KV_LAYOUT_VERSION, KvLayout, KvValues, Pool, performance_cores};
+use kvik_kernels::{Isa, KvLayout, KvValues, Pool, performance_cores};
 
 use crate::error::Error;
 use crate::kept::KeptPrompts;
@@ -23,8 +24,6 @@ use crate::options::{DiskOptions, Options};
 
 /// Requests that wait at most; the next one is refused.
 const WAITING_MAX: usize = 256;
-/// The start fills one part in this many of the RAM budget with what was used most before.
-const WARM_SHARE: usize = 2;
 /// Prompts that are kept may take one part in this many of the RAM budget, so that answers always have room.
 const PINNED_SHARE: usize = 2;
 
@@ -52,11 +51,7 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     Isa::chosen()?;
     let Options { source, kv_bytes, kv_formats, context_tokens, threads, parallel, disk } = options;
     let loaded = source.load()?;
-    let template = match loaded.template(None) {
-        Ok(template) => Some(template),
-        Err(TemplateError::Missing) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let template = loaded.own_template()?;
     let LoadedModel { config, tensors, tokenizer, embedding, .. } = loaded;
     let pool = Arc::new(Pool::new(threads.unwrap_or_else(performance_cores)));
     let model = Model::load(config, tensors, None, &pool, &|_, _| {})?;
@@ -126,20 +121,8 @@ fn engine_config(budget: &Budget) -> EngineConfig {
 
 fn open_disk(options: DiskOptions, budget: &Budget, model: [u8; 32]) -> Result<DiskSetup, Error> {
     let DiskOptions { dir, bytes_max } = options;
-    let payload_bytes = budget.layout.block_bytes();
-    let config = StoreConfig {
-        bytes_max: bytes_allowed(&dir).map_or(bytes_max, |allowed| allowed.min(bytes_max)),
-        dir,
-        model,
-        // Other instruction sets may round differently, and a loaded block must equal a computed one.
-        kv_format: format!(
-            "{}, layout {KV_LAYOUT_VERSION}, {}",
-            budget.layout.format_name(),
-            Isa::current().name()
-        ),
-        payload_bytes,
-        buffers: buffers(payload_bytes),
-    };
+    let names = (budget.layout.format_name(), Isa::current().name());
+    let config = store_config((&dir, bytes_max), model, (&names.0, names.1), budget.layout.block_bytes());
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let DiskOpened { setup, notes, .. } = DiskSetup::open(&config, budget.blocks / WARM_SHARE, now_s)?;
     notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));

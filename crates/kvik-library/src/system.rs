@@ -4,6 +4,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use kvik_engine::engine::Flushed;
+
 use crate::error::{Error, guard};
 use crate::model::Model;
 
@@ -35,15 +37,6 @@ pub struct Released {
     pub free_bytes: usize,
 }
 
-/// What is on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Durable {
-    /// Whether no answer runs any more.
-    pub is_idle: bool,
-    /// Computed blocks that the disk has not taken yet.
-    pub unwritten_blocks: usize,
-}
-
 impl MemoryPressure {
     /// What stays of so many cached blocks.
     fn keeps(self, blocks: usize) -> usize {
@@ -52,13 +45,6 @@ impl MemoryPressure {
             MemoryPressure::High => blocks / 4,
             MemoryPressure::Critical => 0,
         }
-    }
-}
-
-impl Durable {
-    /// Whether a process that is killed now finds again all that was computed.
-    pub fn is_complete(&self) -> bool {
-        self.is_idle && self.unwritten_blocks == 0
     }
 }
 
@@ -84,7 +70,7 @@ impl Model {
     ///
     /// # Errors
     /// When the engine stops.
-    pub fn on_background(&self) -> Result<Durable, Error> {
+    pub fn on_background(&self) -> Result<Flushed, Error> {
         guard(|| self.settle(BACKGROUND_TIME))
     }
 
@@ -92,15 +78,14 @@ impl Model {
     ///
     /// # Errors
     /// When the engine has stopped already.
-    pub fn close(self) -> Result<Durable, Error> {
+    pub fn close(self) -> Result<Flushed, Error> {
         // Dropping it does the rest.
         guard(|| self.settle(CLOSE_TIME))
     }
 
-    fn settle(&self, within: Duration) -> Result<Durable, Error> {
+    fn settle(&self, within: Duration) -> Result<Flushed, Error> {
         self.cancel_all();
-        let flushed = self.engine().settle(within)?;
-        Ok(Durable { is_idle: flushed.is_idle, unwritten_blocks: flushed.unwritten_blocks })
+        Ok(self.engine().settle(within)?)
     }
 
     fn cancel_all(&self) {

@@ -91,6 +91,17 @@ impl LoadedModel {
         let own = self.chat_template.as_deref().or_else(|| ChatTemplate::chatml(&self.tokenizer));
         ChatTemplate::with_tokens_of(given.or(own).ok_or(TemplateError::Missing)?, &self.tokenizer)
     }
+
+    /// The model's own template, as above; `None` where it has none and uses no known format.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn own_template(&self) -> Result<Option<ChatTemplate>, TemplateError> {
+        match self.template(None) {
+            Err(TemplateError::Missing) => Ok(None),
+            template => template.map(Some),
+        }
+    }
 }
 
 /// The shape of a model from the text of a Hugging Face `config.json`.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
-use kvik_engine::load::LoadedModel;
+use kvik_engine::{free_memory::available_bytes, load::LoadedModel};
 use kvik_shelf::Kind;
 use serde_json::Value;
 use tokio::runtime::Handle as Runtime;
@@ -29,7 +29,6 @@ use crate::{
     serving::{
         fetch,
         load::{self, Handle, Loaded},
-        memory,
     },
     settings::{config, model::ModelArgs, size::ByteSize},
 };
@@ -103,8 +102,7 @@ impl ShelfSource {
 
 /// Bytes that the weights, keys and values of all models share.
 pub(super) fn budget(asked: Option<ByteSize>) -> u64 {
-    let free =
-        || memory::available_bytes().map_or(BUDGET_BLIND, |free| free / BUDGET_SHARE[1] * BUDGET_SHARE[0]);
+    let free = || available_bytes().map_or(BUDGET_BLIND, |free| free / BUDGET_SHARE[1] * BUDGET_SHARE[0]);
     asked.map_or_else(free, |size| size.0)
 }
 

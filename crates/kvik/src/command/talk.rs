@@ -128,7 +128,7 @@ impl TalkArgs {
         })?;
         let start = template.answer_after(&prompt.text);
         let request = Request {
-            show: serving.controls_in(start.form.texts()),
+            show: serving.tokenizer.controls_in(start.form.texts()),
             ..self.request(serving, serving.encode_rendered(&prompt))
         };
         answer(serving, request, Some(AnswerParser::new(start, None, "")), show)

@@ -3,17 +3,13 @@
 use std::{path::Path, time::Instant};
 
 use kvik_engine::{
-    schedule::disk::{DiskOpened, DiskSetup, buffers},
-    store::{StoreConfig, bytes_allowed},
+    config::usual::WARM_SHARE,
+    schedule::disk::{DiskOpened, DiskSetup, store_config},
 };
-use kvik_kernels::KV_LAYOUT_VERSION;
 
 use super::budget::KvBudget;
 use crate::clock::unix_seconds;
 use crate::settings::{model::CacheArgs, size::ByteSize};
-
-/// The start fills one part in this many of the RAM budget.
-const WARM_SHARE: usize = 2;
 
 /// The open disk tier, or what stands for it.
 pub(crate) struct OpenDisk {
@@ -41,22 +37,13 @@ fn open_in(
     budget: &KvBudget,
     (model, place): ([u8; 32], &str),
 ) -> anyhow::Result<OpenDisk> {
-    let allowed = bytes_allowed(dir).map_or(size.0, |allowed| allowed.min(size.0));
-    let config = StoreConfig {
-        dir: dir.to_owned(),
-        bytes_max: allowed,
-        model,
-        // Other instruction sets and devices may round differently, and a loaded block must equal a computed one.
-        kv_format: format!("{}, layout {KV_LAYOUT_VERSION}, {place}", budget.kv),
-        payload_bytes: budget.stored_bytes,
-        buffers: buffers(budget.stored_bytes),
-    };
+    let config = store_config((dir, size.0), model, (&budget.kv, place), budget.stored_bytes);
     let started = Instant::now();
     let opened = DiskSetup::open(&config, budget.blocks / WARM_SHARE, unix_seconds())?;
     let DiskOpened { setup, slots, held, notes } = opened;
     notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
     let took_ms = started.elapsed().as_secs_f64() * 1e3;
     tracing::info!("disk cache: {held} blocks found, opened in {took_ms:.1} ms");
-    let line = format!("{} in {}, {held} of {slots} blocks held", ByteSize(allowed), dir.display());
+    let line = format!("{} in {}, {held} of {slots} blocks held", ByteSize(config.bytes_max), dir.display());
     Ok(OpenDisk { setup, line })
 }

@@ -190,7 +190,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let device = model.device();
     let disk = disk::open(cache, &budget, config.model_digest, &model.place());
     let disk = match &device {
-        Some(_) => host::above(disk, host_bytes(cache.cache_ram), &budget),
+        Some(_) => host::above(disk, kv_bytes(cache.cache_ram), &budget),
         None => disk,
     };
     let runner = model.runner(Room {
@@ -228,9 +228,9 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
     Some(Box::new(wait))
 }
 
-/// Bytes that keys and values may take where the processor computes.
-pub(crate) fn cache_bytes(cache: &CacheArgs) -> u64 {
-    cache.cache_ram.map_or_else(default_kv_bytes, |size| size.0)
+/// Bytes that keys and values may take in the machine's memory: as asked, or a share of what is free.
+pub(crate) fn kv_bytes(asked: Option<ByteSize>) -> u64 {
+    asked.map_or_else(default_kv_bytes, |size| size.0)
 }
 
 /// Where to compute: what only the processor does decides where the flags leave it open.
@@ -325,7 +325,7 @@ pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
 /// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
 fn blocks((flag, asked): (&str, Option<ByteSize>), block_bytes: usize, most: usize) -> anyhow::Result<usize> {
     let block_bytes = block_bytes as u64;
-    let bytes = asked.map_or_else(default_kv_bytes, |size| size.0);
+    let bytes = kv_bytes(asked);
     let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
     if blocks == 0 {
         bail!(
@@ -341,11 +341,6 @@ fn blocks((flag, asked): (&str, Option<ByteSize>), block_bytes: usize, most: usi
 fn pinned_max(asked: Option<ByteSize>, budget: &KvBudget) -> usize {
     let asked = asked.map(|size| size.0 / budget.block_bytes as u64);
     asked.map_or(budget.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(budget.blocks))
-}
-
-/// Memory of the host for blocks of a device: as asked, or what would be that of the processor.
-fn host_bytes(asked: Option<ByteSize>) -> u64 {
-    asked.map_or_else(default_kv_bytes, |size| size.0)
 }
 
 /// The requested context, if it fits; without a request the model's own, or as much of it as fits. Where requests

@@ -12,7 +12,6 @@ mod host;
 pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod lora;
-pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod placed;
 pub(crate) mod retaining;
@@ -123,24 +122,14 @@ impl Serving {
         TOKENIZED_BYTES_PER_TOKEN.saturating_mul(self.model.context)
     }
 
-    /// Tokens of a rendered chat.
+    /// Tokens of a rendered chat. The request's own strings are encoded as plain text: the name of a control token in them
+    /// is no control token.
     pub(crate) fn encode_rendered(&self, prompt: &Prompt) -> Vec<Token> {
-        encode_rendered(&self.tokenizer, prompt)
+        self.tokenizer.encode_chat(&prompt.text, &prompt.inputs)
     }
 
     /// The form in which the model writes its reasoning.
     pub(crate) fn reasoning_form(&self) -> ReasoningForm {
         self.template.as_ref().map(ChatTemplate::reasoning_form).unwrap_or_default()
     }
-
-    /// The control tokens in texts of a form, which have to be seen in an answer.
-    pub(crate) fn controls_in(&self, texts: Vec<&str>) -> Vec<Token> {
-        self.tokenizer.controls_in(texts)
-    }
-}
-
-/// Tokens of a rendered chat. The request's own strings are encoded as plain text: the name of a control token in them
-/// is no control token.
-pub(crate) fn encode_rendered(tokenizer: &Tokenizer, prompt: &Prompt) -> Vec<Token> {
-    tokenizer.encode_chat(&prompt.text, &prompt.inputs)
 }

@@ -6,10 +6,7 @@ use kvik_engine::{
     files::{TensorSource, bytes::FileBytes},
     load::{Embedding, LoadedModel},
     model::{Model, ModelConfig, ModelError},
-    text::{
-        template::{ChatTemplate, TemplateError},
-        tokenizer::Tokenizer,
-    },
+    text::{template::ChatTemplate, tokenizer::Tokenizer},
 };
 use kvik_kernels::{Isa, Pool, WeightType};
 
@@ -92,11 +89,7 @@ impl<M> Opened<M> {
         ) -> Result<M, ModelError>,
         classifier: impl FnOnce(&M) -> Option<&[f32]>,
     ) -> anyhow::Result<Opened<M>> {
-        let template = match loaded.template(None) {
-            Ok(template) => Some(template),
-            Err(TemplateError::Missing) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let template = loaded.own_template()?;
         let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } =
             loaded;
         let (bar, width) = (progress(args.source(), tensors.total_bytes()), config.d_model);

@@ -41,7 +41,7 @@ use super::ram::Ram;
 use crate::stats::DiskStats;
 use crate::store::BlockStore;
 
-pub use setup::{DiskOpened, DiskSetup, buffers, writes_max};
+pub use setup::{DiskOpened, DiskSetup, buffers, store_config, writes_max};
 
 pub(super) use fetch::{Fetch, Wanted};
 pub(super) use spill::{SpillContext, Spilled, Stored};

@@ -1,11 +1,15 @@
 //! What a disk tier is made of, and the one that is absent: a tier that holds nothing.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use kvik_cache::Identity;
 use kvik_cache::tier::{Record, Relation, SlotId, Tier, Use};
+use kvik_kernels::KV_LAYOUT_VERSION;
 
-use crate::store::{BlockStore, Buffer, Completed, Opened, Store, StoreConfig, StoreError, Waker};
+use crate::store::{
+    BlockStore, Buffer, Completed, Opened, Store, StoreConfig, StoreError, Waker, bytes_allowed,
+};
 
 /// Memory for blocks being read from and written to disk.
 const BUFFER_BYTES: usize = 64 << 20;
@@ -50,6 +54,25 @@ pub fn buffers(block_bytes: usize) -> usize {
 /// Those of them that blocks may be written from; the others are for reading.
 pub fn writes_max(buffers: usize) -> usize {
     buffers - buffers / 4
+}
+
+/// The store of a model's blocks, of `payload_bytes` each with keys and values as `kv` names them, in a directory that
+/// takes `bytes_max` bytes, or less where the disk has less room. Where they are computed is `place`: other instruction
+/// sets and devices may round differently, and a loaded block must equal a computed one.
+pub fn store_config(
+    (dir, bytes_max): (&Path, u64),
+    model: [u8; 32],
+    (kv, place): (&str, &str),
+    payload_bytes: usize,
+) -> StoreConfig {
+    StoreConfig {
+        dir: dir.to_owned(),
+        bytes_max: bytes_allowed(dir).map_or(bytes_max, |allowed| allowed.min(bytes_max)),
+        model,
+        kv_format: format!("{kv}, layout {KV_LAYOUT_VERSION}, {place}"),
+        payload_bytes,
+        buffers: buffers(payload_bytes),
+    }
 }
 
 impl DiskSetup {

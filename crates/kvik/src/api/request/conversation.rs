@@ -279,7 +279,7 @@ impl Conversation {
         }
         let serving = &app.serving;
         let start = self.start(serving.reasoning_form(), &prompt.text);
-        let show = serving.controls_in(start.form.texts());
+        let show = serving.tokenizer.controls_in(start.form.texts());
         let template = serving.template.as_ref().filter(|_| self.tools.offered.is_some());
         let Some(form) = template.map(ChatTemplate::tool_form) else {
             return (Reading::Tagged { start, offer: None }, show);
@@ -290,7 +290,7 @@ impl Conversation {
             options.constraint = Some(Constraint::JsonSchema(self.tools.one_call()));
             return (Reading::ForcedCall, Vec::new());
         }
-        let show = [show, serving.controls_in(form.texts())].concat();
+        let show = [show, serving.tokenizer.controls_in(form.texts())].concat();
         (Reading::Tagged { start, offer: Some(self.tools.offer(form, options.constraint.is_some())) }, show)
     }
 

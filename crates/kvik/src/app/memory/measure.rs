@@ -10,7 +10,7 @@ use kvik_engine::text::template::{ChatTemplate, RenderInput};
 use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
-use crate::serving::{Serving, encode_rendered};
+use crate::serving::Serving;
 
 /// Tokens around a message where no template says, at most with the usual ones.
 const AROUND_MESSAGE: usize = 8;
@@ -29,7 +29,7 @@ fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> usi
             now: SystemTime::UNIX_EPOCH,
         };
         let prompt = template?.render(&input).ok()?;
-        Some(encode_rendered(tokenizer, &prompt).len())
+        Some(tokenizer.encode_chat(&prompt.text, &prompt.inputs).len())
     };
     // The first exchange may come with a system message, and the last one with its thoughts.
     let (Some(short), Some(long)) = (rendered(2), rendered(3)) else { return AROUND_MESSAGE };
@@ -53,7 +53,7 @@ impl Measure {
     /// The form of the model's reasoning, and the control tokens that it is written with.
     pub(super) fn reasoning(&self) -> (ReasoningForm, Vec<Token>) {
         let form = self.serving.reasoning_form();
-        (form, self.serving.controls_in(form.texts()))
+        (form, self.serving.tokenizer.controls_in(form.texts()))
     }
 
     /// Tokens of the model's context.

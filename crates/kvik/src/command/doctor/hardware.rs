@@ -2,14 +2,12 @@
 
 use std::{fs, path::Path, thread::available_parallelism, time::Duration};
 
+use kvik_engine::free_memory::MachineMemory;
 use kvik_kernels::{Isa, Pool, performance_cores, read_speed};
 
 use super::report::Diagnosis;
 use crate::{
-    serving::{
-        load::{cache_bytes, device},
-        memory::MachineMemory,
-    },
+    serving::load::{device, kv_bytes},
     settings::{
         device::DeviceChoice,
         model::{CacheArgs, ModelArgs},
@@ -94,7 +92,7 @@ fn unknown_memory() -> Diagnosis {
 fn free_memory(memory: MachineMemory, cache: &CacheArgs) -> Diagnosis {
     const SUBJECT: &str = "memory";
     let MachineMemory { total_bytes, available_bytes, limit_bytes } = memory;
-    let asked = cache_bytes(cache);
+    let asked = kv_bytes(cache.cache_ram);
     let limit = limit_bytes
         .map_or_else(String::new, |limit| format!(", and a limit of {} on this process", ByteSize(limit)));
     let found = format!(

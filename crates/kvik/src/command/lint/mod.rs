@@ -20,7 +20,6 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use kvik_engine::text::template::TemplateError;
 use serde_json::Value;
 
 use crate::{settings::model::ModelArgs, volatile};
@@ -114,10 +113,7 @@ impl Finding {
 /// Runs the command; returns whether there are findings.
 pub(crate) fn run(args: &LintArgs) -> anyhow::Result<bool> {
     let loaded = args.model.load()?;
-    let template = match loaded.template(None) {
-        Err(TemplateError::Missing) => None,
-        template => Some(template?),
-    };
+    let template = loaded.own_template()?;
     let encoder = PromptEncoder { tokenizer: &loaded.tokenizer, template: template.as_ref() };
     let now = SystemTime::now();
     let requests: Vec<RequestBody> =

@@ -8,7 +8,7 @@ use kvik_engine::text::template::ChatTemplate;
 use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-use crate::{api::conversation_prompt, app::report::spans, serving::encode_rendered};
+use crate::{api::conversation_prompt, app::report::spans};
 
 /// Renders and tokenizes requests.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +82,7 @@ impl RequestBody {
         let template =
             encoder.template.context("this model has no chat template; name one with --chat-template")?;
         let prompt = conversation_prompt(Value::Object(self.fields.clone()), template, self.now)?;
-        Ok(encode_rendered(encoder.tokenizer, &prompt))
+        Ok(encoder.tokenizer.encode_chat(&prompt.text, &prompt.inputs))
     }
 }
 
