@@ -3,22 +3,14 @@ import hashlib
 import http.server
 import json
 import re
-import threading
 import time
+
+from local import Local
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-class Quiet(http.server.ThreadingHTTPServer):
-    """One whose clients may be killed."""
-
-    daemon_threads = True
-
-    def handle_error(self, *_):
-        pass
-
-
-class Hub:
+class Hub(Local):
     """Serves `repositories`, as {"owner/repo": {"file.gguf": bytes}}, from where `url` says; a context manager.
 
     Files come from another path behind a redirect, `bytes_per_s` at a time.
@@ -27,19 +19,11 @@ class Hub:
     def __init__(self, repositories, bytes_per_s=None):
         self.repositories, self.bytes_per_s = repositories, bytes_per_s
         self.asked = []
-        self.server = Quiet(("127.0.0.1", 0), self.handler())
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
+        super().__init__(self.handler())
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def listing(self, files):
         siblings = [

@@ -8,30 +8,21 @@ import collections
 import http.client
 import http.server
 import json
-import threading
 import time
+
+from local import Local
 
 HOP = {"connection", "transfer-encoding", "keep-alive"}
 
 
-class Between:
+class Between(Local):
     def __init__(self, port):
         self.upstream = port
         self.delay_s = 0.0
         self.scripted = None
         self.fields = {}
         self.played = collections.defaultdict(list)  # by conversation: messages of scripts, which the server does not know
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
-        self.server.daemon_threads = True
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
+        super().__init__(self.handler())
 
     @property
     def url(self):
