@@ -13,13 +13,13 @@ import argparse
 import json
 import math
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+from machine import machine  # noqa: E402
 from server import BINARY  # noqa: E402
 
 DEPTHS = (1024, 4096, 16384)
@@ -41,14 +41,6 @@ def measure(options):
             rows += found
             print(f"round {number + 1}, {resident:3}:", *(f"{row['avg_ts']:.1f}" for row in found), file=sys.stderr, flush=True)
     return {"machine": machine(), "rows": rows}
-
-
-def machine():
-    """The processor's name."""
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]}, {len(names)} cores" if names else platform.processor()
 
 
 def summary(measured):

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+from machine import machine  # noqa: E402
 from server import BINARY, Server  # noqa: E402
 
 BLOCK = 16
@@ -158,13 +158,6 @@ def device_name(options):
     """What `kvik devices` calls it."""
     listed = subprocess.run([options.kvik, "devices"], capture_output=True, text=True, check=True).stdout
     return next((line.split(None, 1)[1] for line in listed.splitlines() if line.startswith(f"{options.device} ")), options.device)
-
-
-def machine():
-    """The processor's name."""
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines() if os.path.exists("/proc/cpuinfo") else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]}, {len(names)} cores" if names else platform.processor()
 
 
 def main():
