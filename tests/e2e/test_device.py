@@ -3,6 +3,7 @@
 `KVIK_GPU_BINARY` is that kvik, which then must find one; by default it is what `cargo test --features kvik/gpu` leaves
 behind, if that does.
 """
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -67,6 +68,20 @@ def test_blocks_move_between_three_tiers(tmp_path):
         restarted = [ask(server, prompt) for prompt in PROMPTS]
         assert said(restarted) == said(cold)
         assert sum(tokens(restarted, "disk")) > 64, restarted
+
+
+@needs_device
+def test_two_processes_share_a_device(tmp_path):
+    """Both answer as one alone does, and one that is killed takes nothing with it."""
+    with start(tmp_path / "alone", "--cache-ram", "4MiB") as server:
+        alone = [ask(server, prompt)[0] for prompt in PROMPTS]
+    with start(tmp_path / "a", "--cache-ram", "4MiB") as one, start(tmp_path / "b", "--cache-ram", "4MiB") as other:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            both = [pool.submit(lambda server: [ask(server, prompt)[0] for prompt in PROMPTS], server) for server in (one, other)]
+            assert [asked.result() for asked in both] == [alone, alone]
+            left = pool.submit(lambda: [ask(other, prompt)[0] for prompt in PROMPTS])
+            one.kill()
+            assert left.result() == alone
 
 
 @needs_device

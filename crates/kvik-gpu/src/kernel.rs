@@ -164,6 +164,7 @@ fn entry(binding: u32, access: Access) -> wgpu::BindGroupLayoutEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Choice;
 
     #[test]
     fn constants_stand_before_the_pieces_and_keep_their_bits() {
@@ -192,5 +193,26 @@ mod tests {
         assert_eq!(grid(7), [7, 1, 1]);
         assert_eq!(grid(32_768), [32_768, 1, 1]);
         assert_eq!(grid(100_000), [32_768, 4, 1]);
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_compile_is_an_error_with_its_name_and_the_device_goes_on() {
+        let Ok(device) = Device::open(Choice::Index(0)) else {
+            return kvik_testing::skip("no GPU, nor one of software");
+        };
+        let kernel = |text| {
+            let (pieces, constants) = (vec![Piece { name: "wrong.wgsl", text }], Vec::new());
+            Kernel { pieces, constants, buffers: &[], params: 0 }
+        };
+        let valid = "@compute @workgroup_size(1) fn main() {}\n";
+        for text in ["fn main( {\n", "@compute @workgroup_size(1) fn main() { x = 1; }\n", "fn other() {}\n"]
+        {
+            let error = kernel(text).compile(&device).unwrap_err();
+            assert!(
+                matches!(&error, DeviceError::Shader { kernel, .. } if kernel == "wrong.wgsl"),
+                "{error}"
+            );
+            assert!(kernel(valid).compile(&device).is_ok());
+        }
     }
 }
