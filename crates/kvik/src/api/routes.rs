@@ -23,6 +23,7 @@ use tower::ServiceExt;
 use super::{
     anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
     route::{Answer, Dialect, Errors, Operation, answers, at, gives, schema_of},
+    sglang,
 };
 use crate::{
     app::{
@@ -50,6 +51,7 @@ pub(super) fn dialects() -> Vec<Dialect> {
         llama::dialect(),
         embedding::dialect(),
         kvik::dialect(),
+        sglang::dialect(),
         page::dialect(),
         operation(),
     ]
