@@ -2,6 +2,7 @@
 
 KVIK_TARGET is the build of the server and of the C library, `target/release` where nobody says.
 """
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -37,12 +38,18 @@ def c(folder):
     return [runner]
 
 
+def python(_):
+    """Of the interpreter that runs this, if it has the wheel."""
+    has_it = importlib.util.find_spec("kvik") is not None
+    return [pathlib.Path(sys.executable), "-B", LIST.with_name("speak.py")] if has_it else [pathlib.Path("the wheel")]
+
+
 def kotlin(_):
     """What `bindings/kotlin` leaves there: takes the arguments of every runner."""
     return [ROOT / "target/ci-kotlin/cases"]
 
 
-RUNNERS = {"rust": rust, "c": c, "kotlin": kotlin}
+RUNNERS = {"rust": rust, "c": c, "python": python, "kotlin": kotlin}
 
 
 @pytest.fixture(scope="session", params=RUNNERS)
@@ -51,8 +58,8 @@ def transcript(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     command = RUNNERS[request.param](folder)
     if not command[0].exists():
-        assert request.param not in ASKED_FOR, f"{command[0]} is not built"
-        pytest.skip(f"{command[0]} is not built")
+        assert request.param not in ASKED_FOR, f"{command[0]} is not there"
+        pytest.skip(f"{command[0]} is not there")
     directory = folder / "directory"
     directory.mkdir()
     ran = subprocess.run([*command, LIST, MODEL, directory], capture_output=True, timeout=300)
