@@ -100,6 +100,18 @@ def test_a_piece_that_is_waited_for_in_vain_is_not_lost(model, text):
     assert asyncio.run(ask()) == model.generate(text, max_tokens=8).text()
 
 
+def test_an_answer_is_read_in_one_way(model):
+    async def ask():
+        answer = model.generate("Once upon a time", max_tokens=8)
+        first = await answer.__anext__()
+        with pytest.raises(RuntimeError, match="async for"):
+            for _ in range(9):
+                next(answer)
+        return first.text, await answer.atext()
+
+    asyncio.run(ask())
+
+
 def test_a_task_that_is_cancelled_cancels_its_answer(model):
     answers = []
 

@@ -48,6 +48,8 @@ class Answer(Iterator[Piece], AsyncIterator[Piece]):
     def __next__(self) -> Piece:
         """Waits for the next piece."""
         if not self._ready and not self._ended:
+            if self._arriving is not None:
+                raise RuntimeError("this answer is read by `async for`, which a thread of its own does")
             self._take(_next_batch(self._handle))
         if not self._ready:
             raise StopIteration
