@@ -79,6 +79,8 @@ pub struct Answer {
     report: Option<Report>,
     /// Whether its end has been said.
     ended: bool,
+    /// Why it failed, until that is read.
+    failure: Option<Error>,
 }
 
 /// Cancels an answer, from any thread, any number of times.
@@ -118,6 +120,7 @@ impl Answer {
             finish: None,
             report: None,
             ended: false,
+            failure: None,
         };
         (answer, Box::new(sink))
     }
@@ -137,6 +140,22 @@ impl Answer {
         self.report.as_ref()
     }
 
+    /// Waits for the next piece, and returns it with all others that have arrived by then; none after the last one. For
+    /// readers to whom each call is dear.
+    ///
+    /// # Errors
+    /// If it fails; what has arrived before that is returned first.
+    pub fn next_arrived(&mut self) -> Result<Vec<Piece>, Error> {
+        let mut pieces: Vec<Piece> = self.next().transpose()?.into_iter().collect();
+        while !self.ended
+            && let Ok(news) = self.news.try_recv()
+        {
+            self.accept(news);
+        }
+        pieces.extend(self.ready.drain(..));
+        Ok(pieces)
+    }
+
     /// Reads it to its end: its text without reasoning, and what it took.
     ///
     /// # Errors
@@ -152,7 +171,18 @@ impl Answer {
         Ok((text, report))
     }
 
-    /// Takes one event of the engine in. An error ends the answer.
+    /// Takes one event of the engine in; its failure ends the answer.
+    fn accept(&mut self, news: News) {
+        if let Err(error) = guard(|| self.take(news)) {
+            self.fail(error);
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.ended = true;
+        self.failure = Some(error);
+    }
+
     fn take(&mut self, news: News) -> Result<(), Error> {
         match news {
             News::Event(Event::Text { text, .. }) => self.push(&text),
@@ -203,14 +233,12 @@ impl Iterator for Answer {
     fn next(&mut self) -> Option<Result<Piece, Error>> {
         while self.ready.is_empty() {
             if self.ended {
-                return None;
+                return self.failure.take().map(Err);
             }
-            // A request whose sink is dropped without a word was on its way while the engine stopped.
-            let news = self.news.recv().map_err(|_| Error::from(RequestError::Stopping));
-            let taken = news.and_then(|news| guard(|| self.take(news)));
-            if let Err(error) = taken {
-                self.ended = true;
-                return Some(Err(error));
+            match self.news.recv() {
+                Ok(news) => self.accept(news),
+                // A request whose sink is dropped without a word was on its way while the engine stopped.
+                Err(_) => self.fail(RequestError::Stopping.into()),
             }
         }
         self.ready.pop_front().map(Ok)
@@ -321,6 +349,23 @@ mod tests {
         let error = answer.next().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "internal error: it broke");
         assert!(answer.next().is_none() && answer.report().is_none());
+    }
+
+    #[test]
+    fn a_batch_is_what_has_arrived() {
+        let (mut answer, mut sink) = Answer::new(None);
+        let batch = |answer: &mut Answer| -> Vec<String> {
+            answer.next_arrived().unwrap().iter().map(|piece| piece.text().to_owned()).collect()
+        };
+        for event in [text("one"), text(" two"), text("")] {
+            sink.send(event);
+        }
+        assert_eq!(batch(&mut answer), ["one", " two"]);
+        sink.send(text("three"));
+        sink.send(Event::Failed(RequestError::Internal("it broke".into())));
+        assert_eq!(batch(&mut answer), ["three"], "what has arrived comes before the failure");
+        assert_eq!(answer.next_arrived().unwrap_err().to_string(), "internal error: it broke");
+        assert!(batch(&mut answer).is_empty(), "it stays at its end");
     }
 
     #[test]
