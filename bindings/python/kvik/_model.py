@@ -71,7 +71,7 @@ class Model:
         """Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads. Other calls
         raise `ClosedError` from then on; none is returned where it was closed before."""
         with raised_as_own():
-            return self._handle.close()
+            return self._handle.shut_down()
 
     def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
         """Answers messages, in the form of the model's chat template."""
