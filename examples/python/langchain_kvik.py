@@ -38,8 +38,17 @@ class ChatKvik(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         answer = self._answer(messages, stop)
-        message = AIMessage(content=answer.text(), usage_metadata=usage(answer))
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return result(answer.text(), answer)
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        async with self._answer(messages, stop) as answer:
+            return result(await answer.atext(), answer)
 
     def _stream(
         self,
@@ -83,6 +92,11 @@ class KvikEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [self.embed_query(text) for text in texts]
+
+
+def result(text: str, answer: kvik.Answer) -> ChatResult:
+    message = AIMessage(content=text, usage_metadata=usage(answer))
+    return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def chunk(piece: kvik.Piece) -> ChatGenerationChunk:

@@ -33,9 +33,10 @@ def test_langchain_streams_counts_and_stops(model):
     assert text.startswith(cut := chat.invoke(asked, stop=[text[5:8]]).content) and len(cut) < 8
 
     async def stream():
-        return [chunk.content async for chunk in chat.astream(asked)]
+        return [chunk.content async for chunk in chat.astream(asked)], await chat.ainvoke(asked)
 
-    assert "".join(asyncio.run(stream())) == text
+    streamed, answered = asyncio.run(stream())
+    assert "".join(streamed) == text == answered.content
 
 
 def test_langchain_cancels_what_is_not_read(model):
