@@ -14,6 +14,13 @@ import kvik
 TICK_S = 0.001
 
 
+@pytest.fixture
+def model():
+    """One that leaves a core to Python, also where there are two."""
+    with kvik.Model(MODEL, **SMALL | {"threads": 1}) as opened:
+        yield opened
+
+
 class Ticks:
     """Notes when it was its turn."""
 
