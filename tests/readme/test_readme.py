@@ -31,7 +31,7 @@ def environment(tmp_path):
     return os.environ | here | {"PATH": f"{tmp_path / 'venv/bin'}:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize("language", ["Python", "C"])
+@pytest.mark.parametrize("language", ["Python", "C", "Kotlin"])
 def test_a_first_answer_in(language, environment):
     written, said = [], ""
     try:

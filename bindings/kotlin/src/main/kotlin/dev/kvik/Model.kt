@@ -64,6 +64,12 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
         onReport: (Report) -> Unit = {},
     ): Flow<Piece> = stream(Prompt.Text(text), options, onReport)
 
+    /**
+     * An answer in the caller's hands: its `next` blocks for pieces, its `cancel` ends it from any thread, after which the
+     * rest and its `report` can still be read. It is to be closed.
+     */
+    fun ask(prompt: Prompt, options: AnswerOptions = AnswerOptions()): AnswerHandle = handle.generate(prompt, options)
+
     /** The whole answer to messages. */
     suspend fun answer(messages: List<Message>, options: AnswerOptions = AnswerOptions()): Reply =
         answer(Prompt.Messages(messages), options)
@@ -73,7 +79,7 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
         withContext(Dispatchers.IO) {
             val text = StringBuilder()
             val reasoning = StringBuilder()
-            val report = handle.generate(prompt, options).read { piece ->
+            val report = ask(prompt, options).read { piece ->
                 when (piece) {
                     is Piece.Reasoning -> reasoning.append(piece.text)
                     is Piece.Text -> text.append(piece.text)
@@ -135,7 +141,7 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     /** Reads on a thread that may block; pieces and the report arrive where they are collected. */
     private fun stream(prompt: Prompt, options: AnswerOptions, onReport: (Report) -> Unit): Flow<Piece> = flow {
         lateinit var report: Report
-        val pieces = channelFlow { report = handle.generate(prompt, options).read { send(it) } }
+        val pieces = channelFlow { report = ask(prompt, options).read { send(it) } }
         emitAll(pieces.flowOn(Dispatchers.IO))
         onReport(report)
     }
