@@ -14,6 +14,9 @@ use kvik_uniffi::{
 /// Tokens that take a while, and fit the context behind a prompt.
 const ENDLESS: i64 = 1500;
 
+/// Bytes of the stack of a thread on iOS, but for the first.
+const STACK_BYTES: usize = 512 << 10;
+
 fn model(dir: Option<&Path>) -> Arc<ModelHandle> {
     let options = ModelOptions {
         kv_bytes: Some(64 << 20),
@@ -163,6 +166,19 @@ fn a_model_comes_from_bytes_and_from_a_part_of_an_open_file() {
         drop(file);
         assert_eq!(opened.count_tokens(chat("How many?")), Ok(expect));
     }
+}
+
+#[test]
+fn a_model_opens_and_answers_on_a_thread_with_a_small_stack() {
+    // What a phone gives threads besides the first; a stack that overflows ends the host.
+    let thread = thread::Builder::new().stack_size(STACK_BYTES);
+    let asking = thread.spawn(|| {
+        let model = model(None);
+        let answer = model.generate(chat("Who are you?"), at_most(2)).unwrap();
+        while !answer.next().unwrap().is_empty() {}
+        model.shut_down().unwrap().unwrap().is_idle
+    });
+    assert!(asking.unwrap().join().unwrap());
 }
 
 #[test]
