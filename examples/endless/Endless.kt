@@ -134,6 +134,8 @@ private fun contains(answer: CharSequence, value: String): Boolean =
 
 private fun tell(said: List<Said>, turns: Int, kills: Int) {
     check(said.map { it.turn } == (1..turns).toList()) { "a turn is missing, or there twice" }
+    val control = said.filter { it.distance == 1L }
+    check(control.count { it.isRight } * 10 >= control.size * 8) { "not even what was said a turn ago is recalled" }
     println("| asked after | facts | recalled |\n| ---: | ---: | ---: |")
     for ((distance, asked) in said.filter { it.distance != null }.groupBy { it.distance!! }.toSortedMap()) {
         println("| $distance | ${asked.size} | ${asked.count { it.isRight } * 100 / asked.size}% |")

@@ -182,6 +182,9 @@ class ModelTest {
 
     @Test
     fun answersHaveTheFormThatIsAskedFor() = onModel { model ->
+        assertThrows(KvikException.InvalidArgument::class.java) {
+            runBlocking { model.answer(messages, AnswerOptions(tools = "[{}]")) }
+        }
         val choice = Constraint.Regex("(now|later|never)")
         val sorted = model.answer(messages, AnswerOptions(maxTokens = 16, constraint = choice)).text
         assertTrue(sorted, sorted in setOf("now", "later", "never"))
@@ -189,9 +192,6 @@ class ModelTest {
             "properties": {"city": {"enum": ["Cork", "Oslo"]}}, "required": ["city"], "additionalProperties": false}}}]"""
         val called = model.answer(messages, AnswerOptions(maxTokens = 64, tools = tools, toolChoice = "required"))
         assertEquals("weather", called.calls.first().name)
-        assertThrows(KvikException.InvalidArgument::class.java) {
-            runBlocking { model.answer(messages, AnswerOptions(tools = "[{}]")) }
-        }
     }
 
     @Test
