@@ -530,7 +530,27 @@ def _uniffi_check_api_checksums(lib):
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 35812:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 19131:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() != 1211:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info() != 42980:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() != 1638:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() != 8507:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() != 6310:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say() != 46776:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() != 23449:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() != 42759:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() != 12156:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 50223:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 51274:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
@@ -546,6 +566,8 @@ def _uniffi_check_api_checksums(lib):
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 13603:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 40221:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 55464:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure() != 15130:
@@ -553,6 +575,10 @@ def _uniffi_check_api_checksums(lib):
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down() != 3041:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats() != 23261:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() != 8329:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() != 15772:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() != 63101:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
@@ -598,9 +624,39 @@ _UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_next.restype = ctypes
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_report.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_report.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back.restype = ctypes.c_uint16
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations.restype = ctypes.c_uint16
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens.restype = ctypes.c_uint16
@@ -622,6 +678,9 @@ _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_is_kept.restype = ctyp
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits.restype = ctypes.c_uint16
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background.restype = ctypes.c_uint16
@@ -634,6 +693,12 @@ _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down.restype = ct
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens.restype = ctypes.c_uint16
 _UniffiLib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open.restype = ctypes.c_uint16
@@ -658,11 +723,67 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_report.argtypes = (
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_report.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_correct.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_correct.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_delete.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_delete.restype = None
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_info.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_info.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_messages.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_messages.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_remembered.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_remembered.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_rename.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_rename.restype = None
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_say.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_say.restype = ctypes.c_uint64
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_take_back.argtypes = (
+    ctypes.c_uint64,
+    ctypes.c_int64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_take_back.restype = None
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_context_tokens.argtypes = (
     ctypes.c_uint64,
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_context_tokens.restype = ctypes.c_int64
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversation.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversation.restype = ctypes.c_uint64
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations.restype = _UniffiRustBuffer
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens.argtypes = (
     ctypes.c_uint64,
     _UniffiRustBuffer,
@@ -708,6 +829,13 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt.argtypes = (
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_logits.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_logits.restype = _UniffiRustBuffer
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_on_background.argtypes = (
     ctypes.c_uint64,
     ctypes.POINTER(_UniffiRustCallStatus),
@@ -729,6 +857,18 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_stats.argtypes = (
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_stats.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_text_of.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_text_of.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_tokens.argtypes = (
+    ctypes.c_uint64,
+    _UniffiRustBuffer,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_tokens.restype = _UniffiRustBuffer
 _UniffiLib.uniffi_kvik_uniffi_fn_constructor_modelhandle_open.argtypes = (
     _UniffiRustBuffer,
     _UniffiRustBuffer,
@@ -759,6 +899,16 @@ _UniffiLib.uniffi_kvik_uniffi_fn_free_answerhandle.argtypes = (
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_free_answerhandle.restype = None
+_UniffiLib.uniffi_kvik_uniffi_fn_clone_conversationhandle.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_clone_conversationhandle.restype = ctypes.c_uint64
+_UniffiLib.uniffi_kvik_uniffi_fn_free_conversationhandle.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_free_conversationhandle.restype = None
 _UniffiLib.uniffi_kvik_uniffi_fn_clone_modelhandle.argtypes = (
     ctypes.c_uint64,
     ctypes.POINTER(_UniffiRustCallStatus),
@@ -926,12 +1076,272 @@ class _UniffiFfiConverterOptionalBoolean(_UniffiConverterRustBuffer):
         else:
             raise InternalError("Unexpected flag byte for optional type")
 
+class _UniffiFfiConverterOptionalString(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterString.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterString.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterString.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
+
+
+
+
+
+
+class Constraint:
+    """
+    What holds an answer to a form.
+"""
+    def __init__(self):
+        raise RuntimeError("Constraint cannot be instantiated directly")
+
+    # Each enum variant is a nested class of the enum itself.
+    @dataclass
+    class JSON_OBJECT:
+        """
+        Any JSON object.
+"""
+
+        def __init__(self, ):
+            pass
+
+
+
+
+
+        def __str__(self):
+            return "Constraint.JSON_OBJECT()".format()
+        def __eq__(self, other):
+            if not isinstance(other, Constraint):
+                return NotImplemented
+            if not other.is_JSON_OBJECT():
+                return False
+            return True
+
+    @dataclass
+    class JSON_SCHEMA:
+        """
+        JSON that satisfies a schema.
+"""
+
+        def __init__(self, schema:str):
+            self.schema = schema
+
+            """
+        The schema, as JSON.
+"""
+
+            pass
+
+
+
+
+
+        def __str__(self):
+            return "Constraint.JSON_SCHEMA(schema={})".format(self.schema)
+        def __eq__(self, other):
+            if not isinstance(other, Constraint):
+                return NotImplemented
+            if not other.is_JSON_SCHEMA():
+                return False
+            if self.schema != other.schema:
+                return False
+            return True
+
+    @dataclass
+    class REGEX:
+        """
+        Text that matches a regular expression.
+"""
+
+        def __init__(self, regex:str):
+            self.regex = regex
+
+            """
+        The expression.
+"""
+
+            pass
+
+
+
+
+
+        def __str__(self):
+            return "Constraint.REGEX(regex={})".format(self.regex)
+        def __eq__(self, other):
+            if not isinstance(other, Constraint):
+                return NotImplemented
+            if not other.is_REGEX():
+                return False
+            if self.regex != other.regex:
+                return False
+            return True
+
+    @dataclass
+    class LARK:
+        """
+        Text that a Lark grammar accepts.
+"""
+
+        def __init__(self, grammar:str):
+            self.grammar = grammar
+
+            """
+        The grammar.
+"""
+
+            pass
+
+
+
+
+
+        def __str__(self):
+            return "Constraint.LARK(grammar={})".format(self.grammar)
+        def __eq__(self, other):
+            if not isinstance(other, Constraint):
+                return NotImplemented
+            if not other.is_LARK():
+                return False
+            if self.grammar != other.grammar:
+                return False
+            return True
+
+
+
+    # For each variant, we have `is_NAME` and `is_name` methods for easily checking
+    # whether an instance is that variant.
+    def is_JSON_OBJECT(self) -> bool:
+        return isinstance(self, Constraint.JSON_OBJECT)
+    def is_json_object(self) -> bool:
+        return isinstance(self, Constraint.JSON_OBJECT)
+    def is_JSON_SCHEMA(self) -> bool:
+        return isinstance(self, Constraint.JSON_SCHEMA)
+    def is_json_schema(self) -> bool:
+        return isinstance(self, Constraint.JSON_SCHEMA)
+    def is_REGEX(self) -> bool:
+        return isinstance(self, Constraint.REGEX)
+    def is_regex(self) -> bool:
+        return isinstance(self, Constraint.REGEX)
+    def is_LARK(self) -> bool:
+        return isinstance(self, Constraint.LARK)
+    def is_lark(self) -> bool:
+        return isinstance(self, Constraint.LARK)
+
+
+# Now, a little trick - we make each nested variant class be a subclass of the main
+# enum class, so that method calls and instance checks etc will work intuitively.
+# We might be able to do this a little more neatly with a metaclass, but this'll do.
+Constraint.JSON_OBJECT = type("Constraint.JSON_OBJECT", (Constraint.JSON_OBJECT, Constraint,), {})  # type: ignore
+Constraint.JSON_SCHEMA = type("Constraint.JSON_SCHEMA", (Constraint.JSON_SCHEMA, Constraint,), {})  # type: ignore
+Constraint.REGEX = type("Constraint.REGEX", (Constraint.REGEX, Constraint,), {})  # type: ignore
+Constraint.LARK = type("Constraint.LARK", (Constraint.LARK, Constraint,), {})  # type: ignore
+
+
+
+
+class _UniffiFfiConverterTypeConstraint(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        variant = buf.read_i32()
+        if variant == 1:
+            return Constraint.JSON_OBJECT(
+            )
+        if variant == 2:
+            return Constraint.JSON_SCHEMA(
+                _UniffiFfiConverterString.read(buf),
+            )
+        if variant == 3:
+            return Constraint.REGEX(
+                _UniffiFfiConverterString.read(buf),
+            )
+        if variant == 4:
+            return Constraint.LARK(
+                _UniffiFfiConverterString.read(buf),
+            )
+        raise InternalError("Raw enum value doesn't match any cases")
+
+    @staticmethod
+    def check_lower(value):
+        if value.is_JSON_OBJECT():
+            return
+        if value.is_JSON_SCHEMA():
+            _UniffiFfiConverterString.check_lower(value.schema)
+            return
+        if value.is_REGEX():
+            _UniffiFfiConverterString.check_lower(value.regex)
+            return
+        if value.is_LARK():
+            _UniffiFfiConverterString.check_lower(value.grammar)
+            return
+        raise ValueError(value)
+
+    @staticmethod
+    def write(value, buf):
+        if value.is_JSON_OBJECT():
+            buf.write_i32(1)
+        if value.is_JSON_SCHEMA():
+            buf.write_i32(2)
+            _UniffiFfiConverterString.write(value.schema, buf)
+        if value.is_REGEX():
+            buf.write_i32(3)
+            _UniffiFfiConverterString.write(value.regex, buf)
+        if value.is_LARK():
+            buf.write_i32(4)
+            _UniffiFfiConverterString.write(value.grammar, buf)
+
+
+
+class _UniffiFfiConverterOptionalTypeConstraint(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterTypeConstraint.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterTypeConstraint.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterTypeConstraint.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
+
 @dataclass
 class AnswerOptions:
     """
     What an answer is asked for with: the likeliest tokens up to the end of the context, where nothing else is said.
 """
-    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, temperature:float = 0.0, top_p:float = 1.0, top_k:int = 0, min_p:float = 0.0, repetition_penalty:float = 1.0, seed:int = 0, reasoning:typing.Optional[bool] = _DEFAULT):
+    def __init__(self, *, max_tokens:typing.Optional[int] = _DEFAULT, min_tokens:int = 0, stop:typing.List[str] = _DEFAULT, temperature:float = 0.0, top_p:float = 1.0, top_k:int = 0, min_p:float = 0.0, repetition_penalty:float = 1.0, seed:int = 0, reasoning:typing.Optional[bool] = _DEFAULT, tools:typing.Optional[str] = _DEFAULT, tool_choice:typing.Optional[str] = _DEFAULT, parallel_tool_calls:typing.Optional[bool] = _DEFAULT, constraint:typing.Optional[Constraint] = _DEFAULT):
         if max_tokens is _DEFAULT:
             self.max_tokens = None
         else:
@@ -951,12 +1361,28 @@ class AnswerOptions:
             self.reasoning = None
         else:
             self.reasoning = reasoning
+        if tools is _DEFAULT:
+            self.tools = None
+        else:
+            self.tools = tools
+        if tool_choice is _DEFAULT:
+            self.tool_choice = None
+        else:
+            self.tool_choice = tool_choice
+        if parallel_tool_calls is _DEFAULT:
+            self.parallel_tool_calls = None
+        else:
+            self.parallel_tool_calls = parallel_tool_calls
+        if constraint is _DEFAULT:
+            self.constraint = None
+        else:
+            self.constraint = constraint
 
 
 
 
     def __str__(self):
-        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, seed={}, reasoning={})".format(self.max_tokens, self.min_tokens, self.stop, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.seed, self.reasoning)
+        return "AnswerOptions(max_tokens={}, min_tokens={}, stop={}, temperature={}, top_p={}, top_k={}, min_p={}, repetition_penalty={}, seed={}, reasoning={}, tools={}, tool_choice={}, parallel_tool_calls={}, constraint={})".format(self.max_tokens, self.min_tokens, self.stop, self.temperature, self.top_p, self.top_k, self.min_p, self.repetition_penalty, self.seed, self.reasoning, self.tools, self.tool_choice, self.parallel_tool_calls, self.constraint)
     def __eq__(self, other):
         if self.max_tokens != other.max_tokens:
             return False
@@ -978,6 +1404,14 @@ class AnswerOptions:
             return False
         if self.reasoning != other.reasoning:
             return False
+        if self.tools != other.tools:
+            return False
+        if self.tool_choice != other.tool_choice:
+            return False
+        if self.parallel_tool_calls != other.parallel_tool_calls:
+            return False
+        if self.constraint != other.constraint:
+            return False
         return True
 
 class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
@@ -994,6 +1428,10 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
             repetition_penalty=_UniffiFfiConverterFloat64.read(buf),
             seed=_UniffiFfiConverterInt64.read(buf),
             reasoning=_UniffiFfiConverterOptionalBoolean.read(buf),
+            tools=_UniffiFfiConverterOptionalString.read(buf),
+            tool_choice=_UniffiFfiConverterOptionalString.read(buf),
+            parallel_tool_calls=_UniffiFfiConverterOptionalBoolean.read(buf),
+            constraint=_UniffiFfiConverterOptionalTypeConstraint.read(buf),
         )
 
     @staticmethod
@@ -1008,6 +1446,10 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterFloat64.check_lower(value.repetition_penalty)
         _UniffiFfiConverterInt64.check_lower(value.seed)
         _UniffiFfiConverterOptionalBoolean.check_lower(value.reasoning)
+        _UniffiFfiConverterOptionalString.check_lower(value.tools)
+        _UniffiFfiConverterOptionalString.check_lower(value.tool_choice)
+        _UniffiFfiConverterOptionalBoolean.check_lower(value.parallel_tool_calls)
+        _UniffiFfiConverterOptionalTypeConstraint.check_lower(value.constraint)
 
     @staticmethod
     def write(value, buf):
@@ -1021,6 +1463,67 @@ class _UniffiFfiConverterTypeAnswerOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterFloat64.write(value.repetition_penalty, buf)
         _UniffiFfiConverterInt64.write(value.seed, buf)
         _UniffiFfiConverterOptionalBoolean.write(value.reasoning, buf)
+        _UniffiFfiConverterOptionalString.write(value.tools, buf)
+        _UniffiFfiConverterOptionalString.write(value.tool_choice, buf)
+        _UniffiFfiConverterOptionalBoolean.write(value.parallel_tool_calls, buf)
+        _UniffiFfiConverterOptionalTypeConstraint.write(value.constraint, buf)
+
+@dataclass
+class ConversationInfo:
+    """
+    What is known of a conversation without reading it.
+"""
+    def __init__(self, *, id:str, name:typing.Optional[str], created_s:int, updated_s:int, messages:int):
+        self.id = id
+        self.name = name
+        self.created_s = created_s
+        self.updated_s = updated_s
+        self.messages = messages
+
+
+
+
+    def __str__(self):
+        return "ConversationInfo(id={}, name={}, created_s={}, updated_s={}, messages={})".format(self.id, self.name, self.created_s, self.updated_s, self.messages)
+    def __eq__(self, other):
+        if self.id != other.id:
+            return False
+        if self.name != other.name:
+            return False
+        if self.created_s != other.created_s:
+            return False
+        if self.updated_s != other.updated_s:
+            return False
+        if self.messages != other.messages:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeConversationInfo(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return ConversationInfo(
+            id=_UniffiFfiConverterString.read(buf),
+            name=_UniffiFfiConverterOptionalString.read(buf),
+            created_s=_UniffiFfiConverterInt64.read(buf),
+            updated_s=_UniffiFfiConverterInt64.read(buf),
+            messages=_UniffiFfiConverterInt64.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterString.check_lower(value.id)
+        _UniffiFfiConverterOptionalString.check_lower(value.name)
+        _UniffiFfiConverterInt64.check_lower(value.created_s)
+        _UniffiFfiConverterInt64.check_lower(value.updated_s)
+        _UniffiFfiConverterInt64.check_lower(value.messages)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterString.write(value.id, buf)
+        _UniffiFfiConverterOptionalString.write(value.name, buf)
+        _UniffiFfiConverterInt64.write(value.created_s, buf)
+        _UniffiFfiConverterInt64.write(value.updated_s, buf)
+        _UniffiFfiConverterInt64.write(value.messages, buf)
 
 @dataclass
 class DiskStats:
@@ -1346,31 +1849,6 @@ class _UniffiFfiConverterTypeReason(_UniffiConverterRustBuffer):
 
 
 
-class _UniffiFfiConverterOptionalString(_UniffiConverterRustBuffer):
-    @classmethod
-    def check_lower(cls, value):
-        if value is not None:
-            _UniffiFfiConverterString.check_lower(value)
-
-    @classmethod
-    def write(cls, value, buf):
-        if value is None:
-            buf.write_u8(0)
-            return
-
-        buf.write_u8(1)
-        _UniffiFfiConverterString.write(value, buf)
-
-    @classmethod
-    def read(cls, buf):
-        flag = buf.read_u8()
-        if flag == 0:
-            return None
-        elif flag == 1:
-            return _UniffiFfiConverterString.read(buf)
-        else:
-            raise InternalError("Unexpected flag byte for optional type")
-
 @dataclass
 class Explanation:
     """
@@ -1467,6 +1945,183 @@ class _UniffiFfiConverterTypeFlushed(_UniffiConverterRustBuffer):
         _UniffiFfiConverterBoolean.write(value.is_idle, buf)
         _UniffiFfiConverterInt64.write(value.unwritten_blocks, buf)
 
+@dataclass
+class Logits:
+    """
+    How likely tokens are to come next.
+"""
+    def __init__(self, *, values:bytes, prompt_tokens:int, cached_tokens:int):
+        self.values = values
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = cached_tokens
+
+
+
+
+    def __str__(self):
+        return "Logits(values={}, prompt_tokens={}, cached_tokens={})".format(self.values, self.prompt_tokens, self.cached_tokens)
+    def __eq__(self, other):
+        if self.values != other.values:
+            return False
+        if self.prompt_tokens != other.prompt_tokens:
+            return False
+        if self.cached_tokens != other.cached_tokens:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeLogits(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return Logits(
+            values=_UniffiFfiConverterBytes.read(buf),
+            prompt_tokens=_UniffiFfiConverterInt64.read(buf),
+            cached_tokens=_UniffiFfiConverterInt64.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterBytes.check_lower(value.values)
+        _UniffiFfiConverterInt64.check_lower(value.prompt_tokens)
+        _UniffiFfiConverterInt64.check_lower(value.cached_tokens)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterBytes.write(value.values, buf)
+        _UniffiFfiConverterInt64.write(value.prompt_tokens, buf)
+        _UniffiFfiConverterInt64.write(value.cached_tokens, buf)
+
+@dataclass
+class MemoryOptions:
+    """
+    How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+"""
+    def __init__(self, *, recent_tokens_max:typing.Optional[int] = _DEFAULT, summary_tokens_max:typing.Optional[int] = _DEFAULT, trigger_tokens:typing.Optional[int] = _DEFAULT, quotes_tokens_max:typing.Optional[int] = _DEFAULT, protect_first:bool = False):
+        if recent_tokens_max is _DEFAULT:
+            self.recent_tokens_max = None
+        else:
+            self.recent_tokens_max = recent_tokens_max
+        if summary_tokens_max is _DEFAULT:
+            self.summary_tokens_max = None
+        else:
+            self.summary_tokens_max = summary_tokens_max
+        if trigger_tokens is _DEFAULT:
+            self.trigger_tokens = None
+        else:
+            self.trigger_tokens = trigger_tokens
+        if quotes_tokens_max is _DEFAULT:
+            self.quotes_tokens_max = None
+        else:
+            self.quotes_tokens_max = quotes_tokens_max
+        self.protect_first = protect_first
+
+
+
+
+    def __str__(self):
+        return "MemoryOptions(recent_tokens_max={}, summary_tokens_max={}, trigger_tokens={}, quotes_tokens_max={}, protect_first={})".format(self.recent_tokens_max, self.summary_tokens_max, self.trigger_tokens, self.quotes_tokens_max, self.protect_first)
+    def __eq__(self, other):
+        if self.recent_tokens_max != other.recent_tokens_max:
+            return False
+        if self.summary_tokens_max != other.summary_tokens_max:
+            return False
+        if self.trigger_tokens != other.trigger_tokens:
+            return False
+        if self.quotes_tokens_max != other.quotes_tokens_max:
+            return False
+        if self.protect_first != other.protect_first:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeMemoryOptions(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return MemoryOptions(
+            recent_tokens_max=_UniffiFfiConverterOptionalInt64.read(buf),
+            summary_tokens_max=_UniffiFfiConverterOptionalInt64.read(buf),
+            trigger_tokens=_UniffiFfiConverterOptionalInt64.read(buf),
+            quotes_tokens_max=_UniffiFfiConverterOptionalInt64.read(buf),
+            protect_first=_UniffiFfiConverterBoolean.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterOptionalInt64.check_lower(value.recent_tokens_max)
+        _UniffiFfiConverterOptionalInt64.check_lower(value.summary_tokens_max)
+        _UniffiFfiConverterOptionalInt64.check_lower(value.trigger_tokens)
+        _UniffiFfiConverterOptionalInt64.check_lower(value.quotes_tokens_max)
+        _UniffiFfiConverterBoolean.check_lower(value.protect_first)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterOptionalInt64.write(value.recent_tokens_max, buf)
+        _UniffiFfiConverterOptionalInt64.write(value.summary_tokens_max, buf)
+        _UniffiFfiConverterOptionalInt64.write(value.trigger_tokens, buf)
+        _UniffiFfiConverterOptionalInt64.write(value.quotes_tokens_max, buf)
+        _UniffiFfiConverterBoolean.write(value.protect_first, buf)
+
+@dataclass
+class MemoryRead:
+    """
+    What a turn has read of its conversation.
+"""
+    def __init__(self, *, summarised_messages:int, dropped_messages:int, recent_messages:int, quotes:int, rebuilding:bool, rebuilt:bool):
+        self.summarised_messages = summarised_messages
+        self.dropped_messages = dropped_messages
+        self.recent_messages = recent_messages
+        self.quotes = quotes
+        self.rebuilding = rebuilding
+        self.rebuilt = rebuilt
+
+
+
+
+    def __str__(self):
+        return "MemoryRead(summarised_messages={}, dropped_messages={}, recent_messages={}, quotes={}, rebuilding={}, rebuilt={})".format(self.summarised_messages, self.dropped_messages, self.recent_messages, self.quotes, self.rebuilding, self.rebuilt)
+    def __eq__(self, other):
+        if self.summarised_messages != other.summarised_messages:
+            return False
+        if self.dropped_messages != other.dropped_messages:
+            return False
+        if self.recent_messages != other.recent_messages:
+            return False
+        if self.quotes != other.quotes:
+            return False
+        if self.rebuilding != other.rebuilding:
+            return False
+        if self.rebuilt != other.rebuilt:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeMemoryRead(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return MemoryRead(
+            summarised_messages=_UniffiFfiConverterInt64.read(buf),
+            dropped_messages=_UniffiFfiConverterInt64.read(buf),
+            recent_messages=_UniffiFfiConverterInt64.read(buf),
+            quotes=_UniffiFfiConverterInt64.read(buf),
+            rebuilding=_UniffiFfiConverterBoolean.read(buf),
+            rebuilt=_UniffiFfiConverterBoolean.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterInt64.check_lower(value.summarised_messages)
+        _UniffiFfiConverterInt64.check_lower(value.dropped_messages)
+        _UniffiFfiConverterInt64.check_lower(value.recent_messages)
+        _UniffiFfiConverterInt64.check_lower(value.quotes)
+        _UniffiFfiConverterBoolean.check_lower(value.rebuilding)
+        _UniffiFfiConverterBoolean.check_lower(value.rebuilt)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterInt64.write(value.summarised_messages, buf)
+        _UniffiFfiConverterInt64.write(value.dropped_messages, buf)
+        _UniffiFfiConverterInt64.write(value.recent_messages, buf)
+        _UniffiFfiConverterInt64.write(value.quotes, buf)
+        _UniffiFfiConverterBoolean.write(value.rebuilding, buf)
+        _UniffiFfiConverterBoolean.write(value.rebuilt, buf)
+
 
 
 
@@ -1492,6 +2147,11 @@ class Role(enum.Enum):
     The model.
 """
 
+    TOOL = 3
+    """
+    A tool that the model called.
+"""
+
 
 
 class _UniffiFfiConverterTypeRole(_UniffiConverterRustBuffer):
@@ -1504,6 +2164,8 @@ class _UniffiFfiConverterTypeRole(_UniffiConverterRustBuffer):
             return Role.USER
         if variant == 3:
             return Role.ASSISTANT
+        if variant == 4:
+            return Role.TOOL
         raise InternalError("Raw enum value doesn't match any cases")
 
     @staticmethod
@@ -1513,6 +2175,8 @@ class _UniffiFfiConverterTypeRole(_UniffiConverterRustBuffer):
         if value == Role.USER:
             return
         if value == Role.ASSISTANT:
+            return
+        if value == Role.TOOL:
             return
         raise ValueError(value)
 
@@ -1524,27 +2188,109 @@ class _UniffiFfiConverterTypeRole(_UniffiConverterRustBuffer):
             buf.write_i32(2)
         if value == Role.ASSISTANT:
             buf.write_i32(3)
+        if value == Role.TOOL:
+            buf.write_i32(4)
 
 
+
+@dataclass
+class ToolCall:
+    """
+    A call of a tool.
+"""
+    def __init__(self, *, id:str, name:str, arguments:str):
+        self.id = id
+        self.name = name
+        self.arguments = arguments
+
+
+
+
+    def __str__(self):
+        return "ToolCall(id={}, name={}, arguments={})".format(self.id, self.name, self.arguments)
+    def __eq__(self, other):
+        if self.id != other.id:
+            return False
+        if self.name != other.name:
+            return False
+        if self.arguments != other.arguments:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeToolCall(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return ToolCall(
+            id=_UniffiFfiConverterString.read(buf),
+            name=_UniffiFfiConverterString.read(buf),
+            arguments=_UniffiFfiConverterString.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterString.check_lower(value.id)
+        _UniffiFfiConverterString.check_lower(value.name)
+        _UniffiFfiConverterString.check_lower(value.arguments)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterString.write(value.id, buf)
+        _UniffiFfiConverterString.write(value.name, buf)
+        _UniffiFfiConverterString.write(value.arguments, buf)
+
+class _UniffiFfiConverterSequenceTypeToolCall(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        for item in value:
+            _UniffiFfiConverterTypeToolCall.check_lower(item)
+
+    @classmethod
+    def write(cls, value, buf):
+        items = len(value)
+        buf.write_i32(items)
+        for item in value:
+            _UniffiFfiConverterTypeToolCall.write(item, buf)
+
+    @classmethod
+    def read(cls, buf):
+        count = buf.read_i32()
+        if count < 0:
+            raise InternalError("Unexpected negative sequence length")
+
+        return [
+            _UniffiFfiConverterTypeToolCall.read(buf) for i in range(count)
+        ]
 
 @dataclass
 class Message:
     """
     A message of a chat.
 """
-    def __init__(self, *, role:Role, content:str):
+    def __init__(self, *, role:Role, content:str, tool_calls:typing.List[ToolCall] = _DEFAULT, tool_call_id:typing.Optional[str] = _DEFAULT):
         self.role = role
         self.content = content
+        if tool_calls is _DEFAULT:
+            self.tool_calls = []
+        else:
+            self.tool_calls = tool_calls
+        if tool_call_id is _DEFAULT:
+            self.tool_call_id = None
+        else:
+            self.tool_call_id = tool_call_id
 
 
 
 
     def __str__(self):
-        return "Message(role={}, content={})".format(self.role, self.content)
+        return "Message(role={}, content={}, tool_calls={}, tool_call_id={})".format(self.role, self.content, self.tool_calls, self.tool_call_id)
     def __eq__(self, other):
         if self.role != other.role:
             return False
         if self.content != other.content:
+            return False
+        if self.tool_calls != other.tool_calls:
+            return False
+        if self.tool_call_id != other.tool_call_id:
             return False
         return True
 
@@ -1554,24 +2300,55 @@ class _UniffiFfiConverterTypeMessage(_UniffiConverterRustBuffer):
         return Message(
             role=_UniffiFfiConverterTypeRole.read(buf),
             content=_UniffiFfiConverterString.read(buf),
+            tool_calls=_UniffiFfiConverterSequenceTypeToolCall.read(buf),
+            tool_call_id=_UniffiFfiConverterOptionalString.read(buf),
         )
 
     @staticmethod
     def check_lower(value):
         _UniffiFfiConverterTypeRole.check_lower(value.role)
         _UniffiFfiConverterString.check_lower(value.content)
+        _UniffiFfiConverterSequenceTypeToolCall.check_lower(value.tool_calls)
+        _UniffiFfiConverterOptionalString.check_lower(value.tool_call_id)
 
     @staticmethod
     def write(value, buf):
         _UniffiFfiConverterTypeRole.write(value.role, buf)
         _UniffiFfiConverterString.write(value.content, buf)
+        _UniffiFfiConverterSequenceTypeToolCall.write(value.tool_calls, buf)
+        _UniffiFfiConverterOptionalString.write(value.tool_call_id, buf)
+
+class _UniffiFfiConverterOptionalTypeMemoryOptions(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterTypeMemoryOptions.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterTypeMemoryOptions.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterTypeMemoryOptions.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
 
 @dataclass
 class ModelOptions:
     """
     What a model is opened with. Where nothing is said, the usual is taken.
 """
-    def __init__(self, *, kv_bytes:typing.Optional[int] = _DEFAULT, kv_format:typing.Optional[str] = _DEFAULT, context_tokens:typing.Optional[int] = _DEFAULT, threads:typing.Optional[int] = _DEFAULT, parallel:typing.Optional[int] = _DEFAULT, disk_dir:typing.Optional[str] = _DEFAULT, disk_bytes_max:typing.Optional[int] = _DEFAULT):
+    def __init__(self, *, kv_bytes:typing.Optional[int] = _DEFAULT, kv_format:typing.Optional[str] = _DEFAULT, context_tokens:typing.Optional[int] = _DEFAULT, threads:typing.Optional[int] = _DEFAULT, parallel:typing.Optional[int] = _DEFAULT, disk_dir:typing.Optional[str] = _DEFAULT, disk_bytes_max:typing.Optional[int] = _DEFAULT, conversations_dir:typing.Optional[str] = _DEFAULT, memory:typing.Optional[MemoryOptions] = _DEFAULT):
         if kv_bytes is _DEFAULT:
             self.kv_bytes = None
         else:
@@ -1600,12 +2377,20 @@ class ModelOptions:
             self.disk_bytes_max = None
         else:
             self.disk_bytes_max = disk_bytes_max
+        if conversations_dir is _DEFAULT:
+            self.conversations_dir = None
+        else:
+            self.conversations_dir = conversations_dir
+        if memory is _DEFAULT:
+            self.memory = None
+        else:
+            self.memory = memory
 
 
 
 
     def __str__(self):
-        return "ModelOptions(kv_bytes={}, kv_format={}, context_tokens={}, threads={}, parallel={}, disk_dir={}, disk_bytes_max={})".format(self.kv_bytes, self.kv_format, self.context_tokens, self.threads, self.parallel, self.disk_dir, self.disk_bytes_max)
+        return "ModelOptions(kv_bytes={}, kv_format={}, context_tokens={}, threads={}, parallel={}, disk_dir={}, disk_bytes_max={}, conversations_dir={}, memory={})".format(self.kv_bytes, self.kv_format, self.context_tokens, self.threads, self.parallel, self.disk_dir, self.disk_bytes_max, self.conversations_dir, self.memory)
     def __eq__(self, other):
         if self.kv_bytes != other.kv_bytes:
             return False
@@ -1621,6 +2406,10 @@ class ModelOptions:
             return False
         if self.disk_bytes_max != other.disk_bytes_max:
             return False
+        if self.conversations_dir != other.conversations_dir:
+            return False
+        if self.memory != other.memory:
+            return False
         return True
 
 class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
@@ -1634,6 +2423,8 @@ class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
             parallel=_UniffiFfiConverterOptionalInt64.read(buf),
             disk_dir=_UniffiFfiConverterOptionalString.read(buf),
             disk_bytes_max=_UniffiFfiConverterOptionalInt64.read(buf),
+            conversations_dir=_UniffiFfiConverterOptionalString.read(buf),
+            memory=_UniffiFfiConverterOptionalTypeMemoryOptions.read(buf),
         )
 
     @staticmethod
@@ -1645,6 +2436,8 @@ class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalInt64.check_lower(value.parallel)
         _UniffiFfiConverterOptionalString.check_lower(value.disk_dir)
         _UniffiFfiConverterOptionalInt64.check_lower(value.disk_bytes_max)
+        _UniffiFfiConverterOptionalString.check_lower(value.conversations_dir)
+        _UniffiFfiConverterOptionalTypeMemoryOptions.check_lower(value.memory)
 
     @staticmethod
     def write(value, buf):
@@ -1655,6 +2448,8 @@ class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalInt64.write(value.parallel, buf)
         _UniffiFfiConverterOptionalString.write(value.disk_dir, buf)
         _UniffiFfiConverterOptionalInt64.write(value.disk_bytes_max, buf)
+        _UniffiFfiConverterOptionalString.write(value.conversations_dir, buf)
+        _UniffiFfiConverterOptionalTypeMemoryOptions.write(value.memory, buf)
 
 @dataclass
 class Released:
@@ -1694,6 +2489,63 @@ class _UniffiFfiConverterTypeReleased(_UniffiConverterRustBuffer):
     def write(value, buf):
         _UniffiFfiConverterInt64.write(value.evicted_bytes, buf)
         _UniffiFfiConverterInt64.write(value.free_bytes, buf)
+
+@dataclass
+class Remembered:
+    """
+    What is remembered of a conversation beyond its recent messages.
+"""
+    def __init__(self, *, summary:str, _from:int, until:int, updates:int, corrected:bool):
+        self.summary = summary
+        self._from = _from
+        self.until = until
+        self.updates = updates
+        self.corrected = corrected
+
+
+
+
+    def __str__(self):
+        return "Remembered(summary={}, _from={}, until={}, updates={}, corrected={})".format(self.summary, self._from, self.until, self.updates, self.corrected)
+    def __eq__(self, other):
+        if self.summary != other.summary:
+            return False
+        if self._from != other._from:
+            return False
+        if self.until != other.until:
+            return False
+        if self.updates != other.updates:
+            return False
+        if self.corrected != other.corrected:
+            return False
+        return True
+
+class _UniffiFfiConverterTypeRemembered(_UniffiConverterRustBuffer):
+    @staticmethod
+    def read(buf):
+        return Remembered(
+            summary=_UniffiFfiConverterString.read(buf),
+            _from=_UniffiFfiConverterInt64.read(buf),
+            until=_UniffiFfiConverterInt64.read(buf),
+            updates=_UniffiFfiConverterInt64.read(buf),
+            corrected=_UniffiFfiConverterBoolean.read(buf),
+        )
+
+    @staticmethod
+    def check_lower(value):
+        _UniffiFfiConverterString.check_lower(value.summary)
+        _UniffiFfiConverterInt64.check_lower(value._from)
+        _UniffiFfiConverterInt64.check_lower(value.until)
+        _UniffiFfiConverterInt64.check_lower(value.updates)
+        _UniffiFfiConverterBoolean.check_lower(value.corrected)
+
+    @staticmethod
+    def write(value, buf):
+        _UniffiFfiConverterString.write(value.summary, buf)
+        _UniffiFfiConverterInt64.write(value._from, buf)
+        _UniffiFfiConverterInt64.write(value.until, buf)
+        _UniffiFfiConverterInt64.write(value.updates, buf)
+        _UniffiFfiConverterBoolean.write(value.corrected, buf)
 
 
 
@@ -1817,12 +2669,37 @@ class _UniffiFfiConverterDuration(_UniffiConverterRustBuffer):
         buf.write_i64(seconds)
         buf.write_u32(nanoseconds)
 
+class _UniffiFfiConverterOptionalTypeMemoryRead(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterTypeMemoryRead.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterTypeMemoryRead.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterTypeMemoryRead.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
+
 @dataclass
 class Report:
     """
     What an answer took.
 """
-    def __init__(self, *, finish:Finish, prompt_tokens:int, cached_tokens:int, disk_tokens:int, computed_tokens:int, generated_tokens:int, reason:typing.Optional[Reason], queued:Duration, prefill:Duration, decode:Duration):
+    def __init__(self, *, finish:Finish, prompt_tokens:int, cached_tokens:int, disk_tokens:int, computed_tokens:int, generated_tokens:int, reason:typing.Optional[Reason], queued:Duration, prefill:Duration, decode:Duration, memory:typing.Optional[MemoryRead]):
         self.finish = finish
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = cached_tokens
@@ -1833,12 +2710,13 @@ class Report:
         self.queued = queued
         self.prefill = prefill
         self.decode = decode
+        self.memory = memory
 
 
 
 
     def __str__(self):
-        return "Report(finish={}, prompt_tokens={}, cached_tokens={}, disk_tokens={}, computed_tokens={}, generated_tokens={}, reason={}, queued={}, prefill={}, decode={})".format(self.finish, self.prompt_tokens, self.cached_tokens, self.disk_tokens, self.computed_tokens, self.generated_tokens, self.reason, self.queued, self.prefill, self.decode)
+        return "Report(finish={}, prompt_tokens={}, cached_tokens={}, disk_tokens={}, computed_tokens={}, generated_tokens={}, reason={}, queued={}, prefill={}, decode={}, memory={})".format(self.finish, self.prompt_tokens, self.cached_tokens, self.disk_tokens, self.computed_tokens, self.generated_tokens, self.reason, self.queued, self.prefill, self.decode, self.memory)
     def __eq__(self, other):
         if self.finish != other.finish:
             return False
@@ -1860,6 +2738,8 @@ class Report:
             return False
         if self.decode != other.decode:
             return False
+        if self.memory != other.memory:
+            return False
         return True
 
 class _UniffiFfiConverterTypeReport(_UniffiConverterRustBuffer):
@@ -1876,6 +2756,7 @@ class _UniffiFfiConverterTypeReport(_UniffiConverterRustBuffer):
             queued=_UniffiFfiConverterDuration.read(buf),
             prefill=_UniffiFfiConverterDuration.read(buf),
             decode=_UniffiFfiConverterDuration.read(buf),
+            memory=_UniffiFfiConverterOptionalTypeMemoryRead.read(buf),
         )
 
     @staticmethod
@@ -1890,6 +2771,7 @@ class _UniffiFfiConverterTypeReport(_UniffiConverterRustBuffer):
         _UniffiFfiConverterDuration.check_lower(value.queued)
         _UniffiFfiConverterDuration.check_lower(value.prefill)
         _UniffiFfiConverterDuration.check_lower(value.decode)
+        _UniffiFfiConverterOptionalTypeMemoryRead.check_lower(value.memory)
 
     @staticmethod
     def write(value, buf):
@@ -1903,6 +2785,7 @@ class _UniffiFfiConverterTypeReport(_UniffiConverterRustBuffer):
         _UniffiFfiConverterDuration.write(value.queued, buf)
         _UniffiFfiConverterDuration.write(value.prefill, buf)
         _UniffiFfiConverterDuration.write(value.decode, buf)
+        _UniffiFfiConverterOptionalTypeMemoryRead.write(value.memory, buf)
 
 class _UniffiFfiConverterOptionalTypeDiskStats(_UniffiConverterRustBuffer):
     @classmethod
@@ -2280,9 +3163,16 @@ class KvikError:  # type: ignore
         def __repr__(self):
             return "KvikError.TooManyKept({})".format(repr(str(self)))
     _UniffiTempKvikError.TooManyKept = TooManyKept # type: ignore
+    class Conversation(_UniffiTempKvikError):
+        """
+        There is no such conversation, or it cannot be read or changed so.
+"""
+        def __repr__(self):
+            return "KvikError.Conversation({})".format(repr(str(self)))
+    _UniffiTempKvikError.Conversation = Conversation # type: ignore
     class Busy(_UniffiTempKvikError):
         """
-        As many requests wait as may.
+        As many requests wait as may, or somebody else changes the conversation.
 """
         def __repr__(self):
             return "KvikError.Busy({})".format(repr(str(self)))
@@ -2350,18 +3240,22 @@ class _UniffiFfiConverterTypeKvikError(_UniffiConverterRustBuffer):
                 _UniffiFfiConverterString.read(buf),
             )
         if variant == 9:
-            return KvikError.Busy(
+            return KvikError.Conversation(
                 _UniffiFfiConverterString.read(buf),
             )
         if variant == 10:
-            return KvikError.Request(
+            return KvikError.Busy(
                 _UniffiFfiConverterString.read(buf),
             )
         if variant == 11:
-            return KvikError.Closed(
+            return KvikError.Request(
                 _UniffiFfiConverterString.read(buf),
             )
         if variant == 12:
+            return KvikError.Closed(
+                _UniffiFfiConverterString.read(buf),
+            )
+        if variant == 13:
             return KvikError.Internal(
                 _UniffiFfiConverterString.read(buf),
             )
@@ -2384,6 +3278,8 @@ class _UniffiFfiConverterTypeKvikError(_UniffiConverterRustBuffer):
         if isinstance(value, KvikError.OverBudget):
             return
         if isinstance(value, KvikError.TooManyKept):
+            return
+        if isinstance(value, KvikError.Conversation):
             return
         if isinstance(value, KvikError.Busy):
             return
@@ -2412,14 +3308,16 @@ class _UniffiFfiConverterTypeKvikError(_UniffiConverterRustBuffer):
             buf.write_i32(7)
         if isinstance(value, KvikError.TooManyKept):
             buf.write_i32(8)
-        if isinstance(value, KvikError.Busy):
+        if isinstance(value, KvikError.Conversation):
             buf.write_i32(9)
-        if isinstance(value, KvikError.Request):
+        if isinstance(value, KvikError.Busy):
             buf.write_i32(10)
-        if isinstance(value, KvikError.Closed):
+        if isinstance(value, KvikError.Request):
             buf.write_i32(11)
-        if isinstance(value, KvikError.Internal):
+        if isinstance(value, KvikError.Closed):
             buf.write_i32(12)
+        if isinstance(value, KvikError.Internal):
+            buf.write_i32(13)
 
 
 
@@ -2554,6 +3452,36 @@ class Piece:
                 return False
             return True
 
+    @dataclass
+    class CALL:
+        """
+        A whole call of a tool.
+"""
+
+        def __init__(self, call:ToolCall):
+            self.call = call
+
+            """
+        The call.
+"""
+
+            pass
+
+
+
+
+
+        def __str__(self):
+            return "Piece.CALL(call={})".format(self.call)
+        def __eq__(self, other):
+            if not isinstance(other, Piece):
+                return NotImplemented
+            if not other.is_CALL():
+                return False
+            if self.call != other.call:
+                return False
+            return True
+
 
 
     # For each variant, we have `is_NAME` and `is_name` methods for easily checking
@@ -2566,6 +3494,10 @@ class Piece:
         return isinstance(self, Piece.TEXT)
     def is_text(self) -> bool:
         return isinstance(self, Piece.TEXT)
+    def is_CALL(self) -> bool:
+        return isinstance(self, Piece.CALL)
+    def is_call(self) -> bool:
+        return isinstance(self, Piece.CALL)
 
 
 # Now, a little trick - we make each nested variant class be a subclass of the main
@@ -2573,6 +3505,7 @@ class Piece:
 # We might be able to do this a little more neatly with a metaclass, but this'll do.
 Piece.REASONING = type("Piece.REASONING", (Piece.REASONING, Piece,), {})  # type: ignore
 Piece.TEXT = type("Piece.TEXT", (Piece.TEXT, Piece,), {})  # type: ignore
+Piece.CALL = type("Piece.CALL", (Piece.CALL, Piece,), {})  # type: ignore
 
 
 
@@ -2589,6 +3522,10 @@ class _UniffiFfiConverterTypePiece(_UniffiConverterRustBuffer):
             return Piece.TEXT(
                 _UniffiFfiConverterString.read(buf),
             )
+        if variant == 3:
+            return Piece.CALL(
+                _UniffiFfiConverterTypeToolCall.read(buf),
+            )
         raise InternalError("Raw enum value doesn't match any cases")
 
     @staticmethod
@@ -2598,6 +3535,9 @@ class _UniffiFfiConverterTypePiece(_UniffiConverterRustBuffer):
             return
         if value.is_TEXT():
             _UniffiFfiConverterString.check_lower(value.text)
+            return
+        if value.is_CALL():
+            _UniffiFfiConverterTypeToolCall.check_lower(value.call)
             return
         raise ValueError(value)
 
@@ -2609,6 +3549,9 @@ class _UniffiFfiConverterTypePiece(_UniffiConverterRustBuffer):
         if value.is_TEXT():
             buf.write_i32(2)
             _UniffiFfiConverterString.write(value.text, buf)
+        if value.is_CALL():
+            buf.write_i32(3)
+            _UniffiFfiConverterTypeToolCall.write(value.call, buf)
 
 
 
@@ -2941,6 +3884,356 @@ class _UniffiFfiConverterTypeAnswerHandle:
     def write(cls, value: AnswerHandle, buf: _UniffiRustBuffer):
         buf.write_u64(cls.lower(value))
 
+class _UniffiFfiConverterOptionalTypeRemembered(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterTypeRemembered.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterTypeRemembered.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterTypeRemembered.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
+
+
+class ConversationHandleProtocol(typing.Protocol):
+    """
+    A conversation that is kept, for any number of threads; one at a time changes it.
+"""
+
+    def correct(self, summary: str) -> Remembered:
+        """
+        From now on its newest summary says this, which its next turn is told.
+"""
+        raise NotImplementedError
+    def delete(self, ) -> None:
+        """
+        Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+"""
+        raise NotImplementedError
+    def info(self, ) -> ConversationInfo:
+        """
+        What is known of it without reading it.
+"""
+        raise NotImplementedError
+    def messages(self, ) -> typing.List[Message]:
+        """
+        What was said in it.
+"""
+        raise NotImplementedError
+    def remembered(self, ) -> typing.Optional[Remembered]:
+        """
+        What is remembered of it beyond its recent messages, if anything.
+"""
+        raise NotImplementedError
+    def rename(self, name: str) -> None:
+        """
+        Gives it another name.
+"""
+        raise NotImplementedError
+    def say(self, messages: typing.List[Message],options: AnswerOptions) -> AnswerHandle:
+        """
+        Says something, and answers it. Question and answer are written down together when the answer has ended; one that
+        is cancelled, dropped or fails leaves nothing behind.
+"""
+        raise NotImplementedError
+    def take_back(self, _from: int) -> None:
+        """
+        Takes back the messages from this index on, and what is remembered of them.
+"""
+        raise NotImplementedError
+
+class ConversationHandle(ConversationHandleProtocol):
+    """
+    A conversation that is kept, for any number of threads; one at a time changes it.
+"""
+
+    _handle: ctypes.c_uint64
+
+    def __init__(self, *args, **kwargs):
+        raise ValueError("This class has no default constructor")
+
+    def __del__(self):
+        # In case of partial initialization of instances.
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            _uniffi_rust_call(_UniffiLib.uniffi_kvik_uniffi_fn_free_conversationhandle, handle)
+
+    def _uniffi_clone_handle(self):
+        return _uniffi_rust_call(_UniffiLib.uniffi_kvik_uniffi_fn_clone_conversationhandle, self._handle)
+
+    # Used by alternative constructors or any methods which return this type.
+    @classmethod
+    def _uniffi_make_instance(cls, handle):
+        # Lightly yucky way to bypass the usual __init__ logic
+        # and just create a new instance with the required handle.
+        inst = cls.__new__(cls)
+        inst._handle = handle
+        return inst
+    def correct(self, summary: str) -> Remembered:
+        """
+        From now on its newest summary says this, which its next turn is told.
+"""
+
+        _UniffiFfiConverterString.check_lower(summary)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterString.lower(summary),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterTypeRemembered.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_correct,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def delete(self, ) -> None:
+        """
+        Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+"""
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+        )
+        _uniffi_lift_return = lambda val: None
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_delete,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def info(self, ) -> ConversationInfo:
+        """
+        What is known of it without reading it.
+"""
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterTypeConversationInfo.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_info,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def messages(self, ) -> typing.List[Message]:
+        """
+        What was said in it.
+"""
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterSequenceTypeMessage.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_messages,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def remembered(self, ) -> typing.Optional[Remembered]:
+        """
+        What is remembered of it beyond its recent messages, if anything.
+"""
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterOptionalTypeRemembered.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_remembered,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def rename(self, name: str) -> None:
+        """
+        Gives it another name.
+"""
+
+        _UniffiFfiConverterString.check_lower(name)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterString.lower(name),
+        )
+        _uniffi_lift_return = lambda val: None
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_rename,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def say(self, messages: typing.List[Message],options: AnswerOptions) -> AnswerHandle:
+        """
+        Says something, and answers it. Question and answer are written down together when the answer has ended; one that
+        is cancelled, dropped or fails leaves nothing behind.
+"""
+
+        _UniffiFfiConverterSequenceTypeMessage.check_lower(messages)
+
+        _UniffiFfiConverterTypeAnswerOptions.check_lower(options)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterSequenceTypeMessage.lower(messages),
+            _UniffiFfiConverterTypeAnswerOptions.lower(options),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterTypeAnswerHandle.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_say,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def take_back(self, _from: int) -> None:
+        """
+        Takes back the messages from this index on, and what is remembered of them.
+"""
+
+        _UniffiFfiConverterInt64.check_lower(_from)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterInt64.lower(_from),
+        )
+        _uniffi_lift_return = lambda val: None
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_take_back,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+
+
+
+
+
+class _UniffiFfiConverterTypeConversationHandle:
+    @staticmethod
+    def lift(value: int) -> ConversationHandle:
+        return ConversationHandle._uniffi_make_instance(value)
+
+    @staticmethod
+    def check_lower(value: ConversationHandle):
+        if not isinstance(value, ConversationHandle):
+            raise TypeError("Expected ConversationHandle instance, {} found".format(type(value).__name__))
+
+    @staticmethod
+    def lower(value: ConversationHandle) -> ctypes.c_uint64:
+        return value._uniffi_clone_handle()
+
+    @classmethod
+    def read(cls, buf: _UniffiRustBuffer) -> ConversationHandle:
+        ptr = buf.read_u64()
+        if ptr == 0:
+            raise InternalError("Raw handle value was null")
+        return cls.lift(ptr)
+
+    @classmethod
+    def write(cls, value: ConversationHandle, buf: _UniffiRustBuffer):
+        buf.write_u64(cls.lower(value))
+
+class _UniffiFfiConverterSequenceTypeConversationInfo(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        for item in value:
+            _UniffiFfiConverterTypeConversationInfo.check_lower(item)
+
+    @classmethod
+    def write(cls, value, buf):
+        items = len(value)
+        buf.write_i32(items)
+        for item in value:
+            _UniffiFfiConverterTypeConversationInfo.write(item, buf)
+
+    @classmethod
+    def read(cls, buf):
+        count = buf.read_i32()
+        if count < 0:
+            raise InternalError("Unexpected negative sequence length")
+
+        return [
+            _UniffiFfiConverterTypeConversationInfo.read(buf) for i in range(count)
+        ]
+
+class _UniffiFfiConverterInt32(_UniffiConverterPrimitiveInt):
+    CLASS_NAME = "i32"
+    VALUE_MIN = -2**31
+    VALUE_MAX = 2**31
+
+    @staticmethod
+    def read(buf):
+        return buf.read_i32()
+
+    @staticmethod
+    def write(value, buf):
+        buf.write_i32(value)
+
+class _UniffiFfiConverterSequenceInt32(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        for item in value:
+            _UniffiFfiConverterInt32.check_lower(item)
+
+    @classmethod
+    def write(cls, value, buf):
+        items = len(value)
+        buf.write_i32(items)
+        for item in value:
+            _UniffiFfiConverterInt32.write(item, buf)
+
+    @classmethod
+    def read(cls, buf):
+        count = buf.read_i32()
+        if count < 0:
+            raise InternalError("Unexpected negative sequence length")
+
+        return [
+            _UniffiFfiConverterInt32.read(buf) for i in range(count)
+        ]
+
+class _UniffiFfiConverterOptionalSequenceInt32(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterSequenceInt32.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterSequenceInt32.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterSequenceInt32.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
+
 class _UniffiFfiConverterOptionalTypeFlushed(_UniffiConverterRustBuffer):
     @classmethod
     def check_lower(cls, value):
@@ -2981,6 +4274,17 @@ class ModelHandleProtocol(typing.Protocol):
         Tokens of a prompt and its answer together.
 """
         raise NotImplementedError
+    def conversation(self, reference: str) -> ConversationHandle:
+        """
+        The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+        in it.
+"""
+        raise NotImplementedError
+    def conversations(self, ) -> typing.List[ConversationInfo]:
+        """
+        All conversations, those that were changed last first.
+"""
+        raise NotImplementedError
     def count_tokens(self, prompt: Prompt) -> int:
         """
         Tokens of a prompt.
@@ -3017,6 +4321,11 @@ class ModelHandleProtocol(typing.Protocol):
         What the name stood for before is unpinned.
 """
         raise NotImplementedError
+    def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]]) -> Logits:
+        """
+        How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+"""
+        raise NotImplementedError
     def on_background(self, ) -> Flushed:
         """
         Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
@@ -3038,6 +4347,16 @@ class ModelHandleProtocol(typing.Protocol):
     def stats(self, ) -> Stats:
         """
         The engine's numbers after its last step.
+"""
+        raise NotImplementedError
+    def text_of(self, tokens: typing.List[int]) -> str:
+        """
+        The text of tokens.
+"""
+        raise NotImplementedError
+    def tokens(self, text: str) -> typing.List[int]:
+        """
+        The tokens of a text by itself. Names of control tokens in it stand for these tokens.
 """
         raise NotImplementedError
 
@@ -3155,6 +4474,40 @@ class ModelHandle(ModelHandleProtocol):
         _uniffi_ffi_result = _uniffi_rust_call_with_error(
             _uniffi_error_converter,
             _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_context_tokens,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def conversation(self, reference: str) -> ConversationHandle:
+        """
+        The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+        in it.
+"""
+
+        _UniffiFfiConverterString.check_lower(reference)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterString.lower(reference),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterTypeConversationHandle.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversation,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def conversations(self, ) -> typing.List[ConversationInfo]:
+        """
+        All conversations, those that were changed last first.
+"""
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterSequenceTypeConversationInfo.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations,
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
@@ -3294,6 +4647,27 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
+    def logits(self, prompt: Prompt,tokens: typing.Optional[typing.List[int]]) -> Logits:
+        """
+        How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+"""
+
+        _UniffiFfiConverterTypePrompt.check_lower(prompt)
+
+        _UniffiFfiConverterOptionalSequenceInt32.check_lower(tokens)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterTypePrompt.lower(prompt),
+            _UniffiFfiConverterOptionalSequenceInt32.lower(tokens),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterTypeLogits.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_logits,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
     def on_background(self, ) -> Flushed:
         """
         Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
@@ -3360,6 +4734,42 @@ class ModelHandle(ModelHandleProtocol):
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)
+    def text_of(self, tokens: typing.List[int]) -> str:
+        """
+        The text of tokens.
+"""
+
+        _UniffiFfiConverterSequenceInt32.check_lower(tokens)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterSequenceInt32.lower(tokens),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterString.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_text_of,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def tokens(self, text: str) -> typing.List[int]:
+        """
+        The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+"""
+
+        _UniffiFfiConverterString.check_lower(text)
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+            _UniffiFfiConverterString.lower(text),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterSequenceInt32.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_tokens,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
 
 
 
@@ -3390,21 +4800,9 @@ class _UniffiFfiConverterTypeModelHandle:
     def write(cls, value: ModelHandle, buf: _UniffiRustBuffer):
         buf.write_u64(cls.lower(value))
 
-class _UniffiFfiConverterInt32(_UniffiConverterPrimitiveInt):
-    CLASS_NAME = "i32"
-    VALUE_MIN = -2**31
-    VALUE_MAX = 2**31
-
-    @staticmethod
-    def read(buf):
-        return buf.read_i32()
-
-    @staticmethod
-    def write(value, buf):
-        buf.write_i32(value)
-
 __all__ = [
     "InternalError",
+    "Constraint",
     "Reason",
     "Role",
     "Finish",
@@ -3414,17 +4812,25 @@ __all__ = [
     "Piece",
     "Prompt",
     "AnswerOptions",
+    "ConversationInfo",
     "DiskStats",
     "Embedding",
     "Explanation",
     "Flushed",
+    "Logits",
+    "MemoryOptions",
+    "MemoryRead",
+    "ToolCall",
     "Message",
     "ModelOptions",
     "Released",
+    "Remembered",
     "Report",
     "Stats",
     "AnswerHandle",
     "AnswerHandleProtocol",
+    "ConversationHandle",
+    "ConversationHandleProtocol",
     "ModelHandle",
     "ModelHandleProtocol",
 ]

@@ -1,12 +1,14 @@
 //! An answer while it is made: batches of pieces, then a report.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvik_library::{Answer, Canceller};
 
+use crate::conversation::MemoryRead;
 use crate::error::{KvikError, signed};
 use crate::kept::Reason;
+use crate::prompt::ToolCall;
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, uniffi::Enum)]
@@ -21,6 +23,11 @@ pub enum Piece {
     Text {
         /// Whole characters.
         text: String,
+    },
+    /// A whole call of a tool.
+    Call {
+        /// The call.
+        call: ToolCall,
     },
 }
 
@@ -39,7 +46,7 @@ pub enum Finish {
 }
 
 /// What an answer took.
-#[derive(Debug, Clone, Copy, PartialEq, uniffi::Record)]
+#[derive(Debug, Clone, PartialEq, uniffi::Record)]
 pub struct Report {
     /// Why it ended.
     pub finish: Finish,
@@ -61,6 +68,8 @@ pub struct Report {
     pub prefill: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
+    /// What was read of a conversation that is remembered beyond the context.
+    pub memory: Option<MemoryRead>,
 }
 
 /// An answer while it is made. Dropping it cancels it.
@@ -72,8 +81,8 @@ pub struct AnswerHandle {
 }
 
 impl AnswerHandle {
-    pub(crate) fn new(answer: Answer) -> AnswerHandle {
-        AnswerHandle { canceller: answer.canceller(), answer: Mutex::new(answer) }
+    pub(crate) fn new(answer: Answer) -> Arc<AnswerHandle> {
+        Arc::new(AnswerHandle { canceller: answer.canceller(), answer: Mutex::new(answer) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Answer> {
@@ -98,7 +107,7 @@ impl AnswerHandle {
 
     /// What it took; none before its last piece was read, or if it failed.
     pub fn report(&self) -> Option<Report> {
-        self.lock().report().copied().map(Report::from)
+        self.lock().report().cloned().map(Report::from)
     }
 }
 
@@ -106,6 +115,7 @@ impl From<kvik_library::Piece> for Piece {
     fn from(piece: kvik_library::Piece) -> Piece {
         match piece {
             kvik_library::Piece::Reasoning(text) => Piece::Reasoning { text },
+            kvik_library::Piece::Call(call) => Piece::Call { call: call.into() },
             piece => Piece::Text { text: piece.text().to_owned() },
         }
     }
@@ -130,6 +140,7 @@ impl From<kvik_library::Report> for Report {
             queued: report.queued,
             prefill: report.prefill,
             decode: report.decode,
+            memory: report.memory.map(MemoryRead::from),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a call fails with, by what a program can do about it.
 
-use kvik_library::{Error, RequestError};
+use kvik_library::{ConversationError, Error, RequestError};
 
 /// Why a call failed. The message says what was wrong and what helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, uniffi::Error)]
@@ -31,7 +31,10 @@ pub enum KvikError {
     /// Kept prompts would take more than they may, or there are as many as there may be.
     #[error("{0}")]
     TooManyKept(String),
-    /// As many requests wait as may.
+    /// There is no such conversation, or it cannot be read or changed so.
+    #[error("{0}")]
+    Conversation(String),
+    /// As many requests wait as may, or somebody else changes the conversation.
     #[error("{0}")]
     Busy(String),
     /// The engine refused the request for another reason, or the request failed.
@@ -61,10 +64,15 @@ impl From<Error> for KvikError {
             Error::BudgetTooSmall { .. } | Error::ContextTooLarge { .. } | Error::NoMemory { .. } => {
                 KvikError::Memory
             }
-            Error::Disk(_) | Error::KeptPrompts { .. } => KvikError::Disk,
+            Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) => KvikError::Disk,
             Error::PromptTooLong { .. } => KvikError::PromptTooLong,
             Error::OverBudget { .. } => KvikError::OverBudget,
             Error::NoRoomToKeep { .. } | Error::TooManyKept { .. } => KvikError::TooManyKept,
+            Error::BadTools(_) | Error::Tools(_) | Error::TwoForms => KvikError::InvalidArgument,
+            Error::Conversation(ConversationError::Busy(_)) => KvikError::Busy,
+            Error::Conversation(_) | Error::Memory(_) | Error::Correction(_) | Error::NotForgotten(_) => {
+                KvikError::Conversation
+            }
             Error::Request(RequestError::Stopping) => return KvikError::Closed,
             Error::Request(RequestError::QueueFull { .. }) => KvikError::Busy,
             Error::Request(_) => KvikError::Request,

@@ -92,6 +92,17 @@ pub struct Embedding {
     pub cached_tokens: i64,
 }
 
+/// How likely tokens are to come next.
+#[derive(Debug, Clone, PartialEq, Eq, uniffi::Record)]
+pub struct Logits {
+    /// In the order in which they were asked for, as the numbers of an embedding's vector.
+    pub values: Vec<u8>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: i64,
+    /// Of these, tokens that came from the cache.
+    pub cached_tokens: i64,
+}
+
 impl From<kvik_library::KeptState> for KeptState {
     fn from(state: kvik_library::KeptState) -> KeptState {
         match state {
@@ -146,9 +157,23 @@ impl From<kvik_library::Explanation> for Explanation {
 impl From<kvik_library::Embedding> for Embedding {
     fn from(embedding: kvik_library::Embedding) -> Embedding {
         Embedding {
-            vector: embedding.vector.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            vector: bytes(&embedding.vector),
             prompt_tokens: signed(embedding.prompt_tokens),
             cached_tokens: signed(embedding.cached_tokens),
         }
     }
+}
+
+impl From<kvik_library::Logits> for Logits {
+    fn from(logits: kvik_library::Logits) -> Logits {
+        Logits {
+            values: bytes(&logits.values),
+            prompt_tokens: signed(logits.prompt_tokens),
+            cached_tokens: signed(logits.cached_tokens),
+        }
+    }
+}
+
+fn bytes(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use kvik_library::{Model, Source};
+use kvik_library::{Model, Source, Token};
 
 use crate::answer::AnswerHandle;
+use crate::conversation::{ConversationHandle, ConversationInfo};
 use crate::error::{KvikError, count, signed};
-use crate::kept::{Embedding, Explanation, KeptState};
+use crate::kept::{Embedding, Explanation, KeptState, Logits};
 use crate::options::{AnswerOptions, ModelOptions};
 use crate::prompt::Prompt;
 use crate::system::{Flushed, MemoryPressure, Released, Stats};
@@ -54,12 +55,44 @@ impl ModelHandle {
     /// Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
     pub fn generate(&self, prompt: Prompt, options: AnswerOptions) -> Result<Arc<AnswerHandle>, KvikError> {
         let options = options.read()?;
-        self.call(|model| Ok(Arc::new(AnswerHandle::new(model.generate(prompt, &options)?))))
+        self.call(|model| Ok(AnswerHandle::new(model.generate(prompt, &options)?)))
+    }
+
+    /// The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+    /// in it.
+    pub fn conversation(&self, reference: String) -> Result<Arc<ConversationHandle>, KvikError> {
+        self.call(|model| Ok(ConversationHandle::new(model.conversation(reference))))
+    }
+
+    /// All conversations, those that were changed last first.
+    pub fn conversations(&self) -> Result<Vec<ConversationInfo>, KvikError> {
+        self.call(|model| Ok(model.conversations().into_iter().map(Into::into).collect()))
     }
 
     /// What a text means to the model.
     pub fn embed(&self, text: String) -> Result<Embedding, KvikError> {
         self.call(|model| Ok(model.embed(&text)?.into()))
+    }
+
+    /// How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+    pub fn logits(&self, prompt: Prompt, tokens: Option<Vec<i32>>) -> Result<Logits, KvikError> {
+        let tokens = tokens.map(|tokens| read_tokens(&tokens)).transpose()?;
+        self.call(|model| match tokens {
+            None => Ok(model.logits(prompt)?.into()),
+            Some(tokens) => Ok(model.logits_of(prompt, &tokens)?.into()),
+        })
+    }
+
+    /// The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+    pub fn tokens(&self, text: String) -> Result<Vec<i32>, KvikError> {
+        let signed = |token| i32::try_from(token).expect("a vocabulary has fewer than 2^31 tokens");
+        self.call(|model| Ok(model.tokens(&text)?.into_iter().map(signed).collect()))
+    }
+
+    /// The text of tokens.
+    pub fn text_of(&self, tokens: Vec<i32>) -> Result<String, KvikError> {
+        let tokens = read_tokens(&tokens)?;
+        self.call(|model| Ok(model.text_of(&tokens)?))
     }
 
     /// Tokens of a prompt.
@@ -127,6 +160,13 @@ impl ModelHandle {
         // It is changed by one assignment alone.
         self.model.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tokens as other languages take them.
+fn read_tokens(tokens: &[i32]) -> Result<Vec<Token>, KvikError> {
+    let read =
+        |&token| Token::try_from(token).map_err(|_| KvikError::argument("tokens", "has a negative one"));
+    tokens.iter().map(read).collect()
 }
 
 fn open(source: Source, options: ModelOptions) -> Result<Arc<ModelHandle>, KvikError> {

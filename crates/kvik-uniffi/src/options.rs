@@ -1,6 +1,9 @@
 //! What a model is opened with, and what an answer is asked for with.
 
-use kvik_library::{DiskOptions, KvFormats, Options, Sampling, Source};
+use kvik_library::{
+    DiskOptions, KvFormats, MemoryConfig, Options, Sampling, Source, ToolChoice, tool_choice_from_name,
+    tools_from_json,
+};
 
 use crate::error::{KvikError, count};
 
@@ -28,6 +31,55 @@ pub struct ModelOptions {
     /// Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
     #[uniffi(default = None)]
     pub disk_bytes_max: Option<i64>,
+    /// Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
+    /// as the model is open.
+    #[uniffi(default = None)]
+    pub conversations_dir: Option<String>,
+    /// How conversations go on beyond the context: as its size suggests.
+    #[uniffi(default = None)]
+    pub memory: Option<MemoryOptions>,
+}
+
+/// How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, uniffi::Record)]
+pub struct MemoryOptions {
+    /// Tokens of recent messages that a summary leaves.
+    #[uniffi(default = None)]
+    pub recent_tokens_max: Option<i64>,
+    /// Tokens of a summary at most.
+    #[uniffi(default = None)]
+    pub summary_tokens_max: Option<i64>,
+    /// Tokens beyond the recent ones of which a new summary is made.
+    #[uniffi(default = None)]
+    pub trigger_tokens: Option<i64>,
+    /// Tokens of older messages that are quoted at a question which they fit.
+    #[uniffi(default = None)]
+    pub quotes_tokens_max: Option<i64>,
+    /// Whether the opening exchange always stays as it was said.
+    #[uniffi(default = false)]
+    pub protect_first: bool,
+}
+
+/// What holds an answer to a form.
+#[derive(Debug, Clone, PartialEq, Eq, uniffi::Enum)]
+pub enum Constraint {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that satisfies a schema.
+    JsonSchema {
+        /// The schema, as JSON.
+        schema: String,
+    },
+    /// Text that matches a regular expression.
+    Regex {
+        /// The expression.
+        regex: String,
+    },
+    /// Text that a Lark grammar accepts.
+    Lark {
+        /// The grammar.
+        grammar: String,
+    },
 }
 
 /// What an answer is asked for with: the likeliest tokens up to the end of the context, where nothing else is said.
@@ -63,6 +115,18 @@ pub struct AnswerOptions {
     /// Switches reasoning before the answer to a chat on or off, for models that have it.
     #[uniffi(default = None)]
     pub reasoning: Option<bool>,
+    /// Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+    #[uniffi(default = None)]
+    pub tools: Option<String>,
+    /// Which of them it calls: `none`, `auto`, `required`, or the name of one.
+    #[uniffi(default = None)]
+    pub tool_choice: Option<String>,
+    /// Whether it may call several; one, where one has to be called, if that is not said.
+    #[uniffi(default = None)]
+    pub parallel_tool_calls: Option<bool>,
+    /// Holds the answer to a form.
+    #[uniffi(default = None)]
+    pub constraint: Option<Constraint>,
 }
 
 impl Default for AnswerOptions {
@@ -78,6 +142,10 @@ impl Default for AnswerOptions {
             repetition_penalty: 1.0,
             seed: 0,
             reasoning: None,
+            tools: None,
+            tool_choice: None,
+            parallel_tool_calls: None,
+            constraint: None,
         }
     }
 }
@@ -95,6 +163,8 @@ impl ModelOptions {
             context_tokens: counted("context_tokens", self.context_tokens)?,
             threads: counted("threads", self.threads)?,
             parallel: counted("parallel", self.parallel)?.unwrap_or(usual.parallel),
+            conversations: self.conversations_dir.map(Into::into),
+            memory: self.memory.map_or(Ok(usual.memory), MemoryOptions::read)?,
             ..usual
         })
         .and_then(|options| with_disk(options, self.disk_dir, self.disk_bytes_max))
@@ -110,6 +180,35 @@ fn with_disk(options: Options, dir: Option<String>, bytes_max: Option<i64>) -> R
         Some(bytes) => DiskOptions { bytes_max: bytes as u64, ..disk },
     };
     Ok(Options { disk: options.disk.map(sized), ..options })
+}
+
+impl MemoryOptions {
+    fn read(self) -> Result<MemoryConfig, KvikError> {
+        let counted = |name, number: Option<i64>| number.map(|number| count(name, number)).transpose();
+        Ok(MemoryConfig {
+            recent_max: counted("recent_tokens_max", self.recent_tokens_max)?,
+            summary_max: counted("summary_tokens_max", self.summary_tokens_max)?,
+            trigger_discard: counted("trigger_tokens", self.trigger_tokens)?,
+            quotes_max: counted("quotes_tokens_max", self.quotes_tokens_max)?,
+            protect_first: self.protect_first,
+            ..MemoryConfig::default()
+        })
+    }
+}
+
+impl Constraint {
+    fn read(self) -> Result<kvik_library::Constraint, KvikError> {
+        Ok(match self {
+            Constraint::JsonObject => kvik_library::Constraint::JsonObject,
+            Constraint::JsonSchema { schema } => {
+                let schema = serde_json::from_str(&schema);
+                let wrong = |error| KvikError::argument("schema", &format!("is no JSON: {error}"));
+                kvik_library::Constraint::JsonSchema(schema.map_err(wrong)?)
+            }
+            Constraint::Regex { regex } => kvik_library::Constraint::Regex(regex),
+            Constraint::Lark { grammar } => kvik_library::Constraint::Lark(grammar),
+        })
+    }
 }
 
 impl AnswerOptions {
@@ -129,6 +228,11 @@ impl AnswerOptions {
             stop: self.stop,
             sampling,
             reasoning: self.reasoning,
+            tools: self.tools.map_or(Ok(Vec::new()), |tools| tools_from_json(&tools))?,
+            tool_choice: self.tool_choice.map_or(ToolChoice::Auto, |choice| tool_choice_from_name(&choice)),
+            parallel_tool_calls: self.parallel_tool_calls,
+            constraint: self.constraint.map(Constraint::read).transpose()?,
+            retention: None,
         })
     }
 }

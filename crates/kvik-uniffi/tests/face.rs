@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 
 use kvik_uniffi::{
-    AnswerOptions, Finish, KeptState, KvikError, MemoryPressure, Message, ModelHandle, ModelOptions, Prompt,
-    Reason, Role,
+    AnswerHandle, AnswerOptions, Constraint, Finish, KeptState, KvikError, MemoryPressure, Message,
+    ModelHandle, ModelOptions, Piece, Prompt, Reason, Role,
 };
 
 /// Tokens that take a while, and fit the context behind a prompt.
@@ -27,9 +27,29 @@ fn model(dir: Option<&Path>) -> Arc<ModelHandle> {
     ModelHandle::open(kvik_testing::tiny_model().to_str().unwrap().to_owned(), options).unwrap()
 }
 
+fn message(role: Role, content: &str) -> Message {
+    Message { role, content: content.to_owned(), tool_calls: Vec::new(), tool_call_id: None }
+}
+
 fn chat(text: &str) -> Prompt {
-    let message = |role, content: &str| Message { role, content: content.to_owned() };
     Prompt::Messages { messages: vec![message(Role::System, "Be brief."), message(Role::User, text)] }
+}
+
+/// Reads an answer to its end: its text.
+fn read(answer: &AnswerHandle) -> String {
+    let mut text = String::new();
+    loop {
+        let batch = answer.next().unwrap();
+        for piece in &batch {
+            match piece {
+                Piece::Text { text: more } => text += more,
+                other => panic!("{other:?}"),
+            }
+        }
+        if batch.is_empty() {
+            return text;
+        }
+    }
 }
 
 fn at_most(tokens: i64) -> AnswerOptions {
@@ -46,17 +66,7 @@ fn an_answer_is_the_librarys() {
     let model = model(None);
     let answer = model.generate(chat("Who are you?"), at_most(12)).unwrap();
     assert_eq!(answer.report(), None);
-    let mut text = String::new();
-    loop {
-        let batch = answer.next().unwrap();
-        if batch.is_empty() {
-            break;
-        }
-        batch.iter().for_each(|piece| match piece {
-            kvik_uniffi::Piece::Text { text: more } => text += more,
-            other => panic!("{other:?}"),
-        });
-    }
+    let text = read(&answer);
     let report = answer.report().unwrap();
     assert_eq!(report.cached_tokens + report.computed_tokens, report.prompt_tokens);
     assert_eq!(report.reason, Some(Reason::FirstSeen));
@@ -104,7 +114,7 @@ fn closing_cancels_answers_and_ends_the_handle_for_all_threads() {
     for thread in asking {
         assert_eq!(thread.join().unwrap(), KvikError::Closed);
     }
-    while !answer.next().unwrap().is_empty() {}
+    read(&answer);
     assert_eq!(answer.report().unwrap().finish, Finish::Cancelled);
     assert_eq!(model.shut_down(), Ok(None), "it is closed once");
     assert_eq!(model.generate(chat("And now?"), at_most(1)).unwrap_err(), KvikError::Closed);
@@ -118,7 +128,7 @@ fn one_thread_cancels_what_another_reads() {
     answer.next().unwrap();
     let reading = thread::spawn({
         let answer = answer.clone();
-        move || while !answer.next().unwrap().is_empty() {}
+        move || read(&answer)
     });
     answer.cancel();
     reading.join().unwrap();
@@ -128,11 +138,46 @@ fn one_thread_cancels_what_another_reads() {
 }
 
 #[test]
+fn a_conversation_goes_on_until_it_is_deleted_or_its_model_closed() {
+    let model = model(None);
+    let said = |text| vec![message(Role::User, text)];
+    let conversation = model.conversation("cats".to_owned()).unwrap();
+    assert!(matches!(conversation.messages(), Err(KvikError::Conversation(_))), "nothing was said yet");
+    read(&conversation.say(said("My cat is called Minka."), at_most(12)).unwrap());
+    let answer = conversation.say(said("What is my cat called?"), at_most(24)).unwrap();
+    let text = read(&answer);
+    assert!(text.contains("Minka"), "{text}");
+    assert!(answer.report().unwrap().memory.is_some());
+    assert_eq!(conversation.messages().unwrap()[2], message(Role::User, "What is my cat called?"));
+    conversation.take_back(2).unwrap();
+    assert_eq!(model.conversations().unwrap()[0].messages, 2);
+    let other = model.conversation("cats".to_owned()).unwrap();
+    conversation.delete().unwrap();
+    for handle in [&conversation, &other] {
+        assert!(matches!(handle.messages(), Err(KvikError::Conversation(_))));
+    }
+    model.shut_down().unwrap();
+    assert_eq!(other.say(said("Hello."), at_most(1)).unwrap_err(), KvikError::Closed);
+}
+
+#[test]
+fn answers_have_the_form_that_is_asked_for() {
+    let model = model(None);
+    let constraint = Some(Constraint::Regex { regex: "(now|later|never)".to_owned() });
+    let answer = model.generate(chat("When?"), AnswerOptions { constraint, ..at_most(8) }).unwrap();
+    let text = read(&answer);
+    assert!(["now", "later", "never"].contains(&text.as_str()), "{text}");
+    let schema = Some(Constraint::JsonSchema { schema: "no JSON".to_owned() });
+    let wrong =
+        model.generate(chat("When?"), AnswerOptions { constraint: schema, ..at_most(8) }).unwrap_err();
+    assert!(matches!(wrong, KvikError::InvalidArgument(_)), "{wrong:?}");
+}
+
+#[test]
 fn kept_prompts_are_warm_after_they_were_durable() {
     let dir = tempfile::tempdir().unwrap();
-    let kept = || Prompt::Messages {
-        messages: vec![Message { role: Role::System, content: "You sort notifications. ".repeat(9) }],
-    };
+    let kept =
+        || Prompt::Messages { messages: vec![message(Role::System, &"You sort notifications. ".repeat(9))] };
     let is_warm = |state| matches!(state, KeptState::Kept { warm: true, .. });
     let first = model(Some(dir.path()));
     assert_eq!(first.is_kept("notify".into(), kept()), Ok(KeptState::Unknown));
@@ -175,7 +220,7 @@ fn a_model_opens_and_answers_on_a_thread_with_a_small_stack() {
     let asking = thread.spawn(|| {
         let model = model(None);
         let answer = model.generate(chat("Who are you?"), at_most(2)).unwrap();
-        while !answer.next().unwrap().is_empty() {}
+        read(&answer);
         model.shut_down().unwrap().unwrap().is_idle
     });
     assert!(asking.unwrap().join().unwrap());

@@ -794,6 +794,258 @@ public func FfiConverterTypeAnswerHandle_lower(_ value: AnswerHandle) -> UInt64 
 
 
 /**
+ * A conversation that is kept, for any number of threads; one at a time changes it.
+ */
+public protocol ConversationHandleProtocol: AnyObject, Sendable {
+
+    /**
+     * From now on its newest summary says this, which its next turn is told.
+     */
+    func correct(summary: String) throws  -> Remembered
+
+    /**
+     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     */
+    func delete() throws
+
+    /**
+     * What is known of it without reading it.
+     */
+    func info() throws  -> ConversationInfo
+
+    /**
+     * What was said in it.
+     */
+    func messages() throws  -> [Message]
+
+    /**
+     * What is remembered of it beyond its recent messages, if anything.
+     */
+    func remembered() throws  -> Remembered?
+
+    /**
+     * Gives it another name.
+     */
+    func rename(name: String) throws
+
+    /**
+     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
+     * is cancelled, dropped or fails leaves nothing behind.
+     */
+    func say(messages: [Message], options: AnswerOptions) throws  -> AnswerHandle
+
+    /**
+     * Takes back the messages from this index on, and what is remembered of them.
+     */
+    func takeBack(from: Int64) throws
+
+}
+/**
+ * A conversation that is kept, for any number of threads; one at a time changes it.
+ */
+open class ConversationHandle: ConversationHandleProtocol, @unchecked Sendable {
+    fileprivate let handle: UInt64
+
+    /// Used to instantiate a [FFIObject] without an actual handle, for fakes in tests, mostly.
+#if swift(>=5.8)
+    @_documentation(visibility: private)
+#endif
+    public struct NoHandle {
+        public init() {}
+    }
+
+    // TODO: We'd like this to be `private` but for Swifty reasons,
+    // we can't implement `FfiConverter` without making this `required` and we can't
+    // make it `required` without making it `public`.
+#if swift(>=5.8)
+    @_documentation(visibility: private)
+#endif
+    required public init(unsafeFromHandle handle: UInt64) {
+        self.handle = handle
+    }
+
+    // This constructor can be used to instantiate a fake object.
+    // - Parameter noHandle: Placeholder value so we can have a constructor separate from the default empty one that may be implemented for classes extending [FFIObject].
+    //
+    // - Warning:
+    //     Any object instantiated with this constructor cannot be passed to an actual Rust-backed object. Since there isn't a backing handle the FFI lower functions will crash.
+#if swift(>=5.8)
+    @_documentation(visibility: private)
+#endif
+    public init(noHandle: NoHandle) {
+        self.handle = 0
+    }
+
+#if swift(>=5.8)
+    @_documentation(visibility: private)
+#endif
+    public func uniffiCloneHandle() -> UInt64 {
+        return try! rustCall { uniffi_kvik_uniffi_fn_clone_conversationhandle(self.handle, $0) }
+    }
+    // No primary constructor declared for this class.
+
+    deinit {
+        if handle == 0 {
+            // Mock objects have handle=0 don't try to free them
+            return
+        }
+
+        try! rustCall { uniffi_kvik_uniffi_fn_free_conversationhandle(handle, $0) }
+    }
+
+
+
+
+    /**
+     * From now on its newest summary says this, which its next turn is told.
+     */
+open func correct(summary: String)throws  -> Remembered  {
+    return try  FfiConverterTypeRemembered_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_correct(
+            self.uniffiCloneHandle(),
+        FfiConverterString.lower(summary),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     */
+open func delete()throws   {try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_delete(
+            self.uniffiCloneHandle(),uniffiCallStatus
+    )
+}
+}
+
+    /**
+     * What is known of it without reading it.
+     */
+open func info()throws  -> ConversationInfo  {
+    return try  FfiConverterTypeConversationInfo_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_info(
+            self.uniffiCloneHandle(),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * What was said in it.
+     */
+open func messages()throws  -> [Message]  {
+    return try  FfiConverterSequenceTypeMessage.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_messages(
+            self.uniffiCloneHandle(),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * What is remembered of it beyond its recent messages, if anything.
+     */
+open func remembered()throws  -> Remembered?  {
+    return try  FfiConverterOptionTypeRemembered.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_remembered(
+            self.uniffiCloneHandle(),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * Gives it another name.
+     */
+open func rename(name: String)throws   {try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_rename(
+            self.uniffiCloneHandle(),
+        FfiConverterString.lower(name),uniffiCallStatus
+    )
+}
+}
+
+    /**
+     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
+     * is cancelled, dropped or fails leaves nothing behind.
+     */
+open func say(messages: [Message], options: AnswerOptions)throws  -> AnswerHandle  {
+    return try  FfiConverterTypeAnswerHandle_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_say(
+            self.uniffiCloneHandle(),
+        FfiConverterSequenceTypeMessage.lower(messages),
+        FfiConverterTypeAnswerOptions_lower(options),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * Takes back the messages from this index on, and what is remembered of them.
+     */
+open func takeBack(from: Int64)throws   {try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_conversationhandle_take_back(
+            self.uniffiCloneHandle(),
+        FfiConverterInt64.lower(from),uniffiCallStatus
+    )
+}
+}
+
+
+
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeConversationHandle: FfiConverter {
+    typealias FfiType = UInt64
+    typealias SwiftType = ConversationHandle
+
+    public static func lift(_ handle: UInt64) throws -> ConversationHandle {
+        return ConversationHandle(unsafeFromHandle: handle)
+    }
+
+    public static func lower(_ value: ConversationHandle) -> UInt64 {
+        return value.uniffiCloneHandle()
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> ConversationHandle {
+        let handle: UInt64 = try readInt(&buf)
+        return try lift(handle)
+    }
+
+    public static func write(_ value: ConversationHandle, into buf: inout [UInt8]) {
+        writeInt(&buf, lower(value))
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeConversationHandle_lift(_ handle: UInt64) throws -> ConversationHandle {
+    return try FfiConverterTypeConversationHandle.lift(handle)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeConversationHandle_lower(_ value: ConversationHandle) -> UInt64 {
+    return FfiConverterTypeConversationHandle.lower(value)
+}
+
+
+
+
+
+
+/**
  * An open model, for any number of threads.
  *
  * Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
@@ -806,6 +1058,17 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
      * Tokens of a prompt and its answer together.
      */
     func contextTokens() throws  -> Int64
+
+    /**
+     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+     * in it.
+     */
+    func conversation(reference: String) throws  -> ConversationHandle
+
+    /**
+     * All conversations, those that were changed last first.
+     */
+    func conversations() throws  -> [ConversationInfo]
 
     /**
      * Tokens of a prompt.
@@ -844,6 +1107,11 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
     func keepPrompt(id: String, prompt: Prompt) throws  -> KeptState
 
     /**
+     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     */
+    func logits(prompt: Prompt, tokens: [Int32]?) throws  -> Logits
+
+    /**
      * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
      * computed is on disk. Then no thread of the model runs until something is asked again.
      */
@@ -865,6 +1133,16 @@ public protocol ModelHandleProtocol: AnyObject, Sendable {
      * The engine's numbers after its last step.
      */
     func stats() throws  -> Stats
+
+    /**
+     * The text of tokens.
+     */
+    func textOf(tokens: [Int32]) throws  -> String
+
+    /**
+     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     */
+    func tokens(text: String) throws  -> [Int32]
 
 }
 /**
@@ -983,6 +1261,32 @@ open func contextTokens()throws  -> Int64  {
 }
 
     /**
+     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+     * in it.
+     */
+open func conversation(reference: String)throws  -> ConversationHandle  {
+    return try  FfiConverterTypeConversationHandle_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_modelhandle_conversation(
+            self.uniffiCloneHandle(),
+        FfiConverterString.lower(reference),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * All conversations, those that were changed last first.
+     */
+open func conversations()throws  -> [ConversationInfo]  {
+    return try  FfiConverterSequenceTypeConversationInfo.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_modelhandle_conversations(
+            self.uniffiCloneHandle(),uniffiCallStatus
+    )
+})
+}
+
+    /**
      * Tokens of a prompt.
      */
 open func countTokens(prompt: Prompt)throws  -> Int64  {
@@ -1078,6 +1382,20 @@ open func keepPrompt(id: String, prompt: Prompt)throws  -> KeptState  {
 }
 
     /**
+     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     */
+open func logits(prompt: Prompt, tokens: [Int32]?)throws  -> Logits  {
+    return try  FfiConverterTypeLogits_lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_modelhandle_logits(
+            self.uniffiCloneHandle(),
+        FfiConverterTypePrompt_lower(prompt),
+        FfiConverterOptionSequenceInt32.lower(tokens),uniffiCallStatus
+    )
+})
+}
+
+    /**
      * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
      * computed is on disk. Then no thread of the model runs until something is asked again.
      */
@@ -1125,6 +1443,32 @@ open func stats()throws  -> Stats  {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_modelhandle_stats(
             self.uniffiCloneHandle(),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * The text of tokens.
+     */
+open func textOf(tokens: [Int32])throws  -> String  {
+    return try  FfiConverterString.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_modelhandle_text_of(
+            self.uniffiCloneHandle(),
+        FfiConverterSequenceInt32.lower(tokens),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     */
+open func tokens(text: String)throws  -> [Int32]  {
+    return try  FfiConverterSequenceInt32.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_modelhandle_tokens(
+            self.uniffiCloneHandle(),
+        FfiConverterString.lower(text),uniffiCallStatus
     )
 })
 }
@@ -1221,6 +1565,22 @@ public struct AnswerOptions: Equatable, Hashable {
      * Switches reasoning before the answer to a chat on or off, for models that have it.
      */
     public let reasoning: Bool?
+    /**
+     * Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+     */
+    public let tools: String?
+    /**
+     * Which of them it calls: `none`, `auto`, `required`, or the name of one.
+     */
+    public let toolChoice: String?
+    /**
+     * Whether it may call several; one, where one has to be called, if that is not said.
+     */
+    public let parallelToolCalls: Bool?
+    /**
+     * Holds the answer to a form.
+     */
+    public let constraint: Constraint?
 
     // Default memberwise initializers are never public by default, so we
     // declare one manually.
@@ -1254,7 +1614,19 @@ public struct AnswerOptions: Equatable, Hashable {
          */seed: Int64 = Int64(0),
         /**
          * Switches reasoning before the answer to a chat on or off, for models that have it.
-         */reasoning: Bool? = nil) {
+         */reasoning: Bool? = nil,
+        /**
+         * Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+         */tools: String? = nil,
+        /**
+         * Which of them it calls: `none`, `auto`, `required`, or the name of one.
+         */toolChoice: String? = nil,
+        /**
+         * Whether it may call several; one, where one has to be called, if that is not said.
+         */parallelToolCalls: Bool? = nil,
+        /**
+         * Holds the answer to a form.
+         */constraint: Constraint? = nil) {
         self.maxTokens = maxTokens
         self.minTokens = minTokens
         self.stop = stop
@@ -1265,6 +1637,10 @@ public struct AnswerOptions: Equatable, Hashable {
         self.repetitionPenalty = repetitionPenalty
         self.seed = seed
         self.reasoning = reasoning
+        self.tools = tools
+        self.toolChoice = toolChoice
+        self.parallelToolCalls = parallelToolCalls
+        self.constraint = constraint
     }
 
 
@@ -1292,7 +1668,11 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
                 minP: FfiConverterDouble.read(from: &buf),
                 repetitionPenalty: FfiConverterDouble.read(from: &buf),
                 seed: FfiConverterInt64.read(from: &buf),
-                reasoning: FfiConverterOptionBool.read(from: &buf)
+                reasoning: FfiConverterOptionBool.read(from: &buf),
+                tools: FfiConverterOptionString.read(from: &buf),
+                toolChoice: FfiConverterOptionString.read(from: &buf),
+                parallelToolCalls: FfiConverterOptionBool.read(from: &buf),
+                constraint: FfiConverterOptionTypeConstraint.read(from: &buf)
         )
     }
 
@@ -1307,6 +1687,10 @@ public struct FfiConverterTypeAnswerOptions: FfiConverterRustBuffer {
         FfiConverterDouble.write(value.repetitionPenalty, into: &buf)
         FfiConverterInt64.write(value.seed, into: &buf)
         FfiConverterOptionBool.write(value.reasoning, into: &buf)
+        FfiConverterOptionString.write(value.tools, into: &buf)
+        FfiConverterOptionString.write(value.toolChoice, into: &buf)
+        FfiConverterOptionBool.write(value.parallelToolCalls, into: &buf)
+        FfiConverterOptionTypeConstraint.write(value.constraint, into: &buf)
     }
 }
 
@@ -1323,6 +1707,105 @@ public func FfiConverterTypeAnswerOptions_lift(_ buf: RustBuffer) throws -> Answ
 #endif
 public func FfiConverterTypeAnswerOptions_lower(_ value: AnswerOptions) -> RustBuffer {
     return FfiConverterTypeAnswerOptions.lower(value)
+}
+
+
+/**
+ * What is known of a conversation without reading it.
+ */
+public struct ConversationInfo: Equatable, Hashable {
+    /**
+     * Its id.
+     */
+    public let id: String
+    /**
+     * Its name, if it has one.
+     */
+    public let name: String?
+    /**
+     * When it began, Unix seconds.
+     */
+    public let createdS: Int64
+    /**
+     * When it was changed last, Unix seconds.
+     */
+    public let updatedS: Int64
+    /**
+     * Messages of it.
+     */
+    public let messages: Int64
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * Its id.
+         */id: String,
+        /**
+         * Its name, if it has one.
+         */name: String?,
+        /**
+         * When it began, Unix seconds.
+         */createdS: Int64,
+        /**
+         * When it was changed last, Unix seconds.
+         */updatedS: Int64,
+        /**
+         * Messages of it.
+         */messages: Int64) {
+        self.id = id
+        self.name = name
+        self.createdS = createdS
+        self.updatedS = updatedS
+        self.messages = messages
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension ConversationInfo: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeConversationInfo: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> ConversationInfo {
+        return
+            try ConversationInfo(
+                id: FfiConverterString.read(from: &buf),
+                name: FfiConverterOptionString.read(from: &buf),
+                createdS: FfiConverterInt64.read(from: &buf),
+                updatedS: FfiConverterInt64.read(from: &buf),
+                messages: FfiConverterInt64.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: ConversationInfo, into buf: inout [UInt8]) {
+        FfiConverterString.write(value.id, into: &buf)
+        FfiConverterOptionString.write(value.name, into: &buf)
+        FfiConverterInt64.write(value.createdS, into: &buf)
+        FfiConverterInt64.write(value.updatedS, into: &buf)
+        FfiConverterInt64.write(value.messages, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeConversationInfo_lift(_ buf: RustBuffer) throws -> ConversationInfo {
+    return try FfiConverterTypeConversationInfo.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeConversationInfo_lower(_ value: ConversationInfo) -> RustBuffer {
+    return FfiConverterTypeConversationInfo.lower(value)
 }
 
 
@@ -1655,6 +2138,293 @@ public func FfiConverterTypeFlushed_lower(_ value: Flushed) -> RustBuffer {
 
 
 /**
+ * How likely tokens are to come next.
+ */
+public struct Logits: Equatable, Hashable {
+    /**
+     * In the order in which they were asked for, as the numbers of an embedding's vector.
+     */
+    public let values: Data
+    /**
+     * Tokens of the prompt.
+     */
+    public let promptTokens: Int64
+    /**
+     * Of these, tokens that came from the cache.
+     */
+    public let cachedTokens: Int64
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * In the order in which they were asked for, as the numbers of an embedding's vector.
+         */values: Data,
+        /**
+         * Tokens of the prompt.
+         */promptTokens: Int64,
+        /**
+         * Of these, tokens that came from the cache.
+         */cachedTokens: Int64) {
+        self.values = values
+        self.promptTokens = promptTokens
+        self.cachedTokens = cachedTokens
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension Logits: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeLogits: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> Logits {
+        return
+            try Logits(
+                values: FfiConverterData.read(from: &buf),
+                promptTokens: FfiConverterInt64.read(from: &buf),
+                cachedTokens: FfiConverterInt64.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: Logits, into buf: inout [UInt8]) {
+        FfiConverterData.write(value.values, into: &buf)
+        FfiConverterInt64.write(value.promptTokens, into: &buf)
+        FfiConverterInt64.write(value.cachedTokens, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeLogits_lift(_ buf: RustBuffer) throws -> Logits {
+    return try FfiConverterTypeLogits.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeLogits_lower(_ value: Logits) -> RustBuffer {
+    return FfiConverterTypeLogits.lower(value)
+}
+
+
+/**
+ * How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+ */
+public struct MemoryOptions: Equatable, Hashable {
+    /**
+     * Tokens of recent messages that a summary leaves.
+     */
+    public let recentTokensMax: Int64?
+    /**
+     * Tokens of a summary at most.
+     */
+    public let summaryTokensMax: Int64?
+    /**
+     * Tokens beyond the recent ones of which a new summary is made.
+     */
+    public let triggerTokens: Int64?
+    /**
+     * Tokens of older messages that are quoted at a question which they fit.
+     */
+    public let quotesTokensMax: Int64?
+    /**
+     * Whether the opening exchange always stays as it was said.
+     */
+    public let protectFirst: Bool
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * Tokens of recent messages that a summary leaves.
+         */recentTokensMax: Int64? = nil,
+        /**
+         * Tokens of a summary at most.
+         */summaryTokensMax: Int64? = nil,
+        /**
+         * Tokens beyond the recent ones of which a new summary is made.
+         */triggerTokens: Int64? = nil,
+        /**
+         * Tokens of older messages that are quoted at a question which they fit.
+         */quotesTokensMax: Int64? = nil,
+        /**
+         * Whether the opening exchange always stays as it was said.
+         */protectFirst: Bool = false) {
+        self.recentTokensMax = recentTokensMax
+        self.summaryTokensMax = summaryTokensMax
+        self.triggerTokens = triggerTokens
+        self.quotesTokensMax = quotesTokensMax
+        self.protectFirst = protectFirst
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension MemoryOptions: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeMemoryOptions: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> MemoryOptions {
+        return
+            try MemoryOptions(
+                recentTokensMax: FfiConverterOptionInt64.read(from: &buf),
+                summaryTokensMax: FfiConverterOptionInt64.read(from: &buf),
+                triggerTokens: FfiConverterOptionInt64.read(from: &buf),
+                quotesTokensMax: FfiConverterOptionInt64.read(from: &buf),
+                protectFirst: FfiConverterBool.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: MemoryOptions, into buf: inout [UInt8]) {
+        FfiConverterOptionInt64.write(value.recentTokensMax, into: &buf)
+        FfiConverterOptionInt64.write(value.summaryTokensMax, into: &buf)
+        FfiConverterOptionInt64.write(value.triggerTokens, into: &buf)
+        FfiConverterOptionInt64.write(value.quotesTokensMax, into: &buf)
+        FfiConverterBool.write(value.protectFirst, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeMemoryOptions_lift(_ buf: RustBuffer) throws -> MemoryOptions {
+    return try FfiConverterTypeMemoryOptions.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeMemoryOptions_lower(_ value: MemoryOptions) -> RustBuffer {
+    return FfiConverterTypeMemoryOptions.lower(value)
+}
+
+
+/**
+ * What a turn has read of its conversation.
+ */
+public struct MemoryRead: Equatable, Hashable {
+    /**
+     * Messages in the summary.
+     */
+    public let summarisedMessages: Int64
+    /**
+     * Messages in no summary, and not read.
+     */
+    public let droppedMessages: Int64
+    /**
+     * Messages read as they were said.
+     */
+    public let recentMessages: Int64
+    /**
+     * Passages that were quoted.
+     */
+    public let quotes: Int64
+    /**
+     * Whether a new summary is made behind the answer.
+     */
+    public let rebuilding: Bool
+    /**
+     * Whether the summary is read for the first time.
+     */
+    public let rebuilt: Bool
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * Messages in the summary.
+         */summarisedMessages: Int64,
+        /**
+         * Messages in no summary, and not read.
+         */droppedMessages: Int64,
+        /**
+         * Messages read as they were said.
+         */recentMessages: Int64,
+        /**
+         * Passages that were quoted.
+         */quotes: Int64,
+        /**
+         * Whether a new summary is made behind the answer.
+         */rebuilding: Bool,
+        /**
+         * Whether the summary is read for the first time.
+         */rebuilt: Bool) {
+        self.summarisedMessages = summarisedMessages
+        self.droppedMessages = droppedMessages
+        self.recentMessages = recentMessages
+        self.quotes = quotes
+        self.rebuilding = rebuilding
+        self.rebuilt = rebuilt
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension MemoryRead: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeMemoryRead: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> MemoryRead {
+        return
+            try MemoryRead(
+                summarisedMessages: FfiConverterInt64.read(from: &buf),
+                droppedMessages: FfiConverterInt64.read(from: &buf),
+                recentMessages: FfiConverterInt64.read(from: &buf),
+                quotes: FfiConverterInt64.read(from: &buf),
+                rebuilding: FfiConverterBool.read(from: &buf),
+                rebuilt: FfiConverterBool.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: MemoryRead, into buf: inout [UInt8]) {
+        FfiConverterInt64.write(value.summarisedMessages, into: &buf)
+        FfiConverterInt64.write(value.droppedMessages, into: &buf)
+        FfiConverterInt64.write(value.recentMessages, into: &buf)
+        FfiConverterInt64.write(value.quotes, into: &buf)
+        FfiConverterBool.write(value.rebuilding, into: &buf)
+        FfiConverterBool.write(value.rebuilt, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeMemoryRead_lift(_ buf: RustBuffer) throws -> MemoryRead {
+    return try FfiConverterTypeMemoryRead.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeMemoryRead_lower(_ value: MemoryRead) -> RustBuffer {
+    return FfiConverterTypeMemoryRead.lower(value)
+}
+
+
+/**
  * A message of a chat.
  */
 public struct Message: Equatable, Hashable {
@@ -1666,6 +2436,14 @@ public struct Message: Equatable, Hashable {
      * What is said.
      */
     public let content: String
+    /**
+     * Calls of the model.
+     */
+    public let toolCalls: [ToolCall]
+    /**
+     * The call that the result of a tool answers.
+     */
+    public let toolCallId: String?
 
     // Default memberwise initializers are never public by default, so we
     // declare one manually.
@@ -1675,9 +2453,17 @@ public struct Message: Equatable, Hashable {
          */role: Role,
         /**
          * What is said.
-         */content: String) {
+         */content: String,
+        /**
+         * Calls of the model.
+         */toolCalls: [ToolCall] = [],
+        /**
+         * The call that the result of a tool answers.
+         */toolCallId: String? = nil) {
         self.role = role
         self.content = content
+        self.toolCalls = toolCalls
+        self.toolCallId = toolCallId
     }
 
 
@@ -1697,13 +2483,17 @@ public struct FfiConverterTypeMessage: FfiConverterRustBuffer {
         return
             try Message(
                 role: FfiConverterTypeRole.read(from: &buf),
-                content: FfiConverterString.read(from: &buf)
+                content: FfiConverterString.read(from: &buf),
+                toolCalls: FfiConverterSequenceTypeToolCall.read(from: &buf),
+                toolCallId: FfiConverterOptionString.read(from: &buf)
         )
     }
 
     public static func write(_ value: Message, into buf: inout [UInt8]) {
         FfiConverterTypeRole.write(value.role, into: &buf)
         FfiConverterString.write(value.content, into: &buf)
+        FfiConverterSequenceTypeToolCall.write(value.toolCalls, into: &buf)
+        FfiConverterOptionString.write(value.toolCallId, into: &buf)
     }
 }
 
@@ -1755,6 +2545,15 @@ public struct ModelOptions: Equatable, Hashable {
      * Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
      */
     public let diskBytesMax: Int64?
+    /**
+     * Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
+     * as the model is open.
+     */
+    public let conversationsDir: String?
+    /**
+     * How conversations go on beyond the context: as its size suggests.
+     */
+    public let memory: MemoryOptions?
 
     // Default memberwise initializers are never public by default, so we
     // declare one manually.
@@ -1779,7 +2578,14 @@ public struct ModelOptions: Equatable, Hashable {
          */diskDir: String? = nil,
         /**
          * Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
-         */diskBytesMax: Int64? = nil) {
+         */diskBytesMax: Int64? = nil,
+        /**
+         * Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
+         * as the model is open.
+         */conversationsDir: String? = nil,
+        /**
+         * How conversations go on beyond the context: as its size suggests.
+         */memory: MemoryOptions? = nil) {
         self.kvBytes = kvBytes
         self.kvFormat = kvFormat
         self.contextTokens = contextTokens
@@ -1787,6 +2593,8 @@ public struct ModelOptions: Equatable, Hashable {
         self.parallel = parallel
         self.diskDir = diskDir
         self.diskBytesMax = diskBytesMax
+        self.conversationsDir = conversationsDir
+        self.memory = memory
     }
 
 
@@ -1811,7 +2619,9 @@ public struct FfiConverterTypeModelOptions: FfiConverterRustBuffer {
                 threads: FfiConverterOptionInt64.read(from: &buf),
                 parallel: FfiConverterOptionInt64.read(from: &buf),
                 diskDir: FfiConverterOptionString.read(from: &buf),
-                diskBytesMax: FfiConverterOptionInt64.read(from: &buf)
+                diskBytesMax: FfiConverterOptionInt64.read(from: &buf),
+                conversationsDir: FfiConverterOptionString.read(from: &buf),
+                memory: FfiConverterOptionTypeMemoryOptions.read(from: &buf)
         )
     }
 
@@ -1823,6 +2633,8 @@ public struct FfiConverterTypeModelOptions: FfiConverterRustBuffer {
         FfiConverterOptionInt64.write(value.parallel, into: &buf)
         FfiConverterOptionString.write(value.diskDir, into: &buf)
         FfiConverterOptionInt64.write(value.diskBytesMax, into: &buf)
+        FfiConverterOptionString.write(value.conversationsDir, into: &buf)
+        FfiConverterOptionTypeMemoryOptions.write(value.memory, into: &buf)
     }
 }
 
@@ -1912,6 +2724,105 @@ public func FfiConverterTypeReleased_lower(_ value: Released) -> RustBuffer {
 
 
 /**
+ * What is remembered of a conversation beyond its recent messages.
+ */
+public struct Remembered: Equatable, Hashable {
+    /**
+     * The newest summary.
+     */
+    public let summary: String
+    /**
+     * The first message that it covers.
+     */
+    public let from: Int64
+    /**
+     * The message behind the last that it covers.
+     */
+    public let until: Int64
+    /**
+     * Summaries that it was made from, itself included.
+     */
+    public let updates: Int64
+    /**
+     * Whether somebody who knows better has said it.
+     */
+    public let corrected: Bool
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * The newest summary.
+         */summary: String,
+        /**
+         * The first message that it covers.
+         */from: Int64,
+        /**
+         * The message behind the last that it covers.
+         */until: Int64,
+        /**
+         * Summaries that it was made from, itself included.
+         */updates: Int64,
+        /**
+         * Whether somebody who knows better has said it.
+         */corrected: Bool) {
+        self.summary = summary
+        self.from = from
+        self.until = until
+        self.updates = updates
+        self.corrected = corrected
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension Remembered: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeRemembered: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> Remembered {
+        return
+            try Remembered(
+                summary: FfiConverterString.read(from: &buf),
+                from: FfiConverterInt64.read(from: &buf),
+                until: FfiConverterInt64.read(from: &buf),
+                updates: FfiConverterInt64.read(from: &buf),
+                corrected: FfiConverterBool.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: Remembered, into buf: inout [UInt8]) {
+        FfiConverterString.write(value.summary, into: &buf)
+        FfiConverterInt64.write(value.from, into: &buf)
+        FfiConverterInt64.write(value.until, into: &buf)
+        FfiConverterInt64.write(value.updates, into: &buf)
+        FfiConverterBool.write(value.corrected, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeRemembered_lift(_ buf: RustBuffer) throws -> Remembered {
+    return try FfiConverterTypeRemembered.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeRemembered_lower(_ value: Remembered) -> RustBuffer {
+    return FfiConverterTypeRemembered.lower(value)
+}
+
+
+/**
  * What an answer took.
  */
 public struct Report: Equatable, Hashable {
@@ -1955,6 +2866,10 @@ public struct Report: Equatable, Hashable {
      * Time from the first token to the last.
      */
     public let decode: TimeInterval
+    /**
+     * What was read of a conversation that is remembered beyond the context.
+     */
+    public let memory: MemoryRead?
 
     // Default memberwise initializers are never public by default, so we
     // declare one manually.
@@ -1988,7 +2903,10 @@ public struct Report: Equatable, Hashable {
          */prefill: TimeInterval,
         /**
          * Time from the first token to the last.
-         */decode: TimeInterval) {
+         */decode: TimeInterval,
+        /**
+         * What was read of a conversation that is remembered beyond the context.
+         */memory: MemoryRead?) {
         self.finish = finish
         self.promptTokens = promptTokens
         self.cachedTokens = cachedTokens
@@ -1999,6 +2917,7 @@ public struct Report: Equatable, Hashable {
         self.queued = queued
         self.prefill = prefill
         self.decode = decode
+        self.memory = memory
     }
 
 
@@ -2026,7 +2945,8 @@ public struct FfiConverterTypeReport: FfiConverterRustBuffer {
                 reason: FfiConverterOptionTypeReason.read(from: &buf),
                 queued: FfiConverterDuration.read(from: &buf),
                 prefill: FfiConverterDuration.read(from: &buf),
-                decode: FfiConverterDuration.read(from: &buf)
+                decode: FfiConverterDuration.read(from: &buf),
+                memory: FfiConverterOptionTypeMemoryRead.read(from: &buf)
         )
     }
 
@@ -2041,6 +2961,7 @@ public struct FfiConverterTypeReport: FfiConverterRustBuffer {
         FfiConverterDuration.write(value.queued, into: &buf)
         FfiConverterDuration.write(value.prefill, into: &buf)
         FfiConverterDuration.write(value.decode, into: &buf)
+        FfiConverterOptionTypeMemoryRead.write(value.memory, into: &buf)
     }
 }
 
@@ -2207,6 +3128,198 @@ public func FfiConverterTypeStats_lift(_ buf: RustBuffer) throws -> Stats {
 public func FfiConverterTypeStats_lower(_ value: Stats) -> RustBuffer {
     return FfiConverterTypeStats.lower(value)
 }
+
+
+/**
+ * A call of a tool.
+ */
+public struct ToolCall: Equatable, Hashable {
+    /**
+     * What its result names it by.
+     */
+    public let id: String
+    /**
+     * The tool.
+     */
+    public let name: String
+    /**
+     * Its arguments: JSON, as the model wrote it.
+     */
+    public let arguments: String
+
+    // Default memberwise initializers are never public by default, so we
+    // declare one manually.
+    public init(
+        /**
+         * What its result names it by.
+         */id: String,
+        /**
+         * The tool.
+         */name: String,
+        /**
+         * Its arguments: JSON, as the model wrote it.
+         */arguments: String) {
+        self.id = id
+        self.name = name
+        self.arguments = arguments
+    }
+
+
+
+
+}
+
+#if compiler(>=6)
+extension ToolCall: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeToolCall: FfiConverterRustBuffer {
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> ToolCall {
+        return
+            try ToolCall(
+                id: FfiConverterString.read(from: &buf),
+                name: FfiConverterString.read(from: &buf),
+                arguments: FfiConverterString.read(from: &buf)
+        )
+    }
+
+    public static func write(_ value: ToolCall, into buf: inout [UInt8]) {
+        FfiConverterString.write(value.id, into: &buf)
+        FfiConverterString.write(value.name, into: &buf)
+        FfiConverterString.write(value.arguments, into: &buf)
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeToolCall_lift(_ buf: RustBuffer) throws -> ToolCall {
+    return try FfiConverterTypeToolCall.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeToolCall_lower(_ value: ToolCall) -> RustBuffer {
+    return FfiConverterTypeToolCall.lower(value)
+}
+
+
+/**
+ * What holds an answer to a form.
+ */
+
+public enum Constraint: Equatable, Hashable {
+
+    /**
+     * Any JSON object.
+     */
+    case jsonObject
+    /**
+     * JSON that satisfies a schema.
+     */
+    case jsonSchema(
+        /**
+         * The schema, as JSON.
+         */schema: String
+    )
+    /**
+     * Text that matches a regular expression.
+     */
+    case regex(
+        /**
+         * The expression.
+         */regex: String
+    )
+    /**
+     * Text that a Lark grammar accepts.
+     */
+    case lark(
+        /**
+         * The grammar.
+         */grammar: String
+    )
+
+
+
+
+
+}
+
+#if compiler(>=6)
+extension Constraint: Sendable {}
+#endif
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public struct FfiConverterTypeConstraint: FfiConverterRustBuffer {
+    typealias SwiftType = Constraint
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> Constraint {
+        let variant: Int32 = try readInt(&buf)
+        switch variant {
+
+        case 1: return .jsonObject
+
+        case 2: return .jsonSchema(schema: try FfiConverterString.read(from: &buf)
+        )
+
+        case 3: return .regex(regex: try FfiConverterString.read(from: &buf)
+        )
+
+        case 4: return .lark(grammar: try FfiConverterString.read(from: &buf)
+        )
+
+        default: throw UniffiInternalError.unexpectedEnumCase
+        }
+    }
+
+    public static func write(_ value: Constraint, into buf: inout [UInt8]) {
+        switch value {
+
+
+        case .jsonObject:
+            writeInt(&buf, Int32(1))
+
+
+        case let .jsonSchema(schema):
+            writeInt(&buf, Int32(2))
+            FfiConverterString.write(schema, into: &buf)
+
+
+        case let .regex(regex):
+            writeInt(&buf, Int32(3))
+            FfiConverterString.write(regex, into: &buf)
+
+
+        case let .lark(grammar):
+            writeInt(&buf, Int32(4))
+            FfiConverterString.write(grammar, into: &buf)
+
+        }
+    }
+}
+
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeConstraint_lift(_ buf: RustBuffer) throws -> Constraint {
+    return try FfiConverterTypeConstraint.lift(buf)
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+public func FfiConverterTypeConstraint_lower(_ value: Constraint) -> RustBuffer {
+    return FfiConverterTypeConstraint.lower(value)
+}
+
 
 
 /**
@@ -2456,7 +3569,12 @@ enum KvikError: Swift.Error, Equatable, Hashable, Foundation.LocalizedError {
     case TooManyKept(message: String)
 
     /**
-     * As many requests wait as may.
+     * There is no such conversation, or it cannot be read or changed so.
+     */
+    case Conversation(message: String)
+
+    /**
+     * As many requests wait as may, or somebody else changes the conversation.
      */
     case Busy(message: String)
 
@@ -2536,19 +3654,23 @@ public struct FfiConverterTypeKvikError: FfiConverterRustBuffer {
             message: try FfiConverterString.read(from: &buf)
         )
 
-        case 9: return .Busy(
+        case 9: return .Conversation(
             message: try FfiConverterString.read(from: &buf)
         )
 
-        case 10: return .Request(
+        case 10: return .Busy(
             message: try FfiConverterString.read(from: &buf)
         )
 
-        case 11: return .Closed(
+        case 11: return .Request(
             message: try FfiConverterString.read(from: &buf)
         )
 
-        case 12: return .Internal(
+        case 12: return .Closed(
+            message: try FfiConverterString.read(from: &buf)
+        )
+
+        case 13: return .Internal(
             message: try FfiConverterString.read(from: &buf)
         )
 
@@ -2579,14 +3701,16 @@ public struct FfiConverterTypeKvikError: FfiConverterRustBuffer {
             writeInt(&buf, Int32(7))
         case .TooManyKept(_ /* message is ignored*/):
             writeInt(&buf, Int32(8))
-        case .Busy(_ /* message is ignored*/):
+        case .Conversation(_ /* message is ignored*/):
             writeInt(&buf, Int32(9))
-        case .Request(_ /* message is ignored*/):
+        case .Busy(_ /* message is ignored*/):
             writeInt(&buf, Int32(10))
-        case .Closed(_ /* message is ignored*/):
+        case .Request(_ /* message is ignored*/):
             writeInt(&buf, Int32(11))
-        case .Internal(_ /* message is ignored*/):
+        case .Closed(_ /* message is ignored*/):
             writeInt(&buf, Int32(12))
+        case .Internal(_ /* message is ignored*/):
+            writeInt(&buf, Int32(13))
 
 
         }
@@ -2716,6 +3840,14 @@ public enum Piece: Equatable, Hashable {
          * Whole characters.
          */text: String
     )
+    /**
+     * A whole call of a tool.
+     */
+    case call(
+        /**
+         * The call.
+         */call: ToolCall
+    )
 
 
 
@@ -2743,6 +3875,9 @@ public struct FfiConverterTypePiece: FfiConverterRustBuffer {
         case 2: return .text(text: try FfiConverterString.read(from: &buf)
         )
 
+        case 3: return .call(call: try FfiConverterTypeToolCall.read(from: &buf)
+        )
+
         default: throw UniffiInternalError.unexpectedEnumCase
         }
     }
@@ -2759,6 +3894,11 @@ public struct FfiConverterTypePiece: FfiConverterRustBuffer {
         case let .text(text):
             writeInt(&buf, Int32(2))
             FfiConverterString.write(text, into: &buf)
+
+
+        case let .call(call):
+            writeInt(&buf, Int32(3))
+            FfiConverterTypeToolCall.write(call, into: &buf)
 
         }
     }
@@ -3112,6 +4252,10 @@ public enum Role: Equatable, Hashable {
      * The model.
      */
     case assistant
+    /**
+     * A tool that the model called.
+     */
+    case tool
 
 
 
@@ -3139,6 +4283,8 @@ public struct FfiConverterTypeRole: FfiConverterRustBuffer {
 
         case 3: return .assistant
 
+        case 4: return .tool
+
         default: throw UniffiInternalError.unexpectedEnumCase
         }
     }
@@ -3157,6 +4303,10 @@ public struct FfiConverterTypeRole: FfiConverterRustBuffer {
 
         case .assistant:
             writeInt(&buf, Int32(3))
+
+
+        case .tool:
+            writeInt(&buf, Int32(4))
 
         }
     }
@@ -3301,6 +4451,78 @@ fileprivate struct FfiConverterOptionTypeFlushed: FfiConverterRustBuffer {
 #if swift(>=5.8)
 @_documentation(visibility: private)
 #endif
+fileprivate struct FfiConverterOptionTypeMemoryOptions: FfiConverterRustBuffer {
+    typealias SwiftType = MemoryOptions?
+
+    public static func write(_ value: SwiftType, into buf: inout [UInt8]) {
+        guard let value = value else {
+            writeInt(&buf, Int8(0))
+            return
+        }
+        writeInt(&buf, Int8(1))
+        FfiConverterTypeMemoryOptions.write(value, into: &buf)
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> SwiftType {
+        switch try readInt(&buf) as Int8 {
+        case 0: return nil
+        case 1: return try FfiConverterTypeMemoryOptions.read(from: &buf)
+        default: throw UniffiInternalError.unexpectedOptionalTag
+        }
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+fileprivate struct FfiConverterOptionTypeMemoryRead: FfiConverterRustBuffer {
+    typealias SwiftType = MemoryRead?
+
+    public static func write(_ value: SwiftType, into buf: inout [UInt8]) {
+        guard let value = value else {
+            writeInt(&buf, Int8(0))
+            return
+        }
+        writeInt(&buf, Int8(1))
+        FfiConverterTypeMemoryRead.write(value, into: &buf)
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> SwiftType {
+        switch try readInt(&buf) as Int8 {
+        case 0: return nil
+        case 1: return try FfiConverterTypeMemoryRead.read(from: &buf)
+        default: throw UniffiInternalError.unexpectedOptionalTag
+        }
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+fileprivate struct FfiConverterOptionTypeRemembered: FfiConverterRustBuffer {
+    typealias SwiftType = Remembered?
+
+    public static func write(_ value: SwiftType, into buf: inout [UInt8]) {
+        guard let value = value else {
+            writeInt(&buf, Int8(0))
+            return
+        }
+        writeInt(&buf, Int8(1))
+        FfiConverterTypeRemembered.write(value, into: &buf)
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> SwiftType {
+        switch try readInt(&buf) as Int8 {
+        case 0: return nil
+        case 1: return try FfiConverterTypeRemembered.read(from: &buf)
+        default: throw UniffiInternalError.unexpectedOptionalTag
+        }
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
 fileprivate struct FfiConverterOptionTypeReport: FfiConverterRustBuffer {
     typealias SwiftType = Report?
 
@@ -3317,6 +4539,30 @@ fileprivate struct FfiConverterOptionTypeReport: FfiConverterRustBuffer {
         switch try readInt(&buf) as Int8 {
         case 0: return nil
         case 1: return try FfiConverterTypeReport.read(from: &buf)
+        default: throw UniffiInternalError.unexpectedOptionalTag
+        }
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+fileprivate struct FfiConverterOptionTypeConstraint: FfiConverterRustBuffer {
+    typealias SwiftType = Constraint?
+
+    public static func write(_ value: SwiftType, into buf: inout [UInt8]) {
+        guard let value = value else {
+            writeInt(&buf, Int8(0))
+            return
+        }
+        writeInt(&buf, Int8(1))
+        FfiConverterTypeConstraint.write(value, into: &buf)
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> SwiftType {
+        switch try readInt(&buf) as Int8 {
+        case 0: return nil
+        case 1: return try FfiConverterTypeConstraint.read(from: &buf)
         default: throw UniffiInternalError.unexpectedOptionalTag
         }
     }
@@ -3349,6 +4595,55 @@ fileprivate struct FfiConverterOptionTypeReason: FfiConverterRustBuffer {
 #if swift(>=5.8)
 @_documentation(visibility: private)
 #endif
+fileprivate struct FfiConverterOptionSequenceInt32: FfiConverterRustBuffer {
+    typealias SwiftType = [Int32]?
+
+    public static func write(_ value: SwiftType, into buf: inout [UInt8]) {
+        guard let value = value else {
+            writeInt(&buf, Int8(0))
+            return
+        }
+        writeInt(&buf, Int8(1))
+        FfiConverterSequenceInt32.write(value, into: &buf)
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> SwiftType {
+        switch try readInt(&buf) as Int8 {
+        case 0: return nil
+        case 1: return try FfiConverterSequenceInt32.read(from: &buf)
+        default: throw UniffiInternalError.unexpectedOptionalTag
+        }
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+fileprivate struct FfiConverterSequenceInt32: FfiConverterRustBuffer {
+    typealias SwiftType = [Int32]
+
+    public static func write(_ value: [Int32], into buf: inout [UInt8]) {
+        let len = Int32(value.count)
+        writeInt(&buf, len)
+        for item in value {
+            FfiConverterInt32.write(item, into: &buf)
+        }
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> [Int32] {
+        let len: Int32 = try readInt(&buf)
+        var seq = [Int32]()
+        seq.reserveCapacity(Int(len))
+        for _ in 0 ..< len {
+            seq.append(try FfiConverterInt32.read(from: &buf))
+        }
+        return seq
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
 fileprivate struct FfiConverterSequenceString: FfiConverterRustBuffer {
     typealias SwiftType = [String]
 
@@ -3374,6 +4669,31 @@ fileprivate struct FfiConverterSequenceString: FfiConverterRustBuffer {
 #if swift(>=5.8)
 @_documentation(visibility: private)
 #endif
+fileprivate struct FfiConverterSequenceTypeConversationInfo: FfiConverterRustBuffer {
+    typealias SwiftType = [ConversationInfo]
+
+    public static func write(_ value: [ConversationInfo], into buf: inout [UInt8]) {
+        let len = Int32(value.count)
+        writeInt(&buf, len)
+        for item in value {
+            FfiConverterTypeConversationInfo.write(item, into: &buf)
+        }
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> [ConversationInfo] {
+        let len: Int32 = try readInt(&buf)
+        var seq = [ConversationInfo]()
+        seq.reserveCapacity(Int(len))
+        for _ in 0 ..< len {
+            seq.append(try FfiConverterTypeConversationInfo.read(from: &buf))
+        }
+        return seq
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
 fileprivate struct FfiConverterSequenceTypeMessage: FfiConverterRustBuffer {
     typealias SwiftType = [Message]
 
@@ -3391,6 +4711,31 @@ fileprivate struct FfiConverterSequenceTypeMessage: FfiConverterRustBuffer {
         seq.reserveCapacity(Int(len))
         for _ in 0 ..< len {
             seq.append(try FfiConverterTypeMessage.read(from: &buf))
+        }
+        return seq
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+fileprivate struct FfiConverterSequenceTypeToolCall: FfiConverterRustBuffer {
+    typealias SwiftType = [ToolCall]
+
+    public static func write(_ value: [ToolCall], into buf: inout [UInt8]) {
+        let len = Int32(value.count)
+        writeInt(&buf, len)
+        for item in value {
+            FfiConverterTypeToolCall.write(item, into: &buf)
+        }
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> [ToolCall] {
+        let len: Int32 = try readInt(&buf)
+        var seq = [ToolCall]()
+        seq.reserveCapacity(Int(len))
+        for _ in 0 ..< len {
+            seq.append(try FfiConverterTypeToolCall.read(from: &buf))
         }
         return seq
     }
@@ -3445,7 +4790,37 @@ private let initializationResult: InitializationResult = {
     if (uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 35812) {
         return InitializationResult.apiChecksumMismatch
     }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 19131) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() != 1211) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_info() != 42980) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() != 1638) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() != 8507) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() != 6310) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_say() != 46776) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() != 23449) {
+        return InitializationResult.apiChecksumMismatch
+    }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() != 42759) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() != 12156) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() != 50223) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() != 51274) {
@@ -3469,6 +4844,9 @@ private let initializationResult: InitializationResult = {
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() != 13603) {
         return InitializationResult.apiChecksumMismatch
     }
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_logits() != 40221) {
+        return InitializationResult.apiChecksumMismatch
+    }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() != 55464) {
         return InitializationResult.apiChecksumMismatch
     }
@@ -3479,6 +4857,12 @@ private let initializationResult: InitializationResult = {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_modelhandle_stats() != 23261) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() != 8329) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() != 15772) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() != 63101) {

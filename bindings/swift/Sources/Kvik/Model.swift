@@ -42,21 +42,38 @@ public final class Model: Sendable {
     /// The whole answer to messages.
     public func answer(_ messages: [Message], options: AnswerOptions = AnswerOptions()) async throws -> Reply {
         let taken = Taken()
-        var (text, reasoning) = ("", "")
+        var (text, reasoning, calls) = ("", "", [ToolCall]())
         for try await piece in chat(messages, options: options, onReport: { taken.report = $0 }) {
             switch piece {
             case let .reasoning(more): reasoning += more
             case let .text(more): text += more
+            case let .call(call): calls.append(call)
             }
         }
         // A stream that is cancelled ends without a failure of its own.
         guard let report = taken.report else { throw CancellationError() }
-        return Reply(text: text, reasoning: reasoning, report: report)
+        return Reply(text: text, reasoning: reasoning, calls: calls, report: report)
     }
 
     /// What a text means to the model, as a vector of length 1.
     public func embed(_ text: String) async throws -> [Float] {
-        try await blocking { [handle] in try handle.embed(text: text).floats }
+        try await blocking { [handle] in floats(try handle.embed(text: text).vector) }
+    }
+
+    /// How likely each token of the vocabulary is to come next, or each of `tokens`: logits, before sampling.
+    public func logits(_ prompt: Prompt, tokens: [Int32]? = nil) async throws -> [Float] {
+        try await blocking { [handle] in floats(try handle.logits(prompt: prompt, tokens: tokens).values) }
+    }
+
+    /// The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+    /// in it. Its `say` gives an answer in the caller's hands: `next` blocks for pieces, `cancel` ends it.
+    public func conversation(_ reference: String) throws -> ConversationHandle {
+        try handle.conversation(reference: reference)
+    }
+
+    /// All conversations, those that were changed last first.
+    public func conversations() throws -> [ConversationInfo] {
+        try handle.conversations()
     }
 
     /// Tokens of messages.
@@ -127,10 +144,11 @@ public final class Model: Sendable {
     }
 }
 
-/// A whole answer: its text, what the model thought before it, and what it took.
+/// A whole answer: its text, what the model thought before it, the tools that it calls, and what it took.
 public struct Reply: Sendable {
     public let text: String
     public let reasoning: String
+    public let calls: [ToolCall]
     public let report: Report
 }
 
@@ -146,10 +164,11 @@ extension Message {
 }
 
 extension Piece {
-    /// The text of a piece, whatever it is.
+    /// The text of a piece; of a call none.
     public var text: String {
         switch self {
         case let .reasoning(text), let .text(text): return text
+        case .call: return ""
         }
     }
 }
@@ -162,13 +181,11 @@ extension KeptState {
     }
 }
 
-extension Embedding {
-    /// The vector as numbers.
-    public var floats: [Float] {
-        stride(from: 0, to: vector.count, by: 4).map { at in
-            let bits = (0..<4).reduce(UInt32(0)) { $0 | UInt32(vector[vector.startIndex + at + $1]) << (8 * $1) }
-            return Float(bitPattern: bits)
-        }
+/// Numbers that have crossed as bytes.
+private func floats(_ bytes: Data) -> [Float] {
+    stride(from: 0, to: bytes.count, by: 4).map { at in
+        let bits = (0..<4).reduce(UInt32(0)) { $0 | UInt32(bytes[bytes.startIndex + at + $1]) << (8 * $1) }
+        return Float(bitPattern: bits)
     }
 }
 

@@ -681,7 +681,27 @@ internal object IntegrityCheckingUniffiLib {
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_answerhandle_report(
     ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_correct(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_delete(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_info(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_messages(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_rename(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_say(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back(
+    ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_modelhandle_conversation(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_modelhandle_conversations(
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens(
     ): Int
@@ -697,6 +717,8 @@ internal object IntegrityCheckingUniffiLib {
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt(
     ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_modelhandle_logits(
+    ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_on_background(
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_on_memory_pressure(
@@ -704,6 +726,10 @@ internal object IntegrityCheckingUniffiLib {
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_shut_down(
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_modelhandle_stats(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_modelhandle_text_of(
+    ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_modelhandle_tokens(
     ): Int
     external fun uniffi_kvik_uniffi_checksum_constructor_modelhandle_open(
     ): Int
@@ -741,6 +767,26 @@ internal object UniffiLib {
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_answerhandle_report(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_clone_conversationhandle(`handle`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): Long
+    external fun uniffi_kvik_uniffi_fn_free_conversationhandle(`handle`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): Unit
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_correct(`ptr`: Long,`summary`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_delete(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): Unit
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_info(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_messages(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_remembered(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_rename(`ptr`: Long,`name`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    ): Unit
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_say(`ptr`: Long,`messages`: RustBuffer.ByValue,`options`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    ): Long
+    external fun uniffi_kvik_uniffi_fn_method_conversationhandle_take_back(`ptr`: Long,`from`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): Unit
     external fun uniffi_kvik_uniffi_fn_clone_modelhandle(`handle`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): Long
     external fun uniffi_kvik_uniffi_fn_free_modelhandle(`handle`: Long,uniffi_out_err: UniffiRustCallStatus,
@@ -753,6 +799,10 @@ internal object UniffiLib {
     ): Long
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_context_tokens(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): Long
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_conversation(`ptr`: Long,`reference`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    ): Long
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_conversations(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_count_tokens(`ptr`: Long,`prompt`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): Long
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_embed(`ptr`: Long,`text`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
@@ -767,6 +817,8 @@ internal object UniffiLib {
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_keep_prompt(`ptr`: Long,`id`: RustBuffer.ByValue,`prompt`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_logits(`ptr`: Long,`prompt`: RustBuffer.ByValue,`tokens`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_on_background(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_on_memory_pressure(`ptr`: Long,`level`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
@@ -774,6 +826,10 @@ internal object UniffiLib {
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_shut_down(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_modelhandle_stats(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_text_of(`ptr`: Long,`tokens`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_modelhandle_tokens(`ptr`: Long,`text`: RustBuffer.ByValue,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun ffi_kvik_uniffi_rustbuffer_alloc(`size`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
@@ -903,7 +959,37 @@ private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
     if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() and 0xFFFF) != 35812) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() and 0xFFFF) != 19131) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() and 0xFFFF) != 1211) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_info() and 0xFFFF) != 42980) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_messages() and 0xFFFF) != 1638) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_remembered() and 0xFFFF) != 8507) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_rename() and 0xFFFF) != 6310) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_say() and 0xFFFF) != 46776) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_take_back() and 0xFFFF) != 23449) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_context_tokens() and 0xFFFF) != 42759) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversation() and 0xFFFF) != 12156) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_conversations() and 0xFFFF) != 50223) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_count_tokens() and 0xFFFF) != 51274) {
@@ -927,6 +1013,9 @@ private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_keep_prompt() and 0xFFFF) != 13603) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_logits() and 0xFFFF) != 40221) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_on_background() and 0xFFFF) != 55464) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
@@ -937,6 +1026,12 @@ private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_stats() and 0xFFFF) != 23261) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_text_of() and 0xFFFF) != 8329) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_modelhandle_tokens() and 0xFFFF) != 15772) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_constructor_modelhandle_open() and 0xFFFF) != 63101) {
@@ -1722,6 +1817,432 @@ public object FfiConverterTypeAnswerHandle: FfiConverter<AnswerHandle, Long> {
 
 
 /**
+ * A conversation that is kept, for any number of threads; one at a time changes it.
+ */
+public interface ConversationHandleInterface {
+
+    /**
+     * From now on its newest summary says this, which its next turn is told.
+     */
+    fun `correct`(`summary`: kotlin.String): Remembered
+
+    /**
+     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     */
+    fun `delete`()
+
+    /**
+     * What is known of it without reading it.
+     */
+    fun `info`(): ConversationInfo
+
+    /**
+     * What was said in it.
+     */
+    fun `messages`(): List<Message>
+
+    /**
+     * What is remembered of it beyond its recent messages, if anything.
+     */
+    fun `remembered`(): Remembered?
+
+    /**
+     * Gives it another name.
+     */
+    fun `rename`(`name`: kotlin.String)
+
+    /**
+     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
+     * is cancelled, dropped or fails leaves nothing behind.
+     */
+    fun `say`(`messages`: List<Message>, `options`: AnswerOptions): AnswerHandle
+
+    /**
+     * Takes back the messages from this index on, and what is remembered of them.
+     */
+    fun `takeBack`(`from`: kotlin.Long)
+
+    companion object
+}
+
+/**
+ * A conversation that is kept, for any number of threads; one at a time changes it.
+ */
+open class ConversationHandle: Disposable, AutoCloseable, ConversationHandleInterface
+{
+
+    @Suppress("UNUSED_PARAMETER")
+    /**
+     * @suppress
+     */
+    constructor(withHandle: UniffiWithHandle, handle: Long) {
+        this.handle = handle
+        this.cleanable = UniffiLib.CLEANER.register(this, UniffiCleanAction(handle))
+    }
+
+    /**
+     * @suppress
+     *
+     * This constructor can be used to instantiate a fake object. Only used for tests. Any
+     * attempt to actually use an object constructed this way will fail as there is no
+     * connected Rust object.
+     */
+    @Suppress("UNUSED_PARAMETER")
+    constructor(noHandle: NoHandle) {
+        this.handle = 0
+        this.cleanable = null
+    }
+
+    protected val handle: Long
+    protected val cleanable: UniffiCleaner.Cleanable?
+
+    private val wasDestroyed = AtomicBoolean(false)
+    private val callCounter = AtomicLong(1)
+
+    /**
+     * Whether the current object has been destroyed and its reference is gone in the Rust side.
+     */
+    val uniffiIsDestroyed: Boolean get() = wasDestroyed.get()
+
+    override fun destroy() {
+        // Only allow a single call to this method.
+        // TODO: maybe we should log a warning if called more than once?
+        if (this.wasDestroyed.compareAndSet(false, true)) {
+            // This decrement always matches the initial count of 1 given at creation time.
+            if (this.callCounter.decrementAndGet() == 0L) {
+                cleanable?.clean()
+            }
+        }
+    }
+
+    @Synchronized
+    override fun close() {
+        this.destroy()
+    }
+
+    internal inline fun <R> callWithHandle(block: (handle: Long) -> R): R {
+        // Check and increment the call counter, to keep the object alive.
+        // This needs a compare-and-set retry loop in case of concurrent updates.
+        do {
+            val c = this.callCounter.get()
+            if (c == 0L) {
+                throw IllegalStateException("${this.javaClass.simpleName} object has already been destroyed")
+            }
+            if (c == Long.MAX_VALUE) {
+                throw IllegalStateException("${this.javaClass.simpleName} call counter would overflow")
+            }
+        } while (! this.callCounter.compareAndSet(c, c + 1L))
+        // Now we can safely do the method call without the handle being freed concurrently.
+        try {
+            return block(this.uniffiCloneHandle())
+        } finally {
+            // This decrement always matches the increment we performed above.
+            if (this.callCounter.decrementAndGet() == 0L) {
+                cleanable?.clean()
+            }
+        }
+    }
+
+    // Use a static inner class instead of a closure so as not to accidentally
+    // capture `this` as part of the cleanable's action.
+    private class UniffiCleanAction(private val handle: Long) : Runnable {
+        override fun run() {
+            if (handle == 0.toLong()) {
+                // Fake object created with `NoHandle`, don't try to free.
+                return;
+            }
+            uniffiRustCall { status ->
+                UniffiLib.uniffi_kvik_uniffi_fn_free_conversationhandle(handle, status)
+            }
+        }
+    }
+
+    /**
+     * @suppress
+     */
+    fun uniffiCloneHandle(): Long {
+        if (handle == 0.toLong()) {
+            throw InternalException("uniffiCloneHandle() called on NoHandle object");
+        }
+        return uniffiRustCall() { status ->
+            UniffiLib.uniffi_kvik_uniffi_fn_clone_conversationhandle(handle, status)
+        }
+    }
+
+
+    /**
+     * From now on its newest summary says this, which its next turn is told.
+     */
+    @Throws(KvikException::class)override fun `correct`(`summary`: kotlin.String): Remembered {
+            return FfiConverterTypeRemembered.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_correct(
+        it,
+
+        FfiConverterString.lower(`summary`),_status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * Deletes it, and all that is remembered of it. The handle is of no use afterwards.
+     */
+    @Throws(KvikException::class)override fun `delete`()
+        =
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_delete(
+        it,
+        _status)
+}
+    }
+
+
+
+
+    /**
+     * What is known of it without reading it.
+     */
+    @Throws(KvikException::class)override fun `info`(): ConversationInfo {
+            return FfiConverterTypeConversationInfo.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_info(
+        it,
+        _status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * What was said in it.
+     */
+    @Throws(KvikException::class)override fun `messages`(): List<Message> {
+            return FfiConverterSequenceTypeMessage.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_messages(
+        it,
+        _status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * What is remembered of it beyond its recent messages, if anything.
+     */
+    @Throws(KvikException::class)override fun `remembered`(): Remembered? {
+            return FfiConverterOptionalTypeRemembered.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_remembered(
+        it,
+        _status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * Gives it another name.
+     */
+    @Throws(KvikException::class)override fun `rename`(`name`: kotlin.String)
+        =
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_rename(
+        it,
+
+        FfiConverterString.lower(`name`),_status)
+}
+    }
+
+
+
+
+    /**
+     * Says something, and answers it. Question and answer are written down together when the answer has ended; one that
+     * is cancelled, dropped or fails leaves nothing behind.
+     */
+    @Throws(KvikException::class)override fun `say`(`messages`: List<Message>, `options`: AnswerOptions): AnswerHandle {
+            return FfiConverterTypeAnswerHandle.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_say(
+        it,
+
+        FfiConverterSequenceTypeMessage.lower(`messages`),
+        FfiConverterTypeAnswerOptions.lower(`options`),_status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * Takes back the messages from this index on, and what is remembered of them.
+     */
+    @Throws(KvikException::class)override fun `takeBack`(`from`: kotlin.Long)
+        =
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_take_back(
+        it,
+
+        FfiConverterLong.lower(`from`),_status)
+}
+    }
+
+
+
+
+
+
+
+
+
+
+    /**
+     * @suppress
+     */
+    companion object
+
+}
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeConversationHandle: FfiConverter<ConversationHandle, Long> {
+    override fun lower(value: ConversationHandle): Long {
+        return value.uniffiCloneHandle()
+    }
+
+    override fun lift(value: Long): ConversationHandle {
+        return ConversationHandle(UniffiWithHandle, value)
+    }
+
+    override fun read(buf: ByteBuffer): ConversationHandle {
+        return lift(buf.getLong())
+    }
+
+    override fun allocationSize(value: ConversationHandle) = 8UL
+
+    override fun write(value: ConversationHandle, buf: ByteBuffer) {
+        buf.putLong(lower(value))
+    }
+}
+
+
+// This template implements a class for working with a Rust struct via a handle
+// to the live Rust struct on the other side of the FFI.
+//
+// There's some subtlety here, because we have to be careful not to operate on a Rust
+// struct after it has been dropped, and because we must expose a public API for freeing
+// theq Kotlin wrapper object in lieu of reliable finalizers. The core requirements are:
+//
+//   * Each instance holds an opaque handle to the underlying Rust struct.
+//     Method calls need to read this handle from the object's state and pass it in to
+//     the Rust FFI.
+//
+//   * When an instance is no longer needed, its handle should be passed to a
+//     special destructor function provided by the Rust FFI, which will drop the
+//     underlying Rust struct.
+//
+//   * Given an instance, calling code is expected to call the special
+//     `destroy` method in order to free it after use, either by calling it explicitly
+//     or by using a higher-level helper like the `use` method. Failing to do so risks
+//     leaking the underlying Rust struct.
+//
+//   * We can't assume that calling code will do the right thing, and must be prepared
+//     to handle Kotlin method calls executing concurrently with or even after a call to
+//     `destroy`, and to handle multiple (possibly concurrent!) calls to `destroy`.
+//
+//   * We must never allow Rust code to operate on the underlying Rust struct after
+//     the destructor has been called, and must never call the destructor more than once.
+//     Doing so may trigger memory unsafety.
+//
+//   * To mitigate many of the risks of leaking memory and use-after-free unsafety, a `Cleaner`
+//     is implemented to call the destructor when the Kotlin object becomes unreachable.
+//     This is done in a background thread. This is not a panacea, and client code should be aware that
+//      1. the thread may starve if some there are objects that have poorly performing
+//     `drop` methods or do significant work in their `drop` methods.
+//      2. the thread is shared across the whole library. This can be tuned by using `android_cleaner = true`,
+//         or `android = true` in the [`kotlin` section of the `uniffi.toml` file](https://mozilla.github.io/uniffi-rs/kotlin/configuration.html).
+//
+// If we try to implement this with mutual exclusion on access to the handle, there is the
+// possibility of a race between a method call and a concurrent call to `destroy`:
+//
+//    * Thread A starts a method call, reads the value of the handle, but is interrupted
+//      before it can pass the handle over the FFI to Rust.
+//    * Thread B calls `destroy` and frees the underlying Rust struct.
+//    * Thread A resumes, passing the already-read handle value to Rust and triggering
+//      a use-after-free.
+//
+// One possible solution would be to use a `ReadWriteLock`, with each method call taking
+// a read lock (and thus allowed to run concurrently) and the special `destroy` method
+// taking a write lock (and thus blocking on live method calls). However, we aim not to
+// generate methods with any hidden blocking semantics, and a `destroy` method that might
+// block if called incorrectly seems to meet that bar.
+//
+// So, we achieve our goals by giving each instance an associated `AtomicLong` counter to track
+// the number of in-flight method calls, and an `AtomicBoolean` flag to indicate whether `destroy`
+// has been called. These are updated according to the following rules:
+//
+//    * The initial value of the counter is 1, indicating a live object with no in-flight calls.
+//      The initial value for the flag is false.
+//
+//    * At the start of each method call, we atomically check the counter.
+//      If it is 0 then the underlying Rust struct has already been destroyed and the call is aborted.
+//      If it is nonzero them we atomically increment it by 1 and proceed with the method call.
+//
+//    * At the end of each method call, we atomically decrement and check the counter.
+//      If it has reached zero then we destroy the underlying Rust struct.
+//
+//    * When `destroy` is called, we atomically flip the flag from false to true.
+//      If the flag was already true we silently fail.
+//      Otherwise we atomically decrement and check the counter.
+//      If it has reached zero then we destroy the underlying Rust struct.
+//
+// Astute readers may observe that this all sounds very similar to the way that Rust's `Arc<T>` works,
+// and indeed it is, with the addition of a flag to guard against multiple calls to `destroy`.
+//
+// The overall effect is that the underlying Rust struct is destroyed only when `destroy` has been
+// called *and* all in-flight method calls have completed, avoiding violating any of the expectations
+// of the underlying Rust code.
+//
+// This makes a cleaner a better alternative to _not_ calling `destroy()` as
+// and when the object is finished with, but the abstraction is not perfect: if the Rust object's `drop`
+// method is slow, and/or there are many objects to cleanup, and it's on a low end Android device, then the cleaner
+// thread may be starved, and the app will leak memory.
+//
+// In this case, `destroy`ing manually may be a better solution.
+//
+// The cleaner can live side by side with the manual calling of `destroy`. In the order of responsiveness, uniffi objects
+// with Rust peers are reclaimed:
+//
+// 1. By calling the `destroy` method of the object, which calls `rustObject.free()`. If that doesn't happen:
+// 2. When the object becomes unreachable, AND the Cleaner thread gets to call `rustObject.free()`. If the thread is starved then:
+// 3. The memory is reclaimed when the process terminates.
+//
+// [1] https://stackoverflow.com/questions/24376768/can-java-finalize-an-object-when-it-is-still-in-scope/24380219
+//
+
+
+/**
  * An open model, for any number of threads.
  *
  * Languages with a garbage collector end objects when they like, so that a handle can be closed, once, while others hold
@@ -1734,6 +2255,17 @@ public interface ModelHandleInterface {
      * Tokens of a prompt and its answer together.
      */
     fun `contextTokens`(): kotlin.Long
+
+    /**
+     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+     * in it.
+     */
+    fun `conversation`(`reference`: kotlin.String): ConversationHandle
+
+    /**
+     * All conversations, those that were changed last first.
+     */
+    fun `conversations`(): List<ConversationInfo>
 
     /**
      * Tokens of a prompt.
@@ -1772,6 +2304,11 @@ public interface ModelHandleInterface {
     fun `keepPrompt`(`id`: kotlin.String, `prompt`: Prompt): KeptState
 
     /**
+     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     */
+    fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?): Logits
+
+    /**
      * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
      * computed is on disk. Then no thread of the model runs until something is asked again.
      */
@@ -1793,6 +2330,16 @@ public interface ModelHandleInterface {
      * The engine's numbers after its last step.
      */
     fun `stats`(): Stats
+
+    /**
+     * The text of tokens.
+     */
+    fun `textOf`(`tokens`: List<kotlin.Int>): kotlin.String
+
+    /**
+     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     */
+    fun `tokens`(`text`: kotlin.String): List<kotlin.Int>
 
     companion object
 }
@@ -1914,6 +2461,42 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
     callWithHandle {
     uniffiRustCallWithError(KvikException) { _status ->
     UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_context_tokens(
+        it,
+        _status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+     * in it.
+     */
+    @Throws(KvikException::class)override fun `conversation`(`reference`: kotlin.String): ConversationHandle {
+            return FfiConverterTypeConversationHandle.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversation(
+        it,
+
+        FfiConverterString.lower(`reference`),_status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * All conversations, those that were changed last first.
+     */
+    @Throws(KvikException::class)override fun `conversations`(): List<ConversationInfo> {
+            return FfiConverterSequenceTypeConversationInfo.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_conversations(
         it,
         _status)
 }
@@ -2054,6 +2637,25 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
 
 
     /**
+     * How likely each token of the vocabulary is to come next, or each of these: logits, before sampling.
+     */
+    @Throws(KvikException::class)override fun `logits`(`prompt`: Prompt, `tokens`: List<kotlin.Int>?): Logits {
+            return FfiConverterTypeLogits.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_logits(
+        it,
+
+        FfiConverterTypePrompt.lower(`prompt`),
+        FfiConverterOptionalSequenceInt.lower(`tokens`),_status)
+}
+    }
+    )
+    }
+
+
+
+    /**
      * Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
      * computed is on disk. Then no thread of the model runs until something is asked again.
      */
@@ -2118,6 +2720,42 @@ open class ModelHandle: Disposable, AutoCloseable, ModelHandleInterface
     UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_stats(
         it,
         _status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * The text of tokens.
+     */
+    @Throws(KvikException::class)override fun `textOf`(`tokens`: List<kotlin.Int>): kotlin.String {
+            return FfiConverterString.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_text_of(
+        it,
+
+        FfiConverterSequenceInt.lower(`tokens`),_status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+     */
+    @Throws(KvikException::class)override fun `tokens`(`text`: kotlin.String): List<kotlin.Int> {
+            return FfiConverterSequenceInt.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_modelhandle_tokens(
+        it,
+
+        FfiConverterString.lower(`text`),_status)
 }
     }
     )
@@ -2270,6 +2908,26 @@ data class AnswerOptions (
      * Switches reasoning before the answer to a chat on or off, for models that have it.
      */
     val `reasoning`: kotlin.Boolean? = null
+    ,
+    /**
+     * Tools that the answer to a chat may call, as OpenAI writes them: a list in JSON.
+     */
+    val `tools`: kotlin.String? = null
+    ,
+    /**
+     * Which of them it calls: `none`, `auto`, `required`, or the name of one.
+     */
+    val `toolChoice`: kotlin.String? = null
+    ,
+    /**
+     * Whether it may call several; one, where one has to be called, if that is not said.
+     */
+    val `parallelToolCalls`: kotlin.Boolean? = null
+    ,
+    /**
+     * Holds the answer to a form.
+     */
+    val `constraint`: Constraint? = null
 
 ){
 
@@ -2296,6 +2954,10 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterDouble.read(buf),
             FfiConverterLong.read(buf),
             FfiConverterOptionalBoolean.read(buf),
+            FfiConverterOptionalString.read(buf),
+            FfiConverterOptionalString.read(buf),
+            FfiConverterOptionalBoolean.read(buf),
+            FfiConverterOptionalTypeConstraint.read(buf),
         )
     }
 
@@ -2309,7 +2971,11 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterDouble.allocationSize(value.`minP`) +
             FfiConverterDouble.allocationSize(value.`repetitionPenalty`) +
             FfiConverterLong.allocationSize(value.`seed`) +
-            FfiConverterOptionalBoolean.allocationSize(value.`reasoning`)
+            FfiConverterOptionalBoolean.allocationSize(value.`reasoning`) +
+            FfiConverterOptionalString.allocationSize(value.`tools`) +
+            FfiConverterOptionalString.allocationSize(value.`toolChoice`) +
+            FfiConverterOptionalBoolean.allocationSize(value.`parallelToolCalls`) +
+            FfiConverterOptionalTypeConstraint.allocationSize(value.`constraint`)
     )
 
     override fun write(value: AnswerOptions, buf: ByteBuffer) {
@@ -2323,6 +2989,81 @@ public object FfiConverterTypeAnswerOptions: FfiConverterRustBuffer<AnswerOption
             FfiConverterDouble.write(value.`repetitionPenalty`, buf)
             FfiConverterLong.write(value.`seed`, buf)
             FfiConverterOptionalBoolean.write(value.`reasoning`, buf)
+            FfiConverterOptionalString.write(value.`tools`, buf)
+            FfiConverterOptionalString.write(value.`toolChoice`, buf)
+            FfiConverterOptionalBoolean.write(value.`parallelToolCalls`, buf)
+            FfiConverterOptionalTypeConstraint.write(value.`constraint`, buf)
+    }
+}
+
+
+
+/**
+ * What is known of a conversation without reading it.
+ */
+data class ConversationInfo (
+    /**
+     * Its id.
+     */
+    val `id`: kotlin.String
+    ,
+    /**
+     * Its name, if it has one.
+     */
+    val `name`: kotlin.String?
+    ,
+    /**
+     * When it began, Unix seconds.
+     */
+    val `createdS`: kotlin.Long
+    ,
+    /**
+     * When it was changed last, Unix seconds.
+     */
+    val `updatedS`: kotlin.Long
+    ,
+    /**
+     * Messages of it.
+     */
+    val `messages`: kotlin.Long
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeConversationInfo: FfiConverterRustBuffer<ConversationInfo> {
+    override fun read(buf: ByteBuffer): ConversationInfo {
+        return ConversationInfo(
+            FfiConverterString.read(buf),
+            FfiConverterOptionalString.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: ConversationInfo) = (
+            FfiConverterString.allocationSize(value.`id`) +
+            FfiConverterOptionalString.allocationSize(value.`name`) +
+            FfiConverterLong.allocationSize(value.`createdS`) +
+            FfiConverterLong.allocationSize(value.`updatedS`) +
+            FfiConverterLong.allocationSize(value.`messages`)
+    )
+
+    override fun write(value: ConversationInfo, buf: ByteBuffer) {
+            FfiConverterString.write(value.`id`, buf)
+            FfiConverterOptionalString.write(value.`name`, buf)
+            FfiConverterLong.write(value.`createdS`, buf)
+            FfiConverterLong.write(value.`updatedS`, buf)
+            FfiConverterLong.write(value.`messages`, buf)
     }
 }
 
@@ -2558,6 +3299,211 @@ public object FfiConverterTypeFlushed: FfiConverterRustBuffer<Flushed> {
 
 
 /**
+ * How likely tokens are to come next.
+ */
+data class Logits (
+    /**
+     * In the order in which they were asked for, as the numbers of an embedding's vector.
+     */
+    val `values`: kotlin.ByteArray
+    ,
+    /**
+     * Tokens of the prompt.
+     */
+    val `promptTokens`: kotlin.Long
+    ,
+    /**
+     * Of these, tokens that came from the cache.
+     */
+    val `cachedTokens`: kotlin.Long
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeLogits: FfiConverterRustBuffer<Logits> {
+    override fun read(buf: ByteBuffer): Logits {
+        return Logits(
+            FfiConverterByteArray.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: Logits) = (
+            FfiConverterByteArray.allocationSize(value.`values`) +
+            FfiConverterLong.allocationSize(value.`promptTokens`) +
+            FfiConverterLong.allocationSize(value.`cachedTokens`)
+    )
+
+    override fun write(value: Logits, buf: ByteBuffer) {
+            FfiConverterByteArray.write(value.`values`, buf)
+            FfiConverterLong.write(value.`promptTokens`, buf)
+            FfiConverterLong.write(value.`cachedTokens`, buf)
+    }
+}
+
+
+
+/**
+ * How conversations go on beyond the context. Where nothing is said, bounds are scaled to it.
+ */
+data class MemoryOptions (
+    /**
+     * Tokens of recent messages that a summary leaves.
+     */
+    val `recentTokensMax`: kotlin.Long? = null
+    ,
+    /**
+     * Tokens of a summary at most.
+     */
+    val `summaryTokensMax`: kotlin.Long? = null
+    ,
+    /**
+     * Tokens beyond the recent ones of which a new summary is made.
+     */
+    val `triggerTokens`: kotlin.Long? = null
+    ,
+    /**
+     * Tokens of older messages that are quoted at a question which they fit.
+     */
+    val `quotesTokensMax`: kotlin.Long? = null
+    ,
+    /**
+     * Whether the opening exchange always stays as it was said.
+     */
+    val `protectFirst`: kotlin.Boolean = false
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeMemoryOptions: FfiConverterRustBuffer<MemoryOptions> {
+    override fun read(buf: ByteBuffer): MemoryOptions {
+        return MemoryOptions(
+            FfiConverterOptionalLong.read(buf),
+            FfiConverterOptionalLong.read(buf),
+            FfiConverterOptionalLong.read(buf),
+            FfiConverterOptionalLong.read(buf),
+            FfiConverterBoolean.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: MemoryOptions) = (
+            FfiConverterOptionalLong.allocationSize(value.`recentTokensMax`) +
+            FfiConverterOptionalLong.allocationSize(value.`summaryTokensMax`) +
+            FfiConverterOptionalLong.allocationSize(value.`triggerTokens`) +
+            FfiConverterOptionalLong.allocationSize(value.`quotesTokensMax`) +
+            FfiConverterBoolean.allocationSize(value.`protectFirst`)
+    )
+
+    override fun write(value: MemoryOptions, buf: ByteBuffer) {
+            FfiConverterOptionalLong.write(value.`recentTokensMax`, buf)
+            FfiConverterOptionalLong.write(value.`summaryTokensMax`, buf)
+            FfiConverterOptionalLong.write(value.`triggerTokens`, buf)
+            FfiConverterOptionalLong.write(value.`quotesTokensMax`, buf)
+            FfiConverterBoolean.write(value.`protectFirst`, buf)
+    }
+}
+
+
+
+/**
+ * What a turn has read of its conversation.
+ */
+data class MemoryRead (
+    /**
+     * Messages in the summary.
+     */
+    val `summarisedMessages`: kotlin.Long
+    ,
+    /**
+     * Messages in no summary, and not read.
+     */
+    val `droppedMessages`: kotlin.Long
+    ,
+    /**
+     * Messages read as they were said.
+     */
+    val `recentMessages`: kotlin.Long
+    ,
+    /**
+     * Passages that were quoted.
+     */
+    val `quotes`: kotlin.Long
+    ,
+    /**
+     * Whether a new summary is made behind the answer.
+     */
+    val `rebuilding`: kotlin.Boolean
+    ,
+    /**
+     * Whether the summary is read for the first time.
+     */
+    val `rebuilt`: kotlin.Boolean
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeMemoryRead: FfiConverterRustBuffer<MemoryRead> {
+    override fun read(buf: ByteBuffer): MemoryRead {
+        return MemoryRead(
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterBoolean.read(buf),
+            FfiConverterBoolean.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: MemoryRead) = (
+            FfiConverterLong.allocationSize(value.`summarisedMessages`) +
+            FfiConverterLong.allocationSize(value.`droppedMessages`) +
+            FfiConverterLong.allocationSize(value.`recentMessages`) +
+            FfiConverterLong.allocationSize(value.`quotes`) +
+            FfiConverterBoolean.allocationSize(value.`rebuilding`) +
+            FfiConverterBoolean.allocationSize(value.`rebuilt`)
+    )
+
+    override fun write(value: MemoryRead, buf: ByteBuffer) {
+            FfiConverterLong.write(value.`summarisedMessages`, buf)
+            FfiConverterLong.write(value.`droppedMessages`, buf)
+            FfiConverterLong.write(value.`recentMessages`, buf)
+            FfiConverterLong.write(value.`quotes`, buf)
+            FfiConverterBoolean.write(value.`rebuilding`, buf)
+            FfiConverterBoolean.write(value.`rebuilt`, buf)
+    }
+}
+
+
+
+/**
  * A message of a chat.
  */
 data class Message (
@@ -2570,6 +3516,16 @@ data class Message (
      * What is said.
      */
     val `content`: kotlin.String
+    ,
+    /**
+     * Calls of the model.
+     */
+    val `toolCalls`: List<ToolCall> = listOf()
+    ,
+    /**
+     * The call that the result of a tool answers.
+     */
+    val `toolCallId`: kotlin.String? = null
 
 ){
 
@@ -2588,17 +3544,23 @@ public object FfiConverterTypeMessage: FfiConverterRustBuffer<Message> {
         return Message(
             FfiConverterTypeRole.read(buf),
             FfiConverterString.read(buf),
+            FfiConverterSequenceTypeToolCall.read(buf),
+            FfiConverterOptionalString.read(buf),
         )
     }
 
     override fun allocationSize(value: Message) = (
             FfiConverterTypeRole.allocationSize(value.`role`) +
-            FfiConverterString.allocationSize(value.`content`)
+            FfiConverterString.allocationSize(value.`content`) +
+            FfiConverterSequenceTypeToolCall.allocationSize(value.`toolCalls`) +
+            FfiConverterOptionalString.allocationSize(value.`toolCallId`)
     )
 
     override fun write(value: Message, buf: ByteBuffer) {
             FfiConverterTypeRole.write(value.`role`, buf)
             FfiConverterString.write(value.`content`, buf)
+            FfiConverterSequenceTypeToolCall.write(value.`toolCalls`, buf)
+            FfiConverterOptionalString.write(value.`toolCallId`, buf)
     }
 }
 
@@ -2642,6 +3604,17 @@ data class ModelOptions (
      * Its size in bytes at most, and never more than a tenth of the free space: 2 GiB.
      */
     val `diskBytesMax`: kotlin.Long? = null
+    ,
+    /**
+     * Directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as long
+     * as the model is open.
+     */
+    val `conversationsDir`: kotlin.String? = null
+    ,
+    /**
+     * How conversations go on beyond the context: as its size suggests.
+     */
+    val `memory`: MemoryOptions? = null
 
 ){
 
@@ -2665,6 +3638,8 @@ public object FfiConverterTypeModelOptions: FfiConverterRustBuffer<ModelOptions>
             FfiConverterOptionalLong.read(buf),
             FfiConverterOptionalString.read(buf),
             FfiConverterOptionalLong.read(buf),
+            FfiConverterOptionalString.read(buf),
+            FfiConverterOptionalTypeMemoryOptions.read(buf),
         )
     }
 
@@ -2675,7 +3650,9 @@ public object FfiConverterTypeModelOptions: FfiConverterRustBuffer<ModelOptions>
             FfiConverterOptionalLong.allocationSize(value.`threads`) +
             FfiConverterOptionalLong.allocationSize(value.`parallel`) +
             FfiConverterOptionalString.allocationSize(value.`diskDir`) +
-            FfiConverterOptionalLong.allocationSize(value.`diskBytesMax`)
+            FfiConverterOptionalLong.allocationSize(value.`diskBytesMax`) +
+            FfiConverterOptionalString.allocationSize(value.`conversationsDir`) +
+            FfiConverterOptionalTypeMemoryOptions.allocationSize(value.`memory`)
     )
 
     override fun write(value: ModelOptions, buf: ByteBuffer) {
@@ -2686,6 +3663,8 @@ public object FfiConverterTypeModelOptions: FfiConverterRustBuffer<ModelOptions>
             FfiConverterOptionalLong.write(value.`parallel`, buf)
             FfiConverterOptionalString.write(value.`diskDir`, buf)
             FfiConverterOptionalLong.write(value.`diskBytesMax`, buf)
+            FfiConverterOptionalString.write(value.`conversationsDir`, buf)
+            FfiConverterOptionalTypeMemoryOptions.write(value.`memory`, buf)
     }
 }
 
@@ -2733,6 +3712,77 @@ public object FfiConverterTypeReleased: FfiConverterRustBuffer<Released> {
     override fun write(value: Released, buf: ByteBuffer) {
             FfiConverterLong.write(value.`evictedBytes`, buf)
             FfiConverterLong.write(value.`freeBytes`, buf)
+    }
+}
+
+
+
+/**
+ * What is remembered of a conversation beyond its recent messages.
+ */
+data class Remembered (
+    /**
+     * The newest summary.
+     */
+    val `summary`: kotlin.String
+    ,
+    /**
+     * The first message that it covers.
+     */
+    val `from`: kotlin.Long
+    ,
+    /**
+     * The message behind the last that it covers.
+     */
+    val `until`: kotlin.Long
+    ,
+    /**
+     * Summaries that it was made from, itself included.
+     */
+    val `updates`: kotlin.Long
+    ,
+    /**
+     * Whether somebody who knows better has said it.
+     */
+    val `corrected`: kotlin.Boolean
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeRemembered: FfiConverterRustBuffer<Remembered> {
+    override fun read(buf: ByteBuffer): Remembered {
+        return Remembered(
+            FfiConverterString.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterLong.read(buf),
+            FfiConverterBoolean.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: Remembered) = (
+            FfiConverterString.allocationSize(value.`summary`) +
+            FfiConverterLong.allocationSize(value.`from`) +
+            FfiConverterLong.allocationSize(value.`until`) +
+            FfiConverterLong.allocationSize(value.`updates`) +
+            FfiConverterBoolean.allocationSize(value.`corrected`)
+    )
+
+    override fun write(value: Remembered, buf: ByteBuffer) {
+            FfiConverterString.write(value.`summary`, buf)
+            FfiConverterLong.write(value.`from`, buf)
+            FfiConverterLong.write(value.`until`, buf)
+            FfiConverterLong.write(value.`updates`, buf)
+            FfiConverterBoolean.write(value.`corrected`, buf)
     }
 }
 
@@ -2791,6 +3841,11 @@ data class Report (
      * Time from the first token to the last.
      */
     val `decode`: java.time.Duration
+    ,
+    /**
+     * What was read of a conversation that is remembered beyond the context.
+     */
+    val `memory`: MemoryRead?
 
 ){
 
@@ -2817,6 +3872,7 @@ public object FfiConverterTypeReport: FfiConverterRustBuffer<Report> {
             FfiConverterDuration.read(buf),
             FfiConverterDuration.read(buf),
             FfiConverterDuration.read(buf),
+            FfiConverterOptionalTypeMemoryRead.read(buf),
         )
     }
 
@@ -2830,7 +3886,8 @@ public object FfiConverterTypeReport: FfiConverterRustBuffer<Report> {
             FfiConverterOptionalTypeReason.allocationSize(value.`reason`) +
             FfiConverterDuration.allocationSize(value.`queued`) +
             FfiConverterDuration.allocationSize(value.`prefill`) +
-            FfiConverterDuration.allocationSize(value.`decode`)
+            FfiConverterDuration.allocationSize(value.`decode`) +
+            FfiConverterOptionalTypeMemoryRead.allocationSize(value.`memory`)
     )
 
     override fun write(value: Report, buf: ByteBuffer) {
@@ -2844,6 +3901,7 @@ public object FfiConverterTypeReport: FfiConverterRustBuffer<Report> {
             FfiConverterDuration.write(value.`queued`, buf)
             FfiConverterDuration.write(value.`prefill`, buf)
             FfiConverterDuration.write(value.`decode`, buf)
+            FfiConverterOptionalTypeMemoryRead.write(value.`memory`, buf)
     }
 }
 
@@ -2957,6 +4015,206 @@ public object FfiConverterTypeStats: FfiConverterRustBuffer<Stats> {
             FfiConverterOptionalTypeDiskStats.write(value.`disk`, buf)
     }
 }
+
+
+
+/**
+ * A call of a tool.
+ */
+data class ToolCall (
+    /**
+     * What its result names it by.
+     */
+    val `id`: kotlin.String
+    ,
+    /**
+     * The tool.
+     */
+    val `name`: kotlin.String
+    ,
+    /**
+     * Its arguments: JSON, as the model wrote it.
+     */
+    val `arguments`: kotlin.String
+
+){
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeToolCall: FfiConverterRustBuffer<ToolCall> {
+    override fun read(buf: ByteBuffer): ToolCall {
+        return ToolCall(
+            FfiConverterString.read(buf),
+            FfiConverterString.read(buf),
+            FfiConverterString.read(buf),
+        )
+    }
+
+    override fun allocationSize(value: ToolCall) = (
+            FfiConverterString.allocationSize(value.`id`) +
+            FfiConverterString.allocationSize(value.`name`) +
+            FfiConverterString.allocationSize(value.`arguments`)
+    )
+
+    override fun write(value: ToolCall, buf: ByteBuffer) {
+            FfiConverterString.write(value.`id`, buf)
+            FfiConverterString.write(value.`name`, buf)
+            FfiConverterString.write(value.`arguments`, buf)
+    }
+}
+
+
+
+/**
+ * What holds an answer to a form.
+ */
+sealed class Constraint {
+
+    /**
+     * Any JSON object.
+     */
+    object JsonObject : Constraint()
+
+
+    /**
+     * JSON that satisfies a schema.
+     */
+    data class JsonSchema(
+        /**
+         * The schema, as JSON.
+         */
+        val `schema`: kotlin.String) : Constraint()
+
+    {
+
+
+        companion object
+    }
+
+    /**
+     * Text that matches a regular expression.
+     */
+    data class Regex(
+        /**
+         * The expression.
+         */
+        val `regex`: kotlin.String) : Constraint()
+
+    {
+
+
+        companion object
+    }
+
+    /**
+     * Text that a Lark grammar accepts.
+     */
+    data class Lark(
+        /**
+         * The grammar.
+         */
+        val `grammar`: kotlin.String) : Constraint()
+
+    {
+
+
+        companion object
+    }
+
+
+
+
+
+
+
+
+    companion object
+}
+
+/**
+ * @suppress
+ */
+public object FfiConverterTypeConstraint : FfiConverterRustBuffer<Constraint>{
+    override fun read(buf: ByteBuffer): Constraint {
+        return when(buf.getInt()) {
+            1 -> Constraint.JsonObject
+            2 -> Constraint.JsonSchema(
+                FfiConverterString.read(buf),
+                )
+            3 -> Constraint.Regex(
+                FfiConverterString.read(buf),
+                )
+            4 -> Constraint.Lark(
+                FfiConverterString.read(buf),
+                )
+            else -> throw RuntimeException("invalid enum value, something is very wrong!!")
+        }
+    }
+
+    override fun allocationSize(value: Constraint): ULong = when(value) {
+        is Constraint.JsonObject -> {
+            // Add the size for the Int that specifies the variant plus the size needed for all fields
+            (
+                4UL
+            )
+        }
+        is Constraint.JsonSchema -> {
+            // Add the size for the Int that specifies the variant plus the size needed for all fields
+            (
+                4UL
+                + FfiConverterString.allocationSize(value.`schema`)
+            )
+        }
+        is Constraint.Regex -> {
+            // Add the size for the Int that specifies the variant plus the size needed for all fields
+            (
+                4UL
+                + FfiConverterString.allocationSize(value.`regex`)
+            )
+        }
+        is Constraint.Lark -> {
+            // Add the size for the Int that specifies the variant plus the size needed for all fields
+            (
+                4UL
+                + FfiConverterString.allocationSize(value.`grammar`)
+            )
+        }
+    }
+
+    override fun write(value: Constraint, buf: ByteBuffer) {
+        when(value) {
+            is Constraint.JsonObject -> {
+                buf.putInt(1)
+                Unit
+            }
+            is Constraint.JsonSchema -> {
+                buf.putInt(2)
+                FfiConverterString.write(value.`schema`, buf)
+                Unit
+            }
+            is Constraint.Regex -> {
+                buf.putInt(3)
+                FfiConverterString.write(value.`regex`, buf)
+                Unit
+            }
+            is Constraint.Lark -> {
+                buf.putInt(4)
+                FfiConverterString.write(value.`grammar`, buf)
+                Unit
+            }
+        }.let { /* this makes the `when` an expression, which ensures it is exhaustive */ }
+    }
+}
+
+
 
 
 
@@ -3182,7 +4440,12 @@ sealed class KvikException(message: String): kotlin.Exception(message) {
         class TooManyKept(message: String) : KvikException(message)
 
     /**
-     * As many requests wait as may.
+     * There is no such conversation, or it cannot be read or changed so.
+     */
+        class Conversation(message: String) : KvikException(message)
+
+    /**
+     * As many requests wait as may, or somebody else changes the conversation.
      */
         class Busy(message: String) : KvikException(message)
 
@@ -3222,10 +4485,11 @@ public object FfiConverterTypeKvikError : FfiConverterRustBuffer<KvikException> 
             6 -> KvikException.PromptTooLong(FfiConverterString.read(buf))
             7 -> KvikException.OverBudget(FfiConverterString.read(buf))
             8 -> KvikException.TooManyKept(FfiConverterString.read(buf))
-            9 -> KvikException.Busy(FfiConverterString.read(buf))
-            10 -> KvikException.Request(FfiConverterString.read(buf))
-            11 -> KvikException.Closed(FfiConverterString.read(buf))
-            12 -> KvikException.Internal(FfiConverterString.read(buf))
+            9 -> KvikException.Conversation(FfiConverterString.read(buf))
+            10 -> KvikException.Busy(FfiConverterString.read(buf))
+            11 -> KvikException.Request(FfiConverterString.read(buf))
+            12 -> KvikException.Closed(FfiConverterString.read(buf))
+            13 -> KvikException.Internal(FfiConverterString.read(buf))
             else -> throw RuntimeException("invalid error enum value, something is very wrong!!")
         }
 
@@ -3269,20 +4533,24 @@ public object FfiConverterTypeKvikError : FfiConverterRustBuffer<KvikException> 
                 buf.putInt(8)
                 Unit
             }
-            is KvikException.Busy -> {
+            is KvikException.Conversation -> {
                 buf.putInt(9)
                 Unit
             }
-            is KvikException.Request -> {
+            is KvikException.Busy -> {
                 buf.putInt(10)
                 Unit
             }
-            is KvikException.Closed -> {
+            is KvikException.Request -> {
                 buf.putInt(11)
                 Unit
             }
-            is KvikException.Internal -> {
+            is KvikException.Closed -> {
                 buf.putInt(12)
+                Unit
+            }
+            is KvikException.Internal -> {
+                buf.putInt(13)
                 Unit
             }
         }.let { /* this makes the `when` an expression, which ensures it is exhaustive */ }
@@ -3374,6 +4642,21 @@ sealed class Piece {
         companion object
     }
 
+    /**
+     * A whole call of a tool.
+     */
+    data class Call(
+        /**
+         * The call.
+         */
+        val `call`: dev.kvik.ToolCall) : Piece()
+
+    {
+
+
+        companion object
+    }
+
 
 
 
@@ -3396,6 +4679,9 @@ public object FfiConverterTypePiece : FfiConverterRustBuffer<Piece>{
             2 -> Piece.Text(
                 FfiConverterString.read(buf),
                 )
+            3 -> Piece.Call(
+                FfiConverterTypeToolCall.read(buf),
+                )
             else -> throw RuntimeException("invalid enum value, something is very wrong!!")
         }
     }
@@ -3415,6 +4701,13 @@ public object FfiConverterTypePiece : FfiConverterRustBuffer<Piece>{
                 + FfiConverterString.allocationSize(value.`text`)
             )
         }
+        is Piece.Call -> {
+            // Add the size for the Int that specifies the variant plus the size needed for all fields
+            (
+                4UL
+                + FfiConverterTypeToolCall.allocationSize(value.`call`)
+            )
+        }
     }
 
     override fun write(value: Piece, buf: ByteBuffer) {
@@ -3427,6 +4720,11 @@ public object FfiConverterTypePiece : FfiConverterRustBuffer<Piece>{
             is Piece.Text -> {
                 buf.putInt(2)
                 FfiConverterString.write(value.`text`, buf)
+                Unit
+            }
+            is Piece.Call -> {
+                buf.putInt(3)
+                FfiConverterTypeToolCall.write(value.`call`, buf)
                 Unit
             }
         }.let { /* this makes the `when` an expression, which ensures it is exhaustive */ }
@@ -3656,7 +4954,11 @@ enum class Role {
     /**
      * The model.
      */
-    ASSISTANT;
+    ASSISTANT,
+    /**
+     * A tool that the model called.
+     */
+    TOOL;
 
 
 
@@ -3850,6 +5152,102 @@ public object FfiConverterOptionalTypeFlushed: FfiConverterRustBuffer<Flushed?> 
 /**
  * @suppress
  */
+public object FfiConverterOptionalTypeMemoryOptions: FfiConverterRustBuffer<MemoryOptions?> {
+    override fun read(buf: ByteBuffer): MemoryOptions? {
+        if (buf.get().toInt() == 0) {
+            return null
+        }
+        return FfiConverterTypeMemoryOptions.read(buf)
+    }
+
+    override fun allocationSize(value: MemoryOptions?): ULong {
+        if (value == null) {
+            return 1UL
+        } else {
+            return 1UL + FfiConverterTypeMemoryOptions.allocationSize(value)
+        }
+    }
+
+    override fun write(value: MemoryOptions?, buf: ByteBuffer) {
+        if (value == null) {
+            buf.put(0)
+        } else {
+            buf.put(1)
+            FfiConverterTypeMemoryOptions.write(value, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterOptionalTypeMemoryRead: FfiConverterRustBuffer<MemoryRead?> {
+    override fun read(buf: ByteBuffer): MemoryRead? {
+        if (buf.get().toInt() == 0) {
+            return null
+        }
+        return FfiConverterTypeMemoryRead.read(buf)
+    }
+
+    override fun allocationSize(value: MemoryRead?): ULong {
+        if (value == null) {
+            return 1UL
+        } else {
+            return 1UL + FfiConverterTypeMemoryRead.allocationSize(value)
+        }
+    }
+
+    override fun write(value: MemoryRead?, buf: ByteBuffer) {
+        if (value == null) {
+            buf.put(0)
+        } else {
+            buf.put(1)
+            FfiConverterTypeMemoryRead.write(value, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterOptionalTypeRemembered: FfiConverterRustBuffer<Remembered?> {
+    override fun read(buf: ByteBuffer): Remembered? {
+        if (buf.get().toInt() == 0) {
+            return null
+        }
+        return FfiConverterTypeRemembered.read(buf)
+    }
+
+    override fun allocationSize(value: Remembered?): ULong {
+        if (value == null) {
+            return 1UL
+        } else {
+            return 1UL + FfiConverterTypeRemembered.allocationSize(value)
+        }
+    }
+
+    override fun write(value: Remembered?, buf: ByteBuffer) {
+        if (value == null) {
+            buf.put(0)
+        } else {
+            buf.put(1)
+            FfiConverterTypeRemembered.write(value, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
 public object FfiConverterOptionalTypeReport: FfiConverterRustBuffer<Report?> {
     override fun read(buf: ByteBuffer): Report? {
         if (buf.get().toInt() == 0) {
@@ -3872,6 +5270,38 @@ public object FfiConverterOptionalTypeReport: FfiConverterRustBuffer<Report?> {
         } else {
             buf.put(1)
             FfiConverterTypeReport.write(value, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterOptionalTypeConstraint: FfiConverterRustBuffer<Constraint?> {
+    override fun read(buf: ByteBuffer): Constraint? {
+        if (buf.get().toInt() == 0) {
+            return null
+        }
+        return FfiConverterTypeConstraint.read(buf)
+    }
+
+    override fun allocationSize(value: Constraint?): ULong {
+        if (value == null) {
+            return 1UL
+        } else {
+            return 1UL + FfiConverterTypeConstraint.allocationSize(value)
+        }
+    }
+
+    override fun write(value: Constraint?, buf: ByteBuffer) {
+        if (value == null) {
+            buf.put(0)
+        } else {
+            buf.put(1)
+            FfiConverterTypeConstraint.write(value, buf)
         }
     }
 }
@@ -3914,6 +5344,66 @@ public object FfiConverterOptionalTypeReason: FfiConverterRustBuffer<Reason?> {
 /**
  * @suppress
  */
+public object FfiConverterOptionalSequenceInt: FfiConverterRustBuffer<List<kotlin.Int>?> {
+    override fun read(buf: ByteBuffer): List<kotlin.Int>? {
+        if (buf.get().toInt() == 0) {
+            return null
+        }
+        return FfiConverterSequenceInt.read(buf)
+    }
+
+    override fun allocationSize(value: List<kotlin.Int>?): ULong {
+        if (value == null) {
+            return 1UL
+        } else {
+            return 1UL + FfiConverterSequenceInt.allocationSize(value)
+        }
+    }
+
+    override fun write(value: List<kotlin.Int>?, buf: ByteBuffer) {
+        if (value == null) {
+            buf.put(0)
+        } else {
+            buf.put(1)
+            FfiConverterSequenceInt.write(value, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterSequenceInt: FfiConverterRustBuffer<List<kotlin.Int>> {
+    override fun read(buf: ByteBuffer): List<kotlin.Int> {
+        val len = buf.getInt()
+        return List<kotlin.Int>(len) {
+            FfiConverterInt.read(buf)
+        }
+    }
+
+    override fun allocationSize(value: List<kotlin.Int>): ULong {
+        val sizeForLength = 4UL
+        val sizeForItems = value.map { FfiConverterInt.allocationSize(it) }.sum()
+        return sizeForLength + sizeForItems
+    }
+
+    override fun write(value: List<kotlin.Int>, buf: ByteBuffer) {
+        buf.putInt(value.size)
+        value.iterator().forEach {
+            FfiConverterInt.write(it, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
 public object FfiConverterSequenceString: FfiConverterRustBuffer<List<kotlin.String>> {
     override fun read(buf: ByteBuffer): List<kotlin.String> {
         val len = buf.getInt()
@@ -3942,6 +5432,34 @@ public object FfiConverterSequenceString: FfiConverterRustBuffer<List<kotlin.Str
 /**
  * @suppress
  */
+public object FfiConverterSequenceTypeConversationInfo: FfiConverterRustBuffer<List<ConversationInfo>> {
+    override fun read(buf: ByteBuffer): List<ConversationInfo> {
+        val len = buf.getInt()
+        return List<ConversationInfo>(len) {
+            FfiConverterTypeConversationInfo.read(buf)
+        }
+    }
+
+    override fun allocationSize(value: List<ConversationInfo>): ULong {
+        val sizeForLength = 4UL
+        val sizeForItems = value.map { FfiConverterTypeConversationInfo.allocationSize(it) }.sum()
+        return sizeForLength + sizeForItems
+    }
+
+    override fun write(value: List<ConversationInfo>, buf: ByteBuffer) {
+        buf.putInt(value.size)
+        value.iterator().forEach {
+            FfiConverterTypeConversationInfo.write(it, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
 public object FfiConverterSequenceTypeMessage: FfiConverterRustBuffer<List<Message>> {
     override fun read(buf: ByteBuffer): List<Message> {
         val len = buf.getInt()
@@ -3960,6 +5478,34 @@ public object FfiConverterSequenceTypeMessage: FfiConverterRustBuffer<List<Messa
         buf.putInt(value.size)
         value.iterator().forEach {
             FfiConverterTypeMessage.write(it, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterSequenceTypeToolCall: FfiConverterRustBuffer<List<ToolCall>> {
+    override fun read(buf: ByteBuffer): List<ToolCall> {
+        val len = buf.getInt()
+        return List<ToolCall>(len) {
+            FfiConverterTypeToolCall.read(buf)
+        }
+    }
+
+    override fun allocationSize(value: List<ToolCall>): ULong {
+        val sizeForLength = 4UL
+        val sizeForItems = value.map { FfiConverterTypeToolCall.allocationSize(it) }.sum()
+        return sizeForLength + sizeForItems
+    }
+
+    override fun write(value: List<ToolCall>, buf: ByteBuffer) {
+        buf.putInt(value.size)
+        value.iterator().forEach {
+            FfiConverterTypeToolCall.write(it, buf)
         }
     }
 }

@@ -2,10 +2,6 @@ package dev.kvik
 
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.flow.Flow
-import kotlinx.coroutines.flow.channelFlow
-import kotlinx.coroutines.flow.emitAll
-import kotlinx.coroutines.flow.flow
-import kotlinx.coroutines.flow.flowOn
 import kotlinx.coroutines.withContext
 import java.io.Closeable
 
@@ -53,7 +49,7 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
         messages: List<Message>,
         options: AnswerOptions = AnswerOptions(),
         onReport: (Report) -> Unit = {},
-    ): Flow<Piece> = stream(Prompt.Messages(messages), options, onReport)
+    ): Flow<Piece> = stream(onReport) { ask(Prompt.Messages(messages), options) }
 
     /**
      * Continues a text as it is. Names of control tokens in it stand for these tokens: texts of users belong into messages.
@@ -62,7 +58,7 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
         text: String,
         options: AnswerOptions = AnswerOptions(),
         onReport: (Report) -> Unit = {},
-    ): Flow<Piece> = stream(Prompt.Text(text), options, onReport)
+    ): Flow<Piece> = stream(onReport) { ask(Prompt.Text(text), options) }
 
     /**
      * An answer in the caller's hands: its `next` blocks for pieces, its `cancel` ends it from any thread, after which the
@@ -75,21 +71,29 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
         answer(Prompt.Messages(messages), options)
 
     /** The whole answer to messages, or the whole continuation of a text. */
-    suspend fun answer(prompt: Prompt, options: AnswerOptions = AnswerOptions()): Reply =
-        withContext(Dispatchers.IO) {
-            val text = StringBuilder()
-            val reasoning = StringBuilder()
-            val report = ask(prompt, options).read { piece ->
-                when (piece) {
-                    is Piece.Reasoning -> reasoning.append(piece.text)
-                    is Piece.Text -> text.append(piece.text)
-                }
-            }
-            Reply(text.toString(), reasoning.toString(), report)
-        }
+    suspend fun answer(prompt: Prompt, options: AnswerOptions = AnswerOptions()): Reply = whole { ask(prompt, options) }
+
+    /**
+     * The conversation of this name or id; a new one, where nothing has the name, that is kept once something was answered
+     * in it.
+     */
+    fun conversation(reference: String): Conversation = Conversation(handle.conversation(reference))
+
+    /** All conversations, those that were changed last first. */
+    val conversations: List<ConversationInfo> get() = handle.conversations()
 
     /** What a text means to the model, as a vector of length 1. */
-    suspend fun embed(text: String): FloatArray = withContext(Dispatchers.IO) { handle.embed(text).floats() }
+    suspend fun embed(text: String): FloatArray = withContext(Dispatchers.IO) { floats(handle.embed(text).vector) }
+
+    /** How likely each token of the vocabulary is to come next, or each of [tokens]: logits, before sampling. */
+    suspend fun logits(prompt: Prompt, tokens: List<Int>? = null): FloatArray =
+        withContext(Dispatchers.IO) { floats(handle.logits(prompt, tokens).values) }
+
+    /** The tokens of a text by itself. Names of control tokens in it stand for these tokens. */
+    fun tokens(text: String): List<Int> = handle.tokens(text)
+
+    /** The text of tokens. */
+    fun textOf(tokens: List<Int>): String = handle.textOf(tokens)
 
     /** Tokens of a prompt. */
     fun countTokens(prompt: Prompt): Long = handle.countTokens(prompt)
@@ -136,14 +140,6 @@ class Model private constructor(private val handle: ModelHandle) : Closeable {
     override fun close() {
         // The handle itself stays, so that later calls are told that the model is closed; it is a few bytes, and collected.
         handle.shutDown()
-    }
-
-    /** Reads on a thread that may block; pieces and the report arrive where they are collected. */
-    private fun stream(prompt: Prompt, options: AnswerOptions, onReport: (Report) -> Unit): Flow<Piece> = flow {
-        lateinit var report: Report
-        val pieces = channelFlow { report = ask(prompt, options).read { send(it) } }
-        emitAll(pieces.flowOn(Dispatchers.IO))
-        onReport(report)
     }
 
     private fun systemPrompt(prompt: String) = Prompt.Messages(listOf(Message.system(prompt)))

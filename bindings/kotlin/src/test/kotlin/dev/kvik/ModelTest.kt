@@ -155,11 +155,61 @@ class ModelTest {
     }
 
     @Test
+    fun aConversationIsKeptAndGoneOnWith() {
+        val kept = options(folder.newFolder()).copy(conversationsDir = folder.newFolder().path)
+        val brief = AnswerOptions(maxTokens = 24)
+        onModel(kept) { model ->
+            val conversation = model.conversation("cats")
+            assertTrue(conversation.answer("My cat is called Minka.", brief).text.isNotEmpty())
+            assertEquals("cats", model.conversations.single().name)
+        }
+        onModel(kept) { model ->
+            val conversation = model.conversation("cats")
+            assertTrue(conversation.answer("What is my cat called?", brief).text.contains("Minka"))
+            assertEquals(4, conversation.messages().size)
+            conversation.say("Tell me all.", endless).first()
+            awaitIdle(model)
+            assertEquals("what is cancelled leaves nothing behind", 4L, conversation.info().messages)
+            conversation.takeBack(2)
+            conversation.rename("pets")
+            assertEquals(Message.user("My cat is called Minka."), conversation.messages().first())
+            assertEquals("pets", conversation.info().name)
+            conversation.delete()
+            assertEquals(emptyList<ConversationInfo>(), model.conversations)
+            assertThrows(KvikException.Conversation::class.java) { runBlocking { conversation.messages() } }
+        }
+    }
+
+    @Test
+    fun answersHaveTheFormThatIsAskedFor() = onModel { model ->
+        val choice = Constraint.Regex("(now|later|never)")
+        val sorted = model.answer(messages, AnswerOptions(maxTokens = 16, constraint = choice)).text
+        assertTrue(sorted, sorted in setOf("now", "later", "never"))
+        val tools = """[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object",
+            "properties": {"city": {"enum": ["Cork", "Oslo"]}}, "required": ["city"], "additionalProperties": false}}}]"""
+        val called = model.answer(messages, AnswerOptions(maxTokens = 64, tools = tools, toolChoice = "required"))
+        assertEquals("weather", called.calls.first().name)
+        assertThrows(KvikException.InvalidArgument::class.java) {
+            runBlocking { model.answer(messages, AnswerOptions(tools = "[{}]")) }
+        }
+    }
+
+    @Test
     fun vectorsHaveLengthOne() = onModel { model ->
         val vector = model.embed("a river")
         assertEquals(1f, vector.fold(0f) { sum, x -> sum + x * x }, 1e-4f)
         assertArrayEquals(vector, model.embed("a river"), 0f)
         assertTrue(abs(vector[0]) < 1f)
+    }
+
+    @Test
+    fun theLikeliestTokenComesNext() = onModel { model ->
+        val prompt = Prompt.Text("Once upon a time there was")
+        val all = model.logits(prompt)
+        val likeliest = all.indices.maxBy { all[it] }
+        assertEquals(model.answer(prompt, AnswerOptions(maxTokens = 1)).text, model.textOf(listOf(likeliest)))
+        val some = model.tokens("now later never")
+        assertArrayEquals(FloatArray(some.size) { all[some[it]] }, model.logits(prompt, some), 0f)
     }
 
     @Test

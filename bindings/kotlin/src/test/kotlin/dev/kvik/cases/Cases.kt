@@ -172,6 +172,7 @@ private fun kind(failure: KvikException): String = when (failure) {
     is KvikException.PromptTooLong, is KvikException.OverBudget, is KvikException.TooManyKept,
     is KvikException.Busy, is KvikException.Request,
     -> "request"
+    is KvikException.Conversation -> "conversation"
     is KvikException.Internal -> "internal"
 }
 
