@@ -2,30 +2,10 @@
  *
  * The runners of other languages write the same, to the byte. */
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "cases.h"
 #include "kvik.h"
-
-#define ARGUMENTS_MAX 32
-
-/* An operation and its arguments, in their order. They point into the line that was read. */
-typedef struct {
-    const char *operation;
-    size_t count;
-    struct {
-        const char *name, *value;
-    } arguments[ARGUMENTS_MAX];
-} Line;
-
-typedef struct {
-    char *bytes;
-    size_t count;
-} Text;
 
 typedef struct {
     const char *file, *directory;
@@ -34,118 +14,6 @@ typedef struct {
 
 /* What came of a call: where it is not OK, nothing has been written yet. */
 typedef KvikStatus Operation(Runner *runner, const Line *line);
-
-static void fail(const char *what, const char *at) {
-    fprintf(stderr, "cases.c: %s: %s\n", what, at);
-    abort();
-}
-
-/* --- the list ------------------------------------------------------------------------------------------------- */
-
-/* Reads a value where it stands: what is unescaped is no longer than what was there. What follows it. */
-static char *read_value(char *at) {
-    char *to = at;
-    if (*at != '"') {
-        at += strcspn(at, " ");
-    } else {
-        for (at++; *at != '"'; at++) {
-            if (*at == '\0')
-                fail("a text in quotes does not end", to);
-            if (*at == '\\') {
-                at++;
-                *to++ = *at == 'n' ? '\n' : *at == 'r' ? '\r' : *at == 't' ? '\t' : *at;
-            } else {
-                *to++ = *at;
-            }
-        }
-        *to = '\0';
-        at++;
-    }
-    if (*at == ' ')
-        *at++ = '\0';
-    return at;
-}
-
-static Line read_line(char *at) {
-    Line line = {.operation = at};
-    at[strcspn(at, "\n")] = '\0';
-    at += strcspn(at, " ");
-    if (*at == ' ')
-        *at++ = '\0';
-    while (*at != '\0') {
-        char *equals = strchr(at, '=');
-        if (equals == NULL || line.count == ARGUMENTS_MAX)
-            fail("an argument has no value, or there are too many", at);
-        *equals = '\0';
-        line.arguments[line.count].name = at;
-        line.arguments[line.count++].value = equals + 1;
-        at = read_value(equals + 1);
-    }
-    return line;
-}
-
-static const char *find(const Line *line, const char *name) {
-    for (size_t i = 0; i < line->count; i++)
-        if (strcmp(line->arguments[i].name, name) == 0)
-            return line->arguments[i].value;
-    return NULL;
-}
-
-static const char *get(const Line *line, const char *name) {
-    const char *value = find(line, name);
-    if (value == NULL)
-        fail("an argument is missing", name);
-    return value;
-}
-
-static uint64_t number(const Line *line, const char *name) {
-    const char *value = find(line, name);
-    return value == NULL ? 0 : strtoull(value, NULL, 10);
-}
-
-static float fraction(const Line *line, const char *name) {
-    const char *value = find(line, name);
-    return value == NULL ? 0 : strtof(value, NULL);
-}
-
-/* Fails where an argument is none of these: the list says more than the runner does. */
-static void only(const Line *line, const char *known) {
-    for (size_t i = 0; i < line->count; i++) {
-        char word[64];
-        snprintf(word, sizeof word, " %s ", line->arguments[i].name);
-        if (strstr(known, word) == NULL)
-            fail("an argument that this runner does not know", line->arguments[i].name);
-    }
-}
-
-/* --- texts ---------------------------------------------------------------------------------------------------- */
-
-static void append(Text *text, const char *bytes, size_t count) {
-    text->bytes = realloc(text->bytes, text->count + count + 1);
-    if (text->bytes == NULL)
-        fail("no memory", "a text");
-    memcpy(text->bytes + text->count, bytes, count);
-    text->count += count;
-    text->bytes[text->count] = '\0';
-}
-
-static void quote(const char *name, const Text *text) {
-    printf(" %s=\"", name);
-    for (size_t i = 0; i < text->count; i++) {
-        char byte = text->bytes[i];
-        const char *escaped = byte == '\n'   ? "\\n"
-                              : byte == '\r' ? "\\r"
-                              : byte == '\t' ? "\\t"
-                              : byte == '"'  ? "\\\""
-                              : byte == '\\' ? "\\\\"
-                                             : NULL;
-        if (escaped != NULL)
-            fputs(escaped, stdout);
-        else
-            putchar(byte);
-    }
-    putchar('"');
-}
 
 static Text prompt(const Line *line) {
     const char *once = get(line, "prompt");
@@ -165,7 +33,7 @@ static size_t messages(const Line *line, KvikMessage *to) {
     for (size_t i = 0; i < line->count; i++)
         for (uint32_t role = 0; role < 3; role++)
             if (strcmp(line->arguments[i].name, roles[role]) == 0)
-                to[count++] = (KvikMessage){role, line->arguments[i].value};
+                to[count++] = (KvikMessage){.role = role, .content = line->arguments[i].value};
     return count;
 }
 
@@ -198,27 +66,34 @@ static KvikStatus open_part(const char *path, const KvikOptions *options, KvikMo
     return status;
 }
 
+/* A path as it is, a name in the runner's directory; null is nothing. */
+static Text directory(const Runner *runner, const char *name) {
+    Text path = {0};
+    if (name != NULL && name[0] != '/') {
+        append(&path, runner->directory, strlen(runner->directory));
+        append(&path, "/", 1);
+    }
+    if (name != NULL)
+        append(&path, name, strlen(name));
+    return path;
+}
+
 static KvikStatus open_model(Runner *runner, const Line *line) {
-    only(line, " as file disk kv_bytes context_tokens threads parallel ");
+    only(line, " as file disk conversations kv_bytes context_tokens threads parallel ");
     KvikOptions options = {.kv_bytes = number(line, "kv_bytes"),
                            .context_tokens = number(line, "context_tokens"),
                            .threads = (uint32_t)number(line, "threads"),
                            .parallel = (uint32_t)number(line, "parallel")};
-    const char *disk = find(line, "disk"), *as = get(line, "as"), *path = find(line, "file");
-    Text dir = {0};
-    if (disk != NULL) {
-        if (disk[0] != '/') {
-            append(&dir, runner->directory, strlen(runner->directory));
-            append(&dir, "/", 1);
-        }
-        append(&dir, disk, strlen(disk));
-        options.disk_dir = dir.bytes;
-    }
+    const char *as = get(line, "as"), *path = find(line, "file");
+    Text disk = directory(runner, find(line, "disk")), talks = directory(runner, find(line, "conversations"));
+    options.disk_dir = disk.bytes;
+    options.conversations_dir = talks.bytes;
     path = path == NULL ? runner->file : path;
     KvikStatus status = strcmp(as, "bytes") == 0  ? open_bytes(path, &options, &runner->model)
                         : strcmp(as, "part") == 0 ? open_part(path, &options, &runner->model)
                                                   : kvik_open_file(path, &options, &runner->model);
-    free(dir.bytes);
+    free(disk.bytes);
+    free(talks.bytes);
     return ok(status, line);
 }
 
@@ -231,13 +106,32 @@ static KvikStatus close_model(Runner *runner, const Line *line) {
 /* What an answer has said so far. */
 typedef struct {
     Text text, reasoning;
+    Text calls; /* JSON, one object after the other */
     uint64_t pieces, cancel_after;
 } Said;
 
 static bool collect(KvikPieceKind kind, const char *piece, size_t bytes, void *context) {
     Said *said = context;
-    append(kind == KVIK_PIECE_KIND_REASONING ? &said->reasoning : &said->text, piece, bytes);
+    Text *to[] = {[KVIK_PIECE_KIND_TEXT] = &said->text,
+                  [KVIK_PIECE_KIND_REASONING] = &said->reasoning,
+                  [KVIK_PIECE_KIND_CALL] = &said->calls};
+    append(to[kind], piece, bytes);
     return ++said->pieces != said->cancel_after;
+}
+
+static void write_said(const Said *said) {
+    static const char *const members[] = {"name", "arguments"};
+    quote("text", &said->text);
+    if (said->reasoning.count > 0)
+        quote("reasoning", &said->reasoning);
+    Text call[2] = {0};
+    for (const char *at = said->calls.bytes; at != NULL && (at = read_json_object(at, 2, members, call)) != NULL;) {
+        quote("call", &call[0]);
+        quote("arguments", &call[1]);
+        call[0].count = call[1].count = 0;
+    }
+    free(call[0].bytes);
+    free(call[1].bytes);
 }
 
 static void write_answer(const Line *line, const Said *said, const KvikReport *report) {
@@ -248,9 +142,7 @@ static void write_answer(const Line *line, const Said *said, const KvikReport *r
     const char *counts = find(line, "counts");
     fputs(line->operation, stdout);
     if (said->cancel_after == 0)
-        quote("text", &said->text);
-    if (said->cancel_after == 0 && said->reasoning.count > 0)
-        quote("reasoning", &said->reasoning);
+        write_said(said);
     printf(" finish=%s prompt=%" PRIu64, ends[report->finish], report->prompt_tokens);
     if (said->cancel_after != 0)
         return;
@@ -263,8 +155,8 @@ static void write_answer(const Line *line, const Said *said, const KvikReport *r
 }
 
 static KvikStatus answer(Runner *runner, const Line *line) {
-    only(line, " prompt times system user assistant max_tokens min_tokens temperature top_p top_k seed stop counts"
-               " cancel_after ");
+    only(line, " prompt times conversation system user assistant max_tokens min_tokens temperature top_p top_k seed stop"
+               " tools tool_choice json_schema regex grammar counts cancel_after ");
     const char *stop[ARGUMENTS_MAX];
     KvikAnswerOptions options = {.max_tokens = number(line, "max_tokens"),
                                  .min_tokens = number(line, "min_tokens"),
@@ -272,17 +164,25 @@ static KvikStatus answer(Runner *runner, const Line *line) {
                                  .top_p = fraction(line, "top_p"),
                                  .top_k = (uint32_t)number(line, "top_k"),
                                  .seed = number(line, "seed"),
-                                 .stop = stop};
+                                 .stop = stop,
+                                 .tools = find(line, "tools"),
+                                 .tool_choice = find(line, "tool_choice"),
+                                 .json_schema = find(line, "json_schema"),
+                                 .regex = find(line, "regex"),
+                                 .grammar = find(line, "grammar")};
     for (size_t i = 0; i < line->count; i++)
         if (strcmp(line->arguments[i].name, "stop") == 0)
             stop[options.stop_count++] = line->arguments[i].value;
     Said said = {.cancel_after = number(line, "cancel_after")};
     KvikReport report;
     KvikStatus status;
+    KvikMessage chat[ARGUMENTS_MAX];
+    size_t count = messages(line, chat);
     if (strcmp(line->operation, "chat") == 0) {
-        KvikMessage chat[ARGUMENTS_MAX];
-        size_t count = messages(line, chat);
         status = kvik_chat(runner->model, chat, count, &options, collect, &said, &report);
+    } else if (strcmp(line->operation, "say") == 0) {
+        const char *conversation = get(line, "conversation");
+        status = kvik_say(runner->model, conversation, chat, count, &options, collect, &said, &report);
     } else {
         Text text = prompt(line);
         status = kvik_generate(runner->model, text.bytes, &options, collect, &said, &report);
@@ -292,6 +192,7 @@ static KvikStatus answer(Runner *runner, const Line *line) {
         write_answer(line, &said, &report);
     free(said.text.bytes);
     free(said.reasoning.bytes);
+    free(said.calls.bytes);
     return status;
 }
 
@@ -409,6 +310,94 @@ static KvikStatus stats(Runner *runner, const Line *line) {
     return status;
 }
 
+/* A text that the API writes where there is room: first it says how much it takes. */
+typedef KvikStatus Ask(const Runner *runner, const Line *line, char *to, size_t room, size_t *needed);
+
+static KvikStatus ask(Ask *call, const Runner *runner, const Line *line, char **text) {
+    size_t needed = 0;
+    KvikStatus status = call(runner, line, NULL, 0, &needed);
+    if (status != KVIK_STATUS_TOO_SMALL)
+        return status;
+    *text = malloc(needed);
+    return call(runner, line, *text, needed, &needed);
+}
+
+static KvikStatus ask_messages(const Runner *runner, const Line *line, char *to, size_t room, size_t *needed) {
+    return kvik_conversation_messages(runner->model, get(line, "conversation"), to, room, needed);
+}
+
+static KvikStatus ask_conversations(const Runner *runner, const Line *line, char *to, size_t room, size_t *needed) {
+    (void)line;
+    return kvik_conversations(runner->model, to, room, needed);
+}
+
+static KvikStatus ask_summary(const Runner *runner, const Line *line, char *to, size_t room, size_t *needed) {
+    return kvik_conversation_summary(runner->model, get(line, "conversation"), to, room, needed);
+}
+
+static KvikStatus said_in(Runner *runner, const Line *line) {
+    static const char *const members[] = {"role", "content"};
+    char *json = NULL;
+    KvikStatus status = ask(ask_messages, runner, line, &json);
+    if (status == KVIK_STATUS_OK)
+        fputs("messages", stdout);
+    Text message[2] = {0};
+    for (const char *at = json; at != NULL && (at = read_json_object(at, 2, members, message)) != NULL;) {
+        quote(message[0].bytes, &message[1]);
+        message[0].count = message[1].count = 0;
+    }
+    free(message[0].bytes);
+    free(message[1].bytes);
+    free(json);
+    return status;
+}
+
+static KvikStatus conversations(Runner *runner, const Line *line) {
+    static const char *const members[] = {"name", "messages"};
+    char *json = NULL;
+    KvikStatus status = ask(ask_conversations, runner, line, &json);
+    if (status == KVIK_STATUS_OK)
+        fputs("conversations", stdout);
+    Text one[2] = {0};
+    for (const char *at = json; at != NULL && (at = read_json_object(at, 2, members, one)) != NULL;) {
+        quote("name", &one[0]);
+        printf(" messages=%s", one[1].bytes);
+        one[0].count = one[1].count = 0;
+    }
+    free(one[0].bytes);
+    free(one[1].bytes);
+    free(json);
+    return status;
+}
+
+static KvikStatus remembered(Runner *runner, const Line *line) {
+    Text summary = {0};
+    KvikStatus status = ask(ask_summary, runner, line, &summary.bytes);
+    summary.count = summary.bytes == NULL ? 0 : strlen(summary.bytes);
+    if (status == KVIK_STATUS_OK) {
+        fputs("remembered", stdout);
+        quote("summary", &summary);
+    }
+    free(summary.bytes);
+    return status;
+}
+
+static KvikStatus correct(Runner *runner, const Line *line) {
+    return ok(kvik_conversation_correct(runner->model, get(line, "conversation"), get(line, "summary")), line);
+}
+
+static KvikStatus take_back(Runner *runner, const Line *line) {
+    return ok(kvik_conversation_take_back(runner->model, get(line, "conversation"), number(line, "from")), line);
+}
+
+static KvikStatus rename_it(Runner *runner, const Line *line) {
+    return ok(kvik_conversation_rename(runner->model, get(line, "conversation"), get(line, "name")), line);
+}
+
+static KvikStatus delete_it(Runner *runner, const Line *line) {
+    return ok(kvik_conversation_delete(runner->model, get(line, "conversation")), line);
+}
+
 static const struct {
     const char *name;
     Operation *run;
@@ -418,6 +407,9 @@ static const struct {
     {"embed", embed},         {"keep", keep},             {"is_kept", keep},
     {"keep_copies", keep_copies}, {"forget", forget},     {"memory_pressure", memory_pressure},
     {"background", background}, {"stats", stats},
+    {"say", answer},          {"messages", said_in},      {"conversations", conversations},
+    {"remembered", remembered}, {"correct", correct},     {"take_back", take_back},
+    {"rename", rename_it},    {"delete", delete_it},
 };
 
 static void run(Runner *runner, const Line *line) {
@@ -433,12 +425,13 @@ static void run(Runner *runner, const Line *line) {
     fail("an operation that this runner does not know", line->operation);
 }
 
-/* Writes the case's line; whether it is skipped: this API has nothing that a case may lack. */
+/* Writes the case's line; whether it is skipped. */
 static bool begin_case(const Line *line) {
     only(line, " name needs ");
     Text name = {0};
     append(&name, get(line, "name"), strlen(get(line, "name")));
-    bool skips = find(line, "needs") != NULL;
+    const char *needs = find(line, "needs");
+    bool skips = needs != NULL && strcmp(needs, "forms") != 0 && strcmp(needs, "conversations") != 0;
     fputs("case", stdout);
     quote("name", &name);
     puts(skips ? " skipped=yes" : "");

@@ -38,9 +38,11 @@ class Served:
         self.close(line)
         if line.find("file") or (line.find("disk") or "").startswith("/"):
             return {}  # A server without a model, or with a log for what is wrong with its disk.
-        disk = line.find("disk")
-        folder = self.directory / disk if disk else None
-        env = {"KVIK_CACHE_DISK": str(folder / "kv"), "KVIK_STATE_DIR": str(folder / "state")} if folder else {}
+        env = {}
+        if disk := line.find("disk"):
+            env = {"KVIK_CACHE_DISK": str(self.directory / disk), "KVIK_STATE_DIR": str(self.directory / f"{disk}-state")}
+        if conversations := line.find("conversations"):
+            env["KVIK_STATE_DIR"] = str(self.directory / conversations)
         flags = [word for name, flag in FLAGS.items() if line.find(name) for word in (flag, line.get(name))]
         try:
             self.server = self.stack.enter_context(Server("--model", self.model, *flags, env=env))
@@ -54,27 +56,29 @@ class Served:
         return {"ok": "yes"}
 
     def generate(self, line: Line) -> dict[str, object]:
-        body = {"prompt": line.prompt}
-        return self.answer(line, "/v1/completions", body, lambda choice: choice["text"])
+        return self.answer(line, "/v1/completions", {"prompt": line.prompt}, lambda choice: {"text": choice["text"]})
 
     def chat(self, line: Line) -> dict[str, object]:
-        body = {"messages": messages(line)}
-        return self.answer(line, "/v1/chat/completions", body, lambda choice: choice["message"]["content"] or "")
+        return self.answer(line, "/v1/chat/completions", {"messages": messages(line)}, said_in_chat)
+
+    def say(self, line: Line) -> dict[str, object]:
+        body = {"messages": messages(line), "kvik": {"conversation": line.get("conversation")}}
+        return self.answer(line, "/v1/chat/completions", body, said_in_chat)
 
     def answer(self, line: Line, path: str, body: dict, text) -> dict[str, object]:
         if line.find("cancel_after"):
             return {}
         asked = {name: read(line.get(name)) for name, read in ASKED.items() if line.find(name)}
         greedy = {"temperature": 0, "top_p": 1, "top_k": 0}
-        answer = self.server.post(path, body | greedy | asked | {"stop": line.all("stop")})
+        answer = self.server.post(path, body | greedy | asked | form(line) | {"stop": line.all("stop")})
         if answer.status != 200:
             return {"error": True}
         choice, usage = answer.json["choices"][0], answer.json["usage"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         fields = {
-            "text": text(choice),
+            **text(choice),
             # OpenAI's words do not tell an end from a text to stop at.
-            "finish": {"length": {"length"}, "stop": {"end", "stop"}}[choice["finish_reason"]],
+            "finish": {"length"} if choice["finish_reason"] == "length" else {"end", "stop"},
             "prompt": usage["prompt_tokens"],
             "generated": usage["completion_tokens"],
         }
@@ -127,11 +131,61 @@ class Served:
         deleted = self.server.request("DELETE", f"/v1/prompts/{line.get('id')}", None, {})
         return {"known": "yes" if deleted.status == 200 else "no"}
 
+    def messages(self, line: Line) -> dict[str, object]:
+        kept = self.server.get(f"/v1/conversations/{line.get('conversation')}")
+        if kept.status != 200:
+            return {"error": True}
+        # Those of one role are compared in their order, and all of them by their number.
+        said = kept.json["messages"]
+        return {role: [m["content"] for m in said if m["role"] == role] for role in ("system", "user", "assistant")}
+
+    def conversations(self, _: Line) -> dict[str, object]:
+        kept = self.server.get("/v1/conversations").json["data"]
+        return {"name": [one["name"] for one in kept], "messages": [str(one["messages"]) for one in kept]}
+
+    def take_back(self, line: Line) -> dict[str, object]:
+        path = f"/v1/conversations/{line.get('conversation')}/messages?from={line.get('from')}"
+        return did(self.server.request("DELETE", path, None, {}))
+
+    def rename(self, line: Line) -> dict[str, object]:
+        return did(self.server.post(f"/v1/conversations/{line.get('conversation')}", {"name": line.get("name")}))
+
+    def correct(self, line: Line) -> dict[str, object]:
+        path = f"/v1/conversations/{line.get('conversation')}/memory"
+        return did(self.server.post(path, {"summary": line.get("summary")}))
+
+    def delete(self, line: Line) -> dict[str, object]:
+        return did(self.server.request("DELETE", f"/v1/conversations/{line.get('conversation')}", None, {}))
+
     def memory_pressure(self, line: Line) -> dict[str, object]:
         if line.get("level") != "critical":
             return {}
-        cleared = self.server.request("DELETE", "/v1/cache", None, {})
-        return {"ok": "yes"} if cleared.status == 200 else {"error": True}
+        return did(self.server.request("DELETE", "/v1/cache", None, {}))
+
+
+def did(answer) -> dict[str, object]:
+    return {"ok": "yes"} if answer.status == 200 else {"error": True}
+
+
+def said_in_chat(choice) -> dict[str, object]:
+    message = choice["message"]
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    said = {name: [call[key] for call in calls] for name, key in (("call", "name"), ("arguments", "arguments"))}
+    return {"text": message["content"] or "", **said}
+
+
+def form(line: Line) -> dict[str, object]:
+    """What holds an answer to a form, as HTTP says it."""
+    asked: dict[str, object] = {}
+    if tools := line.find("tools"):
+        asked["tools"] = json.loads(tools)
+    if choice := line.find("tool_choice"):
+        words = ("none", "auto", "required")
+        asked["tool_choice"] = choice if choice in words else {"type": "function", "function": {"name": choice}}
+    if schema := line.find("json_schema"):
+        asked["json_schema"] = json.loads(schema)
+    names = {"regex": "regex", "grammar": "grammar_lark"}
+    return asked | {field: line.get(name) for name, field in names.items() if line.find(name)}
 
 
 def messages(line: Line) -> list[dict[str, str]]:
@@ -140,10 +194,10 @@ def messages(line: Line) -> list[dict[str, str]]:
 
 def fields_of(model: pathlib.Path, directory: pathlib.Path) -> list[dict[str, object]]:
     """What the server says to each line of the list."""
-    served, said, skips = Served(model, directory), [], False
+    served, said = Served(model, directory), []
     with served.stack:
         for line in read_list():
             if line.operation == "case":
-                skips, served.keeps_more = line.find("needs") is not None, False
-            said.append({} if skips or line.operation == "case" else served.run(line))
+                served.keeps_more = False
+            said.append(served.run(line))
     return said

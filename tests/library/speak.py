@@ -4,6 +4,7 @@ The runners of other languages write the same, to the byte.
 """
 from __future__ import annotations
 
+import json
 import pathlib
 import sys
 from typing import Callable
@@ -12,12 +13,14 @@ import kvik
 from cases import Line, quote, read_list
 
 # What cases may need that Python has.
-HAS: set[str] = set()
-OPEN = {"as", "file", "disk", "kv_bytes", "context_tokens", "threads", "parallel"}
+HAS = {"forms", "conversations"}
+OPEN = {"as", "file", "disk", "conversations", "kv_bytes", "context_tokens", "threads", "parallel"}
 NUMBERS: dict[str, Callable[[str], float]] = {
     "max_tokens": int, "min_tokens": int, "temperature": float, "top_p": float, "top_k": int, "seed": int,
 }
-ANSWER = {"prompt", "times", "system", "user", "assistant", "stop", "counts", "cancel_after", *NUMBERS}
+WORDS = {"tool_choice", "regex", "grammar"}
+ASKED = {"prompt", "times", "conversation", "system", "user", "assistant"}
+ANSWER = {*ASKED, "stop", "tools", "json_schema", "counts", "cancel_after", *WORDS, *NUMBERS}
 KINDS = [
     (kvik.ClosedError, "closed"),
     (kvik.InvalidArgumentError, "argument"),
@@ -48,16 +51,16 @@ class Runner:
 
     def open(self, line: Line) -> str:
         only(line, OPEN)
-        disk = line.find("disk")
-        numbers = {name: int(line.get(name)) for name in OPEN - {"as", "file", "disk"} if line.find(name)}
-        directory = self.directory / disk if disk else None
+        places = {"disk_dir": line.find("disk"), "conversations_dir": line.find("conversations")}
+        options = {name: self.directory / place for name, place in places.items() if place}
+        options |= {name: int(line.get(name)) for name in OPEN if (line.find(name) or "").isdigit()}
         path = line.find("file") or self.file
         if line.get("as") == "part":
             with open(path, "rb") as file:
-                self.opened = kvik.Model(kvik.FilePart(file.fileno()), disk_dir=directory, **numbers)
+                self.opened = kvik.Model(kvik.FilePart(file.fileno()), **options)
         else:
             source = path if line.get("as") == "path" else pathlib.Path(path).read_bytes()
-            self.opened = kvik.Model(source, disk_dir=directory, **numbers)
+            self.opened = kvik.Model(source, **options)
         return "ok=yes"
 
     def close(self, _: Line) -> str:
@@ -73,6 +76,39 @@ class Runner:
     def chat(self, line: Line) -> str:
         only(line, ANSWER)
         return answered(line, self.model.chat(messages(line), **options(line)))
+
+    def conversation(self, line: Line) -> kvik.Conversation:
+        return self.model.conversation(line.get("conversation"))
+
+    def say(self, line: Line) -> str:
+        only(line, ANSWER)
+        return answered(line, self.conversation(line).say(messages(line), **options(line)))
+
+    def messages(self, line: Line) -> str:
+        return " ".join(f"{said.role}={quote(said.content)}" for said in self.conversation(line).messages())
+
+    def conversations(self, _: Line) -> str:
+        return " ".join(f"name={quote(one.name or '')} messages={one.messages}" for one in self.model.conversations())
+
+    def remembered(self, line: Line) -> str:
+        remembered = self.conversation(line).remembered()
+        return f"summary={quote(remembered.summary if remembered else '')}"
+
+    def correct(self, line: Line) -> str:
+        self.conversation(line).correct(line.get("summary"))
+        return "ok=yes"
+
+    def take_back(self, line: Line) -> str:
+        self.conversation(line).take_back(int(line.get("from")))
+        return "ok=yes"
+
+    def rename(self, line: Line) -> str:
+        self.conversation(line).rename(line.get("name"))
+        return "ok=yes"
+
+    def delete(self, line: Line) -> str:
+        self.conversation(line).delete()
+        return "ok=yes"
 
     def count_tokens(self, line: Line) -> str:
         return f"tokens={self.model.count_tokens(line.prompt)}"
@@ -131,7 +167,9 @@ def messages(line: Line) -> list[kvik.Message]:
 
 def options(line: Line) -> dict[str, object]:
     numbers = {name: read(line.get(name)) for name, read in NUMBERS.items() if line.find(name)}
-    return numbers | {"stop": line.all("stop")}
+    words = {name: line.get(name) for name in WORDS if line.find(name)}
+    forms = {name: json.loads(line.get(name)) for name in ("tools", "json_schema") if line.find(name)}
+    return numbers | words | forms | {"stop": line.all("stop")}
 
 
 def answered(line: Line, answer: kvik.Answer) -> str:
@@ -147,7 +185,9 @@ def answered(line: Line, answer: kvik.Answer) -> str:
     if cancel_after:
         return finish
     text, reasoning = ("".join(str(p) for p in pieces if p.is_reasoning == thought) for thought in (False, True))
-    said = f"text={quote(text)}" + (f" reasoning={quote(reasoning)}" if reasoning else "") + f" {finish}"
+    calls = [piece.call for piece in pieces if piece.call]
+    said = f"text={quote(text)}" + (f" reasoning={quote(reasoning)}" if reasoning else "")
+    said += "".join(f" call={quote(call.name)} arguments={quote(call.arguments)}" for call in calls) + f" {finish}"
     if line.find("counts") == "no":
         return f"{said} generated={report.generated_tokens}"
     reason = report.reason.name.lower() if report.reason else ""
@@ -178,7 +218,7 @@ def main() -> None:
             skips = line.find("needs") not in (None, *HAS)
             print(f"case name={quote(line.get('name'))}" + (" skipped=yes" if skips else ""))
         elif not skips:
-            print(line.operation, runner.run(line), flush=True)
+            print(f"{line.operation} {runner.run(line)}".rstrip(" "), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@
 Calls that compute release the GIL. Every method may be called from any thread.
 """
 from ._answer import Answer, Piece
+from ._conversation import Conversation, Remembered
 from ._errors import (
     BusyError,
     ClosedError,
+    ConversationError,
     DiskError,
     Error,
     InternalError,
@@ -26,23 +28,29 @@ from ._errors import (
 )
 from ._model import Model
 from ._native import (
+    ConversationInfo,
     DiskStats,
     Explanation,
     Finish,
     Flushed,
+    MemoryOptions,
     MemoryPressure,
+    MemoryRead,
     Reason,
     Released,
     Report,
     Stats,
 )
-from ._types import AnswerOptions, Embedding, FilePart, KeptState, Message, Prompt
+from ._types import AnswerOptions, Embedding, FilePart, KeptState, Message, Prompt, ToolCall
 
 __all__ = [
     "Answer",
     "AnswerOptions",
     "BusyError",
     "ClosedError",
+    "Conversation",
+    "ConversationError",
+    "ConversationInfo",
     "DiskError",
     "DiskStats",
     "Embedding",
@@ -54,7 +62,9 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "KeptState",
+    "MemoryOptions",
     "MemoryPressure",
+    "MemoryRead",
     "Message",
     "Model",
     "ModelError",
@@ -66,8 +76,10 @@ __all__ = [
     "PromptTooLongError",
     "Reason",
     "Released",
+    "Remembered",
     "Report",
     "RequestError",
     "Stats",
     "TooManyKeptError",
+    "ToolCall",
 ]

@@ -11,6 +11,7 @@ from typing import AsyncIterator, Iterator, List, Union
 
 from . import _native
 from ._errors import raised_as_own
+from ._types import ToolCall, own_call
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Piece:
     """Whole characters."""
     is_reasoning: bool = False
     """Whether the model thinks it before it answers."""
+    call: ToolCall | None = None
+    """A whole call of a tool, which has no text."""
 
     def __str__(self) -> str:
         return self.text
@@ -124,9 +127,15 @@ _Arrived = Union[List[Piece], BaseException]
 def _next_batch(handle: _native.AnswerHandle) -> _Arrived:
     try:
         with raised_as_own():
-            return [Piece(piece.text, piece.is_reasoning()) for piece in handle.next()]
+            return [_own_piece(piece) for piece in handle.next()]
     except Exception as error:
         return error
+
+
+def _own_piece(piece: _native.Piece) -> Piece:
+    if piece.is_call():
+        return Piece("", call=own_call(piece.call))
+    return Piece(piece.text, piece.is_reasoning())
 
 
 def _read(handle: _native.AnswerHandle, loop: asyncio.AbstractEventLoop, to: asyncio.Queue[_Arrived]) -> None:

@@ -47,8 +47,12 @@ class TooManyKeptError(RequestError):
     """Kept prompts would take more than they may, or there are as many as there may be."""
 
 
+class ConversationError(RequestError):
+    """There is no such conversation, or it cannot be read or changed so."""
+
+
 class BusyError(RequestError):
-    """As many requests wait as may."""
+    """As many requests wait as may, or somebody else changes the conversation."""
 
 
 class ClosedError(Error):
@@ -68,6 +72,7 @@ _KINDS: dict[type[BaseException], type[Error]] = {
     _native.KvikError.PromptTooLong: PromptTooLongError,
     _native.KvikError.OverBudget: OverBudgetError,
     _native.KvikError.TooManyKept: TooManyKeptError,
+    _native.KvikError.Conversation: ConversationError,
     _native.KvikError.Busy: BusyError,
     _native.KvikError.Request: RequestError,
     _native.KvikError.Closed: ClosedError,

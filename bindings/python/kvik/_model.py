@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Sequence, Union
 
 from . import _native
 from ._answer import Answer
-from ._errors import InvalidArgumentError, raised_as_own
-from ._types import AnswerOptions, Embedding, FilePart, KeptState, Messages, Prompt, native_prompt
+from ._conversation import Conversation
+from ._errors import raised_as_own
+from ._types import AnswerOptions, Embedding, FilePart, KeptState, Messages, Prompt, native_options, native_prompt
 
 if TYPE_CHECKING:
     import numpy
@@ -38,6 +39,8 @@ class Model:
         parallel: int | None = None,
         disk_dir: str | os.PathLike[str] | None = None,
         disk_bytes_max: int | None = None,
+        conversations_dir: str | os.PathLike[str] | None = None,
+        memory: _native.MemoryOptions | None = None,
     ) -> None:
         """Reads a model and starts its threads.
 
@@ -45,7 +48,9 @@ class Model:
         stored as `kv_format` `f16` (smaller are `q8`, `q4`, or `q8/q4` for keys and values). `context_tokens` of a prompt
         and its answer are the model's own, or what fits. `threads` are the fast cores, and `parallel` answers, 4, are
         computed at the same time. Computed blocks outlive the process in `disk_dir`, a directory of their own, which
-        takes `disk_bytes_max`, 2 GiB, and never more than a tenth of the free space.
+        takes `disk_bytes_max`, 2 GiB, and never more than a tenth of the free space. Conversations are kept in
+        `conversations_dir`, which is no cache: nobody makes them again; without it they last as long as the model is open.
+        `memory` says how they go on beyond the context, and has bounds that are scaled to it.
         """
         options = _native.ModelOptions(
             kv_bytes=kv_bytes,
@@ -55,6 +60,8 @@ class Model:
             parallel=parallel,
             disk_dir=None if disk_dir is None else os.fspath(disk_dir),
             disk_bytes_max=disk_bytes_max,
+            conversations_dir=None if conversations_dir is None else os.fspath(conversations_dir),
+            memory=memory,
         )
         with raised_as_own():
             self._handle = _open(source, options)
@@ -84,7 +91,18 @@ class Model:
 
     def _answer(self, prompt: Prompt, options: AnswerOptions) -> Answer:
         with raised_as_own():
-            return Answer(self._handle.generate(native_prompt(prompt), _native_options(options)), self)
+            return Answer(self._handle.generate(native_prompt(prompt), native_options(options)), self)
+
+    def conversation(self, reference: str) -> Conversation:
+        """The conversation of this name or id; a new one, where nothing has the name, that is kept once something was
+        answered in it."""
+        with raised_as_own():
+            return Conversation(self._handle.conversation(reference), self)
+
+    def conversations(self) -> list[_native.ConversationInfo]:
+        """All conversations, those that were changed last first."""
+        with raised_as_own():
+            return self._handle.conversations()
 
     def embed(self, text: str) -> numpy.typing.NDArray[numpy.float32]:
         """What a text means to the model: a vector of length 1, read-only. It takes NumPy (`pip install kvik[numpy]`)."""
@@ -95,6 +113,25 @@ class Model:
         with raised_as_own():
             native = self._handle.embed(text)
         return Embedding(memoryview(native.vector).cast("f"), native.prompt_tokens, native.cached_tokens)
+
+    def logits(self, prompt: Prompt, tokens: Sequence[int] | None = None) -> numpy.typing.NDArray[numpy.float32]:
+        """How likely each token of the vocabulary is to come next, or each of these: logits, before sampling; read-only.
+        It takes NumPy."""
+        with raised_as_own():
+            native = self._handle.logits(native_prompt(prompt), None if tokens is None else list(tokens))
+        import numpy
+
+        return numpy.frombuffer(native.values, dtype=numpy.float32)
+
+    def tokens(self, text: str) -> list[int]:
+        """The tokens of a text by itself. Names of control tokens in it stand for these tokens."""
+        with raised_as_own():
+            return self._handle.tokens(text)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        with raised_as_own():
+            return self._handle.text_of(list(tokens))
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Tokens of a prompt."""
@@ -153,15 +190,6 @@ def _open(source: Source, options: _native.ModelOptions) -> _native.ModelHandle:
     if isinstance(source, FilePart):
         return _native.ModelHandle.open_descriptor(source.descriptor, source.offset, source.bytes, options)
     return _native.ModelHandle.open(os.fspath(source), options)
-
-
-def _native_options(options: AnswerOptions) -> _native.AnswerOptions:
-    seed, rest = options.get("seed", 0), {name: value for name, value in options.items() if name not in ("seed", "stop")}
-    if not 0 <= seed < 1 << 64:
-        raise InvalidArgumentError(f"`seed` is 0 to 2**64 - 1, and not {seed}")
-    # The same bits as a signed number.
-    seed = seed - (1 << 64) if seed >> 63 else seed
-    return _native.AnswerOptions(seed=seed, stop=list(options.get("stop", ())), **cast(Any, rest))
 
 
 def _kept(state: _native.KeptState) -> KeptState:

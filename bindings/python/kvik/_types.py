@@ -1,8 +1,9 @@
 """What a model is asked with, and what it says of kept prompts and texts."""
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Iterable, Mapping, Sequence, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, TypedDict, Union
 
 from . import _native
 from ._errors import InvalidArgumentError
@@ -13,16 +14,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool."""
+
+    id: str
+    """What its result names it by."""
+    name: str
+    """The tool."""
+    arguments: str
+    """Its arguments: JSON, as the model wrote it."""
+
+
+@dataclass(frozen=True)
 class Message:
-    """A message of a chat. Dictionaries with these two keys are messages too."""
+    """A message of a chat. Dictionaries in OpenAI's form are messages too."""
 
     role: str
-    """Who says it: `system` (the program), `user`, or `assistant` (the model)."""
+    """Who says it: `system` (the program), `user`, `assistant` (the model), or `tool`, which the model called."""
     content: str
     """What is said."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of the model."""
+    tool_call_id: str | None = None
+    """The call that the result of a tool answers."""
 
 
-Messages = Iterable[Union[Message, Mapping[str, str]]]
+Messages = Iterable[Union[Message, Mapping[str, Any]]]
 """Messages of a chat, in their order."""
 
 Prompt = Union[str, Messages]
@@ -53,6 +70,18 @@ class AnswerOptions(TypedDict, total=False):
     """The same seed, from 0 to 2**64 - 1, gives the same text."""
     reasoning: bool | None
     """Switches reasoning before the answer to a chat on or off, for models that have it."""
+    tools: Sequence[Mapping[str, Any]]
+    """Tools that the answer to a chat may call, as OpenAI writes them."""
+    tool_choice: str | None
+    """Which of them it calls: `none`, `auto`, `required`, or the name of one."""
+    parallel_tool_calls: bool | None
+    """Whether it may call several; one, where one has to be called, if nothing is said."""
+    json_schema: Mapping[str, Any] | None
+    """The answer is JSON that satisfies this schema. One of this and the next two at most."""
+    regex: str | None
+    """The answer matches this regular expression."""
+    grammar: str | None
+    """The answer is what this Lark grammar accepts."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +136,71 @@ class Embedding:
 def native_prompt(prompt: Prompt) -> _native.Prompt:
     if isinstance(prompt, str):
         return _native.Prompt.TEXT(text=prompt)
-    return _native.Prompt.MESSAGES(messages=[_native_message(message) for message in prompt])
+    return _native.Prompt.MESSAGES(messages=native_messages(prompt))
 
 
-def _native_message(message: Message | Mapping[str, str]) -> _native.Message:
-    if isinstance(message, Message):
-        role, content = message.role, message.content
-    else:
-        role, content = message["role"], message["content"]
-    if role not in _ROLES:
-        raise InvalidArgumentError(f"`role` {role!r} is none of {', '.join(_ROLES)}")
-    return _native.Message(role=_ROLES[role], content=content)
+def native_messages(messages: Messages) -> list[_native.Message]:
+    return [_native_message(message) for message in messages]
+
+
+def own_message(message: _native.Message) -> Message:
+    calls = tuple(own_call(call) for call in message.tool_calls)
+    return Message(message.role.name.lower(), message.content, calls, message.tool_call_id)
+
+
+def own_call(call: _native.ToolCall) -> ToolCall:
+    return ToolCall(call.id, call.name, call.arguments)
+
+
+def native_options(options: AnswerOptions) -> _native.AnswerOptions:
+    own = ("seed", "stop", "tools", "json_schema", "regex", "grammar")
+    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in own}
+    tools = options.get("tools")
+    return _native.AnswerOptions(
+        seed=_signed(options.get("seed", 0)),
+        stop=list(options.get("stop", ())),
+        tools=json.dumps(list(tools)) if tools else None,
+        constraint=_constraint(options),
+        **rest,
+    )
+
+
+def _signed(seed: int) -> int:
+    if not 0 <= seed < 1 << 64:
+        raise InvalidArgumentError(f"`seed` is 0 to 2**64 - 1, and not {seed}")
+    # The same bits.
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+def _constraint(options: AnswerOptions) -> _native.Constraint | None:
+    schema, regex, grammar = options.get("json_schema"), options.get("regex"), options.get("grammar")
+    forms: list[_native.Constraint] = []
+    if schema is not None:
+        forms.append(_native.Constraint.JSON_SCHEMA(schema=json.dumps(schema)))
+    if regex is not None:
+        forms.append(_native.Constraint.REGEX(regex=regex))
+    if grammar is not None:
+        forms.append(_native.Constraint.LARK(grammar=grammar))
+    if len(forms) > 1:
+        raise InvalidArgumentError("`json_schema`, `regex` and `grammar` say more than one form")
+    return forms[0] if forms else None
+
+
+def _native_message(message: Message | Mapping[str, Any]) -> _native.Message:
+    if not isinstance(message, Message):
+        message = _read_message(message)
+    if message.role not in _ROLES:
+        raise InvalidArgumentError(f"`role` {message.role!r} is none of {', '.join(_ROLES)}")
+    calls = [_native.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.tool_calls]
+    return _native.Message(
+        role=_ROLES[message.role], content=message.content, tool_calls=calls, tool_call_id=message.tool_call_id
+    )
+
+
+def _read_message(message: Mapping[str, Any]) -> Message:
+    functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+    calls = tuple(ToolCall(id, function["name"], function["arguments"]) for id, function in functions)
+    return Message(message["role"], message.get("content") or "", calls, message.get("tool_call_id"))
 
 
 _ROLES = {role.name.lower(): role for role in _native.Role}

@@ -2,6 +2,8 @@
 //!
 //! The runners of other languages write the same, to the byte.
 
+mod answers;
+mod conversations;
 mod list;
 
 use std::fs::File;
@@ -14,12 +16,9 @@ use kvik_library::{
 use list::{Line, quote};
 
 /// What cases may need that this library has.
-const HAS: [&str; 0] = [];
-const OPEN: [&str; 7] = ["as", "file", "disk", "kv_bytes", "context_tokens", "threads", "parallel"];
-const ANSWER: [&str; 9] =
-    ["max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "stop", "counts", "cancel_after"];
-const MESSAGES: [&str; 3] = ["system", "user", "assistant"];
-
+const HAS: [&str; 2] = ["forms", "conversations"];
+const OPEN: [&str; 8] =
+    ["as", "file", "disk", "conversations", "kv_bytes", "context_tokens", "threads", "parallel"];
 struct Runner {
     file: PathBuf,
     directory: PathBuf,
@@ -53,7 +52,7 @@ fn main() {
             println!("case name={}{}", quote(line.get("name")), if skips { " skipped=yes" } else { "" });
         } else if !skips {
             let result = runner.run(&line).unwrap_or_else(|failure| format!("error={}", failure.kind()));
-            println!("{} {result}", line.operation);
+            println!("{}", format!("{} {result}", line.operation).trim_end());
         }
     }
 }
@@ -63,8 +62,12 @@ impl Runner {
         match line.operation.as_str() {
             "open" => self.open(line),
             "close" => self.close(),
-            "generate" => answer(self.model()?, line, line.prompt().into()),
-            "chat" => answer(self.model()?, line, messages(line).into()),
+            "generate" => {
+                answer(line, |options| self.model()?.generate(line.prompt(), options).map_err(Failure::from))
+            }
+            "chat" => {
+                answer(line, |options| self.model()?.chat(&messages(line), options).map_err(Failure::from))
+            }
             "count_tokens" => Ok(format!("tokens={}", self.model()?.count_tokens(line.prompt())?)),
             "explain" => explain(self.model()?, line),
             "embed" => embed(self.model()?, line.get("input")),
@@ -77,6 +80,10 @@ impl Runner {
             }
             "background" => self.model()?.on_background().map(done).map_err(Failure::from),
             "stats" => stats(self.model()?),
+            "conversations" => Ok(conversations::all(self.model()?)),
+            "say" | "messages" | "remembered" | "correct" | "take_back" | "rename" | "delete" => {
+                conversations::run(self.model()?.conversation(line.get("conversation")), line)
+            }
             _ => panic!("an operation that this runner does not know: {line:?}"),
         }
     }
@@ -92,11 +99,13 @@ impl Runner {
             Some(name) => usual.with_disk(self.directory.join(name)),
             None => usual,
         };
+        let conversations = line.find("conversations").map(|name| self.directory.join(name));
         let options = Options {
             kv_bytes: line.number("kv_bytes"),
             context_tokens: line.number("context_tokens"),
             threads: line.number("threads"),
             parallel: line.number("parallel").unwrap_or(usual.parallel),
+            conversations,
             ..usual
         };
         self.model = Some(Model::open(options)?);
@@ -120,64 +129,6 @@ impl Runner {
         self.model.take().map_or(Ok(()), |model| model.close().map(drop))?;
         Ok(done(()))
     }
-}
-
-fn messages(line: &Line) -> Vec<Message> {
-    let message = |(name, value): &(String, String)| match name.as_str() {
-        "system" => Some(Message::system(value)),
-        "user" => Some(Message::user(value)),
-        "assistant" => Some(Message::assistant(value)),
-        _ => None,
-    };
-    line.arguments.iter().filter_map(message).collect()
-}
-
-fn answer(model: &Model, line: &Line, prompt: Prompt) -> Result {
-    line.only(&[&["prompt", "times"], &MESSAGES[..], &ANSWER[..]].concat());
-    let mut answer = model.generate(prompt, &answer_options(line))?;
-    let cancel_after = line.number("cancel_after").unwrap_or(usize::MAX);
-    let (mut text, mut reasoning) = (String::new(), String::new());
-    let mut pieces = 0;
-    while let Some(piece) = answer.next() {
-        match piece? {
-            Piece::Reasoning(more) => reasoning += &more,
-            piece => text += piece.text(),
-        }
-        pieces += 1;
-        if pieces == cancel_after {
-            answer.cancel();
-        }
-    }
-    let report = answer.report().expect("an answer that has not failed ends with its report");
-    let finish = format!("finish={} prompt={}", finish(report.finish), report.prompt_tokens);
-    if cancel_after < usize::MAX {
-        return Ok(finish);
-    }
-    let reasoning =
-        if reasoning.is_empty() { String::new() } else { format!(" reasoning={}", quote(&reasoning)) };
-    let said = format!("text={}{reasoning} {finish}", quote(&text));
-    if line.find("counts") == Some("no") {
-        return Ok(format!("{said} generated={}", report.generated_tokens));
-    }
-    let reason = report.reason.map_or("", |reason| reason.name());
-    Ok(format!(
-        "{said} cached={} computed={} generated={} reason={reason}",
-        report.cached_tokens, report.computed_tokens, report.generated_tokens
-    ))
-}
-
-fn answer_options(line: &Line) -> AnswerOptions {
-    let greedy = Sampling::GREEDY;
-    let sampling = Sampling {
-        temperature: line.number("temperature").unwrap_or(greedy.temperature),
-        top_p: line.number("top_p").unwrap_or(greedy.top_p),
-        top_k: line.number("top_k").unwrap_or(greedy.top_k),
-        seed: line.number("seed").unwrap_or(greedy.seed),
-        min_tokens: line.number("min_tokens").unwrap_or(greedy.min_tokens),
-        ..greedy
-    };
-    let stop = line.all("stop").map(str::to_owned).collect();
-    AnswerOptions { max_tokens: line.number("max_tokens"), stop, sampling, ..AnswerOptions::GREEDY }
 }
 
 fn explain(model: &Model, line: &Line) -> Result {
@@ -229,16 +180,6 @@ fn level(word: &str) -> MemoryPressure {
     }
 }
 
-fn finish(finish: Finish) -> &'static str {
-    match finish {
-        Finish::End => "end",
-        Finish::Stop => "stop",
-        Finish::Length => "length",
-        Finish::Cancelled => "cancelled",
-        _ => panic!("an end that this runner does not know: {finish:?}"),
-    }
-}
-
 fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }
@@ -259,12 +200,18 @@ impl Failure {
             | Error::NoTemplate
             | Error::Isa(_) => "model",
             Error::BudgetTooSmall { .. } | Error::ContextTooLarge { .. } | Error::NoMemory { .. } => "memory",
-            Error::Disk(_) | Error::KeptPrompts { .. } => "disk",
+            Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) | Error::NotForgotten(_) => "disk",
             Error::Request(_)
             | Error::PromptTooLong { .. }
             | Error::OverBudget { .. }
             | Error::NoRoomToKeep { .. }
-            | Error::TooManyKept { .. } => "request",
+            | Error::TooManyKept { .. }
+            | Error::BadTools(_)
+            | Error::Tools(_)
+            | Error::TwoForms
+            | Error::Conversation(_)
+            | Error::Memory(_)
+            | Error::Correction(_) => "request",
             _ => "internal",
         }
     }
