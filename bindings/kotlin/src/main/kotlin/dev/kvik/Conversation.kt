@@ -24,7 +24,11 @@ class Conversation internal constructor(private val handle: ConversationHandle) 
         messages: List<Message>,
         options: AnswerOptions = AnswerOptions(),
         onReport: (Report) -> Unit = {},
-    ): Flow<Piece> = stream(onReport) { handle.say(messages, options) }
+    ): Flow<Piece> = stream(onReport) { ask(messages, options) }
+
+    /** An answer in the caller's hands, as [Model.ask]. It is to be closed. */
+    fun ask(messages: List<Message>, options: AnswerOptions = AnswerOptions()): AnswerHandle =
+        handle.say(messages, options)
 
     /** The whole answer to a text. */
     suspend fun answer(text: String, options: AnswerOptions = AnswerOptions()): Reply =
@@ -32,7 +36,7 @@ class Conversation internal constructor(private val handle: ConversationHandle) 
 
     /** The whole answer to messages. */
     suspend fun answer(messages: List<Message>, options: AnswerOptions = AnswerOptions()): Reply =
-        whole { handle.say(messages, options) }
+        whole { ask(messages, options) }
 
     /** What is known of it without reading it. */
     suspend fun info(): ConversationInfo = withContext(Dispatchers.IO) { handle.info() }

@@ -5,6 +5,7 @@ package dev.kvik.cases
 
 import dev.kvik.AnswerHandle
 import dev.kvik.AnswerOptions
+import dev.kvik.Constraint
 import dev.kvik.KeptState
 import dev.kvik.KvikException
 import dev.kvik.MemoryPressure
@@ -21,12 +22,15 @@ import java.io.PrintStream
 import java.io.RandomAccessFile
 
 /** What cases may need that Kotlin has. */
-private val HAS = setOf<String>()
+private val HAS = setOf("forms", "conversations")
+private val CONVERSATIONS =
+    setOf("messages", "conversations", "remembered", "correct", "take_back", "rename", "delete")
 private val ROLES = setOf("system", "user", "assistant")
-private val OPEN = setOf("as", "file", "disk", "kv_bytes", "context_tokens", "threads", "parallel")
-private val ANSWER = ROLES + setOf(
-    "prompt", "times", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "stop", "counts", "cancel_after",
-)
+private val OPEN = setOf("as", "file", "disk", "conversations", "kv_bytes", "context_tokens", "threads", "parallel")
+private val ASKED = ROLES + setOf("prompt", "times", "conversation", "counts", "cancel_after")
+private val FORMS = setOf("tools", "tool_choice", "json_schema", "regex", "grammar")
+private val ANSWER = ASKED + FORMS +
+    setOf("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "stop")
 
 fun main(args: Array<String>) {
     val (list, file, directory) = args
@@ -38,7 +42,7 @@ fun main(args: Array<String>) {
             skips = line.find("needs") !in HAS + null
             out.print("case name=${quote(line.get("name"))}${if (skips) " skipped=yes" else ""}\n")
         } else if (!skips) {
-            out.print("${line.operation} ${runner.run(line)}\n")
+            out.print("${line.operation} ${runner.run(line)}".trimEnd(' ') + "\n")
         }
     }
 }
@@ -57,8 +61,10 @@ private class Runner(private val file: String, private val directory: File) {
     private suspend fun outcome(line: Line): String = when (line.operation) {
         "open" -> open(line)
         "close" -> "ok=yes".also { opened?.close() }
-        "generate" -> answered(line, prompt(line))
-        "chat" -> answered(line, messages(line))
+        "generate" -> answered(line) { model.ask(prompt(line), it) }
+        "chat" -> answered(line) { model.ask(messages(line), it) }
+        "say" -> answered(line) { conversation(line).ask(messages(line).messages, it) }
+        in CONVERSATIONS -> converse(line)
         "count_tokens" -> "tokens=${model.countTokens(prompt(line))}"
         "explain" -> model.explain(prompt(line)).run {
             "prompt=$promptTokens known=$knownTokens reason=${reason.name.lowercase()}"
@@ -78,6 +84,18 @@ private class Runner(private val file: String, private val directory: File) {
         else -> error("an operation that this runner does not know: ${line.operation}")
     }
 
+    private suspend fun converse(line: Line): String = when (line.operation) {
+        "messages" -> conversation(line).messages().joinToString(" ") { "${it.role.name.lowercase()}=${quote(it.content)}" }
+        "conversations" -> model.conversations.joinToString(" ") { "name=${quote(it.name.orEmpty())} messages=${it.messages}" }
+        "remembered" -> "summary=${quote(conversation(line).remembered()?.summary.orEmpty())}"
+        "correct" -> "ok=yes".also { conversation(line).correct(line.get("summary")) }
+        "take_back" -> "ok=yes".also { conversation(line).takeBack(line.get("from").toLong()) }
+        "rename" -> "ok=yes".also { conversation(line).rename(line.get("name")) }
+        else -> "ok=yes".also { conversation(line).delete() }
+    }
+
+    private fun conversation(line: Line) = model.conversation(line.get("conversation"))
+
     private suspend fun open(line: Line): String {
         line.only(OPEN)
         val path = line.find("file") ?: file
@@ -87,6 +105,7 @@ private class Runner(private val file: String, private val directory: File) {
             threads = line.number("threads"),
             parallel = line.number("parallel"),
             diskDir = line.find("disk")?.let { directory.resolve(it).path },
+            conversationsDir = line.find("conversations")?.let { directory.resolve(it).path },
         )
         opened = when (val source = line.get("as")) {
             "path" -> Model.open(path, options)
@@ -97,9 +116,9 @@ private class Runner(private val file: String, private val directory: File) {
         return "ok=yes"
     }
 
-    private fun answered(line: Line, prompt: Prompt): String {
+    private fun answered(line: Line, ask: (AnswerOptions) -> AnswerHandle): String {
         line.only(ANSWER)
-        return model.ask(prompt, options(line)).use { answered(line, it) }
+        return ask(options(line)).use { answered(line, it) }
     }
 
     private suspend fun embed(line: Line): String {
@@ -134,7 +153,10 @@ private fun answered(line: Line, answer: AnswerHandle): String {
     if (cancelAfter > 0) return finish
     val (reasoning, text) = pieces.partition { it is Piece.Reasoning }.toList().map { part -> part.joinToString("") { it.text } }
     val thought = if (reasoning.isEmpty()) "" else " reasoning=${quote(reasoning)}"
-    val said = "text=${quote(text)}$thought $finish"
+    val calls = pieces.filterIsInstance<Piece.Call>().joinToString("") { (call) ->
+        " call=${quote(call.name)} arguments=${quote(call.arguments)}"
+    }
+    val said = "text=${quote(text)}$thought$calls $finish"
     val generated = "generated=${report.generatedTokens}"
     if (line.find("counts") == "no") return "$said $generated"
     val reason = report.reason?.name.orEmpty().lowercase()
@@ -150,11 +172,16 @@ private fun options(line: Line) = AnswerOptions(
     topK = line.number("top_k") ?: 0,
     // A seed is any 64 bits.
     seed = line.find("seed")?.toULong()?.toLong() ?: 0,
+    tools = line.find("tools"),
+    toolChoice = line.find("tool_choice"),
+    constraint = line.find("json_schema")?.let { Constraint.JsonSchema(it) }
+        ?: line.find("regex")?.let { Constraint.Regex(it) }
+        ?: line.find("grammar")?.let { Constraint.Lark(it) },
 )
 
 private fun prompt(line: Line): Prompt = Prompt.Text(line.get("prompt").repeat((line.number("times") ?: 1).toInt()))
 
-private fun messages(line: Line): Prompt =
+private fun messages(line: Line): Prompt.Messages =
     Prompt.Messages(line.arguments.filter { it.first in ROLES }.map { (role, said) -> Message(Role.valueOf(role.uppercase()), said) })
 
 private fun kept(state: KeptState): String = when (state) {
@@ -170,9 +197,8 @@ private fun kind(failure: KvikException): String = when (failure) {
     is KvikException.Memory -> "memory"
     is KvikException.Disk -> "disk"
     is KvikException.PromptTooLong, is KvikException.OverBudget, is KvikException.TooManyKept,
-    is KvikException.Busy, is KvikException.Request,
+    is KvikException.Busy, is KvikException.Request, is KvikException.Conversation,
     -> "request"
-    is KvikException.Conversation -> "conversation"
     is KvikException.Internal -> "internal"
 }
 
