@@ -3,7 +3,19 @@ import os
 import subprocess
 import time
 
-from conftest import report
+from conftest import ROOT, only, report
+
+PROGRAM = """
+import sys, kvik
+
+with kvik.Model(sys.argv[1]) as model:
+    assert model.generate("Once upon a time", max_tokens=4).text()
+    assert len(model.embedding("A garden").numbers) == 256
+    try:
+        model.embed("A garden")
+    except ModuleNotFoundError as error:
+        print(error.name)
+"""
 
 
 def clean(tmp_path):
@@ -18,6 +30,13 @@ def test_the_first_answer_comes_in_one_further_command(wheel, tmp_path):
     took = time.monotonic() - started
     assert answer.stdout.strip(), answer.stderr
     report(f"wheel: the first answer in {took:.2f} s")
+
+
+def test_the_package_is_there_for_every_python_and_needs_no_other(wheel):
+    program = [wheel / "python", "-c", PROGRAM, ROOT / "models/tiny/kvik-tiny-q8_0.gguf"]
+    said = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said == "numpy\n", "NumPy is for those who want its arrays"
+    assert "-py3-none-" in only("wheels/kvik-*.whl").name, "a library that ctypes loads depends on no Python"
 
 
 def test_pip_knows_its_files_and_removes_them(wheel):

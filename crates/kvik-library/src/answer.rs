@@ -89,6 +89,8 @@ pub struct Answer {
     report: Option<Report>,
     /// Whether its end has been said.
     ended: bool,
+    /// Why it failed, until that is read.
+    failure: Option<Error>,
 }
 
 /// What is done with the text of an answer that has ended by itself, as the model wrote it, before its end is said; what was
@@ -144,6 +146,7 @@ impl Answer {
             finish: None,
             report: None,
             ended: false,
+            failure: None,
         };
         (answer, Box::new(sink))
     }
@@ -161,6 +164,22 @@ impl Answer {
     /// What it took; none before its last piece was read, or if it failed.
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref()
+    }
+
+    /// Waits for the next piece, and returns it with all others that have arrived by then; none after the last one. For
+    /// readers to whom each call is dear.
+    ///
+    /// # Errors
+    /// If it fails; what has arrived before that is returned first.
+    pub fn next_arrived(&mut self) -> Result<Vec<Piece>, Error> {
+        let mut pieces: Vec<Piece> = self.next().transpose()?.into_iter().collect();
+        while !self.ended
+            && let Ok(news) = self.news.try_recv()
+        {
+            self.accept(news);
+        }
+        pieces.extend(self.ready.drain(..));
+        Ok(pieces)
     }
 
     /// Reads it to its end: its text without reasoning, and what it took.
@@ -192,7 +211,18 @@ impl Answer {
         }
     }
 
-    /// Takes one event of the engine in. An error ends the answer.
+    /// Takes one event of the engine in; its failure ends the answer.
+    fn accept(&mut self, news: News) {
+        if let Err(error) = guard(|| self.take(news)) {
+            self.fail(error);
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.ended = true;
+        self.failure = Some(error);
+    }
+
     fn take(&mut self, news: News) -> Result<(), Error> {
         match news {
             News::Event(Event::Text { text, .. }) => self.push(&text),
@@ -261,14 +291,12 @@ impl Iterator for Answer {
     fn next(&mut self) -> Option<Result<Piece, Error>> {
         while self.ready.is_empty() {
             if self.ended {
-                return None;
+                return self.failure.take().map(Err);
             }
-            // A request whose sink is dropped without a word was on its way while the engine stopped.
-            let news = self.news.recv_blocking().map_err(|_| Error::from(RequestError::Stopping));
-            let taken = news.and_then(|news| guard(|| self.take(news)));
-            if let Err(error) = taken {
-                self.ended = true;
-                return Some(Err(error));
+            match self.news.recv_blocking() {
+                Ok(news) => self.accept(news),
+                // A request whose sink is dropped without a word was on its way while the engine stopped.
+                Err(_) => self.fail(RequestError::Stopping.into()),
             }
         }
         self.ready.pop_front().map(Ok)
@@ -390,6 +418,23 @@ mod tests {
         let error = answer.next().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "internal error: it broke");
         assert!(answer.next().is_none() && answer.report().is_none());
+    }
+
+    #[test]
+    fn a_batch_is_what_has_arrived() {
+        let (mut answer, mut sink) = Answer::new(&Reading::Plain, None);
+        let batch = |answer: &mut Answer| -> Vec<String> {
+            answer.next_arrived().unwrap().iter().map(|piece| piece.text().to_owned()).collect()
+        };
+        for event in [text("one"), text(" two"), text("")] {
+            sink.send(event);
+        }
+        assert_eq!(batch(&mut answer), ["one", " two"]);
+        sink.send(text("three"));
+        sink.send(Event::Failed(RequestError::Internal("it broke".into())));
+        assert_eq!(batch(&mut answer), ["three"], "what has arrived comes before the failure");
+        assert_eq!(answer.next_arrived().unwrap_err().to_string(), "internal error: it broke");
+        assert!(batch(&mut answer).is_empty(), "it stays at its end");
     }
 
     #[test]

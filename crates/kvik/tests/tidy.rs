@@ -12,7 +12,7 @@ const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Which crates of the workspace each crate may use; the tests of all may use `kvik-testing`.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("kvik-testing", &[]),
     ("kvik-shelf", &[]),
     ("kvik-kernels", &[]),
@@ -22,6 +22,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("kvik-memory", &["kvik-engine", "kvik-cache"]),
     ("kvik-library", &["kvik-memory", "kvik-engine", "kvik-kernels", "kvik-cache"]),
     ("kvik-c", &["kvik-library"]),
+    ("kvik-uniffi", &["kvik-library"]),
     ("kvik", &["kvik-memory", "kvik-engine", "kvik-kernels", "kvik-cache", "kvik-library", "kvik-shelf"]),
 ];
 
@@ -138,6 +139,7 @@ fn folders_of_a_crate_do_not_import_in_circles() {
         "kvik-memory",
         "kvik-library",
         "kvik-c",
+        "kvik-uniffi",
         "kvik-shelf",
         "kvik",
     ] {
@@ -254,9 +256,16 @@ fn types_are_read() {
 
 #[test]
 fn only_the_binary_is_async() {
-    for name in
-        ["kvik-kernels", "kvik-cache", "kvik-engine", "kvik-memory", "kvik-library", "kvik-c", "kvik-shelf"]
-    {
+    for name in [
+        "kvik-kernels",
+        "kvik-cache",
+        "kvik-engine",
+        "kvik-memory",
+        "kvik-library",
+        "kvik-c",
+        "kvik-uniffi",
+        "kvik-shelf",
+    ] {
         let manifest = fs::read_to_string(workspace().join("crates").join(name).join("Cargo.toml")).unwrap();
         assert!(!manifest.contains("tokio"), "{name} must not use tokio");
     }

@@ -37,7 +37,7 @@ pub(crate) struct Evictor {
     needs_uses: bool,
     lanes: BTreeMap<Lane, Box<dyn Ranking>>,
     expiries: BTreeSet<(Duration, NodeId)>,
-    gittins: Gittins,
+    gittins: Box<Gittins>,
     /// The request whose uses are being noted.
     request: Request,
     /// Chooses the policy, when none was chosen.
@@ -57,7 +57,7 @@ impl Evictor {
             needs_uses: auto.is_some() || ranking.needs_gittins_index(),
             lanes: BTreeMap::new(),
             expiries: BTreeSet::new(),
-            gittins: Gittins::new(blocks),
+            gittins: Box::new(Gittins::new(blocks)),
             request: Request::default(),
             auto,
         }

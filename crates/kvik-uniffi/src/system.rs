@@ -1,0 +1,111 @@
+//! What an operating system asks for, and numbers.
+
+use crate::error::signed;
+
+/// How much memory the system wants back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Enum)]
+pub enum MemoryPressure {
+    /// Some: half of the cached prefixes, those worth least, and all that is free.
+    Moderate,
+    /// More: three quarters of the cached prefixes.
+    High,
+    /// All that is not kept under a name or in use.
+    Critical,
+}
+
+/// What was released to the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
+pub struct Released {
+    /// Bytes of cached prefixes that were evicted.
+    pub evicted_bytes: i64,
+    /// Bytes that hold nothing now, and take no memory until they are used again.
+    pub free_bytes: i64,
+}
+
+/// What is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
+pub struct Flushed {
+    /// Whether no request runs or waits.
+    pub is_idle: bool,
+    /// Computed blocks that are still to be written.
+    pub unwritten_blocks: i64,
+}
+
+/// The engine after its last step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
+pub struct Stats {
+    /// Answers being computed.
+    pub running: i64,
+    /// Answers that wait.
+    pub waiting: i64,
+    /// Bytes for keys and values.
+    pub kv_bytes: i64,
+    /// Of these, bytes that hold cached prefixes.
+    pub kv_cached_bytes: i64,
+    /// Of these, bytes of running answers alone.
+    pub kv_running_bytes: i64,
+    /// Of these, bytes that hold nothing.
+    pub kv_free_bytes: i64,
+    /// Prompt tokens so far.
+    pub prompt_tokens: i64,
+    /// Of these, prompt tokens that came from the cache.
+    pub cached_tokens: i64,
+    /// Tokens generated so far.
+    pub generated_tokens: i64,
+    /// The cache on disk, if there is one.
+    pub disk: Option<DiskStats>,
+}
+
+/// The cache on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
+pub struct DiskStats {
+    /// Blocks there is room for.
+    pub blocks: i64,
+    /// Blocks held.
+    pub used_blocks: i64,
+    /// Computed blocks that are still to be written.
+    pub unwritten_blocks: i64,
+}
+
+impl From<MemoryPressure> for kvik_library::MemoryPressure {
+    fn from(level: MemoryPressure) -> kvik_library::MemoryPressure {
+        match level {
+            MemoryPressure::Moderate => kvik_library::MemoryPressure::Moderate,
+            MemoryPressure::High => kvik_library::MemoryPressure::High,
+            MemoryPressure::Critical => kvik_library::MemoryPressure::Critical,
+        }
+    }
+}
+
+impl From<kvik_library::Released> for Released {
+    fn from(released: kvik_library::Released) -> Released {
+        Released { evicted_bytes: signed(released.evicted_bytes), free_bytes: signed(released.free_bytes) }
+    }
+}
+
+impl From<kvik_library::Flushed> for Flushed {
+    fn from(flushed: kvik_library::Flushed) -> Flushed {
+        Flushed { is_idle: flushed.is_idle, unwritten_blocks: signed(flushed.unwritten_blocks) }
+    }
+}
+
+impl From<kvik_library::Stats> for Stats {
+    fn from(stats: kvik_library::Stats) -> Stats {
+        Stats {
+            running: signed(stats.running),
+            waiting: signed(stats.waiting),
+            kv_bytes: signed(stats.kv_bytes),
+            kv_cached_bytes: signed(stats.kv_cached_bytes),
+            kv_running_bytes: signed(stats.kv_running_bytes),
+            kv_free_bytes: signed(stats.kv_free_bytes),
+            prompt_tokens: signed(stats.prompt_tokens),
+            cached_tokens: signed(stats.cached_tokens),
+            generated_tokens: signed(stats.generated_tokens),
+            disk: stats.disk.map(|disk| DiskStats {
+                blocks: signed(disk.blocks),
+                used_blocks: signed(disk.used_blocks),
+                unwritten_blocks: signed(disk.unwritten_blocks),
+            }),
+        }
+    }
+}

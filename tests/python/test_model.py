@@ -1,0 +1,144 @@
+"""The package as programs use it: opening, asking, prompts under names, memory, errors."""
+import threading
+
+import numpy
+import pytest
+from conftest import ENDLESS, MODEL, SMALL
+
+import kvik
+
+ASKED = [{"role": "system", "content": "Be brief."}, kvik.Message("user", "Who are you?")]
+
+
+def test_an_answer_is_pieces_and_then_a_report(model):
+    answer = model.chat(ASKED, max_tokens=12)
+    assert answer.report is None
+    pieces = list(answer)
+    assert all(piece.text and not piece.is_reasoning for piece in pieces)
+    report = answer.report
+    assert report.finish in (kvik.Finish.END, kvik.Finish.LENGTH) and report.reason == kvik.Reason.FIRST_SEEN
+    assert report.cached_tokens + report.computed_tokens == report.prompt_tokens
+    assert 0 < report.generated_tokens <= 12
+    again = model.chat(ASKED, max_tokens=12)
+    assert again.text() == "".join(map(str, pieces)) and again.report.computed_tokens == 1
+    assert list(again) == [], "it stays at its end"
+
+
+def test_a_with_block_that_is_left_cancels_its_answer(model):
+    with model.generate("Once upon a time", **ENDLESS) as answer:
+        next(answer)
+    for _ in answer:
+        pass
+    assert answer.report.finish == kvik.Finish.CANCELLED and answer.report.generated_tokens < 1500
+
+
+def test_an_answer_that_nobody_holds_is_cancelled(model):
+    with kvik.Model(MODEL, **SMALL, parallel=1) as alone:
+        first = alone.generate("Once upon a time", **ENDLESS)
+        next(first)
+        del first
+        alone.generate("A letter", max_tokens=4).text()
+        assert alone.stats().generated_tokens < 1500
+
+
+def test_other_threads_cancel(model):
+    answer = model.generate("Once upon a time", **ENDLESS)
+    next(answer)
+    threading.Timer(0.05, answer.cancel).start()
+    for _ in answer:
+        pass
+    assert answer.report.finish == kvik.Finish.CANCELLED
+
+
+def test_a_model_that_only_its_answer_holds_goes_on():
+    answer = kvik.Model(MODEL, **SMALL).generate("Once upon a time", max_tokens=40, min_tokens=40)
+    assert answer.text() and answer.report.generated_tokens == 40
+
+
+def test_threads_share_a_model(model):
+    expect = model.generate("A letter came in winter, and", max_tokens=16).text()
+    said = []
+    asking = [
+        threading.Thread(target=lambda: said.append(model.generate("A letter came in winter, and", max_tokens=16).text()))
+        for _ in range(8)
+    ]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    assert said == [expect] * 8
+
+
+def test_vectors_are_read_where_they_are(model):
+    embedding = model.embedding("A garden")
+    vector = model.embed("A garden")
+    assert vector.dtype == numpy.float32 and vector.shape == (256,) and not vector.flags.owndata
+    assert numpy.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+    assert embedding.numbers.tolist() == vector.tolist() and embedding.cached_tokens == 0
+    assert numpy.shares_memory(embedding.vector, numpy.asarray(embedding.numbers))
+
+
+def test_kept_prompts_are_warm_for_the_next_one_who_opens(tmp_path):
+    system = [kvik.Message("system", "You sort notifications: now, later or never.")]
+    with kvik.Model(MODEL, **SMALL, disk_dir=tmp_path) as model:
+        assert model.is_kept("notify", system) == kvik.KeptState(is_known=False)
+        kept = model.keep_prompt("notify", system)
+        assert kept.is_known and kept.is_warm and not kept.is_changed and kept.tokens == kept.ram_tokens > 1
+        assert model.is_kept("notify", ASKED).is_changed
+        assert model.on_background().unwritten_blocks == 0
+    with kvik.Model(MODEL, **SMALL, disk_dir=tmp_path) as model:
+        assert model.is_kept("notify", system).is_warm
+        assert model.forget_prompt("notify") and not model.forget_prompt("notify")
+
+
+def test_memory_is_released_and_numbers_say_so(model, text):
+    model.generate(text, max_tokens=1).text()
+    before = model.stats()
+    released = model.on_memory_pressure(kvik.MemoryPressure.CRITICAL)
+    after = model.stats()
+    assert before.kv_cached_bytes == released.evicted_bytes > 0 and after.kv_cached_bytes == 0
+    explained = model.explain(text)
+    assert explained.reason == kvik.Reason.EVICTED and explained.known_tokens == 0
+    assert explained.prompt_tokens == model.count_tokens(text) and explained.stopped_at
+
+
+def test_a_model_comes_from_bytes_and_from_a_part_of_a_file(tmp_path):
+    assets = tmp_path / "assets"
+    assets.write_bytes(b"before" + MODEL.read_bytes() + b"behind")
+    with assets.open("rb") as file:
+        part = kvik.FilePart(file.fileno(), offset=6, bytes=MODEL.stat().st_size)
+        opened = [kvik.Model(source, **SMALL) for source in (MODEL, str(MODEL), MODEL.read_bytes(), part)]
+    texts = {model.generate("Once upon a time", max_tokens=8).text() for model in opened}
+    assert len(texts) == 1 and texts.pop()
+
+
+def test_every_failure_has_its_type_and_says_what_helps(model, tmp_path):
+    def check(kind, says, call, *arguments, **options):
+        with pytest.raises(kind, match=says) as raised:
+            call(*arguments, **options)
+        assert isinstance(raised.value, kvik.Error)
+
+    check(kvik.ModelError, "nowhere.gguf", kvik.Model, "/nowhere.gguf")
+    check(kvik.OutOfMemoryError, "kv_bytes", kvik.Model, MODEL, kv_bytes=7)
+    check(kvik.DiskError, None, kvik.Model, MODEL, disk_dir="/dev/null")
+    check(kvik.InvalidArgumentError, "threads", kvik.Model, MODEL, threads=-1)
+    check(kvik.InvalidArgumentError, "descriptor", kvik.Model, kvik.FilePart(-1))
+    check(kvik.PromptTooLongError, "context_tokens", model.generate, "word " * 9000)
+    check(kvik.RequestError, None, model.embed, "")
+    check(kvik.InvalidArgumentError, "temperature", model.generate, "a", temperature=-1.0)
+    check(kvik.InvalidArgumentError, "seed", model.generate, "a", seed=-1)
+    check(kvik.InvalidArgumentError, "robot", model.chat, [{"role": "robot", "content": "a"}])
+    with kvik.Model(MODEL, **SMALL, disk_dir=tmp_path):
+        check(kvik.DiskError, None, kvik.Model, MODEL, **SMALL, disk_dir=tmp_path)
+    with pytest.raises(TypeError, match="colour"):
+        model.generate("a", colour="red")
+
+
+def test_a_model_is_closed_once_and_then_says_so(model):
+    answer = model.generate("Once upon a time", **ENDLESS)
+    assert model.close() is not None and model.close() is None
+    with pytest.raises(kvik.ClosedError):
+        model.count_tokens("a")
+    for _ in answer:
+        pass
+    assert answer.report.finish == kvik.Finish.CANCELLED
