@@ -26,7 +26,7 @@ use crate::pulse::{Life, Pulse};
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
-use crate::text::constraint::{Compiler, CompilerPool, Guide, Waiter};
+use crate::text::constraint::{CompilerPool, Guide, Waiter};
 use crate::text::stream::Vocabulary;
 use board::Board;
 use worker::{Command, Pending, Worker};
@@ -186,7 +186,7 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
         let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
-        let compilers = CompilerPool::new(Compiler::new(vocabulary, vocab_len));
+        let compilers = CompilerPool::of(vocabulary, vocab_len);
         let shared =
             Shared { commands, board, woken, limits, compilers, pulse, waiting_max, parallel_max, worker };
         let shared = Arc::new(shared);
@@ -423,7 +423,7 @@ impl Waiter for Uncompiled {
             // Dropping a submission that the worker did not take notifies its sink.
             Ok(guide) => drop(slot.submit(Submission { request, guide: Some(guide), sink })),
             // The request did not require the form of calls, so the model generates without it.
-            Err(RequestError::BadConstraint(_)) if is_optional_guide(&request) => {
+            Err(RequestError::BadConstraint(_) | RequestError::NoGrammars) if is_optional_guide(&request) => {
                 drop(slot.submit(Submission { request, guide: None, sink }));
             }
             Err(error) => {
