@@ -182,10 +182,15 @@ impl Engine {
             woken: woken.clone(),
             deadline: None,
             pulse: pulse.clone(),
+        let pool = runner.threads();
             before_step,
         };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
-        let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
+        let thread = thread.spawn(move || {
+            pool.iter().for_each(|pool| pool.keep_caller());
+            worker.run();
+        })?;
+        let worker = Mutex::new(Some(thread));
         let compilers = CompilerPool::of(vocabulary, vocab_len);
         let shared =
             Shared { commands, board, woken, limits, compilers, pulse, waiting_max, parallel_max, worker };
