@@ -307,6 +307,10 @@ typedef struct KvikOptions {
    * Its size in bytes at most, and never more than a tenth of the free space (2 GiB).
    */
   uint64_t disk_bytes_max;
+  /**
+   * The share of time in which to compute, at most 1 (1): rests keep a device cool, and answers are the same.
+   */
+  float time_share;
 } KvikOptions;
 
 /**

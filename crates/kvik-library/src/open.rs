@@ -8,7 +8,7 @@ use kvik_engine::api::Pooling;
 use kvik_engine::config::usual::{
     DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS, WARM_SHARE,
 };
-use kvik_engine::engine::{Attached, Engine, EngineConfig};
+use kvik_engine::engine::{Attached, Engine, EngineConfig, TimeShare};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{LoadedModel, repeat_prompt};
 use kvik_engine::model::{Model, ModelRunner};
@@ -49,7 +49,9 @@ struct Budget {
 pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     // A wrong choice of instruction set must fail before a model is loaded.
     Isa::chosen()?;
-    let Options { source, kv_bytes, kv_formats, context_tokens, threads, parallel, disk } = options;
+    let Options { source, kv_bytes, kv_formats, context_tokens, threads, time_share, parallel, disk } =
+        options;
+    let time_share = TimeShare::new(time_share)?;
     let loaded = source.load()?;
     let template = loaded.own_template()?;
     let LoadedModel { config, tensors, tokenizer, embedding, .. } = loaded;
@@ -68,7 +70,13 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     };
     let kept = KeptPrompts::open(disk.as_ref().map(|disk| disk.dir.as_path()), &digest);
     let disk = disk.map(|disk| open_disk(disk, &budget, digest)).transpose()?;
-    let engine = start(model, pool, &tokenizer, (budget, config), disk)?;
+    let engine = start(
+        model,
+        pool,
+        &tokenizer,
+        (budget, config),
+        Attached { disk, time_share, ..Attached::default() },
+    )?;
     Ok(Opened { engine, tokenizer, template, pooling: embedding.pooling, context_tokens, kept })
 }
 
@@ -134,7 +142,7 @@ fn start(
     pool: Arc<Pool>,
     tokenizer: &Tokenizer,
     (budget, config): (Budget, EngineConfig),
-    disk: Option<DiskSetup>,
+    attached: Attached,
 ) -> Result<Engine, Error> {
     let Budget { layout, beside, blocks, bytes } = budget;
     let no_memory = |source| Error::NoMemory { kv_bytes: bytes, source };
@@ -142,6 +150,5 @@ fn start(
     let runner = runner.map_err(no_memory)?.with_states(beside.states_max(blocks)).map_err(no_memory)?;
     let cache =
         CacheConfig { blocks, policy: Policy::default(), ghosts: GHOSTS, pinned_max: blocks / PINNED_SHARE };
-    let attached = Attached { disk, ..Attached::default() };
     Ok(Engine::start_with(Box::new(runner), tokenizer, cache, config, attached)?)
 }
