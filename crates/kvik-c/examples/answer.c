@@ -31,8 +31,8 @@ int main(int argc, char **argv) {
         return fail("the model cannot be opened");
 
     KvikMessage messages[] = {
-        {KVIK_ROLE_SYSTEM, "You answer in one sentence, and say so when you do not know."},
-        {KVIK_ROLE_USER, argv[3]},
+        {.role = KVIK_ROLE_SYSTEM, .content = "You answer in one sentence, and say so when you do not know."},
+        {.role = KVIK_ROLE_USER, .content = argv[3]},
     };
     int failed = 0;
     if (kvik_keep_prompt(model, "instructions", messages, 1, NULL) != KVIK_STATUS_OK)

@@ -61,6 +61,10 @@ typedef enum KvikPieceKind {
    * More of what the model thinks before it answers.
    */
   KVIK_PIECE_KIND_REASONING = 1,
+  /**
+   * A whole call of a tool: `{"id": "...", "name": "...", "arguments": "..."}`, where the arguments are JSON in a text.
+   */
+  KVIK_PIECE_KIND_CALL = 2,
 } KvikPieceKind;
 
 /**
@@ -101,6 +105,10 @@ typedef enum KvikRole {
    * The model.
    */
   KVIK_ROLE_ASSISTANT = 2,
+  /**
+   * A tool that the model called.
+   */
+  KVIK_ROLE_TOOL = 3,
 } KvikRole;
 
 /**
@@ -162,6 +170,30 @@ typedef struct KvikAnswerOptions {
    * See `stop`.
    */
   size_t stop_count;
+  /**
+   * Tools that a chat may call, as OpenAI writes them: a JSON array; null are none.
+   */
+  const char *tools;
+  /**
+   * `none`, `auto`, `required`, or the name of a tool; null is `auto`.
+   */
+  const char *tool_choice;
+  /**
+   * A JSON schema that the answer satisfies, or null. One of this and the next two at most.
+   */
+  const char *json_schema;
+  /**
+   * A regular expression that it matches, or null.
+   */
+  const char *regex;
+  /**
+   * A Lark grammar (of llguidance) that accepts it, or null.
+   */
+  const char *grammar;
+  /**
+   * By what a long prompt is read in part, as `keydiff:0.5` (docs/retention.md); null reads all of it.
+   */
+  const char *retention;
 } KvikAnswerOptions;
 
 /**
@@ -224,6 +256,14 @@ typedef struct KvikMessage {
    * What is said.
    */
   const char *content;
+  /**
+   * Calls of the model, a JSON array of what `KVIK_PIECE_KIND_CALL` pieces are; null are none.
+   */
+  const char *tool_calls;
+  /**
+   * The call that a tool answers, or null.
+   */
+  const char *tool_call_id;
 } KvikMessage;
 
 /**
@@ -307,6 +347,10 @@ typedef struct KvikOptions {
    * Its size in bytes at most, and never more than a tenth of the free space (2 GiB).
    */
   uint64_t disk_bytes_max;
+  /**
+   * Directory in which conversations outlive the process (none).
+   */
+  const char *conversations_dir;
   /**
    * The share of time in which to compute, at most 1 (1): rests keep a device cool, and answers are the same.
    */
@@ -392,6 +436,97 @@ enum KvikStatus kvik_chat(const struct KvikModel *model,
                           struct KvikReport *report);
 
 /**
+ * Says something in a conversation, a name or an id, and answers it. It begins with its first answer. Question and answer
+ * are written down together; those of an answer that is cancelled are not.
+ *
+ * # Safety
+ * `conversation` is a text, `messages` are `count` messages with texts; otherwise as `kvik_generate`.
+ */
+enum KvikStatus kvik_say(const struct KvikModel *model,
+                         const char *conversation,
+                         const struct KvikMessage *messages,
+                         size_t count,
+                         const struct KvikAnswerOptions *options,
+                         KvikPieceCallback on_piece,
+                         void *context,
+                         struct KvikReport *report);
+
+/**
+ * All conversations, those that were changed last first: a JSON array of `{"id", "name", "created_s", "updated_s",
+ * "messages"}`. `needed` learns how many bytes that takes; where `room` is less, `KVIK_STATUS_TOO_SMALL`.
+ *
+ * # Safety
+ * `model` is an open handle, `json` null or a place for `room` bytes, `needed` null or a place.
+ */
+enum KvikStatus kvik_conversations(const struct KvikModel *model,
+                                   char *json,
+                                   size_t room,
+                                   size_t *needed);
+
+/**
+ * What was said in a conversation: a JSON array of `{"role", "content", "tool_calls", "tool_call_id"}`, the last two where
+ * there are any.
+ *
+ * # Safety
+ * `conversation` is a text; otherwise as `kvik_conversations`.
+ */
+enum KvikStatus kvik_conversation_messages(const struct KvikModel *model,
+                                           const char *conversation,
+                                           char *json,
+                                           size_t room,
+                                           size_t *needed);
+
+/**
+ * The newest summary of a conversation; an empty text where there is none.
+ *
+ * # Safety
+ * As `kvik_conversation_messages`.
+ */
+enum KvikStatus kvik_conversation_summary(const struct KvikModel *model,
+                                          const char *conversation,
+                                          char *summary,
+                                          size_t room,
+                                          size_t *needed);
+
+/**
+ * From now on the newest summary of a conversation says this, which its next turn is told.
+ *
+ * # Safety
+ * `model` is an open handle, the others are texts.
+ */
+enum KvikStatus kvik_conversation_correct(const struct KvikModel *model,
+                                          const char *conversation,
+                                          const char *summary);
+
+/**
+ * Takes back the messages of a conversation from this index on, and what is remembered of them.
+ *
+ * # Safety
+ * `model` is an open handle, `conversation` a text.
+ */
+enum KvikStatus kvik_conversation_take_back(const struct KvikModel *model,
+                                            const char *conversation,
+                                            size_t from);
+
+/**
+ * Gives a conversation another name.
+ *
+ * # Safety
+ * `model` is an open handle, the others are texts.
+ */
+enum KvikStatus kvik_conversation_rename(const struct KvikModel *model,
+                                         const char *conversation,
+                                         const char *name);
+
+/**
+ * Deletes a conversation, and all that is remembered of it.
+ *
+ * # Safety
+ * `model` is an open handle, `conversation` a text.
+ */
+enum KvikStatus kvik_conversation_delete(const struct KvikModel *model, const char *conversation);
+
+/**
  * Computes messages with which chats begin, as far as they are not known, and keeps them under a name until they are
  * forgotten: in RAM, and on disk, where another process finds them. What the name stood for before is let go.
  *
@@ -459,9 +594,11 @@ enum KvikStatus kvik_embed(const struct KvikModel *model,
  * Opens a GGUF file, or a directory as Hugging Face lays it out.
  *
  * # Safety
- * `path` and `options->disk_dir` are texts, `options` is null or options, `model` a place for a handle.
+ * `path` and the directories of `options` are texts, `options` is null or options, `model` a place for a handle.
  */
-enum KvikStatus kvik_open_file(const char *path, const struct KvikOptions *options, struct KvikModel **model);
+enum KvikStatus kvik_open_file(const char *path,
+                               const struct KvikOptions *options,
+                               struct KvikModel **model);
 
 /**
  * Opens a GGUF file in memory, which is copied.
@@ -541,9 +678,11 @@ const char *kvik_last_error(void);
  * Opens a GGUF file, or a directory as Hugging Face lays it out.
  *
  * # Safety
- * `path` and `options->disk_dir` are texts, `options` is null or options, `model` a place for a handle.
+ * `path` and the directories of `options` are texts, `options` is null or options, `model` a place for a handle.
  */
-enum KvikStatus kvik_open_file(const char *path, const struct KvikOptions *options, struct KvikModel **model);
+enum KvikStatus kvik_open_file(const char *path,
+                               const struct KvikOptions *options,
+                               struct KvikModel **model);
 
 /**
  * Opens a GGUF file in memory, which is copied.
@@ -605,6 +744,97 @@ enum KvikStatus kvik_chat(const struct KvikModel *model,
                           KvikPieceCallback on_piece,
                           void *context,
                           struct KvikReport *report);
+
+/**
+ * Says something in a conversation, a name or an id, and answers it. It begins with its first answer. Question and answer
+ * are written down together; those of an answer that is cancelled are not.
+ *
+ * # Safety
+ * `conversation` is a text, `messages` are `count` messages with texts; otherwise as `kvik_generate`.
+ */
+enum KvikStatus kvik_say(const struct KvikModel *model,
+                         const char *conversation,
+                         const struct KvikMessage *messages,
+                         size_t count,
+                         const struct KvikAnswerOptions *options,
+                         KvikPieceCallback on_piece,
+                         void *context,
+                         struct KvikReport *report);
+
+/**
+ * All conversations, those that were changed last first: a JSON array of `{"id", "name", "created_s", "updated_s",
+ * "messages"}`. `needed` learns how many bytes that takes; where `room` is less, `KVIK_STATUS_TOO_SMALL`.
+ *
+ * # Safety
+ * `model` is an open handle, `json` null or a place for `room` bytes, `needed` null or a place.
+ */
+enum KvikStatus kvik_conversations(const struct KvikModel *model,
+                                   char *json,
+                                   size_t room,
+                                   size_t *needed);
+
+/**
+ * What was said in a conversation: a JSON array of `{"role", "content", "tool_calls", "tool_call_id"}`, the last two where
+ * there are any.
+ *
+ * # Safety
+ * `conversation` is a text; otherwise as `kvik_conversations`.
+ */
+enum KvikStatus kvik_conversation_messages(const struct KvikModel *model,
+                                           const char *conversation,
+                                           char *json,
+                                           size_t room,
+                                           size_t *needed);
+
+/**
+ * The newest summary of a conversation; an empty text where there is none.
+ *
+ * # Safety
+ * As `kvik_conversation_messages`.
+ */
+enum KvikStatus kvik_conversation_summary(const struct KvikModel *model,
+                                          const char *conversation,
+                                          char *summary,
+                                          size_t room,
+                                          size_t *needed);
+
+/**
+ * From now on the newest summary of a conversation says this, which its next turn is told.
+ *
+ * # Safety
+ * `model` is an open handle, the others are texts.
+ */
+enum KvikStatus kvik_conversation_correct(const struct KvikModel *model,
+                                          const char *conversation,
+                                          const char *summary);
+
+/**
+ * Takes back the messages of a conversation from this index on, and what is remembered of them.
+ *
+ * # Safety
+ * `model` is an open handle, `conversation` a text.
+ */
+enum KvikStatus kvik_conversation_take_back(const struct KvikModel *model,
+                                            const char *conversation,
+                                            size_t from);
+
+/**
+ * Gives a conversation another name.
+ *
+ * # Safety
+ * `model` is an open handle, the others are texts.
+ */
+enum KvikStatus kvik_conversation_rename(const struct KvikModel *model,
+                                         const char *conversation,
+                                         const char *name);
+
+/**
+ * Deletes a conversation, and all that is remembered of it.
+ *
+ * # Safety
+ * `model` is an open handle, `conversation` a text.
+ */
+enum KvikStatus kvik_conversation_delete(const struct KvikModel *model, const char *conversation);
 
 /**
  * Computes messages with which chats begin, as far as they are not known, and keeps them under a name until they are

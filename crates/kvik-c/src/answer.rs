@@ -2,11 +2,16 @@
 
 use std::ffi::{c_char, c_void};
 
-use kvik_library::{Answer, AnswerOptions, Finish, Message, Piece, Report, Role, Sampling};
+use kvik_library::{
+    Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, Role, Sampling, ToolCall, ToolChoice,
+    tool_choice_from_name, tools_from_json,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::model::KvikModel;
 use crate::status::{Failure, KvikStatus, call};
-use crate::text::{list, put, reference, text};
+use crate::text::{list, optional, put, reference, text};
 
 /// What an answer is asked for with. All zeros are the likeliest tokens up to the end of the context, and so is null.
 #[repr(C)]
@@ -28,6 +33,18 @@ pub struct KvikAnswerOptions {
     pub stop: *const *const c_char,
     /// See `stop`.
     pub stop_count: usize,
+    /// Tools that a chat may call, as OpenAI writes them: a JSON array; null are none.
+    pub tools: *const c_char,
+    /// `none`, `auto`, `required`, or the name of a tool; null is `auto`.
+    pub tool_choice: *const c_char,
+    /// A JSON schema that the answer satisfies, or null. One of this and the next two at most.
+    pub json_schema: *const c_char,
+    /// A regular expression that it matches, or null.
+    pub regex: *const c_char,
+    /// A Lark grammar (of llguidance) that accepts it, or null.
+    pub grammar: *const c_char,
+    /// By what a long prompt is read in part, as `keydiff:0.5` (docs/retention.md); null reads all of it.
+    pub retention: *const c_char,
 }
 
 /// Who says a message.
@@ -40,6 +57,8 @@ pub enum KvikRole {
     User = 1,
     /// The model.
     Assistant = 2,
+    /// A tool that the model called.
+    Tool = 3,
 }
 
 /// A message of a chat.
@@ -50,6 +69,10 @@ pub struct KvikMessage {
     pub role: u32,
     /// What is said.
     pub content: *const c_char,
+    /// Calls of the model, a JSON array of what `KVIK_PIECE_KIND_CALL` pieces are; null are none.
+    pub tool_calls: *const c_char,
+    /// The call that a tool answers, or null.
+    pub tool_call_id: *const c_char,
 }
 
 /// What a piece of an answer is.
@@ -60,6 +83,8 @@ pub enum KvikPieceKind {
     Text = 0,
     /// More of what the model thinks before it answers.
     Reasoning = 1,
+    /// A whole call of a tool: `{"id": "...", "name": "...", "arguments": "..."}`, where the arguments are JSON in a text.
+    Call = 2,
 }
 
 /// Takes a piece of an answer: `bytes` bytes of whole characters in UTF-8, and a nul behind them; they are gone when it
@@ -173,18 +198,28 @@ pub(crate) unsafe fn read_messages(
             role if role == KvikRole::System as u32 => Role::System,
             role if role == KvikRole::User as u32 => Role::User,
             role if role == KvikRole::Assistant as u32 => Role::Assistant,
+            role if role == KvikRole::Tool as u32 => Role::Tool,
             _ => return Err(Failure::argument("role", "is none of KvikRole")),
         };
         // SAFETY: the caller promises it.
-        let content = unsafe { text(message.content, "content")? };
-        Ok(Message { role, content: content.to_owned() })
+        let (content, calls, id) = unsafe {
+            (
+                text(message.content, "content")?,
+                optional(message.tool_calls, "tool_calls")?,
+                optional(message.tool_call_id, "tool_call_id")?,
+            )
+        };
+        let mut said = Message::new(role, content);
+        said.tool_calls = calls.map_or(Ok(Vec::new()), read_calls)?;
+        said.tool_call_id = id.map(str::to_owned);
+        Ok(said)
     };
     messages.iter().map(read).collect()
 }
 
 /// # Safety
 /// `options` is null, or options with `stop_count` texts.
-unsafe fn answer_options(options: *const KvikAnswerOptions) -> Result<AnswerOptions, Failure> {
+pub(crate) unsafe fn answer_options(options: *const KvikAnswerOptions) -> Result<AnswerOptions, Failure> {
     // SAFETY: the caller promises it.
     let Some(options) = (unsafe { options.as_ref() }) else { return Ok(AnswerOptions::GREEDY) };
     if !(options.temperature >= 0.0 && options.top_p >= 0.0) {
@@ -203,19 +238,75 @@ unsafe fn answer_options(options: *const KvikAnswerOptions) -> Result<AnswerOpti
         ..Sampling::GREEDY
     };
     let max_tokens = usize::try_from(options.max_tokens).ok().filter(|&tokens| tokens > 0);
+    // SAFETY: the caller promises it.
+    let form = unsafe { answer_form(options)? };
+    Ok(AnswerOptions { max_tokens, stop: stop.collect::<Result<_, Failure>>()?, sampling, ..form })
+}
+
+/// What of the options holds an answer to a form.
+///
+/// # Safety
+/// The texts of `options` are texts or null.
+unsafe fn answer_form(options: &KvikAnswerOptions) -> Result<AnswerOptions, Failure> {
+    let read = |at, name| {
+        // SAFETY: the caller promises it.
+        unsafe { optional(at, name) }
+    };
+    let forms = [
+        read(options.json_schema, "json_schema")?.map(json_schema).transpose()?,
+        read(options.regex, "regex")?.map(|regex| Constraint::Regex(regex.to_owned())),
+        read(options.grammar, "grammar")?.map(|grammar| Constraint::Lark(grammar.to_owned())),
+    ];
+    let mut forms = forms.into_iter().flatten();
+    let constraint = forms.next();
+    if forms.next().is_some() {
+        return Err(Failure::argument("json_schema, regex, grammar", "say more than one form"));
+    }
+    let retention = read(options.retention, "retention")?.map(str::parse).transpose();
     Ok(AnswerOptions {
-        max_tokens,
-        stop: stop.collect::<Result<_, Failure>>()?,
-        sampling,
+        constraint,
+        retention: retention
+            .map_err(|error| Failure::argument("retention", &format!("is wrong: {error}")))?,
+        tools: read(options.tools, "tools")?.map_or(Ok(Vec::new()), tools_from_json)?,
+        tool_choice: read(options.tool_choice, "tool_choice")?
+            .map_or(ToolChoice::Auto, tool_choice_from_name),
         ..AnswerOptions::GREEDY
     })
+}
+
+fn json_schema(text: &str) -> Result<Constraint, Failure> {
+    let schema = serde_json::from_str(text);
+    schema
+        .map(Constraint::JsonSchema)
+        .map_err(|error| Failure::argument("json_schema", &format!("is no JSON: {error}")))
+}
+
+/// A call as C has it.
+#[derive(Serialize, Deserialize)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+fn read_calls(json: &str) -> Result<Vec<ToolCall>, Failure> {
+    let calls: Vec<Call> = serde_json::from_str(json)
+        .map_err(|error| Failure::argument("tool_calls", &format!("are no calls: {error}")))?;
+    let read = |Call { id, name, arguments }| ToolCall { id, name, arguments };
+    Ok(calls.into_iter().map(read).collect())
+}
+
+/// Calls as C is given them.
+pub(crate) fn written(calls: Vec<ToolCall>) -> Vec<Value> {
+    let written = |ToolCall { id, name, arguments }| json!(Call { id, name, arguments });
+    calls.into_iter().map(written).collect()
 }
 
 /// Gives the pieces to the callback, until it wants no more, and writes the report.
 ///
 /// # Safety
 /// The callback may be called with its context; `report` is null or a place for a report.
-unsafe fn deliver(
+pub(crate) unsafe fn deliver(
     mut answer: Answer,
     (on_piece, context): (KvikPieceCallback, *mut c_void),
     report: *mut KvikReport,
@@ -224,6 +315,7 @@ unsafe fn deliver(
     while let Some(piece) = answer.next() {
         let (kind, mut bytes) = match piece? {
             Piece::Reasoning(text) => (KvikPieceKind::Reasoning, text.into_bytes()),
+            Piece::Call(call) => (KvikPieceKind::Call, written(vec![call])[0].to_string().into_bytes()),
             piece => (KvikPieceKind::Text, piece.text().as_bytes().to_vec()),
         };
         let count = bytes.len();
@@ -236,7 +328,7 @@ unsafe fn deliver(
             }
         }
     }
-    if let Some(&taken) = answer.report() {
+    if let Some(taken) = answer.report() {
         // SAFETY: the caller promises it.
         unsafe { put(report, taken.into()) };
     }
@@ -252,8 +344,8 @@ pub(crate) fn word(text: &str) -> [c_char; 32] {
     word
 }
 
-impl From<Report> for KvikReport {
-    fn from(report: Report) -> KvikReport {
+impl From<&Report> for KvikReport {
+    fn from(report: &Report) -> KvikReport {
         let finish = match report.finish {
             Finish::Stop => KvikFinish::Stop,
             Finish::Length => KvikFinish::Length,

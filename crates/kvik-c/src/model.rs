@@ -6,7 +6,7 @@ use std::fs::File;
 use kvik_library::{DiskOptions, Model, Options, Source};
 
 use crate::status::{Failure, KvikStatus, call};
-use crate::text::{list, put, reference, text};
+use crate::text::{list, optional, put, reference, text};
 
 /// A model. What is in it is not C's business.
 pub struct KvikModel(pub(crate) Model);
@@ -28,6 +28,8 @@ pub struct KvikOptions {
     pub disk_dir: *const c_char,
     /// Its size in bytes at most, and never more than a tenth of the free space (2 GiB).
     pub disk_bytes_max: u64,
+    /// Directory in which conversations outlive the process (none).
+    pub conversations_dir: *const c_char,
     /// The share of time in which to compute, at most 1 (1): rests keep a device cool, and answers are the same.
     pub time_share: f32,
 }
@@ -35,7 +37,7 @@ pub struct KvikOptions {
 /// Opens a GGUF file, or a directory as Hugging Face lays it out.
 ///
 /// # Safety
-/// `path` and `options->disk_dir` are texts, `options` is null or options, `model` a place for a handle.
+/// `path` and the directories of `options` are texts, `options` is null or options, `model` a place for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvik_open_file(
     path: *const c_char,
@@ -137,7 +139,7 @@ unsafe fn open(
 
 impl KvikOptions {
     /// # Safety
-    /// `disk_dir` is null or a text.
+    /// `disk_dir` and `conversations_dir` are null or texts.
     unsafe fn read(&self, usual: Options) -> Result<Options, Failure> {
         if !(0.0..=1.0).contains(&self.time_share) {
             return Err(Failure::argument("time_share", "must be at least 0 and at most 1"));
@@ -147,6 +149,8 @@ impl KvikOptions {
             // SAFETY: the caller promises it.
             false => usual.with_disk(unsafe { text(self.disk_dir, "disk_dir")? }),
         };
+        // SAFETY: the caller promises it.
+        let conversations = unsafe { optional(self.conversations_dir, "conversations_dir")? };
         let disk = usual.disk.map(|disk| match self.disk_bytes_max {
             0 => disk,
             bytes_max => DiskOptions { bytes_max, ..disk },
@@ -160,6 +164,7 @@ impl KvikOptions {
             time_share: if self.time_share == 0.0 { usual.time_share } else { self.time_share },
             parallel,
             disk,
+            conversations: conversations.map(Into::into),
             ..usual
         })
     }

@@ -58,12 +58,20 @@ impl From<Error> for Failure {
             Error::BudgetTooSmall { .. } | Error::ContextTooLarge { .. } | Error::NoMemory { .. } => {
                 KvikStatus::Memory
             }
-            Error::Disk(_) | Error::KeptPrompts { .. } => KvikStatus::Disk,
+            Error::Disk(_) | Error::KeptPrompts { .. } | Error::Records(_) | Error::NotForgotten(_) => {
+                KvikStatus::Disk
+            }
             Error::Request(_)
             | Error::PromptTooLong { .. }
             | Error::OverBudget { .. }
             | Error::NoRoomToKeep { .. }
-            | Error::TooManyKept { .. } => KvikStatus::Request,
+            | Error::TooManyKept { .. }
+            | Error::BadTools(_)
+            | Error::Tools(_)
+            | Error::TwoForms
+            | Error::Conversation(_)
+            | Error::Memory(_)
+            | Error::Correction(_) => KvikStatus::Request,
             _ => KvikStatus::Internal,
         };
         Failure { status, message: error.to_string() }

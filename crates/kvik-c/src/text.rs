@@ -17,6 +17,35 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
     text.to_str().map_err(|_| Failure::argument(name, "is not UTF-8"))
 }
 
+/// A text that may be missing.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn optional<'a>(at: *const c_char, name: &str) -> Result<Option<&'a str>, Failure> {
+    if at.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller promises it.
+    unsafe { text(at, name) }.map(Some)
+}
+
+/// Writes a text with a nul behind it into a place of so many bytes, or nothing where it does not fit; how many bytes it
+/// takes.
+///
+/// # Safety
+/// `to` is null, or a place for `room` bytes.
+pub(crate) unsafe fn put_text(to: *mut c_char, room: usize, text: &str) -> usize {
+    let bytes = text.len() + 1;
+    if !to.is_null() && bytes <= room {
+        // SAFETY: there is room for the text and its nul.
+        unsafe {
+            to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
+            to.add(text.len()).write(0);
+        }
+    }
+    bytes
+}
+
 /// A structure or handle.
 ///
 /// # Safety

@@ -80,10 +80,10 @@ static void answers_stop_where_they_are_told(const KvikModel *model) {
 }
 
 static void chats_and_kept_prompts(const KvikModel *model) {
-    KvikMessage messages[] = {{KVIK_ROLE_SYSTEM, "You sort notifications: now, later or never."},
-                              {KVIK_ROLE_USER, "The kettle boils."},
-                              {KVIK_ROLE_ASSISTANT, "now"},
-                              {KVIK_ROLE_USER, "A newsletter came."}};
+    KvikMessage messages[] = {{.role = KVIK_ROLE_SYSTEM, .content = "You sort notifications: now, later or never."},
+                              {.role = KVIK_ROLE_USER, .content = "The kettle boils."},
+                              {.role = KVIK_ROLE_ASSISTANT, .content = "now"},
+                              {.role = KVIK_ROLE_USER, .content = "A newsletter came."}};
     KvikKept kept;
     OK(kvik_is_kept(model, "notify", messages, 1, &kept));
     CHECK(!kept.is_known && !kept.is_warm);
@@ -148,6 +148,66 @@ static void the_system_gets_what_it_asks_for(const KvikModel *model) {
     CHECK(kvik_on_memory_pressure(model, 9, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
 }
 
+static bool takes_calls(KvikPieceKind kind, const char *piece, size_t bytes, void *context) {
+    char *call = context;
+    if (kind == KVIK_PIECE_KIND_CALL) {
+        CHECK(bytes < 512);
+        memcpy(call, piece, bytes + 1);
+    }
+    return true;
+}
+
+static void answers_are_held_to_a_form(const KvikModel *model) {
+    KvikMessage ask = {.role = KVIK_ROLE_USER, .content = "What is the weather?"};
+    KvikAnswerOptions one = {.max_tokens = 100, .regex = "(now|later|never)"};
+    Text text = {0};
+    OK(kvik_chat(model, &ask, 1, &one, collect, &text, NULL));
+    CHECK(!strcmp(text.text, "now") || !strcmp(text.text, "later") || !strcmp(text.text, "never"));
+    KvikAnswerOptions both = {.regex = "a", .json_schema = "{}"};
+    CHECK(kvik_chat(model, &ask, 1, &both, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+    KvikAnswerOptions tools = {.max_tokens = 200,
+                               .tools = "[{\"function\": {\"name\": \"weather\"}}]",
+                               .tool_choice = "required"};
+    char call[512] = "";
+    OK(kvik_chat(model, &ask, 1, &tools, takes_calls, call, NULL));
+    CHECK(strstr(call, "\"name\":\"weather\"") && strstr(call, "\"arguments\":"));
+    char calls[600];
+    snprintf(calls, sizeof calls, "[%s]", call);
+    KvikMessage said[] = {ask,
+                          {.role = KVIK_ROLE_ASSISTANT, .content = "", .tool_calls = calls},
+                          {.role = KVIK_ROLE_TOOL, .content = "It is sunny.", .tool_call_id = "call_1"}};
+    OK(kvik_chat(model, said, 3, &BRIEF, NULL, NULL, NULL));
+    tools.tool_choice = "news";
+    CHECK(kvik_chat(model, &ask, 1, &tools, NULL, NULL, NULL) == KVIK_STATUS_REQUEST);
+    KvikAnswerOptions part = {.max_tokens = 4, .retention = "sinks:0.5"}, unknown = {.retention = "all:x"};
+    OK(kvik_generate(model, PROMPT, &part, NULL, NULL, NULL));
+    CHECK(kvik_generate(model, PROMPT, &unknown, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);
+}
+
+static void conversations_go_on(const KvikModel *model) {
+    KvikMessage said[] = {{.role = KVIK_ROLE_SYSTEM, .content = "Be brief."},
+                          {.role = KVIK_ROLE_USER, .content = "Who are you?"}};
+    Text first = {0}, again = {0};
+    OK(kvik_say(model, "trip", said, 2, &BRIEF, collect, &first, NULL));
+    OK(kvik_chat(model, said, 2, &BRIEF, collect, &again, NULL));
+    CHECK(first.bytes > 0 && !strcmp(first.text, again.text));
+    char json[4096];
+    size_t needed = 0;
+    CHECK(kvik_conversation_messages(model, "trip", NULL, 0, &needed) == KVIK_STATUS_TOO_SMALL);
+    CHECK(needed > 1 && needed <= sizeof json);
+    OK(kvik_conversation_messages(model, "trip", json, needed, &needed));
+    CHECK(strlen(json) + 1 == needed && strstr(json, "Who are you?") && strstr(json, "\"assistant\""));
+    OK(kvik_conversation_rename(model, "trip", "first trip"));
+    OK(kvik_conversations(model, json, sizeof json, &needed));
+    CHECK(strstr(json, "\"name\":\"first trip\"") && strstr(json, "\"messages\":3"));
+    OK(kvik_conversation_summary(model, "first trip", json, sizeof json, NULL));
+    CHECK(json[0] == '\0');
+    CHECK(kvik_conversation_correct(model, "first trip", "A trip.") == KVIK_STATUS_REQUEST);
+    OK(kvik_conversation_take_back(model, "first trip", 1));
+    OK(kvik_conversation_delete(model, "first trip"));
+    CHECK(kvik_conversation_delete(model, "first trip") == KVIK_STATUS_REQUEST);
+}
+
 static void what_is_wrong_is_said(const char *path) {
     KvikModel *model = NULL;
     CHECK(kvik_open_file(NULL, NULL, &model) == KVIK_STATUS_INVALID_ARGUMENT && strstr(kvik_last_error(), "path"));
@@ -169,7 +229,7 @@ static void another_process_finds_it(const char *path, const KvikOptions *option
     CHECK(file >= 0);
     OK(kvik_open_part(file, 0, 0, options, &model));
     close(file);
-    KvikMessage message = {KVIK_ROLE_SYSTEM, "You sort notifications: now, later or never."};
+    KvikMessage message = {.role = KVIK_ROLE_SYSTEM, .content = "You sort notifications: now, later or never."};
     KvikKept kept;
     OK(kvik_is_kept(model, "notify", &message, 1, &kept));
     CHECK(kept.is_warm);
@@ -194,6 +254,8 @@ int main(int argc, char **argv) {
     answers_stop_where_they_are_told(model);
     chats_and_kept_prompts(model);
     embeddings(model);
+    answers_are_held_to_a_form(model);
+    conversations_go_on(model);
     threads_share_a_model(model);
     KvikReport report;
     Text text = generate(model, &report);

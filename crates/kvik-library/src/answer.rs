@@ -5,15 +5,18 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_channel::{Receiver, Sender, unbounded};
 use kvik_cache::StopReason;
 use kvik_engine::api::{self, Event, EventSink, FinishReason, RequestError};
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
+use kvik_engine::text::answer::{AnswerDelta, Reader, Reading};
+use kvik_memory::memory::TurnReport;
+use kvik_memory::random::random;
 
 use crate::error::{Error, guard};
+use crate::message::ToolCall;
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub enum Piece {
     Reasoning(String),
     /// More of the answer; whole characters.
     Text(String),
+    /// A whole call of a tool.
+    Call(ToolCall),
 }
 
 /// Why an answer ended.
@@ -40,7 +45,7 @@ pub enum Finish {
 }
 
 /// What an answer took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Why it ended.
     pub finish: Finish,
@@ -62,23 +67,41 @@ pub struct Report {
     pub prefill: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
+    /// What was read of a conversation that is remembered beyond the context.
+    pub memory: Option<TurnReport>,
 }
 
 /// An answer while it is made: an iterator over its pieces. After the last one [`report`](Answer::report) is there.
 ///
 /// Dropping it cancels it.
-#[derive(Debug)]
 pub struct Answer {
     news: Receiver<News>,
     canceller: Canceller,
-    /// Tells reasoning from text in answers to chats.
-    parser: Option<AnswerParser>,
+    /// Tells reasoning, text and calls apart.
+    reader: Reader,
+    /// A call that more arguments may follow.
+    calling: Option<ToolCall>,
+    /// What is done with its whole text before its end is said.
+    follow: Option<Follow>,
     /// Pieces that have arrived together.
     ready: VecDeque<Piece>,
     finish: Option<Finish>,
     report: Option<Report>,
     /// Whether its end has been said.
     ended: bool,
+}
+
+/// What is done with the text of an answer that has ended by itself, as the model wrote it, before its end is said; what was
+/// read of its conversation, if that is remembered.
+pub(crate) type Follow = Box<dyn Following>;
+
+/// See [`Follow`].
+pub(crate) trait Following: Send {
+    /// More of the text.
+    fn push(&mut self, text: &str);
+
+    /// All of it has come.
+    fn end(self: Box<Self>) -> Result<Option<TurnReport>, Error>;
 }
 
 /// Cancels an answer, from any thread, any number of times.
@@ -106,14 +129,17 @@ impl Canceller {
 
 impl Answer {
     /// An answer that is about to be asked for, and where its events go.
-    pub(crate) fn new(parser: Option<AnswerParser>) -> (Answer, Box<dyn EventSink>) {
-        let (sender, news) = channel();
+    pub(crate) fn new(reading: &Reading, follow: Option<Follow>) -> (Answer, Box<dyn EventSink>) {
+        let (sender, news) = unbounded();
         let canceller = Canceller(Arc::default());
         let sink = Sink { sender, cancelled: canceller.0.clone() };
         let answer = Answer {
             news,
             canceller,
-            parser,
+            // Calls of different answers have different ids: their results name them.
+            reader: reading.reader(&format!("{:016x}", random())),
+            calling: None,
+            follow,
             ready: VecDeque::new(),
             finish: None,
             report: None,
@@ -148,8 +174,22 @@ impl Answer {
                 text += &more;
             }
         }
-        let report = self.report.expect("an answer that has not failed ends with its report");
+        let report = self.report.take().expect("an answer that has not failed ends with its report");
         Ok((text, report))
+    }
+
+    /// Reads all that the model writes, and what that has cost, without holding the thread up.
+    pub(crate) async fn whole(self) -> Result<(String, api::Report), Error> {
+        let mut whole = String::new();
+        loop {
+            match self.news.recv().await.map_err(|_| Error::from(RequestError::Stopping))? {
+                News::Event(Event::Text { text, .. }) => whole += &text,
+                News::Event(Event::Done(report)) => return Ok((whole, report)),
+                News::Event(Event::Failed(error)) => return Err(error.into()),
+                News::Event(Event::Finished { .. } | Event::Prefill { .. } | Event::Vector(_)) => {}
+                News::GivenUp(_) => return Err(RequestError::Stopping.into()),
+            }
+        }
     }
 
     /// Takes one event of the engine in. An error ends the answer.
@@ -159,40 +199,58 @@ impl Answer {
             News::Event(Event::Finished { reason, .. }) => self.finish = Some(reason.into()),
             News::Event(Event::Done(report)) => {
                 let finish = self.finish.unwrap_or(Finish::Length);
-                self.end(finish, &report);
+                let memory = self.follow.take().map_or(Ok(None), Following::end)?;
+                self.end(finish, &report, memory);
             }
             News::Event(Event::Failed(error)) => return Err(error.into()),
             News::Event(Event::Prefill { .. } | Event::Vector(_)) => {}
-            News::GivenUp(report) => self.end(Finish::Cancelled, &report),
+            News::GivenUp(report) => self.end(Finish::Cancelled, &report, None),
         }
         Ok(())
     }
 
     fn push(&mut self, text: &str) {
-        let deltas = match &mut self.parser {
-            Some(parser) => parser.push(text),
-            None => vec![AnswerDelta::Content(text.to_owned())],
-        };
+        if let Some(follow) = &mut self.follow {
+            follow.push(text);
+        }
+        let deltas = self.reader.push(text);
         self.add(deltas);
     }
 
-    fn end(&mut self, finish: Finish, report: &api::Report) {
-        let deltas = self.parser.as_mut().map(AnswerParser::finish).unwrap_or_default();
+    fn end(&mut self, finish: Finish, report: &api::Report, memory: Option<TurnReport>) {
+        let deltas = self.reader.finish();
         self.add(deltas);
-        self.report = Some(Report::new(finish, report));
+        self.called();
+        self.report = Some(Report { memory, ..Report::new(finish, report) });
         self.ended = true;
     }
 
     fn add(&mut self, deltas: Vec<AnswerDelta>) {
         for delta in deltas {
             match delta {
-                AnswerDelta::Reasoning(text) => self.ready.push_back(Piece::Reasoning(text)),
-                AnswerDelta::Content(text) => self.ready.push_back(Piece::Text(text)),
-                // No tools are offered.
-                AnswerDelta::ToolCall { .. } | AnswerDelta::Arguments { .. } => {}
+                AnswerDelta::Arguments { text, .. } => {
+                    self.calling.iter_mut().for_each(|call| call.arguments.push_str(&text));
+                }
+                AnswerDelta::ToolCall { id, name, arguments, .. } => {
+                    self.called();
+                    self.calling = Some(ToolCall { id, name, arguments });
+                }
+                AnswerDelta::Reasoning(text) => self.said(Piece::Reasoning(text)),
+                AnswerDelta::Content(text) => self.said(Piece::Text(text)),
             }
         }
-        self.ready.retain(|piece| !piece.text().is_empty());
+    }
+
+    fn said(&mut self, piece: Piece) {
+        self.called();
+        if !piece.text().is_empty() {
+            self.ready.push_back(piece);
+        }
+    }
+
+    /// No more arguments follow the last call.
+    fn called(&mut self) {
+        self.ready.extend(self.calling.take().map(Piece::Call));
     }
 }
 
@@ -206,7 +264,7 @@ impl Iterator for Answer {
                 return None;
             }
             // A request whose sink is dropped without a word was on its way while the engine stopped.
-            let news = self.news.recv().map_err(|_| Error::from(RequestError::Stopping));
+            let news = self.news.recv_blocking().map_err(|_| Error::from(RequestError::Stopping));
             let taken = news.and_then(|news| guard(|| self.take(news)));
             if let Err(error) = taken {
                 self.ended = true;
@@ -224,10 +282,11 @@ impl Drop for Answer {
 }
 
 impl Piece {
-    /// Its text, whatever it is.
+    /// Its text, whatever it is; a call has none.
     pub fn text(&self) -> &str {
         match self {
             Piece::Reasoning(text) | Piece::Text(text) => text,
+            Piece::Call(_) => "",
         }
     }
 }
@@ -255,6 +314,7 @@ impl Report {
             queued: report.queued,
             prefill: report.prefill,
             decode: report.decode,
+            memory: None,
         }
     }
 }
@@ -267,16 +327,25 @@ struct Sink {
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> bool {
-        self.sender.send(News::Event(event)).is_ok()
+        self.sender.try_send(News::Event(event)).is_ok()
     }
 
     fn given_up(&mut self, report: &api::Report) {
         // Who dropped the answer does not read this.
-        let _ = self.sender.send(News::GivenUp(Box::new(report.clone())));
+        let _ = self.sender.try_send(News::GivenUp(Box::new(report.clone())));
     }
 
     fn is_closed(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answer")
+            .field("ready", &self.ready)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
     }
 }
 
@@ -299,7 +368,7 @@ mod tests {
 
     #[test]
     fn pieces_come_in_order_and_then_the_report() {
-        let (mut answer, mut sink) = Answer::new(None);
+        let (mut answer, mut sink) = Answer::new(&Reading::Plain, None);
         for event in [text("one"), text(""), text(" two")] {
             assert!(sink.send(event));
         }
@@ -314,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_has_arrived_before_a_failure_is_read_before_it() {
-        let (mut answer, mut sink) = Answer::new(None);
+        let (mut answer, mut sink) = Answer::new(&Reading::Plain, None);
         sink.send(text("one"));
         sink.send(Event::Failed(RequestError::Internal("it broke".into())));
         assert_eq!(answer.next().unwrap().unwrap(), Piece::Text("one".into()));
@@ -325,7 +394,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_stops_without_a_word_ends_the_answer() {
-        let (mut answer, sink) = Answer::new(None);
+        let (mut answer, sink) = Answer::new(&Reading::Plain, None);
         drop(sink);
         let error = answer.next().unwrap().unwrap_err();
         assert!(matches!(error, Error::Request(RequestError::Stopping)), "{error}");
@@ -334,11 +403,11 @@ mod tests {
 
     #[test]
     fn dropping_or_cancelling_closes_the_sink() {
-        let (answer, sink) = Answer::new(None);
+        let (answer, sink) = Answer::new(&Reading::Plain, None);
         assert!(!sink.is_closed());
         drop(answer);
         assert!(sink.is_closed());
-        let (answer, mut sink) = Answer::new(None);
+        let (answer, mut sink) = Answer::new(&Reading::Plain, None);
         answer.canceller().cancel();
         assert!(sink.is_closed());
         sink.given_up(&api::Report { generated_tokens: 3, ..api::Report::default() });

@@ -12,7 +12,11 @@ use kvik_engine::load::LoadError;
 use kvik_engine::model::ModelError;
 use kvik_engine::store::StoreError;
 use kvik_engine::text::template::TemplateError;
+use kvik_engine::text::tools::NotOffered;
 use kvik_kernels::UnknownIsa;
+use kvik_memory::conversations::ConversationError;
+use kvik_memory::memory::{CorrectionError, MemoryError, NotDeleted};
+use kvik_memory::records::RecordsError;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +82,30 @@ pub enum Error {
         /// The limit.
         prompts_max: usize,
     },
+    /// Tools are not in their form.
+    #[error("the tools cannot be read: {0}")]
+    BadTools(String),
+    /// The choice of a tool asks for what is not offered.
+    #[error("`tool_choice` {0}")]
+    Tools(#[from] NotOffered),
+    /// A call has to be made, and a constraint asks for something else.
+    #[error("`tool_choice` asks for a call, and `constraint` for another form; ask for one of them")]
+    TwoForms,
+    /// A conversation cannot be read or changed.
+    #[error("{0}")]
+    Conversation(#[from] ConversationError),
+    /// Where conversations are kept cannot be used.
+    #[error("{0}")]
+    Records(#[from] RecordsError),
+    /// A conversation cannot be remembered.
+    #[error("{0}")]
+    Memory(#[from] MemoryError),
+    /// What is remembered of a conversation is not corrected.
+    #[error("{0}")]
+    Correction(#[from] CorrectionError),
+    /// What is remembered of a conversation may still be on the disk.
+    #[error("{0}")]
+    NotForgotten(#[from] NotDeleted),
     /// The environment names an instruction set that is not there.
     #[error(transparent)]
     Isa(#[from] UnknownIsa),

@@ -4,24 +4,36 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod conversation;
+mod core;
 mod error;
 mod kept;
+mod message;
 mod model;
 mod open;
 mod options;
 mod prompt;
 mod stats;
 mod system;
+mod texts;
+mod tools;
 
 pub use answer::{Answer, Canceller, Finish, Piece, Report};
+pub use conversation::{Conversation, ConversationInfo, Remembered};
 pub use error::Error;
 pub use kept::KeptState;
 pub use kvik_cache::StopReason;
-pub use kvik_engine::api::{RequestError, Sampling};
+pub use kvik_cache::retain::Retention;
+pub use kvik_engine::api::{Constraint, RequestError, Sampling};
 pub use kvik_engine::engine::Flushed;
+pub use kvik_engine::text::tools::{OfferedTool, ToolChoice};
 pub use kvik_kernels::{KvFormat, KvFormats};
+pub use kvik_memory::conversations::ConversationError;
+pub use kvik_memory::memory::{CorrectionError, MemoryConfig, TurnReport};
+pub use message::{Message, Role, ToolCall};
 pub use model::Model;
 pub use options::{AnswerOptions, DiskOptions, Options, Source};
-pub use prompt::{Message, Prompt, Role};
+pub use prompt::Prompt;
 pub use stats::{DiskStats, Embedding, Explanation, Stats};
 pub use system::{MemoryPressure, Released};
+pub use tools::{tool_choice_from_name, tools_from_json};

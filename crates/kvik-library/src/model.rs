@@ -1,28 +1,28 @@
 //! An open model, and what can be asked of it from any thread.
 
-use std::sync::{Mutex, PoisonError, Weak, atomic::AtomicBool};
+use std::sync::Arc;
 
 use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{Cached, KeptPrompt, Request, Wants};
 use kvik_engine::engine::Engine;
-use kvik_engine::text::answer::AnswerParser;
 
 use crate::answer::Answer;
+use crate::core::Core;
 use crate::error::{Error, guard};
 use crate::kept::KeptState;
-use crate::open::{Opened, open};
+use crate::message::Message;
+use crate::open::open;
 use crate::options::{AnswerOptions, Options};
-use crate::prompt::{Encoded, Message, Prompt, Purpose};
+use crate::prompt::{Asked, Encoded, For, Prompt};
 use crate::stats::{Embedding, Explanation, Stats};
+use crate::texts::Texts;
 
 /// An open model. All of its methods may be called from any number of threads at once; answers are computed together.
 ///
 /// Dropping it cancels its answers and stops its threads. [`close`](Model::close) makes sure first that the disk has all
 /// that was computed.
 pub struct Model {
-    opened: Opened,
-    /// The answers that may still be running, by what cancels them.
-    pub(crate) answers: Mutex<Vec<Weak<AtomicBool>>>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Model {
@@ -31,7 +31,7 @@ impl Model {
     /// # Errors
     /// If the model's files, the directory on disk or the sizes cannot be used.
     pub fn open(options: Options) -> Result<Model, Error> {
-        guard(|| Ok(Model { opened: open(options)?, answers: Mutex::default() }))
+        guard(|| Ok(Model { core: Core::new(open(options)?) }))
     }
 
     /// Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
@@ -41,22 +41,10 @@ impl Model {
     pub fn generate(&self, prompt: impl Into<Prompt>, options: &AnswerOptions) -> Result<Answer, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let AnswerOptions { reasoning, .. } = *options;
-            let Encoded { tokens, start } = self.encode(&prompt, Purpose::Answer { reasoning })?;
-            let show = start.as_ref().map(|start| self.opened.tokenizer.controls_in(start.form.texts()));
-            let parser = start.map(|start| AnswerParser::new(start, None, ""));
-            let request = Request {
-                max_tokens: options.max_tokens.unwrap_or(self.opened.context_tokens),
-                ignore_eos: false,
-                stop: options.stop.clone(),
-                sampling: options.sampling.clone(),
-                show: show.unwrap_or_default(),
-                ..request(tokens)
-            };
-            let (answer, sink) = Answer::new(parser);
-            self.watch(&answer);
-            self.engine().submit(request, sink)?;
-            Ok(answer)
+            let encoded = prompt.encode(self.texts(), For::Answer(&options.asked()?))?;
+            let reading = encoded.reading.clone();
+            let request = asked_request(self.texts(), encoded, options);
+            self.core.submit(request, &reading, None)
         })
     }
 
@@ -74,8 +62,8 @@ impl Model {
     /// If the text is empty or does not fit.
     pub fn embed(&self, text: &str) -> Result<Embedding, Error> {
         guard(|| {
-            let tokens = self.opened.tokenizer.encode(text, true, false);
-            let wants = Wants::Embedding(self.opened.pooling);
+            let tokens = self.texts().tokenizer.encode(text, true, false);
+            let wants = Wants::Embedding(self.core.opened.pooling);
             let vector = self.engine().vector(Request { wants, ..request(tokens) })?;
             Ok(Embedding::new(vector.vector, vector.report.prompt_tokens, vector.report.cached_tokens))
         })
@@ -87,7 +75,7 @@ impl Model {
     /// If it cannot be rendered.
     pub fn count_tokens(&self, prompt: impl Into<Prompt>) -> Result<usize, Error> {
         let prompt = prompt.into();
-        guard(|| Ok(self.encode(&prompt, Purpose::Answer { reasoning: None })?.tokens.len()))
+        guard(|| Ok(self.encode(&prompt)?.len()))
     }
 
     /// What a prompt would find in the cache now, and why not more. Computes and changes nothing.
@@ -97,11 +85,11 @@ impl Model {
     pub fn explain(&self, prompt: impl Into<Prompt>) -> Result<Explanation, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let Encoded { tokens, .. } = self.encode(&prompt, Purpose::Answer { reasoning: None })?;
+            let tokens = self.encode(&prompt)?;
             // As for an answer of one token: that reads the last token of the prompt.
             let probe = self.engine().explain(Request { max_tokens: 1, ..request(tokens.clone()) })?;
             let next = tokens.get(probe.known_tokens).filter(|_| probe.stop != StopReason::Complete);
-            let stopped_at = next.map(|&token| self.opened.tokenizer.decode(&[token]));
+            let stopped_at = next.map(|&token| self.texts().tokenizer.decode(&[token]));
             Ok(Explanation::new(probe, stopped_at))
         })
     }
@@ -114,10 +102,10 @@ impl Model {
     pub fn keep_prompt(&self, id: &str, prompt: impl Into<Prompt>) -> Result<KeptState, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let Encoded { tokens, .. } = self.encode(&prompt, Purpose::Kept)?;
-            self.opened.kept.check_room(id)?;
+            let tokens = prompt.encode(self.texts(), For::Kept)?.tokens;
+            self.core.opened.kept.check_room(id)?;
             self.engine().cache_system_prompt(&kept(tokens.clone()))?;
-            let before = match self.opened.kept.keep(id, &tokens) {
+            let before = match self.core.opened.kept.keep(id, &tokens) {
                 Ok(before) => before,
                 Err(error) => {
                     // What no name stands for would stay pinned for ever.
@@ -137,8 +125,8 @@ impl Model {
     pub fn is_kept(&self, id: &str, prompt: impl Into<Prompt>) -> Result<KeptState, Error> {
         let prompt = prompt.into();
         guard(|| {
-            let Encoded { tokens, .. } = self.encode(&prompt, Purpose::Kept)?;
-            match self.opened.kept.get(id) {
+            let tokens = prompt.encode(self.texts(), For::Kept)?.tokens;
+            match self.core.opened.kept.get(id) {
                 None => Ok(KeptState::Unknown),
                 Some(known) if known != tokens => Ok(KeptState::Changed),
                 Some(_) => self.state(tokens),
@@ -151,7 +139,7 @@ impl Model {
     /// # Errors
     /// If that cannot be written down.
     pub fn forget_prompt(&self, id: &str) -> Result<bool, Error> {
-        guard(|| match self.opened.kept.remove(id)? {
+        guard(|| match self.core.opened.kept.remove(id)? {
             None => Ok(false),
             Some(tokens) => self.release(tokens).map(|()| true),
         })
@@ -164,15 +152,20 @@ impl Model {
 
     /// Tokens of a prompt and its answer together.
     pub fn context_tokens(&self) -> usize {
-        self.opened.context_tokens
+        self.texts().context_tokens
     }
 
     pub(crate) fn engine(&self) -> &Engine {
-        &self.opened.engine
+        self.core.engine()
     }
 
-    fn encode(&self, prompt: &Prompt, purpose: Purpose) -> Result<Encoded, Error> {
-        prompt.encode(&self.opened.tokenizer, self.opened.template.as_ref(), purpose)
+    fn texts(&self) -> &Texts {
+        &self.core.opened.texts
+    }
+
+    /// The tokens of a prompt that is to be answered.
+    fn encode(&self, prompt: &Prompt) -> Result<Vec<Token>, Error> {
+        Ok(prompt.encode(self.texts(), For::Answer(&Asked::plainly()))?.tokens)
     }
 
     fn state(&self, tokens: Vec<Token>) -> Result<KeptState, Error> {
@@ -182,17 +175,10 @@ impl Model {
 
     /// Lets go tokens, unless a name stands for them.
     fn release(&self, tokens: Vec<Token>) -> Result<(), Error> {
-        if !self.opened.kept.has(&tokens) {
+        if !self.core.opened.kept.has(&tokens) {
             self.engine().invalidate(&kept(tokens))?;
         }
         Ok(())
-    }
-
-    /// Remembers what cancels an answer, and forgets those that nobody reads any more.
-    fn watch(&self, answer: &Answer) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.retain(|answer| answer.strong_count() > 0);
-        answers.push(answer.canceller().watch());
     }
 }
 
@@ -216,4 +202,19 @@ fn kept(tokens: Vec<Token>) -> KeptPrompt {
 /// A request that reads a prompt and says nothing.
 fn request(tokens: Vec<Token>) -> Request {
     Request { lifetime: Default::default(), ..kept(tokens).request() }
+}
+
+/// The request for an answer to a prompt.
+pub(crate) fn asked_request(texts: &Texts, encoded: Encoded, options: &AnswerOptions) -> Request {
+    let Encoded { tokens, reading, constraint } = encoded;
+    Request {
+        max_tokens: options.max_tokens.unwrap_or(texts.context_tokens),
+        ignore_eos: false,
+        stop: options.stop.clone(),
+        sampling: options.sampling.clone(),
+        show: texts.tokenizer.controls_in(reading.texts()),
+        constraint,
+        retention: options.retention,
+        ..request(tokens)
+    }
 }

@@ -1,7 +1,7 @@
 //! From options to a running engine: reads the model, divides the memory, opens the disk, starts the thread.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvik_cache::{Beside, CacheConfig, Policy};
 use kvik_engine::api::Pooling;
@@ -10,31 +10,40 @@ use kvik_engine::config::usual::{
 };
 use kvik_engine::engine::{Attached, Engine, EngineConfig, TimeShare};
 use kvik_engine::free_memory::default_kv_bytes;
-use kvik_engine::load::{LoadedModel, repeat_prompt};
+use kvik_engine::load::{LoadedModel, repeat_prompt, spoken_name};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, store_config};
 use kvik_engine::stats::DraftSources;
-use kvik_engine::text::template::ChatTemplate;
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{Isa, KvLayout, KvValues, Pool, performance_cores};
+use kvik_memory::conversations::Conversations;
+use kvik_memory::memory::{Memory, MemoryConfig, MemoryError, Surroundings};
+use kvik_memory::records::Records;
 
+use crate::core::Core;
 use crate::error::Error;
 use crate::kept::KeptPrompts;
 use crate::options::{DiskOptions, Options};
+use crate::texts::Texts;
 
 /// Requests that wait at most; the next one is refused.
 const WAITING_MAX: usize = 256;
 /// Prompts that are kept may take one part in this many of the RAM budget, so that answers always have room.
 const PINNED_SHARE: usize = 2;
 
+/// How long another process has to close the records of conversations.
+const RECORDS_WAIT: Duration = Duration::from_secs(1);
+/// Bytes of conversations that are held while their summaries are made.
+const HISTORY_BYTES: u64 = 16 << 20;
+
 /// A model with all that answers need.
 pub(crate) struct Opened {
     pub(crate) engine: Engine,
-    pub(crate) tokenizer: Tokenizer,
-    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) texts: Arc<Texts>,
     pub(crate) pooling: Pooling,
-    pub(crate) context_tokens: usize,
     pub(crate) kept: KeptPrompts,
+    pub(crate) conversations: Arc<Conversations>,
+    pub(crate) memory: Arc<Memory<Core>>,
 }
 
 /// How the memory for keys and values is divided.
@@ -49,8 +58,18 @@ struct Budget {
 pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     // A wrong choice of instruction set must fail before a model is loaded.
     Isa::chosen()?;
-    let Options { source, kv_bytes, kv_formats, context_tokens, threads, time_share, parallel, disk } =
-        options;
+    let Options {
+        source,
+        kv_bytes,
+        kv_formats,
+        context_tokens,
+        threads,
+        time_share,
+        parallel,
+        disk,
+        conversations,
+        memory,
+    } = options;
     let time_share = TimeShare::new(time_share)?;
     let loaded = source.load()?;
     let template = loaded.own_template()?;
@@ -70,14 +89,14 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     };
     let kept = KeptPrompts::open(disk.as_ref().map(|disk| disk.dir.as_path()), &digest);
     let disk = disk.map(|disk| open_disk(disk, &budget, digest)).transpose()?;
-    let engine = start(
-        model,
-        pool,
-        &tokenizer,
-        (budget, config),
-        Attached { disk, time_share, ..Attached::default() },
-    )?;
-    Ok(Opened { engine, tokenizer, template, pooling: embedding.pooling, context_tokens, kept })
+    let name = spoken_name(&model.config().name);
+    let attached = Attached { disk, time_share, ..Attached::default() };
+    let engine = start(model, pool, &tokenizer, (budget, config), attached)?;
+    let texts = Arc::new(Texts { tokenizer, template, context_tokens });
+    let records = conversations.map(|dir| Records::open(&dir, RECORDS_WAIT)).transpose()?;
+    let memory = remembering(&memory, (&texts, &name), records.as_ref())?;
+    let conversations = Conversations::open(records.as_ref());
+    Ok(Opened { engine, texts, pooling: embedding.pooling, kept, conversations, memory })
 }
 
 impl Budget {
@@ -151,4 +170,24 @@ fn start(
     let cache =
         CacheConfig { blocks, policy: Policy::default(), ghosts: GHOSTS, pinned_max: blocks / PINNED_SHARE };
     Ok(Engine::start_with(Box::new(runner), tokenizer, cache, config, attached)?)
+}
+
+/// What is remembered of conversations. Bounds that were asked for have to fit; others that do not switch it off.
+fn remembering(
+    config: &MemoryConfig,
+    (texts, name): (&Arc<Texts>, &str),
+    records: Option<&Records>,
+) -> Result<Arc<Memory<Core>>, Error> {
+    if config.is_wanted() {
+        config.settings(texts.context_tokens).map_err(MemoryError::from)?;
+    }
+    let around = Surroundings {
+        model: texts.clone(),
+        model_name: name,
+        observer: Arc::new(()),
+        records,
+        history_bytes: HISTORY_BYTES,
+        is_shared: false,
+    };
+    Ok(Memory::new(config, around))
 }

@@ -3,12 +3,16 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use kvik_engine::api::Sampling;
+use kvik_cache::retain::Retention;
+use kvik_engine::api::{Constraint, Sampling};
 use kvik_engine::files::bytes::{FileBytes, FilePart};
 use kvik_engine::load::LoadedModel;
+use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
 use kvik_kernels::{KvFormat, KvFormats};
+use kvik_memory::memory::MemoryConfig;
 
 use crate::error::Error;
+use crate::prompt::Asked;
 
 /// Sequences computed at the same time, where nobody says how many.
 const PARALLEL: usize = 4;
@@ -57,6 +61,11 @@ pub struct Options {
     pub parallel: usize,
     /// Where computed blocks outlive the process.
     pub disk: Option<DiskOptions>,
+    /// A directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as
+    /// long as the model is open.
+    pub conversations: Option<PathBuf>,
+    /// How conversations go on beyond the context.
+    pub memory: MemoryConfig,
 }
 
 /// The cache on disk.
@@ -79,6 +88,16 @@ pub struct AnswerOptions {
     pub sampling: Sampling,
     /// Switches reasoning before the answer to a chat on or off, for models that have it.
     pub reasoning: Option<bool>,
+    /// Tools that the answer to a chat may call.
+    pub tools: Vec<OfferedTool>,
+    /// Which of them it calls.
+    pub tool_choice: ToolChoice,
+    /// Whether it may call several; one, where one has to be called, if that is not said.
+    pub parallel_tool_calls: Option<bool>,
+    /// Holds the answer to a form.
+    pub constraint: Option<Constraint>,
+    /// Which tokens of a long prompt the answer goes on reading; all where that is not said.
+    pub retention: Option<Retention>,
 }
 
 impl Options {
@@ -93,7 +112,15 @@ impl Options {
             time_share: 1.0,
             parallel: PARALLEL,
             disk: None,
+            conversations: None,
+            memory: MemoryConfig::default(),
         }
+    }
+
+    /// The same with conversations that are kept there.
+    #[must_use]
+    pub fn with_conversations(self, dir: impl Into<PathBuf>) -> Options {
+        Options { conversations: Some(dir.into()), ..self }
     }
 
     /// The same with a cache on disk of the usual size.
@@ -105,8 +132,28 @@ impl Options {
 
 impl AnswerOptions {
     /// The likeliest token at each place, up to the end of the context.
-    pub const GREEDY: AnswerOptions =
-        AnswerOptions { max_tokens: None, stop: Vec::new(), sampling: Sampling::GREEDY, reasoning: None };
+    pub const GREEDY: AnswerOptions = AnswerOptions {
+        max_tokens: None,
+        stop: Vec::new(),
+        sampling: Sampling::GREEDY,
+        reasoning: None,
+        tools: Vec::new(),
+        tool_choice: ToolChoice::Auto,
+        parallel_tool_calls: None,
+        constraint: None,
+        retention: None,
+    };
+
+    /// What of it decides the prompt and the form of the answer.
+    pub(crate) fn asked(&self) -> Result<Asked, Error> {
+        let AnswerOptions { tools, tool_choice, parallel_tool_calls, constraint, reasoning, .. } =
+            self.clone();
+        let tools = Tools::offered(tools, tool_choice, parallel_tool_calls)?;
+        if tools.forced && constraint.is_some() {
+            return Err(Error::TwoForms);
+        }
+        Ok(Asked { tools, reasoning, constraint })
+    }
 
     /// The same with at most so many tokens.
     #[must_use]

@@ -3,35 +3,16 @@
 use std::time::SystemTime;
 
 use kvik_cache::Token;
-use kvik_engine::text::answer::AnswerStart;
-use kvik_engine::text::template::{ChatTemplate, RenderInput};
-use kvik_engine::text::tokenizer::Tokenizer;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use kvik_engine::api::Constraint;
+use kvik_engine::text::answer::{Reading, ReasoningForm};
+use kvik_engine::text::template::{ChatTemplate, Prompt as Rendered, RenderInput};
+use kvik_engine::text::tools::Tools;
+use kvik_memory::memory::Purpose;
+use serde_json::{Map, Value};
 
 use crate::error::Error;
-
-/// Who says a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Role {
-    /// The program, to the model.
-    System,
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-}
-
-/// A message of a chat.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// Who says it.
-    pub role: Role,
-    /// What is said.
-    pub content: String,
-}
+use crate::message::Message;
+use crate::texts::Texts;
 
 /// What a model is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,36 +27,39 @@ pub enum Prompt {
 /// A prompt as the engine takes it.
 pub(crate) struct Encoded {
     pub(crate) tokens: Vec<Token>,
-    /// Where the answer to a chat begins.
-    pub(crate) start: Option<AnswerStart>,
+    /// How its answer is read.
+    pub(crate) reading: Reading,
+    /// What holds the answer to a form.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 /// What a prompt is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// To be answered, with reasoning switched on or off.
-    Answer {
-        /// `None` leaves it to the template.
-        reasoning: Option<bool>,
-    },
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum For<'a> {
+    /// To be answered so.
+    Answer(&'a Asked),
     /// To be kept: other prompts begin with it.
     Kept,
 }
 
-impl Message {
-    /// What the program says.
-    pub fn system(content: impl Into<String>) -> Message {
-        Message { role: Role::System, content: content.into() }
+/// What of the options of an answer decides its prompt and its form.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) tools: Tools,
+    /// `None` leaves it to the template.
+    pub(crate) reasoning: Option<bool>,
+    pub(crate) constraint: Option<Constraint>,
+}
+
+impl Asked {
+    /// An answer of the usual form.
+    pub(crate) fn plainly() -> Asked {
+        Asked { tools: Tools::none(), reasoning: None, constraint: None }
     }
 
-    /// What the user says.
-    pub fn user(content: impl Into<String>) -> Message {
-        Message { role: Role::User, content: content.into() }
-    }
-
-    /// What the model has said.
-    pub fn assistant(content: impl Into<String>) -> Message {
-        Message { role: Role::Assistant, content: content.into() }
+    /// A call that has to be made leaves no room for thinking before it.
+    fn thinks(&self) -> Option<bool> {
+        if self.tools.forced { Some(false) } else { self.reasoning }
     }
 }
 
@@ -105,37 +89,88 @@ impl From<&[Message]> for Prompt {
 
 impl Prompt {
     /// Its tokens.
-    pub(crate) fn encode(
-        &self,
-        tokenizer: &Tokenizer,
-        template: Option<&ChatTemplate>,
-        purpose: Purpose,
-    ) -> Result<Encoded, Error> {
-        match self {
-            Prompt::Text(text) => Ok(Encoded { tokens: tokenizer.encode(text, true, true), start: None }),
-            Prompt::Messages(messages) => {
-                let template = template.ok_or(Error::NoTemplate)?;
-                let prompt = template.render(&render_input(messages, purpose))?;
-                let start = template.answer_after(&prompt.text);
-                let tokens = tokenizer.encode_chat(&prompt.text, &prompt.inputs);
-                Ok(Encoded { tokens, start: Some(start) })
+    pub(crate) fn encode(&self, texts: &Texts, purpose: For<'_>) -> Result<Encoded, Error> {
+        match (self, purpose) {
+            (Prompt::Text(text), _) => {
+                let constraint = match purpose {
+                    For::Answer(asked) => asked.constraint.clone(),
+                    For::Kept => None,
+                };
+                let tokens = texts.tokenizer.encode(text, true, true);
+                Ok(Encoded { tokens, reading: Reading::Plain, constraint })
             }
+            (Prompt::Messages(messages), For::Kept) => {
+                let input = render_input(json_of(messages), None);
+                let tokens = texts.tokens(
+                    &texts.template()?.render(&RenderInput { add_generation_prompt: false, ..input })?,
+                );
+                Ok(Encoded { tokens, reading: Reading::Plain, constraint: None })
+            }
+            (Prompt::Messages(messages), For::Answer(asked)) => texts.encode_chat(json_of(messages), asked),
         }
     }
 }
 
-fn render_input(messages: &[Message], purpose: Purpose) -> RenderInput {
-    let value = |Message { role, content }: &Message| json!({"role": role, "content": content});
-    let (add_generation_prompt, enable_thinking) = match purpose {
-        Purpose::Answer { reasoning } => (true, reasoning),
-        Purpose::Kept => (false, None),
-    };
+impl Texts {
+    /// The prompt of a chat, how its answer is read, and what holds that to a form.
+    pub(crate) fn encode_chat(&self, messages: Vec<Value>, asked: &Asked) -> Result<Encoded, Error> {
+        let template = self.template()?;
+        let mut prompt = template.render(&asked_input(messages, asked))?;
+        let form = template.reasoning_form();
+        if let Some(constraint) = &asked.constraint {
+            // It says all that is written, so that the header of the message is the prompt's.
+            if form == ReasoningForm::Channels {
+                form.close_in(&mut prompt.text);
+            }
+            let constraint = Some(constraint.clone());
+            return Ok(Encoded { tokens: self.tokens(&prompt), reading: Reading::Plain, constraint });
+        }
+        let start = template.answer_after(&prompt.text);
+        let (reading, constraint) = asked.tools.reading(start, Some(template.tool_form()));
+        Ok(Encoded { tokens: self.tokens(&prompt), reading, constraint })
+    }
+
+    /// The tokens of messages for what memory does with them.
+    pub(crate) fn render(
+        &self,
+        messages: &[Value],
+        asked: &Asked,
+        purpose: Purpose,
+    ) -> Result<Vec<Token>, Error> {
+        let input = asked_input(messages.to_vec(), asked);
+        let input = match purpose {
+            Purpose::Answer => input,
+            Purpose::Ahead => RenderInput { add_generation_prompt: false, ..input },
+            Purpose::InPlace => RenderInput { enable_thinking: Some(false), ..input },
+            Purpose::Summary => RenderInput { enable_thinking: Some(false), tools: None, ..input },
+        };
+        Ok(self.tokens(&self.template()?.render(&input)?))
+    }
+
+    fn template(&self) -> Result<&ChatTemplate, Error> {
+        self.template.as_ref().ok_or(Error::NoTemplate)
+    }
+
+    fn tokens(&self, prompt: &Rendered) -> Vec<Token> {
+        self.tokenizer.encode_chat(&prompt.text, &prompt.inputs)
+    }
+}
+
+fn asked_input(messages: Vec<Value>, asked: &Asked) -> RenderInput {
+    RenderInput { tools: asked.tools.offered.clone(), ..render_input(messages, asked.thinks()) }
+}
+
+fn render_input(messages: Vec<Value>, enable_thinking: Option<bool>) -> RenderInput {
     RenderInput {
-        messages: Value::Array(messages.iter().map(value).collect()),
+        messages: Value::Array(messages),
         tools: None,
-        add_generation_prompt,
+        add_generation_prompt: true,
         enable_thinking,
         kwargs: Map::new(),
         now: SystemTime::now(),
     }
+}
+
+pub(crate) fn json_of(messages: &[Message]) -> Vec<Value> {
+    messages.iter().map(Message::json).collect()
 }

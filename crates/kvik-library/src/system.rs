@@ -1,8 +1,6 @@
 //! What an operating system asks of a program: memory back, to be ready to be killed, to end.
 
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvik_engine::engine::Flushed;
 
@@ -84,20 +82,16 @@ impl Model {
     }
 
     fn settle(&self, within: Duration) -> Result<Flushed, Error> {
-        self.cancel_all();
-        Ok(self.engine().settle(within)?)
-    }
-
-    fn cancel_all(&self) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let cancelled = answers.drain(..).filter_map(|answer| answer.upgrade());
-        cancelled.for_each(|answer| answer.store(true, Ordering::Relaxed));
+        let until = Instant::now() + within;
+        self.core.cancel_all();
+        let flushed = self.engine().settle(within)?;
+        self.core.opened.memory.settle(until.saturating_duration_since(Instant::now()));
+        Ok(flushed)
     }
 }
 
 impl Drop for Model {
     fn drop(&mut self) {
-        self.cancel_all();
-        self.engine().shutdown(Duration::ZERO);
+        self.core.end();
     }
 }

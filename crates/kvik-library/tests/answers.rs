@@ -132,7 +132,7 @@ fn an_answer_that_is_cancelled_ends_with_its_report_and_leaves_what_it_computed(
     assert!(matches!(first, Piece::Text(_)));
     answer.cancel();
     assert!(answer.by_ref().all(|piece| piece.is_ok()), "what had arrived can be read");
-    let report = *answer.report().unwrap();
+    let report = answer.report().unwrap();
     assert_eq!(report.finish, Finish::Cancelled);
     assert!(report.generated_tokens < ENDLESS, "{report:?}");
     // The same is answered in full by another one, from what the first has left.

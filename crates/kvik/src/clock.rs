@@ -4,10 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::accounts::ledger::Day;
 
-/// Seconds since 1970; 0 where the clock stands before.
-pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
+pub(crate) use kvik_memory::clock::unix_seconds;
 
 /// Now, as `2026-11-23T10:20:30.123456Z`.
 pub(crate) fn now_rfc3339() -> String {

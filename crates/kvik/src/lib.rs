@@ -12,15 +12,12 @@ mod command;
 mod eval;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod hex;
 mod http;
 mod measured;
 mod page;
-mod random;
 mod serving;
 mod settings;
 mod system;
-mod volatile;
 
 use std::process::ExitCode;
 

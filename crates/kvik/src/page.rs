@@ -10,9 +10,10 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use kvik_memory::hex;
 use rust_embed::RustEmbed;
 
-use crate::{hex, http::error::ApiError};
+use crate::http::error::ApiError;
 
 /// Where the page begins.
 pub(crate) const ROOT: &str = "/";

@@ -271,6 +271,26 @@ pub struct Report {
     pub retained: Option<Box<Retained>>,
 }
 
+impl Report {
+    /// Adds the report of another prompt for the same answer.
+    pub fn add(&mut self, report: &Report) {
+        self.prompt_tokens += report.prompt_tokens;
+        self.cached_tokens += report.cached_tokens;
+        self.host_tokens += report.host_tokens;
+        self.disk_tokens += report.disk_tokens;
+        self.computed_tokens += report.computed_tokens;
+        self.generated_tokens += report.generated_tokens;
+        self.recomputed_tokens += report.recomputed_tokens;
+        self.drafted_tokens += report.drafted_tokens;
+        self.accepted_tokens += report.accepted_tokens;
+        self.queued = self.queued.max(report.queued);
+        self.prefill += report.prefill;
+        self.decode += report.decode;
+        self.cache = report.cache;
+        self.evicted = report.evicted;
+    }
+}
+
 /// What a sequence keeps of its tokens, all layers and KV heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retained {

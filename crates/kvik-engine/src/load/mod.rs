@@ -104,6 +104,12 @@ impl LoadedModel {
     }
 }
 
+/// The name that a model's files give it, without spaces: for URLs and clients.
+pub fn spoken_name(own: &str) -> String {
+    let name: Vec<&str> = own.split_whitespace().collect();
+    if name.is_empty() { "model".to_owned() } else { name.join("-") }
+}
+
 /// The shape of a model from the text of a Hugging Face `config.json`.
 pub fn config_from_json(json: &[u8], name: &str) -> Result<ModelConfig, LoadError> {
     let bad = |error| HfError::json(name.as_ref(), &error);

@@ -7,3 +7,4 @@ mod jinja;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;
+pub mod tools;

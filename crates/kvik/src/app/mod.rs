@@ -16,7 +16,6 @@ pub(crate) mod metrics;
 pub(crate) mod node_ids;
 pub(crate) mod prompts;
 pub(crate) mod rate_limits;
-pub(crate) mod record_map;
 pub(crate) mod report;
 pub(crate) mod requests;
 pub(crate) mod responses;

@@ -6,7 +6,7 @@
 
 use kvik_cache::NodeName;
 
-use crate::random::random;
+use kvik_memory::random::random;
 
 /// With four rounds and independent functions, ids cannot be told from random ones.
 const ROUNDS: u8 = 4;

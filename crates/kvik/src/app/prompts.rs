@@ -13,10 +13,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::record_map::{self, RecordKey};
-use crate::accounts::ledger::{FileTurns, Records, RecordsError, Table};
-use crate::hex;
 use crate::serving::lora::WrittenUse;
+use kvik_memory::hex;
+use kvik_memory::records::{
+    FileTurns, Records, RecordsError, Table,
+    map::{self, RecordKey},
+};
 
 /// Prompts of one tenant at most: each is pinned.
 pub(crate) const PROMPTS_MAX: usize = 256;
@@ -128,7 +130,7 @@ pub(crate) enum Change {
 impl Registry {
     /// The prompts that were kept when the records were closed.
     pub(crate) fn open(records: Option<&Records>) -> Registry {
-        let (table, prompts) = record_map::open(records, "prompts");
+        let (table, prompts) = map::open(records, "prompts");
         Registry { table, changing: FileTurns::new(1), prompts: Mutex::new(prompts) }
     }
 

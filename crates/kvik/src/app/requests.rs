@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use kvik_engine::api::{Report, Request};
+use kvik_memory::memory::{GoesOn, Host, Memory};
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -11,9 +12,7 @@ use super::{
     generation::{Answer, Generation},
     kept_prefix,
     keys::Caller,
-    lora,
-    memory::{Memory, host::Host},
-    rate_limits,
+    lora, rate_limits,
     report::{
         trailer::{Origin, Trailer},
         usage::Usage,
@@ -183,8 +182,15 @@ impl App {
 }
 
 impl Host for App {
-    fn memory(&self) -> &Arc<Memory> {
+    type Caller = Caller;
+    type Error = ApiError;
+
+    fn memory(&self) -> &Arc<Memory<App>> {
         &self.memory
+    }
+
+    fn tenant(caller: &Caller) -> &str {
+        &caller.tenant.name
     }
 
     async fn said(
@@ -194,5 +200,24 @@ impl Host for App {
         is_waited_for: bool,
     ) -> Result<(String, Report), ApiError> {
         if is_waited_for { self.answer(caller, request).await } else { self.say(caller, request).await }
+    }
+
+    async fn apart<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        is_waited_for: bool,
+        work: impl FnOnce(GoesOn<'_, ApiError>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let work = move |client: Presence| work(&|| client.check());
+        if is_waited_for {
+            let reader = Reader { tenant: caller.tenant.id, large: true };
+            self.server.readers.in_turn(reader, work).await
+        } else {
+            self.server.readers.in_background(work).await
+        }
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(work);
     }
 }

@@ -8,9 +8,10 @@ use std::{
     time::Duration,
 };
 
+use kvik_memory::conversations::Conversations;
+
 use super::{
-    conversations::Conversations, keys::Keys, metrics::Metrics, responses::Responses, state::AppConfig,
-    tally::Tally, usage_account::Clock,
+    keys::Keys, metrics::Metrics, responses::Responses, state::AppConfig, tally::Tally, usage_account::Clock,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},

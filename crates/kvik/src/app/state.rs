@@ -4,23 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use kvik_cache::Token;
 use kvik_engine::api::RequestError;
+use kvik_memory::{
+    memory::{Memory, MemoryConfig, Surroundings},
+    records::Records,
+};
 
 use super::{
-    keys::Keys,
-    memory::{Memory, MemoryConfig, Surroundings},
-    node_ids::NodeIds,
-    prompts::Registry,
-    report::comparison::Answered,
-    server::Server,
-    slots::Slots,
-    spans::Spans,
-    usage_account::Clock,
+    keys::Keys, memory::Seal, node_ids::NodeIds, prompts::Registry, report::comparison::Answered,
+    server::Server, slots::Slots, spans::Spans, usage_account::Clock,
 };
 use crate::{
-    accounts::{
-        ledger::{Ledger, Records},
-        prices::Prices,
-    },
+    accounts::{ledger::Ledger, prices::Prices, tenants::Secret},
     http::{error::ApiError, origins::Senders},
     serving::Serving,
     settings::{sampling::SamplingArgs, size::ByteSize},
@@ -52,6 +46,8 @@ pub(crate) struct AppConfig {
     pub(crate) conversations: Option<Records>,
     /// How long conversations go on.
     pub(crate) memory: MemoryConfig,
+    /// Seals compaction items; with none they last as long as the process.
+    pub(crate) secret: Option<Secret>,
     /// Where spans of answers go, if anywhere.
     pub(crate) spans: Option<Arc<Spans>>,
     /// What holds where a request does not say it.
@@ -70,7 +66,9 @@ pub(crate) struct App {
     /// Prompts that are computed ahead and kept.
     pub(crate) registry: Registry,
     /// What is remembered of conversations.
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Arc<Memory<App>>,
+    /// Seals compaction items.
+    pub(crate) seal: Seal,
     /// What was computed under the names that llama-server has for places to run in.
     pub(crate) slots: Arc<Slots>,
 }
@@ -90,9 +88,9 @@ impl App {
     pub(crate) fn of(server: Arc<Server>, serving: Serving, config: AppConfig) -> Arc<App> {
         let serving = Arc::new(serving);
         let around = Surroundings {
-            serving: serving.clone(),
-            readers: server.readers.clone(),
-            metrics: server.metrics.clone(),
+            model: serving.clone(),
+            model_name: &serving.model.own_name,
+            observer: server.metrics.clone(),
             records: config.records.as_ref(),
             history_bytes: config.body_limit.0.saturating_mul(HISTORIES),
             is_shared: server.is_shared(),
@@ -103,6 +101,7 @@ impl App {
             serving,
             registry: Registry::open(config.records.as_ref()),
             memory,
+            seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
             config,
             slots: Arc::default(),
             node_ids: NodeIds::new(),

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, builder::FalseyValueParser};
+use kvik_memory::{memory::MemoryConfig, records::Records};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::example;
@@ -21,14 +22,14 @@ use super::flags::{
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
 use crate::{
     accounts::{
-        ledger::{Ledger, Records},
+        ledger::Ledger,
         prices::Prices,
         tenants::{Source, Tenants},
     },
     api,
     app::{
-        App, AppConfig, keys::Keys, loading, memory::MemoryConfig, server::Server, shelf::Shelf,
-        spans::Spans, supervisor::Supervisor, upkeep, usage_account::Clock, watchdog,
+        App, AppConfig, keys::Keys, loading, server::Server, shelf::Shelf, spans::Spans,
+        supervisor::Supervisor, upkeep, usage_account::Clock, watchdog,
     },
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
@@ -376,14 +377,19 @@ impl ServeArgs {
 
     /// How a model of this server treats its clients.
     pub(super) fn app_config(&self, around: &ServerSetup, model: &ModelCard) -> anyhow::Result<AppConfig> {
-        let memory = MemoryConfig { secret: self.state.secret(), ..self.memory.config(false)? };
+        let memory = self.memory.config(false)?;
         if memory.is_wanted() {
             memory.settings(model.context).context("--memory")?;
         }
         let spans = self.otlp.as_ref().map(|address| {
             Spans::new(address, &model.name).map(Arc::new).with_context(|| format!("--otlp {address}"))
         });
-        Ok(AppConfig { memory, spans: spans.transpose()?, ..around.config(self) })
+        Ok(AppConfig {
+            memory,
+            secret: self.state.secret(),
+            spans: spans.transpose()?,
+            ..around.config(self)
+        })
     }
 }
 
@@ -425,6 +431,7 @@ impl ServerSetup {
             records: self.records.clone(),
             conversations: self.conversations.clone(),
             memory: MemoryConfig::default(),
+            secret: None,
             spans: None,
             sampling: args.sampling,
         }

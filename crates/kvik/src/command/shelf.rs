@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_engine::{free_memory::available_bytes, load::LoadedModel};
+use kvik_memory::memory::{NotDeleted, forget_at_rest, make_summaries};
 use kvik_shelf::Kind;
 use serde_json::Value;
 use tokio::runtime::Handle as Runtime;
@@ -22,7 +23,6 @@ use crate::{
     api,
     app::{
         App,
-        memory::{book::NotDeleted, correct::forget_at_rest, rebuild::make_summaries},
         server::Server,
         shelf::{Catalogue, Described, Entry, LoadModel, OpenModel},
     },

@@ -63,7 +63,7 @@ impl TalkArgs {
         Sampling {
             temperature: self.temperature(embedded),
             top_p: self.top_p,
-            seed: self.seed.unwrap_or_else(crate::random::random),
+            seed: self.seed.unwrap_or_else(kvik_memory::random::random),
             ..Sampling::GREEDY
         }
     }

@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, time::SystemTime};
 
 use anyhow::{Context, bail};
 use clap::{ArgMatches, Args, parser::ValueSource};
+use kvik_memory::records::{Records, RecordsError};
 use serde_json::Value;
 use ureq::http::Method;
 
 use super::remote::{ServerArgs, escaped};
 use crate::{
-    accounts::ledger::{self, Bill, Day, Records, RecordsError},
+    accounts::ledger::{self, Bill, Day},
     command::flags::accounts::StateArgs,
     http::answer::value,
 };

@@ -11,6 +11,7 @@ use axum::{
 };
 use kvik_cache::retain::RetentionError;
 use kvik_engine::api::RequestError;
+use kvik_memory::records::RecordsError;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -232,6 +233,21 @@ impl IntoResponse for ApiError {
 impl From<RetentionError> for ApiError {
     fn from(error: RetentionError) -> ApiError {
         ApiError::field(format!("kvik.retain.{}", error.field()), format!("kvik.retain.{error}"))
+    }
+}
+
+/// When a client that was refused for a silent file should come back.
+const FILE_RETRY_AFTER_S: u64 = 10;
+
+impl From<RecordsError> for ApiError {
+    fn from(error: RecordsError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            RecordsError::Silent(_) => {
+                ApiError::unavailable("storage_unavailable", message, FILE_RETRY_AFTER_S)
+            }
+            _ => ApiError::internal(message),
+        }
     }
 }
 

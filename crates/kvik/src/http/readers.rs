@@ -261,6 +261,11 @@ pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
     wait()
 }
 
+/// The same for whoever keeps records.
+pub(crate) fn give_way(wait: &mut dyn FnMut()) {
+    aside(wait);
+}
+
 /// Tells the thread that reads a body whether its client is still there.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Presence(Arc<AtomicBool>);

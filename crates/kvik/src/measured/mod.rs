@@ -19,13 +19,14 @@ use std::{
 
 use anyhow::Context;
 use kvik_kernels::KV_LAYOUT_VERSION;
+use kvik_memory::hex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub(crate) use heads::MeasuredHeads;
 pub(crate) use losses::{Loss, MeasuredLosses, SettingLosses, TaskLoss};
 pub(crate) use sensitivity::MeasuredSensitivity;
 
-use crate::{hex, settings::dirs};
+use crate::settings::dirs;
 
 /// Bytes of a file at most.
 const FILE_BYTES_MAX: u64 = 64 << 20;

@@ -12,7 +12,7 @@ use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::free_memory::default_kv_bytes;
-use kvik_engine::load::repeat_prompt;
+use kvik_engine::load::{repeat_prompt, spoken_name};
 use kvik_engine::model::{ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
@@ -283,8 +283,8 @@ fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<(
 
 fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) -> ModelCard {
     ModelCard {
-        name: name(&model.config().name),
-        own_name: name(&model.config().name),
+        name: spoken_name(&model.config().name),
+        own_name: spoken_name(&model.config().name),
         family: model.config().arch.name().to_owned(),
         source: args.source().to_owned(),
         embedded: args.is_embedded(),
@@ -367,12 +367,6 @@ fn context(asked: Option<usize>, own: usize, budget: &KvBudget, forgets: bool) -
     }
 }
 
-/// A name without spaces, for URLs and clients.
-fn name(own: &str) -> String {
-    let name: Vec<&str> = own.split_whitespace().collect();
-    if name.is_empty() { "model".to_owned() } else { name.join("-") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,7 +418,7 @@ mod tests {
 
     #[test]
     fn names_are_fit_for_urls() {
-        assert_eq!(name("Qwen3 0.6B Instruct"), "Qwen3-0.6B-Instruct");
-        assert_eq!(name(" "), "model");
+        assert_eq!(spoken_name("Qwen3 0.6B Instruct"), "Qwen3-0.6B-Instruct");
+        assert_eq!(spoken_name(" "), "model");
     }
 }

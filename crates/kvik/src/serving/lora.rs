@@ -10,15 +10,13 @@ use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
 use kvik_engine::load::LoadedAdapter;
 use kvik_engine::model::{ADAPTERS_MAX, Adapter, Adapters, Model};
 use kvik_kernels::Pool;
+use kvik_memory::hex;
 use serde::{Deserialize, Serialize};
 
 use super::fetch::{self, Located};
-use crate::{
-    hex,
-    settings::{
-        lora::{LoraArgs, ScaledFile},
-        models_dir::ModelsDirArgs,
-    },
+use crate::settings::{
+    lora::{LoraArgs, ScaledFile},
+    models_dir::ModelsDirArgs,
 };
 
 /// The adapters of a server.

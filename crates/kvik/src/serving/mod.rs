@@ -25,7 +25,7 @@ use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
 use kvik_engine::text::answer::ReasoningForm;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
 
 use crate::http::error::ApiError;
 use embedding::Embedder;
@@ -98,11 +98,6 @@ impl ModelCard {
     }
 }
 
-/// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per
-/// token: one that is a few times too long is counted exactly, so that the error can say by how much
-/// to shorten it, and one beyond this cannot fit and costs nothing.
-const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
-
 impl Serving {
     /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
     pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
@@ -119,7 +114,7 @@ impl Serving {
 
     /// Longest text that is tokenized as part of a prompt.
     pub(crate) fn text_bytes_max(&self) -> usize {
-        TOKENIZED_BYTES_PER_TOKEN.saturating_mul(self.model.context)
+        text_bytes_max(self.model.context)
     }
 
     /// Tokens of a rendered chat. The request's own strings are encoded as plain text: the name of a control token in them

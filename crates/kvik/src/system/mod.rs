@@ -10,7 +10,4 @@ use other as system;
 #[cfg(unix)]
 use unix as system;
 
-pub(crate) use system::{
-    Hangups, close_to_others, fail_writes_beyond_limit, is_open_to_others, open_files,
-    readable_by_owner_only, stop_signal,
-};
+pub(crate) use system::{Hangups, fail_writes_beyond_limit, is_open_to_others, open_files, stop_signal};

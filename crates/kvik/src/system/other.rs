@@ -1,10 +1,6 @@
 //! Windows, compiled and never run: files are as private as their folder, and Ctrl-C is the one signal.
 
-use std::{
-    fs::{File, OpenOptions},
-    io,
-    path::Path,
-};
+use std::{io, path::Path};
 
 pub(crate) fn fail_writes_beyond_limit() -> io::Result<()> {
     Ok(())
@@ -33,10 +29,6 @@ impl Hangups {
         None
     }
 }
-
-pub(crate) fn readable_by_owner_only(_: &mut OpenOptions) {}
-
-pub(crate) fn close_to_others(_: &File) {}
 
 pub(crate) fn is_open_to_others(_: &Path) -> bool {
     false

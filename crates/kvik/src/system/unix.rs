@@ -1,11 +1,6 @@
 //! Unix.
 
-use std::{
-    fs::{self, File, OpenOptions, Permissions},
-    io,
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::Path,
-};
+use std::{fs, io, os::unix::fs::PermissionsExt, path::Path};
 
 use rustix::process::{Resource, Rlimit, Signal as Number, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -56,17 +51,6 @@ impl Hangups {
     pub(crate) async fn next(&mut self) -> Option<()> {
         self.0.recv().await
     }
-}
-
-/// Creates a file readable by its owner only.
-pub(crate) fn readable_by_owner_only(options: &mut OpenOptions) {
-    options.mode(0o600);
-}
-
-/// Makes an existing file readable by its owner only.
-pub(crate) fn close_to_others(file: &File) {
-    // On failure the folder's permissions still protect the file.
-    let _ = file.set_permissions(Permissions::from_mode(0o600));
 }
 
 /// Whether others than its owner may read or write a file.

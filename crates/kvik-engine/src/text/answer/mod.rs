@@ -10,6 +10,7 @@ mod form;
 mod json;
 mod known;
 mod read;
+mod reading;
 mod reasoning;
 mod tagged;
 mod values;
@@ -21,6 +22,7 @@ use tagged::Tagged;
 
 pub use form::{ArgumentsForm, ForcedCall, ToolForm};
 pub use read::Offer;
+pub use reading::{Reader, Reading};
 pub use reasoning::{AnswerPlace, AnswerStart, ReasoningForm, ReasoningTags};
 
 /// A piece of an answer.

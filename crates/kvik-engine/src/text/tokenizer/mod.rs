@@ -76,6 +76,16 @@ struct BoundaryTokens {
     fill: FillTokens,
 }
 
+/// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per token: one that is a
+/// few times too long is counted exactly, so that the error can say by how much to shorten it, and one beyond this cannot
+/// fit and costs nothing.
+const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
+
+/// Bytes of the longest text that is looked at as part of a prompt for a context of so many tokens.
+pub fn text_bytes_max(context_tokens: usize) -> usize {
+    TOKENIZED_BYTES_PER_TOKEN.saturating_mul(context_tokens)
+}
+
 impl Tokenizer {
     fn assemble(
         vocab: Vocab,

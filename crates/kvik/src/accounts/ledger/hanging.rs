@@ -7,7 +7,9 @@ use std::{
 
 use redb::{StorageBackend, backends::InMemoryBackend};
 
-use super::Records;
+use kvik_memory::records::Records;
+
+use crate::http::readers::give_way;
 
 /// Shut, every call on the files behind it waits until it is opened.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +30,8 @@ struct HangingFile {
 impl Gate {
     /// New records behind it.
     pub(crate) fn records(&self) -> Records {
-        Records::over(HangingFile { memory: InMemoryBackend::new(), gate: self.clone() })
+        let file = HangingFile { memory: InMemoryBackend::new(), gate: self.clone() };
+        Records::over(file).unwrap().giving_way(give_way)
     }
 
     pub(crate) fn shut(&self) {

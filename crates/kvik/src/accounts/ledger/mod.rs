@@ -9,10 +9,8 @@
 //! Days come from the wall clock: a clock that is set back adds to an earlier day.
 
 mod day;
-mod file_turns;
 #[cfg(test)]
 pub(crate) mod hanging;
-mod records;
 mod totals;
 
 use std::{
@@ -22,12 +20,11 @@ use std::{
 };
 
 use kvik_engine::api::Report;
+use kvik_memory::records::{FileTurns, Records, RecordsError, Table};
 
 use super::prices::{Cost, Prices};
 
 pub(crate) use day::Day;
-pub(crate) use file_turns::FileTurns;
-pub(crate) use records::{LOCK_WAIT, Records, RecordsError, Table};
 pub(crate) use totals::{LedgerRow, Totals, UsageRow};
 
 /// Name of the table.

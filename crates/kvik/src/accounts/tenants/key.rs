@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::hex;
+use kvik_memory::hex;
 
 /// Prefix of every generated key, by which people and secret scanners recognise it.
 const KEY_PREFIX: &str = "kvik-";

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::Share;
-use crate::system::readable_by_owner_only;
+use kvik_memory::records::private::readable_by_owner_only;
 
 /// Context of BLAKE3's key derivation; changing it loses every tenant's cache.
 const SALT_CONTEXT: &str = "kvik 2026-11-21 tenant salt v1";
@@ -50,7 +50,7 @@ impl Secret {
     pub(crate) fn of_this_process() -> Secret {
         let mut bytes = [0; 32];
         for part in bytes.chunks_exact_mut(8) {
-            part.copy_from_slice(&crate::random::random().to_le_bytes());
+            part.copy_from_slice(&kvik_memory::random::random().to_le_bytes());
         }
         // What std seeds its hasher with stands in where the system has no better randomness to give.
         let _ = getrandom::fill(&mut bytes);
@@ -169,11 +169,11 @@ mod tests {
     fn salts_are_stable_for_ever() {
         let secret = Secret([1; 32]);
         assert_eq!(
-            crate::hex::written(secret.salt("acme", Share::Isolated)),
+            kvik_memory::hex::written(secret.salt("acme", Share::Isolated)),
             "5ec132ed7990d2958960db6f533f7b31"
         );
         assert_eq!(
-            crate::hex::written(secret.salt("acme", Share::Shared)),
+            kvik_memory::hex::written(secret.salt("acme", Share::Shared)),
             "87c1dc47692c14bca51750b21b510f7d"
         );
     }

@@ -2,6 +2,7 @@
 
 use kvik_cache::Lifetime;
 use kvik_engine::text::constraint::schema::Strictness;
+use kvik_memory::random::random;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -28,7 +29,6 @@ use crate::{
     },
     app::{keys::Caller, state::App},
     http::{error::ApiError, json::Json},
-    random::random,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -204,7 +204,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields) -> Result<(ChatTu
         read_schema("output_config.format.schema", &schema, Strictness::Lenient, &mut schema_notes)
     };
     let constraint = tell.format().map(schema).transpose()?;
-    let (conversation, before, times) = tell.told(&|item| app.memory.open(&caller.tenant.name, item))?;
+    let (conversation, before, times) = tell.told(&|item| app.seal.open(&caller.tenant.name, item))?;
     let mut keep = cache.keep()?;
     keep.lifetime = lifetime(keep.lifetime, &times);
     let mut sampling = unsaid::<Usual>();

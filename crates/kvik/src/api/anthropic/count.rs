@@ -33,7 +33,7 @@ pub(super) async fn route(
             let (tell, _) = Fields::from_body(body)?;
             refuse_unknown::<Fields>(body)?;
             app.accept_model(&tell.model)?;
-            let (conversation, ..) = tell.told(&|item| app.memory.open(&tenant, item))?;
+            let (conversation, ..) = tell.told(&|item| app.seal.open(&tenant, item))?;
             Ok(app.serving.encode_rendered(&conversation.render(&app.serving)?).len())
         })
         .await?;

@@ -1,13 +1,11 @@
 //! Errors as Anthropic words them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 
 use axum::http::StatusCode;
+use kvik_memory::random::random;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{
-    http::{answer::words, error::ApiError},
-    random::random,
-};
+use crate::http::{answer::words, error::ApiError};
 
 words! {
     ErrorWord = "error";

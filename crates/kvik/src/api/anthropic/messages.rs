@@ -3,11 +3,11 @@
 //! Results of tools are blocks of a user's message there, and messages of their own here; thoughts are blocks there, and
 //! a field here.
 
+use kvik_memory::conversations::MESSAGES_MAX;
 use serde_json::{Map, Value, json};
 
 use crate::{
     api::{chat::arguments_text, request::place::Place},
-    app::conversations::MESSAGES_MAX,
     http::error::ApiError,
 };
 

@@ -1,13 +1,11 @@
 //! `tools` and `tool_choice` in Anthropic's form.
 
+use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
 use serde_json::Value;
 
 use super::messages::cache_control;
 use crate::{
-    api::request::{
-        place::Place,
-        tools::{OfferedTool, ToolChoice, Tools},
-    },
+    api::request::{place::Place, tools::offered as offered_tools},
     http::error::ApiError,
 };
 
@@ -41,7 +39,7 @@ pub(super) fn tools(
     }
     let (choice, several) = choice
         .map_or(Ok((ToolChoice::Auto, None)), |value| read_choice(&Place::new("tool_choice", value)))?;
-    Tools::offered(offered, choice, several)
+    offered_tools(offered, choice, several)
 }
 
 fn read(tool: &Place<'_>) -> Result<OfferedTool> {

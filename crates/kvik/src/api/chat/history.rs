@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
+use kvik_memory::{
+    conversations::ConversationTurn,
+    memory::{Compaction, Purpose},
+};
 use serde_json::Value;
 
 use crate::{
     api::request::{compaction::Compacting, conversation::Conversation, generation::Options},
     app::{
-        conversations::ConversationTurn,
+        conversations::check_values,
         kept_prefix::KeptPrefix,
         keys::Caller,
-        memory::{
-            compact::CompactJob,
-            compaction::Compaction,
-            render::Purpose,
-            turn::{History, RememberedTurn},
-        },
+        memory::{CompactJob, History, RememberedTurn},
         state::App,
     },
     http::error::ApiError,
@@ -42,7 +41,9 @@ pub(super) fn continued(
     }
     let begun =
         ConversationTurn::begin(&app.server.conversations, &caller.tenant.name, reference, new.messages());
-    let (turn, messages) = begun.map_err(|error| ApiError::from(error).at("kvik.conversation"))?;
+    let at = |error: ApiError| error.at("kvik.conversation");
+    let (turn, messages) = begun.map_err(|error| at(error.into()))?;
+    check_values(&messages).map_err(at)?;
     Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
 }
 

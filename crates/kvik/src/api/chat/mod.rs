@@ -22,7 +22,7 @@ use crate::{
     app::{
         generation::Answer,
         keys::Caller,
-        memory::turn::RememberedTurn,
+        memory::RememberedTurn,
         report::{comparison::Comparable, trailer::Origin},
         requests::Prepared,
         state::App,
@@ -73,7 +73,8 @@ impl ChatTurn {
             let reading = chat.reading.clone();
             turn.reads_answer(Box::new(move |text| Reply::whole(&reading, text).message()));
         }
-        let item = memory.as_mut().and_then(RememberedTurn::take_compaction);
+        let compaction = memory.as_mut().and_then(RememberedTurn::take_compaction);
+        let item = compaction.and_then(|compaction| app.seal.item(&caller.tenant.name, &compaction));
         let item = item.as_ref().map(CompactionItem::of);
         let answer = word(Worded { reading: chat.reading, item, logprobs: logprobs.is_some(), choices });
         let origin = Origin {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    api::reading::{Reader, Reading},
+    api::reading::{Reader, Reading, reader},
     http::answer::{value, words},
 };
 
@@ -62,7 +62,7 @@ impl Reply {
         Reply {
             thinking: matches!(reading, Reading::Tagged { start, .. } if start.in_reasoning()),
             reasoning_tokens: 0,
-            reader: reading.reader(),
+            reader: reader(reading),
             content: String::new(),
             reasoning: String::new(),
             calls: Vec::new(),

@@ -73,7 +73,7 @@ impl Ending {
     /// Of all that was computed; `only` is the prompt where there is one only.
     pub(super) fn new(app: &App, caller: &Caller, computed: &[Computed], only: Option<Vec<Token>>) -> Ending {
         let mut total = Report::default();
-        computed.iter().for_each(|computed| usage::add(&mut total, &computed.report));
+        computed.iter().for_each(|computed| total.add(&computed.report));
         let tokenizer = app.serving.tokenizer.clone();
         let cache = match only {
             Some(tokens) => {

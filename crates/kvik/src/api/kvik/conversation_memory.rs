@@ -7,18 +7,16 @@ use axum::{
     extract::{Path, State},
     http::StatusCode,
 };
+use kvik_memory::{
+    conversations::ConversationKey,
+    memory::{CorrectionError, Remembered},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     api::request::parts::{FromBody, Part},
-    app::{
-        body::JsonBody,
-        conversations::ConversationKey,
-        keys::Caller,
-        memory::correct::{CorrectionError, Remembered},
-        state::App,
-    },
+    app::{body::JsonBody, keys::Caller, state::App},
     clock::unix_seconds,
     http::{answer::words, body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
 };
@@ -116,6 +114,14 @@ fn refused(error: CorrectionError) -> ApiError {
         CorrectionError::InTheMaking => {
             ApiError::new(StatusCode::CONFLICT, Some("conversation_busy"), message)
         }
-        CorrectionError::Empty | CorrectionError::TooLong { .. } => ApiError::field("summary", message),
+        CorrectionError::Empty => {
+            ApiError::field("summary", "`summary` is empty; say what is to be remembered")
+        }
+        CorrectionError::TooLong { tokens, max } => {
+            let message = format!(
+                "`summary` has {tokens} tokens, and a summary of this server {max} at most (kvik serve --memory-summary); shorten it"
+            );
+            ApiError::field("summary", message)
+        }
     }
 }

@@ -9,6 +9,10 @@ use axum::{
     extract::{Path, Query as Parameters, State},
     response::Response,
 };
+use kvik_memory::conversations::{
+    ConversationError, ConversationHead, ConversationKey, Conversations, Findings, FoundConversation, Held,
+    SEARCHED_MAX, Search, first_behind,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,17 +24,7 @@ use crate::{
         number::Whole,
         parts::{FromBody, Part},
     },
-    app::{
-        body::JsonBody,
-        conversations::{
-            ConversationError, ConversationHead, ConversationKey, Conversations, Findings, FoundConversation,
-            Held, SEARCHED_MAX, Search, first_behind,
-        },
-        kept_answer::KeptAnswer,
-        keys::Caller,
-        server::Server,
-        shelf::Shelf,
-    },
+    app::{body::JsonBody, kept_answer::KeptAnswer, keys::Caller, server::Server, shelf::Shelf},
     http::{
         answer::{value, words},
         body_memory::SMALL_BYTES,
@@ -276,7 +270,7 @@ async fn search(
         .readers
         .in_turn(reader, move |client| {
             let Findings { found, next } =
-                searched.conversations.search(&caller.tenant.name, &search, &client)?;
+                searched.conversations.search(&caller.tenant.name, &search, || client.check())?;
             let data = found.into_iter().map(found_in).collect();
             Ok(Json(ListedConversations { object: List, data, has_more: next.is_some(), next: Some(next) }))
         })

@@ -7,6 +7,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use kvik_memory::random::random;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -30,7 +31,6 @@ use crate::{
         error::ApiError,
         json::{Body, Json},
     },
-    random::random,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;

@@ -9,6 +9,7 @@ use axum::{
 };
 use kvik_cache::Token;
 use kvik_engine::api::Request;
+use kvik_engine::text::tools::Tools;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -29,7 +30,6 @@ use crate::{
             number::TokenId,
             parts::{FromBody, Part},
             place::Place,
-            tools::Tools,
         },
     },
     app::{body::JsonBody, keys::Caller, report::trailer::Origin, requests::Prepared, state::App},

@@ -1,15 +1,12 @@
 //! Messages and tools in Ollama's form, as the messages that templates know.
 
+use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
 use serde_json::{Value, json};
 
 use crate::{
     api::{
         chat::arguments_text,
-        request::{
-            messages::checked,
-            place::Place,
-            tools::{OfferedTool, ToolChoice, Tools},
-        },
+        request::{messages::checked, place::Place, tools::offered as offered_tools},
     },
     http::error::ApiError,
 };
@@ -74,7 +71,7 @@ pub(super) fn tools(tools: Option<&Value>) -> Result<Tools> {
     let Some(tools) = tools else { return Ok(Tools::none()) };
     let place = Place::new("tools", tools);
     let offered: Result<Vec<OfferedTool>> = place.items()?.map(|item| tool(&item)).collect();
-    Tools::offered(offered?, ToolChoice::Auto, None)
+    offered_tools(offered?, ToolChoice::Auto, None)
 }
 
 fn tool(tool: &Place<'_>) -> Result<OfferedTool> {

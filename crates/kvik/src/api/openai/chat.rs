@@ -56,7 +56,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
     let (head, mut conversation, generation, context, fields) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
     let compacted = Compacted {
-        before: conversation.expand(|content| app.memory.open(&caller.tenant.name, content))?,
+        before: conversation.expand(|content| app.seal.open(&caller.tenant.name, content))?,
         compacting: context.compacting()?,
     };
     let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);

@@ -1,5 +1,6 @@
 //! What both completion endpoints have in common: fields of the body, and of every frame of the answer.
 
+use kvik_memory::random::random;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,6 @@ use crate::{
     },
     clock::unix_seconds,
     http::error::ApiError,
-    random::random,
 };
 
 /// The fields that say which model is to answer and how the answer is sent.

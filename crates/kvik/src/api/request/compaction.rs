@@ -6,8 +6,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{number::Whole, parts::Part};
-pub(crate) use crate::app::memory::compaction::{Compaction as Opened, ForeignItem as Foreign};
 use crate::http::error::ApiError;
+
+pub(crate) use crate::app::memory::ForeignItem as Foreign;
+pub(crate) use kvik_memory::memory::Compaction as Opened;
 
 /// Tokens that `compact_threshold` may name.
 const THRESHOLD_MAX: i64 = 1 << 30;

@@ -3,10 +3,12 @@
 use std::time::SystemTime;
 
 use kvik_cache::Token;
-use kvik_engine::api::{Constraint, Request};
+use kvik_engine::api::Request;
 use kvik_engine::conversation::leading_systems;
 use kvik_engine::text::answer::{AnswerStart, ReasoningForm};
 use kvik_engine::text::template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError};
+use kvik_engine::text::tools::Tools;
+use kvik_memory::memory::{Compaction, Purpose};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -16,16 +18,13 @@ use super::{
     generation::Options,
     messages,
     parts::{FromBody, Part},
-    tools::{ToolFields, Tools},
+    tools::ToolFields,
     unsupported::UnsupportedConversing,
 };
 use crate::{
     api::reading::Reading,
     app::{
-        memory::{
-            compaction::{Compaction, ForeignItem},
-            render::Purpose,
-        },
+        memory::ForeignItem,
         report::comparison::{Answered, Parts},
         state::App,
     },
@@ -279,19 +278,11 @@ impl Conversation {
         }
         let serving = &app.serving;
         let start = self.start(serving.reasoning_form(), &prompt.text);
-        let show = serving.tokenizer.controls_in(start.form.texts());
         let template = serving.template.as_ref().filter(|_| self.tools.offered.is_some());
-        let Some(form) = template.map(ChatTemplate::tool_form) else {
-            return (Reading::Tagged { start, offer: None }, show);
-        };
-        let after = start.in_reasoning().then(|| start.form.close());
-        options.constraint = self.tools.constraint(&form, after);
-        if self.tools.forced && options.constraint.is_none() {
-            options.constraint = Some(Constraint::JsonSchema(self.tools.one_call()));
-            return (Reading::ForcedCall, Vec::new());
-        }
-        let show = [show, serving.tokenizer.controls_in(form.texts())].concat();
-        (Reading::Tagged { start, offer: Some(self.tools.offer(form, options.constraint.is_some())) }, show)
+        let (reading, constraint) = self.tools.reading(start, template.map(ChatTemplate::tool_form));
+        options.constraint = constraint;
+        let show = serving.tokenizer.controls_in(reading.texts());
+        (reading, show)
     }
 
     /// The prompt, and what of it the request wrote.

@@ -5,15 +5,12 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use crate::{
-    app::conversations,
-    http::{error::ApiError, json::wrong},
-};
+use crate::http::{error::ApiError, json::wrong};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// Messages of one conversation at most.
-const MESSAGES_MAX: usize = conversations::MESSAGES_MAX;
+const MESSAGES_MAX: usize = kvik_memory::conversations::MESSAGES_MAX;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use kvik_cache::Token;
 use kvik_engine::api::Sampling;
+use kvik_memory::random::random;
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
@@ -18,7 +19,6 @@ use super::{
 };
 use crate::{
     http::{error::ApiError, json::Json},
-    random::random,
     settings::sampling::SamplingArgs,
 };
 

@@ -1,10 +1,6 @@
 //! Tools of a chat request: which are offered, which must be called, and how calls are written.
 
-use std::sync::Arc;
-
-use kvik_engine::api::Constraint;
-use kvik_engine::text::answer::{ForcedCall, Offer, ToolForm};
-use kvik_engine::text::constraint::schema::move_references;
+use kvik_engine::text::tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,19 +15,6 @@ type Result<T> = std::result::Result<T, ApiError>;
 
 /// Tools of one request at most.
 const TOOLS_MAX: usize = 256;
-/// Calls of one answer at most, where several are allowed.
-const CALLS_MAX: usize = 32;
-
-/// Tools offered, and whether one must be called.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Tools {
-    /// As the request brought them; absent when there are none or `tool_choice` is `none`.
-    pub(crate) offered: Option<Value>,
-    functions: Vec<Function>,
-    /// The answer has to be calls of `functions`.
-    pub(crate) forced: bool,
-    calls_max: usize,
-}
 
 /// The fields of a request that say which tools there are.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -131,7 +114,7 @@ impl ToolFields {
             tools.iter().enumerate().map(|(i, tool)| function(i, tool)).collect::<Result<Vec<_>>>()?;
         let choice = choice(self.tool_choice)?;
         let offered = tools.into_iter().map(|Json(tool)| tool).collect();
-        Tools::of(offered, functions, choice, self.parallel_tool_calls)
+        Tools::of(offered, functions, choice, self.parallel_tool_calls).map_err(refused)
     }
 }
 
@@ -143,107 +126,15 @@ fn check_count(tools: usize) -> Result<()> {
     Err(ApiError::field("tools", format!("`tools` holds {tools} tools, the limit is {TOOLS_MAX}")))
 }
 
-/// A tool as any dialect offers it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct OfferedTool {
-    pub(crate) name: String,
-    pub(crate) description: Option<String>,
-    /// JSON schema of the arguments, an object.
-    pub(crate) parameters: Value,
+/// These tools, as any dialect offers them.
+pub(crate) fn offered(tools: Vec<OfferedTool>, choice: ToolChoice, several: Option<bool>) -> Result<Tools> {
+    check_count(tools.len())?;
+    Tools::offered(tools, choice, several).map_err(refused)
 }
 
-impl OfferedTool {
-    /// As templates are given it.
-    fn json(self) -> Value {
-        let mut function = json!({"name": self.name});
-        if let Some(description) = self.description {
-            function["description"] = json!(description);
-        }
-        function["parameters"] = self.parameters;
-        json!({"type": "function", "function": function})
-    }
+fn refused(error: NotOffered) -> ApiError {
+    ApiError::field("tool_choice", format!("`tool_choice` {error}"))
 }
-
-/// Which tools an answer calls.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum ToolChoice {
-    /// None of them.
-    None,
-    /// Any, or none.
-    Auto,
-    /// Any, but at least one.
-    Any,
-    /// This one.
-    Named(String),
-    /// These, at least one of them where it is `required`. The others stay in the prompt, so that it is the same.
-    Allowed { names: Vec<String>, required: bool },
-}
-
-impl Tools {
-    /// These tools; `several` says whether an answer may call more than one, where the request does.
-    pub(crate) fn offered(
-        tools: Vec<OfferedTool>,
-        choice: ToolChoice,
-        several: Option<bool>,
-    ) -> Result<Tools> {
-        check_count(tools.len())?;
-        let functions = tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect();
-        Tools::of(tools.into_iter().map(OfferedTool::json).collect(), functions, choice, several)
-    }
-
-    fn of(
-        tools: Vec<Value>,
-        mut functions: Vec<Function>,
-        choice: ToolChoice,
-        several: Option<bool>,
-    ) -> Result<Tools> {
-        check_choice(&choice, &functions)?;
-        let is_offered = choice != ToolChoice::None && !tools.is_empty();
-        let forced = match &choice {
-            ToolChoice::None | ToolChoice::Auto => false,
-            ToolChoice::Allowed { required, .. } => *required,
-            ToolChoice::Any | ToolChoice::Named(_) => true,
-        };
-        match choice {
-            ToolChoice::Named(name) => functions.retain(|(known, _)| *known == name),
-            ToolChoice::Allowed { names, .. } => functions.retain(|(known, _)| names.contains(known)),
-            ToolChoice::None | ToolChoice::Auto | ToolChoice::Any => {}
-        }
-        // A call that has to be made is one, unless the request says that it may be several.
-        let calls_max = if several.unwrap_or(!forced) { CALLS_MAX } else { 1 };
-        Ok(Tools { offered: is_offered.then_some(Value::Array(tools)), functions, forced, calls_max })
-    }
-
-    /// No tools at all.
-    pub(crate) fn none() -> Tools {
-        Tools { offered: None, functions: Vec::new(), forced: false, calls_max: CALLS_MAX }
-    }
-
-    /// How calls in this form are read out of the answer; `certain` where a constraint holds it to the form.
-    pub(crate) fn offer(&self, form: ToolForm, certain: bool) -> Arc<Offer> {
-        Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max, certain })
-    }
-
-    /// What holds the answer to this form. Free text may come before a call that has to be made, up to
-    /// and with `after`.
-    pub(crate) fn constraint(&self, form: &ToolForm, after: Option<&str>) -> Option<Constraint> {
-        let forced = self.forced.then(|| ForcedCall { after: after.map(str::to_owned) });
-        form.constraint(&self.functions, forced, self.calls_max).map(Constraint::Calls)
-    }
-
-    /// Schema of an answer that is one call, as JSON: for forms that no constraint describes.
-    pub(crate) fn one_call(&self) -> Value {
-        if let [function] = &self.functions[..] {
-            return call_schema(function, "#");
-        }
-        let call = |(i, function)| call_schema(function, &format!("#/anyOf/{i}"));
-        let calls: Vec<Value> = self.functions.iter().enumerate().map(call).collect();
-        json!({"anyOf": calls})
-    }
-}
-
-/// A tool's name and the schema of its arguments.
-type Function = (String, Value);
 
 fn function(i: usize, tool: &Json) -> Result<Function> {
     let path = format!("tools[{i}]");
@@ -277,36 +168,6 @@ fn choice(field: Option<Json>) -> Result<ToolChoice> {
         return Ok(ToolChoice::Allowed { names, required: mode == AllowedMode::Required });
     }
     Ok(ToolChoice::Named(field.read::<NamedChoice>(path)?.function.name))
-}
-
-/// Refuses a choice of what is not offered.
-fn check_choice(choice: &ToolChoice, functions: &[Function]) -> Result<()> {
-    let path = "tool_choice";
-    let unknown = |what: &str| {
-        Err(ApiError::field(path, format!("`{path}` asks for {what}, which `tools` does not have")))
-    };
-    let missing = |name: &&String| !functions.iter().any(|(known, _)| known == *name);
-    let names = match choice {
-        ToolChoice::None | ToolChoice::Auto => return Ok(()),
-        ToolChoice::Any if functions.is_empty() => return unknown("a call"),
-        ToolChoice::Any => return Ok(()),
-        ToolChoice::Named(name) => std::slice::from_ref(name),
-        ToolChoice::Allowed { names, .. } if names.is_empty() => return unknown("one of no tools"),
-        ToolChoice::Allowed { names, .. } => &names[..],
-    };
-    names.iter().find(missing).map_or(Ok(()), |name| unknown(&format!("{name:?}")))
-}
-
-/// Schema of one call, which stands at `place` of the whole schema.
-fn call_schema((name, parameters): &Function, place: &str) -> Value {
-    let mut arguments = parameters.clone();
-    move_references(&mut arguments, &format!("{place}/properties/arguments"));
-    json!({
-        "type": "object",
-        "properties": {"name": {"const": name}, "arguments": arguments},
-        "required": ["name", "arguments"],
-        "additionalProperties": false,
-    })
 }
 
 #[cfg(test)]
@@ -344,7 +205,8 @@ mod tests {
             let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}});
             read(json!({"tools": tools, "tool_choice": choice}))
         };
-        let names = |tools: &Tools| tools.functions.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        let names =
+            |tools: &Tools| tools.functions().iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         for (mode, forced) in [("auto", false), ("required", true)] {
             let allowed = allow(mode, &["h", "f"]).unwrap();
             assert_eq!((names(&allowed), allowed.forced), (vec!["f".into(), "h".into()], forced));
@@ -354,26 +216,6 @@ mod tests {
             let param = refused.unwrap_err().body()["error"]["param"].take();
             assert!(param.as_str().unwrap().starts_with("tool_choice"), "{param}");
         }
-    }
-
-    #[test]
-    fn references_inside_parameters_follow_them() {
-        let parameters =
-            json!({"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}});
-        let tools = ["f", "g"].map(|name| json!({"function": {"name": name, "parameters": parameters}}));
-        let forced = |choice: Value| {
-            let tools = read(json!({"tools": tools, "tool_choice": choice})).unwrap();
-            tools.one_call()
-        };
-        let check = |schema: Value, place: &str| {
-            let reference =
-                schema.pointer(&format!("{place}/properties/arguments/properties/x/$ref")).unwrap();
-            let target = reference.as_str().unwrap().strip_prefix('#').unwrap();
-            assert_eq!(schema.pointer(target), Some(&json!({"type": "string"})), "{reference}");
-        };
-        check(forced(json!("required")), "/anyOf/0");
-        check(forced(json!("required")), "/anyOf/1");
-        check(forced(json!({"function": {"name": "f"}})), "");
     }
 
     #[test]
@@ -394,27 +236,5 @@ mod tests {
         check(json!({"tools": weather(), "parallel_tool_calls": "no"}), "parallel_tool_calls");
         check(json!({"tools": weather(), "tool_choice": "maybe"}), "tool_choice");
         check(json!({"tools": weather(), "tool_choice": {"function": {"name": "news"}}}), "tool_choice");
-    }
-
-    #[test]
-    fn parallel_calls_are_as_many_as_the_request_allows() {
-        let check = |more: Value, expect: usize| {
-            let mut request = json!({"tools": weather()});
-            request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let tools = read(request).unwrap();
-            let Some(Constraint::Calls(calls)) = tools.constraint(&ToolForm::tagged(), None) else {
-                panic!("{more}")
-            };
-            assert_eq!(
-                (calls.calls_max, tools.offer(ToolForm::tagged(), true).calls_max),
-                (expect, expect),
-                "{more}"
-            );
-        };
-        check(json!({}), CALLS_MAX);
-        check(json!({"parallel_tool_calls": true}), CALLS_MAX);
-        check(json!({"parallel_tool_calls": false}), 1);
-        check(json!({"tool_choice": "required"}), 1);
-        check(json!({"tool_choice": "required", "parallel_tool_calls": true}), CALLS_MAX);
     }
 }

@@ -2,6 +2,7 @@
 
 use kvik_engine::api::Constraint;
 use kvik_engine::text::constraint::schema::Strictness;
+use kvik_memory::{conversations::MESSAGES_MAX, random::random};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -22,12 +23,11 @@ use crate::{
             sampling::unsaid,
         },
     },
-    app::{conversations::MESSAGES_MAX, keys::Caller, responses::ResponseTurn, state::App},
+    app::{keys::Caller, responses::ResponseTurn, state::App},
     http::{
         error::ApiError,
         json::{Body, Json, VALUES_BYTES_MAX, fit_in_a_body},
     },
-    random::random,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -212,7 +212,7 @@ impl TellFields {
                 "`input` is missing, or says nothing; send a text or items",
             ));
         }
-        let before = compaction::expand(&mut messages, |item| app.memory.open(tenant, item))?;
+        let before = compaction::expand(&mut messages, |item| app.seal.open(tenant, item))?;
         check_length(&messages)?;
         let json = |field: &Option<Json>| field.as_ref().map(|Json(value)| value.clone());
         let (offered, choice) = (json(&self.tools), json(&self.tool_choice));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
+use kvik_memory::random::random;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -21,7 +22,6 @@ use crate::{
     app::{body::JsonBody, state::App},
     clock::unix_seconds,
     http::{answer::words, error::ApiError},
-    random::random,
 };
 
 words! {
@@ -61,7 +61,9 @@ pub(super) async fn route(
             to_compact(app, &reader, said.conversation, said.before.as_ref())
         })
         .await?;
-    let (item, report) = app.memory.compact(&app, &caller, job).await?;
+    let (compaction, report) = app.memory.compact(&app, &caller, job).await?;
+    let item = app.seal.item(&caller.tenant.name, &compaction);
+    let item = item.ok_or_else(|| ApiError::internal("the system gives no random numbers"))?;
     Ok(Json(CompactedResponse {
         id: format!("resp_{:016x}{:016x}", random(), random()),
         object: Compaction,

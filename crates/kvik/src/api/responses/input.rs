@@ -3,9 +3,10 @@
 //! What the assistant has thought, said and called are items there, one after the other, and one message here.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use kvik_memory::conversations::MESSAGES_MAX;
 use serde_json::{Map, Value, json};
 
-use crate::{api::request::place::Place, app::conversations::MESSAGES_MAX, http::error::ApiError};
+use crate::{api::request::place::Place, http::error::ApiError};
 
 type Result<T> = std::result::Result<T, ApiError>;
 

@@ -1,5 +1,6 @@
 //! The items of an answer: messages, thoughts, calls, and what stands for all that was said before.
 
+use kvik_memory::random::random;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -10,7 +11,6 @@ use crate::{
         logprobs::Logprob,
     },
     http::answer::words,
-    random::random,
 };
 
 words! {

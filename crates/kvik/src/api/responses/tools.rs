@@ -1,12 +1,10 @@
 //! `tools` and `tool_choice` in the form of Responses.
 
+use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
 use serde_json::{Value, json};
 
 use crate::{
-    api::request::{
-        place::Place,
-        tools::{OfferedTool, ToolChoice, Tools},
-    },
+    api::request::{place::Place, tools::offered as offered_tools},
     http::error::ApiError,
 };
 
@@ -22,7 +20,7 @@ pub(super) fn tools(tools: Option<&Value>, choice: Option<&Value>, several: Opti
     }
     let choice =
         choice.map_or(Ok(ToolChoice::Auto), |value| read_choice(&Place::new("tool_choice", value)))?;
-    Tools::offered(offered, choice, several)
+    offered_tools(offered, choice, several)
 }
 
 fn read(tool: &Place<'_>) -> Result<OfferedTool> {

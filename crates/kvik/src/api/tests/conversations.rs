@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use kvik_engine::api::{Event, FinishReason, RequestError};
+use kvik_memory::memory::{MemoryConfig, make_summaries};
 use serde_json::{Value, json};
 
 use super::{
@@ -12,11 +13,7 @@ use super::{
     tenants::{ask, busy_server, code, keys},
     with,
 };
-use crate::app::{
-    AppConfig,
-    keys::Keys,
-    memory::{MemoryConfig, rebuild::make_summaries},
-};
+use crate::app::{AppConfig, keys::Keys};
 
 const CHAT: &str = "/v1/chat/completions";
 const ALL: &str = "/v1/conversations";
@@ -323,7 +320,7 @@ async fn ten_thousand_messages_are_kept_and_a_body_too_large_is_not() {
 async fn conversations_last_as_long_as_what_they_are_written_in() {
     let dir = tempfile::tempdir().unwrap();
     let open = || {
-        let records = crate::accounts::ledger::Records::open(dir.path(), std::time::Duration::ZERO).unwrap();
+        let records = kvik_memory::records::Records::open(dir.path(), std::time::Duration::ZERO).unwrap();
         let config = AppConfig { conversations: Some(records), ..config() };
         Server::build(|request| Ok(say(request, "Hi!", FinishReason::Eos)), Keys::new([]), config)
     };

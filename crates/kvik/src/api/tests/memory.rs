@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use kvik_memory::memory::{MemoryConfig, Wording, Words, make_summaries};
 use serde_json::{Value, json};
 
 use super::{
@@ -10,14 +11,7 @@ use super::{
 };
 use crate::{
     accounts::tenants::Secret,
-    app::{
-        AppConfig,
-        memory::{
-            MemoryConfig,
-            rebuild::make_summaries,
-            words::{Wording, Words},
-        },
-    },
+    app::AppConfig,
     settings::{model::CacheArgs, size::ByteSize},
 };
 
@@ -31,7 +25,7 @@ pub(super) fn server(tenants: &str, quotes_max: usize) -> Server {
 
 /// The same, whose compaction items other servers with this secret understand.
 pub(super) fn sealed_by(tenants: &str, quotes_max: usize, secret: Option<Secret>) -> Server {
-    remembering(tenants, MemoryConfig { secret, ..settings(quotes_max) })
+    remembering(tenants, settings(quotes_max), secret)
 }
 
 /// Settings by which a summary is made after few turns.
@@ -46,9 +40,9 @@ fn settings(quotes_max: usize) -> MemoryConfig {
     }
 }
 
-fn remembering(tenants: &str, memory: MemoryConfig) -> Server {
+fn remembering(tenants: &str, memory: MemoryConfig, secret: Option<Secret>) -> Server {
     let cache = CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20));
-    let server = Server::configured(tenants, cache, AppConfig { memory, ..config() });
+    let server = Server::configured(tenants, cache, AppConfig { memory, secret, ..config() });
     tokio::spawn(make_summaries(server.app.clone()));
     server
 }
@@ -139,7 +133,7 @@ async fn a_summary_that_is_asked_for_in_place_computes_nothing_anew() {
     let mut in_place = tiny.clone();
     in_place.in_place = Some("What is my dog called?".to_owned());
     let computed_with = async |words: Words| {
-        let server = remembering("", MemoryConfig { words: Some(words), ..settings(0) });
+        let server = remembering("", MemoryConfig { words: Some(words), ..settings(0) }, None);
         let mut client = Client::new("");
         client.says(&server, "Please remember that my dog is called Bolt.").await;
         let rebuilt = client.talks(&server, 2).await;

@@ -9,16 +9,15 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::TenantId;
 use kvik_engine::api::{Event, FinishReason};
+use kvik_memory::{
+    memory::{MemoryConfig, make_summaries},
+    records::Records,
+};
 use serde_json::{Value, json};
 
 use super::{Server, config, json_of, say, tenants::ask};
 use crate::{
-    accounts::ledger::Records,
-    app::{
-        AppConfig,
-        keys::Keys,
-        memory::{MemoryConfig, rebuild::make_summaries},
-    },
+    app::{AppConfig, keys::Keys},
     http::readers::Reader,
     settings::size::ByteSize,
 };

@@ -8,21 +8,17 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use kvik_engine::api::{Event, FinishReason, Request, RequestError};
+use kvik_memory::{
+    memory::{MemoryConfig, make_summaries},
+    records::Records,
+};
 use serde_json::{Value, json};
 
 use super::{
     Server, config, json_of, say,
     tenants::{ask, keys},
 };
-use crate::{
-    accounts::ledger::Records,
-    app::{
-        AppConfig,
-        memory::{MemoryConfig, rebuild::make_summaries},
-    },
-    eval::draws::Draws,
-    settings::model::ModelArgs,
-};
+use crate::{app::AppConfig, eval::draws::Draws, settings::model::ModelArgs};
 
 const TENANTS: [&str; 2] = ["acme", "beta"];
 const TURNS_OF_A_LIFE: usize = 40;

@@ -169,6 +169,7 @@ pub(crate) fn config() -> AppConfig {
         records: None,
         conversations: None,
         memory: Default::default(),
+        secret: None,
         spans: None,
         sampling: Default::default(),
     }

@@ -4,6 +4,10 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use kvik_engine::api::FinishReason;
+use kvik_memory::{
+    memory::{MemoryConfig, make_summaries},
+    records::Records,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -14,14 +18,8 @@ use super::{
     with,
 };
 use crate::{
-    accounts::{
-        ledger::Records,
-        tenants::{DEFAULT_NAME, Secret},
-    },
-    app::{
-        AppConfig,
-        memory::{MemoryConfig, compaction::Seal, rebuild::make_summaries},
-    },
+    accounts::tenants::{DEFAULT_NAME, Secret},
+    app::{AppConfig, memory::Seal},
     settings::{model::CacheArgs, size::ByteSize},
 };
 
@@ -265,7 +263,7 @@ async fn of_a_hundred_thousand_conversations_of_one_tenant_as_many_are_kept_as_m
     let begin = |number: usize| {
         let mut held = server.app.server.conversations.begin("acme", Some(&format!("trip {number}")))?;
         held.append(&[json!({"role": "user", "content": format!("Bus {number}.")})])?;
-        Ok::<String, crate::app::conversations::ConversationError>(held.key().id.clone())
+        Ok::<String, kvik_memory::conversations::ConversationError>(held.key().id.clone())
     };
     let ids: Vec<String> = (0..MAX).map(|number| begin(number).unwrap()).collect();
     let started = Instant::now();
@@ -331,7 +329,7 @@ async fn a_summary_does_not_depend_on_the_adapters_of_the_turn_that_it_is_made_b
         let answer = server.done("", "POST", CHAT, body(then)).await;
         let item = &answer["choices"][0]["message"]["compaction"]["encrypted_content"];
         let item = item.as_str().unwrap_or_else(|| panic!("no item: {answer}"));
-        server.app.memory.open(DEFAULT_NAME, item).unwrap().summary.text
+        server.app.seal.open(DEFAULT_NAME, item).unwrap().summary.text
     };
     let plain = summary_behind("kvik-tiny", "kvik-tiny").await;
     assert!(!plain.is_empty());
@@ -412,9 +410,8 @@ async fn an_item_that_is_longer_than_the_context_of_this_model_is_refused_with_t
         let compaction = serde_json::from_value(compaction).unwrap();
         Seal::new(secret.clone()).item("acme", &compaction).unwrap()
     };
-    let memory = MemoryConfig { secret: Some(secret.clone()), ..MemoryConfig::default() };
     let script = |request: &kvik_engine::api::Request| Ok(say(request, "Hi!", FinishReason::Eos));
-    let server = Server::build(script, keys(PAIR), AppConfig { memory, ..config() });
+    let server = Server::build(script, keys(PAIR), AppConfig { secret: Some(secret.clone()), ..config() });
     let body = |words: usize| json!({"messages": [summary(words), {"role": "user", "content": "And?"}]});
     done(&server, "POST", CHAT, body(10)).await;
     let (status, answer) = send(&server, "acme", "POST", CHAT, body(20_000)).await;

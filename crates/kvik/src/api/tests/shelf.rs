@@ -13,6 +13,7 @@ use std::{
 use anyhow::Context;
 use axum::{Router, body::Body, http::Request as HttpRequest, response::Response};
 use kvik_engine::api::FinishReason;
+use kvik_memory::memory::NotDeleted;
 use kvik_testing::{Web, WebRepository, mix, tiny_model};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -24,7 +25,6 @@ use crate::{
     app::{
         App,
         keys::Keys,
-        memory::book::NotDeleted,
         server::Server,
         shelf::{Catalogue, Described, Entry, LoadModel, OpenModel, Shelf},
     },

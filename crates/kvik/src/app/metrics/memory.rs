@@ -1,5 +1,6 @@
 //! Metrics of conversations that go on beyond the context.
 
+use kvik_memory::memory::{ReadPart, SummaryOutcome};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -16,16 +17,6 @@ struct TurnLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SummaryLabels {
     outcome: &'static str,
-}
-
-/// What became of a summary that was due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SummaryOutcome {
-    Made,
-    /// The model said nothing: what it was to cover is gone.
-    Empty,
-    /// It could not be asked; the next turn tries again.
-    Failed,
 }
 
 /// What was read of conversations, and the work behind it.
@@ -51,11 +42,11 @@ impl MemoryMetrics {
     }
 
     /// A turn begins that reads `quotes` exchanges beside recent messages.
-    pub(crate) fn turn(&self, summarised: bool, let_go: bool, quotes: usize) {
-        let read = match (summarised, let_go) {
-            (_, true) => "end",
-            (true, false) => "summary",
-            (false, false) => "all",
+    pub(crate) fn turn(&self, read: ReadPart, quotes: usize) {
+        let read = match read {
+            ReadPart::End => "end",
+            ReadPart::Summary => "summary",
+            ReadPart::All => "all",
         };
         self.turns.get_or_create(&TurnLabels { read }).inc();
         self.quotes.inc_by(quotes as u64);

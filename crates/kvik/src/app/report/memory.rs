@@ -1,5 +1,5 @@
-//! `kvik.memory` as the document of all routes has it. Memory words the object itself (`app/memory/report.rs`); the tests
-//! hold every answer that carries one against these types.
+//! `kvik.memory` as the document of all routes has it. Memory has the object itself (`TurnReport`); the tests hold
+//! every answer that carries one against these types.
 
 use schemars::JsonSchema;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvik_engine::api::{Event, Report, Request};
+use kvik_memory::{conversations::ConversationTurn, memory::TurnReport};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -12,14 +13,14 @@ use super::{
     comparison::{CacheDiagnostics, Comparable, Comparison, Diagnosis},
     memory::MemoryReport,
     retain::{Given, RetainReport},
-    usage::{self, Timings, Usage},
+    usage::{Timings, Usage},
 };
 use crate::{
     accounts::prices::Prices,
     app::{
-        conversations::{ConversationReport, ConversationTurn, Writing},
+        conversations::{ConversationReport, Writing},
         kept_prefix::KeptPrefix,
-        memory::turn::RememberedTurn,
+        memory::RememberedTurn,
         responses::ResponseTurn,
         spans::{AnswerSpan, Came},
         state::App,
@@ -39,7 +40,7 @@ pub(crate) struct KvikReport {
     /// What was read of a conversation that is remembered beyond the context.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<MemoryReport>")]
-    memory: Option<Value>,
+    memory: Option<TurnReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationReport>,
     /// What of a schema is not enforced.
@@ -129,7 +130,7 @@ impl Unwritten {
             if let Some((response, stored)) = response.zip(stored) {
                 response.write(message.clone(), stored)?;
             }
-            conversation.map_or(Ok(()), |turn| turn.write(message))
+            Ok(conversation.map_or(Ok(()), |turn| turn.write(message))?)
         })
     }
 }
@@ -165,7 +166,7 @@ impl Trailer {
         let given = requests.iter().map(Given::to).collect();
         let retaining = app.serving.retaining.clone();
         let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
-        let conversation = origin.conversation.as_ref().map(ConversationTurn::report);
+        let conversation = origin.conversation.as_ref().map(ConversationReport::of);
         let unwritten = Unwritten::take(&mut origin);
         let asked = origin.asked(app, requests);
         Trailer {
@@ -277,7 +278,7 @@ impl Trailer {
     /// What was computed and generated for all prompts together.
     pub(crate) fn total(&self) -> Report {
         let mut total = Report::default();
-        self.ended.iter().flatten().for_each(|ended| usage::add(&mut total, &ended.report));
+        self.ended.iter().flatten().for_each(|ended| total.add(&ended.report));
         total
     }
 }

@@ -105,24 +105,6 @@ impl Timings {
     }
 }
 
-/// Adds the report of another prompt of the same HTTP request.
-pub(crate) fn add(total: &mut Report, report: &Report) {
-    total.prompt_tokens += report.prompt_tokens;
-    total.cached_tokens += report.cached_tokens;
-    total.host_tokens += report.host_tokens;
-    total.disk_tokens += report.disk_tokens;
-    total.computed_tokens += report.computed_tokens;
-    total.generated_tokens += report.generated_tokens;
-    total.recomputed_tokens += report.recomputed_tokens;
-    total.drafted_tokens += report.drafted_tokens;
-    total.accepted_tokens += report.accepted_tokens;
-    total.queued = total.queued.max(report.queued);
-    total.prefill += report.prefill;
-    total.decode += report.decode;
-    total.cache = report.cache;
-    total.evicted = report.evicted;
-}
-
 /// Milliseconds, to the microsecond.
 pub(crate) fn ms(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
@@ -191,8 +173,8 @@ mod tests {
     #[test]
     fn reports_of_several_prompts_add_up() {
         let mut total = Report::default();
-        add(&mut total, &report());
-        add(&mut total, &report());
+        total.add(&report());
+        total.add(&report());
         assert_eq!(value(&Usage::of(&total, None))["total_tokens"], 420);
         assert_eq!(value(&Timings::of(&total))["prompt_ms"], 160.0);
     }

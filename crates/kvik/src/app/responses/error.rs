@@ -2,8 +2,8 @@
 
 use axum::http::StatusCode;
 
-use crate::accounts::ledger::RecordsError;
 use crate::http::error::ApiError;
+use kvik_memory::records::RecordsError;
 
 /// What stands in the way.
 #[derive(Debug, thiserror::Error)]

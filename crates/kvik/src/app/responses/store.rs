@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ResponseError, StoredResponse};
-use crate::accounts::ledger::{Records, RecordsError, Table};
+use kvik_memory::records::{Records, RecordsError, Table};
 
 type Result<T> = std::result::Result<T, ResponseError>;
 

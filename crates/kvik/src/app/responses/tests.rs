@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::store::RESPONSES_MAX;
 use super::*;
-use crate::accounts::ledger::Records;
+use kvik_memory::records::Records;
 
 fn stored(text: &str, previous: Option<&str>) -> StoredResponse {
     StoredResponse {

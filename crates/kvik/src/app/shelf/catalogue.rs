@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
+use kvik_memory::memory::NotDeleted;
 use serde_json::Value;
 
 use super::{OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
-    app::{App, keys::Caller, memory::book::NotDeleted},
+    app::{App, keys::Caller},
     http::error::ApiError,
     serving::{ModelCard, Serving},
 };

@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
+use kvik_memory::memory::NotDeleted;
 use serde_json::Value;
 
 use super::{Entry, Shelf};
-use crate::{app::App, app::memory::book::NotDeleted, http::readers::aside};
+use crate::{app::App, http::readers::aside};
 
 /// Between two looks at a model that is being loaded.
 const PAUSE: Duration = Duration::from_millis(5);

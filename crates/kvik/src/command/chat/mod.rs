@@ -26,6 +26,10 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use kvik_engine::conversation::MemorySettings;
+use kvik_memory::{
+    memory::{MemoryConfig, make_summaries},
+    records::Records,
+};
 use rustyline::{DefaultEditor, error::ReadlineError};
 
 use self::{
@@ -39,13 +43,9 @@ use super::{
     talk::TalkArgs,
 };
 use crate::{
-    accounts::ledger::{Ledger, Records},
+    accounts::ledger::Ledger,
     api,
-    app::{
-        App, AppConfig,
-        keys::Keys,
-        memory::{MemoryConfig, rebuild::make_summaries},
-    },
+    app::{App, AppConfig, keys::Keys},
     http::{Hosts, Senders},
     serving::{
         Serving,
@@ -185,6 +185,7 @@ fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<
         conversations: records.clone(),
         records,
         memory,
+        secret: None,
         spans: None,
         sampling: Default::default(),
     };

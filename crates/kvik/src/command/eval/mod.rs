@@ -13,6 +13,7 @@ use kvik_cache::retain::{HeadImportance, RetentionError};
 use kvik_engine::load::repeat_prompt;
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvLayout};
+use kvik_memory::hex;
 
 pub(crate) use flags::EvalArgs;
 
@@ -29,7 +30,6 @@ use crate::{
         table,
         tasks::{self, EvalTask},
     },
-    hex,
     serving::{kv, open, open::Opened},
 };
 

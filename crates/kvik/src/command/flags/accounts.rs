@@ -1,17 +1,21 @@
 //! Flags of tenants, prices and the state directory.
 
-use std::{num::NonZeroU32, path::PathBuf};
+use std::{
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use kvik_memory::records::{LOCK_WAIT, Records, RecordsError};
 
 use super::access::{key, keys_in};
 use crate::{
     accounts::{
-        ledger::{LOCK_WAIT, Records, RecordsError},
         prices::{Decimal, PriceList, Prices},
         tenants::{Secret, SecretError, Source},
     },
+    http::readers::give_way,
     settings::dirs,
 };
 
@@ -113,7 +117,7 @@ impl StateArgs {
     /// loses its accounts when it stops.
     pub(crate) fn records(&self) -> Option<Records> {
         let folder = self.folder()?;
-        let opened = Records::open(&folder, LOCK_WAIT);
+        let opened = open(&folder);
         let without = |error: &RecordsError| {
             tracing::error!("{error}; this server loses its accounts and kept prompts when it stops");
         };
@@ -124,13 +128,18 @@ impl StateArgs {
     /// server copies theirs.
     pub(crate) fn conversations(&self) -> Option<Records> {
         let folder = self.folder()?.join("conversations");
-        let opened = Records::open(&folder, LOCK_WAIT);
+        let opened = open(&folder);
         opened
             .inspect_err(|error| {
                 tracing::error!("{error}; this server loses its conversations when it stops")
             })
             .ok()
     }
+}
+
+/// Records of a server: whoever waits for their file lets others read meanwhile.
+fn open(folder: &Path) -> Result<Records, RecordsError> {
+    Ok(Records::open(folder, LOCK_WAIT)?.giving_way(give_way))
 }
 
 #[cfg(test)]

@@ -4,10 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::app::memory::{
-    MemoryConfig,
-    words::{Words, WordsError},
-};
+use kvik_memory::memory::{MemoryConfig, Words, WordsError};
 
 /// How long conversations go on.
 #[derive(Debug, Clone, Default, Args)]
@@ -62,7 +59,6 @@ impl MemoryArgs {
             quotes_max: self.memory_quotes,
             protect_first: self.memory_protect_first,
             words: self.memory_words.as_deref().map(Words::read).transpose()?,
-            secret: None,
         })
     }
 }

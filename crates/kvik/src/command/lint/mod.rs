@@ -22,7 +22,9 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
-use crate::{settings::model::ModelArgs, volatile};
+use kvik_memory::volatile;
+
+use crate::settings::model::ModelArgs;
 use fix::{Fix, Pair, alike, equal};
 use request::RequestBody;
 

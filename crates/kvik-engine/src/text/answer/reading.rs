@@ -1,0 +1,98 @@
+//! How the text of an answer is read: reasoning, content and calls of tools are told apart.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{AnswerDelta, AnswerParser, AnswerStart, Offer};
+
+/// How the text of an answer is read.
+#[derive(Debug, Clone)]
+pub enum Reading {
+    /// Reasoning, content and tool calls are told apart in the form of the model.
+    Tagged {
+        /// The form, and where the answer begins in it.
+        start: AnswerStart,
+        /// Tools that are offered.
+        offer: Option<Arc<Offer>>,
+    },
+    /// A constraint shapes the answer: all of it is content.
+    Plain,
+    /// A constraint makes the whole answer one call: `{"name": ..., "arguments": {...}}`.
+    ForcedCall,
+}
+
+/// Reads the text of one answer as it comes.
+#[derive(Debug)]
+pub enum Reader {
+    /// See [`Reading::Tagged`].
+    Tagged(Box<AnswerParser>),
+    /// See [`Reading::Plain`].
+    Plain,
+    /// See [`Reading::ForcedCall`]: the id of the call, and its text so far.
+    ForcedCall {
+        /// The id of the call.
+        id: String,
+        /// Its text so far.
+        json: String,
+    },
+}
+
+impl Reading {
+    /// A reader for one answer. `salt` makes the ids of its calls differ from those of other answers: results name them.
+    pub fn reader(&self, salt: &str) -> Reader {
+        match self {
+            Reading::Tagged { start, offer } => {
+                Reader::Tagged(Box::new(AnswerParser::new(*start, offer.clone(), salt)))
+            }
+            Reading::Plain => Reader::Plain,
+            Reading::ForcedCall => Reader::ForcedCall { id: format!("call_{salt}"), json: String::new() },
+        }
+    }
+
+    /// Texts that reasoning and calls are written with: where they are control tokens, those are part of the answer's text.
+    pub fn texts(&self) -> Vec<&str> {
+        let Reading::Tagged { start, offer } = self else { return Vec::new() };
+        let offered = offer.iter().flat_map(|offer| offer.form.texts());
+        start.form.texts().into_iter().chain(offered).collect()
+    }
+}
+
+impl Reader {
+    /// Reads more text; returns the deltas it makes.
+    pub fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
+        match self {
+            Reader::Tagged(parser) => parser.push(text),
+            Reader::Plain if text.is_empty() => Vec::new(),
+            Reader::Plain => vec![AnswerDelta::Content(text.to_owned())],
+            Reader::ForcedCall { json, .. } => {
+                json.push_str(text);
+                Vec::new()
+            }
+        }
+    }
+
+    /// What was held back, now that no more text comes.
+    pub fn finish(&mut self) -> Vec<AnswerDelta> {
+        match self {
+            Reader::Tagged(parser) => parser.finish(),
+            Reader::Plain => Vec::new(),
+            Reader::ForcedCall { id, json } => vec![forced_call(id, json)],
+        }
+    }
+}
+
+/// The call that a constrained answer spells; text that was cut short by `max_tokens` stays content.
+fn forced_call(id: &str, json: &str) -> AnswerDelta {
+    let call: Option<Value> = serde_json::from_str(json).ok();
+    let name = call.as_ref().and_then(|call| call["name"].as_str());
+    match (name, &call) {
+        (Some(name), Some(call)) => AnswerDelta::ToolCall {
+            index: 0,
+            id: id.to_owned(),
+            name: name.to_owned(),
+            arguments: call["arguments"].to_string(),
+        },
+        _ => AnswerDelta::Content(json.to_owned()),
+    }
+}

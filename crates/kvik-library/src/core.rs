@@ -1,0 +1,132 @@
+//! What the handles of a model share: the model itself, its conversations, and the threads behind their answers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use kvik_engine::api;
+use kvik_engine::engine::Engine;
+use kvik_engine::text::answer::Reading;
+use kvik_memory::memory::{GoesOn, Host, Memory, make_summaries};
+
+use crate::answer::{Answer, Follow};
+use crate::error::Error;
+use crate::open::Opened;
+
+/// Whose conversations they are: an application has one user.
+pub(crate) const TENANT: &str = "default";
+
+/// An open model.
+pub(crate) struct Core {
+    pub(crate) opened: Opened,
+    /// The answers that may still be running, by what cancels them.
+    answers: Mutex<Vec<Weak<AtomicBool>>>,
+    /// The thread that makes summaries begins with the first turn of a conversation.
+    makes_summaries: Once,
+    /// It and its like, as far as they may not have ended.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Core {
+    pub(crate) fn new(opened: Opened) -> Arc<Core> {
+        Arc::new(Core {
+            opened,
+            answers: Mutex::default(),
+            makes_summaries: Once::new(),
+            threads: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.opened.engine
+    }
+
+    /// Asks the engine. What cancels the answer is known from here on.
+    pub(crate) fn submit(
+        &self,
+        request: api::Request,
+        reading: &Reading,
+        follow: Option<Follow>,
+    ) -> Result<Answer, Error> {
+        let (answer, sink) = Answer::new(reading, follow);
+        self.watch(&answer);
+        self.engine().submit(request, sink)?;
+        Ok(answer)
+    }
+
+    /// Remembers what cancels an answer, and forgets those that nobody reads any more.
+    fn watch(&self, answer: &Answer) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|answer| answer.strong_count() > 0);
+        answers.push(answer.canceller().watch());
+    }
+
+    pub(crate) fn cancel_all(&self) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let cancelled = answers.drain(..).filter_map(|answer| answer.upgrade());
+        cancelled.for_each(|answer| answer.store(true, Ordering::Relaxed));
+    }
+
+    /// Ends all that runs: the files of conversations can be opened again when this returns.
+    pub(crate) fn end(&self) {
+        self.cancel_all();
+        self.opened.memory.close();
+        self.engine().shutdown(Duration::ZERO);
+        // Each of them may have begun another one before it ended.
+        loop {
+            let next = self.lock_threads().pop();
+            let Some(thread) = next else { break };
+            // A panic of it was its own.
+            let _ = thread.join();
+        }
+    }
+
+    fn lock_threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on summaries are made that are due.
+    pub(crate) fn make_summaries(self: &Arc<Self>) {
+        self.makes_summaries.call_once(|| self.spawn(make_summaries(self.clone())));
+    }
+}
+
+impl Host for Core {
+    type Caller = ();
+    type Error = Error;
+
+    fn memory(&self) -> &Arc<Memory<Core>> {
+        &self.opened.memory
+    }
+
+    fn tenant((): &()) -> &str {
+        TENANT
+    }
+
+    async fn said(&self, (): &(), request: api::Request, _: bool) -> Result<(String, api::Report), Error> {
+        self.submit(request, &Reading::Plain, None)?.whole().await
+    }
+
+    async fn apart<T: Send + 'static>(
+        &self,
+        (): &(),
+        _: bool,
+        work: impl FnOnce(GoesOn<'_, Error>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        // The thread is this work's own.
+        work(&|| Ok(()))
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let thread = thread::Builder::new().name("kvik-memory".to_owned());
+        match thread.spawn(move || pollster::block_on(work)) {
+            Ok(started) => {
+                let mut threads = self.lock_threads();
+                threads.retain(|thread| !thread.is_finished());
+                threads.push(started);
+            }
+            Err(error) => tracing::warn!("conversations go on without new summaries: {error}"),
+        }
+    }
+}

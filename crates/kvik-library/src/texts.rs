@@ -1,0 +1,27 @@
+//! What makes tokens of texts.
+
+use kvik_engine::text::template::ChatTemplate;
+use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_memory::memory::MemoryModel;
+
+/// The texts of a model.
+pub(crate) struct Texts {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) template: Option<ChatTemplate>,
+    /// Tokens of a prompt and its answer together.
+    pub(crate) context_tokens: usize,
+}
+
+impl MemoryModel for Texts {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    fn context(&self) -> usize {
+        self.context_tokens
+    }
+}

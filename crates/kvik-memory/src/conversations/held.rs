@@ -1,0 +1,143 @@
+//! A conversation that nobody else changes meanwhile.
+
+use std::sync::Arc;
+
+use kvik_engine::conversation::leading_systems;
+use serde_json::Value;
+
+use super::error::ConversationError;
+use super::limits::{BYTES_MAX, MESSAGES_MAX, TENANT_BYTES_MAX};
+use super::record::{ConversationHead, ConversationKey, Record};
+use super::shelf::Shelf;
+use crate::clock::unix_seconds;
+
+type Result<T> = std::result::Result<T, ConversationError>;
+
+/// A conversation that somebody changes; free again when this is dropped.
+pub struct Held {
+    pub(super) shelf: Arc<Shelf>,
+    pub(super) key: ConversationKey,
+    pub(super) head: ConversationHead,
+}
+
+impl Held {
+    /// Which conversation it is.
+    pub fn key(&self) -> &ConversationKey {
+        &self.key
+    }
+
+    /// What is known of it without reading it.
+    pub fn head(&self) -> &ConversationHead {
+        &self.head
+    }
+
+    /// What was said in it.
+    pub fn messages(&self) -> Result<Vec<Value>> {
+        let messages = self.shelf.said(&self.key)?;
+        match messages.len() == self.head.messages {
+            true => Ok(messages),
+            false => Err(ConversationError::Damaged(self.key.id.clone())),
+        }
+    }
+
+    /// Refuses messages for which there is no room.
+    pub fn make_room(&self, messages: &[Value]) -> Result<()> {
+        let limit = |what, have, max| match have <= max {
+            true => Ok(()),
+            false => Err(ConversationError::Full { what, have, max }),
+        };
+        let count = (self.head.messages + messages.len()) as u64;
+        limit("the conversation would have too many messages", count, MESSAGES_MAX as u64)?;
+        let more: u64 = messages.iter().map(|message| message.to_string().len() as u64).sum();
+        limit("the conversation would have too many bytes", self.head.bytes + more, BYTES_MAX)?;
+        let (have, max) = (self.shelf.heads().bytes(&self.key.tenant) + more, TENANT_BYTES_MAX);
+        let what = "all conversations together would have too many bytes";
+        if have <= max { Ok(()) } else { Err(ConversationError::AllFull { what, have, max }) }
+    }
+
+    /// Writes these messages behind the others. System messages that they begin with replace those of the conversation.
+    pub fn append(&mut self, messages: &[Value]) -> Result<()> {
+        let (own, more) = messages.split_at(leading_systems(messages));
+        let mut head = self.head.clone();
+        let said = head.messages - head.systems;
+        let mut records = Vec::new();
+        if !own.is_empty() {
+            head.systems = own.len();
+            records.push((self.key.systems(), Some(Record::Systems(own.to_vec()))));
+        }
+        head.messages = head.systems + said + more.len();
+        let more = more.iter().enumerate();
+        records.extend(
+            more.map(|(i, message)| (self.key.message(said + i), Some(Record::Message(message.clone())))),
+        );
+        self.commit(records, head)
+    }
+
+    /// Takes back the messages from this index on.
+    pub fn take_back(&mut self, from: usize) -> Result<()> {
+        let messages = self.head.messages;
+        if from > messages {
+            return Err(ConversationError::BeyondItsEnd { field: "from", asked: from, messages });
+        }
+        let mut head = self.head.clone();
+        let kept = from.saturating_sub(head.systems);
+        let gone = kept..messages - head.systems;
+        let mut records: Vec<_> = gone.map(|index| (self.key.message(index), None)).collect();
+        if from < head.systems {
+            let mut left = self.messages()?;
+            left.truncate(from);
+            records.push((self.key.systems(), (from > 0).then_some(Record::Systems(left))));
+            head.systems = from;
+        }
+        head.messages = from;
+        self.commit(records, head)
+    }
+
+    /// Gives it another name.
+    pub fn rename(&mut self, name: &str) -> Result<()> {
+        {
+            let mut heads = self.shelf.heads();
+            heads.check_name(&self.key, name)?;
+            heads.claim(&self.key, Some(name));
+        }
+        let head = ConversationHead { name: Some(name.to_owned()), ..self.head.clone() };
+        self.commit(Vec::new(), head)
+    }
+
+    /// Deletes it with all that was said.
+    pub fn delete(self) -> Result<()> {
+        let said = (0..self.head.messages - self.head.systems).map(|index| self.key.message(index));
+        let keys: Vec<String> = said.chain([self.key.systems(), self.key.head()]).collect();
+        self.shelf.table.change(keys.iter().map(String::as_str), |_, _| None)?;
+        self.shelf.heads().all.remove(&self.key);
+        Ok(())
+    }
+
+    /// Writes records and the head in one. The head counts their bytes.
+    fn commit(&mut self, records: Vec<(String, Option<Record>)>, mut head: ConversationHead) -> Result<()> {
+        head.updated = unix_seconds();
+        head.order = self.shelf.heads().next_order();
+        let head_key = self.key.head();
+        let (keys, records): (Vec<String>, Vec<Option<Record>>) = records.into_iter().unzip();
+        let mut records = records.into_iter();
+        let keys = keys.iter().map(String::as_str).chain([head_key.as_str()]);
+        self.shelf.table.change(keys, |key, before| {
+            if key == head_key {
+                return Some(Record::Head(head.clone()));
+            }
+            let record = records.next().flatten();
+            let bytes = |record: &Option<Record>| record.as_ref().map_or(0, Record::bytes);
+            head.bytes = (head.bytes + bytes(&record)).saturating_sub(bytes(&before));
+            record
+        })?;
+        self.shelf.heads().all.insert(self.key.clone(), head.clone());
+        self.head = head;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shelf.heads().release(&self.key);
+    }
+}

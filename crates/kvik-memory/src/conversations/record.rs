@@ -1,0 +1,107 @@
+//! What is written down of a conversation: its head, its system messages, and what follows message by message.
+//!
+//! ```text
+//! head \0 tenant \0 id                  so that the heads of all are found in one piece
+//! said \0 tenant \0 id \0               system messages, which are replaced together
+//! said \0 tenant \0 id \0 00000003      the fourth message behind them
+//! ```
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::random::random;
+
+/// Bytes of a name at most.
+pub(super) const NAME_BYTES_MAX: usize = 128;
+/// What ids begin with, and names do not.
+const ID_PREFIX: &str = "conv_";
+
+/// Whose conversation, and which.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConversationKey {
+    /// Whose.
+    pub tenant: String,
+    /// Its id.
+    pub id: String,
+}
+
+/// What is known of a conversation without reading it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConversationHead {
+    /// Its name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Unix seconds.
+    pub created: u64,
+    /// Unix seconds.
+    pub updated: u64,
+    /// All of them, the system messages included.
+    pub messages: usize,
+    /// System messages that it begins with.
+    pub systems: usize,
+    /// Of all records of what was said.
+    pub bytes: u64,
+    /// Larger than that of every conversation that was changed before: clocks are set back.
+    pub order: u64,
+}
+
+/// One record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Record {
+    Head(ConversationHead),
+    Systems(Vec<Value>),
+    Message(Value),
+}
+
+impl Record {
+    /// Bytes that it takes in the table.
+    pub(super) fn bytes(&self) -> u64 {
+        serde_json::to_vec(self).map_or(0, |text| text.len() as u64)
+    }
+}
+
+impl ConversationKey {
+    /// A key that no conversation has.
+    pub(super) fn random(tenant: &str) -> ConversationKey {
+        let id = format!("{ID_PREFIX}{:016x}{:08x}", random(), random() as u32);
+        ConversationKey { tenant: tenant.to_owned(), id }
+    }
+
+    pub(super) fn head(&self) -> String {
+        format!("head\0{}\0{}", self.tenant, self.id)
+    }
+
+    pub(super) fn systems(&self) -> String {
+        format!("said\0{}\0{}\0", self.tenant, self.id)
+    }
+
+    /// The message of this index behind the system messages.
+    pub(super) fn message(&self, index: usize) -> String {
+        format!("said\0{}\0{}\0{index:08}", self.tenant, self.id)
+    }
+
+    /// Beyond all that was said.
+    pub(super) fn said_end(&self) -> String {
+        format!("said\0{}\0{}\x01", self.tenant, self.id)
+    }
+
+    /// The conversation that a head belongs to.
+    pub(super) fn of_head(text: &str) -> Option<ConversationKey> {
+        let (tenant, id) = text.strip_prefix("head\0")?.split_once('\0')?;
+        Some(ConversationKey { tenant: tenant.to_owned(), id: id.to_owned() })
+    }
+}
+
+/// The keys between which all heads are.
+pub(super) const HEADS: [&str; 2] = ["head\0", "head\x01"];
+
+/// Whether a reference is an id; it is a name otherwise.
+pub(super) fn is_id(reference: &str) -> bool {
+    reference.starts_with(ID_PREFIX)
+}
+
+/// Whether this may be a conversation's name.
+pub(super) fn is_name(name: &str) -> bool {
+    !is_id(name) && (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
+}

@@ -1,0 +1,102 @@
+//! All conversations, and who may change which.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::error::ConversationError;
+use super::held::Held;
+use super::limits::CONVERSATIONS_MAX;
+use super::record::{ConversationHead, ConversationKey, is_id};
+use super::shelf::Shelf;
+use crate::clock::unix_seconds;
+use crate::records::Records;
+
+type Result<T> = std::result::Result<T, ConversationError>;
+
+/// All conversations.
+pub struct Conversations {
+    pub(super) shelf: Arc<Shelf>,
+}
+
+impl Conversations {
+    /// Those that were kept when the records were closed; without records they last as long as the process.
+    pub fn open(records: Option<&Records>) -> Arc<Conversations> {
+        Arc::new(Conversations { shelf: Arc::new(Shelf::open(records)) })
+    }
+
+    /// The conversations of a tenant, those that were changed last first.
+    pub fn of(&self, tenant: &str) -> Vec<(ConversationKey, ConversationHead)> {
+        let heads = self.shelf.heads();
+        let mut all: Vec<_> = heads.of(tenant).map(|(key, head)| (key.clone(), head.clone())).collect();
+        all.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.order));
+        all
+    }
+
+    /// The conversation of a tenant with this name or id.
+    pub fn find(&self, tenant: &str, reference: &str) -> Result<(ConversationKey, ConversationHead)> {
+        let heads = self.shelf.heads();
+        let key = heads.find(tenant, reference).ok_or_else(|| not_found(reference))?;
+        Ok((key.clone(), heads.all[key].clone()))
+    }
+
+    /// What was said in a conversation, as of one moment, and its head.
+    pub fn read(
+        &self,
+        tenant: &str,
+        reference: &str,
+    ) -> Result<(ConversationKey, ConversationHead, Vec<Value>)> {
+        let (key, head) = self.find(tenant, reference)?;
+        let messages = self.shelf.said(&key)?;
+        // It may have changed since its head was read.
+        if messages.len() != head.messages && self.shelf.heads().is_at_rest(&key, &head) {
+            return Err(ConversationError::Damaged(key.id));
+        }
+        Ok((key, ConversationHead { messages: messages.len(), ..head }, messages))
+    }
+
+    /// A conversation, to be changed by nobody else meanwhile.
+    pub fn hold(&self, tenant: &str, reference: &str) -> Result<Held> {
+        let mut heads = self.shelf.heads();
+        let key = heads.find(tenant, reference).ok_or_else(|| not_found(reference))?.clone();
+        heads.take(&key, None, reference)?;
+        Ok(Held { head: heads.all[&key].clone(), key, shelf: self.shelf.clone() })
+    }
+
+    /// A new conversation. It is there once something is written in it, also if that is nothing.
+    pub fn begin(&self, tenant: &str, name: Option<&str>) -> Result<Held> {
+        let mut heads = self.shelf.heads();
+        let have = heads.of(tenant).count();
+        if have >= CONVERSATIONS_MAX {
+            let (have, max) = (have as u64, CONVERSATIONS_MAX as u64);
+            return Err(ConversationError::AllFull { what: "there are many conversations", have, max });
+        }
+        let key = ConversationKey::random(tenant);
+        name.map_or(Ok(()), |name| heads.check_name(&key, name))?;
+        heads.take(&key, name, &key.id)?;
+        let head = ConversationHead {
+            name: name.map(str::to_owned),
+            created: unix_seconds(),
+            ..ConversationHead::default()
+        };
+        Ok(Held { head, key, shelf: self.shelf.clone() })
+    }
+
+    /// The conversation with this name or id; a new one where nothing has the name.
+    pub fn hold_or_begin(&self, tenant: &str, reference: &str) -> Result<Held> {
+        match self.hold(tenant, reference) {
+            Err(ConversationError::NotFound(_)) if !is_id(reference) => {
+                match self.begin(tenant, Some(reference)) {
+                    // Somebody has begun it and is not answered yet.
+                    Err(ConversationError::NameTaken(name)) => Err(ConversationError::Busy(name)),
+                    begun => begun,
+                }
+            }
+            held => held,
+        }
+    }
+}
+
+fn not_found(reference: &str) -> ConversationError {
+    ConversationError::NotFound(reference.to_owned())
+}

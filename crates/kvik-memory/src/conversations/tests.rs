@@ -1,0 +1,276 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use kvik_engine::conversation::leading_systems;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::limits::CONVERSATIONS_MAX;
+use super::*;
+use crate::records::Records;
+
+fn open(folder: &Path) -> std::sync::Arc<Conversations> {
+    Conversations::open(Some(&Records::open(folder, Duration::ZERO).unwrap()))
+}
+
+fn said(role: &str, text: &str) -> Value {
+    json!({"role": role, "content": text})
+}
+
+fn refusal<T>(result: Result<T, ConversationError>) -> ConversationError {
+    result.err().expect("it is refused")
+}
+
+/// What somebody does with one of three conversations of one of two tenants.
+#[derive(Debug, Clone)]
+enum Operation {
+    /// A turn is answered: system messages that it brings, and other messages.
+    Turn(usize, usize),
+    /// A turn is given up.
+    GivenUp,
+    TakeBack(usize),
+    Rename(usize),
+    Delete,
+    /// A new one of the name begins as this one does.
+    Branch(usize),
+    Reopen,
+}
+
+fn operations() -> impl Strategy<Value = Vec<(usize, usize, Operation)>> {
+    let operation = prop_oneof![
+        6 => (0..3_usize, 1..4_usize).prop_map(|(systems, others)| Operation::Turn(systems, others)),
+        1 => Just(Operation::GivenUp),
+        2 => (0..9_usize).prop_map(Operation::TakeBack),
+        1 => (0..3_usize).prop_map(Operation::Rename),
+        1 => Just(Operation::Delete),
+        1 => (0..9_usize).prop_map(Operation::Branch),
+        1 => Just(Operation::Reopen),
+    ];
+    prop::collection::vec((0..2_usize, 0..3_usize, operation), 1..40)
+}
+
+/// The obvious one: all that was said, by tenant and name.
+type Twin = BTreeMap<(usize, usize), Vec<Value>>;
+
+const TENANTS: [&str; 2] = ["a", "b"];
+const NAMES: [&str; 3] = ["x", "y", "z"];
+
+fn new_messages(step: usize, systems: usize, others: usize) -> Vec<Value> {
+    let own = (0..systems).map(|i| said("system", &format!("rule {step} {i}")));
+    own.chain((0..others).map(|i| said("user", &format!("{step} {i}")))).collect()
+}
+
+/// Does it to the twin; what the conversation holds then.
+fn twin_turn(said: &[Value], new: &[Value]) -> Vec<Value> {
+    let own = leading_systems(new);
+    let kept = if own > 0 { &said[leading_systems(said)..] } else { said };
+    [&new[..own], kept, &new[own..]].concat()
+}
+
+fn step(
+    store: &std::sync::Arc<Conversations>,
+    twin: &mut Twin,
+    number: usize,
+    (tenant, name, operation): &(usize, usize, Operation),
+) {
+    let (place, who, what) = ((*tenant, *name), TENANTS[*tenant], NAMES[*name]);
+    let known = twin.get(&place).cloned();
+    match operation {
+        Operation::Turn(systems, others) => {
+            let new = new_messages(number, *systems, *others);
+            let mut held = store.hold_or_begin(who, what).unwrap();
+            assert_eq!(held.messages().unwrap(), known.clone().unwrap_or_default());
+            held.append(&new).unwrap();
+            twin.insert(place, twin_turn(&known.unwrap_or_default(), &new));
+        }
+        Operation::GivenUp => drop(store.hold_or_begin(who, what).unwrap()),
+        Operation::TakeBack(from) => {
+            let taken = store.hold(who, what).and_then(|mut held| held.take_back(*from));
+            assert_eq!(taken.is_ok(), known.as_ref().is_some_and(|said| *from <= said.len()), "{taken:?}");
+            if taken.is_ok() {
+                twin.get_mut(&place).unwrap().truncate(*from);
+            }
+        }
+        Operation::Rename(other) => {
+            let is_free = other == name || !twin.contains_key(&(*tenant, *other));
+            let renamed = store.hold(who, what).and_then(|mut held| held.rename(NAMES[*other]));
+            assert_eq!(renamed.is_ok(), known.is_some() && is_free, "{renamed:?}");
+            if renamed.is_ok() {
+                let said = twin.remove(&place).unwrap();
+                twin.insert((*tenant, *other), said);
+            }
+        }
+        Operation::Delete => {
+            let deleted = store.hold(who, what).and_then(Held::delete);
+            assert_eq!(deleted.is_ok(), twin.remove(&place).is_some());
+        }
+        Operation::Branch(upto) => {
+            let free = (0..3).find(|other| !twin.contains_key(&(*tenant, *other)));
+            if let (Some(free), Some(mut said)) = (free, known) {
+                said.truncate(*upto);
+                store.begin(who, Some(NAMES[free])).unwrap().append(&said).unwrap();
+                twin.insert((*tenant, free), said);
+            }
+        }
+        Operation::Reopen => {}
+    }
+}
+
+fn check(store: &Conversations, twin: &Twin) {
+    for (tenant, who) in TENANTS.iter().enumerate() {
+        let count = twin.keys().filter(|(of, _)| *of == tenant).count();
+        assert_eq!(store.of(who).len(), count);
+        for (name, what) in NAMES.iter().enumerate() {
+            match (twin.get(&(tenant, name)), store.read(who, what)) {
+                (None, Err(ConversationError::NotFound(_))) => {}
+                (Some(said), Ok((key, head, messages))) => {
+                    assert_eq!(
+                        (&messages, head.messages, head.systems),
+                        (said, said.len(), leading_systems(said))
+                    );
+                    assert_eq!(head.bytes == 0, said.is_empty(), "{head:?}");
+                    assert!(store.read(TENANTS[1 - tenant], &key.id).is_err(), "another tenant's");
+                }
+                (expect, found) => panic!("{who} {what}: {expect:?} and {found:?}"),
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn conversations_are_what_was_said_in_them_also_after_a_restart(operations in operations()) {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, mut twin) = (open(dir.path()), Twin::new());
+        for (number, operation) in operations.iter().enumerate() {
+            step(&store, &mut twin, number, operation);
+            if matches!(operation.2, Operation::Reopen) {
+                drop(store);
+                store = open(dir.path());
+            }
+            check(&store, &twin);
+        }
+    }
+}
+
+#[test]
+fn bytes_are_counted_as_they_come_and_go() {
+    let store = Conversations::open(None);
+    let mut held = store.begin("a", None).unwrap();
+    held.append(&[said("system", "Be brief."), said("user", "Hello.")]).unwrap();
+    let first = held.head().bytes;
+    held.append(&[said("system", "Be brief, please."), said("user", "Hello.")]).unwrap();
+    let message = held.head().bytes - first - ", please".len() as u64;
+    assert!(message > 30, "{message}");
+    held.take_back(2).unwrap();
+    assert_eq!(held.head().bytes, first + ", please".len() as u64);
+    held.take_back(0).unwrap();
+    assert_eq!(held.head().bytes, 0);
+}
+
+#[test]
+fn one_changes_it_at_a_time_and_whoever_leaves_makes_room() {
+    let store = Conversations::open(None);
+    let mut held = store.hold_or_begin("a", "x").unwrap();
+    assert!(
+        matches!(refusal(store.hold_or_begin("a", "x")), ConversationError::Busy(_)),
+        "it is not there yet"
+    );
+    assert!(matches!(refusal(store.begin("a", Some("x"))), ConversationError::NameTaken(_)));
+    store.hold_or_begin("b", "x").unwrap();
+    held.append(&[]).unwrap();
+    let id = held.key().id.clone();
+    assert!(matches!(refusal(store.hold("a", "x")), ConversationError::Busy(_)));
+    assert!(matches!(refusal(store.hold("a", &id)), ConversationError::Busy(_)));
+    assert!(matches!(refusal(store.hold("b", &id)), ConversationError::NotFound(_)));
+    held.rename("y").unwrap();
+    drop(held);
+    assert_eq!(store.hold("a", "y").unwrap().key().id, id);
+    assert!(matches!(refusal(store.hold("a", "x")), ConversationError::NotFound(_)), "its old name");
+    assert!(matches!(refusal(store.hold("b", "x")), ConversationError::NotFound(_)), "what was given up");
+}
+
+#[test]
+fn names_are_names() {
+    let store = Conversations::open(None);
+    for name in ["", "conv_1", "a\0b", "a\nb", &"x".repeat(129)] {
+        assert!(matches!(refusal(store.begin("a", Some(name))), ConversationError::BadName), "{name:?}");
+    }
+    for name in ["a/b", "Ärger", "?", " ", &"x".repeat(128)] {
+        store.begin("a", Some(name)).unwrap().append(&[]).unwrap();
+        assert_eq!(store.find("a", name).unwrap().1.name.as_deref(), Some(name));
+    }
+    assert!(matches!(refusal(store.hold_or_begin("a", "conv_1")), ConversationError::NotFound(_)));
+}
+
+#[test]
+fn those_changed_last_are_first() {
+    let store = Conversations::open(None);
+    for name in NAMES {
+        store.begin("a", Some(name)).unwrap().append(&[]).unwrap();
+    }
+    store.hold("a", "y").unwrap().append(&[said("user", "Hello.")]).unwrap();
+    let names: Vec<String> = store.of("a").into_iter().filter_map(|(_, head)| head.name).collect();
+    assert_eq!(names, ["y", "z", "x"]);
+}
+
+#[test]
+fn a_tenant_has_a_bounded_number_and_bounded_bytes() {
+    let store = Conversations::open(None);
+    let mut held = store.begin("a", None).unwrap();
+    let large = said("user", &"x".repeat(31 << 20));
+    held.make_room(std::slice::from_ref(&large)).unwrap();
+    held.append(std::slice::from_ref(&large)).unwrap();
+    let two = [large.clone(), large.clone()];
+    let error = refusal(held.make_room(std::slice::from_ref(&large)));
+    assert!(error.to_string().contains("33554432 is the limit"), "{error}");
+    assert!(refusal(store.begin("b", None).unwrap().make_room(&two)).to_string().contains("too many bytes"));
+    let (hello, mut short) = (said("user", "Hello."), store.begin("b", None).unwrap());
+    short.append(std::slice::from_ref(&hello)).unwrap();
+    assert!(short.make_room(&vec![hello.clone(); MESSAGES_MAX - 1]).is_ok());
+    assert!(refusal(short.make_room(&vec![hello; MESSAGES_MAX])).to_string().contains("too many messages"));
+    {
+        let mut shelf = store.shelf.heads();
+        let head = ConversationHead { bytes: 1 << 20, ..ConversationHead::default() };
+        for i in 1..CONVERSATIONS_MAX {
+            let key = ConversationKey { tenant: "a".to_owned(), id: format!("conv_{i}") };
+            shelf.all.insert(key, head.clone());
+        }
+    }
+    let error = refusal(store.begin("a", None));
+    assert!(error.to_string().contains("4096 of them"), "{error}");
+    let error = refusal(held.make_room(&[]));
+    assert!(matches!(error, ConversationError::AllFull { .. }), "{error}");
+    store.begin("b", None).unwrap().make_room(&[large]).unwrap();
+}
+
+#[test]
+fn a_lost_message_is_said_and_never_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let id = {
+        let store = open(dir.path());
+        let mut held = store.begin("a", Some("x")).unwrap();
+        held.append(&[said("user", "1"), said("assistant", "2"), said("user", "3")]).unwrap();
+        held.key().id.clone()
+    };
+    let lose = |index: usize| {
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let key = ConversationKey { tenant: "a".to_owned(), id: id.clone() }.message(index);
+        records.table::<String>("conversations").change([key.as_str()], |_, _| Some("?".to_owned())).unwrap();
+    };
+    let damaged = |result: Result<Vec<Value>, ConversationError>| {
+        assert!(matches!(refusal(result), ConversationError::Damaged(_)));
+    };
+    for index in [2, 1] {
+        lose(index);
+        let store = open(dir.path());
+        damaged(store.read("a", "x").map(|(_, _, messages)| messages));
+        damaged(store.hold("a", "x").unwrap().messages());
+    }
+    let store = open(dir.path());
+    store.hold("a", "x").unwrap().delete().unwrap();
+    assert!(store.of("a").is_empty());
+}

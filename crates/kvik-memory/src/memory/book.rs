@@ -1,0 +1,289 @@
+//! The summaries that are known, by the chain of the messages that they cover.
+//!
+//! A summary is a function of messages that its tenant has sent: who sends the same beginning again finds it, whatever
+//! comes after. Records outlive the process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvik_engine::conversation::ChainId;
+use serde::{Deserialize, Serialize};
+
+use super::write_behind::{CLOSING_TIME, WriteBehind};
+use crate::hex;
+use crate::records::map::{self, RecordKey};
+use crate::records::{Records, RecordsError, Table};
+
+/// Summaries of one tenant at most; the one that was not used for longest goes first.
+const SUMMARIES_MAX: usize = 1024;
+
+/// A summary of the beginning of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// What it says; empty where none could be made.
+    pub text: String,
+    /// Messages that it covers, behind the system messages.
+    pub covers: usize,
+    /// Summaries that it was made from, itself included.
+    pub updates: u64,
+    /// When it was made, Unix seconds.
+    pub made: u64,
+    /// When it was last read, Unix seconds.
+    #[serde(default)]
+    pub used: u64,
+    /// The conversation as it goes on from here was computed ahead. Lasts as long as the process: a later one reads
+    /// whatever there is.
+    #[serde(skip, default = "after_a_restart")]
+    pub ready: bool,
+    /// Why it says nothing new: what it covers is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+    /// Somebody who knows better has said what it says.
+    #[serde(default)]
+    pub corrected: bool,
+    /// Somebody has read it already.
+    #[serde(skip)]
+    pub read: bool,
+}
+
+fn after_a_restart() -> bool {
+    true
+}
+
+/// Whose summary, and of which messages.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SummaryKey {
+    pub tenant: String,
+    pub chain: ChainId,
+}
+
+/// All summaries. What is in memory counts; the records follow it, so that no turn waits for a disk.
+pub(super) struct Book {
+    summaries: Arc<Summaries>,
+    /// Absent where nothing can be written: summaries then last as long as the process.
+    records: Option<WriteBehind<SummaryKey>>,
+}
+
+#[derive(Default)]
+struct Summaries(Mutex<BTreeMap<SummaryKey, Summary>>);
+
+/// What was forgotten is still on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "what is remembered of the conversation could not be deleted from the disk; see what is wrong with it, and delete the conversation again"
+)]
+pub struct NotDeleted;
+
+impl Book {
+    /// The summaries that were known when the records were closed.
+    pub(super) fn open(records: Option<&Records>) -> Book {
+        let (table, known) = map::open(records, "summaries");
+        let summaries = Arc::new(Summaries(Mutex::new(known)));
+        let records = table.and_then(|table| {
+            let summaries = summaries.clone();
+            WriteBehind::start(move |keys| summaries.write(keys, &table))
+        });
+        Book { summaries, records }
+    }
+
+    /// The summaries of the beginnings of a conversation, those that cover most first. How many messages they cover is
+    /// counted along this chain: with other settings of the server it may have been another number.
+    pub(super) fn of(&self, tenant: &str, chain: &[ChainId]) -> Vec<Summary> {
+        // A history may have a million messages, and others want the lock.
+        let known: BTreeSet<ChainId> = of(&self.lock(), tenant).map(|(key, _)| key.chain).collect();
+        let found = chain.iter().enumerate().rev().filter(|(_, chain)| known.contains(chain));
+        let found: Vec<(usize, ChainId)> = found.map(|(index, &chain)| (index, chain)).collect();
+        let summaries = self.lock();
+        let found = found.into_iter().filter_map(|(index, chain)| {
+            let summary = summaries.get(&SummaryKey { tenant: tenant.to_owned(), chain })?;
+            Some(Summary { covers: index + 1, ..summary.clone() })
+        });
+        found.collect()
+    }
+
+    /// Notes that a summary is read at this time.
+    pub(super) fn note_read(&self, key: &SummaryKey, now: u64) {
+        if let Some(summary) = self.lock().get_mut(key) {
+            (summary.used, summary.read) = (now, true);
+        }
+    }
+
+    /// Whether the conversation behind a summary is computed as far as it has gone; lasts as long as the process.
+    pub(super) fn set_ready(&self, key: &SummaryKey, ready: bool) {
+        if let Some(summary) = self.lock().get_mut(key) {
+            summary.ready = ready;
+        }
+    }
+
+    /// The summary of exactly the messages of a chain.
+    pub(super) fn get(&self, key: &SummaryKey) -> Option<Summary> {
+        self.lock().get(key).cloned()
+    }
+
+    /// Writes a summary down.
+    pub(super) fn keep(&self, key: &SummaryKey, summary: Summary) {
+        let mut summaries = self.lock();
+        let surplus = surplus(&summaries, &key.tenant);
+        summaries.insert(key.clone(), summary.clone());
+        let surplus: Vec<SummaryKey> = surplus.into_iter().filter(|old| old != key).collect();
+        surplus.iter().for_each(|old| drop(summaries.remove(old)));
+        drop(summaries);
+        if let Some(records) = &self.records {
+            records.queue(surplus.into_iter().chain([key.clone()]));
+        }
+    }
+
+    /// Forgets the summaries of all beginnings of a conversation. They are gone from the disk when
+    /// [`is_deleted`](Book::is_deleted) says so.
+    pub(super) fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) {
+        let mut summaries = self.lock();
+        let known = of(&summaries, tenant).map(|(key, _)| key).filter(|key| chain.contains(&key.chain));
+        let known: Vec<SummaryKey> = known.cloned().collect();
+        known.iter().for_each(|key| drop(summaries.remove(key)));
+        drop(summaries);
+        if let Some(records) = &self.records {
+            records.queue_deleted(known);
+        }
+    }
+
+    /// Waits until nothing of these messages is on the disk that is not in memory.
+    ///
+    /// # Errors
+    /// If the disk fails, or does nothing.
+    pub(super) fn is_deleted(&self, tenant: &str, chain: &BTreeSet<ChainId>) -> Result<(), NotDeleted> {
+        let Some(records) = &self.records else { return Ok(()) };
+        let is_meant = |key: &SummaryKey| key.tenant == tenant && chain.contains(&key.chain);
+        if records.is_written(is_meant, CLOSING_TIME) { Ok(()) } else { Err(NotDeleted) }
+    }
+
+    /// Waits until all is on the disk, not for ever.
+    pub(super) fn close(&self) {
+        if !self.is_written(CLOSING_TIME) {
+            tracing::warn!("the last summaries of conversations are not written down");
+        }
+    }
+
+    /// Waits until all of it is on the disk, so long at most; whether it is.
+    pub(super) fn is_written(&self, patience: Duration) -> bool {
+        self.records.as_ref().is_none_or(|records| records.is_written(|_| true, patience))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SummaryKey, Summary>> {
+        self.summaries.lock()
+    }
+}
+
+impl Summaries {
+    /// Writes down what is known now of these.
+    fn write(&self, keys: &BTreeSet<SummaryKey>, table: &Table<Summary>) -> Result<(), RecordsError> {
+        let now: BTreeMap<String, Option<Summary>> = {
+            let summaries = self.lock();
+            keys.iter().map(|key| (key.text(), summaries.get(key).cloned())).collect()
+        };
+        table.change(now.keys().map(String::as_str), |key, _| now.get(key).cloned().flatten())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SummaryKey, Summary>> {
+        // Every change of the map is one call, so it is whole whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The summaries of a tenant.
+fn of<'a>(
+    summaries: &'a BTreeMap<SummaryKey, Summary>,
+    tenant: &'a str,
+) -> impl Iterator<Item = (&'a SummaryKey, &'a Summary)> {
+    let first = SummaryKey { tenant: tenant.to_owned(), chain: ChainId([0; 32]) };
+    summaries.range(first..).take_while(move |(key, _)| key.tenant == tenant)
+}
+
+/// What a tenant has too many of when another one comes.
+fn surplus(summaries: &BTreeMap<SummaryKey, Summary>, tenant: &str) -> Vec<SummaryKey> {
+    let own = of(summaries, tenant);
+    let mut own: Vec<(u64, &SummaryKey)> =
+        own.map(|(key, summary)| (summary.used.max(summary.made), key)).collect();
+    if own.len() < SUMMARIES_MAX {
+        return Vec::new();
+    }
+    own.sort_unstable();
+    own.truncate(own.len() + 1 - SUMMARIES_MAX);
+    own.into_iter().map(|(_, key)| key.clone()).collect()
+}
+
+impl RecordKey for SummaryKey {
+    fn parts(&self) -> (&str, String) {
+        (&self.tenant, hex::written(self.chain.0))
+    }
+
+    fn of_parts(tenant: &str, chain: &str) -> Option<SummaryKey> {
+        Some(SummaryKey { tenant: tenant.to_owned(), chain: ChainId(hex::read(chain)?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(tenant: &str, chain: u8) -> SummaryKey {
+        SummaryKey { tenant: tenant.to_owned(), chain: ChainId([chain; 32]) }
+    }
+
+    fn summary(text: &str, covers: usize, made: u64) -> Summary {
+        let text = text.to_owned();
+        Summary {
+            text,
+            covers,
+            updates: 1,
+            made,
+            used: 0,
+            ready: true,
+            failed: None,
+            corrected: false,
+            read: false,
+        }
+    }
+
+    #[test]
+    fn summaries_are_found_by_their_tenants_chain_and_outlive_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = || Records::open(dir.path(), Duration::ZERO).unwrap();
+        let (one, two) = (summary("one", 2, 1), summary("two", 4, 2));
+        {
+            let book = Book::open(Some(&records()));
+            book.keep(&key("a", 2), Summary { ready: false, ..one.clone() });
+            assert!(!book.of("a", &[ChainId([2; 32])])[0].ready, "it is not computed ahead yet");
+            book.keep(&key("a", 4), two.clone());
+        }
+        let book = Book::open(Some(&records()));
+        let chain = [1, 2, 3, 4, 5].map(|id| ChainId([id; 32]));
+        assert_eq!(book.of("a", &chain), [two, one.clone()]);
+        assert_eq!(book.of("a", &chain[..3]), [one]);
+        assert!(book.of("b", &chain).is_empty(), "another tenant's");
+        assert_eq!(book.of("a", &chain[1..3])[0].covers, 1, "counted along this chain");
+        assert!(book.get(&key("a", 2)).is_some() && book.get(&key("b", 2)).is_none());
+        let messages = |chain: &[ChainId]| chain.iter().copied().collect::<BTreeSet<_>>();
+        book.forget("b", &messages(&chain));
+        book.forget("a", &messages(&chain[..3]));
+        assert_eq!(book.is_deleted("a", &messages(&chain)), Ok(()));
+        drop(book);
+        assert_eq!(Book::open(Some(&records())).of("a", &chain).len(), 1, "what covers more is another's");
+    }
+
+    #[test]
+    fn a_tenant_has_a_bounded_number_and_those_in_use_stay() {
+        let book = Book::open(None);
+        for i in 0..SUMMARIES_MAX as u64 {
+            let mut chain = [0; 32];
+            chain[..8].copy_from_slice(&i.to_le_bytes());
+            book.keep(&SummaryKey { tenant: "a".to_owned(), chain: ChainId(chain) }, summary("x", 1, i));
+        }
+        let oldest = SummaryKey { tenant: "a".to_owned(), chain: ChainId([0; 32]) };
+        book.note_read(&oldest, u64::MAX);
+        book.keep(&key("a", 255), summary("y", 1, 9999));
+        book.keep(&key("b", 255), summary("z", 1, 0));
+        assert!([oldest, key("a", 255), key("b", 255)].iter().all(|key| book.get(key).is_some()));
+        assert_eq!(book.lock().len(), SUMMARIES_MAX + 1);
+    }
+}

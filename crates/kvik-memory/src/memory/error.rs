@@ -1,0 +1,21 @@
+//! Why a conversation is not remembered.
+
+use kvik_engine::conversation::MemorySettingsError;
+
+/// What stands in the way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The bounds do not fit the context.
+    #[error("conversations cannot be remembered: {0}")]
+    Settings(#[from] MemorySettingsError),
+    /// There is nothing to summarise.
+    #[error("nothing was said that could be compacted")]
+    NothingSaid,
+    /// What is needed of histories behind answers takes all the memory there is for that.
+    #[error("as many long conversations are summarised as there is memory for; ask again later")]
+    Busy,
+    /// The model gave no summary.
+    #[error("the conversation was not compacted: {0}")]
+    NoSummary(String),
+}

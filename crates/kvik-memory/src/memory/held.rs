@@ -1,0 +1,163 @@
+//! The messages that are needed behind answers: once for all that is done there, and so many bytes at most.
+//!
+//! Whoever finds no room goes on without: the summary that is due is made behind a later turn.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+/// Bytes of an entry of an object beside its name and its value: the name's own, its hash and its place.
+const ENTRY_BYTES: usize = 48;
+
+/// Room for the histories of turns that are being answered, or whose summaries are being made.
+pub(super) struct HeldHistories {
+    bytes_max: u64,
+    /// Several tenants share it: each leaves as much free as it has.
+    is_divided: bool,
+    held: Mutex<BTreeMap<String, u64>>,
+}
+
+/// Room for one history; free again when dropped.
+pub(super) struct HistoryShare {
+    histories: Arc<HeldHistories>,
+    tenant: String,
+    bytes: u64,
+}
+
+impl HeldHistories {
+    pub(super) fn new(bytes_max: u64, is_divided: bool) -> Arc<HeldHistories> {
+        Arc::new(HeldHistories { bytes_max, is_divided, held: Mutex::default() })
+    }
+
+    /// Room for a history, if there is any. One alone always has it: a body is bounded.
+    pub(super) fn take(self: &Arc<Self>, tenant: &str, bytes: u64) -> Option<HistoryShare> {
+        let mut held = self.lock();
+        let all: u64 = held.values().sum::<u64>() + bytes;
+        let own = held.get(tenant).copied().unwrap_or(0) + bytes;
+        let left = self.bytes_max.checked_sub(all);
+        let fits = left.is_some_and(|left| !self.is_divided || own <= left);
+        if !fits && all > bytes {
+            return None;
+        }
+        held.insert(tenant.to_owned(), own);
+        Some(HistoryShare { histories: self.clone(), tenant: tenant.to_owned(), bytes })
+    }
+
+    /// Bytes of all that are held.
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().values().sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        // Every change of the map is one call, so it is whole whatever panicked.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for HistoryShare {
+    fn drop(&mut self) {
+        let mut held = self.histories.lock();
+        let own = held.get(&self.tenant).map_or(0, |own| own.saturating_sub(self.bytes));
+        if own > 0 {
+            held.insert(self.tenant.clone(), own);
+        } else {
+            held.remove(&self.tenant);
+        }
+    }
+}
+
+/// What is needed of a history: what is never let go, and what stands behind the summary that was read.
+pub(super) struct HeldHistory {
+    messages: Vec<Value>,
+    prefix: usize,
+    /// System messages of the prefix.
+    pub(super) systems: usize,
+    /// Messages behind the prefix that are not here: the summary that was read covers them.
+    pub(super) covered: usize,
+    _share: HistoryShare,
+}
+
+impl HeldHistory {
+    /// Of all `messages`, of which the first `prefix` are never let go and `covered` behind them in the summary.
+    pub(super) fn new(
+        mut messages: Vec<Value>,
+        [systems, prefix, covered]: [usize; 3],
+        share: HistoryShare,
+    ) -> HeldHistory {
+        messages.drain(prefix..prefix + covered);
+        messages.shrink_to_fit();
+        HeldHistory { messages, prefix, systems, covered, _share: share }
+    }
+
+    /// What is never let go.
+    pub(super) fn prefix(&self) -> &[Value] {
+        &self.messages[..self.prefix]
+    }
+
+    /// The messages behind the prefix without the first `from`; `None` where more than these are not here.
+    pub(super) fn behind(&self, from: usize) -> Option<&[Value]> {
+        self.messages.get(self.prefix + from.checked_sub(self.covered)?..)
+    }
+
+    /// The messages that a summary of `covers` covers beyond the one that was read.
+    pub(super) fn let_go(&self, covers: usize) -> &[Value] {
+        &self.messages[self.prefix..self.prefix + covers - self.covered]
+    }
+}
+
+/// Bytes of memory that messages take, about.
+pub(super) fn bytes<'a>(messages: impl IntoIterator<Item = &'a Value>) -> u64 {
+    messages.into_iter().map(|message| bytes_of(message) as u64).sum()
+}
+
+fn bytes_of(value: &Value) -> usize {
+    let beyond = match value {
+        Value::String(text) => text.capacity(),
+        Value::Array(values) => values.iter().map(bytes_of).sum(),
+        Value::Object(entries) => {
+            entries.iter().map(|(name, value)| ENTRY_BYTES + name.capacity() + bytes_of(value)).sum()
+        }
+        _ => 0,
+    };
+    size_of::<Value>() + beyond
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn histories_have_bounded_room_and_tenants_leave_some_to_others() {
+        let histories = HeldHistories::new(100, true);
+        let first = histories.take("a", 300).expect("one alone is held however long");
+        assert!(histories.take("b", 1).is_none());
+        drop(first);
+        let held: Vec<_> = (0..10).filter_map(|_| histories.take("a", 10)).collect();
+        assert_eq!((held.len(), histories.bytes()), (5, 50));
+        assert_eq!((0..10).filter_map(|_| histories.take("b", 10)).collect::<Vec<_>>().len(), 2);
+        drop(held);
+        assert_eq!(histories.bytes(), 0);
+    }
+
+    #[test]
+    fn of_a_history_is_held_what_no_summary_covers() {
+        let share = HeldHistories::new(100, false).take("a", 1).unwrap();
+        let history = HeldHistory::new((0..10).map(|i| json!(i)).collect(), [1, 2, 3], share);
+        assert_eq!(history.prefix(), [json!(0), json!(1)]);
+        assert_eq!(history.let_go(5), [json!(5), json!(6)]);
+        assert_eq!(history.behind(6), Some(&[json!(8), json!(9)][..]));
+        assert_eq!((history.behind(2), history.behind(8)), (None, Some(&[][..])));
+    }
+
+    #[test]
+    fn text_counts_and_so_does_what_holds_it() {
+        let text = "x".repeat(1 << 20);
+        let long = bytes(&[json!({"role": "user", "content": text})]);
+        assert!((1 << 20..(1 << 20) + 1024).contains(&long), "{long}");
+        let short = bytes(&vec![json!({"role": "user", "content": ""}); 1000]);
+        assert!(short > 150_000, "{short}");
+    }
+}

@@ -1,0 +1,115 @@
+//! How long messages are, in tokens.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use kvik_cache::Token;
+use kvik_engine::conversation::chain::text_of;
+use kvik_engine::text::answer::ReasoningForm;
+use kvik_engine::text::template::{ChatTemplate, RenderInput};
+use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
+use serde_json::{Map, Value, json};
+
+/// Tokens around a message where no template says, at most with the usual ones.
+const AROUND_MESSAGE: usize = 8;
+
+/// Tokens that the model's template writes around a message, about: by how much an exchange more makes a prompt longer.
+fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> usize {
+    const TEXT: &str = "word";
+    let rendered = |exchanges: usize| {
+        let exchange = ["user", "assistant"].map(|role| json!({"role": role, "content": TEXT}));
+        let input = RenderInput {
+            messages: vec![exchange; exchanges].concat().into(),
+            tools: None,
+            add_generation_prompt: false,
+            enable_thinking: None,
+            kwargs: Map::new(),
+            now: SystemTime::UNIX_EPOCH,
+        };
+        let prompt = template?.render(&input).ok()?;
+        Some(tokenizer.encode_chat(&prompt.text, &prompt.inputs).len())
+    };
+    // The first exchange may come with a system message, and the last one with its thoughts.
+    let (Some(short), Some(long)) = (rendered(2), rendered(3)) else { return AROUND_MESSAGE };
+    let text = tokenizer.encode(TEXT, false, false).len();
+    long.saturating_sub(short).div_ceil(2).saturating_sub(text)
+}
+
+/// The model whose conversations are remembered, as far as their length goes.
+pub trait MemoryModel: Send + Sync + 'static {
+    /// Its tokenizer.
+    fn tokenizer(&self) -> &Tokenizer;
+
+    /// Its chat template, if it has one.
+    fn template(&self) -> Option<&ChatTemplate>;
+
+    /// Tokens of its context.
+    fn context(&self) -> usize;
+}
+
+/// Measures messages by the tokenizer of the model.
+pub(super) struct Measure {
+    model: Arc<dyn MemoryModel>,
+    /// Tokens that the template writes around a message, about.
+    pub(super) around_message: usize,
+}
+
+impl Measure {
+    pub(super) fn new(model: Arc<dyn MemoryModel>) -> Measure {
+        let around_message = around_message(model.tokenizer(), model.template());
+        Measure { model, around_message }
+    }
+
+    /// The form of the model's reasoning, and the control tokens that it is written with.
+    pub(super) fn reasoning(&self) -> (ReasoningForm, Vec<Token>) {
+        let form = self.model.template().map(ChatTemplate::reasoning_form).unwrap_or_default();
+        (form, self.model.tokenizer().controls_in(form.texts()))
+    }
+
+    /// Tokens of the model's context.
+    pub(super) fn context(&self) -> usize {
+        self.model.context()
+    }
+
+    /// Tokens of a message, about.
+    pub(super) fn message(&self, message: &Value) -> usize {
+        let calls = message.get("tool_calls").map_or_else(String::new, Value::to_string);
+        self.text(&text_of(message)) + self.text(&calls) + self.around_message
+    }
+
+    /// Tokens of a text; of one that is too long to be looked at, at least a whole context.
+    pub(super) fn text(&self, text: &str) -> usize {
+        match text.len() <= text_bytes_max(self.context()) {
+            true => self.model.tokenizer().encode(text, false, false).len(),
+            false => self.model.tokenizer().tokens_at_least(text.len()).max(self.context()),
+        }
+    }
+
+    /// Whether messages may fit the context, before anything is made of them.
+    pub(super) fn may_fit(&self, messages: &[Value]) -> bool {
+        let mut left = text_bytes_max(self.context());
+        messages.iter().all(|message| match left.checked_sub(text_of(message).len()) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvik_engine::load::LoadedModel;
+
+    #[test]
+    fn messages_are_as_long_as_the_template_makes_them() {
+        let loaded = LoadedModel::open(&kvik_testing::tiny_model()).unwrap();
+        let (tokenizer, template) = (&loaded.tokenizer, loaded.own_template().unwrap().unwrap());
+        let around =
+            ["<|im_start|>assistant\n", "<|im_end|>\n"].map(|text| tokenizer.encode(text, false, true).len());
+        assert_eq!(around_message(tokenizer, Some(&template)), around.iter().sum::<usize>());
+        assert_eq!(around_message(tokenizer, None), AROUND_MESSAGE);
+    }
+}

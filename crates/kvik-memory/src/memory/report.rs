@@ -1,0 +1,141 @@
+//! What was read of a conversation, for whoever asked and for the log.
+
+use serde::Serialize;
+
+use super::host::Host;
+use super::view::{LongConversation, View};
+use crate::clock::unix_seconds;
+
+/// What a turn has read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TurnReport {
+    /// How its messages were read.
+    pub messages: MessagesRead,
+    /// Tokens of what was read, about.
+    pub tokens: TokensRead,
+    /// The messages that were quoted, from and until.
+    pub quotes: Vec<[usize; 2]>,
+    /// A new summary is made behind the answer.
+    pub rebuilding: bool,
+    /// The summary is read for the first time.
+    pub rebuilt: bool,
+    /// The conversation behind the summary was computed ahead.
+    pub computed_ahead: bool,
+    /// The summary that was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summary: Option<SummaryRead>,
+    /// What to do about system messages that change with every turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+/// Messages of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MessagesRead {
+    /// Never let go.
+    pub prefix: usize,
+    /// In the summary.
+    pub summarised: usize,
+    /// In no summary, and not read.
+    pub let_go: usize,
+    /// Read as they were said.
+    pub recent: usize,
+}
+
+/// Tokens, about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TokensRead {
+    /// Of what is never let go.
+    pub prefix: usize,
+    /// Of the summary.
+    pub summary: usize,
+    /// Of recent messages.
+    pub recent: usize,
+    /// Of messages that the next summary lets go.
+    pub discarded_since: usize,
+}
+
+/// A summary that was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SummaryRead {
+    /// Seconds since it was made.
+    pub age_s: u64,
+    /// Summaries that it was made from, itself included.
+    pub updates: u64,
+    /// Why it says nothing new, where it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+impl TurnReport {
+    pub(super) fn of<H: Host>(
+        conversation: &LongConversation<'_, H>,
+        view: &View,
+        rebuilding: bool,
+    ) -> TurnReport {
+        let (prefix, covered, unread) = (conversation.prefix, view.covered(), view.unread());
+        let summary = view.summary.as_ref();
+        let quoted = view.quotes.iter().map(|quote| [prefix + quote.start, prefix + quote.end]);
+        TurnReport {
+            messages: MessagesRead {
+                prefix,
+                summarised: covered,
+                let_go: unread - covered,
+                recent: conversation.asked.messages.len() - prefix - unread,
+            },
+            tokens: TokensRead {
+                prefix: conversation.prefix_tokens(),
+                summary: summary.map_or(0, |summary| conversation.measure.text(&summary.text)),
+                recent: conversation.recent_tokens(view),
+                discarded_since: view.segments.discarded(&conversation.settings),
+            },
+            quotes: quoted.collect(),
+            rebuilding,
+            rebuilt: summary.is_some_and(|summary| !summary.read),
+            computed_ahead: summary.is_some_and(|summary| summary.ready),
+            summary: summary.map(|summary| SummaryRead {
+                age_s: unix_seconds().saturating_sub(summary.made),
+                updates: summary.updates,
+                failed: summary.failed.clone(),
+            }),
+            advice: None,
+        }
+    }
+
+    /// What was read, where that is not all of it.
+    pub(super) fn in_words(&self) -> Option<String> {
+        let MessagesRead { summarised, let_go, recent, .. } = self.messages;
+        let quotes = self.quotes.len();
+        let then = if self.rebuilding { "; a new summary is made behind it" } else { "" };
+        (summarised + let_go > 0 || !then.is_empty()).then(|| {
+            format!(
+                "conversation: {recent} messages read as they were said, {summarised} in a summary, {let_go} let go, {quotes} exchanges quoted{then}"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_what_was_not_read() {
+        let report = |summarised, rebuilding| TurnReport {
+            messages: MessagesRead { prefix: 0, summarised, let_go: 0, recent: 9 },
+            tokens: TokensRead { prefix: 0, summary: 0, recent: 0, discarded_since: 0 },
+            quotes: vec![[1, 3]],
+            rebuilding,
+            rebuilt: false,
+            computed_ahead: false,
+            summary: None,
+            advice: None,
+        };
+        assert_eq!(report(0, false).in_words(), None);
+        let words = report(4, true).in_words().unwrap();
+        assert!(
+            words.contains("4 in a summary") && words.ends_with("a new summary is made behind it"),
+            "{words}"
+        );
+    }
+}

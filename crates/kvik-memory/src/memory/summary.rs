@@ -1,0 +1,292 @@
+//! A summary as it is made: asked for where the conversation stands, whose beginning is in the cache; or of what is let go,
+//! thinned and in pieces, each told to the model with the summary so far.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvik_cache::Token;
+use kvik_engine::api::{KeptPrompt, Pace, Report, Request};
+use kvik_engine::conversation::{
+    lighten::{Lighten, lighten},
+    segments::exchanges,
+};
+use kvik_engine::text::answer::{AnswerDelta, AnswerParser, AnswerPlace, AnswerStart};
+use serde_json::Value;
+
+use super::Memory;
+use super::book::Summary;
+use super::host::{GoesOn, Host};
+use super::job::Rebuild;
+use super::latest::{Ahead, Wanted};
+use super::observer::SummaryOutcome;
+use super::render::{Purpose, Render};
+use crate::clock::unix_seconds;
+
+/// Pieces of a history that are summarised one after the other; of a longer one, a sample is read.
+const PIECES_MAX: usize = 8;
+/// A summary may use so much of the room that its conversation has left, and what is computed behind it this share of what
+/// is left then; what was said meanwhile again, and so on.
+const SUMMARY_SHARE: f64 = 0.3;
+const AHEAD_SHARE: f64 = 0.6;
+/// Characters of a tool's output that a summary is made from.
+const TOOL_CHARS: usize = 1024;
+
+/// One summary that is being made.
+pub(super) struct Making<H: Host> {
+    host: Arc<H>,
+    caller: H::Caller,
+    rebuild: Arc<Rebuild<H::Error>>,
+    pub(super) wanted: Wanted,
+    /// Somebody waits for it.
+    is_waited_for: bool,
+    /// What it has cost so far.
+    spent: Mutex<Report>,
+}
+
+impl<H: Host> Making<H> {
+    /// The summary of what is wanted, for nobody who waits.
+    pub(super) fn new(
+        host: Arc<H>,
+        caller: H::Caller,
+        rebuild: Arc<Rebuild<H::Error>>,
+        wanted: Wanted,
+    ) -> Making<H> {
+        Making { host, caller, rebuild, wanted, is_waited_for: false, spent: Mutex::default() }
+    }
+
+    /// The same for somebody who does.
+    pub(super) fn waited_for(self) -> Making<H> {
+        Making { is_waited_for: true, ..self }
+    }
+
+    /// What is remembered.
+    pub(super) fn memory(&self) -> &Memory<H> {
+        self.host.memory()
+    }
+
+    /// What it has cost so far.
+    pub(super) fn spent(&self) -> Report {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Report> {
+        // Sums are whole whatever panicked.
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what takes its time on a thread for that.
+    async fn apart<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Memory<H>, &Rebuild<H::Error>, GoesOn<'_, H::Error>) -> Result<T, H::Error>
+        + Send
+        + 'static,
+    ) -> Result<T, H::Error> {
+        let (memory, rebuild) = (self.host.memory().clone(), self.rebuild.clone());
+        let work = move |goes_on: GoesOn<'_, H::Error>| work(&memory, &rebuild, goes_on);
+        self.host.apart(&self.caller, self.is_waited_for, work).await
+    }
+}
+
+impl<H: Host> Making<H> {
+    /// Makes it, and computes the conversation as it goes on from it.
+    pub(super) async fn run(&self) -> Result<(), H::Error> {
+        let book = &self.memory().book;
+        // A turn that began before the summary was there ends after it: only what it said is computed then.
+        let summary = match book.get(self.wanted.key()) {
+            Some(summary) => summary,
+            None => self.summary().await?,
+        };
+        if !self.wanted.keep(summary.clone(), book) {
+            return Ok(());
+        }
+        // Turns that were answered meanwhile are computed as well, so that the next one finds all of it.
+        while let Some((turns, ahead)) = self.wanted.ahead() {
+            self.compute(&summary, ahead).await?;
+            if self.wanted.ends(turns, book) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The new summary; the old one where the model has nothing to say.
+    pub(super) async fn summary(&self) -> Result<Summary, H::Error> {
+        let before = self.rebuild.before.as_ref();
+        let (text, failed) = match self.said_in_place().await? {
+            Some(said) => (said, None),
+            None => self.said_of_pieces().await?,
+        };
+        let outcome = failed.as_ref().map_or(SummaryOutcome::Made, |_| SummaryOutcome::Empty);
+        self.memory().observer.summary(outcome);
+        let updates = before.map_or(0, |summary| summary.updates) + 1;
+        let made = unix_seconds();
+        Ok(Summary {
+            text,
+            covers: self.rebuild.covers,
+            updates,
+            made,
+            used: made,
+            ready: false,
+            failed,
+            corrected: false,
+            read: false,
+        })
+    }
+
+    /// What the model says at the end of the messages that are let go. They are the beginning of what the last turns read,
+    /// so that no more than the question is computed. `None` where that cannot be asked, or nothing was said.
+    async fn said_in_place(&self) -> Result<Option<String>, H::Error> {
+        match self.apart(|memory, rebuild, _| Ok(asked_in_place(memory, rebuild))).await? {
+            Some(prompt) => Ok(Some(self.say(prompt).await?).filter(|said| !said.is_empty())),
+            None => Ok(None),
+        }
+    }
+
+    /// What it says of piece after piece, and why that is not of all of them.
+    async fn said_of_pieces(&self) -> Result<(String, Option<String>), H::Error> {
+        let (mut text, mut failed) = (self.rebuild.old().to_owned(), None);
+        for piece in self.apart(pieces).await? {
+            let so_far = text.clone();
+            let asked = self.apart(move |_, rebuild, _| {
+                (rebuild.render)(&rebuild.wording.asking(&piece).ask(&so_far, &piece), Purpose::Summary)
+            });
+            match self.say(asked.await?).await? {
+                said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
+                said => text = said,
+            }
+        }
+        Ok((text, failed))
+    }
+
+    /// What the model says to a prompt that asks for a summary, without thoughts.
+    async fn say(&self, prompt: Vec<Token>) -> Result<String, H::Error> {
+        let is_waited_for = self.is_waited_for;
+        let (form, show) = self.memory().measure.reasoning();
+        let request = Request {
+            show,
+            max_tokens: self.rebuild.summary_max,
+            ignore_eos: false,
+            ..request(prompt, (!is_waited_for).then(|| self.wanted.pace(SUMMARY_SHARE)))
+        };
+        let (text, report) = self.host.said(&self.caller, request, is_waited_for).await?;
+        self.lock().add(&report);
+        let mut parser = AnswerParser::new(AnswerStart { form, place: AnswerPlace::Begin }, None, "");
+        let deltas = parser.push(&text).into_iter().chain(parser.finish());
+        let content: String = deltas
+            .filter_map(|delta| match delta {
+                AnswerDelta::Content(text) => Some(text),
+                _ => None,
+            })
+            .collect();
+        Ok(content.trim().to_owned())
+    }
+
+    /// Computes the conversation as it goes on behind `summary`.
+    async fn compute(&self, summary: &Summary, ahead: Ahead) -> Result<(), H::Error> {
+        let (wording, text) = (self.rebuild.wording.clone(), summary.text.clone());
+        let messages = move || {
+            let history = &ahead.history;
+            wording.telling(&text).told(&text, history.prefix(), history.systems, &ahead.recent())
+        };
+        let pace = self.wanted.pace(AHEAD_SHARE);
+        compute(&*self.host, &self.caller, pace, &self.rebuild.render, messages).await
+    }
+}
+
+/// Computes a conversation for what it leaves in the cache.
+pub(super) async fn compute<H: Host>(
+    host: &H,
+    caller: &H::Caller,
+    pace: Pace,
+    render: &Render<H::Error>,
+    messages: impl FnOnce() -> Vec<Value> + Send + 'static,
+) -> Result<(), H::Error> {
+    let render = render.clone();
+    let prompt = host.apart(caller, false, move |_| render(&messages(), Purpose::Ahead)).await?;
+    if prompt.len() > host.memory().measure.context() {
+        return Ok(());
+    }
+    host.said(caller, request(prompt, Some(pace)), false).await.map(drop)
+}
+
+/// The prompt that asks for a summary where the conversation stands; `None` where there is no room for it.
+fn asked_in_place<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>) -> Option<Vec<Token>> {
+    let Rebuild { history, wording, summary_max, .. } = rebuild;
+    if !memory.measure.may_fit(rebuild.let_go()) {
+        return None;
+    }
+    let (old, let_go) = (rebuild.old(), rebuild.let_go());
+    let told = wording.telling(old).told(old, history.prefix(), history.systems, let_go);
+    let asked = wording.asking(let_go).ask_in_place(told)?;
+    // A template may refuse another question there; then pieces are asked about.
+    let prompt = (rebuild.render)(&asked, Purpose::InPlace).ok()?;
+    (prompt.len() + summary_max <= memory.measure.context()).then_some(prompt)
+}
+
+/// The messages that are let go, in pieces that the context has room for.
+fn pieces<H: Host>(
+    memory: &Memory<H>,
+    rebuild: &Rebuild<H::Error>,
+    goes_on: GoesOn<'_, H::Error>,
+) -> Result<Vec<Vec<Value>>, H::Error> {
+    let mut messages = rebuild.let_go().to_vec();
+    lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
+    let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
+    for exchange in exchanges(&messages) {
+        goes_on()?;
+        let exchange = &messages[exchange];
+        let tokens: usize = exchange.iter().map(|message| memory.measure.message(message)).sum();
+        // What is longer than all that may be read at a time is not read at all.
+        if tokens > rebuild.chunk_max {
+            continue;
+        }
+        match pieces.last_mut() {
+            Some((all, piece)) if *all + tokens <= rebuild.chunk_max => {
+                *all += tokens;
+                piece.extend_from_slice(exchange);
+            }
+            _ => pieces.push((tokens, exchange.to_vec())),
+        }
+    }
+    Ok(sample(pieces.into_iter().map(|(_, piece)| piece).collect()))
+}
+
+/// A request that computes a prompt, of somebody who waits or else in the `background`.
+fn request(tokens: Vec<Token>, background: Option<Pace>) -> Request {
+    let kept =
+        KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
+    Request { lifetime: Default::default(), background, ..kept.request() }
+}
+
+/// The first and the last quarter of the pieces, and between them as many as may be, evenly: as document 002 thins the
+/// input of a summary.
+fn sample(pieces: Vec<Vec<Value>>) -> Vec<Vec<Value>> {
+    if pieces.len() <= PIECES_MAX {
+        return pieces;
+    }
+    let quarter = PIECES_MAX / 4;
+    let (middle, between) = (PIECES_MAX - 2 * quarter, pieces.len() - 2 * quarter);
+    let wanted = |index: usize| {
+        let inner = index.checked_sub(quarter).filter(|&inner| inner < between);
+        inner.is_none_or(|inner| inner * middle % between < middle)
+    };
+    pieces.into_iter().enumerate().filter(|(index, _)| wanted(*index)).map(|(_, piece)| piece).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_a_long_history_head_tail_and_even_middle_are_read() {
+        let pieces = |count: usize| (0..count).map(|i| vec![json!(i)]).collect::<Vec<_>>();
+        let sampled = |count: usize| -> Vec<u64> {
+            sample(pieces(count)).iter().map(|piece| piece[0].as_u64().unwrap()).collect()
+        };
+        assert_eq!(sampled(8), (0..8).collect::<Vec<u64>>());
+        assert_eq!(sampled(9).len(), PIECES_MAX);
+        assert_eq!(sampled(24), [0, 1, 2, 7, 12, 17, 22, 23]);
+        assert_eq!(sampled(1000).len(), PIECES_MAX);
+    }
+}

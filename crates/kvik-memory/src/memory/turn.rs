@@ -1,0 +1,206 @@
+//! One turn: what the model reads of a conversation, and what is to be done behind the answer.
+
+use std::sync::Arc;
+
+use async_channel::Sender;
+use serde_json::Value;
+
+use super::Memory;
+use super::book::{Book, Summary, SummaryKey};
+use super::compaction::Compaction;
+use super::held::{self, HeldHistory, HistoryShare};
+use super::host::Host;
+use super::job::{MemoryJob, MemoryTask, Pending, Rebuild};
+use super::latest::{Latest, Said};
+use super::observer::ReadPart;
+use super::report::TurnReport;
+use super::view::{History, LongConversation, Outline, View};
+use crate::clock::unix_seconds;
+
+/// The message that an answer will be when the client sends it back.
+pub type ReadAnswer = Box<dyn Fn(&str) -> Value + Send>;
+
+/// What a turn reads.
+pub struct RememberedTurn<H: Host> {
+    /// The messages that the model reads.
+    pub messages: Vec<Value>,
+    report: TurnReport,
+    /// What stands for the conversation, where it was to be compacted.
+    compaction: Option<Compaction>,
+    after: Option<After<H>>,
+}
+
+/// What is to be done behind the answer.
+struct After<H: Host> {
+    caller: H::Caller,
+    task: MemoryTask<H::Error>,
+    /// The summary to make, or the end of what is computed.
+    key: SummaryKey,
+    /// How the conversation has gone, where a summary is to be made.
+    said: Option<Said>,
+    read_answer: Option<ReadAnswer>,
+    queue: Sender<MemoryJob<H>>,
+    pending: Pending,
+    latest: Arc<Latest>,
+    book: Arc<Book>,
+}
+
+/// A summary that is to be made, and room for what it is made of.
+struct Due {
+    /// Messages that it covers.
+    covers: usize,
+    share: HistoryShare,
+    /// How near the conversation is to going on without it, from 0 to 1.
+    pressure: f64,
+}
+
+impl<H: Host> Memory<H> {
+    /// What a turn reads of its messages.
+    ///
+    /// # Errors
+    /// If the bounds do not fit the context, or a template refuses the messages.
+    pub fn turn(&self, asked: History<'_, H>) -> Result<RememberedTurn<H>, H::Error> {
+        let settings = self.settings()?;
+        let settings = asked.compacting.flatten().map_or(*settings, |threshold| settings.due_at(threshold));
+        let mut conversation = LongConversation::new(&self.measure, &asked, settings, &self.wording);
+        let mut known = self.book.of(&conversation.tenant, &conversation.chain);
+        known.extend(asked.before.map(Compaction::base));
+        let view = conversation.view(&known)?;
+        if view.covered() > 0 {
+            self.book.note_read(&conversation.key(view.covered()), unix_seconds());
+        }
+        self.observer.turn(read_of(&view), view.quotes.len());
+        let due = self.due(&conversation, &view);
+        let mut report = TurnReport::of(&conversation, &view, due.is_some());
+        let systems = &asked.messages[..conversation.systems];
+        report.advice = self.systems.note(&conversation.chain, systems);
+        let messages = conversation.messages(&view);
+        let compaction = asked.compacting.and_then(|_| conversation.compacted(&view));
+        let after = match due {
+            Some(due) => {
+                let outline = conversation.outline();
+                Some(self.after(outline, view.summary, due, asked))
+            }
+            None if view.quotes.is_empty() => None,
+            None => Some(self.ahead(&conversation, &view)),
+        };
+        Ok(RememberedTurn { messages, report, compaction, after })
+    }
+
+    /// The next summary, where one is due and not ready, and there is room for what it is made of.
+    fn due(&self, conversation: &LongConversation<'_, H>, view: &View) -> Option<Due> {
+        let covers = view.covered() + view.segments.due(&conversation.settings)?.messages;
+        let made = self.book.get(&conversation.key(covers));
+        if made.is_some_and(|summary| summary.ready) {
+            return None;
+        }
+        let share = self.share(conversation, view)?;
+        Some(Due { covers, share, pressure: conversation.pressure(view) })
+    }
+
+    /// Room for what is needed of a conversation behind the summary that is read.
+    pub(super) fn share(&self, conversation: &LongConversation<'_, H>, view: &View) -> Option<HistoryShare> {
+        let (prefix, behind) = conversation.asked.messages.split_at(conversation.prefix);
+        let messages = held::bytes(prefix.iter().chain(&behind[view.covered()..]));
+        let bytes = messages + size_of_val(&conversation.chain[..]) as u64;
+        self.histories.take(&conversation.tenant, bytes)
+    }
+
+    /// Behind the answer the summary that is due is made.
+    fn after(&self, outline: Outline, before: Option<Summary>, due: Due, asked: History<'_, H>) -> After<H> {
+        let key = SummaryKey { tenant: outline.tenant.clone(), chain: outline.chain[due.covers - 1] };
+        let caller = asked.caller.clone();
+        let Due { covers, share, pressure } = due;
+        let counts = outline.counts(before.as_ref());
+        let history = Arc::new(HeldHistory::new(asked.messages, counts, share));
+        let rebuild = Rebuild {
+            history: history.clone(),
+            before,
+            covers,
+            summary_max: outline.settings.summary_max,
+            chunk_max: outline.settings.recent_max,
+            wording: outline.wording,
+            render: asked.render,
+        };
+        let said = Said { tenant: outline.tenant, history, answer: None, chain: outline.chain, pressure };
+        self.doing(caller, key, MemoryTask::Rebuild(Arc::new(rebuild)), Some(said))
+    }
+
+    /// Behind the answer the conversation is computed as the next turn reads it, where something was quoted.
+    fn ahead(&self, conversation: &LongConversation<'_, H>, view: &View) -> After<H> {
+        let key = conversation.key(conversation.chain.len());
+        let (messages, asked) = (conversation.unquoted(view), conversation.asked);
+        let task = MemoryTask::Ahead { messages, render: asked.render.clone() };
+        self.doing(asked.caller.clone(), key, task, None)
+    }
+
+    fn doing(
+        &self,
+        caller: H::Caller,
+        key: SummaryKey,
+        task: MemoryTask<H::Error>,
+        said: Option<Said>,
+    ) -> After<H> {
+        After {
+            caller,
+            task,
+            key,
+            said,
+            read_answer: None,
+            queue: self.work.clone(),
+            pending: self.pending.clone(),
+            latest: self.latest.clone(),
+            book: self.book.clone(),
+        }
+    }
+}
+
+impl<H: Host> RememberedTurn<H> {
+    /// What stands for the conversation, where it was to be compacted and a summary is read; once.
+    pub fn take_compaction(&mut self) -> Option<Compaction> {
+        self.compaction.take()
+    }
+
+    /// From now on the answer is read so, to be computed ahead with what it answers.
+    pub fn reads_answer(&mut self, read: ReadAnswer) {
+        if let Some(after) = &mut self.after {
+            after.read_answer = Some(read);
+        }
+    }
+
+    /// What was read.
+    pub fn report(&self) -> &TurnReport {
+        &self.report
+    }
+
+    /// The answer is complete: what is to be done behind it begins.
+    pub fn answered(&mut self, text: &str) {
+        if let Some(words) = self.report.in_words() {
+            tracing::debug!("{words}");
+        }
+        let Some(after) = self.after.take() else { return };
+        let After { caller, mut task, key, said, read_answer, queue, pending, latest, book } = after;
+        let answer = read_answer.map(|read| read(text));
+        let wanted = match &mut task {
+            MemoryTask::Rebuild(_) => {
+                said.and_then(|said| latest.note(&key, &Said { answer, ..said }, &book))
+            }
+            MemoryTask::Ahead { messages, .. } => {
+                messages.extend(answer);
+                Some(latest.watch(&key))
+            }
+        };
+        if let Some(wanted) = wanted {
+            // Nobody receives it where the program stops.
+            let _ = queue.try_send(MemoryJob { caller, task, wanted, pending });
+        }
+    }
+}
+
+fn read_of(view: &View) -> ReadPart {
+    match (&view.summary, &view.forced) {
+        (_, Some(_)) => ReadPart::End,
+        (Some(_), None) => ReadPart::Summary,
+        (None, None) => ReadPart::All,
+    }
+}

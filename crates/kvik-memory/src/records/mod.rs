@@ -1,0 +1,601 @@
+//! Small durable records: one database file, opened once, that hands out typed tables.
+//!
+//! A record is JSON under a text key, so that later versions can add fields and people can read it.
+//! The writes of one call are atomic, whenever the process ends. `open` renames a broken or foreign
+//! file aside and starts a new one: a bad file must not keep the server from starting. A record that
+//! cannot be read is kept, under its own key, beside its replacement.
+//!
+//! A thread that reads or writes takes a turn at the file, and may be made to give up what others wait for meanwhile
+//! ([`GiveWay`]): a file system that hangs holds few threads and nothing else.
+//!
+//! One process at a time writes. A reader copies the file and locks it only while copying; a writer
+//! waits for that.
+
+mod file_turns;
+pub mod map;
+pub mod private;
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{ErrorKind, Read},
+    marker::PhantomData,
+    ops::Bound,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use redb::{
+    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, StorageError,
+    TableDefinition, TableError, WriteTransaction,
+    backends::{FileBackend, InMemoryBackend},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use private::{close_to_others, readable_by_owner_only};
+
+pub use file_turns::{FileSilent, FileTurns};
+
+/// Name of the file in the state directory.
+pub const FILE_NAME: &str = "records.redb";
+/// Memory for its pages: records are few.
+const CACHE_BYTES: usize = 1 << 20;
+/// How long a server waits for another process that has the file locked: a reader, or a server that stops.
+pub const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// Threads that read or write the file at a time: a hung one takes as many.
+const FILE_PLACES: usize = 8;
+/// Pause between two attempts to lock the file.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+/// Name of the table of unreadable records that newer ones have replaced.
+const SET_ASIDE: &str = "unreadable";
+
+/// The open file; a clone is another handle to it.
+#[derive(Clone)]
+pub struct Records {
+    file: Arc<RecordsFile>,
+    /// The model whose tables these are, where there are several.
+    model: Option<Arc<str>>,
+    give_way: GiveWay,
+}
+
+/// Runs what waits for the file, while the thread that does holds nothing that others want.
+pub type GiveWay = fn(&mut dyn FnMut());
+
+struct RecordsFile {
+    database: Database,
+    turns: FileTurns,
+}
+
+/// Records of one kind, by key.
+#[derive(Clone)]
+pub struct Table<T> {
+    file: Arc<RecordsFile>,
+    name: Arc<str>,
+    give_way: GiveWay,
+    kind: PhantomData<fn() -> T>,
+}
+
+/// Records, and the keys of the unreadable ones among them.
+#[derive(Debug, PartialEq)]
+pub struct FoundRecords<T> {
+    /// By key.
+    pub records: Vec<(String, T)>,
+    /// Keys.
+    pub unreadable: Vec<String>,
+}
+
+/// Why the records cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordsError {
+    /// Another process has the file open.
+    #[error("{} is in use by another kvik; give this one another --state-dir", .0.display())]
+    InUse(PathBuf),
+    /// The file system returned an error.
+    #[error("the records in {} cannot be opened: {error}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Reading or writing failed.
+    #[error("the records cannot be read or written: {0}")]
+    Access(#[from] Box<redb::Error>),
+    /// The file system does not answer.
+    #[error(transparent)]
+    Silent(#[from] FileSilent),
+}
+
+impl RecordsFile {
+    fn new(database: Database) -> Arc<RecordsFile> {
+        Arc::new(RecordsFile { database, turns: FileTurns::new(FILE_PLACES) })
+    }
+
+    /// Does what may take as long as the file system likes.
+    fn visit<R>(
+        &self,
+        give_way: GiveWay,
+        visit: impl FnOnce(&Database) -> Result<R, RecordsError>,
+    ) -> Result<R, RecordsError> {
+        let (mut visit, mut visited) = (Some(visit), None);
+        give_way(&mut || {
+            visited = visit.take().map(|visit| {
+                let _turn = self.turns.enter()?;
+                visit(&self.database)
+            });
+        });
+        visited.expect("who gives way runs what waits")
+    }
+}
+
+impl Records {
+    /// Opens or creates the records in `folder`; waits up to `patience` for another process to close them.
+    pub fn open(folder: &Path, patience: Duration) -> Result<Records, RecordsError> {
+        let path = folder.join(FILE_NAME);
+        fs::create_dir_all(folder).map_err(|error| unopened(&path, error))?;
+        let start = Instant::now();
+        let mut opened = database(&path);
+        while matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen)) && start.elapsed() < patience {
+            std::thread::sleep(LOCK_RETRY);
+            opened = database(&path);
+        }
+        if let Err(error) = &opened
+            && is_broken(error)
+        {
+            set_aside(&path, error).map_err(|error| unopened(&path, error))?;
+            opened = database(&path);
+        }
+        match opened {
+            Ok(database) => Ok(Records::of(RecordsFile::new(database))),
+            Err(DatabaseError::DatabaseAlreadyOpen) => Err(RecordsError::InUse(path)),
+            Err(error) => Err(unopened(&path, error)),
+        }
+    }
+
+    /// A copy, in memory, of the records in `folder`; `None` without a file. Changes nothing there, and
+    /// locks the file only while reading it.
+    pub fn copy(folder: &Path) -> Result<Option<Records>, RecordsError> {
+        let path = folder.join(FILE_NAME);
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(|error| unopened(&path, error))?,
+        };
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(RecordsError::InUse(path)),
+            Err(TryLockError::Error(error)) => return Err(unopened(&path, error)),
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| unopened(&path, error))?;
+        // Closing the file releases the lock.
+        drop(file);
+        let memory = in_memory(&bytes).map_err(|error| unopened(&path, error))?;
+        let database = builder().create_with_backend(memory).map_err(|error| unopened(&path, error))?;
+        Ok(Some(Records::of(RecordsFile::new(database))))
+    }
+
+    /// Records that end with the process.
+    pub fn in_memory() -> Records {
+        let database = builder().create_with_backend(InMemoryBackend::new());
+        Records::of(RecordsFile::new(database.expect("a new database in memory has nothing that could fail")))
+    }
+
+    /// Records in what stands for a file.
+    ///
+    /// # Errors
+    /// If it holds something else.
+    pub fn over(backend: impl StorageBackend) -> Result<Records, DatabaseError> {
+        Ok(Records::of(RecordsFile::new(builder().create_with_backend(backend)?)))
+    }
+
+    /// The same, whose readers and writers give way while they wait for the file.
+    #[must_use]
+    pub fn giving_way(self, give_way: GiveWay) -> Records {
+        Records { give_way, ..self }
+    }
+
+    /// The table `name`; tables of different types must have different names.
+    pub fn table<T: Serialize + DeserializeOwned>(&self, name: &'static str) -> Table<T> {
+        let name = self.model.as_ref().map_or_else(|| name.into(), |model| format!("{name}@{model}").into());
+        Table { file: self.file.clone(), name, give_way: self.give_way, kind: PhantomData }
+    }
+
+    /// Tables of the same names that hold what is written down of one model of several.
+    pub fn of_model(&self, name: &str) -> Records {
+        Records { model: Some(name.into()), ..self.clone() }
+    }
+
+    fn of(file: Arc<RecordsFile>) -> Records {
+        Records { file, model: None, give_way: |wait| wait() }
+    }
+}
+
+/// Opens or creates the file and checks all of it for damage.
+fn database(path: &Path) -> Result<Database, DatabaseError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    readable_by_owner_only(&mut options);
+    let file = options.open(path)?;
+    close_to_others(&file);
+    builder().create_with_backend(FileBackend::new(file)?)
+}
+
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+    builder
+}
+
+fn in_memory(bytes: &[u8]) -> std::io::Result<InMemoryBackend> {
+    let memory = InMemoryBackend::new();
+    memory.set_len(bytes.len() as u64)?;
+    StorageBackend::write(&memory, 0, bytes)?;
+    Ok(memory)
+}
+
+fn unopened(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RecordsError {
+    RecordsError::Open { path: path.to_owned(), error: error.into() }
+}
+
+/// Whether the content is damaged, as opposed to an error of the file system or a lock.
+fn is_broken(error: &DatabaseError) -> bool {
+    match error {
+        DatabaseError::UpgradeRequired(_) | DatabaseError::RepairAborted => true,
+        DatabaseError::Storage(StorageError::Corrupted(_)) => true,
+        DatabaseError::Storage(StorageError::Io(error)) => {
+            matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof)
+        }
+        _ => false,
+    }
+}
+
+fn set_aside(path: &Path, error: &DatabaseError) -> std::io::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let aside = path.with_extension(format!("broken-{now}"));
+    fs::rename(path, &aside)?;
+    tracing::warn!("{} cannot be used ({error}); it is kept as {}", path.display(), aside.display());
+    Ok(())
+}
+
+impl<T: Serialize + DeserializeOwned> Table<T> {
+    /// All records whose key is at least `from`, in the order of their keys.
+    pub fn all_from(&self, from: &str) -> Result<FoundRecords<T>, RecordsError> {
+        let (stored, unreadable) = self.file.visit(self.give_way, |database| {
+            let read = database.begin_read().map_err(access)?;
+            let stored = self.stored(&read, (Bound::Included(from), Bound::Unbounded))?;
+            Ok((stored, self.set_aside_from(&read, from)?))
+        })?;
+        let mut found = FoundRecords { records: Vec::new(), unreadable: Vec::new() };
+        for (key, bytes) in stored {
+            match self.decode(&key, &bytes) {
+                Some(record) => found.records.push((key, record)),
+                None => found.unreadable.push(key),
+            }
+        }
+        found.unreadable.extend(unreadable);
+        Ok(found)
+    }
+
+    /// The records whose keys are at least `from` and less than `until`, in the order of their keys; without those that
+    /// cannot be read.
+    pub fn between(&self, from: &str, until: &str) -> Result<Vec<(String, T)>, RecordsError> {
+        let stored = self.file.visit(self.give_way, |database| {
+            let read = database.begin_read().map_err(access)?;
+            self.stored(&read, (Bound::Included(from), Bound::Excluded(until)))
+        })?;
+        // Reading what they say takes a processor, so it is done where the caller has a place for that.
+        let records = stored.into_iter().filter_map(|(key, bytes)| Some((self.decode(&key, &bytes)?, key)));
+        Ok(records.map(|(record, key)| (key, record)).collect())
+    }
+
+    /// Records as they are written in the file.
+    fn stored(
+        &self,
+        read: &ReadTransaction,
+        keys: (Bound<&str>, Bound<&str>),
+    ) -> Result<Vec<(String, Vec<u8>)>, RecordsError> {
+        let Some(table) = absent_as_none(read.open_table(self.definition()))? else { return Ok(Vec::new()) };
+        let entries = table.range::<&str>(keys).map_err(access)?;
+        entries
+            .map(|entry| {
+                let (key, value) = entry.map_err(access)?;
+                Ok((key.value().to_owned(), value.value().to_vec()))
+            })
+            .collect()
+    }
+
+    /// The keys at least `from` of unreadable records that newer ones have replaced.
+    fn set_aside_from(&self, read: &ReadTransaction, from: &str) -> Result<Vec<String>, RecordsError> {
+        let mut unreadable = Vec::new();
+        if let Some(aside) = absent_as_none(read.open_table(aside()))? {
+            for entry in aside.range(self.aside_key(from, 0).as_str()..).map_err(access)? {
+                let (key, _) = entry.map_err(access)?;
+                let Some(key) = self.parse_aside(key.value()) else { break };
+                unreadable.push(key.to_owned());
+            }
+        }
+        Ok(unreadable)
+    }
+
+    /// Replaces each record of `keys` by the result of `change`; `None` removes it or leaves it absent.
+    /// On `Ok` all changes are on disk, on `Err` none. An unreadable record counts as absent and is set
+    /// aside.
+    pub fn change<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a str>,
+        change: impl FnMut(&str, Option<T>) -> Option<T>,
+    ) -> Result<(), RecordsError> {
+        self.file.visit(self.give_way, |database| self.write(database, keys, change))
+    }
+
+    fn write<'a>(
+        &self,
+        database: &Database,
+        keys: impl IntoIterator<Item = &'a str>,
+        mut change: impl FnMut(&str, Option<T>) -> Option<T>,
+    ) -> Result<(), RecordsError> {
+        let write = database.begin_write().map_err(access)?;
+        {
+            let mut table = write.open_table(self.definition()).map_err(access)?;
+            for key in keys {
+                let stored = table.get(key).map_err(access)?.map(|value| value.value().to_vec());
+                let before = stored.as_ref().and_then(|bytes| self.decode(key, bytes));
+                if let Some(bytes) = stored.filter(|_| before.is_none()) {
+                    self.set_aside(&write, key, &bytes)?;
+                }
+                match change(key, before).and_then(|record| serde_json::to_vec(&record).ok()) {
+                    Some(bytes) => drop(table.insert(key, bytes.as_slice()).map_err(access)?),
+                    None => drop(table.remove(key).map_err(access)?),
+                }
+            }
+        }
+        write.commit().map_err(access)
+    }
+
+    /// Keeps the bytes of an unreadable record.
+    fn set_aside(&self, write: &WriteTransaction, key: &str, bytes: &[u8]) -> Result<(), RecordsError> {
+        let mut table = write.open_table(aside()).map_err(access)?;
+        let mut number = 0;
+        while table.get(self.aside_key(key, number).as_str()).map_err(access)?.is_some() {
+            number += 1;
+        }
+        table.insert(self.aside_key(key, number).as_str(), bytes).map_err(access)?;
+        tracing::error!("the record {} {key} cannot be read; it is kept in the table {SET_ASIDE}", self.name);
+        Ok(())
+    }
+
+    /// Key under which the `number`th unreadable record of a key is kept; sorts as the keys do.
+    fn aside_key(&self, key: &str, number: u32) -> String {
+        format!("{}\0{key}\0{number:04}", self.name)
+    }
+
+    /// The inverse of [`aside_key`](Table::aside_key); `None` for another table.
+    fn parse_aside<'k>(&self, aside: &'k str) -> Option<&'k str> {
+        let key = aside.strip_prefix(&*self.name)?.strip_prefix('\0')?;
+        key.rsplit_once('\0').map(|(key, _)| key)
+    }
+
+    fn definition(&self) -> TableDefinition<'_, &'static str, &'static [u8]> {
+        TableDefinition::new(&self.name)
+    }
+
+    fn decode(&self, key: &str, bytes: &[u8]) -> Option<T> {
+        let record = serde_json::from_slice(bytes);
+        record
+            .inspect_err(|error| tracing::warn!("a record cannot be read: {} {key}: {error}", self.name))
+            .ok()
+    }
+}
+
+fn aside() -> TableDefinition<'static, &'static str, &'static [u8]> {
+    TableDefinition::new(SET_ASIDE)
+}
+
+/// A table that was never written has no records.
+fn absent_as_none<T>(opened: Result<T, TableError>) -> Result<Option<T>, RecordsError> {
+    match opened {
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        opened => opened.map(Some).map_err(access),
+    }
+}
+
+fn access(error: impl Into<redb::Error>) -> RecordsError {
+    RecordsError::Access(Box::new(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(folder: &Path, count: u64) {
+        let table = Records::open(folder, Duration::ZERO).unwrap().table::<u64>("numbers");
+        let keys: Vec<String> = (0..count).map(|i| format!("{i:04}")).collect();
+        table.change(keys.iter().map(String::as_str), |key, _| key.parse().ok()).unwrap();
+    }
+
+    fn files(folder: &Path) -> usize {
+        fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn records_are_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("state");
+        fill(&folder, 300);
+        let records = Records::open(&folder, Duration::ZERO).unwrap();
+        let table = records.table::<u64>("numbers");
+        let tail: Vec<u64> =
+            table.all_from("0297").unwrap().records.into_iter().map(|(_, number)| number).collect();
+        assert_eq!(tail, [297, 298, 299]);
+        table.change(["0298", "0299"], |key, before| (key == "0299").then_some(before.unwrap() + 1)).unwrap();
+        assert_eq!(table.all_from("0298").unwrap().records, [("0299".to_owned(), 300)]);
+        assert_eq!(records.table::<String>("words").all_from("").unwrap().records, []);
+    }
+
+    #[test]
+    fn records_between_two_keys_are_read_alone() {
+        for records in [
+            Records::in_memory(),
+            Records::open(tempfile::tempdir().unwrap().path(), Duration::ZERO).unwrap(),
+        ] {
+            let table = records.table::<u64>("numbers");
+            assert_eq!(table.between("", "~").unwrap(), [], "a table that was never written");
+            table.change(["a", "b", "c", "d"], |key, _| Some(key.as_bytes()[0].into())).unwrap();
+            assert_eq!(table.between("b", "d").unwrap(), [("b".to_owned(), 98), ("c".to_owned(), 99)]);
+            records.table::<String>("numbers").change(["b"], |_, _| Some("words".to_owned())).unwrap();
+            assert_eq!(
+                table.between("b", "d").unwrap(),
+                [("c".to_owned(), 99)],
+                "what cannot be read is left out"
+            );
+        }
+    }
+
+    #[test]
+    fn one_process_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let _records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let Err(error) = Records::open(dir.path(), Duration::ZERO) else { panic!("opened twice") };
+        assert!(matches!(error, RecordsError::InUse(_)) && error.to_string().contains("--state-dir"));
+    }
+
+    #[test]
+    fn a_foreign_file_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        fs::write(&path, "this is a letter to my aunt".repeat(1000)).unwrap();
+        fill(dir.path(), 3);
+        assert_eq!(files(dir.path()), 2);
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(records.table::<u64>("numbers").all_from("").unwrap().records.len(), 3);
+    }
+
+    /// A damaged file opens again, and each record is either correct or absent.
+    #[test]
+    fn damage_loses_records_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path(), 300);
+        let path = dir.path().join(FILE_NAME);
+        let whole = fs::read(&path).unwrap();
+        let mut set_aside = 0;
+        for i in 0..60 {
+            let damaged_dir = tempfile::tempdir().unwrap();
+            let mut damaged = whole.clone();
+            let at = (whole.len() * i / 60 + 17 * i) % whole.len();
+            match i % 3 {
+                0 => damaged[at] ^= 0x55,
+                1 => damaged.truncate(at),
+                _ => damaged[at..].iter_mut().take(512).for_each(|byte| *byte = 0),
+            }
+            fs::write(damaged_dir.path().join(FILE_NAME), &damaged).unwrap();
+            let table = Records::open(damaged_dir.path(), Duration::ZERO).unwrap().table::<u64>("numbers");
+            for (key, number) in table.all_from("").unwrap().records {
+                assert_eq!(key.parse(), Ok(number), "damage {i}");
+            }
+            table.change(["new"], |_, _| Some(1)).unwrap();
+            set_aside += files(damaged_dir.path()) - 1;
+        }
+        assert!(set_aside > 10, "{set_aside} files were damaged enough to be set aside");
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_kept_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let (words, numbers) = (records.table::<String>("numbers"), records.table::<u64>("numbers"));
+        let unreadable = |from: &str| numbers.all_from(from).unwrap().unreadable;
+        // In the second round the table of words finds a number, which is set aside like the words.
+        for (word, named) in [("seven", vec!["b"]), ("eight", vec!["b"; 3])] {
+            words.change(["b"], |_, _| Some(word.to_owned())).unwrap();
+            assert_eq!(unreadable(""), named, "while it is under its key");
+            numbers.change(["a", "b"], |_, before| Some(before.unwrap_or(0) + 1)).unwrap();
+            assert_eq!(unreadable(""), named, "and after it was replaced");
+        }
+        let found = numbers.all_from("").unwrap();
+        assert_eq!(found.records, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
+        assert_eq!((unreadable("b").len(), unreadable("c").len()), (3, 0));
+        assert_eq!(records.table::<u64>("number").all_from("").unwrap().unreadable, [""; 0]);
+        let kept: Vec<String> = records
+            .table::<String>(SET_ASIDE)
+            .all_from("")
+            .unwrap()
+            .records
+            .into_iter()
+            .map(|(_, word)| word)
+            .collect();
+        assert_eq!(kept, ["seven", "eight"], "word for word");
+    }
+
+    /// A writer gets the file however often readers copy it.
+    #[test]
+    fn readers_never_keep_a_writer_from_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Records::copy(dir.path()).unwrap().is_none());
+        assert_eq!(files(dir.path()), 0, "a reader creates no file");
+        fill(dir.path(), 3);
+        let path = dir.path().join(FILE_NAME);
+        let before = fs::read(&path).unwrap();
+        let copy = Records::copy(dir.path()).unwrap().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(
+            copy.table::<u64>("numbers").all_from("").unwrap().records.len(),
+            3,
+            "a copy holds no lock"
+        );
+        assert!(matches!(Records::copy(dir.path()), Err(RecordsError::InUse(_))));
+        drop(records);
+        assert_eq!(fs::read(&path).unwrap().len(), before.len());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let _ = Records::copy(dir.path());
+                    }
+                });
+            }
+            for _ in 0..15 {
+                Records::open(dir.path(), LOCK_WAIT).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_waiting_process_gets_the_file_that_another_closes() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(records);
+            });
+            Records::open(dir.path(), LOCK_WAIT).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_reader_leaves_a_broken_file_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(FILE_NAME), "this is a letter to my aunt".repeat(1000)).unwrap();
+        assert!(matches!(Records::copy(dir.path()), Err(RecordsError::Open { .. })));
+        assert_eq!(files(dir.path()), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_can_read_the_file_from_its_creation() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true);
+        readable_by_owner_only(&mut options);
+        options.open(&path).unwrap();
+        assert_eq!(mode(), 0o600, "when created, before the first write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        fill(dir.path(), 1);
+        assert_eq!(mode(), 0o600, "and after a file that others could read was opened");
+    }
+}

@@ -1,0 +1,20 @@
+//! Files that their owner alone reads. Elsewhere than on Unix they are as private as their folder.
+
+use std::fs::{File, OpenOptions};
+
+/// Creates a file readable by its owner only.
+pub fn readable_by_owner_only(options: &mut OpenOptions) {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    #[cfg(not(unix))]
+    let _ = options;
+}
+
+/// Makes an existing file readable by its owner only.
+pub fn close_to_others(file: &File) {
+    // On failure the folder's permissions still protect the file.
+    #[cfg(unix)]
+    let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
+    #[cfg(not(unix))]
+    let _ = file;
+}

@@ -1,0 +1,85 @@
+//! Conversations that the server keeps: a client names one and sends only what is new.
+
+use axum::http::StatusCode;
+use kvik_memory::conversations::{ConversationError, ConversationTurn};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::task::{JoinError, JoinHandle};
+
+use crate::http::{
+    error::ApiError,
+    json::{VALUES_BYTES_MAX, fit_in_a_body},
+};
+
+/// What is being written down.
+pub(crate) type Writing = JoinHandle<Result<(), ApiError>>;
+
+/// Which conversation of the server an answer belongs to, and how long it is with it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct ConversationReport {
+    id: String,
+    name: Option<String>,
+    messages: usize,
+}
+
+impl ConversationReport {
+    /// The object `kvik.conversation` of a turn.
+    pub(crate) fn of(turn: &ConversationTurn) -> ConversationReport {
+        ConversationReport {
+            id: turn.key().id.clone(),
+            name: turn.head().name.clone(),
+            messages: turn.messages(),
+        }
+    }
+}
+
+/// Whether it was written.
+pub(crate) fn written(ended: Result<Result<(), ApiError>, JoinError>) -> Result<(), ApiError> {
+    ended.unwrap_or_else(|panic| {
+        Err(ApiError::internal(format!("the conversation was not written down: {panic}")))
+    })
+}
+
+/// Refuses a conversation whose values no body could hold: each turn builds them all, and what is exported can be sent
+/// again.
+pub(crate) fn check_values(messages: &[Value]) -> Result<(), ApiError> {
+    if fit_in_a_body(messages) {
+        return Ok(());
+    }
+    let mebibytes = VALUES_BYTES_MAX >> 20;
+    let message = format!(
+        "the conversation would hold more values than fit in {mebibytes} MiB of memory; go on in another conversation"
+    );
+    Err(limit(message))
+}
+
+fn limit(message: String) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, Some("conversation_limit"), message)
+}
+
+impl From<ConversationError> for ApiError {
+    fn from(error: ConversationError) -> ApiError {
+        let message = error.to_string();
+        let not_found = |message: &str| {
+            let message = format!("{message}; GET /v1/conversations lists them");
+            ApiError::new(StatusCode::NOT_FOUND, Some("conversation_not_found"), message)
+        };
+        let conflict = |code, message| ApiError::new(StatusCode::CONFLICT, Some(code), message);
+        match error {
+            ConversationError::NotFound(_) => not_found(&message),
+            ConversationError::NothingBehind(_) => not_found(&message).at("after"),
+            ConversationError::Busy(_) => conflict("conversation_busy", message),
+            ConversationError::NameTaken(_) => conflict("conversation_exists", message),
+            ConversationError::Full { .. } => {
+                limit(format!("{message}, which may begin as this one does (`from`, `upto`)"))
+            }
+            ConversationError::AllFull { .. } => limit(format!("{message}: DELETE /v1/conversations/{{id}}")),
+            ConversationError::BadName => ApiError::bad_request(message),
+            ConversationError::BeyondItsEnd { field, .. } => ApiError::field(field, message),
+            ConversationError::Records(error) => error.into(),
+            _ => ApiError::internal(message),
+        }
+    }
+}

@@ -1,8 +1,0 @@
-//! Random numbers for seeds and response ids.
-
-use std::hash::{BuildHasher, RandomState};
-
-/// A random number, different at every call; the operating system seeds std's hasher.
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one(())
-}
