@@ -4,6 +4,7 @@ pub mod answer;
 #[cfg_attr(not(feature = "grammars"), path = "unconstrained.rs")]
 pub mod constraint;
 mod jinja;
+mod references;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;
