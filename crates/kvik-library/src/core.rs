@@ -5,17 +5,29 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvik_engine::api;
+use kvik_engine::api::{self, Pooling};
 use kvik_engine::engine::Engine;
 use kvik_engine::text::answer::Reading;
+use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{GoesOn, Host, Memory, make_summaries};
 
 use crate::answer::{Answer, Follow};
 use crate::error::Error;
-use crate::open::Opened;
+use crate::kept::KeptPrompts;
+use crate::texts::Texts;
 
 /// Whose conversations they are: an application has one user.
 pub(crate) const TENANT: &str = "default";
+
+/// A model with all that answers need.
+pub(crate) struct Opened {
+    pub(crate) engine: Engine,
+    pub(crate) texts: Arc<Texts>,
+    pub(crate) pooling: Pooling,
+    pub(crate) kept: KeptPrompts,
+    pub(crate) conversations: Arc<Conversations>,
+    pub(crate) memory: Arc<Memory<Core>>,
+}
 
 /// An open model.
 pub(crate) struct Core {

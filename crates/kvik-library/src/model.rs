@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_cache::{StopReason, Token};
-use kvik_engine::api::{Cached, KeptPrompt, Request, Wants};
+use kvik_engine::api::{Cached, KeptPrompt, Report, Request, Wants};
 use kvik_engine::engine::Engine;
 
 use crate::answer::Answer;
@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::open::open;
 use crate::options::{AnswerOptions, Options};
 use crate::prompt::{Asked, Encoded, For, Prompt};
-use crate::stats::{Embedding, Explanation, Stats};
+use crate::stats::{Embedding, Explanation, Logits, Stats};
 use crate::texts::Texts;
 
 /// An open model. All of its methods may be called from any number of threads at once; answers are computed together.
@@ -67,6 +67,45 @@ impl Model {
             let vector = self.engine().vector(Request { wants, ..request(tokens) })?;
             Ok(Embedding::new(vector.vector, vector.report.prompt_tokens, vector.report.cached_tokens))
         })
+    }
+
+    /// How likely each token of the vocabulary is to come next: `[vocab_len]` logits, before sampling.
+    ///
+    /// # Errors
+    /// If the prompt cannot be rendered or does not fit.
+    pub fn logits(&self, prompt: impl Into<Prompt>) -> Result<Logits, Error> {
+        let all = (0..self.texts().tokenizer.vocab_len()).filter_map(|token| Token::try_from(token).ok());
+        self.logits_of(prompt, &all.collect::<Vec<_>>())
+    }
+
+    /// The same of these tokens, in this order.
+    ///
+    /// # Errors
+    /// As [`logits`](Model::logits), and if a token is none of the model's.
+    pub fn logits_of(&self, prompt: impl Into<Prompt>, tokens: &[Token]) -> Result<Logits, Error> {
+        let prompt = prompt.into();
+        guard(|| {
+            let wants = Wants::Logits(tokens.to_vec());
+            let asked = self.engine().vector(Request { wants, ..request(self.encode(&prompt)?) })?;
+            let Report { prompt_tokens, cached_tokens, .. } = asked.report;
+            Ok(Logits { values: asked.vector, prompt_tokens, cached_tokens })
+        })
+    }
+
+    /// The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+    ///
+    /// # Errors
+    /// None but a panic.
+    pub fn tokens(&self, text: &str) -> Result<Vec<Token>, Error> {
+        guard(|| Ok(self.texts().tokenizer.encode(text, false, true)))
+    }
+
+    /// The text of tokens.
+    ///
+    /// # Errors
+    /// None but a panic.
+    pub fn text_of(&self, tokens: &[Token]) -> Result<String, Error> {
+        guard(|| Ok(self.texts().tokenizer.decode(tokens)))
     }
 
     /// Tokens of a prompt.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvik_cache::{Beside, CacheConfig, Policy};
-use kvik_engine::api::Pooling;
 use kvik_engine::config::usual::{
     DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS, WARM_SHARE,
 };
@@ -20,7 +19,7 @@ use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{Memory, MemoryConfig, MemoryError, Surroundings};
 use kvik_memory::records::Records;
 
-use crate::core::Core;
+use crate::core::{Core, Opened};
 use crate::error::Error;
 use crate::kept::KeptPrompts;
 use crate::options::{DiskOptions, Options};
@@ -35,16 +34,6 @@ const PINNED_SHARE: usize = 2;
 const RECORDS_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of conversations that are held while their summaries are made.
 const HISTORY_BYTES: u64 = 16 << 20;
-
-/// A model with all that answers need.
-pub(crate) struct Opened {
-    pub(crate) engine: Engine,
-    pub(crate) texts: Arc<Texts>,
-    pub(crate) pooling: Pooling,
-    pub(crate) kept: KeptPrompts,
-    pub(crate) conversations: Arc<Conversations>,
-    pub(crate) memory: Arc<Memory<Core>>,
-}
 
 /// How the memory for keys and values is divided.
 struct Budget {

@@ -66,6 +66,17 @@ pub struct Embedding {
     pub cached_tokens: usize,
 }
 
+/// How likely tokens are to come next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logits {
+    /// In the order in which they were asked for.
+    pub values: Vec<f32>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Of these, tokens that came from the cache.
+    pub cached_tokens: usize,
+}
+
 impl Embedding {
     /// Of a hidden state of whatever length it has.
     pub(crate) fn new(hidden: Vec<f32>, prompt_tokens: usize, cached_tokens: usize) -> Embedding {

@@ -114,3 +114,19 @@ fn a_long_prompt_can_be_read_in_part() {
     assert_ne!(ask(Some("sinks:0.1")), whole);
     assert_eq!(ask(None), whole, "what others read is whole");
 }
+
+#[test]
+fn the_likeliest_token_of_the_logits_is_the_next_one() {
+    let model = model();
+    let prompt = text(5, 60);
+    let all = model.logits(prompt.as_str()).unwrap();
+    let likeliest = (0..all.values.len()).max_by(|&a, &b| all.values[a].total_cmp(&all.values[b])).unwrap();
+    let (next, report) = model.generate(prompt.as_str(), &greedy(1)).unwrap().finish().unwrap();
+    assert_eq!(model.text_of(&[likeliest as u32]).unwrap(), next);
+    assert_eq!(report.cached_tokens + 1, all.prompt_tokens, "what was computed for logits is known");
+    let tokens = model.tokens("now later never").unwrap();
+    let some = model.logits_of(prompt.as_str(), &tokens).unwrap();
+    let expect: Vec<f32> = tokens.iter().map(|&token| all.values[token as usize]).collect();
+    assert_eq!(some.values, expect);
+    assert!(model.logits_of(prompt.as_str(), &[u32::MAX]).is_err());
+}
