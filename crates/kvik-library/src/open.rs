@@ -7,7 +7,7 @@ use kvik_cache::{Beside, CacheConfig, Policy};
 use kvik_engine::config::usual::{
     DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS, WARM_SHARE,
 };
-use kvik_engine::engine::{Attached, Engine, EngineConfig};
+use kvik_engine::engine::{Attached, Engine, EngineConfig, TimeShare};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{LoadedModel, repeat_prompt, spoken_name};
 use kvik_engine::model::{Model, ModelRunner};
@@ -53,11 +53,13 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
         kv_formats,
         context_tokens,
         threads,
+        time_share,
         parallel,
         disk,
         conversations,
         memory,
     } = options;
+    let time_share = TimeShare::new(time_share)?;
     let loaded = source.load()?;
     let template = loaded.own_template()?;
     let LoadedModel { config, tensors, tokenizer, embedding, .. } = loaded;
@@ -77,7 +79,8 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     let kept = KeptPrompts::open(disk.as_ref().map(|disk| disk.dir.as_path()), &digest);
     let disk = disk.map(|disk| open_disk(disk, &budget, digest)).transpose()?;
     let name = spoken_name(&model.config().name);
-    let engine = start(model, pool, &tokenizer, (budget, config), disk)?;
+    let attached = Attached { disk, time_share, ..Attached::default() };
+    let engine = start(model, pool, &tokenizer, (budget, config), attached)?;
     let texts = Arc::new(Texts { tokenizer, template, context_tokens });
     let records = conversations.map(|dir| Records::open(&dir, RECORDS_WAIT)).transpose()?;
     let memory = remembering(&memory, (&texts, &name), records.as_ref())?;
@@ -147,7 +150,7 @@ fn start(
     pool: Arc<Pool>,
     tokenizer: &Tokenizer,
     (budget, config): (Budget, EngineConfig),
-    disk: Option<DiskSetup>,
+    attached: Attached,
 ) -> Result<Engine, Error> {
     let Budget { layout, beside, blocks, bytes } = budget;
     let no_memory = |source| Error::NoMemory { kv_bytes: bytes, source };
@@ -155,7 +158,6 @@ fn start(
     let runner = runner.map_err(no_memory)?.with_states(beside.states_max(blocks)).map_err(no_memory)?;
     let cache =
         CacheConfig { blocks, policy: Policy::default(), ghosts: GHOSTS, pinned_max: blocks / PINNED_SHARE };
-    let attached = Attached { disk, ..Attached::default() };
     Ok(Engine::start_with(Box::new(runner), tokenizer, cache, config, attached)?)
 }
 
