@@ -206,9 +206,9 @@ struct Stuck {
     phase: &'static str,
 }
 
-/// The word, unless the server is stopping or its engine is stuck. While the model loads, other routes answer.
+/// The word, unless the server is about to end or its engine is stuck. While the model loads, other routes answer.
 fn status(shelf: &Shelf, word: impl Serialize) -> Response {
-    if shelf.server.is_stopping() {
+    if shelf.server.is_leaving() {
         return ApiError::stopping().into_response();
     }
     let life = shelf.life();
