@@ -47,15 +47,15 @@ fn timed(model: &Model, messages: &[Message]) -> Result<Timed, kvik_library::Err
         first.get_or_insert_with(|| from.elapsed());
     }
     let total = from.elapsed();
-    let report = *answer.report().expect("an answer that has not failed ends with its report");
+    let report = answer.report().cloned().expect("an answer that has not failed ends with its report");
     Ok(Timed { first: first.unwrap_or(total), total, report })
 }
 
 fn say(answers: &[Timed]) {
     let tokens: usize = answers.iter().map(|answer| answer.report.generated_tokens).sum();
     let total: Duration = answers.iter().map(|answer| answer.total).sum();
-    let engine = |Report { queued, prefill, decode, .. }: Report| queued + prefill + decode;
-    let engine: Duration = answers.iter().map(|answer| engine(answer.report)).sum();
+    let engine = |report: &Report| report.queued + report.prefill + report.decode;
+    let engine: Duration = answers.iter().map(|answer| engine(&answer.report)).sum();
     let mut first: Vec<Duration> = answers.iter().map(|answer| answer.first).collect();
     first.sort();
     let us_a_token = |time: Duration| time.as_secs_f64() * 1e6 / tokens as f64;
