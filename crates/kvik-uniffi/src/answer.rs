@@ -3,9 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvik_library::{Answer, Canceller};
+use kvik_library::{Answer, Canceller, TurnReport};
 
-use crate::conversation::MemoryRead;
 use crate::error::{KvikError, signed};
 use crate::kept::Reason;
 use crate::prompt::ToolCall;
@@ -70,6 +69,23 @@ pub struct Report {
     pub decode: Duration,
     /// What was read of a conversation that is remembered beyond the context.
     pub memory: Option<MemoryRead>,
+}
+
+/// What a turn has read of its conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
+pub struct MemoryRead {
+    /// Messages in the summary.
+    pub summarised_messages: i64,
+    /// Messages in no summary, and not read.
+    pub dropped_messages: i64,
+    /// Messages read as they were said.
+    pub recent_messages: i64,
+    /// Passages that were quoted.
+    pub quotes: i64,
+    /// Whether a new summary is made behind the answer.
+    pub rebuilding: bool,
+    /// Whether the summary is read for the first time.
+    pub rebuilt: bool,
 }
 
 /// An answer while it is made. Dropping it cancels it.
@@ -141,6 +157,19 @@ impl From<kvik_library::Report> for Report {
             prefill: report.prefill,
             decode: report.decode,
             memory: report.memory.map(MemoryRead::from),
+        }
+    }
+}
+
+impl From<TurnReport> for MemoryRead {
+    fn from(report: TurnReport) -> MemoryRead {
+        MemoryRead {
+            summarised_messages: signed(report.messages.summarised),
+            dropped_messages: signed(report.messages.let_go),
+            recent_messages: signed(report.messages.recent),
+            quotes: signed(report.quotes.len()),
+            rebuilding: report.rebuilding,
+            rebuilt: report.rebuilt,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use kvik_library::{Conversation, TurnReport};
+use kvik_library::Conversation;
 
 use crate::answer::AnswerHandle;
 use crate::error::{KvikError, count, signed};
@@ -37,23 +37,6 @@ pub struct Remembered {
     pub updates: i64,
     /// Whether somebody who knows better has said it.
     pub corrected: bool,
-}
-
-/// What a turn has read of its conversation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, uniffi::Record)]
-pub struct MemoryRead {
-    /// Messages in the summary.
-    pub summarised_messages: i64,
-    /// Messages in no summary, and not read.
-    pub dropped_messages: i64,
-    /// Messages read as they were said.
-    pub recent_messages: i64,
-    /// Passages that were quoted.
-    pub quotes: i64,
-    /// Whether a new summary is made behind the answer.
-    pub rebuilding: bool,
-    /// Whether the summary is read for the first time.
-    pub rebuilt: bool,
 }
 
 /// A conversation that is kept, for any number of threads; one at a time changes it.
@@ -152,19 +135,6 @@ impl From<kvik_library::Remembered> for Remembered {
             until,
             updates: signed(remembered.updates),
             corrected: remembered.corrected,
-        }
-    }
-}
-
-impl From<TurnReport> for MemoryRead {
-    fn from(report: TurnReport) -> MemoryRead {
-        MemoryRead {
-            summarised_messages: signed(report.messages.summarised),
-            dropped_messages: signed(report.messages.let_go),
-            recent_messages: signed(report.messages.recent),
-            quotes: signed(report.quotes.len()),
-            rebuilding: report.rebuilding,
-            rebuilt: report.rebuilt,
         }
     }
 }

@@ -26,8 +26,8 @@ mod options;
 mod prompt;
 mod system;
 
-pub use answer::{AnswerHandle, Finish, Piece, Report};
-pub use conversation::{ConversationHandle, ConversationInfo, MemoryRead, Remembered};
+pub use answer::{AnswerHandle, Finish, MemoryRead, Piece, Report};
+pub use conversation::{ConversationHandle, ConversationInfo, Remembered};
 pub use error::KvikError;
 pub use kept::{Embedding, Explanation, KeptState, Logits, Reason};
 pub use model::ModelHandle;
