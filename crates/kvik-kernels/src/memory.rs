@@ -126,7 +126,11 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let is_shared = self.mapping.as_ref().is_some_and(|mapping| Arc::strong_count(mapping) > 1);
         if is_shared {
-            let [_, pages, _] = around_pages(self.bytes_mut());
+            // The last page too, which is nobody else's: the system makes a huge page of 2 MiB around one that stays.
+            let taken = self.len.next_multiple_of(ALIGNMENT);
+            // SAFETY: so many bytes were taken of the mapping for this memory, which is borrowed exclusively.
+            let taken = unsafe { std::slice::from_raw_parts_mut(self.start(), taken) };
+            let [_, pages, _] = around_pages(taken);
             release_pages(pages);
         }
     }

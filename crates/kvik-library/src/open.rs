@@ -13,6 +13,7 @@ use kvik_engine::load::{LoadedModel, repeat_prompt, spoken_name};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, store_config};
 use kvik_engine::stats::DraftSources;
+use kvik_engine::store::StoreConfig;
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{Isa, KvLayout, KvValues, Pool, performance_cores};
 use kvik_memory::conversations::Conversations;
@@ -27,6 +28,10 @@ use crate::texts::Texts;
 
 /// Requests that wait at most; the next one is refused.
 const WAITING_MAX: usize = 256;
+/// Buffers of blocks on their way to and from the disk take one part in this many of the RAM budget, beside it.
+const BUFFERS_PART: usize = 8;
+/// Fewer of them would have the disk wait for the engine.
+const BUFFERS_MIN: usize = 8;
 /// Prompts that are kept may take one part in this many of the RAM budget, so that answers always have room.
 const PINNED_SHARE: usize = 2;
 
@@ -138,7 +143,11 @@ fn engine_config(budget: &Budget) -> EngineConfig {
 fn open_disk(options: DiskOptions, budget: &Budget, model: [u8; 32]) -> Result<DiskSetup, Error> {
     let DiskOptions { dir, bytes_max } = options;
     let names = (budget.layout.format_name(), Isa::current().name());
-    let config = store_config((&dir, bytes_max), model, (&names.0, names.1), budget.layout.block_bytes());
+    let block_bytes = budget.layout.block_bytes();
+    let config = store_config((&dir, bytes_max), model, (&names.0, names.1), block_bytes);
+    let buffers = budget.blocks / BUFFERS_PART;
+    let config =
+        StoreConfig { buffers: buffers.clamp(BUFFERS_MIN.min(config.buffers), config.buffers), ..config };
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let DiskOpened { setup, notes, .. } = DiskSetup::open(&config, budget.blocks / WARM_SHARE, now_s)?;
     notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
