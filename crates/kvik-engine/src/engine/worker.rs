@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::board::Board;
-use crate::api::{Event, RequestError};
+use crate::api::{Event, KvEvent, RequestError};
 use crate::model::batch::Runner;
 use crate::panics::contain;
 use crate::pulse::{Phase, Pulse};
@@ -67,6 +67,8 @@ pub(crate) struct Worker {
     /// When running requests fail; set when the engine is stopping.
     pub(crate) deadline: Option<Instant>,
     pub(crate) pulse: Arc<Pulse>,
+    /// See [`KvListener`](crate::api::KvListener).
+    pub(crate) kv_sink: Option<Box<dyn FnMut(Vec<KvEvent>) + Send>>,
     /// See [`Attached::before_step`](super::Attached::before_step).
     pub(crate) before_step: Option<Box<dyn FnMut() + Send>>,
 }
@@ -86,6 +88,7 @@ impl Worker {
         let _end = SaysEnd(self.pulse.clone());
         while self.receive_commands().is_continue() {
             self.step();
+            self.tell();
             self.board.publish(&self.scheduler);
             self.pulse.enter(Phase::Notify);
             self.scheduler.notify_finished();
@@ -168,6 +171,15 @@ impl Worker {
         if let Err(error) = contain(|| scheduler.step(runner)) {
             tracing::error!("a step panicked: {error}");
             self.scheduler.recover(&error);
+        }
+    }
+
+    /// Tells what the step, and the calls before it, have done to the cache.
+    fn tell(&mut self) {
+        let Some(sink) = &mut self.kv_sink else { return };
+        let events = self.scheduler.take_told();
+        if !events.is_empty() {
+            sink(events);
         }
     }
 
@@ -311,6 +323,7 @@ mod tests {
             woken,
             deadline: None,
             pulse: pulse.clone(),
+            kv_sink: None,
             before_step: None,
         };
         worker.run();
