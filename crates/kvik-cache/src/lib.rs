@@ -102,4 +102,4 @@ pub use lifetime::Lifetime;
 pub use namespace::{Namespace, Namespaces};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
 pub use stats::{CacheStats, Totals};
-pub use tree::Followers;
+pub use tree::{Change, Followers, StoredBlocks};

@@ -66,6 +66,11 @@ impl Namespace {
         Namespaces { model: [0; 32], kv_format: "", adapter: None }.shared(salt)
     }
 
+    /// The adapter on top of the model, when there is one.
+    pub fn adapter(&self) -> Option<[u8; 32]> {
+        self.adapter
+    }
+
     /// What separates this namespace from those of other tenants.
     pub fn salt(&self) -> [u8; 16] {
         self.salt

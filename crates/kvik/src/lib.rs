@@ -13,6 +13,7 @@ mod eval;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod http;
+mod kv_events;
 mod measured;
 mod page;
 mod serving;

@@ -7,7 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::life::Cache;
 use crate::evict::{Holding, Lane};
-use crate::ids::{BlockId, NodeId, SeqId, TenantId};
+use crate::hash::Identity;
+use crate::ids::{BlockId, NodeId, SeqId, TenantId, whole_blocks};
 use crate::pool::BlockState;
 use crate::tree::Node;
 
@@ -37,6 +38,7 @@ impl Cache {
         self.check_lives()?;
         self.check_shares()?;
         self.check_tables()?;
+        self.check_journal()?;
         self.check_places()
     }
 
@@ -135,6 +137,27 @@ impl Cache {
             ensure!(!begins, "{child:?} of {id:?} begins with all of its sibling");
             before = Some(place.valid());
         }
+        Ok(())
+    }
+
+    /// The journal names the whole blocks of told namespaces, and no others, by what they hold and follow.
+    fn check_journal(&self) -> Result<(), Violation> {
+        let Some(journal) = &self.radix.journal else { return Ok(()) };
+        let mut told = 0;
+        for (id, node) in self.radix.arena.iter().filter(|(_, node)| !node.is_root()) {
+            let root = journal.root(node.namespace);
+            let prefix = self.radix.prefix(id, usize::MAX);
+            let names = root.into_iter().flat_map(|root| root.blocks(whole_blocks(&prefix)));
+            let names: Vec<Identity> = names.skip(node.depth as usize).collect();
+            for (index, &block) in node.blocks().iter().enumerate() {
+                ensure!(
+                    journal.told(block) == names.get(index).copied(),
+                    "{block:?} of {id:?} is told wrongly"
+                );
+            }
+            told += names.len();
+        }
+        ensure!(told == journal.len(), "{told} blocks are to be told, and {} are", journal.len());
         Ok(())
     }
 

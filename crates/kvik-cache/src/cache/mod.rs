@@ -17,6 +17,7 @@ mod outline;
 mod pinning;
 mod places;
 mod space;
+mod telling;
 mod tenants;
 
 pub use check::Violation;

@@ -8,10 +8,10 @@
 //! Half of the seeds use LRU, of which the twin knows every victim beforehand; of another policy's
 //! victims it checks that they are evictable: unlocked leaves, of the victim tenant and its lowest priority.
 //! Half of the seeds ask for times to live and priorities and pin, and half have tenants with shares.
-//!
 //! `KVIK_MODEL_SEED=7` runs one seed alone.
 
 mod beside;
+mod telling;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +127,7 @@ struct World {
     /// Token sequences seen lately, to make prompts that share.
     history: Vec<Vec<Token>>,
     seen: Seen,
+    account: telling::Account,
 }
 
 impl World {
@@ -144,6 +145,7 @@ impl World {
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts, pinned_max }).unwrap();
         cache.index_followers();
         cache.hold_beside(needs);
+        cache.keep_journal();
         let namespaces = [0, 1, 2].map(|salt| cache.namespace(&shared(salt)));
         World {
             sets_lifetimes: random.below(2) == 0,
@@ -165,6 +167,7 @@ impl World {
             states: BTreeMap::new(),
             history: vec![vec![]],
             seen: Seen::default(),
+            account: Default::default(),
         }
     }
 
@@ -173,6 +176,7 @@ impl World {
             self.step();
             self.apply_changes();
             self.compare();
+            self.follow_journal();
             self.cache.check().unwrap();
             if self.seen.steps.is_multiple_of(8) {
                 self.compare_outline();

@@ -2,6 +2,7 @@
 
 mod dropped;
 mod followers;
+mod journal;
 mod labels;
 mod node;
 mod places;
@@ -11,6 +12,8 @@ mod walk;
 
 pub use followers::Followers;
 pub(crate) use followers::{BlockText, FollowerIndex, Link};
+pub(crate) use journal::Journal;
+pub use journal::{Change, StoredBlocks};
 pub(crate) use node::Node;
 pub(crate) use places::{Place, PlaceId, Places};
 pub(crate) use radix::Radix;

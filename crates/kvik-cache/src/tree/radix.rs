@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::dropped::Dropped;
 use super::followers::FollowerIndex;
+use super::journal::Journal;
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
 use super::places::Places;
@@ -37,6 +38,8 @@ pub(crate) struct Radix {
     pub(crate) labels: Labels,
     /// What followed which tokens, when somebody asks for that.
     pub(crate) followers: Option<FollowerIndex<NamespaceId>>,
+    /// What came and went, when somebody is told.
+    pub(crate) journal: Option<Journal>,
     /// Where prefixes can be continued, if their blocks do not say it alone.
     pub(crate) places: Places,
     /// The caller's clock.
@@ -61,6 +64,7 @@ impl Radix {
             shares: Shares::new(),
             labels: Labels::new(blocks),
             followers: None,
+            journal: None,
             places: Places::default(),
             now: Duration::ZERO,
             clock: 0,
@@ -80,6 +84,9 @@ impl Radix {
         let node = self.arena.remove(root);
         assert!(node.is_root() && node.locks == 0 && node.children.is_empty(), "an empty root is removed");
         self.shares.remove_namespace(node.namespace);
+        if let Some(journal) = &mut self.journal {
+            journal.forget(node.namespace);
+        }
     }
 
     /// Attaches a new root to `end`, the end of a whole block, which it locks from now on.
@@ -292,6 +299,10 @@ impl Radix {
             let at = &self.arena[at];
             followers.publish(at.namespace, at.blocks().last().copied(), blocks, &self.labels);
         }
+        if let Some(journal) = &mut self.journal {
+            let at = &self.arena[at];
+            journal.stored(at.namespace, at.blocks().last().copied(), blocks, &self.labels);
+        }
         self.shares.of_mut(self.arena[at].namespace).blocks += blocks.len();
         let reuses = self.reuses_of(self.arena[at].namespace, blocks);
         let (mut end, mut rest) = (at, blocks);
@@ -382,6 +393,9 @@ impl Radix {
         self.evictable -= count;
         if let Some(followers) = &mut self.followers {
             followers.remove(blocks.iter().copied());
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.removed(&blocks);
         }
         self.tokens -= blocks.iter().map(|&block| self.labels.count(block)).sum::<usize>();
         let units = blocks.iter().map(|&block| self.places.remove_of(block)).sum();

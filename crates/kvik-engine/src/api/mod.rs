@@ -2,6 +2,7 @@
 
 mod adapter;
 mod kept;
+mod kv_event;
 mod outline;
 mod pace;
 mod wants;
@@ -14,6 +15,7 @@ use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, T
 
 pub use adapter::{AdapterId, AdapterMix, AdapterUse};
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
+pub use kv_event::{KvEvent, KvListener, KvStored};
 pub use outline::{NodeView, TreeNode, TreeView};
 pub use pace::Pace;
 pub use wants::{Pooling, UnknownPooling, Wants};

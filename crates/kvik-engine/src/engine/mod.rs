@@ -18,8 +18,8 @@ use kvik_cache::retain::Retention;
 use kvik_cache::{CacheConfig, CacheError};
 
 use crate::api::{
-    CallStart, Constraint, Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request,
-    RequestError,
+    CallStart, Constraint, Event, EventSink, FinishReason, GeneratedToken, KvListener, Probe, Report,
+    Request, RequestError,
 };
 use crate::model::batch::Runner;
 use crate::panics::contain;
@@ -99,6 +99,8 @@ pub struct Attached {
     pub draft: Option<DraftSetup>,
     /// The share of time in which it computes.
     pub time_share: TimeShare,
+    /// Who is told what comes into the cache in memory and what leaves it.
+    pub kv_listener: Option<KvListener>,
     /// What the engine's thread calls before each step: tests hold it up there.
     pub before_step: Option<Box<dyn FnMut() + Send>>,
 }
@@ -160,7 +162,7 @@ impl Engine {
         config: EngineConfig,
         attached: Attached,
     ) -> Result<Engine, StartError> {
-        let Attached { disk, draft, time_share, before_step } = attached;
+        let Attached { disk, draft, time_share, kv_listener, before_step } = attached;
         check(&config)?;
         check_states(runner.as_ref(), &config, draft.as_ref())?;
         let vocabulary = Arc::new(vocabulary.into());
@@ -173,6 +175,10 @@ impl Engine {
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed());
         let mut scheduler = Scheduler::new(config, cache, vocabulary.clone(), clock)?;
+        let kv_sink = kv_listener.map(|KvListener { salts, sink }| {
+            scheduler.tell(salts);
+            sink
+        });
         let waker = disk.as_ref().map(|disk| disk.waker.clone());
         if let Some(disk) = disk {
             scheduler.attach(disk);
@@ -196,6 +202,7 @@ impl Engine {
             pulse: pulse.clone(),
             started,
             rests: Rests::new(time_share),
+            kv_sink,
             before_step,
         };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());

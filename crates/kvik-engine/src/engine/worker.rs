@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::board::Board;
 use super::time_share::Rests;
-use crate::api::{Event, RequestError};
+use crate::api::{Event, KvEvent, RequestError};
 use crate::model::batch::Runner;
 use crate::panics::contain;
 use crate::pulse::{Phase, Pulse};
@@ -71,6 +71,8 @@ pub(crate) struct Worker {
     /// When its clock was at zero.
     pub(crate) started: Instant,
     pub(crate) rests: Rests,
+    /// See [`KvListener`](crate::api::KvListener).
+    pub(crate) kv_sink: Option<Box<dyn FnMut(Vec<KvEvent>) + Send>>,
     /// See [`Attached::before_step`](super::Attached::before_step).
     pub(crate) before_step: Option<Box<dyn FnMut() + Send>>,
 }
@@ -94,6 +96,7 @@ impl Worker {
             } else {
                 self.step()
             }
+            self.tell();
             self.board.publish(&self.scheduler);
             self.pulse.enter(Phase::Notify);
             self.scheduler.notify_finished();
@@ -200,6 +203,15 @@ impl Worker {
             self.scheduler.recover(&error);
         }
         self.rests.computed(began.elapsed(), self.started.elapsed());
+    }
+
+    /// Tells what the step, and the calls before it, have done to the cache.
+    fn tell(&mut self) {
+        let Some(sink) = &mut self.kv_sink else { return };
+        let events = self.scheduler.take_told();
+        if !events.is_empty() {
+            sink(events);
+        }
     }
 
     /// Checks the cache's invariants in debug builds.
@@ -344,6 +356,7 @@ mod tests {
             pulse: pulse.clone(),
             started: Instant::now(),
             rests: Rests::new(TimeShare::WHOLE),
+            kv_sink: None,
             before_step: None,
         };
         worker.run();

@@ -56,6 +56,7 @@ mod reuse;
 mod running;
 mod sequence;
 mod submission;
+mod telling;
 mod tenants;
 mod tiers;
 mod trim;

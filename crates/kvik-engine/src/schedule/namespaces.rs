@@ -44,6 +44,8 @@ pub(super) struct NamespaceTable {
     calibration: String,
     /// Those in which blocks are shared; private ones have nothing on disk.
     roots: FxHashMap<NamespaceId, Roots>,
+    /// Whose prompts may be told outside, by their salts.
+    told: Vec<[u8; 16]>,
 }
 
 /// The identities of one namespace.
@@ -57,6 +59,8 @@ pub(super) struct Roots {
     pub(super) owner: u64,
     /// Whether its tokens are names of what a policy keeps of prefixes, and not those of prompts.
     pub(super) is_part: bool,
+    /// The adapters with which its blocks are computed.
+    pub(super) adapter: Option<[u8; 32]>,
 }
 
 /// Where requests share, which need not be there: whoever only looks makes nothing.
@@ -96,14 +100,23 @@ impl NamespaceTable {
             kv_format: kv_format.to_owned(),
             calibration: calibration_name(config),
             roots: FxHashMap::default(),
+            told: Vec::new(),
         }
+    }
+
+    /// From now on prompts with these salts may be told outside.
+    pub(super) fn tell(&mut self, salts: Vec<[u8; 16]>) {
+        self.told = salts;
     }
 
     /// The namespace that these requests share.
     pub(super) fn shared(&mut self, sharers: Sharers, cache: &mut Cache) -> NamespaceId {
         let namespace = self.of(sharers).shared(sharers.salt);
         let id = cache.namespace(&namespace);
-        self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
+        let roots = *self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
+        if self.told.contains(&sharers.salt) {
+            cache.tell(id, roots.identity);
+        }
         id
     }
 
@@ -230,6 +243,7 @@ impl Roots {
             content: content_root(salt),
             owner: disk_owner(salt),
             is_part: false,
+            adapter: namespace.adapter(),
         }
     }
 

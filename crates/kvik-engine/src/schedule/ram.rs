@@ -17,6 +17,10 @@ pub(super) struct Ram {
     beside: Beside,
     /// Whether drafts are made from it.
     drafts: bool,
+    /// Whether what comes and goes is noted.
+    is_told: bool,
+    /// Whether the cache is a new one, which nobody was told yet.
+    is_renewed: bool,
     next_seq: u64,
 }
 
@@ -32,7 +36,8 @@ fn cache(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Cache, Cac
 impl Ram {
     /// An empty cache, from which drafts can be made if `drafts` says so.
     pub(super) fn new(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Ram, CacheError> {
-        Ok(Ram { cache: cache(config, beside, drafts)?, config, beside, drafts, next_seq: 0 })
+        let cache = cache(config, beside, drafts)?;
+        Ok(Ram { cache, config, beside, drafts, is_told: false, is_renewed: false, next_seq: 0 })
     }
 
     /// Begins with an empty cache. The old one may be in disorder.
@@ -40,6 +45,20 @@ impl Ram {
         let cache = cache(self.config, self.beside, self.drafts).expect("the same settings worked before");
         let old = std::mem::replace(&mut self.cache, cache);
         let _ = contain(|| drop(old));
+        if self.is_told {
+            self.keep_journal();
+        }
+    }
+
+    /// Notes from now on what comes and goes, in a cache that is empty.
+    pub(super) fn keep_journal(&mut self) {
+        (self.is_told, self.is_renewed) = (true, true);
+        self.cache.keep_journal();
+    }
+
+    /// Whether nobody was told yet that the cache is a new one; from now on somebody was.
+    pub(super) fn take_renewed(&mut self) -> bool {
+        std::mem::take(&mut self.is_renewed)
     }
 
     /// A name that no sequence had before.

@@ -20,6 +20,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod account;
 mod arena;
 mod client;
 mod disk;

@@ -13,6 +13,7 @@ use kvik_engine::schedule::{DraftSetup, Pause, Scheduler};
 use kvik_engine::stats::DraftSource;
 use kvik_engine::store::{BlockStore, HostStore, Waker};
 
+use crate::account;
 use crate::disk::{Drive, Platter, common};
 use crate::fake::{VOCAB, vocabulary};
 use crate::memory::{Known, View};
@@ -62,6 +63,7 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
     let clock = Box::new(move || clock.now() - started);
     let vocabulary = Arc::new(vocabulary());
     let mut scheduler = Scheduler::new(regime.engine.clone(), regime.cache(), vocabulary, clock).unwrap();
+    scheduler.tell(account::TOLD.map(|salt| [salt; 16]).to_vec());
     if let Some((blocks, salt)) = regime.draft {
         let runner = SimRunner::draft(blocks, DRAFT_ROWS_MAX, regime.step_time, salt, time.clone());
         let cache = CacheConfig { blocks, ..regime.cache() };
@@ -128,6 +130,19 @@ impl World {
         assert!(self.active.is_empty(), "a request was forgotten");
         self.check_disk();
         self.check_secrets();
+    }
+
+    /// No tenant's places exceed its quota, and all that is beside blocks is somebody's.
+    pub(crate) fn check_tenants(&self) {
+        let (tenants, stats) = (self.scheduler.cache().tenants(), self.scheduler.cache().stats());
+        for tenant in tenants {
+            let quota = tenant.share.quota_blocks.unwrap_or(usize::MAX);
+            assert!(tenant.place_blocks <= quota, "places exceed a quota: {tenant:?}");
+        }
+        let places: usize = tenants.iter().map(|tenant| tenant.place_blocks).sum();
+        assert!((stats.places_evictable..=stats.withheld).contains(&places), "{places} of {stats:?}");
+        let blocks: usize = tenants.iter().map(|tenant| tenant.blocks).sum();
+        assert_eq!(blocks, stats.shared, "blocks are nobody's");
     }
 
     /// Checks that no block of a private prompt is in the prefix tree or on disk.

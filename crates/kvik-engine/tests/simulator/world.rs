@@ -10,6 +10,7 @@ use kvik_cache::{BLOCK_POSITIONS, StopReason, TenantId, Token, blocks_for};
 use kvik_engine::api::{FinishReason, Pace, Report, Request, RequestError, Unpin};
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 
+use crate::account::Account;
 use crate::client::Client;
 use crate::disk::{Platter, common};
 use crate::fake::VOCAB;
@@ -69,6 +70,8 @@ pub(crate) struct Coverage {
     /// Tokens reused by models with windows, and with states; and of these, tokens from disk.
     pub(crate) windows: [u64; 2],
     pub(crate) states: [u64; 2],
+    /// Events of the cache.
+    pub(crate) told: u64,
 }
 
 /// A request that has not ended.
@@ -125,6 +128,7 @@ pub(crate) struct World {
     pub(crate) is_cut_off: bool,
     is_traced: bool,
     pub(crate) coverage: Coverage,
+    pub(crate) account: Account,
 }
 
 impl World {
@@ -161,6 +165,7 @@ impl World {
             is_cut_off: false,
             is_traced: std::env::var_os("TRACE").is_some(),
             coverage: Coverage::default(),
+            account: Account::default(),
         };
         world.trace(|| format!("{:?}", world.regime));
         world
@@ -233,22 +238,10 @@ impl World {
         assert_eq!(stats.free + stats.withheld + stats.owned + stats.shared, stats.blocks, "blocks are lost");
         assert!(stats.pinned <= self.regime.pinned_max(), "more is pinned than may be: {stats:?}");
         self.check_tenants();
+        self.follow_events();
         self.time.advance(Duration::from_micros(50));
         self.step_disk();
         self.collect();
-    }
-
-    /// No tenant's places exceed its quota, and all that is beside blocks is somebody's.
-    fn check_tenants(&self) {
-        let (tenants, stats) = (self.scheduler.cache().tenants(), self.scheduler.cache().stats());
-        for tenant in tenants {
-            let quota = tenant.share.quota_blocks.unwrap_or(usize::MAX);
-            assert!(tenant.place_blocks <= quota, "places exceed a quota: {tenant:?}");
-        }
-        let places: usize = tenants.iter().map(|tenant| tenant.place_blocks).sum();
-        assert!((stats.places_evictable..=stats.withheld).contains(&places), "{places} of {stats:?}");
-        let blocks: usize = tenants.iter().map(|tenant| tenant.blocks).sum();
-        assert_eq!(blocks, stats.shared, "blocks are nobody's");
     }
 
     fn step_disk(&mut self) {
@@ -724,7 +717,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 31] {
+    fn fields(&self) -> [(&'static str, u64); 32] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -757,10 +750,11 @@ impl Coverage {
             ("reused by windows, from disk", self.windows[1]),
             ("reused by states", self.states[0]),
             ("reused by states, from disk", self.states[1]),
+            ("events of the cache", self.told),
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 31] {
+    fn fields_mut(&mut self) -> [&mut u64; 32] {
         let ([windows, windows_from_disk], [states, states_from_disk]) =
             (&mut self.windows, &mut self.states);
         [
@@ -795,6 +789,7 @@ impl Coverage {
             windows_from_disk,
             states,
             states_from_disk,
+            &mut self.told,
         ]
     }
 }

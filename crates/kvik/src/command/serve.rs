@@ -17,6 +17,7 @@ use super::flags::{
     access::AccessArgs,
     accounts::{AccountArgs, StateArgs},
     embedding::EmbeddingArgs,
+    kv_events::KvEventArgs,
     memory::MemoryArgs,
 };
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
@@ -24,7 +25,7 @@ use crate::{
     accounts::{
         ledger::Ledger,
         prices::Prices,
-        tenants::{Source, Tenants},
+        tenants::{Share, Source, Tenants},
     },
     api,
     app::{
@@ -32,6 +33,7 @@ use crate::{
         supervisor::Supervisor, upkeep, usage_account::Clock, watchdog,
     },
     http::{self, ConnectionLimits, Front, Senders},
+    kv_events::KvEvents,
     serving::{
         ModelCard, Serving,
         budget::KvBudget,
@@ -69,6 +71,7 @@ const LAST_TIME: Duration = Duration::from_secs(5);
   kvik serve --cache-ram 4GiB --parallel 16        a larger cache, more requests at a time
   kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
   kvik serve --tenants tenants.toml --admin-key K  for clients isolated from each other
+  kvik serve --kv-events 'tcp://*:5557'            one node of many: a router follows what is cached here
 
 A socket that systemd opened (socket activation) is taken over, and --host and --port are not used.
 
@@ -129,6 +132,8 @@ pub(crate) struct ServeArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     pub(crate) embedding: EmbeddingArgs,
+    #[command(flatten)]
+    kv_events: KvEventArgs,
 }
 
 /// The settings of clients: keys, tenants, prices and records.
@@ -168,7 +173,8 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     let clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
-    let loaded = shelf.is_none().then(|| args.load()).transpose()?;
+    let kv_events = runtime.block_on(args.kv_events(&clients, shelf.is_some()))?;
+    let loaded = shelf.is_none().then(|| args.load(kv_events.as_ref())).transpose()?;
     let served = runtime.block_on(async {
         let around = ServerSetup::new(args, &clients, port.address.ip());
         let (shelf, banner) = match (loaded, shelf) {
@@ -305,7 +311,7 @@ fn app(
 #[cfg(any(test, fuzzing))]
 pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let clients = args.clients()?;
-    let Loaded { serving, handle, .. } = args.load()?;
+    let Loaded { serving, handle, .. } = args.load(None)?;
     handle.set_tenants(clients.keys.tenants());
     app(args, &clients, serving, &ServerSetup::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into()))
 }
@@ -379,9 +385,20 @@ impl ServeArgs {
         }
     }
 
+    /// Publishes KV events where that is asked for: of prompts that are nobody's, and of those of tenants that share.
+    async fn kv_events(&self, clients: &Clients, has_shelf: bool) -> anyhow::Result<Option<KvEvents>> {
+        let Some(config) = self.kv_events.config()? else { return Ok(None) };
+        if has_shelf {
+            bail!("--kv-events tells of one model: serve each of a shelf by a kvik of its own");
+        }
+        let shared = clients.source.as_ref().map(|source| source.secret.salt("", Share::Shared));
+        let salts = std::iter::once([0; 16]).chain(shared).collect();
+        KvEvents::open(config, salts).await.map(Some)
+    }
+
     /// Loads the model.
-    fn load(&self) -> anyhow::Result<Loaded> {
-        let mut loaded = load::open(&self.model, &self.cache, self.capacity)?;
+    fn load(&self, kv_events: Option<&KvEvents>) -> anyhow::Result<Loaded> {
+        let mut loaded = load::open_told(&self.model, &self.cache, self.capacity, kv_events)?;
         if let Some(alias) = &self.alias {
             loaded.serving.model.name.clone_from(alias);
         }

@@ -31,6 +31,7 @@ use super::{
 use crate::{
     accounts::tenants::Tenants,
     clock::unix_seconds,
+    kv_events::KvEvents,
     measured::{Measured, MeasuredHeads, MeasuredLosses},
     serving::{Inference, ModelCard, Serving},
     settings::{
@@ -143,6 +144,16 @@ impl Inference for Engine {
 
 /// Loads the model and starts the engine.
 pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
+    open_told(args, cache, capacity, None)
+}
+
+/// The same with those who are told what is cached.
+pub(crate) fn open_told(
+    args: &ModelArgs,
+    cache: &CacheArgs,
+    capacity: Capacity,
+    kv_events: Option<&KvEvents>,
+) -> anyhow::Result<Loaded> {
     let pool = Arc::new(args.pool());
     let threads = pool.threads();
     let Opened { model, tokenizer, template, embedder } =
@@ -174,19 +185,10 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let model_digest = model.blocks_digest(context);
     let config = engine_config(&card, &budget, capacity);
     let config = EngineConfig { model_digest, kv_heads, latent, repeat, calibration, ..config };
-    let config = match &draft {
-        Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
-        None => config,
-    };
-    if let Some(retention) = retaining.usual() {
-        check_heads(&retention, &config).with_context(|| format!("--retain {retention}"))?;
-    }
-    if let Some(retention) = &cache.retain.retain_idle {
-        let allowed = retaining.check(*retention, Reach::Prefix).map_err(anyhow::Error::from);
-        let checked = allowed.and_then(|_| check_heads(retention, &config));
-        checked.with_context(|| format!("--retain-idle {retention}"))?;
-    }
+    let draft_rows_max = if draft.is_some() { DRAFT_ROWS } else { config.draft_rows_max };
+    let config = EngineConfig { draft_rows_max, ..config };
     let idle = cache.retain.retain_idle;
+    check_retaining(&retaining, idle.as_ref(), &config)?;
     let device = model.device();
     let disk = disk::open(cache, &budget, config.model_digest, &model.place());
     let disk = match &device {
@@ -206,7 +208,9 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
     let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
-    let attached = Attached { disk, draft: draft.transpose()?, before_step: stall(), ..Attached::default() };
+    let kv_listener = kv_events.map(|events| events.listener(lora.names()));
+    let draft = draft.transpose()?;
+    let attached = Attached { disk, draft, kv_listener, before_step: stall(), ..Attached::default() };
     let engine = Engine::start_with(runner, &tokenizer, cache, config, attached)?;
     engine.set_retain_idle(idle)?;
     let handle = Handle(engine.clone());
@@ -267,6 +271,23 @@ impl KeptMeasurements {
             calibration: heads.and_then(|heads| heads.importance(kv_heads)),
         }
     }
+}
+
+/// Refuses what flags say of retention where the model cannot have it; `idle` is that of idle time.
+fn check_retaining(
+    retaining: &Retaining,
+    idle: Option<&Retention>,
+    config: &EngineConfig,
+) -> anyhow::Result<()> {
+    if let Some(retention) = retaining.usual() {
+        check_heads(&retention, config).with_context(|| format!("--retain {retention}"))?;
+    }
+    if let Some(retention) = idle {
+        let allowed = retaining.check(*retention, Reach::Prefix).map_err(anyhow::Error::from);
+        let checked = allowed.and_then(|_| check_heads(retention, config));
+        checked.with_context(|| format!("--retain-idle {retention}"))?;
+    }
+    Ok(())
 }
 
 /// Refuses a retention that the model cannot have, before any request meets it.

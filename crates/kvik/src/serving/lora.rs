@@ -1,6 +1,7 @@
 //! The adapters beside the model: their names, and which apply where a request does not say.
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{PoisonError, RwLock},
 };
@@ -104,6 +105,16 @@ impl LoraAdapters {
     /// By number.
     pub(crate) fn cards(&self) -> &[LoraCard] {
         &self.cards
+    }
+
+    /// The names of single adapters at the scale with which requests have them that name them, by the digests of their
+    /// mixes.
+    pub(crate) fn names(&self) -> HashMap<[u8; 32], String> {
+        let mixes = self.cards.iter().zip(0..).filter_map(|(card, number)| {
+            let alone = AdapterUse { adapter: AdapterId(number), scale: card.scale };
+            Some((AdapterMix::new([(alone, card.digest)])?.digest(), card.name.clone()))
+        });
+        mixes.collect()
     }
 
     /// The number of the adapter with this name.

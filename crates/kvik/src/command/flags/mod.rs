@@ -3,4 +3,5 @@
 pub(crate) mod access;
 pub(crate) mod accounts;
 pub(crate) mod embedding;
+pub(crate) mod kv_events;
 pub(crate) mod memory;

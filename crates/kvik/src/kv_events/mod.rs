@@ -1,0 +1,84 @@
+//! Tells routers what is cached here: KV events as vLLM publishes them, so that what indexes those finds kvik too.
+//!
+//! ```text
+//! engine's thread ── events of a step ──> wire ──> steps ──┬─> publish    PUB, to whoever listens
+//!                                         msgpack  numbered, └─> replay   ROUTER, to whoever missed something
+//!                                                  bounded
+//! ```
+//!
+//! | module    | cares about                                                        |
+//! |-----------|--------------------------------------------------------------------|
+//! | `wire`    | the schema: names, order and form of what is sent                  |
+//! | `steps`   | the last steps, by number, within bounds                           |
+//! | `publish` | the sockets                                                        |
+//!
+//! The engine never waits for a subscriber: it adds a step to what is kept, and both sockets read from there. Who is too
+//! slow sees a gap in the numbers, and asks for what is missing.
+
+mod publish;
+mod steps;
+mod wire;
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use kvik_engine::api::{KvEvent, KvListener};
+
+use steps::Steps;
+
+/// Bytes of steps that are kept at most.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+/// Where and how to publish.
+#[derive(Debug, Clone)]
+pub(crate) struct KvEventsConfig {
+    /// Address of the events, `host:port`.
+    pub(crate) publish: String,
+    /// Address at which missed steps are asked for.
+    pub(crate) replay: Option<String>,
+    /// The first part of each message, by which subscribers choose.
+    pub(crate) topic: String,
+    /// Steps that are kept to be asked for.
+    pub(crate) steps_max: usize,
+}
+
+/// The published events of an engine.
+#[derive(Debug, Clone)]
+pub(crate) struct KvEvents {
+    steps: Arc<Steps>,
+    /// Whose prompts are told, by their salts.
+    salts: Vec<[u8; 16]>,
+}
+
+impl KvEvents {
+    /// Opens the sockets, which the tasks of this runtime serve as long as it runs.
+    pub(crate) async fn open(config: KvEventsConfig, salts: Vec<[u8; 16]>) -> anyhow::Result<KvEvents> {
+        let steps = Arc::new(Steps::new(config.steps_max, KEPT_BYTES_MAX));
+        let listener = listen(&config.publish).context("--kv-events")?;
+        tracing::info!("KV events are published at tcp://{}", listener.local_addr()?);
+        publish::publish(listener, config.topic.into(), steps.clone()).await.context("--kv-events")?;
+        if let Some(address) = &config.replay {
+            let listener = listen(address).context("--kv-events-replay")?;
+            tracing::info!("missed KV events are asked for at tcp://{}", listener.local_addr()?);
+            publish::replay(listener, steps.clone()).await.context("--kv-events-replay")?;
+        }
+        Ok(KvEvents { steps, salts })
+    }
+
+    /// What the engine tells; `adapters` are the names of mixes of adapters, by their digests.
+    pub(crate) fn listener(&self, adapters: HashMap<[u8; 32], String>) -> KvListener {
+        let steps = self.steps.clone();
+        let sink = move |events: Vec<KvEvent>| match wire::encode(SystemTime::now(), &events, &adapters) {
+            Ok(payload) => steps.push(payload.into()),
+            Err(error) => tracing::error!("KV events are not published: {error}"),
+        };
+        KvListener { salts: self.salts.clone(), sink: Box::new(sink) }
+    }
+}
+
+fn listen(address: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))
+}
