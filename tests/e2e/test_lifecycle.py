@@ -82,6 +82,23 @@ def ask_until_refused(server):
             return status
 
 
+def test_a_node_that_leaves_says_so_before_it_refuses_anybody():
+    with Server("--threads", "1", "--drain", "2") as server:
+        assert (server.get("/ready").status, server.get("/health").status) == (200, 200)
+        server.terminate()
+        deadline = time.monotonic() + 1.5
+        while server.get("/ready").status == 200:
+            assert time.monotonic() < deadline, "it says that it is ready"
+            time.sleep(0.01)
+        assert server.get("/health").status == 503
+        answered = 0
+        while time.monotonic() < deadline:
+            assert server.post("/completion", {"prompt": "Hello", "n_predict": 2}).status == 200
+            answered += 1
+        assert answered > 3 and ask_until_refused(server) in (503, "connection refused")
+        assert server.process.wait(20) == 0, server.logged()
+
+
 def test_keys_are_asked_for():
     with Server("--api-key", "sesame") as server:
         assert server.get("/health").status == 200, "health needs no key"

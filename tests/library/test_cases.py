@@ -36,7 +36,7 @@ def test_the_transcript_is_that_of_the_other_languages(transcript):
     language, text = transcript
     first, expect = FIRST.setdefault("transcript", (language, outcomes(text)))
     for (line, outcome), (_, theirs) in zip(outcomes(text), expect, strict=True):
-        if outcome and theirs:
+        if outcome and theirs and line.operation != "case":
             assert outcome == theirs, f"{language} and {first}: {line}"
 
 

@@ -351,6 +351,10 @@ typedef struct KvikOptions {
    * Directory in which conversations outlive the process (none).
    */
   const char *conversations_dir;
+  /**
+   * The share of time in which to compute, at most 1 (1): rests keep a device cool, and answers are the same.
+   */
+  float time_share;
 } KvikOptions;
 
 /**

@@ -30,6 +30,8 @@ pub struct KvikOptions {
     pub disk_bytes_max: u64,
     /// Directory in which conversations outlive the process (none).
     pub conversations_dir: *const c_char,
+    /// The share of time in which to compute, at most 1 (1): rests keep a device cool, and answers are the same.
+    pub time_share: f32,
 }
 
 /// Opens a GGUF file, or a directory as Hugging Face lays it out.
@@ -139,6 +141,9 @@ impl KvikOptions {
     /// # Safety
     /// `disk_dir` and `conversations_dir` are null or texts.
     unsafe fn read(&self, usual: Options) -> Result<Options, Failure> {
+        if !(0.0..=1.0).contains(&self.time_share) {
+            return Err(Failure::argument("time_share", "must be at least 0 and at most 1"));
+        }
         let usual = match self.disk_dir.is_null() {
             true => usual,
             // SAFETY: the caller promises it.
@@ -156,6 +161,7 @@ impl KvikOptions {
             kv_bytes: (self.kv_bytes > 0).then_some(self.kv_bytes),
             context_tokens: (self.context_tokens > 0).then(|| count(self.context_tokens)),
             threads: (self.threads > 0).then_some(self.threads as usize),
+            time_share: if self.time_share == 0.0 { usual.time_share } else { self.time_share },
             parallel,
             disk,
             conversations: conversations.map(Into::into),

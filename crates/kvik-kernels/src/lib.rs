@@ -20,6 +20,7 @@ mod memory;
 mod ops;
 mod quant;
 mod recurrence;
+#[cfg_attr(all(not(test), target_arch = "aarch64"), allow(dead_code, reason = "tests there use the rest"))]
 mod scalar;
 mod speed;
 #[cfg(test)]

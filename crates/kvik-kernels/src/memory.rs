@@ -30,7 +30,7 @@ pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
     /// Keeps the bytes mapped; none when there are no bytes.
-    _mapping: Option<Arc<Mapping>>,
+    mapping: Option<Arc<Mapping>>,
 }
 
 /// How much of a mapping will be written.
@@ -54,7 +54,7 @@ impl Memory {
     /// `len` zero bytes that will all be written; fails where the system cannot hold them.
     pub(crate) fn new(len: usize) -> io::Result<Memory> {
         if len == 0 {
-            return Ok(Memory { start: NonNull::dangling(), len, _mapping: None });
+            return Ok(Memory { start: NonNull::dangling(), len, mapping: None });
         }
         if len > CHUNK / 4 {
             return Ok(Memory::whole(Mapping::new(len, Use::Whole)?));
@@ -73,7 +73,7 @@ impl Memory {
         // SAFETY: `used + len` is at most `CHUNK`, so the address is inside the mapping.
         let start = unsafe { mapping.start().add(*used) };
         *used += len.next_multiple_of(ALIGNMENT);
-        Ok(Memory { start, len, _mapping: Some(mapping) })
+        Ok(Memory { start, len, mapping: Some(mapping) })
     }
 
     /// `len` zero bytes of which perhaps few will be written: only those count against the system's memory.
@@ -85,7 +85,7 @@ impl Memory {
     }
 
     fn whole(mapping: Mapping) -> Memory {
-        Memory { start: mapping.start(), len: mapping.len(), _mapping: Some(Arc::new(mapping)) }
+        Memory { start: mapping.start(), len: mapping.len(), mapping: Some(Arc::new(mapping)) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -117,6 +117,21 @@ impl Memory {
         after.fill(0);
         if !release_pages(pages) {
             pages.fill(0);
+        }
+    }
+}
+
+impl Drop for Memory {
+    /// A part of a mapping that others are still in takes no room from now on: it is not given out again.
+    fn drop(&mut self) {
+        let is_shared = self.mapping.as_ref().is_some_and(|mapping| Arc::strong_count(mapping) > 1);
+        if is_shared {
+            // The last page too, which is nobody else's: the system makes a huge page of 2 MiB around one that stays.
+            let taken = self.len.next_multiple_of(ALIGNMENT);
+            // SAFETY: so many bytes were taken of the mapping for this memory, which is borrowed exclusively.
+            let taken = unsafe { std::slice::from_raw_parts_mut(self.start(), taken) };
+            let [_, pages, _] = around_pages(taken);
+            release_pages(pages);
         }
     }
 }

@@ -58,6 +58,8 @@ pub struct Pool {
     /// Held by the thread that posts jobs.
     caller: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
+    /// Where its threads stay, if some processors are slow.
+    fast: Option<Vec<usize>>,
 }
 
 impl Pool {
@@ -68,17 +70,27 @@ impl Pool {
     pub fn new(threads: usize) -> Pool {
         let threads = threads.clamp(1, JOINED as usize);
         let shared = Arc::new(Shared::new(threads));
+        let fast = topology::fast_cpus(threads);
         let spawn = |worker| {
-            let shared = Arc::clone(&shared);
-            sync::spawn("kvik-worker", move || shared.serve(worker))
+            let (shared, fast) = (Arc::clone(&shared), fast.clone());
+            sync::spawn("kvik-worker", move || {
+                stay(fast.as_deref());
+                shared.serve(worker);
+            })
         };
         let workers = (1..threads).map(spawn).collect();
-        Pool { shared, caller: Mutex::new(()), workers }
+        Pool { shared, caller: Mutex::new(()), workers, fast }
     }
 
     /// The number of threads that share a job, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// Keeps the calling thread where the workers are, off the slow ones of uneven cores: it is the one that runs jobs from
+    /// now on.
+    pub fn keep_caller(&self) {
+        stay(self.fast.as_deref());
     }
 
     /// Calls `work(i)` once for every `i` in `0..tasks`, in any order, and returns when all calls have.
@@ -134,6 +146,13 @@ impl Drop for Pool {
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool").field("threads", &self.threads()).finish()
+    }
+}
+
+/// Keeps the calling thread on these processors, if it is said which.
+fn stay(cpus: Option<&[usize]>) {
+    if let Some(cpus) = cpus {
+        topology::stay_on(cpus);
     }
 }
 

@@ -7,12 +7,13 @@ use kvik_cache::{Beside, CacheConfig, Policy};
 use kvik_engine::config::usual::{
     DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS, WARM_SHARE,
 };
-use kvik_engine::engine::{Attached, Engine, EngineConfig};
+use kvik_engine::engine::{Attached, Engine, EngineConfig, TimeShare};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{LoadedModel, repeat_prompt, spoken_name};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, store_config};
 use kvik_engine::stats::DraftSources;
+use kvik_engine::store::StoreConfig;
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{Isa, KvLayout, KvValues, Pool, performance_cores};
 use kvik_memory::conversations::Conversations;
@@ -27,6 +28,10 @@ use crate::texts::Texts;
 
 /// Requests that wait at most; the next one is refused.
 const WAITING_MAX: usize = 256;
+/// Buffers of blocks on their way to and from the disk take one part in this many of the RAM budget, beside it.
+const BUFFERS_PART: usize = 8;
+/// Fewer of them would have the disk wait for the engine.
+const BUFFERS_MIN: usize = 8;
 /// Prompts that are kept may take one part in this many of the RAM budget, so that answers always have room.
 const PINNED_SHARE: usize = 2;
 
@@ -53,11 +58,13 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
         kv_formats,
         context_tokens,
         threads,
+        time_share,
         parallel,
         disk,
         conversations,
         memory,
     } = options;
+    let time_share = TimeShare::new(time_share)?;
     let loaded = source.load()?;
     let template = loaded.own_template()?;
     let LoadedModel { config, tensors, tokenizer, embedding, .. } = loaded;
@@ -77,7 +84,8 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     let kept = KeptPrompts::open(disk.as_ref().map(|disk| disk.dir.as_path()), &digest);
     let disk = disk.map(|disk| open_disk(disk, &budget, digest)).transpose()?;
     let name = spoken_name(&model.config().name);
-    let engine = start(model, pool, &tokenizer, (budget, config), disk)?;
+    let attached = Attached { disk, time_share, ..Attached::default() };
+    let engine = start(model, pool, &tokenizer, (budget, config), attached)?;
     let texts = Arc::new(Texts { tokenizer, template, context_tokens });
     let records = conversations.map(|dir| Records::open(&dir, RECORDS_WAIT)).transpose()?;
     let memory = remembering(&memory, (&texts, &name), records.as_ref())?;
@@ -135,7 +143,11 @@ fn engine_config(budget: &Budget) -> EngineConfig {
 fn open_disk(options: DiskOptions, budget: &Budget, model: [u8; 32]) -> Result<DiskSetup, Error> {
     let DiskOptions { dir, bytes_max } = options;
     let names = (budget.layout.format_name(), Isa::current().name());
-    let config = store_config((&dir, bytes_max), model, (&names.0, names.1), budget.layout.block_bytes());
+    let block_bytes = budget.layout.block_bytes();
+    let config = store_config((&dir, bytes_max), model, (&names.0, names.1), block_bytes);
+    let buffers = budget.blocks / BUFFERS_PART;
+    let config =
+        StoreConfig { buffers: buffers.clamp(BUFFERS_MIN.min(config.buffers), config.buffers), ..config };
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let DiskOpened { setup, notes, .. } = DiskSetup::open(&config, budget.blocks / WARM_SHARE, now_s)?;
     notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
@@ -147,7 +159,7 @@ fn start(
     pool: Arc<Pool>,
     tokenizer: &Tokenizer,
     (budget, config): (Budget, EngineConfig),
-    disk: Option<DiskSetup>,
+    attached: Attached,
 ) -> Result<Engine, Error> {
     let Budget { layout, beside, blocks, bytes } = budget;
     let no_memory = |source| Error::NoMemory { kv_bytes: bytes, source };
@@ -155,7 +167,6 @@ fn start(
     let runner = runner.map_err(no_memory)?.with_states(beside.states_max(blocks)).map_err(no_memory)?;
     let cache =
         CacheConfig { blocks, policy: Policy::default(), ghosts: GHOSTS, pinned_max: blocks / PINNED_SHARE };
-    let attached = Attached { disk, ..Attached::default() };
     Ok(Engine::start_with(Box::new(runner), tokenizer, cache, config, attached)?)
 }
 

@@ -54,6 +54,9 @@ pub struct Options {
     pub context_tokens: Option<usize>,
     /// Threads that compute; the number of fast cores where that is not said.
     pub threads: Option<usize>,
+    /// The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: rests between steps
+    /// keep every second to it, and answers are the same.
+    pub time_share: f32,
     /// Answers computed at the same time; others wait.
     pub parallel: usize,
     /// Where computed blocks outlive the process.
@@ -106,6 +109,7 @@ impl Options {
             kv_formats: KvFormat::F16.into(),
             context_tokens: None,
             threads: None,
+            time_share: 1.0,
             parallel: PARALLEL,
             disk: None,
             conversations: None,

@@ -58,7 +58,7 @@ const BANNED: [(&str, &str); 26] = [
 ];
 
 /// Names that two types of one crate may share, and why.
-const SHARED_NAMES: [(&str, &str, &str); 13] = [
+const SHARED_NAMES: [(&str, &str, &str); 16] = [
     ("kvik-kernels", "Avx2", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Avx512", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Neon", "one instruction set: its kernels and its lanes of f32"),
@@ -72,6 +72,13 @@ const SHARED_NAMES: [(&str, &str, &str); 13] = [
     ("kvik-cache", "Keep", "of a prefix: how long its blocks stay; of a sequence: how many positions stay"),
     ("kvik-cache", "Policy", "of eviction: which prefixes stay; of retention: which positions of a sequence"),
     ("kvik-engine", "Buffers", "of a feed-forward layer, and of the threads of the disk"),
+    (
+        "kvik-engine",
+        "CompilerPool",
+        "what compiles constraints, and what refuses them in a build without grammars",
+    ),
+    ("kvik-engine", "Guide", "a compiled constraint, and that there is none in a build without grammars"),
+    ("kvik-engine", "Waiter", "who waits for a constraint, in builds with and without grammars"),
     ("kvik", "Hangups", "requests to read settings again: of Unix, and of a system that has none"),
     ("kvik", "Part", "of a comparison of prompts, and of the content of a message"),
     ("kvik", "Reader", "the turn to read a body, and the reader of its fields"),

@@ -465,6 +465,11 @@ pub enum RequestError {
     /// The grammar or schema is not usable.
     #[error("the constraint cannot be used: {0}")]
     BadConstraint(String),
+    /// This build has no grammars.
+    #[error(
+        "this build of kvik has no grammars, which constraints take; build it with the feature `grammars`"
+    )]
+    NoGrammars,
     /// Too many constraints wait for compilation, or those in use take too much memory.
     #[error("too many constraints are in use at the same time; try again in {retry_after_s} s")]
     ConstraintsBusy {

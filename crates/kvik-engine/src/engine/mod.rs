@@ -4,6 +4,7 @@ mod board;
 mod kept;
 mod outline;
 pub mod perplexity;
+mod time_share;
 mod trim;
 mod worker;
 
@@ -26,12 +27,14 @@ use crate::pulse::{Life, Pulse};
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
-use crate::text::constraint::{Compiler, CompilerPool, Guide, Waiter};
+use crate::text::constraint::{CompilerPool, Guide, Waiter};
 use crate::text::stream::Vocabulary;
 use board::Board;
+use time_share::Rests;
 use worker::{Command, Pending, Worker};
 
 pub use crate::config::EngineConfig;
+pub use time_share::TimeShare;
 pub use trim::{Flushed, Trimmed};
 
 /// A running engine; a clone is another handle to the same one. When the last handle is dropped,
@@ -94,6 +97,8 @@ pub struct Attached {
     pub disk: Option<DiskSetup>,
     /// A smaller model that drafts.
     pub draft: Option<DraftSetup>,
+    /// The share of time in which it computes.
+    pub time_share: TimeShare,
     /// What the engine's thread calls before each step: tests hold it up there.
     pub before_step: Option<Box<dyn FnMut() + Send>>,
 }
@@ -110,6 +115,12 @@ pub enum StartError {
     Zero {
         /// Its name.
         setting: &'static str,
+    },
+    /// The share of time is none.
+    #[error("the share of time in which to compute must be above 0 and at most 1, and not {share}")]
+    TimeShare {
+        /// What was asked for.
+        share: f32,
     },
     /// The draft model keeps a recurrent state, which is not managed for drafts.
     #[error("the draft model keeps a recurrent state, and such models do not draft; choose one without")]
@@ -149,7 +160,7 @@ impl Engine {
         config: EngineConfig,
         attached: Attached,
     ) -> Result<Engine, StartError> {
-        let Attached { disk, draft, before_step } = attached;
+        let Attached { disk, draft, time_share, before_step } = attached;
         check(&config)?;
         check_states(runner.as_ref(), &config, draft.as_ref())?;
         let vocabulary = Arc::new(vocabulary.into());
@@ -171,6 +182,7 @@ impl Engine {
         }
         let pulse = scheduler.pulse().clone();
         runner.set_pulse(pulse.clone());
+        let pool = runner.threads();
         let (commands, receiver) = channel();
         let (board, woken) = (Board::new(&scheduler, block_bytes), Arc::<AtomicBool>::default());
         let worker = Worker {
@@ -182,11 +194,17 @@ impl Engine {
             woken: woken.clone(),
             deadline: None,
             pulse: pulse.clone(),
+            started,
+            rests: Rests::new(time_share),
             before_step,
         };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
-        let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
-        let compilers = CompilerPool::new(Compiler::new(vocabulary, vocab_len));
+        let thread = thread.spawn(move || {
+            pool.iter().for_each(|pool| pool.keep_caller());
+            worker.run();
+        })?;
+        let worker = Mutex::new(Some(thread));
+        let compilers = CompilerPool::of(vocabulary, vocab_len);
         let shared =
             Shared { commands, board, woken, limits, compilers, pulse, waiting_max, parallel_max, worker };
         let shared = Arc::new(shared);
@@ -423,7 +441,7 @@ impl Waiter for Uncompiled {
             // Dropping a submission that the worker did not take notifies its sink.
             Ok(guide) => drop(slot.submit(Submission { request, guide: Some(guide), sink })),
             // The request did not require the form of calls, so the model generates without it.
-            Err(RequestError::BadConstraint(_)) if is_optional_guide(&request) => {
+            Err(RequestError::BadConstraint(_) | RequestError::NoGrammars) if is_optional_guide(&request) => {
                 drop(slot.submit(Submission { request, guide: None, sink }));
             }
             Err(error) => {

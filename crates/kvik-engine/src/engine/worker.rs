@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::board::Board;
+use super::time_share::Rests;
 use crate::api::{Event, RequestError};
 use crate::model::batch::Runner;
 use crate::panics::contain;
@@ -67,6 +68,9 @@ pub(crate) struct Worker {
     /// When running requests fail; set when the engine is stopping.
     pub(crate) deadline: Option<Instant>,
     pub(crate) pulse: Arc<Pulse>,
+    /// When its clock was at zero.
+    pub(crate) started: Instant,
+    pub(crate) rests: Rests,
     /// See [`Attached::before_step`](super::Attached::before_step).
     pub(crate) before_step: Option<Box<dyn FnMut() + Send>>,
 }
@@ -85,7 +89,11 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let _end = SaysEnd(self.pulse.clone());
         while self.receive_commands().is_continue() {
-            self.step();
+            if self.rest().is_some() {
+                self.attend()
+            } else {
+                self.step()
+            }
             self.board.publish(&self.scheduler);
             self.pulse.enter(Phase::Notify);
             self.scheduler.notify_finished();
@@ -99,7 +107,10 @@ impl Worker {
     /// Executes all queued commands; waits for one while the scheduler has nothing to do.
     fn receive_commands(&mut self) -> ControlFlow<()> {
         self.pulse.enter(Phase::Receive);
-        let mut pause = self.scheduler.next_pause();
+        let mut pause = match (self.scheduler.next_pause(), self.rest()) {
+            (Pause::None, Some(rest)) => Pause::For(rest),
+            (pause, _) => pause,
+        };
         loop {
             let command = self.next_command(pause);
             self.pulse.enter(Phase::Receive);
@@ -158,17 +169,37 @@ impl Worker {
         }
     }
 
+    /// How long to rest before the next look, where the share of time says so. Where nobody asks for anything there is
+    /// nothing to rest from.
+    fn rest(&mut self) -> Option<Duration> {
+        if self.scheduler.is_idle() {
+            return None;
+        }
+        self.rests.rest(self.started.elapsed())
+    }
+
+    /// A round of a rest.
+    fn attend(&mut self) {
+        let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
+        if let Err(error) = contain(|| scheduler.attend(runner)) {
+            tracing::error!("a rest panicked: {error}");
+            self.scheduler.recover(&error);
+        }
+    }
+
     /// One step. A panic that cannot be attributed to a request fails the running requests, not the engine.
     fn step(&mut self) {
         if let Some(before_step) = &mut self.before_step {
             self.pulse.enter(Phase::Call);
             before_step();
         }
+        let began = Instant::now();
         let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
         if let Err(error) = contain(|| scheduler.step(runner)) {
             tracing::error!("a step panicked: {error}");
             self.scheduler.recover(&error);
         }
+        self.rests.computed(began.elapsed(), self.started.elapsed());
     }
 
     /// Checks the cache's invariants in debug builds.
@@ -193,7 +224,7 @@ mod tests {
     use crate::api::KeptPrompt;
     use crate::api::{EventSink, Request};
     use crate::config::EngineConfig;
-    use crate::engine::Engine;
+    use crate::engine::{Engine, TimeShare};
     use crate::model::batch::Batch;
     use crate::model::observation::Watched;
     use crate::text::stream::{TokenKind, Vocabulary};
@@ -311,6 +342,8 @@ mod tests {
             woken,
             deadline: None,
             pulse: pulse.clone(),
+            started: Instant::now(),
+            rests: Rests::new(TimeShare::WHOLE),
             before_step: None,
         };
         worker.run();

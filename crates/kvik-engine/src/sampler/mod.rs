@@ -18,7 +18,6 @@ use std::convert::Infallible;
 
 use kvik_cache::Token;
 use kvik_kernels::vectorised;
-use toktrie::SimpleVob;
 
 use crate::api::Sampling;
 use penalty::Penalties;
@@ -71,12 +70,12 @@ impl Sampler {
         Sampler { ends, ..self }
     }
 
-    /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows.
+    /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows, in words of 32 bits.
     /// `None` when no token is possible.
-    pub fn sample(&self, logits: &[f32], mask: Option<&SimpleVob>, scratch: &mut Scratch) -> Option<Token> {
+    pub fn sample(&self, logits: &[f32], mask: Option<&[u32]>, scratch: &mut Scratch) -> Option<Token> {
         let Some(mask) = mask else { return self.sample_edited(logits, None, scratch) };
         if !self.is_greedy() {
-            let allows = |token| Ok::<bool, Infallible>(mask.is_allowed(token));
+            let allows = |token| Ok::<bool, Infallible>(is_in(mask, token));
             let Ok(likely) = self.sample_likely(logits, scratch, allows);
             if likely.is_some() {
                 return likely;
@@ -89,21 +88,16 @@ impl Sampler {
     pub(crate) fn sample_behind_likely(
         &self,
         logits: &[f32],
-        mask: &SimpleVob,
+        mask: &[u32],
         scratch: &mut Scratch,
     ) -> Option<Token> {
         match self.takes_the_likeliest() {
-            true => select::likeliest_among(logits, mask.as_slice()),
+            true => select::likeliest_among(logits, mask),
             false => self.sample_edited(logits, Some(mask), scratch),
         }
     }
 
-    fn sample_edited(
-        &self,
-        logits: &[f32],
-        mask: Option<&SimpleVob>,
-        scratch: &mut Scratch,
-    ) -> Option<Token> {
+    fn sample_edited(&self, logits: &[f32], mask: Option<&[u32]>, scratch: &mut Scratch) -> Option<Token> {
         let mut edited = std::mem::take(&mut scratch.logits);
         let logits = self.edited(logits, mask, &mut edited);
         let token = if self.is_greedy() {
@@ -171,7 +165,7 @@ impl Sampler {
     }
 
     /// `logits` as this request has them, in `buffer` if anything changes them.
-    fn edited<'a>(&self, logits: &'a [f32], mask: Option<&SimpleVob>, buffer: &'a mut Vec<f32>) -> &'a [f32] {
+    fn edited<'a>(&self, logits: &'a [f32], mask: Option<&[u32]>, buffer: &'a mut Vec<f32>) -> &'a [f32] {
         if !self.edits() && mask.is_none() {
             return logits;
         }
@@ -181,7 +175,7 @@ impl Sampler {
         buffer
     }
 
-    fn edit(&self, logits: &mut [f32], mask: Option<&SimpleVob>) {
+    fn edit(&self, logits: &mut [f32], mask: Option<&[u32]>) {
         for &(token, bias) in &self.sampling.logit_bias {
             if let Some(logit) = logits.get_mut(token as usize) {
                 *logit += bias;
@@ -201,9 +195,14 @@ impl Sampler {
     }
 }
 
+/// Whether a mask holds a token.
+fn is_in(mask: &[u32], token: Token) -> bool {
+    mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+}
+
 /// Sets the logits of tokens that `mask` excludes to negative infinity.
-fn forbid(logits: &mut [f32], mask: &SimpleVob) {
-    let mut words = mask.as_slice().iter();
+fn forbid(logits: &mut [f32], mask: &[u32]) {
+    let mut words = mask.iter();
     vectorised(
         #[inline(always)]
         || {

@@ -12,6 +12,13 @@ fn greedy() -> Sampling {
     Sampling { temperature: 0.0, ..neutral() }
 }
 
+/// A mask of the tokens that are allowed.
+fn mask(vocab: usize, is_allowed: impl Fn(Token) -> bool) -> Vec<u32> {
+    let bit = |token: Token| u32::from((token as usize) < vocab && is_allowed(token)) << (token % 32);
+    let word = |word: usize| (0..32).map(|index| bit(word as Token * 32 + index)).sum();
+    (0..vocab.div_ceil(32)).map(word).collect()
+}
+
 /// Samples once after `prompt` and `answer`.
 fn sample(sampling: &Sampling, prompt: &[Token], answer: &[Token], logits: &[f32]) -> Option<Token> {
     let mut sampler = Sampler::new(sampling, 0, prompt);
@@ -103,13 +110,11 @@ fn negative_logits_are_multiplied() {
 #[test]
 fn a_mask_forbids_all_other_tokens() {
     let logits: Vec<f32> = (0..100).map(|i| i as f32).collect();
-    let mut mask = SimpleVob::alloc(100);
     let sampler = Sampler::new(&greedy(), 0, &[]);
     let mut scratch = Scratch::default();
-    assert_eq!(sampler.sample(&logits, Some(&mask), &mut scratch), None);
-    mask.allow_token(3);
-    mask.allow_token(65);
-    assert_eq!(sampler.sample(&logits, Some(&mask), &mut scratch), Some(65));
+    assert_eq!(sampler.sample(&logits, Some(&mask(100, |_| false)), &mut scratch), None);
+    let two = mask(100, |token| token == 3 || token == 65);
+    assert_eq!(sampler.sample(&logits, Some(&two), &mut scratch), Some(65));
 }
 
 #[test]
@@ -172,14 +177,12 @@ fn draws_are_what_they_always_were() {
         [(20_011, 2.0, 12.0), (20_011, 3.0, 0.0), (9_000, 0.3, 0.0), (9_000, 12.0, 0.0), (50, 1.0, 3.0)];
     let mut digest = 0;
     for (vocab, spread, peak) in shapes {
-        let mut mask = SimpleVob::alloc(vocab);
-        let allowed = (0..vocab as u32).filter(|&token| mixed(u64::from(token)).is_multiple_of(5));
-        allowed.for_each(|token| mask.allow_token(token));
+        let mask = mask(vocab, |token| mixed(u64::from(token)).is_multiple_of(5));
         for (setting, sampling) in (0..).zip(&settings) {
             let (mut sampler, mut scratch) = (Sampler::new(sampling, 0, &[]), Scratch::default());
             for draw in 0..40 {
                 let logits = random_logits(vocab, spread, peak, draw * 8 + setting);
-                let mask = (draw % 4 == 3).then_some(&mask);
+                let mask = (draw % 4 == 3).then_some(mask.as_slice());
                 let token = sampler.sample(&logits, mask, &mut scratch).unwrap();
                 sampler.accept(token);
                 digest = mixed(digest ^ u64::from(token));
@@ -391,10 +394,7 @@ fn likely_tokens_and_the_mask_behind_them_have_the_probabilities_of_the_mask() {
         [(2, neutral()), (5, Sampling { temperature: 0.8, ..neutral() }), (40, neutral())]
     {
         let is_allowed = |token: Token| mixed(u64::from(token)).is_multiple_of(one_of);
-        let mut mask = SimpleVob::alloc(logits.len());
-        (0..logits.len() as Token)
-            .filter(|&token| is_allowed(token))
-            .for_each(|token| mask.allow_token(token));
+        let mask = mask(logits.len(), is_allowed);
         let masked: Vec<f32> = (0..)
             .zip(&logits)
             .map(|(token, &logit)| if is_allowed(token) { logit } else { f32::NEG_INFINITY })

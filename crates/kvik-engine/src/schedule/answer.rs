@@ -7,7 +7,7 @@ use kvik_cache::Token;
 use crate::api::{FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
 use crate::model::batch::NO_TOKEN;
 use crate::sampler::{Sampler, Scratch, logprobs};
-use crate::text::constraint::{Allowed, Guide};
+use crate::text::constraint::Guide;
 use crate::text::stream::{Shown, TextStream, TokenKind, Vocabulary};
 
 /// The answer of one choice.
@@ -168,7 +168,7 @@ impl Answer {
         let Some(guide) = &mut self.guide else {
             return self.sampler.sample(logits, None, scratch).map(Some).ok_or_else(no_usable_logits);
         };
-        choose_allowed(&self.sampler, guide, logits, scratch).map_err(RequestError::BadConstraint)
+        guide.choose(&self.sampler, logits, scratch).map_err(RequestError::BadConstraint)
     }
 
     /// Tells the constraint; whether it is satisfied and allows nothing more.
@@ -215,27 +215,6 @@ impl Answer {
 
 fn no_usable_logits() -> RequestError {
     RequestError::Internal("the model gave no usable logits".to_owned())
-}
-
-/// A token that the constraint allows: one that is likely anyway, or else one of its mask.
-fn choose_allowed(
-    sampler: &Sampler,
-    guide: &mut Guide,
-    logits: &[f32],
-    scratch: &mut Scratch,
-) -> Result<Option<Token>, String> {
-    let asked = guide
-        .questions()
-        .map(|mut questions| sampler.sample_likely(logits, scratch, |token| questions.allows(token)))
-        .transpose()?;
-    if let Some(Some(token)) = asked {
-        return Ok(Some(token));
-    }
-    let Allowed::Tokens(mask) = guide.allowed()? else { return Ok(None) };
-    Ok(match asked {
-        Some(_) => sampler.sample_behind_likely(logits, &mask, scratch),
-        None => sampler.sample(logits, Some(&mask), scratch),
-    })
 }
 
 fn nothing_shown() -> Shown<GeneratedToken> {

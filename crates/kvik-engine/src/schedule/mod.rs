@@ -183,6 +183,15 @@ impl Scheduler {
         }
     }
 
+    /// A round that computes nothing: ends what nobody listens to any more, and goes on with the disk.
+    pub fn attend(&mut self, runner: &mut dyn Runner) {
+        self.pulse.enter(Phase::Publish);
+        self.ram.cache.set_now(self.now());
+        self.drop_closed();
+        self.collect_loads(runner);
+        self.publish(runner);
+    }
+
     /// Settles who runs and chooses the rows of this step.
     fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
         self.ram.cache.set_now(self.now());

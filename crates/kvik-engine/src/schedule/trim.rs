@@ -18,6 +18,7 @@ impl Scheduler {
             self.ram.cache.shrink(blocks);
         }
         self.ram.settle(runner);
+        self.disk.release_buffers();
         let free = self.ram.cache.free_blocks().to_vec();
         free.into_iter().for_each(|block| runner.release_block(block, true));
         self.ram.cache.stats().free - before

@@ -22,6 +22,8 @@ pub trait BlockStore: Send {
     fn pin(&mut self, slot: SlotId, pinned: bool);
     /// Empties a slot.
     fn erase(&mut self, slot: SlotId);
+    /// Lets go of memory that only makes it faster.
+    fn trim(&mut self) {}
     /// Something that was completed and not given out yet.
     fn completed(&mut self) -> Option<Completed>;
     /// Its part in the host's memory, where blocks in use are in that of a device.
@@ -61,6 +63,10 @@ impl BlockStore for Store {
 
     fn erase(&mut self, slot: SlotId) {
         Store::erase(self, slot);
+    }
+
+    fn trim(&mut self) {
+        Store::trim(self);
     }
 
     fn completed(&mut self) -> Option<Completed> {

@@ -33,6 +33,12 @@ impl Buffers {
         Buffers { idle: Arc::default(), payload_bytes, unallocated: count }
     }
 
+    /// Lets go of the memory of buffers that are idle, until they are used again.
+    pub fn trim(&mut self) {
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        self.unallocated += idle.len();
+    }
+
     /// An idle buffer with unspecified bytes; `None` while all are in use.
     pub fn take(&mut self) -> Option<Buffer> {
         let idle = lock(&self.idle).pop();
@@ -85,5 +91,17 @@ mod tests {
         drop(second);
         let all: Vec<Buffer> = std::iter::from_fn(|| buffers.take()).collect();
         assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn idle_buffers_give_their_memory_back_and_stay_as_many() {
+        let mut buffers = Buffers::new(3, 8);
+        let used = buffers.take().unwrap();
+        drop(buffers.take());
+        buffers.trim();
+        assert_eq!((lock(&buffers.idle).len(), buffers.unallocated), (0, 2));
+        drop(used);
+        let all: Vec<Buffer> = std::iter::from_fn(|| buffers.take()).collect();
+        assert_eq!(all.len(), 3);
     }
 }

@@ -171,6 +171,13 @@ impl BlockStore for HostStore {
         }
     }
 
+    fn trim(&mut self) {
+        match &mut self.below {
+            Some(below) => below.trim(),
+            None => self.buffers.trim(),
+        }
+    }
+
     fn completed(&mut self) -> Option<Completed> {
         if let Some(completed) = self.completed.pop_front() {
             return Some(completed);

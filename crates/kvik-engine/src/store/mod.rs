@@ -230,6 +230,11 @@ impl Store {
         self.buffers.take()
     }
 
+    /// Lets go of the memory of buffers that are not in use.
+    pub fn trim(&mut self) {
+        self.buffers.trim();
+    }
+
     /// Writes a block into a slot, replacing its content. `record.identity` must be the child of
     /// `record.parent` with its tokens. Completes with [`Completed::Written`].
     pub fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::answer::{AnswerStart, ForcedCall, Offer, Reading, ToolForm};
-use super::constraint::schema::move_references;
+use super::references::move_references;
 use crate::api::Constraint;
 
 /// Calls of one answer at most, where several are allowed.

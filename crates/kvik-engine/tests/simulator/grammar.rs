@@ -10,7 +10,6 @@ use kvik_cache::Token;
 use kvik_engine::api::{Constraint, FinishReason, Request};
 use kvik_engine::text::constraint::{Compiler, Guide};
 use kvik_engine::text::stream::{TokenKind, Vocabulary};
-use toktrie::SimpleVob;
 
 use crate::fake::{EOS, VOCAB, vocabulary};
 use crate::time::Dice;
@@ -142,16 +141,16 @@ impl Said {
         language(request).map(|index| Said { parts: LANGUAGES[index].1, text: Vec::new() })
     }
 
-    /// The tokens that do not lead out of the language.
-    pub(crate) fn allowed(&self) -> SimpleVob {
-        let mut allowed = SimpleVob::alloc(WORDS.len());
+    /// The tokens that do not lead out of the language, in words of 32 bits.
+    pub(crate) fn allowed(&self) -> Vec<u32> {
+        let mut allowed = vec![0; WORDS.len().div_ceil(32)];
         for (token, word) in (0..).zip(WORDS.iter()) {
             let is_allowed = match word {
                 Some(word) => reach(self.parts, &[&self.text, word.as_slice()].concat()) != Reach::default(),
                 None => token == EOS && reach(self.parts, &self.text).is_whole,
             };
             if is_allowed {
-                allowed.allow_token(token);
+                allowed[token as usize / 32] |= 1 << (token % 32);
             }
         }
         allowed

@@ -488,7 +488,7 @@ fn answer(request: &Request, choice: u32, tokens_max: usize, model: &mut impl Mo
         logits.clear();
         push_logits(&mut logits, model.seen());
         let allowed = said.as_ref().map(Said::allowed);
-        let token = sampler.sample(&logits, allowed.as_ref(), &mut scratch).unwrap();
+        let token = sampler.sample(&logits, allowed.as_deref(), &mut scratch).unwrap();
         sampler.accept(token);
         if token == EOS && !request.ignore_eos {
             return (answer, FinishReason::Eos);

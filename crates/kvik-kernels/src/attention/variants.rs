@@ -5,10 +5,14 @@ use super::weights::kernel::{WeightKernels, weight_kernels};
 use crate::Isa;
 use crate::kv::KvLayer;
 
+#[cfg(any(test, not(target_arch = "aarch64")))]
 mod scalar {
     super::attention_kernels!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
     super::weight_kernels!(crate::scalar::f32x16::Scalar);
 }
+/// Every machine has these.
+#[cfg(all(not(test), target_arch = "aarch64"))]
+use neon as scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {

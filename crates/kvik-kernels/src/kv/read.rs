@@ -320,9 +320,13 @@ mod variants {
     use crate::Isa;
     use crate::kv::KvLayer;
 
+    #[cfg(any(test, not(target_arch = "aarch64")))]
     mod scalar {
         super::declare_readers!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
     }
+    /// Every machine has these.
+    #[cfg(all(not(test), target_arch = "aarch64"))]
+    use neon as scalar;
 
     #[cfg(target_arch = "x86_64")]
     mod avx2 {

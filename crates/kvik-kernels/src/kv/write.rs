@@ -108,9 +108,13 @@ macro_rules! declare_writers {
     };
 }
 
+#[cfg(any(test, not(target_arch = "aarch64")))]
 mod scalar {
     super::declare_writers!();
 }
+/// Every machine has these.
+#[cfg(all(not(test), target_arch = "aarch64"))]
+use neon as scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {

@@ -3,9 +3,13 @@
 use super::kernel::{OpsKernels, ops_kernels};
 use crate::Isa;
 
+#[cfg(any(test, not(target_arch = "aarch64")))]
 mod scalar {
     super::ops_kernels!(crate::scalar::f32x16::Scalar);
 }
+/// Every machine has these.
+#[cfg(all(not(test), target_arch = "aarch64"))]
+use neon as scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {

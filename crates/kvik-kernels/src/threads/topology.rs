@@ -1,4 +1,8 @@
-//! How many threads pay: physical cores, and of a hybrid processor only the fast ones.
+//! How many threads pay, and where they belong: physical cores, and of uneven ones only the fast.
+
+use std::path::Path;
+
+pub(super) use system::stay_on;
 
 /// The number of physical performance cores that this process may use: the default number of threads.
 ///
@@ -7,24 +11,28 @@
 /// (affinity mask, container limits); exactly that where the topology is unknown.
 pub fn performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    physical_cores().map_or(available, |cores| cores.clamp(1, available))
+    Fast::here().map_or(available, |fast| fast.cores.clamp(1, available))
 }
 
-#[cfg(not(target_os = "linux"))]
-fn physical_cores() -> Option<usize> {
-    None
+/// The processors on which `threads` that share jobs stay, off slow cores, where all would wait for one of them. None where
+/// cores are even, or where there are more threads than fast cores.
+pub(super) fn fast_cpus(threads: usize) -> Option<Vec<usize>> {
+    // Loom makes thousands of pools.
+    let fast = if cfg!(loom) { None } else { Fast::here() };
+    fast.filter(|fast| fast.is_part && threads <= fast.cores).map(|fast| fast.cpus)
 }
 
-#[cfg(target_os = "linux")]
-fn physical_cores() -> Option<usize> {
-    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-    let cores: Vec<Core> = cpus.map(Core::read).collect::<Option<_>>()?;
-    Some(count_fast(cores))
+/// The fast ones of the processors that this thread may use.
+#[derive(Debug, PartialEq, Eq)]
+struct Fast {
+    cores: usize,
+    /// Hyperthreads included.
+    cpus: Vec<usize>,
+    /// Whether there are others.
+    is_part: bool,
 }
 
 /// A processor as its core: the hyperthreads of one core are equal.
-#[cfg(any(target_os = "linux", test))]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Core {
     siblings: String,
@@ -32,52 +40,162 @@ struct Core {
     capacity: u64,
 }
 
-#[cfg(target_os = "linux")]
+impl Fast {
+    fn here() -> Option<Fast> {
+        Fast::of(Path::new("/sys"), &system::allowed_cpus()?)
+    }
+
+    /// Among these processors, as the system describes them under `sys`.
+    fn of(sys: &Path, cpus: &[usize]) -> Option<Fast> {
+        let cores: Vec<Core> = cpus.iter().map(|&cpu| Core::read(sys, cpu)).collect::<Option<_>>()?;
+        let fastest = cores.iter().map(|core| core.capacity).max()?;
+        let is_fast = |core: &Core| is_fast(core.capacity, fastest);
+        let fast: Vec<usize> =
+            cpus.iter().zip(&cores).filter(|(_, core)| is_fast(core)).map(|(&cpu, _)| cpu).collect();
+        let mut distinct: Vec<Core> = cores.into_iter().filter(is_fast).collect();
+        distinct.sort();
+        distinct.dedup_by(|a, b| a.siblings == b.siblings);
+        Some(Fast { cores: distinct.len(), is_part: fast.len() < cpus.len(), cpus: fast })
+    }
+}
+
 impl Core {
-    fn read(cpu: usize) -> Option<Core> {
+    fn read(sys: &Path, cpu: usize) -> Option<Core> {
+        let folder = sys.join(format!("devices/system/cpu/cpu{cpu}"));
         let read = |name: &str| {
-            let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/{name}")).ok()?;
+            let text = std::fs::read_to_string(folder.join(name)).ok()?;
             Some(text.trim().to_owned())
         };
         // Arm states a capacity; on Intel's hybrids the highest frequency tells the kinds apart.
         let capacity = read("cpu_capacity").or_else(|| read("cpufreq/cpuinfo_max_freq"));
-        let capacity = capacity.and_then(|text| text.parse().ok()).unwrap_or(0);
-        Some(Core { siblings: read("topology/thread_siblings_list")?, capacity })
+        let capacity = capacity.and_then(|text| text.parse().ok());
+        let siblings = read("topology/thread_siblings_list");
+        // An app may not be shown everything; uneven cores have no hyperthreads where that is so.
+        let siblings = siblings.or_else(|| capacity.map(|_: u64| cpu.to_string()))?;
+        Some(Core { siblings, capacity: capacity.unwrap_or(0) })
     }
 }
 
-/// Counts distinct cores that reach three quarters of the fastest one's capacity:
-/// favoured cores of a uniform processor differ by less, efficiency cores by more.
-#[cfg(any(target_os = "linux", test))]
-fn count_fast(mut cores: Vec<Core>) -> usize {
-    cores.sort();
-    cores.dedup_by(|a, b| a.siblings == b.siblings);
-    let fastest = cores.iter().map(|core| core.capacity).max().unwrap_or(0);
-    cores.iter().filter(|core| 4 * core.capacity >= 3 * fastest).count()
+/// Whether a core reaches three quarters of the fastest one's capacity: favoured cores of a uniform processor differ by
+/// less, efficiency cores by more.
+fn is_fast(capacity: u64, fastest: u64) -> bool {
+    4 * capacity >= 3 * fastest
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod system {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    /// The processors that the calling thread may use.
+    pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
+        let allowed = sched_getaffinity(None).ok()?;
+        Some((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
+    }
+
+    /// From now on the calling thread uses these only. A system that refuses loses nothing but speed.
+    pub(in super::super) fn stay_on(cpus: &[usize]) {
+        let mut set = CpuSet::new();
+        cpus.iter().for_each(|&cpu| set.set(cpu));
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod system {
+    /// Unknown here.
+    pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
+        None
+    }
+
+    /// Where processors are unknown nobody stays on any.
+    pub(in super::super) fn stay_on(_: &[usize]) {}
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
+    /// A tree as the system shows it: of each processor its files with their texts.
+    fn tree(name: &str, cpus: &[&[(&str, &str)]]) -> std::path::PathBuf {
+        let sys = std::env::temp_dir().join(format!("kvik-topology-{}-{name}", std::process::id()));
+        for (cpu, files) in cpus.iter().enumerate() {
+            for (file, text) in *files {
+                let path = sys.join(format!("devices/system/cpu/cpu{cpu}")).join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, format!("{text}\n")).unwrap();
+            }
+        }
+        sys
+    }
+
+    /// Of processors with these siblings and this capacity, as `file` states it: fast cores and their processors.
+    fn check(name: &str, file: &str, cpus: &[(&str, &str)], expect: Option<(usize, &[usize])>) {
+        let files = cpus.iter().map(|&(siblings, capacity)| {
+            let files = [("topology/thread_siblings_list", siblings), (file, capacity)];
+            files.into_iter().filter(|(_, text)| !text.is_empty()).collect::<Vec<_>>()
+        });
+        let files: Vec<Vec<(&str, &str)>> = files.collect();
+        let sys = tree(name, &files.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let all: Vec<usize> = (0..cpus.len()).collect();
+        let expect =
+            expect.map(|(cores, fast)| Fast { cores, cpus: fast.to_vec(), is_part: fast.len() < cpus.len() });
+        assert_eq!(Fast::of(&sys, &all), expect, "{name}");
+        let _ = fs::remove_dir_all(sys);
+    }
+
     #[test]
-    fn counts_fast_physical_cores() {
-        let check = |cores: &[(&str, u64)], expect: usize| {
-            let core = |&(siblings, capacity): &(&str, u64)| Core { siblings: siblings.to_owned(), capacity };
-            assert_eq!(count_fast(cores.iter().map(core).collect()), expect, "{cores:?}");
-        };
-        check(&[], 0);
-        check(&[("0", 0), ("1", 0)], 2);
-        check(&[("0-1", 0), ("0-1", 0), ("2-3", 0), ("2-3", 0)], 2);
+    fn fast_cores_of_many_machines() {
+        let (capacity, frequency) = ("cpu_capacity", "cpufreq/cpuinfo_max_freq");
+        check("plain", capacity, &[("0", ""), ("1", "")], Some((2, &[0, 1])));
+        check(
+            "hyperthreads",
+            capacity,
+            &[("0,2", ""), ("1,3", ""), ("0,2", ""), ("1,3", "")],
+            Some((2, &[0, 1, 2, 3])),
+        );
         // Favoured cores of one kind all count; efficiency cores do not.
-        check(&[("0", 5_100_000), ("1", 5_300_000)], 2);
-        check(&[("0-1", 5_200_000), ("0-1", 5_200_000), ("2", 3_800_000), ("3", 3_800_000)], 1);
-        check(&[("0", 1024), ("1", 1024), ("2", 446), ("3", 446)], 2);
+        check("favoured", frequency, &[("0", "5100000"), ("1", "5300000")], Some((2, &[0, 1])));
+        let hybrid = [("0-1", "5200000"), ("0-1", "5200000"), ("2", "3800000"), ("3", "3800000")];
+        check("hybrid", frequency, &hybrid, Some((1, &[0, 1])));
+        // Phones: four small and four large, and 4 + 3 + 1 with one that is a little faster.
+        let small = |cpu| (cpu, "325");
+        let phone = [small("0"), small("1"), ("2", "1024"), ("3", "1024")];
+        check("phone", capacity, &phone, Some((2, &[2, 3])));
+        let prime = [small("0"), small("1"), ("2", "828"), ("3", "828"), ("4", "828"), ("5", "1024")];
+        check("prime", capacity, &prime, Some((4, &[2, 3, 4, 5])));
+        let frequencies = [("0", "1804800"), ("1", "1804800"), ("2", "2841600"), ("3", "2841600")];
+        check("older phone", frequency, &frequencies, Some((2, &[2, 3])));
+    }
+
+    #[test]
+    fn an_app_that_is_shown_less_knows_less() {
+        check("no siblings", "cpu_capacity", &[("", "325"), ("", "1024")], Some((1, &[1])));
+        check("nothing", "cpu_capacity", &[("", ""), ("", "")], None);
+        // In the background a phone leaves an app its small cores: these are its fast ones then.
+        let sys = tree("background", &[&[("cpu_capacity", "325")], &[("cpu_capacity", "1024")]]);
+        assert_eq!(Fast::of(&sys, &[0]), Some(Fast { cores: 1, cpus: vec![0], is_part: false }));
+        assert_eq!(Fast::of(&sys, &[]), None);
+        let _ = fs::remove_dir_all(sys);
     }
 
     #[test]
     fn this_machine_has_a_core() {
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         assert!((1..=available).contains(&performance_cores()));
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn a_thread_stays_where_it_is_told_and_others_do_not() {
+        let before = system::allowed_cpus().unwrap();
+        let last = *before.last().unwrap();
+        let stays = std::thread::spawn(move || {
+            stay_on(&[last]);
+            system::allowed_cpus().unwrap()
+        });
+        assert_eq!(stays.join().unwrap(), [last]);
+        assert_eq!(system::allowed_cpus().unwrap(), before);
     }
 }

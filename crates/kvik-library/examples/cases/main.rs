@@ -9,16 +9,15 @@ mod list;
 use std::fs::File;
 use std::path::PathBuf;
 
-use kvik_library::{
-    AnswerOptions, Error, Finish, KeptState, MemoryPressure, Message, Model, Options, Piece, Prompt,
-    Sampling, Source,
-};
+use answers::{answer, messages};
+use kvik_library::{Error, KeptState, MemoryPressure, Model, Options, Source};
 use list::{Line, quote};
 
 /// What cases may need that this library has.
 const HAS: [&str; 2] = ["forms", "conversations"];
 const OPEN: [&str; 8] =
     ["as", "file", "disk", "conversations", "kv_bytes", "context_tokens", "threads", "parallel"];
+
 struct Runner {
     file: PathBuf,
     directory: PathBuf,

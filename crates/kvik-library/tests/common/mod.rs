@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod usage;
+
 use std::path::Path;
 
 use kvik_library::{AnswerOptions, Model, Options, Sampling};

@@ -20,6 +20,7 @@ mod request;
 mod responses;
 mod route;
 mod routes;
+mod sglang;
 #[cfg(test)]
 mod tests;
 

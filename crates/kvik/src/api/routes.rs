@@ -23,6 +23,7 @@ use tower::ServiceExt;
 use super::{
     anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
     route::{Answer, Dialect, Errors, Operation, answers, at, gives, schema_of},
+    sglang,
 };
 use crate::{
     app::{
@@ -50,6 +51,7 @@ pub(super) fn dialects() -> Vec<Dialect> {
         llama::dialect(),
         embedding::dialect(),
         kvik::dialect(),
+        sglang::dialect(),
         page::dialect(),
         operation(),
     ]
@@ -204,9 +206,9 @@ struct Stuck {
     phase: &'static str,
 }
 
-/// The word, unless the server is stopping or its engine is stuck. While the model loads, other routes answer.
+/// The word, unless the server is about to end or its engine is stuck. While the model loads, other routes answer.
 fn status(shelf: &Shelf, word: impl Serialize) -> Response {
-    if shelf.server.is_stopping() {
+    if shelf.server.is_leaving() {
         return ApiError::stopping().into_response();
     }
     let life = shelf.life();

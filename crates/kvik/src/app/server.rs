@@ -40,6 +40,8 @@ pub(crate) struct Server {
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     clock: Clock,
+    /// It is to end soon: nobody new is to be sent here.
+    leaving: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -61,6 +63,7 @@ impl Server {
             readers: Readers::new(shared),
             keys: RwLock::new(keys),
             clock: config.clock.clone(),
+            leaving: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         })
     }
@@ -84,6 +87,16 @@ impl Server {
     /// The time by which rates are limited.
     pub(crate) fn now(&self) -> Duration {
         (self.clock)()
+    }
+
+    /// From now on it says that nobody new is to be sent here, and still answers whoever is.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Whether nobody new is to be sent here.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) || self.is_stopping()
     }
 
     /// From now on new requests are refused; running ones go on.

@@ -109,6 +109,10 @@ pub(crate) struct ServeArgs {
     /// Seconds that running answers may take to finish after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
     pub(crate) grace: u64,
+    /// Seconds after SIGTERM in which requests are still taken while /ready and /health say no, so that a router learns
+    /// of it before any is refused
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, help_heading = "Server")]
+    pub(crate) drain: u64,
     /// Send a span of each answer to this OpenTelemetry collector (OTLP over HTTP, JSON), as http://127.0.0.1:4318
     #[arg(long, value_name = "URL", help_heading = "Server")]
     otlp: Option<String>,
@@ -254,7 +258,8 @@ async fn serve(
     let accounts = tokio::spawn(upkeep::keep_accounts(server.clone()));
     tokio::spawn(upkeep::follow_hangups(shelf.clone(), clients.source.take()));
     let supervisor = Arc::new(Supervisor::of_process());
-    let stopping = tokio::spawn(stop_on_signal(shelf.clone(), args.grace(), port.stop, supervisor.clone()));
+    let times = (Duration::from_secs(args.drain), args.grace());
+    let stopping = tokio::spawn(stop_on_signal(shelf.clone(), times, port.stop, supervisor.clone()));
     tokio::spawn(shelf.clone().keep());
     port.front.replace(api::over(shelf.clone()));
     print(banner)?;
@@ -318,25 +323,34 @@ pub(super) fn connections_max() -> usize {
     connections as usize
 }
 
-/// The first signal gives running answers up to `grace` to finish, the second ends the process.
+/// The first signal lets routers learn of it for `drain`, then gives running answers up to `grace` to finish; the second
+/// ends the process.
 async fn stop_on_signal(
     shelf: Arc<Shelf>,
-    grace: Duration,
+    (drain, grace): (Duration, Duration),
     stop: watch::Sender<bool>,
     supervisor: Arc<Supervisor>,
 ) {
     stop_signal().await;
     supervisor.stopping();
-    tracing::info!(
-        "stopping: running answers finish, new requests are refused; a second signal stops at once"
-    );
-    shelf.server.stop();
-    stop.send_replace(true);
     tokio::spawn(async {
         stop_signal().await;
         // The status that a shell reports for a process ended by SIGINT.
         std::process::exit(130);
     });
+    if !drain.is_zero() {
+        tracing::info!(
+            "leaving: requests are taken for {} s more, for routers to learn of it",
+            drain.as_secs()
+        );
+        shelf.server.leave();
+        tokio::time::sleep(drain).await;
+    }
+    tracing::info!(
+        "stopping: running answers finish, new requests are refused; a second signal stops at once"
+    );
+    shelf.server.stop();
+    stop.send_replace(true);
     shelf.shutdown(grace).await;
 }
 

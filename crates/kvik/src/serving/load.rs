@@ -206,7 +206,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
     let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
-    let attached = Attached { disk, draft: draft.transpose()?, before_step: stall() };
+    let attached = Attached { disk, draft: draft.transpose()?, before_step: stall(), ..Attached::default() };
     let engine = Engine::start_with(runner, &tokenizer, cache, config, attached)?;
     engine.set_retain_idle(idle)?;
     let handle = Handle(engine.clone());

@@ -19,6 +19,11 @@ impl Disk {
         slots.into_iter().for_each(|slot| self.store.erase(slot));
     }
 
+    /// Lets go of memory for blocks on their way, where none is.
+    pub(crate) fn release_buffers(&mut self) {
+        self.store.trim();
+    }
+
     /// Keeps a block from being evicted, or no longer, over a restart too.
     pub(crate) fn pin(&mut self, identity: &Identity, pinned: bool) {
         if let Some(slot) = self.tier.pin(identity, pinned) {

@@ -8,9 +8,9 @@ use std::fmt::Write;
 use kvik_cache::Token;
 use serde_json::{Value, json};
 
-use super::schema::move_references;
 use super::{checked_schema, notations};
 use crate::api::{ArgumentsForm, CallForm, CallStart, Calls};
+use crate::text::references::move_references;
 use crate::text::stream::{TokenKind, Vocabulary};
 
 /// Maximum calls in one answer, whatever the request sets.

@@ -6,11 +6,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvik_cache::Token;
 use llguidance::{Matcher, TokenParser};
 use toktrie::{SimpleVob, TokEnv, TokTrie, TokenId};
 
 use super::budget::MemoryCharge;
 use super::watch::{Watch, Watched};
+use crate::sampler::{Sampler, Scratch};
 
 const UNSATISFIABLE: &str = "no answer can satisfy it";
 /// A mask is made at every so manyth token: what the parser may spend is renewed with each. It goes every way that is
@@ -116,8 +118,29 @@ impl Guide {
         Questions { guide: self, _watched: watched }
     }
 
+    /// A token that it allows: one that is likely anyway, or else one of its mask. `None` when it allows nothing.
+    pub(crate) fn choose(
+        &mut self,
+        sampler: &Sampler,
+        logits: &[f32],
+        scratch: &mut Scratch,
+    ) -> Result<Option<Token>, String> {
+        let asked = self
+            .questions()
+            .map(|mut questions| sampler.sample_likely(logits, scratch, |token| questions.allows(token)))
+            .transpose()?;
+        if let Some(Some(token)) = asked {
+            return Ok(Some(token));
+        }
+        let Allowed::Tokens(mask) = self.allowed()? else { return Ok(None) };
+        Ok(match asked {
+            Some(_) => sampler.sample_behind_likely(logits, mask.as_slice(), scratch),
+            None => sampler.sample(logits, Some(mask.as_slice()), scratch),
+        })
+    }
+
     /// Records the chosen token; returns whether it completes the answer.
-    pub fn accept(&mut self, token: kvik_cache::Token) -> Result<bool, String> {
+    pub fn accept(&mut self, token: Token) -> Result<bool, String> {
         let (matcher, watch) = self.parts();
         let _watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
         matcher.consume_token(token).map_err(|error| describe(matcher, &error.to_string()))?;
@@ -132,7 +155,7 @@ impl Guide {
 
     /// At most `most` tokens of the text that must come next, if any must. The answer may still divide it into other
     /// tokens.
-    pub fn forced(&mut self, most: usize) -> Vec<kvik_cache::Token> {
+    pub fn forced(&mut self, most: usize) -> Vec<Token> {
         if let Ahead::Unasked = self.ahead {
             self.ahead = self.second_parser();
         }
@@ -208,7 +231,7 @@ impl Guide {
 
 impl Questions<'_> {
     /// Whether `token` is one of those that [`Guide::allowed`] gives.
-    pub fn allows(&mut self, token: kvik_cache::Token) -> Result<bool, String> {
+    pub fn allows(&mut self, token: Token) -> Result<bool, String> {
         if !self.guide.grammar.is_text(token) {
             let allowed = self.guide.allowed()?;
             return Ok(matches!(allowed, Allowed::Tokens(mask) if mask.is_allowed(token)));

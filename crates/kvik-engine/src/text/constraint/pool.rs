@@ -14,6 +14,7 @@ use super::budget::MemoryBudget;
 use super::guide::{CompiledGrammar, Guide};
 use super::limits::STACK_BYTES;
 use crate::api::{Constraint, RequestError};
+use crate::text::stream::Vocabulary;
 
 /// Number of threads: more would only take processors from the model.
 const THREADS: usize = 2;
@@ -79,7 +80,12 @@ impl Key {
 }
 
 impl CompilerPool {
-    pub(crate) fn new(compiler: Compiler) -> CompilerPool {
+    /// For a vocabulary and a model with `vocab_len` logits.
+    pub(crate) fn of(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> CompilerPool {
+        CompilerPool::new(Compiler::new(vocabulary, vocab_len))
+    }
+
+    pub(super) fn new(compiler: Compiler) -> CompilerPool {
         let (budget, state, wake) = (MemoryBudget::default(), Mutex::default(), Condvar::new());
         CompilerPool { shared: Arc::new(Shared { compiler, budget, state, wake }) }
     }

@@ -25,6 +25,7 @@ mod pairs;
 mod requests;
 mod responses;
 mod retain;
+mod sglang;
 mod shelf;
 mod situations;
 mod stats;

@@ -362,6 +362,7 @@ async fn a_server_without_models_answers_what_it_can() {
         "/api/ps",
         "/api/version",
         "/v1/shelf",
+        "/get_load",
         "/openapi.json",
         "/",
     ] {
@@ -370,7 +371,9 @@ async fn a_server_without_models_answers_what_it_can() {
     }
     let (status, answer) = world.ask(body("a")).await;
     assert!(status == 404 && answer["error"]["message"].as_str().unwrap().contains("kvik pull"), "{answer}");
-    assert_eq!(world.get("/v1/cache").await["error"]["code"], "model_not_found");
+    for path in ["/v1/cache", "/model_info", "/server_info"] {
+        assert_eq!(world.get(path).await["error"]["code"], "model_not_found", "{path}");
+    }
     world.write(&[("a", "")]);
     assert_eq!((world.reload().await.0, world.ask(body("a")).await.0), (200, 200));
 }

@@ -11,14 +11,11 @@ mod literal;
 mod merge;
 mod object;
 mod pattern;
-mod references;
 mod scalar;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-
-pub use references::move_references;
 
 /// Maximum schemas within the schema, each counted once per use in a combination.
 const NODES_MAX: usize = 20_000;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// Prefixes the references of a schema, which start at its root (`#/$defs/item`), with its new location
 /// `to`.
-pub fn move_references(schema: &mut Value, to: &str) {
+pub(super) fn move_references(schema: &mut Value, to: &str) {
     match schema {
         Value::Object(fields) => {
             for (key, value) in fields {

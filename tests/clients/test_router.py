@@ -1,0 +1,107 @@
+"""SGLang's router before two nodes, as it is: it learns the model, sends what begins alike to one node, and drains.
+
+It is a binary of its own (Python package `sglang-router`); nothing of SGLang is needed.
+"""
+import concurrent.futures
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from server import Server, free_port
+
+MODEL = "kvik-node"
+FLAGS = ["--alias", MODEL, "--context", "2048", "--cache-ram", "64MiB", "--threads", "1"]
+# Long enough that the router tells prompts apart by their beginning.
+BOOKS = [f"You answer questions about the book number {i}, in which a river, a letter and a garden stand. " * 4 for i in range(4)]
+
+
+class Router:
+    def __init__(self, nodes, policy):
+        self.port, metrics = free_port(), free_port()
+        urls = [f"http://127.0.0.1:{node.port}" for node in nodes]
+        flags = ["--policy", policy, "--host", "127.0.0.1", "--port", str(self.port), "--prometheus-port", str(metrics)]
+        # A node that ends is asked no more before its next check.
+        flags += ["--health-check-interval-secs", "1", "--retry-initial-backoff-ms", "20", "--retry-max-backoff-ms", "200"]
+        command = [sys.executable, "-m", "sglang_router.launch_router", "--worker-urls", *urls, *flags]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if len(self.workers()) == 2 and all(worker["is_healthy"] for worker in self.workers()):
+                return self
+            assert self.process.poll() is None, "the router has ended"
+            time.sleep(0.1)
+        raise AssertionError(f"the router does not have both nodes: {self.workers()}")
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def workers(self):
+        try:
+            return self.get("/workers")["workers"]
+        except (urllib.error.URLError, ConnectionError):
+            return []
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=20) as answer:
+            return json.load(answer)
+
+    def chat(self, system, question, **options):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        body = dict(model=MODEL, messages=messages, max_tokens=8, temperature=0) | options
+        url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+        return urllib.request.urlopen(request, timeout=60)
+
+    def answer(self, system, question):
+        with self.chat(system, question) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture
+def nodes():
+    with Server(*FLAGS) as one, Server(*FLAGS) as other:
+        yield [one, other]
+
+
+def test_what_begins_alike_goes_to_one_node(nodes):
+    with Router(nodes, "cache_aware") as router:
+        assert {worker["model_id"] for worker in router.workers()} == {MODEL}
+        assert [model["id"] for model in router.get("/v1/models")["data"]] == [MODEL]
+        for round in range(3):
+            for book in BOOKS:
+                usage = router.answer(book, f"What is on page {round}?")["usage"]
+                known = usage["prompt_tokens_details"]["cached_tokens"]
+                assert (known > 100) == (round > 0), f"round {round}: {usage}"
+        with router.chat(BOOKS[0], "What is on page 9?", stream=True) as stream:
+            lines = [line for line in stream.read().decode().splitlines() if line]
+        assert lines[-1] == "data: [DONE]" and len(lines) > 3
+
+
+def test_a_node_that_ends_fails_no_request(nodes):
+    with Router(nodes, "round_robin") as router, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(router.answer, BOOKS[i % 4], f"What is on page {i}?") for i in range(80)]
+        while sum(one.done() for one in asked) < 20:
+            time.sleep(0.01)
+        nodes[0].terminate()
+        texts = [one.result()["choices"][0]["message"]["content"] for one in asked]
+        assert len(texts) == 80 and all(texts)
+        nodes[0].process.wait(30)
+
+
+def test_the_router_reads_the_load(nodes):
+    with Router(nodes, "power_of_two") as router:
+        loads = router.get("/get_loads")["workers"]
+        assert [worker["load"] for worker in loads] == [0, 0]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            long = pool.submit(lambda: router.chat(BOOKS[0], "Go on.", max_tokens=1500, min_tokens=1500).read())
+            deadline = time.monotonic() + 30
+            while all(worker["load"] == 0 for worker in router.get("/get_loads")["workers"]):
+                assert not long.done() and time.monotonic() < deadline, "a long answer is no load"
+            assert long.result()
