@@ -24,7 +24,7 @@ import kotlin.system.exitProcess
 
 private const val USAGE = """
     Notifications table MODEL NOTIFICATIONS COUNT    the table of document 000, with and without the cache
-    Notifications speed MODEL NOTIFICATIONS COUNT    one line of what answers took, beside Rust's `ask`
+    Notifications speed MODEL NOTIFICATIONS COUNT    what answers took, whole and as flows, beside Rust's `ask`
     Notifications requests NOTIFICATIONS COUNT       the requests, a line each, for Rust's `ask`
     Notifications child MODEL NOTIFICATIONS DIR      classifies without end, until it is killed
 """
@@ -130,20 +130,35 @@ private fun java(vararg args: String): List<String> {
     return listOf(java, library, "-cp", System.getProperty("java.class.path"), "dev.kvik.notifications.Notifications", *args)
 }
 
-/** All notifications twice, the first time to warm up: times of the second. */
+/** All notifications five times, the first times to warm up: times of the last. */
 private suspend fun speed(path: String, notifications: List<Notification>) {
     Model.open(path, options(null)).use { model ->
-        warm(model, notifications)
-        val answers = warm(model, notifications)
-        val tokens = answers.sumOf { it.report.generatedTokens }
-        val totalMs = answers.sumOf { it.totalMs }
-        val engineMs = answers.sumOf { it.report.run { (queued + prefill + decode).toNanos() / 1e6 } }
-        println(
-            "tokens $tokens first_ms %.3f total_ms %.1f us_a_token %.2f beside_the_engine_us_a_token %.2f".format(
-                median(answers.map { it.firstMs }), totalMs, totalMs * 1000 / tokens, (totalMs - engineMs) * 1000 / tokens,
-            ),
-        )
+        val classifier = Classifier(model, FOLDERS).apply { prepare() }
+        for ((name, ask) in listOf("whole" to ::whole, "flow" to ::timed)) {
+            lateinit var answers: List<Timed>
+            repeat(5) { answers = notifications.map { ask(model, classifier.messages(it)) } }
+            tell(name, answers)
+        }
     }
+}
+
+private fun tell(name: String, answers: List<Timed>) {
+    val tokens = answers.sumOf { it.report.generatedTokens }
+    val totalMs = answers.sumOf { it.totalMs }
+    val engineMs = answers.sumOf { it.report.run { (queued + prefill + decode).toNanos() / 1e6 } }
+    val firstMs = median(answers.map { it.firstMs })
+    println(
+        "$name tokens $tokens first_ms %.3f total_ms %.1f us_a_token %.2f beside_the_engine_us_a_token %.2f"
+            .format(firstMs, totalMs, totalMs * 1000 / tokens, (totalMs - engineMs) * 1000 / tokens),
+    )
+}
+
+/** An answer that nobody watches, as the classifier's. */
+private suspend fun whole(model: Model, messages: List<Message>): Timed {
+    val from = System.nanoTime()
+    val report = model.answer(messages, Classifier.OPTIONS).report
+    val totalMs = (System.nanoTime() - from) / 1e6
+    return Timed(totalMs, totalMs, report)
 }
 
 private suspend fun timed(model: Model, messages: List<Message>): Timed {

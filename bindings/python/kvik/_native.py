@@ -530,6 +530,8 @@ def _uniffi_check_api_checksums(lib):
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 35812:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    if lib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest() != 15755:
+        raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 19131:
         raise InternalError("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     if lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_delete() != 1211:
@@ -624,6 +626,9 @@ _UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_next.restype = ctypes
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_report.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_report.restype = ctypes.c_uint16
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest.argtypes = (
+)
+_UniffiLib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest.restype = ctypes.c_uint16
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct.argtypes = (
 )
 _UniffiLib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct.restype = ctypes.c_uint16
@@ -723,6 +728,11 @@ _UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_report.argtypes = (
     ctypes.POINTER(_UniffiRustCallStatus),
 )
 _UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_report.restype = _UniffiRustBuffer
+_UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_rest.argtypes = (
+    ctypes.c_uint64,
+    ctypes.POINTER(_UniffiRustCallStatus),
+)
+_UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_rest.restype = _UniffiRustBuffer
 _UniffiLib.uniffi_kvik_uniffi_fn_method_conversationhandle_correct.argtypes = (
     ctypes.c_uint64,
     _UniffiRustBuffer,
@@ -3780,6 +3790,11 @@ class AnswerHandleProtocol(typing.Protocol):
         What it took; none before its last piece was read, or if it failed.
 """
         raise NotImplementedError
+    def rest(self, ) -> typing.List[Piece]:
+        """
+        Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+"""
+        raise NotImplementedError
 
 class AnswerHandle(AnswerHandleProtocol):
     """
@@ -3851,6 +3866,21 @@ class AnswerHandle(AnswerHandleProtocol):
         _uniffi_ffi_result = _uniffi_rust_call_with_error(
             _uniffi_error_converter,
             _UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_report,
+            *_uniffi_lowered_args,
+        )
+        return _uniffi_lift_return(_uniffi_ffi_result)
+    def rest(self, ) -> typing.List[Piece]:
+        """
+        Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+"""
+        _uniffi_lowered_args = (
+            self._uniffi_clone_handle(),
+        )
+        _uniffi_lift_return = _UniffiFfiConverterSequenceTypePiece.lift
+        _uniffi_error_converter = _UniffiFfiConverterTypeKvikError
+        _uniffi_ffi_result = _uniffi_rust_call_with_error(
+            _uniffi_error_converter,
+            _UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_rest,
             *_uniffi_lowered_args,
         )
         return _uniffi_lift_return(_uniffi_ffi_result)

@@ -115,6 +115,13 @@ impl AnswerHandle {
         Ok(pieces.into_iter().map(Piece::from).collect())
     }
 
+    /// Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+    pub fn rest(&self) -> Result<Vec<Piece>, KvikError> {
+        let mut answer = self.lock();
+        let pieces = answer.by_ref().map(|piece| Ok(piece?.into()));
+        pieces.collect()
+    }
+
     /// Ends it at the next step of the model, from any thread. What has arrived by then can still be read, and then its
     /// report.
     pub fn cancel(&self) {

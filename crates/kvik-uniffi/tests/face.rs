@@ -67,6 +67,7 @@ fn an_answer_is_the_librarys() {
     let answer = model.generate(chat("Who are you?"), at_most(12)).unwrap();
     assert_eq!(answer.report(), None);
     let text = read(&answer);
+    assert_eq!(answer.rest(), Ok(Vec::new()), "it was read to its end");
     let report = answer.report().unwrap();
     assert_eq!(report.cached_tokens + report.computed_tokens, report.prompt_tokens);
     assert_eq!(report.reason, Some(Reason::FirstSeen));
@@ -78,6 +79,12 @@ fn an_answer_is_the_librarys() {
     })
     .unwrap();
     let messages = [kvik_library::Message::system("Be brief."), kvik_library::Message::user("Who are you?")];
+    let again = model.generate(chat("Who are you?"), at_most(12)).unwrap();
+    let rest = again.rest().unwrap().into_iter().map(|piece| match piece {
+        Piece::Text { text } => text,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(rest.collect::<String>(), text);
     let answer = library.chat(&messages, &kvik_library::AnswerOptions::GREEDY.at_most(12)).unwrap();
     let (expect, taken) = answer.finish().unwrap();
     assert_eq!((text, report.generated_tokens), (expect, taken.generated_tokens as i64));

@@ -650,6 +650,11 @@ public protocol AnswerHandleProtocol: AnyObject, Sendable {
      */
     func report()  -> Report?
 
+    /**
+     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     */
+    func rest() throws  -> [Piece]
+
 }
 /**
  * An answer while it is made. Dropping it cancels it.
@@ -738,6 +743,18 @@ open func report() -> Report?  {
     return try!  FfiConverterOptionTypeReport.lift(try! rustCall() {
         uniffiCallStatus in
     uniffi_kvik_uniffi_fn_method_answerhandle_report(
+            self.uniffiCloneHandle(),uniffiCallStatus
+    )
+})
+}
+
+    /**
+     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     */
+open func rest()throws  -> [Piece]  {
+    return try  FfiConverterSequenceTypePiece.lift(try rustCallWithError(FfiConverterTypeKvikError_lift) {
+        uniffiCallStatus in
+    uniffi_kvik_uniffi_fn_method_answerhandle_rest(
             self.uniffiCloneHandle(),uniffiCallStatus
     )
 })
@@ -4788,6 +4805,9 @@ private let initializationResult: InitializationResult = {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_answerhandle_report() != 35812) {
+        return InitializationResult.apiChecksumMismatch
+    }
+    if (uniffi_kvik_uniffi_checksum_method_answerhandle_rest() != 15755) {
         return InitializationResult.apiChecksumMismatch
     }
     if (uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() != 19131) {

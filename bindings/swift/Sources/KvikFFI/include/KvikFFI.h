@@ -268,6 +268,11 @@ RustBuffer uniffi_kvik_uniffi_fn_method_answerhandle_next(uint64_t ptr, RustCall
 RustBuffer uniffi_kvik_uniffi_fn_method_answerhandle_report(uint64_t ptr, RustCallStatus *_Nonnull out_status
 );
 #endif
+#ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_ANSWERHANDLE_REST
+#define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_METHOD_ANSWERHANDLE_REST
+RustBuffer uniffi_kvik_uniffi_fn_method_answerhandle_rest(uint64_t ptr, RustCallStatus *_Nonnull out_status
+);
+#endif
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_CLONE_CONVERSATIONHANDLE
 #define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_FN_CLONE_CONVERSATIONHANDLE
 uint64_t uniffi_kvik_uniffi_fn_clone_conversationhandle(uint64_t handle, RustCallStatus *_Nonnull out_status
@@ -703,6 +708,12 @@ uint16_t uniffi_kvik_uniffi_checksum_method_answerhandle_next(void
 #ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_CHECKSUM_METHOD_ANSWERHANDLE_REPORT
 #define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_CHECKSUM_METHOD_ANSWERHANDLE_REPORT
 uint16_t uniffi_kvik_uniffi_checksum_method_answerhandle_report(void
+
+);
+#endif
+#ifndef UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_CHECKSUM_METHOD_ANSWERHANDLE_REST
+#define UNIFFI_FFIDEF_UNIFFI_KVIK_UNIFFI_CHECKSUM_METHOD_ANSWERHANDLE_REST
+uint16_t uniffi_kvik_uniffi_checksum_method_answerhandle_rest(void
 
 );
 #endif

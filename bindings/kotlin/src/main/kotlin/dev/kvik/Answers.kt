@@ -3,6 +3,7 @@ package dev.kvik
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.coroutineScope
+import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.channelFlow
@@ -59,23 +60,38 @@ internal suspend fun whole(ask: () -> AnswerHandle): Reply = withContext(Dispatc
     val text = StringBuilder()
     val reasoning = StringBuilder()
     val calls = mutableListOf<ToolCall>()
-    val report = ask().read { piece ->
-        when (piece) {
-            is Piece.Reasoning -> reasoning.append(piece.text)
-            is Piece.Text -> text.append(piece.text)
-            is Piece.Call -> calls += piece.call
+    ask().untilCancelled { answer ->
+        for (piece in answer.rest()) {
+            when (piece) {
+                is Piece.Reasoning -> reasoning.append(piece.text)
+                is Piece.Text -> text.append(piece.text)
+                is Piece.Call -> calls += piece.call
+            }
         }
+        Reply(text.toString(), reasoning.toString(), calls, answer.ended())
     }
-    Reply(text.toString(), reasoning.toString(), calls, report)
 }
 
+/** Reads an answer to its end, on a thread that may block. */
+internal suspend fun AnswerHandle.read(take: suspend (Piece) -> Unit): Report = untilCancelled { answer ->
+    while (true) {
+        val pieces = answer.next()
+        currentCoroutineContext().ensureActive()
+        if (pieces.isEmpty()) break
+        pieces.forEach { take(it) }
+    }
+    answer.ended()
+}
+
+private fun AnswerHandle.ended(): Report = report() ?: error("an answer that has not failed ends with its report")
+
 /**
- * Reads an answer to its end, on a thread that may block, and frees it. Cancelling the coroutine cancels the answer.
+ * Does something with an answer, and frees it. Cancelling the coroutine cancels the answer.
  *
- * A thread that waits in [AnswerHandle.next] cannot notice that its coroutine was cancelled, and a step of a prompt can take
+ * A thread that waits in a call of Rust cannot notice that its coroutine was cancelled, and a step of a prompt can take
  * seconds. So a second coroutine, which waits for nothing but that, cancels the answer; the step that runs is its last.
  */
-internal suspend fun AnswerHandle.read(take: suspend (Piece) -> Unit): Report = use { answer ->
+private suspend fun <T> AnswerHandle.untilCancelled(action: suspend (AnswerHandle) -> T): T = use { answer ->
     coroutineScope {
         val watch = launch(Dispatchers.Unconfined) {
             try {
@@ -84,13 +100,6 @@ internal suspend fun AnswerHandle.read(take: suspend (Piece) -> Unit): Report = 
                 answer.cancel()
             }
         }
-        while (true) {
-            val pieces = answer.next()
-            ensureActive()
-            if (pieces.isEmpty()) break
-            pieces.forEach { take(it) }
-        }
-        watch.cancel()
-        answer.report() ?: error("an answer that has not failed ends with its report")
+        action(answer).also { watch.cancel() }
     }
 }

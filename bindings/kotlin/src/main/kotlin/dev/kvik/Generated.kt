@@ -681,6 +681,8 @@ internal object IntegrityCheckingUniffiLib {
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_answerhandle_report(
     ): Int
+    external fun uniffi_kvik_uniffi_checksum_method_answerhandle_rest(
+    ): Int
     external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_correct(
     ): Int
     external fun uniffi_kvik_uniffi_checksum_method_conversationhandle_delete(
@@ -766,6 +768,8 @@ internal object UniffiLib {
     external fun uniffi_kvik_uniffi_fn_method_answerhandle_next(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_method_answerhandle_report(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
+    ): RustBuffer.ByValue
+    external fun uniffi_kvik_uniffi_fn_method_answerhandle_rest(`ptr`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): RustBuffer.ByValue
     external fun uniffi_kvik_uniffi_fn_clone_conversationhandle(`handle`: Long,uniffi_out_err: UniffiRustCallStatus,
     ): Long
@@ -957,6 +961,9 @@ private fun uniffiCheckApiChecksums(lib: IntegrityCheckingUniffiLib) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_report() and 0xFFFF) != 35812) {
+        throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
+    }
+    if ((lib.uniffi_kvik_uniffi_checksum_method_answerhandle_rest() and 0xFFFF) != 15755) {
         throw RuntimeException("UniFFI API checksum mismatch: try cleaning and rebuilding your project")
     }
     if ((lib.uniffi_kvik_uniffi_checksum_method_conversationhandle_correct() and 0xFFFF) != 19131) {
@@ -1526,6 +1533,11 @@ public interface AnswerHandleInterface {
      */
     fun `report`(): Report?
 
+    /**
+     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     */
+    fun `rest`(): List<Piece>
+
     companion object
 }
 
@@ -1674,6 +1686,23 @@ open class AnswerHandle: Disposable, AutoCloseable, AnswerHandleInterface
     callWithHandle {
     uniffiRustCall() { _status ->
     UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_report(
+        it,
+        _status)
+}
+    }
+    )
+    }
+
+
+
+    /**
+     * Waits for the end, and returns all pieces that were not read before: one call for an answer that nobody watches.
+     */
+    @Throws(KvikException::class)override fun `rest`(): List<Piece> {
+            return FfiConverterSequenceTypePiece.lift(
+    callWithHandle {
+    uniffiRustCallWithError(KvikException) { _status ->
+    UniffiLib.uniffi_kvik_uniffi_fn_method_answerhandle_rest(
         it,
         _status)
 }
