@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use kvik_cache::Token;
 use kvik_engine::api::Constraint;
 use kvik_engine::text::answer::{Reading, ReasoningForm};
-use kvik_engine::text::template::{ChatTemplate, Prompt as Rendered, RenderInput};
+use kvik_engine::text::template::{ChatTemplate, Prompt as Rendered, QUESTIONS, RenderInput};
 use kvik_engine::text::tools::Tools;
 use kvik_memory::memory::Purpose;
 use serde_json::{Map, Value};
@@ -100,10 +100,7 @@ impl Prompt {
                 Ok(Encoded { tokens, reading: Reading::Plain, constraint })
             }
             (Prompt::Messages(messages), For::Kept) => {
-                let input = render_input(json_of(messages), None);
-                let tokens = texts.tokens(
-                    &texts.template()?.render(&RenderInput { add_generation_prompt: false, ..input })?,
-                );
+                let tokens = texts.shared_tokens(&json_of(messages))?;
                 Ok(Encoded { tokens, reading: Reading::Plain, constraint: None })
             }
             (Prompt::Messages(messages), For::Answer(asked)) => texts.encode_chat(json_of(messages), asked),
@@ -128,6 +125,20 @@ impl Texts {
         let start = template.answer_after(&prompt.text);
         let (reading, constraint) = asked.tools.reading(start, Some(template.tool_form()));
         Ok(Encoded { tokens: self.tokens(&prompt), reading, constraint })
+    }
+
+    /// The tokens with which every chat begins that goes on from these messages: those that two of them share, whose
+    /// questions differ. A template may write a system message into the first question.
+    fn shared_tokens(&self, messages: &[Value]) -> Result<Vec<Token>, Error> {
+        let with = |question: &str| {
+            let asked = Message::user(question).json();
+            let messages = messages.iter().chain([&asked]).cloned().collect();
+            Ok::<_, Error>(self.tokens(&self.template()?.render(&render_input(messages, None))?))
+        };
+        let [one, other] = QUESTIONS.map(with);
+        let (mut one, other) = (one?, other?);
+        one.truncate(one.iter().zip(&other).take_while(|(a, b)| a == b).count());
+        Ok(one)
     }
 
     /// The tokens of messages for what memory does with them.
@@ -173,4 +184,31 @@ fn render_input(messages: Vec<Value>, enable_thinking: Option<bool>) -> RenderIn
 
 pub(crate) fn json_of(messages: &[Message]) -> Vec<Value> {
     messages.iter().map(Message::json).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_engine::load::LoadedModel;
+
+    use super::*;
+
+    /// Writes the system message into the first question.
+    const MERGING: &str = "{% if messages[0].role == 'system' %}{% set first = messages[0].content ~ '\n' %}{% set messages = messages[1:] %}{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}\n{% if loop.first and first is defined %}{{ first }}{% endif %}{{ message.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+    #[test]
+    fn what_is_kept_is_what_chats_begin_with() {
+        for source in [None, Some(MERGING)] {
+            let loaded = LoadedModel::open(&kvik_testing::tiny_model()).unwrap();
+            let template = Some(loaded.template(source).unwrap());
+            let texts = Texts { tokenizer: loaded.tokenizer, template, context_tokens: 2048 };
+            let system = Message::system("You sort notifications: now, later or never.");
+            let kept = Prompt::Messages(vec![system.clone()]).encode(&texts, For::Kept).unwrap().tokens;
+            assert!(texts.tokenizer.decode(&kept).contains("now, later or never."), "{source:?}");
+            for question in ["The kettle boils.", "A newsletter came."] {
+                let chat = Prompt::Messages(vec![system.clone(), Message::user(question)]);
+                let asked = chat.encode(&texts, For::Answer(&Asked::plainly())).unwrap().tokens;
+                assert!(asked.starts_with(&kept), "{source:?}");
+            }
+        }
+    }
 }

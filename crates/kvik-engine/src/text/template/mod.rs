@@ -21,6 +21,10 @@ use learn::Learned;
 use messages::MessageFormat;
 use switches::needs_thinking_set;
 
+/// Questions that begin with different tokens, whatever comes before them: two prompts that end with them share what every
+/// prompt has that begins as they do.
+pub const QUESTIONS: [&str; 2] = ["a", "0"];
+
 /// A compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {

@@ -4,6 +4,7 @@
 //! is rendered with two different questions at the end, and the tokens before they part are the prompt.
 
 use kvik_cache::Token;
+use kvik_engine::text::template::QUESTIONS;
 use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};
 
@@ -18,9 +19,6 @@ use crate::{
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
-
-/// Questions that begin with different tokens, whatever comes before them.
-const QUESTIONS: [&str; 2] = ["a", "0"];
 
 /// What a body names: the prompt of a chat where it has `messages`, else that of a completion.
 #[derive(Debug)]
