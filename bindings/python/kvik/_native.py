@@ -2328,6 +2328,31 @@ class _UniffiFfiConverterTypeMessage(_UniffiConverterRustBuffer):
         _UniffiFfiConverterSequenceTypeToolCall.write(value.tool_calls, buf)
         _UniffiFfiConverterOptionalString.write(value.tool_call_id, buf)
 
+class _UniffiFfiConverterOptionalFloat64(_UniffiConverterRustBuffer):
+    @classmethod
+    def check_lower(cls, value):
+        if value is not None:
+            _UniffiFfiConverterFloat64.check_lower(value)
+
+    @classmethod
+    def write(cls, value, buf):
+        if value is None:
+            buf.write_u8(0)
+            return
+
+        buf.write_u8(1)
+        _UniffiFfiConverterFloat64.write(value, buf)
+
+    @classmethod
+    def read(cls, buf):
+        flag = buf.read_u8()
+        if flag == 0:
+            return None
+        elif flag == 1:
+            return _UniffiFfiConverterFloat64.read(buf)
+        else:
+            raise InternalError("Unexpected flag byte for optional type")
+
 class _UniffiFfiConverterOptionalTypeMemoryOptions(_UniffiConverterRustBuffer):
     @classmethod
     def check_lower(cls, value):
@@ -2358,7 +2383,7 @@ class ModelOptions:
     """
     What a model is opened with. Where nothing is said, the usual is taken.
 """
-    def __init__(self, *, kv_bytes:typing.Optional[int] = _DEFAULT, kv_format:typing.Optional[str] = _DEFAULT, context_tokens:typing.Optional[int] = _DEFAULT, threads:typing.Optional[int] = _DEFAULT, parallel:typing.Optional[int] = _DEFAULT, disk_dir:typing.Optional[str] = _DEFAULT, disk_bytes_max:typing.Optional[int] = _DEFAULT, conversations_dir:typing.Optional[str] = _DEFAULT, memory:typing.Optional[MemoryOptions] = _DEFAULT):
+    def __init__(self, *, kv_bytes:typing.Optional[int] = _DEFAULT, kv_format:typing.Optional[str] = _DEFAULT, context_tokens:typing.Optional[int] = _DEFAULT, threads:typing.Optional[int] = _DEFAULT, time_share:typing.Optional[float] = _DEFAULT, parallel:typing.Optional[int] = _DEFAULT, disk_dir:typing.Optional[str] = _DEFAULT, disk_bytes_max:typing.Optional[int] = _DEFAULT, conversations_dir:typing.Optional[str] = _DEFAULT, memory:typing.Optional[MemoryOptions] = _DEFAULT):
         if kv_bytes is _DEFAULT:
             self.kv_bytes = None
         else:
@@ -2375,6 +2400,10 @@ class ModelOptions:
             self.threads = None
         else:
             self.threads = threads
+        if time_share is _DEFAULT:
+            self.time_share = None
+        else:
+            self.time_share = time_share
         if parallel is _DEFAULT:
             self.parallel = None
         else:
@@ -2400,7 +2429,7 @@ class ModelOptions:
 
 
     def __str__(self):
-        return "ModelOptions(kv_bytes={}, kv_format={}, context_tokens={}, threads={}, parallel={}, disk_dir={}, disk_bytes_max={}, conversations_dir={}, memory={})".format(self.kv_bytes, self.kv_format, self.context_tokens, self.threads, self.parallel, self.disk_dir, self.disk_bytes_max, self.conversations_dir, self.memory)
+        return "ModelOptions(kv_bytes={}, kv_format={}, context_tokens={}, threads={}, time_share={}, parallel={}, disk_dir={}, disk_bytes_max={}, conversations_dir={}, memory={})".format(self.kv_bytes, self.kv_format, self.context_tokens, self.threads, self.time_share, self.parallel, self.disk_dir, self.disk_bytes_max, self.conversations_dir, self.memory)
     def __eq__(self, other):
         if self.kv_bytes != other.kv_bytes:
             return False
@@ -2409,6 +2438,8 @@ class ModelOptions:
         if self.context_tokens != other.context_tokens:
             return False
         if self.threads != other.threads:
+            return False
+        if self.time_share != other.time_share:
             return False
         if self.parallel != other.parallel:
             return False
@@ -2430,6 +2461,7 @@ class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
             kv_format=_UniffiFfiConverterOptionalString.read(buf),
             context_tokens=_UniffiFfiConverterOptionalInt64.read(buf),
             threads=_UniffiFfiConverterOptionalInt64.read(buf),
+            time_share=_UniffiFfiConverterOptionalFloat64.read(buf),
             parallel=_UniffiFfiConverterOptionalInt64.read(buf),
             disk_dir=_UniffiFfiConverterOptionalString.read(buf),
             disk_bytes_max=_UniffiFfiConverterOptionalInt64.read(buf),
@@ -2443,6 +2475,7 @@ class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalString.check_lower(value.kv_format)
         _UniffiFfiConverterOptionalInt64.check_lower(value.context_tokens)
         _UniffiFfiConverterOptionalInt64.check_lower(value.threads)
+        _UniffiFfiConverterOptionalFloat64.check_lower(value.time_share)
         _UniffiFfiConverterOptionalInt64.check_lower(value.parallel)
         _UniffiFfiConverterOptionalString.check_lower(value.disk_dir)
         _UniffiFfiConverterOptionalInt64.check_lower(value.disk_bytes_max)
@@ -2455,6 +2488,7 @@ class _UniffiFfiConverterTypeModelOptions(_UniffiConverterRustBuffer):
         _UniffiFfiConverterOptionalString.write(value.kv_format, buf)
         _UniffiFfiConverterOptionalInt64.write(value.context_tokens, buf)
         _UniffiFfiConverterOptionalInt64.write(value.threads, buf)
+        _UniffiFfiConverterOptionalFloat64.write(value.time_share, buf)
         _UniffiFfiConverterOptionalInt64.write(value.parallel, buf)
         _UniffiFfiConverterOptionalString.write(value.disk_dir, buf)
         _UniffiFfiConverterOptionalInt64.write(value.disk_bytes_max, buf)

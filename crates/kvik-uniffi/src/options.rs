@@ -8,7 +8,7 @@ use kvik_library::{
 use crate::error::{KvikError, count};
 
 /// What a model is opened with. Where nothing is said, the usual is taken.
-#[derive(Debug, Clone, PartialEq, Eq, Default, uniffi::Record)]
+#[derive(Debug, Clone, PartialEq, Default, uniffi::Record)]
 pub struct ModelOptions {
     /// Bytes of RAM for keys and values: half of the free memory, at most 8 GiB. Memory is taken as it is used.
     #[uniffi(default = None)]
@@ -22,6 +22,10 @@ pub struct ModelOptions {
     /// Threads that compute: the number of fast cores.
     #[uniffi(default = None)]
     pub threads: Option<i64>,
+    /// The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
+    /// same.
+    #[uniffi(default = None)]
+    pub time_share: Option<f64>,
     /// Answers computed at the same time: 4.
     #[uniffi(default = None)]
     pub parallel: Option<i64>,
@@ -162,6 +166,7 @@ impl ModelOptions {
             kv_formats: self.kv_format.map_or(Ok(usual.kv_formats), format)?,
             context_tokens: counted("context_tokens", self.context_tokens)?,
             threads: counted("threads", self.threads)?,
+            time_share: self.time_share.map_or(Ok(usual.time_share), time_share)?,
             parallel: counted("parallel", self.parallel)?.unwrap_or(usual.parallel),
             conversations: self.conversations_dir.map(Into::into),
             memory: self.memory.map_or(Ok(usual.memory), MemoryOptions::read)?,
@@ -237,6 +242,13 @@ impl AnswerOptions {
     }
 }
 
+fn time_share(share: f64) -> Result<f32, KvikError> {
+    match share > 0.0 && share <= 1.0 {
+        true => Ok(share as f32),
+        false => Err(KvikError::argument("time_share", "must be above 0 and at most 1")),
+    }
+}
+
 /// A number that is neither negative nor none.
 fn share(name: &str, number: f64) -> Result<f32, KvikError> {
     match number >= 0.0 {
@@ -262,6 +274,7 @@ mod tests {
         let options = ModelOptions {
             kv_bytes: Some(7),
             kv_format: Some("q8/q4".into()),
+            time_share: Some(0.5),
             parallel: Some(2),
             disk_dir: Some("dir".into()),
             disk_bytes_max: Some(9),
@@ -269,6 +282,7 @@ mod tests {
         };
         let read = options.read("a.gguf".into()).unwrap();
         assert_eq!((read.kv_bytes, read.kv_formats.to_string(), read.parallel), (Some(7), "q8/q4".into(), 2));
+        assert_eq!(read.time_share, 0.5);
         assert_eq!(read.disk, Some(DiskOptions { dir: "dir".into(), bytes_max: 9 }));
     }
 
@@ -282,6 +296,9 @@ mod tests {
         check(ModelOptions { kv_bytes: Some(-1), ..usual() }, "`kv_bytes`");
         check(ModelOptions { threads: Some(i64::MIN), ..usual() }, "`threads`");
         check(ModelOptions { disk_bytes_max: Some(-1), ..usual() }, "`disk_bytes_max`");
+        for share in [0.0, -0.1, 1.1, f64::NAN] {
+            check(ModelOptions { time_share: Some(share), ..usual() }, "`time_share`");
+        }
         check(ModelOptions { kv_format: Some("q9".into()), ..usual() }, "q9");
         for temperature in [-0.1, f64::NAN] {
             let error = AnswerOptions { temperature, ..AnswerOptions::default() }.read().unwrap_err();

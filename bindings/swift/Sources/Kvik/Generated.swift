@@ -2551,6 +2551,11 @@ public struct ModelOptions: Equatable, Hashable {
      */
     public let threads: Int64?
     /**
+     * The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
+     * same.
+     */
+    public let timeShare: Double?
+    /**
      * Answers computed at the same time: 4.
      */
     public let parallel: Int64?
@@ -2588,6 +2593,10 @@ public struct ModelOptions: Equatable, Hashable {
          * Threads that compute: the number of fast cores.
          */threads: Int64? = nil,
         /**
+         * The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
+         * same.
+         */timeShare: Double? = nil,
+        /**
          * Answers computed at the same time: 4.
          */parallel: Int64? = nil,
         /**
@@ -2607,6 +2616,7 @@ public struct ModelOptions: Equatable, Hashable {
         self.kvFormat = kvFormat
         self.contextTokens = contextTokens
         self.threads = threads
+        self.timeShare = timeShare
         self.parallel = parallel
         self.diskDir = diskDir
         self.diskBytesMax = diskBytesMax
@@ -2634,6 +2644,7 @@ public struct FfiConverterTypeModelOptions: FfiConverterRustBuffer {
                 kvFormat: FfiConverterOptionString.read(from: &buf),
                 contextTokens: FfiConverterOptionInt64.read(from: &buf),
                 threads: FfiConverterOptionInt64.read(from: &buf),
+                timeShare: FfiConverterOptionDouble.read(from: &buf),
                 parallel: FfiConverterOptionInt64.read(from: &buf),
                 diskDir: FfiConverterOptionString.read(from: &buf),
                 diskBytesMax: FfiConverterOptionInt64.read(from: &buf),
@@ -2647,6 +2658,7 @@ public struct FfiConverterTypeModelOptions: FfiConverterRustBuffer {
         FfiConverterOptionString.write(value.kvFormat, into: &buf)
         FfiConverterOptionInt64.write(value.contextTokens, into: &buf)
         FfiConverterOptionInt64.write(value.threads, into: &buf)
+        FfiConverterOptionDouble.write(value.timeShare, into: &buf)
         FfiConverterOptionInt64.write(value.parallel, into: &buf)
         FfiConverterOptionString.write(value.diskDir, into: &buf)
         FfiConverterOptionInt64.write(value.diskBytesMax, into: &buf)
@@ -4364,6 +4376,30 @@ fileprivate struct FfiConverterOptionInt64: FfiConverterRustBuffer {
         switch try readInt(&buf) as Int8 {
         case 0: return nil
         case 1: return try FfiConverterInt64.read(from: &buf)
+        default: throw UniffiInternalError.unexpectedOptionalTag
+        }
+    }
+}
+
+#if swift(>=5.8)
+@_documentation(visibility: private)
+#endif
+fileprivate struct FfiConverterOptionDouble: FfiConverterRustBuffer {
+    typealias SwiftType = Double?
+
+    public static func write(_ value: SwiftType, into buf: inout [UInt8]) {
+        guard let value = value else {
+            writeInt(&buf, Int8(0))
+            return
+        }
+        writeInt(&buf, Int8(1))
+        FfiConverterDouble.write(value, into: &buf)
+    }
+
+    public static func read(from buf: inout (data: Data, offset: Data.Index)) throws -> SwiftType {
+        switch try readInt(&buf) as Int8 {
+        case 0: return nil
+        case 1: return try FfiConverterDouble.read(from: &buf)
         default: throw UniffiInternalError.unexpectedOptionalTag
         }
     }

@@ -3620,6 +3620,12 @@ data class ModelOptions (
     val `threads`: kotlin.Long? = null
     ,
     /**
+     * The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: 1. Answers are the
+     * same.
+     */
+    val `timeShare`: kotlin.Double? = null
+    ,
+    /**
      * Answers computed at the same time: 4.
      */
     val `parallel`: kotlin.Long? = null
@@ -3664,6 +3670,7 @@ public object FfiConverterTypeModelOptions: FfiConverterRustBuffer<ModelOptions>
             FfiConverterOptionalString.read(buf),
             FfiConverterOptionalLong.read(buf),
             FfiConverterOptionalLong.read(buf),
+            FfiConverterOptionalDouble.read(buf),
             FfiConverterOptionalLong.read(buf),
             FfiConverterOptionalString.read(buf),
             FfiConverterOptionalLong.read(buf),
@@ -3677,6 +3684,7 @@ public object FfiConverterTypeModelOptions: FfiConverterRustBuffer<ModelOptions>
             FfiConverterOptionalString.allocationSize(value.`kvFormat`) +
             FfiConverterOptionalLong.allocationSize(value.`contextTokens`) +
             FfiConverterOptionalLong.allocationSize(value.`threads`) +
+            FfiConverterOptionalDouble.allocationSize(value.`timeShare`) +
             FfiConverterOptionalLong.allocationSize(value.`parallel`) +
             FfiConverterOptionalString.allocationSize(value.`diskDir`) +
             FfiConverterOptionalLong.allocationSize(value.`diskBytesMax`) +
@@ -3689,6 +3697,7 @@ public object FfiConverterTypeModelOptions: FfiConverterRustBuffer<ModelOptions>
             FfiConverterOptionalString.write(value.`kvFormat`, buf)
             FfiConverterOptionalLong.write(value.`contextTokens`, buf)
             FfiConverterOptionalLong.write(value.`threads`, buf)
+            FfiConverterOptionalDouble.write(value.`timeShare`, buf)
             FfiConverterOptionalLong.write(value.`parallel`, buf)
             FfiConverterOptionalString.write(value.`diskDir`, buf)
             FfiConverterOptionalLong.write(value.`diskBytesMax`, buf)
@@ -5043,6 +5052,38 @@ public object FfiConverterOptionalLong: FfiConverterRustBuffer<kotlin.Long?> {
         } else {
             buf.put(1)
             FfiConverterLong.write(value, buf)
+        }
+    }
+}
+
+
+
+
+/**
+ * @suppress
+ */
+public object FfiConverterOptionalDouble: FfiConverterRustBuffer<kotlin.Double?> {
+    override fun read(buf: ByteBuffer): kotlin.Double? {
+        if (buf.get().toInt() == 0) {
+            return null
+        }
+        return FfiConverterDouble.read(buf)
+    }
+
+    override fun allocationSize(value: kotlin.Double?): ULong {
+        if (value == null) {
+            return 1UL
+        } else {
+            return 1UL + FfiConverterDouble.allocationSize(value)
+        }
+    }
+
+    override fun write(value: kotlin.Double?, buf: ByteBuffer) {
+        if (value == null) {
+            buf.put(0)
+        } else {
+            buf.put(1)
+            FfiConverterDouble.write(value, buf)
         }
     }
 }
