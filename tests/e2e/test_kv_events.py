@@ -73,7 +73,7 @@ def events(steps, kind):
 
 
 def test_what_is_stored_removed_and_cleared_is_told_as_vllm_does():
-    with node("--cache-ram", "2MiB", "--context", "1024") as (server, subscriber):
+    with node("--cache-ram", "2MiB", "--context", "512") as (server, subscriber):
         for topic in TOPICS * 2:
             ask(server, "What do you teach?", system_prompt(topic))
         index, steps = followed(subscriber)
