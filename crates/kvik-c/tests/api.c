@@ -161,7 +161,12 @@ static void answers_are_held_to_a_form(const KvikModel *model) {
     KvikMessage ask = {.role = KVIK_ROLE_USER, .content = "What is the weather?"};
     KvikAnswerOptions one = {.max_tokens = 100, .regex = "(now|later|never)"};
     Text text = {0};
-    OK(kvik_chat(model, &ask, 1, &one, collect, &text, NULL));
+    KvikStatus held = kvik_chat(model, &ask, 1, &one, collect, &text, NULL);
+    if (held == KVIK_STATUS_REQUEST && strstr(kvik_last_error(), "no grammars")) {
+        puts("api.c: this build has no grammars, so nothing can be held to a form");
+        return;
+    }
+    OK(held);
     CHECK(!strcmp(text.text, "now") || !strcmp(text.text, "later") || !strcmp(text.text, "never"));
     KvikAnswerOptions both = {.regex = "a", .json_schema = "{}"};
     CHECK(kvik_chat(model, &ask, 1, &both, NULL, NULL, NULL) == KVIK_STATUS_INVALID_ARGUMENT);

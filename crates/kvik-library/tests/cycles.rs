@@ -21,7 +21,7 @@ const CYCLES: u64 = 120;
 /// Cycles after which a process has all that it will ever need.
 const WARM_UP: u64 = 60;
 /// What the process may grow by after that, however many cycles there are: the allocator's choices and large pages.
-const GROWTH_MAX: usize = 12 << 20;
+const GROWTH_MAX: usize = 8 << 20;
 
 /// How long parts of a cycle took, all together.
 #[derive(Default)]
