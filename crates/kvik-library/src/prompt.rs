@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use kvik_cache::Token;
 use kvik_engine::api::Constraint;
+use kvik_engine::schedule::prefix::common_prefix;
 use kvik_engine::text::answer::{Reading, ReasoningForm};
 use kvik_engine::text::template::{ChatTemplate, Prompt as Rendered, QUESTIONS, RenderInput};
 use kvik_engine::text::tools::Tools;
@@ -137,7 +138,7 @@ impl Texts {
         };
         let [one, other] = QUESTIONS.map(with);
         let (mut one, other) = (one?, other?);
-        one.truncate(one.iter().zip(&other).take_while(|(a, b)| a == b).count());
+        one.truncate(common_prefix(&one, &other));
         Ok(one)
     }
 

@@ -46,7 +46,7 @@ mod namespaces;
 mod outline;
 mod plan;
 mod pooled;
-mod prefix;
+pub mod prefix;
 mod pressure;
 mod probe;
 mod queue;

@@ -28,7 +28,7 @@ impl Known {
 }
 
 /// Leading tokens that `a` and `b` have in common.
-pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+pub fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     // Whole pieces compare as memory does; only the piece that differs is walked.
     const PIECE: usize = 64;
     let whole = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE)).take_while(|(a, b)| a == b).count() * PIECE;

@@ -2,9 +2,10 @@
 
 use kvik_cache::{Token, whole_blocks};
 use kvik_engine::api::Request;
+use kvik_engine::schedule::prefix::common_prefix;
 
 use super::{
-    prompts::{PromptKey, PromptRecord, common},
+    prompts::{PromptKey, PromptRecord},
     state::App,
 };
 use crate::{
@@ -65,7 +66,7 @@ fn read_named(app: &App, tenant: &Tenant, name: &str, requests: &mut [Request]) 
 }
 
 fn check_beginning(name: &str, record: &PromptRecord, prompt: &[Token]) -> Result<(), ApiError> {
-    let (shared, all) = (common(&record.tokens, prompt), record.tokens.len());
+    let (shared, all) = (common_prefix(&record.tokens, prompt), record.tokens.len());
     if shared == all {
         return Ok(());
     }

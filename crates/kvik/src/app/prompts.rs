@@ -223,11 +223,6 @@ pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
     hex::written(hasher.finalize())
 }
 
-/// Leading tokens that two lists share.
-pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 #[cfg(test)]
 mod tests {
     use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};

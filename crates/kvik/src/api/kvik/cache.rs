@@ -11,6 +11,7 @@ use axum::{
 };
 use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, TenantId, Token};
 use kvik_engine::api::Unpin;
+use kvik_engine::schedule::prefix::common_prefix;
 use kvik_engine::stats::{DiskStats, EngineStats, HostStats};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,6 @@ use crate::{
     app::{
         body::JsonBody,
         keys::Caller,
-        prompts::common,
         rate_limits,
         report::{cache::ByTier, usage::Usage},
         state::App,
@@ -358,7 +358,7 @@ fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
     };
     let asked = app.serving.encode_rendered(&conversation.render(&app.serving)?);
     let goes_on = shared_tokens(app, &conversation)?;
-    let both = asked[..common(&asked, &goes_on)].to_vec();
+    let both = asked[..common_prefix(&asked, &goes_on)].to_vec();
     // Less than a block names nothing.
     let both = (both.len() >= BLOCK_POSITIONS).then_some(both);
     Ok(both.into_iter().chain([asked, goes_on]).collect())

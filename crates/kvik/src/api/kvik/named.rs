@@ -4,6 +4,7 @@
 //! is rendered with two different questions at the end, and the tokens before they part are the prompt.
 
 use kvik_cache::Token;
+use kvik_engine::schedule::prefix::common_prefix;
 use kvik_engine::text::template::QUESTIONS;
 use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ use crate::{
         parts::{FromBody, schema},
         prompt::PromptFields,
     },
-    app::{prompts::common, state::App},
+    app::state::App,
     http::{error::ApiError, json::Body},
 };
 
@@ -61,7 +62,7 @@ pub(super) fn shared_tokens(app: &App, conversation: &Conversation) -> Result<Ve
     let [one, other] = QUESTIONS.map(|question| conversation.and_asked(question));
     let one = app.serving.encode_rendered(&one.render(&app.serving)?);
     let other = app.serving.encode_rendered(&other.render(&app.serving)?);
-    let shared = common(&one, &other);
+    let shared = common_prefix(&one, &other);
     if shared == 0 {
         return Err(ApiError::field("messages", "requests with these messages have no token in common"));
     }
