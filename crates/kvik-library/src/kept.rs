@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::Token;
+use kvik_memory::hex;
 
 use crate::error::Error;
 
@@ -61,8 +62,7 @@ impl KeptPrompts {
     /// The list of a model in a directory. One that cannot be read is empty: its prompts are kept anew when they are asked
     /// for.
     pub(crate) fn open(dir: Option<&Path>, model: &[u8; 32]) -> KeptPrompts {
-        let digits: String = model[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        let file = dir.map(|dir| dir.join(format!("kept-{digits}.json")));
+        let file = dir.map(|dir| dir.join(format!("kept-{}.json", hex::written(&model[..8]))));
         let prompts = file.as_deref().map(read).unwrap_or_default();
         KeptPrompts { file, prompts: Mutex::new(prompts) }
     }

@@ -1,7 +1,7 @@
 //! From options to a running engine: reads the model, divides the memory, opens the disk, starts the thread.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use kvik_cache::{Beside, CacheConfig, Policy};
 use kvik_engine::config::usual::{
@@ -16,6 +16,7 @@ use kvik_engine::stats::DraftSources;
 use kvik_engine::store::StoreConfig;
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{Isa, KvLayout, KvValues, Pool, performance_cores};
+use kvik_memory::clock::unix_seconds;
 use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{Memory, MemoryConfig, MemoryError, Surroundings};
 use kvik_memory::records::Records;
@@ -148,8 +149,8 @@ fn open_disk(options: DiskOptions, budget: &Budget, model: [u8; 32]) -> Result<D
     let buffers = budget.blocks / BUFFERS_PART;
     let config =
         StoreConfig { buffers: buffers.clamp(BUFFERS_MIN.min(config.buffers), config.buffers), ..config };
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let DiskOpened { setup, notes, .. } = DiskSetup::open(&config, budget.blocks / WARM_SHARE, now_s)?;
+    let DiskOpened { setup, notes, .. } =
+        DiskSetup::open(&config, budget.blocks / WARM_SHARE, unix_seconds())?;
     notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
     Ok(setup)
 }

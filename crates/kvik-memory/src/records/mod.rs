@@ -22,7 +22,7 @@ use std::{
     ops::Bound,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use redb::{
@@ -32,6 +32,7 @@ use redb::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::clock::unix_seconds;
 use private::{close_to_others, readable_by_owner_only};
 
 pub use file_turns::{FileSilent, FileTurns};
@@ -250,8 +251,7 @@ fn is_broken(error: &DatabaseError) -> bool {
 }
 
 fn set_aside(path: &Path, error: &DatabaseError) -> std::io::Result<()> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let aside = path.with_extension(format!("broken-{now}"));
+    let aside = path.with_extension(format!("broken-{}", unix_seconds()));
     fs::rename(path, &aside)?;
     tracing::warn!("{} cannot be used ({error}); it is kept as {}", path.display(), aside.display());
     Ok(())

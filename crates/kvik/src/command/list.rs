@@ -1,11 +1,10 @@
 //! `kvik list`: the models that have a name.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use clap::Args;
 use kvik_shelf::{Manifest, Shelf};
 use serde_json::{Value, json};
 
+use crate::clock::unix_seconds;
 use crate::settings::{models_dir::ModelsDirArgs, size::ByteSize};
 
 /// Lists the models and adapters that have a name
@@ -32,7 +31,7 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
     } else if listing.manifests.is_empty() {
         println!("no models yet; kvik pull hf:owner/repo fetches one");
     } else {
-        print!("{}", table(&shelf, &listing.manifests, now_s()));
+        print!("{}", table(&shelf, &listing.manifests, unix_seconds()));
     }
     listing.unreadable.iter().for_each(|error| eprintln!("warning: {error}"));
     Ok(())
@@ -74,11 +73,6 @@ pub(super) fn ago(seconds: u64) -> String {
         Some((name, unit)) if seconds / unit == 1 => format!("1 {name} ago"),
         Some((name, unit)) => format!("{} {name}s ago", seconds / unit),
     }
-}
-
-/// Seconds of Unix time.
-pub(super) fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

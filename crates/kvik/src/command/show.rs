@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use super::list::{ago, card, now_s};
+use super::list::{ago, card};
+use crate::clock::unix_seconds;
 use crate::settings::{models_dir::ModelsDirArgs, size::ByteSize};
 
 /// Shows what a name stands for: source, commit, files with their checksums
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &ShowArgs) -> anyhow::Result<()> {
         ("kind", manifest.kind.name().to_owned()),
         ("source", manifest.source.to_string()),
         ("commit", manifest.revision.clone().unwrap_or("unknown".to_owned())),
-        ("added", ago(now_s().saturating_sub(manifest.added_s))),
+        ("added", ago(unix_seconds().saturating_sub(manifest.added_s))),
         ("size", ByteSize(manifest.bytes()).to_string()),
         ("path", path.as_ref().map_or("none".to_owned(), |path| path.display().to_string())),
     ];
