@@ -6,8 +6,7 @@ use kvik_library::{
     Answer, AnswerOptions, Constraint, Finish, Message, Piece, Report, Role, Sampling, ToolCall, ToolChoice,
     tool_choice_from_name, tools_from_json,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::model::KvikModel;
 use crate::status::{Failure, KvikStatus, call};
@@ -281,25 +280,9 @@ fn json_schema(text: &str) -> Result<Constraint, Failure> {
         .map_err(|error| Failure::argument("json_schema", &format!("is no JSON: {error}")))
 }
 
-/// A call as C has it.
-#[derive(Serialize, Deserialize)]
-struct Call {
-    id: String,
-    name: String,
-    arguments: String,
-}
-
 fn read_calls(json: &str) -> Result<Vec<ToolCall>, Failure> {
-    let calls: Vec<Call> = serde_json::from_str(json)
-        .map_err(|error| Failure::argument("tool_calls", &format!("are no calls: {error}")))?;
-    let read = |Call { id, name, arguments }| ToolCall { id, name, arguments };
-    Ok(calls.into_iter().map(read).collect())
-}
-
-/// Calls as C is given them.
-pub(crate) fn written(calls: Vec<ToolCall>) -> Vec<Value> {
-    let written = |ToolCall { id, name, arguments }| json!(Call { id, name, arguments });
-    calls.into_iter().map(written).collect()
+    let calls = serde_json::from_str(json);
+    calls.map_err(|error| Failure::argument("tool_calls", &format!("are no calls: {error}")))
 }
 
 /// Gives the pieces to the callback, until it wants no more, and writes the report.
@@ -315,7 +298,7 @@ pub(crate) unsafe fn deliver(
     while let Some(piece) = answer.next() {
         let (kind, mut bytes) = match piece? {
             Piece::Reasoning(text) => (KvikPieceKind::Reasoning, text.into_bytes()),
-            Piece::Call(call) => (KvikPieceKind::Call, written(vec![call])[0].to_string().into_bytes()),
+            Piece::Call(call) => (KvikPieceKind::Call, json!(call).to_string().into_bytes()),
             piece => (KvikPieceKind::Text, piece.text().as_bytes().to_vec()),
         };
         let count = bytes.len();

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use crate::answer::{
     KvikAnswerOptions, KvikMessage, KvikPieceCallback, KvikReport, answer_options, deliver, read_messages,
-    written,
 };
 use crate::model::KvikModel;
 use crate::status::{Failure, KvikStatus, call};
@@ -198,7 +197,7 @@ fn message(message: Message) -> Value {
     let Message { role, content, tool_calls, tool_call_id, .. } = message;
     let mut said = json!({"role": role.name(), "content": content});
     if !tool_calls.is_empty() {
-        said["tool_calls"] = written(tool_calls).into();
+        said["tool_calls"] = json!(tool_calls);
     }
     if let Some(id) = tool_call_id {
         said["tool_call_id"] = json!(id);

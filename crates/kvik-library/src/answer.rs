@@ -16,7 +16,7 @@ use kvik_memory::memory::TurnReport;
 use kvik_memory::random::random;
 
 use crate::error::{Error, guard};
-use crate::message::ToolCall;
+use crate::message::{Message, ToolCall};
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,8 +81,8 @@ pub struct Answer {
     reader: Reader,
     /// A call that more arguments may follow.
     calling: Option<ToolCall>,
-    /// What is done with its whole text before its end is said.
-    follow: Option<Follow>,
+    /// What is done with its message before its end is said, and what that has come to, without its thoughts.
+    follow: Option<(Follow, Message)>,
     /// Pieces that have arrived together.
     ready: VecDeque<Piece>,
     finish: Option<Finish>,
@@ -93,18 +93,9 @@ pub struct Answer {
     failure: Option<Error>,
 }
 
-/// What is done with the text of an answer that has ended by itself, as the model wrote it, before its end is said; what was
+/// What is done with the message that an answer has come to, when it has ended by itself and before that is said; what was
 /// read of its conversation, if that is remembered.
-pub(crate) type Follow = Box<dyn Following>;
-
-/// See [`Follow`].
-pub(crate) trait Following: Send {
-    /// More of the text.
-    fn push(&mut self, text: &str);
-
-    /// All of it has come.
-    fn end(self: Box<Self>) -> Result<Option<TurnReport>, Error>;
-}
+pub(crate) type Follow = Box<dyn FnOnce(Message) -> Result<Option<TurnReport>, Error> + Send>;
 
 /// Cancels an answer, from any thread, any number of times.
 #[derive(Debug, Clone)]
@@ -141,7 +132,7 @@ impl Answer {
             // Calls of different answers have different ids: their results name them.
             reader: reading.reader(&format!("{:016x}", random())),
             calling: None,
-            follow,
+            follow: follow.map(|follow| (follow, Message::assistant(""))),
             ready: VecDeque::new(),
             finish: None,
             report: None,
@@ -228,29 +219,34 @@ impl Answer {
             News::Event(Event::Text { text, .. }) => self.push(&text),
             News::Event(Event::Finished { reason, .. }) => self.finish = Some(reason.into()),
             News::Event(Event::Done(report)) => {
-                let finish = self.finish.unwrap_or(Finish::Length);
-                let memory = self.follow.take().map_or(Ok(None), Following::end)?;
-                self.end(finish, &report, memory);
+                self.complete();
+                let follow = self.follow.take();
+                let memory = follow.map_or(Ok(None), |(follow, message)| follow(message))?;
+                self.end(self.finish.unwrap_or(Finish::Length), &report, memory);
             }
             News::Event(Event::Failed(error)) => return Err(error.into()),
             News::Event(Event::Prefill { .. } | Event::Vector(_)) => {}
-            News::GivenUp(report) => self.end(Finish::Cancelled, &report, None),
+            News::GivenUp(report) => {
+                self.complete();
+                self.end(Finish::Cancelled, &report, None);
+            }
         }
         Ok(())
     }
 
     fn push(&mut self, text: &str) {
-        if let Some(follow) = &mut self.follow {
-            follow.push(text);
-        }
         let deltas = self.reader.push(text);
         self.add(deltas);
     }
 
-    fn end(&mut self, finish: Finish, report: &api::Report, memory: Option<TurnReport>) {
+    /// What was held back, now that no more text comes.
+    fn complete(&mut self) {
         let deltas = self.reader.finish();
         self.add(deltas);
         self.called();
+    }
+
+    fn end(&mut self, finish: Finish, report: &api::Report, memory: Option<TurnReport>) {
         self.report = Some(Report { memory, ..Report::new(finish, report) });
         self.ended = true;
     }
@@ -273,14 +269,22 @@ impl Answer {
 
     fn said(&mut self, piece: Piece) {
         self.called();
-        if !piece.text().is_empty() {
-            self.ready.push_back(piece);
+        if piece.text().is_empty() {
+            return;
         }
+        if let (Piece::Text(text), Some((_, message))) = (&piece, &mut self.follow) {
+            message.content += text;
+        }
+        self.ready.push_back(piece);
     }
 
     /// No more arguments follow the last call.
     fn called(&mut self) {
-        self.ready.extend(self.calling.take().map(Piece::Call));
+        let Some(call) = self.calling.take() else { return };
+        if let Some((_, message)) = &mut self.follow {
+            message.tool_calls.push(call.clone());
+        }
+        self.ready.push_back(Piece::Call(call));
     }
 }
 

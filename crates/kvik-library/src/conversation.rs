@@ -5,17 +5,15 @@
 
 use std::sync::{Arc, Weak};
 
-use kvik_engine::api::{Request, RequestError};
-use kvik_engine::text::answer::{AnswerDelta, Reading};
+use kvik_engine::api::RequestError;
 use kvik_memory::conversations::{ConversationHead, ConversationKey, ConversationTurn};
 use kvik_memory::memory::{History, RememberedTurn, TurnReport};
-use kvik_memory::random::random;
 use serde_json::Value;
 
-use crate::answer::{Answer, Following};
+use crate::answer::Answer;
 use crate::core::{Core, TENANT};
 use crate::error::{Error, guard};
-use crate::message::{Message, ToolCall};
+use crate::message::Message;
 use crate::model::{Model, asked_request};
 use crate::options::AnswerOptions;
 use crate::prompt::{Asked, json_of};
@@ -84,11 +82,13 @@ impl Conversation {
                 ConversationTurn::begin(&opened.conversations, TENANT, &self.reference, &new)?;
             let asked = Arc::new(options.asked()?);
             let (messages, remembered) = core.read(messages, &asked, options)?;
+            if remembered.is_some() {
+                core.make_summaries();
+            }
             let encoded = opened.texts.encode_chat(messages, &asked)?;
             let reading = encoded.reading.clone();
             let request = asked_request(&opened.texts, encoded, options);
-            let said = Said { turn, remembered, reading: reading.clone(), text: String::new() };
-            core.answer_turn(request, &reading, said)
+            core.submit(request, &reading, Some(Box::new(|message| written(turn, remembered, message))))
         })
     }
 
@@ -122,8 +122,9 @@ impl Conversation {
     /// If there is none, the next one is being made, or this is too long.
     pub fn correct(&self, summary: &str) -> Result<Remembered, Error> {
         guard(|| {
-            let held = self.core()?.opened.conversations.hold(TENANT, &self.reference)?;
-            let corrected = self.core()?.opened.memory.correct(TENANT, &held.messages()?, summary)?;
+            let core = self.core()?;
+            let held = core.opened.conversations.hold(TENANT, &self.reference)?;
+            let corrected = core.opened.memory.correct(TENANT, &held.messages()?, summary)?;
             Ok(Remembered::of(corrected))
         })
     }
@@ -134,10 +135,11 @@ impl Conversation {
     /// If there are not so many, or somebody else changes it.
     pub fn take_back(&self, from: usize) -> Result<(), Error> {
         guard(|| {
-            let mut held = self.core()?.opened.conversations.hold(TENANT, &self.reference)?;
+            let core = self.core()?;
+            let mut held = core.opened.conversations.hold(TENANT, &self.reference)?;
             let messages = held.messages()?;
             held.take_back(from)?;
-            Ok(self.core()?.opened.memory.forget_from(TENANT, &messages, from)?)
+            Ok(core.opened.memory.forget_from(TENANT, &messages, from)?)
         })
     }
 
@@ -160,10 +162,11 @@ impl Conversation {
     /// If somebody else changes it, or it may still be on the disk.
     pub fn delete(self) -> Result<(), Error> {
         guard(|| {
-            let held = self.core()?.opened.conversations.hold(TENANT, &self.reference)?;
+            let core = self.core()?;
+            let held = core.opened.conversations.hold(TENANT, &self.reference)?;
             let messages = held.messages()?;
             held.delete()?;
-            Ok(self.core()?.opened.memory.forget_from(TENANT, &messages, 0)?)
+            Ok(core.opened.memory.forget_from(TENANT, &messages, 0)?)
         })
     }
 
@@ -178,20 +181,6 @@ impl Conversation {
 }
 
 impl Core {
-    fn answer_turn(
-        self: &Arc<Self>,
-        request: Request,
-        reading: &Reading,
-        mut said: Said,
-    ) -> Result<Answer, Error> {
-        if let Some(turn) = &mut said.remembered {
-            let reading = reading.clone();
-            turn.reads_answer(Box::new(move |text| message_of(&reading, text).json()));
-            self.make_summaries();
-        }
-        self.submit(request, reading, Some(Box::new(said)))
-    }
-
     /// What is read of it, and the turn where it can be remembered.
     fn read(
         &self,
@@ -208,8 +197,8 @@ impl Core {
         let (texts, asked) = (opened.texts.clone(), asked.clone());
         let render = Arc::new(move |messages: &[Value], purpose| texts.render(messages, &asked, purpose));
         let history = History { caller: &(), messages, before: None, compacting: None, room, render };
-        let turn = opened.memory.turn(history)?;
-        Ok((turn.messages.clone(), Some(turn)))
+        let mut turn = opened.memory.turn(history)?;
+        Ok((std::mem::take(&mut turn.messages), Some(turn)))
     }
 }
 
@@ -241,44 +230,17 @@ impl Remembered {
     }
 }
 
-/// What is written down of a turn when its answer has ended.
-struct Said {
+/// Writes a turn down, whose answer has ended, and begins what is to be done behind it.
+fn written(
     turn: ConversationTurn,
     remembered: Option<RememberedTurn<Core>>,
-    reading: Reading,
-    text: String,
-}
-
-impl Following for Said {
-    fn push(&mut self, text: &str) {
-        self.text += text;
-    }
-
-    fn end(self: Box<Self>) -> Result<Option<TurnReport>, Error> {
-        let Said { turn, remembered, reading, text } = *self;
-        turn.write(message_of(&reading, &text).json())?;
-        Ok(remembered.map(|mut remembered| {
-            remembered.answered(&text);
-            remembered.report().clone()
-        }))
-    }
-}
-
-/// The message that a whole answer is, without its thoughts.
-fn message_of(reading: &Reading, text: &str) -> Message {
-    let mut reader = reading.reader(&format!("{:016x}", random()));
-    let mut message = Message::assistant("");
-    for delta in reader.push(text).into_iter().chain(reader.finish()) {
-        match delta {
-            AnswerDelta::Content(text) => message.content += &text,
-            AnswerDelta::Reasoning(_) => {}
-            AnswerDelta::ToolCall { id, name, arguments, .. } => {
-                message.tool_calls.push(ToolCall { id, name, arguments });
-            }
-            AnswerDelta::Arguments { text, .. } => {
-                message.tool_calls.last_mut().into_iter().for_each(|call| call.arguments += &text);
-            }
-        }
-    }
-    message
+    message: Message,
+) -> Result<Option<TurnReport>, Error> {
+    let answer = message.json();
+    turn.write(answer.clone())?;
+    Ok(remembered.map(|mut remembered| {
+        remembered.reads_answer(Box::new(move |_| answer.clone()));
+        remembered.answered(&message.content);
+        remembered.report().clone()
+    }))
 }

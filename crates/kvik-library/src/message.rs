@@ -1,7 +1,7 @@
 //! What is said in a chat.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Who says a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub struct Message {
     pub tool_call_id: Option<String>,
 }
 
-/// A call of a tool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A call of a tool. By itself it is written as its fields are; in a message, in OpenAI's form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// What its result names it by.
     pub id: String,
@@ -132,10 +132,7 @@ impl Role {
 
 impl ToolCall {
     fn json(&self) -> Value {
-        let function: Map<String, Value> =
-            [("name".to_owned(), json!(self.name)), ("arguments".to_owned(), json!(self.arguments))]
-                .into_iter()
-                .collect();
+        let function = json!({"name": self.name, "arguments": self.arguments});
         json!({"id": self.id, "type": "function", "function": function})
     }
 
