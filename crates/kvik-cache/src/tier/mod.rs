@@ -16,6 +16,7 @@
 //! | `rank`      | the victim when the tier is full                   |
 //! | `lifetime`  | uses, and blocks that have outlived their time     |
 //! | `cost`      | whether loading is faster than computing           |
+//! | `runs`      | which blocks nodes write together where they share  |
 
 mod cost;
 mod followers;
@@ -24,6 +25,7 @@ mod lifetime;
 mod rank;
 mod record;
 mod residency;
+mod runs;
 #[cfg(test)]
 mod simulator;
 #[cfg(test)]
@@ -33,3 +35,4 @@ pub use cost::{CostModel, Reads};
 pub use rank::DiskShare;
 pub use record::{BlockTokens, IoFault, Record, Relation, SlotId, Use};
 pub use residency::{Chain, Found, Placement, Tier, TierStats, TierTotals};
+pub use runs::{run_ending_at, runs};

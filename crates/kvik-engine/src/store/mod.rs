@@ -23,6 +23,7 @@ mod host;
 mod neighbours;
 mod pins;
 mod recover;
+pub mod remote;
 mod slab;
 mod system;
 #[cfg(test)]
