@@ -41,6 +41,12 @@ pub enum StopReason {
     LoadFailed,
     /// What comes next is on disk, and computing it takes less time than reading it.
     RecomputeWasCheaper,
+    /// The store that nodes share might have what comes next, and does not answer.
+    RemoteDown,
+    /// What comes next is in the store that nodes share, and did not come in time, or not as it was written.
+    RemoteFailed,
+    /// What comes next is in the store that nodes share, and computing it takes less time than fetching it.
+    RemoteSlower,
 }
 
 impl StopReason {
@@ -63,6 +69,9 @@ impl StopReason {
             StopReason::Pooled => "pooled",
             StopReason::LoadFailed => "load_failed",
             StopReason::RecomputeWasCheaper => "recompute_was_cheaper",
+            StopReason::RemoteDown => "remote_down",
+            StopReason::RemoteFailed => "remote_failed",
+            StopReason::RemoteSlower => "remote_slower",
         }
     }
 }

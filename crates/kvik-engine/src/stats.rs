@@ -5,6 +5,8 @@ use std::time::Duration;
 use kvik_cache::CacheStats;
 use kvik_cache::tier::TierStats;
 
+pub use crate::store::remote::RemoteStats;
+
 /// Where a draft comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DraftSource {
@@ -150,6 +152,8 @@ pub struct EngineStats {
     pub counters: Counters,
     /// The disk tier, if the engine has one.
     pub disk: Option<DiskStats>,
+    /// The store that nodes share, if the engine has one.
+    pub remote: Option<RemoteStats>,
     /// Contents and operations of the cache, in blocks.
     pub cache: CacheStats,
 }

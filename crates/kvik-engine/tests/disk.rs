@@ -72,6 +72,7 @@ fn life_on(
         writes_max,
         epoch_s,
         waker: Waker::default(),
+        remote: None,
     });
     World { scheduler, runner, limits }
 }

@@ -247,6 +247,8 @@ pub struct Report {
     pub host_tokens: usize,
     /// Of these, prompt tokens that were on disk when the request arrived.
     pub disk_tokens: usize,
+    /// Of these, prompt tokens that came from the store that nodes share.
+    pub remote_tokens: usize,
     /// Prompt tokens computed for this request; with `cached_tokens` the whole prompt.
     pub computed_tokens: usize,
     /// Tokens computed again after a preemption, because their blocks had been evicted.
@@ -280,6 +282,7 @@ impl Report {
         self.cached_tokens += report.cached_tokens;
         self.host_tokens += report.host_tokens;
         self.disk_tokens += report.disk_tokens;
+        self.remote_tokens += report.remote_tokens;
         self.computed_tokens += report.computed_tokens;
         self.generated_tokens += report.generated_tokens;
         self.recomputed_tokens += report.recomputed_tokens;

@@ -69,6 +69,7 @@ impl Snapshot {
             kv_free_bytes: cache.free * block_bytes,
             counters: *scheduler.counters(),
             disk: scheduler.disk_stats(),
+            remote: scheduler.remote_stats(),
             cache,
         };
         Snapshot { stats, service: scheduler.mean_service() }

@@ -165,6 +165,7 @@ impl Scheduler {
         };
         let waiting = self.queue.admit(index, passed);
         self.start(waiting, id, reused);
+        self.share_reused(id, reused.tokens);
         self.spill_used_state(id, reused.tokens, runner);
         Outcome::Admitted
     }
@@ -240,6 +241,7 @@ impl Scheduler {
         let loaded = fetch.loaded(reused.tokens).at_most(cached);
         job.report.host_tokens += loaded.host;
         job.report.disk_tokens += loaded.disk;
+        job.report.remote_tokens += loaded.remote;
         if !sequence.started {
             job.admitted(now, Reused { stop, ..reused });
             job.prefill_progress(cached, sequence.prompt_len);
@@ -268,7 +270,10 @@ impl Scheduler {
             stop if sequence.pools_all() && stop != StopReason::Private => StopReason::Pooled,
             _ if reused.tokens == sequence.observed_from() => StopReason::Retained,
             StopReason::Complete => StopReason::Complete,
-            stop => fetch.verdict.or_else(coming).or_else(miss).unwrap_or(stop),
+            stop => {
+                let unasked = || fetch.unasked_remote(stop);
+                fetch.verdict.or_else(coming).or_else(miss).or_else(unasked).unwrap_or(stop)
+            }
         }
     }
 }

@@ -140,7 +140,7 @@ impl Scheduler {
         let known = self.ram.cache.lookup(name.namespace, &tokens).tokens;
         let (disk, queue, mut context) = self.loading();
         let waiting = &mut queue[index];
-        let wanted = Wanted { namespace: name.namespace, tokens: &tokens, known };
+        let wanted = Wanted { namespace: name.namespace, tokens: &tokens, known, ttl: None };
         let waits = disk.fetch(&mut waiting.fetch, wanted, &mut context);
         waiting.asked_for_kept = !waits;
         if !waits && known == 0 {

@@ -72,7 +72,7 @@ use kvik_cache::{Cache, CacheConfig, CacheError};
 use crate::config::EngineConfig;
 use crate::model::batch::Runner;
 use crate::pulse::{Phase, Pulse};
-use crate::stats::{Counters, DiskStats, DraftSource};
+use crate::stats::{Counters, DiskStats, DraftSource, RemoteStats};
 use crate::text::stream::Vocabulary;
 use beside::Beside;
 use disk::{Disk, DiskSetup, Fetch};
@@ -199,6 +199,7 @@ impl Scheduler {
         self.drop_closed();
         self.use_idle_time(runner);
         self.collect_loads(runner);
+        self.look_ahead();
         self.start_forks(runner);
         self.tighten();
         self.forget(runner);
@@ -238,7 +239,7 @@ impl Scheduler {
         let is_due = self.running.is_due() || self.results.has_finished();
         let waits = self.queue.fetches().filter_map(Fetch::until);
         let patience = waits.chain(self.disk.next_deadline()).min();
-        let prefetches = self.disk.has_candidates();
+        let prefetches = self.disk.has_candidates() || self.disk.has_copies();
         let works = !self.is_idle() || self.has_idle_work();
         if is_due || (patience.is_none() && (prefetches || works)) {
             return Pause::None;
@@ -297,6 +298,11 @@ impl Scheduler {
     /// Statistics of the disk tier, when there is one.
     pub fn disk_stats(&self) -> Option<DiskStats> {
         self.disk.stats(self.config.block_bytes)
+    }
+
+    /// Statistics of the store that nodes share, when there is one.
+    pub fn remote_stats(&self) -> Option<RemoteStats> {
+        self.disk.remote_stats()
     }
 
     pub(crate) fn now(&self) -> Duration {

@@ -113,7 +113,7 @@ impl Queue {
     }
 
     /// Those for which somebody waits, oldest first.
-    fn foreground(&self) -> &[Waiting] {
+    pub(super) fn foreground(&self) -> &[Waiting] {
         &self.waiting[..self.waiting.partition_point(|waiting| !waiting.sequence.is_background())]
     }
 

@@ -7,7 +7,7 @@ use kvik_cache::{
 };
 
 use super::answer::Answer;
-use super::disk::{Spilled, Stored};
+use super::disk::{Spilled, Stored, Wanted};
 use super::draft::Drafter;
 use super::forget::Forgetting;
 use super::job::JobId;
@@ -134,6 +134,11 @@ impl Sequence {
         let namespace = self.publishes_in()?;
         let tokens = if ended { self.stored_tokens() } else { whole_blocks(self.stored_tokens()) };
         Some(Stored { seq: self.id, namespace, tokens, prompt: self.prompt(), lifetime: self.lifetime })
+    }
+
+    /// What it wants of the tiers below RAM, which has `known` tokens of it.
+    pub(super) fn wanted(&self, namespace: NamespaceId, known: usize) -> Wanted<'_> {
+        Wanted { namespace, tokens: &self.tokens[..self.reuse_max()], known, ttl: self.lifetime.ttl }
     }
 
     /// Ends it in the cache. What it computed stays there, unless it is private.

@@ -3,14 +3,17 @@
 use kvik_cache::{NamespaceId, SeqId, StateId};
 
 use super::Scheduler;
-use super::disk::{Disk, DiskSetup, LoadContext, SpillContext, StateBehind, Wanted};
+use super::disk::{Disk, DiskSetup, LoadContext, SpillContext, StateBehind, Stored};
 use super::namespaces::Sharers;
 use super::queue::Queue;
+use super::reuse::known;
 use super::sequence::{Sequence, Sharing};
 use super::tenants::TenantPart;
 use crate::model::batch::Runner;
 use crate::stats::DraftSource;
 
+/// Prompts that the store which nodes share is asked about before it is their turn.
+const LOOK_AHEAD: usize = 32;
 /// A state is that of a prompt's end which stands so many tokens before it at most.
 const PROMPT_END: usize = 32;
 
@@ -57,9 +60,59 @@ impl Scheduler {
         context.ram.settle(runner);
         disk.collect(&mut context.ram.cache, runner);
         queue.fetches_mut().for_each(|fetch| disk.end_wait(fetch, now));
+        disk.forget_answers();
         let is_awaited = |load| queue.fetches().any(|fetch| fetch.waits_for(load));
         let ended = disk.ended_loads(is_awaited, now);
         self.end_loads(&ended);
+    }
+
+    /// Asks the store that nodes share what it has of the prompts that wait, also of those whose turn is far off.
+    pub(super) fn look_ahead(&mut self) {
+        if !self.disk.has_remote() {
+            return;
+        }
+        for index in 0..self.queue.foreground().len().min(LOOK_AHEAD) {
+            let sequence = &self.queue[index].sequence;
+            let Sharing::Namespace(namespace) = sequence.sharing else { continue };
+            if sequence.chooses_part() || !self.queue[index].fetch.is_unasked() {
+                continue;
+            }
+            let known = known(sequence, &self.ram.cache, &self.running).tokens;
+            let (disk, queue, context) = self.loading();
+            let waiting = &mut queue[index];
+            let wanted = waiting.sequence.wanted(namespace, known);
+            disk.look_up_remote(&mut waiting.fetch, wanted, &context);
+        }
+    }
+
+    /// Offers what waits for that to other nodes, unless somebody waits for this one.
+    fn share_some(&mut self, runner: &dyn Runner) {
+        let (now, is_busy) = (self.now(), self.queue.oldest_foreground().is_some());
+        let (cache, namespaces) = (&self.ram.cache, &self.tenants.namespaces);
+        let ended = self.disk.share_some(is_busy, SpillContext { cache, namespaces, runner, now });
+        ended.into_iter().for_each(|seq| self.ram.cache.abandon(seq));
+    }
+
+    /// A sequence begins with tokens that were there: other nodes may want them.
+    pub(super) fn share_reused(&mut self, id: SeqId, reused: usize) {
+        let now = self.now();
+        let sequence = self.running.find(id).filter(|_| reused > 0 && self.disk.has_remote());
+        let Some(stored) = sequence.and_then(|sequence| sequence.stored_blocks(false)) else { return };
+        let prefix = Stored { tokens: &stored.tokens[..stored.tokens.len().min(reused)], ..stored };
+        let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
+        let running = self.running.len();
+        self.disk.share(&prefix, true, &mut LoadContext { ram, namespaces, running, now });
+    }
+
+    /// A sequence has ended: other nodes may want what it computed, those who ask the same and those who go on with it.
+    fn share_ended(&mut self, sequence: &Sequence) {
+        let (now, running) = (self.now(), self.running.len());
+        let Some(stored) = sequence.stored_blocks(false).filter(|_| self.disk.shares_all()) else { return };
+        let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
+        let mut context = LoadContext { ram, namespaces, running, now };
+        for end in [stored.prompt.len().min(stored.tokens.len()), stored.tokens.len()] {
+            self.disk.share(&Stored { tokens: &stored.tokens[..end], ..stored }, false, &mut context);
+        }
     }
 
     /// Ends loads with what they have by now.
@@ -111,8 +164,8 @@ impl Scheduler {
         let (disk, queue, mut context) = self.loading();
         let waiting = &mut queue[index];
         let Sharing::Namespace(namespace) = waiting.sequence.sharing else { return false };
-        let tokens = &waiting.sequence.tokens[..waiting.sequence.reuse_max()];
-        disk.fetch(&mut waiting.fetch, Wanted { namespace, tokens, known }, &mut context)
+        let wanted = waiting.sequence.wanted(namespace, known);
+        disk.fetch(&mut waiting.fetch, wanted, &mut context)
     }
 
     /// Begins to load what was hot before the start, when nobody waits.
@@ -137,6 +190,7 @@ impl Scheduler {
             }
         }
         self.disk.sweep(now);
+        self.share_some(runner);
     }
 
     /// Hands states over to the disk: those with which sequences end, and of those that were kept the ones at the end of
@@ -184,6 +238,7 @@ impl Scheduler {
     /// Frees the blocks of a sequence that has ended; the disk holds those that it has not taken yet.
     pub(super) fn release_ended(&mut self, sequence: &Sequence) {
         sequence.release(&mut self.ram.cache);
+        self.share_ended(sequence);
         let now = self.now();
         if let Some(stored) = sequence.stored_blocks(true) {
             self.disk.spill_later(sequence.spilled, &stored, &mut self.ram, now);

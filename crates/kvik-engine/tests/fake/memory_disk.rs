@@ -100,7 +100,7 @@ impl MemoryDisk {
         assert!(surplus.is_empty());
         let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, self.block_bytes) });
         let (waker, related, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
-        DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker }
+        DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker, remote: None }
     }
 }
 

@@ -8,6 +8,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "test support; every binary uses a part")]
 
 pub mod memory_disk;
+pub mod memory_remote;
 pub mod ragged;
 pub mod twin;
 

@@ -40,5 +40,6 @@ fn alone(blocks: u32, budget: &KvBudget) -> DiskSetup {
         writes_max: writes_max(buffers),
         epoch_s: unix_seconds(),
         waker,
+        remote: None,
     }
 }

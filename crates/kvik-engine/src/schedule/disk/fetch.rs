@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{CostModel, Reads};
+use kvik_cache::tier::Reads;
 use kvik_cache::{BLOCK_POSITIONS, NamespaceId, SeqId, StopReason, Token};
 
 use super::find::Worth;
 use super::load::{EndedLoad, Load, Prefix, Reason};
+use super::remote::Asked;
 use super::{Disk, Elsewhere, LoadContext};
+use crate::schedule::namespaces::Roots;
 use crate::schedule::prefix::common_prefix;
 
 /// What a load may take while it is not known how long computing would.
@@ -20,23 +22,29 @@ const GRACE: Duration = Duration::from_millis(20);
 /// What the disk did for a waiting request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fetch {
-    wait: Wait,
+    pub(super) wait: Wait,
     /// Tokens that were in RAM when it began to wait for a load.
     known: usize,
     /// Tokens that are to be there when the load ends.
     promised: usize,
     /// Where what it reads was when it began.
     reads: Reads,
+    /// Tokens before those that come from the store that nodes share, if some do.
+    near: Option<usize>,
+    /// What it knows of that store.
+    pub(super) asked: Asked,
     /// Why the disk did not help, where it had something.
     pub(crate) verdict: Option<StopReason>,
 }
 
 /// For what of the disk a request waits, and for how long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Wait {
+pub(super) enum Wait {
     /// The disk has not been asked.
     #[default]
     Unasked,
+    /// The store that nodes share has been asked.
+    Asked { ticket: u64, until: Duration },
     /// There is something to be read, and too much is being read already.
     Capacity { until: Duration },
     /// A load.
@@ -53,6 +61,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) tokens: &'a [Token],
     /// How many of them are in RAM.
     pub(crate) known: usize,
+    /// How long they are kept without a use.
+    pub(crate) ttl: Option<Duration>,
 }
 
 impl Fetch {
@@ -61,7 +71,7 @@ impl Fetch {
     pub(crate) fn may_go_on(&self, loads: &mut usize, now: Duration) -> bool {
         match self.wait {
             Wait::Unasked | Wait::Over => true,
-            Wait::Load { .. } => false,
+            Wait::Load { .. } | Wait::Asked { .. } => false,
             Wait::Capacity { until } if now >= until => true,
             Wait::Capacity { .. } => {
                 let free = *loads > 0;
@@ -69,6 +79,11 @@ impl Fetch {
                 free
             }
         }
+    }
+
+    /// Whether nothing was asked for it yet.
+    pub(crate) fn is_unasked(&self) -> bool {
+        self.wait == Wait::Unasked && self.asked == Asked::Unasked
     }
 
     /// Whether it waits for this load.
@@ -84,14 +99,17 @@ impl Fetch {
     /// When its patience ends: nobody waits longer than computing would take.
     pub(crate) fn until(&self) -> Option<Duration> {
         match self.wait {
-            Wait::Capacity { until } | Wait::Load { until, .. } => Some(until),
+            Wait::Asked { until, .. } | Wait::Capacity { until } | Wait::Load { until, .. } => Some(until),
             Wait::Unasked | Wait::Over => None,
         }
     }
 
     /// Of `cached` tokens, those that were loaded.
     pub(crate) fn loaded(&self, cached: usize) -> Elsewhere {
-        Elsewhere::of(cached.min(self.promised).saturating_sub(self.known), self.reads)
+        let cached = cached.min(self.promised);
+        let near = self.near.unwrap_or(cached).min(cached);
+        let remote = cached - near.max(self.known).min(cached);
+        Elsewhere { remote, ..Elsewhere::of(near.saturating_sub(self.known), self.reads) }
     }
 
     /// A load has ended: its request goes on with what is there.
@@ -106,7 +124,9 @@ impl Fetch {
 
     fn give_up(&mut self) {
         self.wait = Wait::Over;
-        self.verdict = Some(StopReason::RecomputeWasCheaper);
+        let why =
+            if self.near.is_some() { StopReason::RemoteFailed } else { StopReason::RecomputeWasCheaper };
+        self.verdict = Some(why);
     }
 }
 
@@ -119,7 +139,8 @@ impl Disk {
         context: &mut LoadContext<'_>,
     ) -> bool {
         match fetch.wait {
-            Wait::Unasked => self.ask(fetch, wanted, context),
+            Wait::Unasked => self.look_up_remote(fetch, wanted, context) || self.ask(fetch, wanted, context),
+            Wait::Asked { .. } => true,
             Wait::Capacity { until } if context.now >= until => {
                 fetch.give_up();
                 false
@@ -132,43 +153,66 @@ impl Disk {
 
     /// Looks up what a request wants and begins to load it; whether the request waits for that.
     fn ask(&mut self, fetch: &mut Fetch, wanted: Wanted<'_>, context: &mut LoadContext<'_>) -> bool {
-        let Wanted { namespace, tokens: wanted, known } = wanted;
+        let Wanted { namespace, tokens, known, .. } = wanted;
         let roots = context.namespaces.roots(namespace);
-        let (Worth { slots, pieces, end }, verdict) = self.worth_loading(roots, wanted, known, context.now);
+        let (worth, near_verdict) = self.worth_loading(roots, tokens, known, context.now);
         let until = fetch.until();
-        (fetch.wait, fetch.verdict) = (Wait::Over, verdict);
-        if slots.is_empty() {
+        let (prefix, far_verdict) = self.prefix(fetch, wanted, roots, worth);
+        (fetch.wait, fetch.verdict) = (Wait::Over, near_verdict.or(far_verdict));
+        if prefix.slots.is_empty() && prefix.far.is_none() {
             return false;
         }
-        let mut tokens = wanted[..known - known % BLOCK_POSITIONS].to_vec();
-        tokens.extend(slots.iter().flat_map(|&slot| self.tier.record(slot).tokens.as_slice()));
-        tokens.truncate(end.unwrap_or(usize::MAX));
-        let promised = common_prefix(wanted, &tokens);
-        let deadline = context.now + patience(&self.cost, promised.saturating_sub(known));
+        let promised = common_prefix(tokens, &prefix.tokens);
+        let near = prefix.far.as_ref().map(|far| far.blocks.start * BLOCK_POSITIONS);
+        let deadline = context.now + self.patience(&prefix, known, promised);
         let until = until.unwrap_or(deadline);
         // For less than a block nobody waits until others are done.
         let small = promised < known + BLOCK_POSITIONS;
         let full = self.loads_left() == 0;
-        let load = match self.covering(namespace, &wanted[..promised]) {
+        let load = match self.covering(namespace, &tokens[..promised]) {
             Some(load) => (!small).then_some(load),
             None if full => None,
-            None => self.start_load(
-                Prefix { namespace, tokens, slots, pieces },
-                deadline,
-                Reason::Wanted,
-                context,
-            ),
+            None => self.start_load(prefix, deadline, Reason::Wanted, context),
         };
         match load {
             Some(seq) => {
                 let reads = self.load(seq).map_or_else(Reads::default, |load| load.reads);
-                *fetch = Fetch { wait: Wait::Load { seq, until }, known, promised, reads, ..*fetch };
+                let wait = Wait::Load { seq, until };
+                *fetch = Fetch { wait, known, promised, reads, near, ..*fetch };
             }
             // Where there is no room for a load, there is none for the sequence either, unless nobody runs.
             None if !small && (full || context.running > 0) => fetch.wait = Wait::Capacity { until },
             None => fetch.give_up(),
         }
         fetch.wait != Wait::Over
+    }
+
+    /// What is read of a prompt: blocks on disk, and behind them those that other nodes have computed; and why these are not
+    /// fetched, where there are some.
+    fn prefix(
+        &self,
+        fetch: &Fetch,
+        wanted: Wanted<'_>,
+        roots: &Roots,
+        worth: Worth,
+    ) -> (Prefix, Option<StopReason>) {
+        let Wanted { namespace, tokens: wanted, known, ttl } = wanted;
+        let Worth { mut slots, pieces, end } = worth;
+        let first = known / BLOCK_POSITIONS;
+        let mut tokens = wanted[..first * BLOCK_POSITIONS].to_vec();
+        tokens.extend(slots.iter().flat_map(|&slot| self.tier.record(slot).tokens.as_slice()));
+        tokens.truncate(end.unwrap_or(usize::MAX));
+        let near = common_prefix(wanted, &tokens) / BLOCK_POSITIONS;
+        let (far, verdict) = match self.worth_fetching(fetch, (roots, wanted), near, ttl) {
+            Ok(far) => (far, None),
+            Err(why) => (None, Some(why)),
+        };
+        if let Some(far) = &far {
+            // A last block that the prompt shares in part gives way to a whole one.
+            slots.truncate(near - first);
+            tokens = wanted[..far.blocks.end * BLOCK_POSITIONS].to_vec();
+        }
+        (Prefix { namespace, tokens, slots, pieces, far }, verdict)
     }
 
     fn load(&self, seq: SeqId) -> Option<&Load> {
@@ -183,7 +227,8 @@ impl Disk {
     }
 
     /// Lets a request go on that has what it waits for, or whose patience has ended.
-    pub(crate) fn end_wait(&self, fetch: &mut Fetch, now: Duration) {
+    pub(crate) fn end_wait(&mut self, fetch: &mut Fetch, now: Duration) {
+        self.answer_lookup(fetch, now);
         let Wait::Load { seq, until } = fetch.wait else { return };
         let Some(load) = self.load(seq) else { return };
         // A state is of use to others when the load has ended.
@@ -193,9 +238,18 @@ impl Disk {
             fetch.give_up();
         }
     }
-}
 
-/// How long to wait for `tokens` that could be computed meanwhile.
-fn patience(cost: &CostModel, tokens: usize) -> Duration {
-    cost.compute_time(tokens).map_or(PATIENCE, |compute| compute + GRACE)
+    /// How long to wait for the rest of `promised` tokens, of which `known` are there: as long as computing would take, and
+    /// for other nodes as long as they are expected to take.
+    fn patience(&self, prefix: &Prefix, known: usize, promised: usize) -> Duration {
+        let compute = |tokens| self.cost.compute_time(tokens).map_or(PATIENCE, |compute| compute + GRACE);
+        match &prefix.far {
+            None => compute(promised.saturating_sub(known)),
+            Some(far) if prefix.slots.is_empty() => far.patience,
+            Some(far) => {
+                let near = (far.blocks.start * BLOCK_POSITIONS).saturating_sub(known);
+                compute(near) + far.patience
+            }
+        }
+    }
 }

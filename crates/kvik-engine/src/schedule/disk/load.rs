@@ -1,4 +1,4 @@
-//! Bringing stored blocks back.
+//! Bringing stored blocks back, from this node's disk and from the store that nodes share.
 //!
 //! A load takes the blocks it needs like any sequence, has them filled in any order, and publishes them
 //! in order. It ends when all are there, when one cannot be read, when its time is up, or when nobody waits
@@ -11,9 +11,11 @@ use kvik_cache::{
     Admission, BLOCK_POSITIONS, Cache, Lifetime, NamespaceId, SeqId, StopReason, Token, blocks_for,
 };
 
+use super::remote::{Far, Remote};
 use super::{Disk, LoadContext};
 use crate::model::batch::Runner;
 use crate::schedule::ram::Ram;
+use crate::store::remote::RemoteDone;
 use crate::store::{Buffer, Completed};
 
 /// Prefixes that are read at the same time.
@@ -31,7 +33,9 @@ pub(super) struct Load {
     first: usize,
     /// The blocks after them, then the pieces of the state behind the last token.
     slots: Vec<SlotId>,
-    /// How many of these are blocks.
+    /// The blocks after those, which come from the store that nodes share; then there is no state.
+    far: Option<FarLoad>,
+    /// How many blocks are read.
     blocks: usize,
     /// Where they were when it began.
     pub(super) reads: Reads,
@@ -61,6 +65,17 @@ pub(super) struct Prefix {
     pub(super) slots: Vec<SlotId>,
     /// The pieces of the state behind it; none where layers have none.
     pub(super) pieces: Vec<SlotId>,
+    /// The blocks after its slots, which other nodes have computed.
+    pub(super) far: Option<Far>,
+}
+
+/// Blocks that are being fetched.
+#[derive(Debug)]
+struct FarLoad {
+    ticket: u64,
+    /// Bytes of a block.
+    block_bytes: usize,
+    ended: bool,
 }
 
 /// A load that has ended.
@@ -88,6 +103,7 @@ impl Disk {
         while let Some(completed) = self.store.completed() {
             self.complete(completed, cache, runner);
         }
+        self.collect_far(cache, runner);
         for index in 0..self.loads.len() {
             self.issue(index);
             let load = &self.loads[index];
@@ -125,16 +141,20 @@ impl Disk {
         reason: Reason,
         context: &mut LoadContext<'_>,
     ) -> Option<SeqId> {
-        let Prefix { namespace, tokens, mut slots, pieces } = prefix;
+        let Prefix { namespace, tokens, mut slots, pieces, far } = prefix;
         let now = context.now;
-        let ttl = self.ttl_of(*slots.last()?, reason, now);
-        let first = blocks_for(tokens.len()) - slots.len();
+        let ttl = match &far {
+            None => self.ttl_of(*slots.last()?, reason, now),
+            Some(far) => Some(far.ttl),
+        };
+        let blocks = slots.len() + far.as_ref().map_or(0, |far| far.blocks.len());
+        let first = blocks_for(tokens.len()) - blocks;
         let seq = take_blocks(namespace, &tokens, first, ttl, context)?;
         // Of what layers with windows see, only that is read which the prefix needs at its end.
         context.ram.cache.advance(seq, tokens.len());
-        let blocks = slots.len();
         slots.extend(pieces);
         let reads = self.reads(&slots);
+        let far = far.and_then(|far| self.start_fetch(&far));
         self.tier.pin_for_reading(&slots);
         let ticket = self.next_ticket;
         self.next_ticket += slots.len() as u64;
@@ -143,8 +163,9 @@ impl Disk {
             namespace,
             tokens,
             first,
-            arrived: vec![false; slots.len()],
+            arrived: vec![false; blocks.max(slots.len())],
             slots,
+            far,
             blocks,
             reads,
             issued: 0,
@@ -165,8 +186,10 @@ impl Disk {
         let index = self.loads.iter().position(|load| load.seq == seq)?;
         let load = self.loads.remove(index);
         let (ready, now) = (load.ready(), context.now);
-        // One that had to make way before it had read anything says nothing about the disk.
-        if ready > 0 || load.failed || now >= load.deadline {
+        self.stop_fetch(&load, now);
+        // One that had to make way before it had read anything says nothing about the disk, nor does one that waited for
+        // other nodes as well.
+        if load.far.is_none() && (ready > 0 || load.failed || now >= load.deadline) {
             self.cost.loaded(load.read(ready.max(1)), now.saturating_sub(load.started));
         }
         for &slot in &load.slots[load.issued..] {
@@ -179,7 +202,12 @@ impl Disk {
         cache.set_lifetime(load.seq, Lifetime { ttl: load.ttl, ..Lifetime::default() });
         cache.finish(load.seq, load.ready_tokens());
         self.pin_as_on_disk(load.namespace, load.ready_tokens(), context);
-        let verdict = if load.failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
+        let verdict = match (&load.far, load.failed) {
+            // What is on disk comes first.
+            (Some(_), _) if ready >= load.slots.len() => StopReason::RemoteFailed,
+            (_, true) => StopReason::LoadFailed,
+            (_, false) => StopReason::RecomputeWasCheaper,
+        };
         Some(EndedLoad { seq, tokens: load.ready_tokens().len(), verdict })
     }
 
@@ -277,6 +305,34 @@ impl Disk {
     }
 }
 
+/// The part of a load that comes from the store that nodes share.
+impl Disk {
+    fn start_fetch(&mut self, far: &Far) -> Option<FarLoad> {
+        let remote = self.remote.as_mut()?;
+        Some(FarLoad { ticket: remote.fetch(far), block_bytes: remote.block_bytes, ended: false })
+    }
+
+    /// Nobody waits any more for what a load fetches.
+    fn stop_fetch(&mut self, load: &Load, now: Duration) {
+        if let (Some(far), Some(remote)) = (load.far.as_ref().filter(|far| !far.ended), &mut self.remote) {
+            remote.store.cancel(far.ticket, now >= load.deadline);
+        }
+    }
+
+    /// Takes what has been fetched into account.
+    fn collect_far(&mut self, cache: &mut Cache, runner: &mut dyn Runner) {
+        while let Some(done) = self.remote.as_mut().and_then(Remote::done) {
+            let (RemoteDone::Read { ticket, .. } | RemoteDone::Ended { ticket, .. }) = done else { continue };
+            let theirs = |load: &&mut Load| load.far.as_ref().is_some_and(|far| far.ticket == ticket);
+            let Some(load) = self.loads.iter_mut().find(theirs) else { continue };
+            match done {
+                RemoteDone::Read { first, bytes, .. } => load.take_far(first, &bytes, cache, runner),
+                _ => load.end_far(),
+            }
+        }
+    }
+}
+
 /// A block that was read.
 struct Arrived {
     buffer: Buffer,
@@ -337,6 +393,27 @@ fn take_beside(
 }
 
 impl Load {
+    /// Puts blocks that were fetched where they belong, the first of them being block `first` of the prompt.
+    fn take_far(&mut self, first: usize, bytes: &[u8], cache: &Cache, runner: &mut dyn Runner) {
+        let Some(far) = &self.far else { return };
+        for (bytes, at) in bytes.chunks_exact(far.block_bytes).zip(first..) {
+            // A run may begin before what is wanted of it, and end behind.
+            let index =
+                at.checked_sub(self.first).filter(|index| (self.slots.len()..self.blocks).contains(index));
+            let Some(index) = index.filter(|&index| !self.arrived[index]) else { continue };
+            runner.write_block(cache.table(self.seq)[at], bytes);
+            self.arrived[index] = true;
+        }
+    }
+
+    /// No more is fetched.
+    fn end_far(&mut self) {
+        if let Some(far) = &mut self.far {
+            far.ended = true;
+            self.failed |= !self.arrived[self.slots.len()..].iter().all(|&arrived| arrived);
+        }
+    }
+
     /// Blocks that have been read, without a gap.
     fn ready(&self) -> usize {
         self.arrived[..self.blocks].iter().take_while(|&&arrived| arrived).count()
@@ -355,7 +432,7 @@ impl Load {
 
     /// Whether it reads a state behind its last token.
     pub(super) fn reads_state(&self) -> bool {
-        self.blocks < self.slots.len()
+        self.far.is_none() && self.blocks < self.slots.len()
     }
 
     /// Whether that state is there.

@@ -20,13 +20,17 @@
 //! | `fetch`    | how long a waiting request waits for a load                    |
 //! | `prefetch` | what is read before anybody asks                               |
 //! | `release`  | unpinning and dropping                                         |
+//! | `remote`   | asking the store that nodes share                              |
+//! | `share`    | offering blocks to it                                          |
 
 mod fetch;
 mod find;
 mod load;
 mod prefetch;
 mod release;
+mod remote;
 mod setup;
+mod share;
 mod spill;
 mod states;
 
@@ -40,8 +44,9 @@ use super::namespaces::NamespaceTable;
 use super::ram::Ram;
 use crate::stats::DiskStats;
 use crate::store::BlockStore;
+use remote::Remote;
 
-pub use setup::{DiskOpened, DiskSetup, buffers, store_config, writes_max};
+pub use setup::{DiskOpened, DiskSetup, RemoteSetup, RemoteWrites, buffers, store_config, writes_max};
 
 pub(super) use fetch::{Fetch, Wanted};
 pub(super) use spill::{SpillContext, Spilled, Stored};
@@ -73,6 +78,8 @@ pub(super) struct Disk {
     /// Blocks being written.
     writing: usize,
     writes_max: usize,
+    /// The store that nodes share, if they do.
+    remote: Option<Remote>,
 }
 
 /// Tokens that are not where they are computed with, by where they are.
@@ -82,6 +89,8 @@ pub(super) struct Elsewhere {
     pub(super) host: usize,
     /// On disk.
     pub(super) disk: usize,
+    /// In the store that nodes share.
+    pub(super) remote: usize,
 }
 
 /// The parts that a load uses: blocks in RAM, and the identities of what it reads.
@@ -97,25 +106,27 @@ impl Elsewhere {
     /// So many tokens of blocks that are read like this: what is not all in the host's memory waits for the disk.
     fn of(tokens: usize, reads: Reads) -> Elsewhere {
         match reads.disk {
-            0 => Elsewhere { host: tokens, disk: 0 },
-            _ => Elsewhere { host: 0, disk: tokens },
+            0 => Elsewhere { host: tokens, ..Elsewhere::default() },
+            _ => Elsewhere { disk: tokens, ..Elsewhere::default() },
         }
     }
 
     /// All of them.
     pub(super) fn tokens(self) -> usize {
-        self.host + self.disk
+        self.host + self.disk + self.remote
     }
 
-    /// The same of at most so many tokens.
+    /// The same of at most so many tokens, the last ones first.
     pub(super) fn at_most(self, tokens: usize) -> Elsewhere {
-        Elsewhere { host: self.host.min(tokens), disk: self.disk.min(tokens) }
+        let remote = self.remote.min(tokens);
+        let near = tokens - remote;
+        Elsewhere { host: self.host.min(near), disk: self.disk.min(near), remote }
     }
 }
 
 impl Disk {
     pub(super) fn new(setup: DiskSetup, beside: Beside) -> Disk {
-        let DiskSetup { tier, store, related, epoch_s, writes_max, warm_blocks, .. } = setup;
+        let DiskSetup { tier, store, related, epoch_s, writes_max, warm_blocks, remote, .. } = setup;
         Disk {
             // Of what was hot before the start, blocks come back without states, which nothing could go on from.
             found: if beside.state_bytes > 0 { Vec::new() } else { tier.warmest(warm_blocks, epoch_s) },
@@ -133,6 +144,7 @@ impl Disk {
             next_ticket: 0,
             writing: 0,
             writes_max,
+            remote: remote.map(Remote::new),
         }
     }
 
@@ -185,6 +197,7 @@ impl Disk {
         loads
             .chain(unfinished)
             .chain(states)
+            .chain(self.remote.iter().flat_map(|remote| remote.copies.namespaces()))
             .chain(self.candidates.iter().map(|candidate| candidate.namespace))
     }
 
@@ -259,7 +272,8 @@ mod tests {
             "not even why it knows nothing"
         );
         let mut context = LoadContext { ram: &mut ram, namespaces: &table, running: 0, now };
-        let (mut fetch, wanted) = (Fetch::default(), Wanted { namespace, tokens: &tokens, known: 0 });
+        let (mut fetch, wanted) =
+            (Fetch::default(), Wanted { namespace, tokens: &tokens, known: 0, ttl: None });
         assert!(!disk.fetch(&mut fetch, wanted, &mut context) && fetch.verdict.is_none());
         assert!(disk.loads().is_empty() && !disk.has_candidates() && !disk.drop_unfinished(&mut ram));
         assert_eq!((disk.stats(1).is_none(), disk.next_expiry(), disk.next_deadline()), (true, None, None));

@@ -59,7 +59,7 @@ impl Disk {
                 continue;
             }
             let slots = self.still_there(&chain, known, self.wall_s(context.now));
-            let prefix = Prefix { namespace, tokens: chain.tokens, slots, pieces: Vec::new() };
+            let prefix = Prefix { namespace, tokens: chain.tokens, slots, pieces: Vec::new(), far: None };
             let deadline = context.now + PREFETCH_TIME;
             if self.start_load(prefix, deadline, Reason::Prefetch, context).is_some() {
                 return;

@@ -7,6 +7,7 @@ use kvik_cache::Identity;
 use kvik_cache::tier::{Record, Relation, SlotId, Tier, Use};
 use kvik_kernels::KV_LAYOUT_VERSION;
 
+use crate::store::remote::RemoteStore;
 use crate::store::{
     BlockStore, Buffer, Completed, Opened, Store, StoreConfig, StoreError, Waker, bytes_allowed,
 };
@@ -30,8 +31,30 @@ pub struct DiskSetup {
     pub writes_max: usize,
     /// Seconds since 1970 when the scheduler's clock was at zero.
     pub epoch_s: u64,
-    /// Woken by `store` when something is completed.
+    /// Woken by `store`, and by the store of `remote`, when something is completed.
     pub waker: Waker,
+    /// What nodes share.
+    pub remote: Option<RemoteSetup>,
+}
+
+/// The store that nodes share, and what is written to it.
+pub struct RemoteSetup {
+    /// Blocks of all nodes.
+    pub store: Box<dyn RemoteStore>,
+    /// What this node writes.
+    pub writes: RemoteWrites,
+    /// Bytes of a block.
+    pub block_bytes: usize,
+}
+
+/// What a node writes to the store that nodes share.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RemoteWrites {
+    /// Beginnings of prompts that were used a second time.
+    #[default]
+    Reused,
+    /// These first, and all else that is computed.
+    All,
 }
 
 /// A tier on an open store, and what was found there.
@@ -89,7 +112,7 @@ impl DiskSetup {
         let (tier, surplus) = Tier::with(slots, records);
         surplus.into_iter().for_each(|slot| store.erase(slot));
         let (store, writes_max) = (Box::new(store), writes_max(config.buffers));
-        let setup = DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker };
+        let setup = DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker, remote: None };
         Ok(DiskOpened { setup, slots, held, notes })
     }
 
@@ -103,6 +126,7 @@ impl DiskSetup {
             writes_max: 0,
             epoch_s: 0,
             waker: Waker::default(),
+            remote: None,
         }
     }
 }

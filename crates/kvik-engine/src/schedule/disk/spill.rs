@@ -192,8 +192,9 @@ impl Disk {
         });
     }
 
-    /// Gives up copies of sequences that have ended.
+    /// Gives up copies of sequences that have ended, and of prefixes for other nodes.
     pub(crate) fn give_up(&mut self, ram: &mut Ram, is_unwanted: impl Fn(NamespaceId, &[Token]) -> bool) {
+        self.drop_copies(ram, &is_unwanted);
         self.unfinished.retain(|copy| {
             let unwanted = is_unwanted(copy.namespace, &copy.tokens);
             if unwanted {
@@ -203,11 +204,12 @@ impl Disk {
         });
     }
 
-    /// Releases blocks that are held for the disk only: somebody needs the room. Whether there were any.
+    /// Releases blocks that are held for the disk or for other nodes only: somebody needs the room. Whether there were any.
     pub(crate) fn drop_unfinished(&mut self, ram: &mut Ram) -> bool {
+        let copies = self.drop_copies(ram, |_, _| true);
         let unfinished = std::mem::take(&mut self.unfinished);
         unfinished.iter().for_each(|copy| ram.cache.abandon(copy.seq));
-        !unfinished.is_empty()
+        copies || !unfinished.is_empty()
     }
 
     /// Whether there is any use in handing over more of a sequence.

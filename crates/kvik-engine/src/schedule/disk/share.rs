@@ -1,0 +1,184 @@
+//! Offering computed blocks to the store that nodes share, behind everything else.
+//!
+//! A prefix that was used a second time is worth having elsewhere; so is, where the operator says so, all that is computed,
+//! with what room is left. Its blocks are held while they are copied, a few megabytes a step, in steps in which nobody
+//! waits. When the store does not keep up, or somebody always waits, or room is short, the rest is dropped: whoever comes
+//! back to the prefix offers it again.
+
+use std::time::Duration;
+
+use kvik_cache::tier::runs;
+use kvik_cache::{Identity, NamespaceId, SeqId, Token, whole_blocks};
+
+use super::remote::Remote;
+use super::setup::RemoteWrites;
+use super::spill::{SpillContext, Stored};
+use super::{Disk, LoadContext};
+use crate::schedule::ram::Ram;
+
+/// Prefixes that wait to be offered at most.
+const COPIES_MAX: usize = 64;
+/// Bytes that are copied in one step at most, one run aside.
+const STEP_BYTES: usize = 4 << 20;
+/// How long a prefix waits for steps in which nobody waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What waits to be offered: prefixes that were used again first, and of equals the oldest.
+#[derive(Debug, Default)]
+pub(super) struct Copies(Vec<SharedCopy>);
+
+/// A prefix whose blocks are held until they are copied.
+#[derive(Debug)]
+struct SharedCopy {
+    /// Its name in the cache.
+    seq: SeqId,
+    namespace: NamespaceId,
+    owner: u64,
+    /// Whole blocks.
+    tokens: Vec<Token>,
+    /// Their names.
+    blocks: Vec<Identity>,
+    /// Blocks that were offered, or that the store has.
+    offered: usize,
+    ttl: Option<Duration>,
+    since: Duration,
+    is_reused: bool,
+}
+
+impl Copies {
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
+        self.0.iter().map(|copy| copy.namespace)
+    }
+
+    /// Blocks that were not offered yet.
+    pub(super) fn blocks_left(&self) -> usize {
+        self.0.iter().map(|copy| copy.blocks.len() - copy.offered).sum()
+    }
+
+    fn push(&mut self, copy: SharedCopy) {
+        let at = match copy.is_reused {
+            true => self.0.partition_point(|other| other.is_reused),
+            false => self.0.len(),
+        };
+        self.0.insert(at, copy);
+    }
+
+    /// Those beyond the limit.
+    fn surplus(&mut self) -> Vec<SharedCopy> {
+        self.0.split_off(self.0.len().min(COPIES_MAX))
+    }
+
+    /// Takes out those that are `unwanted`.
+    fn give_up(&mut self, unwanted: impl Fn(&SharedCopy) -> bool) -> Vec<SharedCopy> {
+        self.0.extract_if(.., |copy| unwanted(copy)).collect()
+    }
+}
+
+impl Disk {
+    /// Whether prefixes are offered that nobody has come back to yet.
+    pub(crate) fn shares_all(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.writes == RemoteWrites::All)
+    }
+
+    /// Puts the whole blocks of a prefix on the list of what is offered to other nodes, unless they have all of it.
+    pub(crate) fn share(&mut self, prefix: &Stored<'_>, is_reused: bool, context: &mut LoadContext<'_>) {
+        let Some(remote) = &mut self.remote else { return };
+        let roots = context.namespaces.roots(prefix.namespace);
+        let tokens = whole_blocks(prefix.tokens);
+        // What a policy keeps has its own names, and behind blocks without a state nothing could go on.
+        if roots.is_part || self.beside.state_bytes > 0 {
+            return;
+        }
+        let blocks: Vec<Identity> = roots.identity.blocks(tokens).collect();
+        if !remote.wants_some(roots.owner, &blocks) {
+            return;
+        }
+        let (seq, cache) = (context.ram.new_seq(), &mut context.ram.cache);
+        if cache.lease(seq, prefix.namespace, tokens) < tokens.len() {
+            return cache.abandon(seq);
+        }
+        remote.copies.push(SharedCopy {
+            seq,
+            namespace: prefix.namespace,
+            owner: roots.owner,
+            tokens: tokens.to_vec(),
+            blocks,
+            offered: 0,
+            ttl: prefix.lifetime.ttl,
+            since: context.now,
+            is_reused,
+        });
+        remote.copies.surplus().iter().for_each(|copy| cache.abandon(copy.seq));
+    }
+
+    /// Offers what fits into one step, unless somebody waits; the sequences that need not be held any more.
+    pub(crate) fn share_some(&mut self, is_busy: bool, context: SpillContext<'_>) -> Vec<SeqId> {
+        let Some(remote) = &mut self.remote else { return Vec::new() };
+        let late = remote.copies.give_up(|copy| context.now >= copy.since + PATIENCE);
+        let mut ended: Vec<SeqId> = late.iter().map(|copy| copy.seq).collect();
+        let mut left = if is_busy { 0 } else { STEP_BYTES };
+        while left > 0 && !remote.copies.0.is_empty() {
+            match remote.offer_next(context) {
+                Some(bytes) => left = left.saturating_sub(bytes),
+                None => ended.push(remote.copies.0.remove(0).seq),
+            }
+        }
+        ended
+    }
+
+    /// Whether something waits to be offered.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| !remote.copies.0.is_empty())
+    }
+
+    /// Gives up what waits to be offered and is unwanted. Whether there was any.
+    pub(super) fn drop_copies(
+        &mut self,
+        ram: &mut Ram,
+        is_unwanted: impl Fn(NamespaceId, &[Token]) -> bool,
+    ) -> bool {
+        let Some(remote) = &mut self.remote else { return false };
+        let dropped = remote.copies.give_up(|copy| is_unwanted(copy.namespace, &copy.tokens));
+        dropped.iter().for_each(|copy| ram.cache.abandon(copy.seq));
+        !dropped.is_empty()
+    }
+}
+
+impl Remote {
+    /// Whether the store lacks a run of these blocks, and takes it now.
+    fn wants_some(&mut self, owner: u64, blocks: &[Identity]) -> bool {
+        let mut runs = runs(blocks.len(), self.store.run_max());
+        self.store.expected().is_some()
+            && runs.any(|run| self.store.wants(owner, &blocks[run.end - 1], run.len()))
+    }
+
+    /// Offers the next run of the first prefix that the store wants; its bytes. None when there is none left, or when a
+    /// device has a fault, after which what it gives is not what the block holds.
+    fn offer_next(&mut self, context: SpillContext<'_>) -> Option<usize> {
+        let SpillContext { cache, runner, .. } = context;
+        let (copy, block_bytes) = (self.copies.0.first_mut()?, self.block_bytes);
+        for run in runs(copy.blocks.len(), self.store.run_max()) {
+            if run.start < copy.offered {
+                continue;
+            }
+            copy.offered = run.end;
+            let (end, table) = (copy.blocks[run.end - 1], &cache.table(copy.seq)[run.clone()]);
+            let is_whole = table.iter().all(|&block| cache.has_part(block));
+            if !is_whole || !self.store.wants(copy.owner, &end, run.len()) {
+                continue;
+            }
+            let mut bytes = vec![0; run.len() * block_bytes];
+            table
+                .iter()
+                .zip(bytes.chunks_mut(block_bytes))
+                .for_each(|(&block, to)| runner.read_block(block, to));
+            if runner.fault().is_some() {
+                return None;
+            }
+            let offered = bytes.len();
+            self.store.offer(copy.owner, end, bytes, copy.ttl);
+            return Some(offered);
+        }
+        None
+    }
+}

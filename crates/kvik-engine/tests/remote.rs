@@ -1,0 +1,276 @@
+//! The scheduler with a store that nodes share: what one has computed, the others reuse to the exact token, and whatever
+//! becomes of the store, answers equal those of an engine without it and nobody waits long for it.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod fake;
+
+use std::time::Duration;
+
+use fake::memory_disk::MemoryDisk;
+use fake::memory_remote::{MemoryRemote, Node};
+use fake::*;
+use kvik_cache::{Lifetime, StopReason, Token};
+use kvik_engine::api::{Report, Request};
+use kvik_engine::schedule::disk::RemoteWrites;
+
+/// A fleet of nodes, each with a clock and a disk of its own.
+#[derive(Default)]
+struct Fleet {
+    remote: MemoryRemote,
+    has_disk: bool,
+    writes: RemoteWrites,
+}
+
+struct FleetNode {
+    world: World,
+    disk: MemoryDisk,
+}
+
+impl Fleet {
+    fn node(&self) -> FleetNode {
+        self.node_with(400)
+    }
+
+    fn node_with(&self, blocks: usize) -> FleetNode {
+        let disk = MemoryDisk::default();
+        let node = Node { disk: &disk, has_disk: self.has_disk, writes: self.writes };
+        FleetNode { world: self.remote.node(&node, config(), blocks), disk }
+    }
+}
+
+impl FleetNode {
+    /// Asks, and lets time pass until all that can be shared is.
+    fn ask(&mut self, request: &Request) -> Report {
+        let client = self.world.submit(request.clone());
+        self.settle();
+        let answer = client.answer().expect("it is answered");
+        assert_eq!(answer.choices, solo(request).choices, "an answer never depends on what is reused");
+        answer.report
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.world.step();
+            let writing = self.world.scheduler.remote_stats().unwrap().writing_blocks;
+            if self.world.scheduler.is_idle() && writing == 0 {
+                return self.world.check_idle();
+            }
+            self.disk.pass(Duration::from_millis(1));
+        }
+        panic!("it never comes to rest");
+    }
+}
+
+fn joined(parts: &[&[Token]]) -> Vec<Token> {
+    parts.concat()
+}
+
+#[test]
+fn what_one_node_has_used_twice_another_reuses_to_the_exact_token() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 209);
+    a.ask(&request(long.clone(), 4));
+    assert!(fleet.remote.state().values.is_empty(), "nobody has come back to it");
+    a.ask(&request(long.clone(), 4));
+    let report = b.ask(&request(long.clone(), 4));
+    assert_eq!((report.cached_tokens, report.remote_tokens, report.computed_tokens), (208, 208, 1));
+    let again = b.ask(&request(long, 4));
+    assert_eq!((again.cached_tokens, again.remote_tokens), (208, 0), "now it is in RAM");
+}
+
+#[test]
+fn the_beginning_that_two_prompts_share_is_what_others_find() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let system = prompt(1, 13 * 16 + 5);
+    for user in 0..2 {
+        a.ask(&request(joined(&[&system, &prompt(10 + user, 40)]), 4));
+    }
+    let report = b.ask(&request(joined(&[&system, &prompt(20, 40)]), 4));
+    assert_eq!((report.cached_tokens, report.remote_tokens), (13 * 16, 13 * 16), "whole blocks");
+    assert_eq!(report.cache, Some(StopReason::FirstSeen));
+}
+
+#[test]
+fn a_node_that_shares_all_offers_what_nobody_has_come_back_to() {
+    let fleet = Fleet { writes: RemoteWrites::All, ..Fleet::default() };
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 100);
+    a.ask(&request(long.clone(), 30));
+    let report = b.ask(&request(long, 2));
+    assert_eq!((report.cached_tokens, report.remote_tokens), (96, 96));
+}
+
+#[test]
+fn what_is_on_disk_is_not_fetched_and_what_comes_after_it_is() {
+    let fleet = Fleet { has_disk: true, ..Fleet::default() };
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let (begin, long) = (prompt(1, 96), prompt(1, 400));
+    b.ask(&request(begin.clone(), 2));
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
+    let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
+    let report = again.ask(&request(long, 2));
+    assert_eq!((report.cached_tokens, report.disk_tokens, report.remote_tokens), (399 - 399 % 16, 96, 288));
+}
+
+#[test]
+fn a_store_that_is_down_is_not_waited_for_and_the_miss_says_so() {
+    let fleet = Fleet::default();
+    let mut a = fleet.node();
+    fleet.remote.state().down = true;
+    let report = a.ask(&request(prompt(1, 100), 2));
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::RemoteDown)));
+    assert_eq!((report.queued, fleet.remote.state().lookups), (Duration::ZERO, 0));
+}
+
+#[test]
+fn a_lookup_that_does_not_return_costs_a_few_round_trips() {
+    let fleet = Fleet::default();
+    let mut a = fleet.node();
+    fleet.remote.state().stops = true;
+    let report = a.ask(&request(prompt(1, 100), 2));
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::RemoteDown)));
+    assert!(report.queued <= Duration::from_millis(14), "{report:?}");
+    assert_eq!(fleet.remote.state().late, 1, "the store is told");
+}
+
+#[test]
+fn a_fetch_that_does_not_return_costs_a_small_part_of_computing() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 400);
+    // What computing takes is known.
+    b.ask(&request(prompt(2, 400), 2));
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    fleet.remote.state().fetches_stop = true;
+    let report = b.ask(&request(long, 2));
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::RemoteFailed)));
+    assert!(report.queued <= Duration::from_millis(30), "{:?} for 400 ms of computing", report.queued);
+    assert_eq!(fleet.remote.state().late, 1, "the store is told");
+}
+
+#[test]
+fn what_comes_before_a_hole_is_used() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 209);
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    let chain: Vec<_> = {
+        let state = fleet.remote.state();
+        assert_eq!(state.values.len(), 4, "12 blocks and one");
+        state.values.keys().copied().collect()
+    };
+    let longest = |bytes: usize| bytes == 4 * BLOCK_BYTES;
+    let hole = chain.iter().rev().find(|key| longest(fleet.remote.state().values[key].len())).unwrap();
+    fleet.remote.state().values.remove(hole);
+    let report = b.ask(&request(long, 2));
+    assert!([0, 64, 128].contains(&report.cached_tokens), "{report:?}");
+    assert_eq!((report.remote_tokens, report.cache), (report.cached_tokens, Some(StopReason::RemoteFailed)));
+}
+
+#[test]
+fn computing_what_is_faster_to_compute_is_said_to_be_why() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 209);
+    b.ask(&request(prompt(2, 400), 2));
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    fleet.remote.state().block = Duration::from_millis(17);
+    let report = b.ask(&request(long.clone(), 2));
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::RemoteSlower)));
+    let mut c = fleet.node();
+    c.ask(&request(prompt(2, 400), 2));
+    fleet.remote.state().block = Duration::from_millis(1);
+    assert_eq!(c.ask(&request(long, 2)).remote_tokens, 208);
+}
+
+#[test]
+fn who_shares_with_nobody_shares_with_no_node() {
+    let fleet = Fleet { writes: RemoteWrites::All, ..Fleet::default() };
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 100);
+    let private = Request { reuse: false, ..request(long.clone(), 2) };
+    let salted = Request { salt: [7; 16], ..request(long.clone(), 2) };
+    a.ask(&private);
+    assert!(fleet.remote.state().values.is_empty());
+    a.ask(&salted);
+    assert_eq!(b.ask(&request(long.clone(), 2)).cached_tokens, 0, "another tenant");
+    assert_eq!(b.ask(&private).cached_tokens, 0);
+    assert_eq!(fleet.node().ask(&salted).remote_tokens, 96, "the same tenant elsewhere");
+}
+
+#[test]
+fn a_prompt_that_is_dropped_before_it_was_offered_is_not() {
+    let fleet = Fleet { writes: RemoteWrites::All, ..Fleet::default() };
+    let mut a = fleet.node();
+    let long = prompt(1, 4096 - 200);
+    let client = a.world.submit(request(long.clone(), 1));
+    while !a.world.scheduler.is_idle() {
+        a.world.step();
+    }
+    assert!(client.has_ended());
+    let before = fleet.remote.state().values.len();
+    a.world.scheduler.evict(&long, [0; 16]);
+    a.settle();
+    assert_eq!(fleet.remote.state().values.len(), before);
+}
+
+#[test]
+fn blocks_that_are_held_to_be_offered_give_way_to_those_who_need_room() {
+    let fleet = Fleet { writes: RemoteWrites::All, ..Fleet::default() };
+    let mut a = fleet.node_with(40);
+    for seed in 0..6 {
+        a.ask(&request(prompt(seed, 500), 2));
+    }
+    assert!(a.world.scheduler.remote_stats().unwrap().written_blocks > 0);
+}
+
+#[test]
+fn what_was_fetched_and_is_not_used_does_not_stay_for_ever() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let brief = |ttl_s| Request {
+        lifetime: Lifetime { ttl: Some(Duration::from_secs(ttl_s)), ..Lifetime::default() },
+        ..request(prompt(1, 209), 2)
+    };
+    for _ in 0..2 {
+        a.ask(&brief(60));
+    }
+    assert_eq!(b.ask(&brief(60)).remote_tokens, 208);
+    b.disk.pass(Duration::from_secs(61));
+    b.world.step();
+    assert_eq!(b.world.scheduler.cache().stats().shared, 0, "as long as its request wants");
+}
+
+#[test]
+fn many_who_want_the_same_fetch_it_once() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 209);
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    let clients: Vec<Client> = (0..8).map(|_| b.world.submit(request(long.clone(), 2))).collect();
+    b.settle();
+    for client in clients {
+        let answer = client.answer().unwrap();
+        assert_eq!(answer.choices, solo(&request(long.clone(), 2)).choices);
+        assert_eq!(answer.report.cached_tokens, 208);
+    }
+    assert_eq!(
+        b.world.rows(),
+        8 * 2 - 8 + 8,
+        "one row for the end of each prompt and one for each token after"
+    );
+}
