@@ -15,6 +15,9 @@ const SENTENCES = {
   still_computing: "The rest is being computed by a request that runs now.",
   pooled: "An embedding of all tokens needs what is not cached.",
   load_failed: "The rest is on disk and could not be read.",
+  remote_down: "The store that nodes share might have the rest, and does not answer.",
+  remote_failed: "The rest is in the store that nodes share, and did not come in time or whole.",
+  remote_slower: "The rest is in the store that nodes share, and computing it took less time than fetching it would have.",
   recompute_was_cheaper: "The rest is on disk, and computing it took less time than reading it would have.",
 };
 

@@ -170,6 +170,7 @@ impl AnswerSpan {
             KeyValue::new("gen_ai.response.finish_reasons", Value::Array(reasons.into())),
             KeyValue::new("kvik.cache.host_tokens", report.host_tokens as i64),
             KeyValue::new("kvik.cache.disk_tokens", report.disk_tokens as i64),
+            KeyValue::new("kvik.cache.remote_tokens", report.remote_tokens as i64),
         ]);
         self.send(Status::Unset, Some(report));
     }

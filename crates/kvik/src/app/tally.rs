@@ -25,6 +25,8 @@ pub(crate) struct Counts {
     pub(crate) host_tokens: u64,
     /// Of these, those that came from disk.
     pub(crate) disk_tokens: u64,
+    /// Of these, those that other nodes had computed.
+    pub(crate) remote_tokens: u64,
     pub(crate) generated_tokens: u64,
     /// Prompts that were answered to the end.
     pub(crate) answered: u64,
@@ -71,6 +73,7 @@ impl Counts {
         cached_tokens: 0,
         host_tokens: 0,
         disk_tokens: 0,
+        remote_tokens: 0,
         generated_tokens: 0,
         answered: 0,
         failed: 0,
@@ -84,6 +87,7 @@ impl Counts {
             cached_tokens: report.cached_tokens as u64,
             host_tokens: report.host_tokens as u64,
             disk_tokens: report.disk_tokens as u64,
+            remote_tokens: report.remote_tokens as u64,
             generated_tokens: report.generated_tokens as u64,
             ..Counts::NONE
         }
@@ -96,6 +100,7 @@ impl AddAssign for Counts {
         self.cached_tokens += other.cached_tokens;
         self.host_tokens += other.host_tokens;
         self.disk_tokens += other.disk_tokens;
+        self.remote_tokens += other.remote_tokens;
         self.generated_tokens += other.generated_tokens;
         self.answered += other.answered;
         self.failed += other.failed;

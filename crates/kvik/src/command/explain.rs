@@ -101,6 +101,11 @@ fn meaning(reason: &str) -> &'static str {
         "still_computing" => "A running request is computing it; this request would wait for it.",
         "pooled" => "An embedding of all its tokens needs their hidden states, which are not cached.",
         "load_failed" => "It is on disk and could not be read.",
+        "remote_down" => "The store that nodes share might have it, and does not answer.",
+        "remote_failed" => "It is in the store that nodes share, and did not come in time or whole.",
+        "remote_slower" => {
+            "It is in the store that nodes share, and computing it takes less time than fetching it."
+        }
         "recompute_was_cheaper" => "It is on disk, and computing it takes less time than reading it.",
         _ => "",
     }
@@ -131,6 +136,9 @@ mod tests {
             StopReason::Pooled,
             StopReason::LoadFailed,
             StopReason::RecomputeWasCheaper,
+            StopReason::RemoteDown,
+            StopReason::RemoteFailed,
+            StopReason::RemoteSlower,
         ] {
             assert!(!meaning(reason.name()).is_empty(), "{reason:?}");
         }

@@ -38,6 +38,7 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
         prompt_tokens: 200 * requests,
         cached_tokens: 160 * requests,
         disk_tokens: 40 * requests,
+        remote_tokens: 0,
         computed_tokens: 40 * requests,
         generated_tokens: 10 * requests,
         cost: (0..requests).map(|_| prices().cost(&report(40, 160, 10))).sum(),

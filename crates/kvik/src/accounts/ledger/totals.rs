@@ -31,6 +31,8 @@ pub(crate) struct Totals {
     pub(crate) cached_tokens: u64,
     /// Those of `cached_tokens` that came from disk.
     pub(crate) disk_tokens: u64,
+    /// Those of `cached_tokens` that other nodes had computed.
+    pub(crate) remote_tokens: u64,
     /// Prompt tokens computed.
     pub(crate) computed_tokens: u64,
     pub(crate) generated_tokens: u64,
@@ -56,12 +58,15 @@ pub(crate) struct UsageRow {
     saved_seconds: f64,
 }
 
-/// From RAM and from disk.
+/// By where they came from.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct CachedTokens {
     ram: u64,
     disk: u64,
+    /// From the store that nodes share; absent where nothing did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote: Option<u64>,
 }
 
 impl Totals {
@@ -72,6 +77,7 @@ impl Totals {
             prompt_tokens: report.prompt_tokens as u64,
             cached_tokens: report.cached_tokens as u64,
             disk_tokens: report.disk_tokens as u64,
+            remote_tokens: report.remote_tokens as u64,
             computed_tokens: report.computed_tokens as u64,
             generated_tokens: report.generated_tokens as u64,
             cost,
@@ -97,8 +103,9 @@ impl Totals {
             requests: self.requests,
             prompt_tokens: self.prompt_tokens,
             cached_tokens: CachedTokens {
-                ram: self.cached_tokens.saturating_sub(self.disk_tokens),
+                ram: self.cached_tokens.saturating_sub(self.disk_tokens + self.remote_tokens),
                 disk: self.disk_tokens,
+                remote: Some(self.remote_tokens).filter(|&tokens| tokens > 0),
             },
             computed_tokens: self.computed_tokens,
             generated_tokens: self.generated_tokens,
@@ -116,6 +123,7 @@ impl AddAssign<&Totals> for Totals {
         add(&mut self.prompt_tokens, other.prompt_tokens);
         add(&mut self.cached_tokens, other.cached_tokens);
         add(&mut self.disk_tokens, other.disk_tokens);
+        add(&mut self.remote_tokens, other.remote_tokens);
         add(&mut self.computed_tokens, other.computed_tokens);
         add(&mut self.generated_tokens, other.generated_tokens);
         add(&mut self.saved_us, other.saved_us);

@@ -339,7 +339,7 @@ pub(crate) async fn clear(
     blocking(move || {
         let salt = (!caller.admin).then(|| caller.tenant.salt());
         let (ram, disk) = engine(&app)?.clear_cache(salt)?;
-        Ok(Json(Cleared { object: ClearedWord, blocks: ByTier::new(ram, 0, disk) }))
+        Ok(Json(Cleared { object: ClearedWord, blocks: ByTier::new(ram, disk) }))
     })
     .await
 }

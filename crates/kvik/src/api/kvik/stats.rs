@@ -113,12 +113,13 @@ pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extens
 
 /// Prompts count when their answer ends. What is generated counts at once where the engine says it.
 fn tokens(counts: &Counts, engine: Option<&EngineStats>) -> Tokens {
-    let Counts { prompt_tokens, cached_tokens, host_tokens, disk_tokens, generated_tokens, .. } = *counts;
-    let ram = cached_tokens.saturating_sub(host_tokens + disk_tokens);
+    let Counts { prompt_tokens, cached_tokens, generated_tokens, .. } = *counts;
+    let Counts { host_tokens, disk_tokens, remote_tokens, .. } = *counts;
+    let ram = cached_tokens.saturating_sub(host_tokens + disk_tokens + remote_tokens);
     Tokens {
         prompt: prompt_tokens,
         cached: cached_tokens,
-        by_tier: ByTier::new(ram, host_tokens, disk_tokens),
+        by_tier: ByTier::new(ram, disk_tokens).with(host_tokens, remote_tokens),
         generated: engine.map_or(generated_tokens, |engine| engine.counters.generated_tokens),
     }
 }

@@ -119,6 +119,7 @@ impl Inference for Scripted {
             kv_free_bytes: 2560,
             counters: Default::default(),
             disk: None,
+            remote: None,
             cache: kvik_cache::CacheStats {
                 withheld: 0,
                 places_evictable: 0,

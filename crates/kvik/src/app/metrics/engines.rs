@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{disk::DiskMetrics, register::add};
+use super::{disk::DiskMetrics, register::add, remote::RemoteMetrics};
 
 /// A metric of each model, and of each kind of something where it has kinds.
 pub(super) type PerModel<M = Gauge> = Family<ModelLabels, M>;
@@ -57,6 +57,7 @@ pub(super) struct EngineMetrics {
     blocks_owned: PerModel,
     tree_tokens: PerModel,
     disk: DiskMetrics,
+    remote: RemoteMetrics,
 }
 
 impl EngineMetrics {
@@ -82,6 +83,7 @@ impl EngineMetrics {
             blocks_owned: add(r, "blocks_owned", "Blocks that belong to one running sequence"),
             tree_tokens: add(r, "tree_tokens", "Tokens in the prefix tree"),
             disk: DiskMetrics::new(r),
+            remote: RemoteMetrics::new(r),
         }
     }
 
@@ -95,12 +97,21 @@ impl EngineMetrics {
 
     fn clear(&self) {
         let EngineMetrics {
-            ended, drafted, accepted, preemptions, step_seconds, model_seconds, disk, ..
+            ended,
+            drafted,
+            accepted,
+            preemptions,
+            step_seconds,
+            model_seconds,
+            disk,
+            remote,
+            ..
         } = self;
         [ended, drafted, accepted, preemptions].iter().for_each(|family| family.clear());
         [step_seconds, model_seconds].iter().for_each(|family| family.clear());
         self.gauges().iter().for_each(|family| family.clear());
         disk.clear();
+        remote.clear();
     }
 
     fn gauges(&self) -> [&PerModel; 9] {
@@ -124,6 +135,7 @@ impl EngineMetrics {
             store(&self.ended, &labels.with("outcome", outcome), value);
         }
         self.disk.add(labels, stats.disk.as_ref());
+        self.remote.add(labels, stats.remote);
         let drafts = [(&self.drafted, done.drafted_tokens), (&self.accepted, done.accepted_tokens)];
         for (counter, tokens) in drafts {
             for (source, tokens) in DraftSource::ALL.iter().zip(tokens) {

@@ -5,6 +5,7 @@ mod engines;
 mod life;
 pub(crate) mod memory;
 mod register;
+mod remote;
 mod retain;
 mod shelf;
 

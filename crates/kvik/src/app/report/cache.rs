@@ -38,11 +38,20 @@ pub(crate) struct ByTier<T = usize> {
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<T>,
     disk: T,
+    /// From the store that nodes share; absent where nothing is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote: Option<T>,
 }
 
 impl<T: Copy + PartialEq + Default> ByTier<T> {
-    pub(crate) fn new(ram: T, host: T, disk: T) -> ByTier<T> {
-        ByTier { ram, host: (host != T::default()).then_some(host), disk }
+    pub(crate) fn new(ram: T, disk: T) -> ByTier<T> {
+        ByTier { ram, host: None, disk, remote: None }
+    }
+
+    /// The same with what comes from the host's memory and from other nodes.
+    pub(crate) fn with(self, host: T, remote: T) -> ByTier<T> {
+        let some = |count| (count != T::default()).then_some(count);
+        ByTier { host: some(host), remote: some(remote), ..self }
     }
 }
 
@@ -82,6 +91,8 @@ pub(crate) struct Found {
     pub(crate) host_tokens: usize,
     /// Of these, those that come from disk.
     pub(crate) disk_tokens: usize,
+    /// Of these, those that come from the store that nodes share.
+    pub(crate) remote_tokens: usize,
     /// Why it is not more; `None` when the engine does not say.
     pub(crate) stop: Option<StopReason>,
     /// How what comes next was lost, when it was evicted.
@@ -96,6 +107,7 @@ impl From<&Report> for Found {
             cached_tokens: report.cached_tokens,
             host_tokens: report.host_tokens,
             disk_tokens: report.disk_tokens,
+            remote_tokens: report.remote_tokens,
             stop: report.cache,
             evicted: report.evicted,
             now: report.admitted_at,
@@ -109,6 +121,7 @@ impl From<Probe> for Found {
             cached_tokens: probe.known_tokens,
             host_tokens: probe.host_tokens,
             disk_tokens: probe.disk_tokens,
+            remote_tokens: 0,
             stop: Some(probe.stop),
             evicted: probe.evicted,
             now: probe.at,
@@ -118,8 +131,9 @@ impl From<Probe> for Found {
 
 impl Found {
     pub(crate) fn by_tier(&self) -> ByTier {
-        let elsewhere = self.host_tokens + self.disk_tokens;
-        ByTier::new(self.cached_tokens.saturating_sub(elsewhere), self.host_tokens, self.disk_tokens)
+        let elsewhere = self.host_tokens + self.disk_tokens + self.remote_tokens;
+        let near = ByTier::new(self.cached_tokens.saturating_sub(elsewhere), self.disk_tokens);
+        near.with(self.host_tokens, self.remote_tokens)
     }
 }
 
@@ -201,6 +215,7 @@ mod tests {
             cached_tokens,
             host_tokens: 0,
             disk_tokens: 0,
+            remote_tokens: 0,
             stop: Some(stop),
             evicted: None,
             now: Duration::ZERO,

@@ -128,6 +128,7 @@ mod tests {
             cached_tokens: 160,
             host_tokens: 0,
             disk_tokens: 0,
+            remote_tokens: 0,
             computed_tokens: 40,
             generated_tokens: 10,
             drafted_tokens: 6,
