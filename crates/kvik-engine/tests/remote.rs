@@ -12,7 +12,8 @@ use fake::memory_remote::{MemoryRemote, Node};
 use fake::*;
 use kvik_cache::{Lifetime, StopReason, Token};
 use kvik_engine::api::{Report, Request};
-use kvik_engine::schedule::disk::RemoteWrites;
+use kvik_engine::engine::{Attached, Engine};
+use kvik_engine::schedule::disk::{DiskSetup, RemoteWrites};
 
 /// A fleet of nodes, each with a clock and a disk of its own.
 #[derive(Default)]
@@ -273,4 +274,57 @@ fn many_who_want_the_same_fetch_it_once() {
         8 * 2 - 8 + 8,
         "one row for the end of each prompt and one for each token after"
     );
+}
+
+/// A node with a thread of its own.
+fn engine(fleet: &Fleet) -> Engine {
+    let remote = Some(fleet.remote.setup(RemoteWrites::Reused));
+    let disk = Some(DiskSetup { remote, ..DiskSetup::none() });
+    let runner = FakeRunner::new(400, config().batch_rows_max());
+    let attached = Attached { disk, ..Attached::default() };
+    Engine::start_with(Box::new(runner), vocabulary(), cache_config(400), config(), attached).unwrap()
+}
+
+#[test]
+fn what_a_node_leaves_behind_another_begins_with() {
+    let fleet = Fleet::default();
+    let (a, b) = (engine(&fleet), engine(&fleet));
+    let prompts: Vec<Vec<Token>> = (0..20).map(|seed| prompt(seed, 209)).collect();
+    for long in &prompts {
+        a.generate(request(long.clone(), 2)).unwrap();
+    }
+    assert!(fleet.remote.state().values.is_empty());
+    let hot = a.hottest(100).unwrap();
+    assert!(a.share(&hot, Duration::from_secs(20)).unwrap());
+    a.shutdown(Duration::ZERO);
+    assert!(b.warm(hot, Duration::from_secs(20)).unwrap());
+    let lookups = fleet.remote.state().lookups;
+    for long in &prompts {
+        let report = b.generate(request(long.clone(), 2)).unwrap().report;
+        assert_eq!(
+            (report.cached_tokens, report.remote_tokens),
+            (208, 0),
+            "it was there before it was asked for"
+        );
+    }
+    assert_eq!(fleet.remote.state().lookups, lookups);
+    b.shutdown(Duration::ZERO);
+}
+
+#[test]
+fn a_node_that_is_to_go_or_to_begin_waits_no_longer_than_it_may() {
+    let fleet = Fleet::default();
+    let (a, b) = (engine(&fleet), engine(&fleet));
+    a.generate(request(prompt(1, 209), 2)).unwrap();
+    let hot = a.hottest(100).unwrap();
+    fleet.remote.state().stops = true;
+    fleet.remote.state().block = Duration::from_millis(10);
+    assert!(!b.warm(hot.clone(), Duration::from_millis(30)).unwrap());
+    let report = b.generate(request(prompt(1, 209), 2)).unwrap().report;
+    assert_eq!(report.cached_tokens, 0);
+    fleet.remote.state().down = true;
+    assert!(a.share(&hot, Duration::from_millis(30)).unwrap(), "nothing is wanted by one that is down");
+    assert!(b.warm(hot, Duration::from_secs(20)).unwrap(), "there is nothing to wait for");
+    a.shutdown(Duration::ZERO);
+    b.shutdown(Duration::ZERO);
 }

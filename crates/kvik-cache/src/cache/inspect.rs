@@ -109,6 +109,16 @@ impl Cache {
         best.filter(still).filter(mine).map(|id| self.prefix_info(id)).collect()
     }
 
+    /// The same, each with all its tokens: whose it is, its tokens, and how often it was used again.
+    pub fn scanned_whole(&self, scan: PrefixScan) -> Vec<(NamespaceId, Vec<Token>, u32)> {
+        let best = scan.best.into_sorted_vec().into_iter().map(|Reverse((_, Reverse(id)))| id);
+        let nodes = best.filter_map(|id| Some((id, self.radix.arena.get(id)?)));
+        let whole = |(id, node): (NodeId, &Node)| {
+            (node.namespace, self.radix.prefix(id, usize::MAX), node.life.reuses)
+        };
+        nodes.filter(|(_, node)| !node.is_root()).map(whole).collect()
+    }
+
     /// The first prefixes of a tenant, or of all, in an order, at most `limit`, by a search of all slices.
     pub fn prefixes(&self, order: PrefixOrder, tenant: Option<TenantId>, limit: usize) -> Vec<PrefixInfo> {
         let mut scan = PrefixScan::new(order, tenant, limit);

@@ -1,6 +1,7 @@
 //! Requests to the engine and its events: plain data, no behaviour.
 
 mod adapter;
+mod fleet;
 mod kept;
 mod kv_event;
 mod outline;
@@ -14,6 +15,7 @@ use kvik_cache::retain::{Retention, RetentionError};
 use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, Token};
 
 pub use adapter::{AdapterId, AdapterMix, AdapterUse};
+pub use fleet::HotPrefix;
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
 pub use kv_event::{KvEvent, KvListener, KvStored};
 pub use outline::{NodeView, TreeNode, TreeView};

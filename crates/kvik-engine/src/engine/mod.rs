@@ -1,6 +1,7 @@
 //! The engine's public handle: submit requests, read statistics, stop.
 
 mod board;
+mod fleet;
 mod kept;
 mod outline;
 pub mod perplexity;

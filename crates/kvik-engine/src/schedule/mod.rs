@@ -12,7 +12,7 @@
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
 //!                         │
-//!   submission  admission  growth  pressure  forgetting  beside  compute  tiers  end  kept  idle  probe  unused     steps across parts
+//!   submission  admission  growth  pressure  forgetting  beside  compute  tiers  end  kept  idle  probe  unused  fleet     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
@@ -33,6 +33,7 @@ pub mod disk;
 mod draft;
 mod drafting;
 mod end;
+mod fleet;
 mod forget;
 mod forgetting;
 mod growth;
@@ -90,6 +91,7 @@ use turns::Turns;
 use unused::Unused;
 
 pub use draft::DraftSetup;
+pub(crate) use fleet::SharedWork;
 pub use limits::{RequestLimits, Submission};
 pub(crate) use outline::Describing;
 pub use tenants::TenantPart;

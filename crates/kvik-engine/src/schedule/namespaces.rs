@@ -215,6 +215,16 @@ impl NamespaceTable {
         self.roots.iter().map(|(&id, roots)| (id, roots.identity))
     }
 
+    /// The one whose blocks have this root.
+    pub(super) fn rooted(&self, root: &Identity) -> Option<NamespaceId> {
+        self.ids().find(|(_, identity)| identity == root).map(|(id, _)| id)
+    }
+
+    /// The roots of a namespace in which blocks are shared.
+    pub(super) fn shared_roots(&self, id: NamespaceId) -> Option<&Roots> {
+        self.roots.get(&id)
+    }
+
     /// Whether this one is there.
     pub(super) fn has(&self, id: NamespaceId) -> bool {
         self.roots.contains_key(&id)

@@ -3,7 +3,7 @@
 use kvik_cache::{NamespaceId, SeqId, StateId};
 
 use super::Scheduler;
-use super::disk::{Disk, DiskSetup, LoadContext, SpillContext, StateBehind, Stored};
+use super::disk::{Disk, DiskSetup, LoadContext, Offered, SpillContext, StateBehind, Stored};
 use super::namespaces::Sharers;
 use super::queue::Queue;
 use super::reuse::known;
@@ -98,20 +98,24 @@ impl Scheduler {
         let now = self.now();
         let sequence = self.running.find(id).filter(|_| reused > 0 && self.disk.has_remote());
         let Some(stored) = sequence.and_then(|sequence| sequence.stored_blocks(false)) else { return };
-        let prefix = Stored { tokens: &stored.tokens[..stored.tokens.len().min(reused)], ..stored };
+        let Stored { namespace, tokens, lifetime, .. } = stored;
+        let tokens = &tokens[..tokens.len().min(reused)];
         let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
-        let running = self.running.len();
-        self.disk.share(&prefix, true, &mut LoadContext { ram, namespaces, running, now });
+        let mut context = LoadContext { ram, namespaces, running: self.running.len(), now };
+        self.disk.share(&Offered { namespace, tokens, ttl: lifetime.ttl, is_reused: true }, &mut context);
     }
 
     /// A sequence has ended: other nodes may want what it computed, those who ask the same and those who go on with it.
     fn share_ended(&mut self, sequence: &Sequence) {
         let (now, running) = (self.now(), self.running.len());
         let Some(stored) = sequence.stored_blocks(false).filter(|_| self.disk.shares_all()) else { return };
+        let Stored { namespace, tokens, prompt, lifetime, .. } = stored;
         let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
         let mut context = LoadContext { ram, namespaces, running, now };
-        for end in [stored.prompt.len().min(stored.tokens.len()), stored.tokens.len()] {
-            self.disk.share(&Stored { tokens: &stored.tokens[..end], ..stored }, false, &mut context);
+        for end in [prompt.len().min(tokens.len()), tokens.len()] {
+            let tokens = &tokens[..end];
+            let offered = Offered { namespace, tokens, ttl: lifetime.ttl, is_reused: false };
+            self.disk.share(&offered, &mut context);
         }
     }
 

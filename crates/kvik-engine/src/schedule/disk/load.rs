@@ -123,6 +123,11 @@ impl Disk {
         self.loads.iter().map(|load| load.seq).collect()
     }
 
+    /// Loads that fetch what other nodes have computed.
+    pub(super) fn fetches(&self) -> usize {
+        self.loads.iter().filter(|load| load.far.is_some()).count()
+    }
+
     /// Loads that may start.
     pub(crate) fn loads_left(&self) -> usize {
         LOADS_MAX.saturating_sub(self.loads.len())

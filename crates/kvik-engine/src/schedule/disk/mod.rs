@@ -49,6 +49,7 @@ use remote::Remote;
 pub use setup::{DiskOpened, DiskSetup, RemoteSetup, RemoteWrites, buffers, store_config, writes_max};
 
 pub(super) use fetch::{Fetch, Wanted};
+pub(super) use share::Offered;
 pub(super) use spill::{SpillContext, Spilled, Stored};
 pub(super) use states::StateBehind;
 

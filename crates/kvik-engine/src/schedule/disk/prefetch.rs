@@ -1,10 +1,11 @@
 //! Prefetching: what is brought back at the start, before anybody asks. First pinned prefixes, then the
-//! hottest ones, one after the other while nobody waits, until the budget for it is used.
+//! hottest ones, one after the other while nobody waits, until the budget for it is used. What other nodes have used is
+//! fetched as long as whoever asked for it waits.
 
 use std::time::Duration;
 
 use kvik_cache::tier::{Chain, SlotId};
-use kvik_cache::{BLOCK_POSITIONS, Identity, NamespaceId};
+use kvik_cache::{BLOCK_POSITIONS, Identity, NamespaceId, Token, whole_blocks};
 use rustc_hash::FxHashMap;
 
 use super::load::{Prefix, Reason};
@@ -18,11 +19,29 @@ const PREFETCH_TIME: Duration = Duration::from_secs(30);
 /// wait: bandwidth and RAM that others may need.
 const IDLE_COST: f64 = 0.1;
 
+/// How long what other nodes have used is kept here without a use.
+const WARM_TTL: Duration = Duration::from_secs(3600);
+
 /// A prefix that may be prefetched.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) namespace: NamespaceId,
-    chain: Chain,
+    source: Source,
+}
+
+/// Where a candidate is.
+#[derive(Debug)]
+enum Source {
+    /// On disk.
+    Disk(Chain),
+    /// In the store that nodes share, perhaps: its tokens.
+    Remote(Vec<Token>),
+}
+
+impl Candidate {
+    fn is_remote(&self) -> bool {
+        matches!(self.source, Source::Remote(_))
+    }
 }
 
 impl Disk {
@@ -35,7 +54,10 @@ impl Disk {
         self.found = others;
         // The best ones last, where they are taken from.
         let mine = mine.into_iter().rev();
-        let candidates = mine.map(|chain| Candidate { namespace: roots[&chain.root], chain });
+        let candidates = mine.map(|chain| {
+            let namespace = roots[&chain.root];
+            Candidate { namespace, source: Source::Disk(chain) }
+        });
         self.candidates.splice(0..0, candidates);
     }
 
@@ -49,22 +71,70 @@ impl Disk {
         self.candidates.clear();
     }
 
+    /// Makes prefixes that other nodes use candidates before all others, the best first.
+    pub(crate) fn add_remote_candidates(&mut self, prefixes: Vec<(NamespaceId, Vec<Token>)>) {
+        let prefixes = prefixes.into_iter().rev();
+        self.candidates.extend(
+            prefixes.map(|(namespace, tokens)| Candidate { namespace, source: Source::Remote(tokens) }),
+        );
+    }
+
+    /// Candidates of other nodes that are left, and those of them that are being fetched.
+    pub(crate) fn remote_candidates(&self) -> usize {
+        let left = self.candidates.iter().filter(|candidate| candidate.is_remote()).count();
+        left + self.fetches()
+    }
+
+    /// Gives up candidates of other nodes.
+    pub(crate) fn drop_remote_candidates(&mut self) {
+        self.candidates.retain(|candidate| !candidate.is_remote());
+    }
+
     /// Begins to load the next candidate, unless a load is under way. Nobody must wait.
     pub(crate) fn prefetch(&mut self, context: &mut LoadContext<'_>) {
-        while let Some(Candidate { namespace, chain }) = self.next_candidate() {
-            let known = context.ram.cache.lookup(namespace, &chain.tokens).tokens / BLOCK_POSITIONS;
-            if known == chain.slots.len() {
-                // A request was faster.
-                self.pin_as_on_disk(namespace, &chain.tokens, context);
-                continue;
-            }
-            let slots = self.still_there(&chain, known, self.wall_s(context.now));
-            let prefix = Prefix { namespace, tokens: chain.tokens, slots, pieces: Vec::new(), far: None };
-            let deadline = context.now + PREFETCH_TIME;
-            if self.start_load(prefix, deadline, Reason::Prefetch, context).is_some() {
+        while let Some(Candidate { namespace, source }) = self.next_candidate() {
+            let prefix = match source {
+                Source::Disk(chain) => self.disk_prefix(namespace, chain, context),
+                Source::Remote(tokens) => self.remote_prefix(namespace, tokens, context),
+            };
+            let Some(prefix) = prefix else { continue };
+            let time = prefix.far.as_ref().map_or(PREFETCH_TIME, |far| far.patience);
+            if self.start_load(prefix, context.now + time, Reason::Prefetch, context).is_some() {
                 return;
             }
         }
+    }
+
+    /// What is missing of a candidate that is on disk.
+    fn disk_prefix(
+        &self,
+        namespace: NamespaceId,
+        chain: Chain,
+        context: &mut LoadContext<'_>,
+    ) -> Option<Prefix> {
+        let known = context.ram.cache.lookup(namespace, &chain.tokens).tokens / BLOCK_POSITIONS;
+        if known == chain.slots.len() {
+            // A request was faster.
+            self.pin_as_on_disk(namespace, &chain.tokens, context);
+            return None;
+        }
+        let slots = self.still_there(&chain, known, self.wall_s(context.now));
+        Some(Prefix { namespace, tokens: chain.tokens, slots, pieces: Vec::new(), far: None })
+    }
+
+    /// What is missing of a candidate that other nodes use.
+    fn remote_prefix(
+        &self,
+        namespace: NamespaceId,
+        mut tokens: Vec<Token>,
+        context: &LoadContext<'_>,
+    ) -> Option<Prefix> {
+        tokens.truncate(whole_blocks(&tokens).len());
+        let roots = context.namespaces.roots(namespace);
+        let known = context.ram.cache.lookup(namespace, &tokens).tokens / BLOCK_POSITIONS;
+        let near = known + self.find(roots, &tokens, known * BLOCK_POSITIONS, context.now).slots.len();
+        let far = self.far(roots, &tokens, near, WARM_TTL).filter(|_| near == known)?;
+        Some(Prefix { namespace, tokens, slots: Vec::new(), pieces: Vec::new(), far: Some(far) })
     }
 
     /// The best candidate that is worth loading, unless a load is under way.
@@ -73,7 +143,7 @@ impl Disk {
             return None;
         }
         while let Some(candidate) = self.candidates.pop() {
-            if self.is_worth_loading(&candidate.chain) {
+            if self.is_worth_loading(&candidate) {
                 return Some(candidate);
             }
         }
@@ -82,7 +152,8 @@ impl Disk {
 
     /// Whether the time that a prefix is expected to save exceeds what bringing it back costs. A use saves
     /// the waiting for a load, or less where computing is faster.
-    fn is_worth_loading(&self, chain: &Chain) -> bool {
+    fn is_worth_loading(&self, candidate: &Candidate) -> bool {
+        let Source::Disk(chain) = &candidate.source else { return true };
         let load_s = self.cost.load_time(self.reads(&chain.slots)).map_or(1.0, |time| time.as_secs_f64());
         let compute_s = self.cost.compute_time(chain.tokens.len()).map_or(load_s, |time| time.as_secs_f64());
         chain.expected_uses * load_s.min(compute_s) > IDLE_COST * load_s

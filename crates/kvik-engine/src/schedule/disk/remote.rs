@@ -194,6 +194,14 @@ impl Disk {
         }
     }
 
+    /// The whole blocks of a prompt from block `near` on, whatever that takes; none where the store does not answer.
+    pub(super) fn far(&self, roots: &Roots, tokens: &[Token], near: usize, ttl: Duration) -> Option<Far> {
+        let (blocks, remote) = (near..tokens.len() / BLOCK_POSITIONS, self.remote.as_ref()?);
+        let expected = remote.store.expected().filter(|_| !blocks.is_empty())?;
+        let patience = patience(expected, blocks.len(), None);
+        Some(Far { chain: chain(roots, tokens, blocks.end), blocks, patience, ttl })
+    }
+
     /// What is worth fetching of a prompt, of which RAM and disk have `near` whole blocks; or why what is there is not.
     pub(super) fn worth_fetching(
         &self,

@@ -12,7 +12,7 @@ use kvik_cache::{Identity, NamespaceId, SeqId, Token, whole_blocks};
 
 use super::remote::Remote;
 use super::setup::RemoteWrites;
-use super::spill::{SpillContext, Stored};
+use super::spill::SpillContext;
 use super::{Disk, LoadContext};
 use crate::schedule::ram::Ram;
 
@@ -22,6 +22,17 @@ const COPIES_MAX: usize = 64;
 const STEP_BYTES: usize = 4 << 20;
 /// How long a prefix waits for steps in which nobody waits.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tokens that are computed, and are offered to other nodes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offered<'a> {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) tokens: &'a [Token],
+    /// How long they are kept without a use.
+    pub(crate) ttl: Option<Duration>,
+    /// Whether somebody came back to them.
+    pub(crate) is_reused: bool,
+}
 
 /// What waits to be offered: prefixes that were used again first, and of equals the oldest.
 #[derive(Debug, Default)]
@@ -81,10 +92,10 @@ impl Disk {
     }
 
     /// Puts the whole blocks of a prefix on the list of what is offered to other nodes, unless they have all of it.
-    pub(crate) fn share(&mut self, prefix: &Stored<'_>, is_reused: bool, context: &mut LoadContext<'_>) {
+    pub(crate) fn share(&mut self, prefix: &Offered<'_>, context: &mut LoadContext<'_>) {
         let Some(remote) = &mut self.remote else { return };
-        let roots = context.namespaces.roots(prefix.namespace);
-        let tokens = whole_blocks(prefix.tokens);
+        let Offered { namespace, tokens, ttl, is_reused } = *prefix;
+        let (roots, tokens) = (context.namespaces.roots(namespace), whole_blocks(tokens));
         // What a policy keeps has its own names, and behind blocks without a state nothing could go on.
         if roots.is_part || self.beside.state_bytes > 0 {
             return;
@@ -94,17 +105,17 @@ impl Disk {
             return;
         }
         let (seq, cache) = (context.ram.new_seq(), &mut context.ram.cache);
-        if cache.lease(seq, prefix.namespace, tokens) < tokens.len() {
+        if cache.lease(seq, namespace, tokens) < tokens.len() {
             return cache.abandon(seq);
         }
         remote.copies.push(SharedCopy {
             seq,
-            namespace: prefix.namespace,
+            namespace,
             owner: roots.owner,
             tokens: tokens.to_vec(),
             blocks,
             offered: 0,
-            ttl: prefix.lifetime.ttl,
+            ttl,
             since: context.now,
             is_reused,
         });

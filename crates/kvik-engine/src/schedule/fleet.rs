@@ -1,0 +1,57 @@
+//! What a node tells others of what it uses, and what it takes over from them before anybody asks.
+
+use kvik_cache::PrefixScan;
+
+use super::Scheduler;
+use super::disk::{LoadContext, Offered};
+use crate::api::HotPrefix;
+
+/// What is left to be done for other nodes, or by them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedWork {
+    /// Blocks that are still to be written.
+    pub(crate) writing: usize,
+    /// Prefixes that are still to be fetched.
+    pub(crate) fetching: usize,
+}
+
+impl Scheduler {
+    /// The prefixes that a search has found, except those of which a policy keeps a part.
+    pub(crate) fn hottest(&self, scan: PrefixScan) -> Vec<HotPrefix> {
+        let table = &self.tenants.namespaces;
+        let found = self.ram.cache.scanned_whole(scan).into_iter();
+        let shared = found.filter_map(|(namespace, tokens, uses)| {
+            let roots = table.shared_roots(namespace).filter(|roots| !roots.is_part)?;
+            Some(HotPrefix { root: roots.identity, tokens, uses })
+        });
+        shared.collect()
+    }
+
+    /// Offers a prefix to other nodes as one that was used again.
+    pub(crate) fn offer(&mut self, prefix: &HotPrefix) {
+        let Some(namespace) = self.tenants.namespaces.rooted(&prefix.root) else { return };
+        let (now, running) = (self.now(), self.running.len());
+        let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
+        let offered = Offered { namespace, tokens: &prefix.tokens, ttl: None, is_reused: true };
+        self.disk.share(&offered, &mut LoadContext { ram, namespaces, running, now });
+    }
+
+    /// Fetches prefixes that other nodes use, while nobody waits; of those whose namespaces are known here.
+    pub(crate) fn warm(&mut self, prefixes: Vec<HotPrefix>) {
+        let table = &self.tenants.namespaces;
+        let known = |prefix: HotPrefix| Some((table.rooted(&prefix.root)?, prefix.tokens));
+        let known = prefixes.into_iter().filter_map(known).collect();
+        self.disk.add_remote_candidates(known);
+    }
+
+    /// Fetches no more of them.
+    pub(crate) fn stop_warming(&mut self) {
+        self.disk.drop_remote_candidates();
+    }
+
+    /// What is left to be done.
+    pub(crate) fn shared_work(&self) -> SharedWork {
+        let writing = self.remote_stats().map_or(0, |stats| stats.writing_blocks);
+        SharedWork { writing, fetching: self.disk.remote_candidates() }
+    }
+}
