@@ -5,7 +5,11 @@
 
 use std::{env, ffi::OsStr, fs, sync::Arc};
 
-use rustls::crypto::CryptoProvider;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 use ureq::{
     Agent,
     config::ConfigBuilder,
@@ -50,6 +54,30 @@ pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
         // Without a provider ureq's own connector would panic.
         Err(_) => without_tls(config),
     }
+}
+
+/// Settings for clients that speak TLS without HTTP, or with an HTTP of their own. They trust whom [`agent`] trusts.
+///
+/// # Errors
+/// [`ShelfError::NoTls`] where this machine has no TLS.
+pub fn client() -> Result<ClientConfig, ShelfError> {
+    let builder = ClientConfig::builder_with_provider(provider()?.provider);
+    // Both versions are the provider's own: that they are refused cannot be.
+    let builder = builder.with_safe_default_protocol_versions().map_err(|_| ShelfError::NoTls)?;
+    let authorities = authorities(env::var_os("SSL_CERT_FILE").as_deref());
+    Ok(builder.with_root_certificates(authorities).with_no_client_auth())
+}
+
+/// What [`roots`] trusts, as rustls has it.
+fn authorities(file: Option<&OsStr>) -> RootCertStore {
+    let mut store = RootCertStore::empty();
+    if let Some(certificates) = file.and_then(|file| CertificateDer::pem_file_iter(file).ok()) {
+        store.add_parsable_certificates(certificates.filter_map(Result::ok));
+    }
+    if store.is_empty() {
+        store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    store
 }
 
 /// Whom to trust: the authorities of this file of PEM certificates, which a machine behind a proxy of its own has; where
