@@ -1,0 +1,206 @@
+//! A store in the memory of this process, which tests of other crates can make slow, wrong, full or unreachable.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+
+use super::{Backend, Outdated, RecordKey, Retention, Value};
+use crate::budget::{Entry, SweepRules};
+use crate::error::Fault;
+use crate::names::{Key, OwnerTag};
+
+/// Alters what is read under a name; `None` is nothing there.
+type Tamper = Box<dyn FnMut(&Key, Option<Vec<u8>>) -> Option<Vec<u8>> + Send>;
+
+/// A store in memory.
+pub struct Memory {
+    target_bytes: usize,
+    questions_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    values: BTreeMap<Key, Stored>,
+    records: BTreeMap<RecordKey, (u64, Vec<u8>)>,
+    delay: Duration,
+    fault: Option<Fault>,
+    write_fault: Option<Fault>,
+    tamper: Option<Tamper>,
+    requests: u64,
+}
+
+struct Stored {
+    bytes: Vec<u8>,
+    used: Instant,
+    expires: Instant,
+}
+
+impl Memory {
+    /// A store for values of about `target_bytes` that answers `questions_max` questions in one round.
+    pub fn new(target_bytes: usize, questions_max: usize) -> Memory {
+        Memory { target_bytes, questions_max, state: Mutex::default() }
+    }
+
+    /// Lets each request take this long.
+    pub fn set_delay(&self, delay: Duration) {
+        self.state().delay = delay;
+    }
+
+    /// Lets all requests fail, or none.
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        self.state().fault = fault;
+    }
+
+    /// Lets all writes of values fail, or none.
+    pub fn set_write_fault(&self, fault: Option<Fault>) {
+        self.state().write_fault = fault;
+    }
+
+    /// Alters what is read from now on.
+    pub fn set_tamper(&self, tamper: impl FnMut(&Key, Option<Vec<u8>>) -> Option<Vec<u8>> + Send + 'static) {
+        self.state().tamper = Some(Box::new(tamper));
+    }
+
+    /// Gives what was written from now on.
+    pub fn set_honest(&self) {
+        self.state().tamper = None;
+    }
+
+    /// Values that are there.
+    pub fn values(&self) -> Vec<(Key, Vec<u8>)> {
+        let state = self.state();
+        state.values.iter().map(|(&key, stored)| (key, stored.bytes.clone())).collect()
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.state().requests
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn request(&self) -> Result<MutexGuard<'_, State>, Fault> {
+        let delay = self.state().delay;
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        let mut state = self.state();
+        state.requests += 1;
+        state.fault.clone().map_or(Ok(()), Err)?;
+        let now = Instant::now();
+        state.values.retain(|_, stored| stored.expires > now);
+        Ok(state)
+    }
+}
+
+impl State {
+    fn surplus(&self, total_max: Option<u64>, owner: Option<(OwnerTag, u64)>) -> Vec<Key> {
+        let owners = owner.into_iter().collect();
+        let rules = SweepRules { ttl: Duration::MAX, total_max, owners, every: Duration::ZERO };
+        let entry = |(&key, stored): (&Key, &Stored)| Entry {
+            key,
+            bytes: stored.bytes.len() as u64,
+            age: stored.used.elapsed(),
+        };
+        rules.surplus(self.values.iter().map(entry).collect())
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    fn target_bytes(&self) -> usize {
+        self.target_bytes
+    }
+
+    fn questions_max(&self) -> usize {
+        self.questions_max
+    }
+
+    fn renew_after(&self, ttl: Duration) -> Duration {
+        ttl / 2
+    }
+
+    async fn connect(&self) -> Result<(), Fault> {
+        self.request().await.map(drop)
+    }
+
+    async fn exists(&self, keys: &[Key]) -> Result<Vec<bool>, Fault> {
+        let state = self.request().await?;
+        Ok(keys.iter().map(|key| state.values.contains_key(key)).collect())
+    }
+
+    async fn get(&self, key: &Key, _bytes_max: usize) -> Result<Option<Value>, Fault> {
+        let mut state = self.request().await?;
+        let honest = state.values.get(key).map(|stored| stored.bytes.clone());
+        let bytes = match &mut state.tamper {
+            Some(tamper) => tamper(key, honest),
+            None => honest,
+        };
+        Ok(bytes.map(|bytes| Value { bytes, age: None }))
+    }
+
+    async fn put(&self, key: &Key, value: Vec<u8>, retention: &Retention) -> Result<(), Fault> {
+        let mut state = self.request().await?;
+        state.write_fault.clone().map_or(Ok(()), Err)?;
+        let now = Instant::now();
+        state.values.insert(*key, Stored { bytes: value, used: now, expires: now + retention.ttl });
+        let owner = retention.owner_max.map(|max| (key.owner, max));
+        for leaving in state.surplus(retention.total_max, owner) {
+            state.values.remove(&leaving);
+        }
+        Ok(())
+    }
+
+    async fn renew(&self, key: &Key, ttl: Duration) -> Result<(), Fault> {
+        let mut state = self.request().await?;
+        let now = Instant::now();
+        if let Some(stored) = state.values.get_mut(key) {
+            (stored.used, stored.expires) = (now, now + ttl);
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, key: &Key) -> Result<(), Fault> {
+        self.request().await?.values.remove(key);
+        Ok(())
+    }
+
+    async fn sweep(&self, _rules: &SweepRules) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn record(&self, key: &RecordKey, _bytes_max: usize) -> Result<Option<(u64, Vec<u8>)>, Fault> {
+        Ok(self.request().await?.records.get(key).cloned())
+    }
+
+    async fn put_record(
+        &self,
+        key: &RecordKey,
+        after: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Result<(), Outdated>, Fault> {
+        let mut state = self.request().await?;
+        let version = state.records.get(key).map_or(0, |(version, _)| *version);
+        if version != after {
+            return Ok(Err(Outdated { version }));
+        }
+        state.records.insert(key.clone(), (after + 1, bytes));
+        Ok(Ok(()))
+    }
+
+    async fn delete_record(&self, key: &RecordKey) -> Result<(), Fault> {
+        self.request().await?.records.remove(key);
+        Ok(())
+    }
+
+    async fn records(&self, kind: OwnerTag) -> Result<Vec<String>, Fault> {
+        let state = self.request().await?;
+        Ok(state.records.keys().filter(|key| key.kind == kind).map(|key| key.name.clone()).collect())
+    }
+}

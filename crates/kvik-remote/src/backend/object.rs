@@ -1,0 +1,381 @@
+//! Objects in S3 and files in a directory, both by `object_store`.
+//!
+//! ```text
+//!   PREFIX/kvik1-FLEET/b/OWNER/NA/NAME              a value
+//!   PREFIX/kvik1-FLEET/r/KIND/NAME/VERSION          a version of a record; the newest counts
+//!   PREFIX/kvik1-FLEET/swept                        when it was swept last, by its time
+//! ```
+//!
+//! The time of an object is that of its last use. Values leave when a node sweeps.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig};
+
+use super::http::{Connector, Cryptography};
+use super::{Backend, Outdated, RecordKey, Retention, Value};
+use crate::budget::{Entry, SweepRules};
+use crate::error::{Fault, RemoteError};
+use crate::names::{Key, OwnerTag};
+
+/// From docs/performance.md.
+const S3_TARGET_BYTES: usize = 4 << 20;
+const FILE_TARGET_BYTES: usize = 1 << 20;
+/// Requests of S3 at a time, each one question.
+const REQUESTS_MAX: usize = 32;
+/// Files that one question may be about.
+const FILES_MAX: usize = 4096;
+/// The time of a file is set that often at most.
+const RENEW_AFTER: Duration = Duration::from_secs(300);
+/// Values that are counted at a sweep; those beyond stay.
+const SWEEP_MAX: usize = 1 << 22;
+
+/// A store of objects.
+pub(super) struct Objects {
+    /// Of a directory from the first connection on, since it may be away before.
+    store: OnceLock<Arc<dyn ObjectStore>>,
+    directory: Option<PathBuf>,
+    root: Path,
+}
+
+impl Objects {
+    /// A bucket, with what the environment says of it.
+    pub(super) fn s3(bucket: &str, prefix: &str, fleet: OwnerTag) -> Result<Objects, RemoteError> {
+        let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
+        // A request that failed is not repeated, since its caller computes instead; values are sealed, so that a hash of
+        // them in the signature would add nothing.
+        let store = builder
+            .with_allow_http(endpoint.starts_with("http://"))
+            .with_crypto_provider(Arc::new(Cryptography))
+            .with_http_connector(Connector(kvik_shelf::tls::client()?))
+            .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+            .with_unsigned_payload(true)
+            .build()
+            .map_err(|error| RemoteError::BadS3 { reason: error.to_string() })?;
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let root = Path::from(prefix).join(format!("kvik1-{fleet}"));
+        Ok(Objects { store: OnceLock::from(store), directory: None, root })
+    }
+
+    /// A directory, which is made if only its last part is missing.
+    pub(super) fn directory(directory: &std::path::Path, fleet: OwnerTag) -> Objects {
+        let root = Path::from(format!("kvik1-{fleet}"));
+        Objects { store: OnceLock::new(), directory: Some(directory.to_owned()), root }
+    }
+
+    fn store(&self) -> Result<&dyn ObjectStore, Fault> {
+        self.store.get().map(Arc::as_ref).ok_or_else(|| Fault::Unreachable("not connected".to_owned()))
+    }
+
+    fn values(&self) -> Path {
+        self.root.clone().join("b")
+    }
+
+    fn value(&self, key: &Key) -> Path {
+        let [owner, name] = parts(key);
+        let shard = name[..2].to_owned();
+        self.values().join(owner).join(shard).join(name)
+    }
+
+    fn kind(&self, kind: OwnerTag) -> Path {
+        self.root.clone().join("r").join(kind.to_string())
+    }
+
+    fn versions(&self, key: &RecordKey) -> Path {
+        self.kind(key.kind).join(key.name.as_str())
+    }
+
+    fn version(&self, key: &RecordKey, version: u64) -> Path {
+        self.versions(key).join(format!("{version:016x}"))
+    }
+
+    /// Where a file of the directory is.
+    fn file(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.directory.as_ref()?.join(path.as_ref()))
+    }
+
+    /// Versions of a record that are there, the newest last.
+    async fn versions_there(&self, key: &RecordKey) -> Result<Vec<u64>, Fault> {
+        let listed: Vec<ObjectMeta> = self.store()?.list(Some(&self.versions(key))).try_collect().await?;
+        let version = |meta: &ObjectMeta| u64::from_str_radix(meta.location.filename()?, 16).ok();
+        let mut versions: Vec<u64> = listed.iter().filter_map(version).collect();
+        versions.sort_unstable();
+        Ok(versions)
+    }
+
+    /// Renews an object of S3 by writing it again, if half of its time has passed.
+    async fn write_again(&self, path: &Path, ttl: Duration) -> Result<(), Fault> {
+        let Some(meta) = found(self.store()?.head(path).await)? else { return Ok(()) };
+        if age(&meta) < ttl / 2 {
+            return Ok(());
+        }
+        let Some(object) = found(self.store()?.get(path).await)? else { return Ok(()) };
+        let bytes = object.bytes().await?;
+        self.store()?.put(path, PutPayload::from_bytes(bytes)).await?;
+        Ok(())
+    }
+
+    /// Takes the turn to sweep, if nobody had it for `every`. Two nodes may have it at the same time, which costs time and
+    /// nothing else.
+    async fn takes_turn(&self, every: Duration) -> Result<bool, Fault> {
+        let turn = self.root.clone().join("swept");
+        if let Some(meta) = found(self.store()?.head(&turn).await)? {
+            if age(&meta) < every {
+                return Ok(false);
+            }
+            found(self.store()?.delete(&turn).await)?;
+        }
+        match self.store()?.put_opts(&turn, PutPayload::default(), PutMode::Create.into()).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn entry(&self, meta: &ObjectMeta) -> Option<Entry> {
+        let mut parts = meta.location.prefix_match(&self.values())?;
+        let (owner, _shard, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let key = Key { owner: OwnerTag(bytes_of(owner.as_ref())?), name: bytes_of(name.as_ref())? };
+        Some(Entry { key, bytes: meta.size, age: age(meta) })
+    }
+}
+
+#[async_trait]
+impl Backend for Objects {
+    fn target_bytes(&self) -> usize {
+        if self.directory.is_some() { FILE_TARGET_BYTES } else { S3_TARGET_BYTES }
+    }
+
+    fn questions_max(&self) -> usize {
+        if self.directory.is_some() { FILES_MAX } else { REQUESTS_MAX }
+    }
+
+    fn renew_after(&self, ttl: Duration) -> Duration {
+        if self.directory.is_some() { RENEW_AFTER.min(ttl / 2) } else { ttl / 2 }
+    }
+
+    async fn connect(&self) -> Result<(), Fault> {
+        let Some(directory) = self.directory.clone() else {
+            // The first request connects, and the probe is one.
+            return Ok(());
+        };
+        let store = on_disk(move || open_directory(&directory)).await?;
+        let _ = self.store.set(store);
+        Ok(())
+    }
+
+    async fn exists(&self, keys: &[Key]) -> Result<Vec<bool>, Fault> {
+        let paths = keys.iter().map(|key| self.value(key));
+        if self.directory.is_some() {
+            let files: Vec<PathBuf> = paths.filter_map(|path| self.file(&path)).collect();
+            return on_disk(move || Ok(files.iter().map(|file| file.exists()).collect())).await;
+        }
+        let ask = async |path: Path| Ok(found(self.store()?.head(&path).await)?.is_some());
+        // A vector, since a closure over borrowed keys is too general for `buffered`.
+        let paths: Vec<Path> = paths.collect();
+        stream::iter(paths.into_iter().map(ask)).buffered(REQUESTS_MAX).try_collect().await
+    }
+
+    async fn get(&self, key: &Key, bytes_max: usize) -> Result<Option<Value>, Fault> {
+        let Some(object) = found(self.store()?.get(&self.value(key)).await)? else { return Ok(None) };
+        let age = Some(age(&object.meta));
+        Ok(Some(Value { bytes: bounded(object, bytes_max).await?, age }))
+    }
+
+    async fn put(&self, key: &Key, value: Vec<u8>, _retention: &Retention) -> Result<(), Fault> {
+        self.store()?.put(&self.value(key), value.into()).await?;
+        Ok(())
+    }
+
+    async fn renew(&self, key: &Key, ttl: Duration) -> Result<(), Fault> {
+        let path = self.value(key);
+        let Some(file) = self.file(&path) else { return self.write_again(&path, ttl).await };
+        on_disk(move || match File::options().append(true).open(file) {
+            Ok(file) => file.set_modified(SystemTime::now()).map_err(from_io),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(from_io(error)),
+        })
+        .await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<(), Fault> {
+        found(self.store()?.delete(&self.value(key)).await).map(drop)
+    }
+
+    async fn sweep(&self, rules: &SweepRules) -> Result<(), Fault> {
+        if !self.takes_turn(rules.every).await? {
+            return Ok(());
+        }
+        let listed = self.store()?.list(Some(&self.values())).take(SWEEP_MAX);
+        let entries = listed.try_filter_map(async |meta| Ok(self.entry(&meta))).try_collect().await?;
+        let leaving = rules.surplus(entries);
+        let delete = async |key: Key| self.delete(&key).await;
+        stream::iter(leaving.into_iter().map(delete)).buffered(REQUESTS_MAX).try_collect().await
+    }
+
+    async fn record(&self, key: &RecordKey, bytes_max: usize) -> Result<Option<(u64, Vec<u8>)>, Fault> {
+        // A version may leave for a newer one between both requests.
+        while let Some(version) = self.versions_there(key).await?.last().copied() {
+            if let Some(object) = found(self.store()?.get(&self.version(key, version)).await)? {
+                return Ok(Some((version, bounded(object, bytes_max).await?)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn put_record(
+        &self,
+        key: &RecordKey,
+        after: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Result<(), Outdated>, Fault> {
+        let newest = self.versions_there(key).await?.last().copied().unwrap_or(0);
+        if newest != after {
+            return Ok(Err(Outdated { version: newest }));
+        }
+        let path = self.version(key, after + 1);
+        match self.store()?.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
+            Ok(_) => {}
+            Err(object_store::Error::AlreadyExists { .. }) => {
+                return Ok(Err(Outdated { version: after + 1 }));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let versions = self.versions_there(key).await?;
+        let newest = versions.last().copied().unwrap_or(0);
+        if newest != after + 1 {
+            // Others had written this version and a newer one, and removed this one before we made it again.
+            found(self.store()?.delete(&path).await)?;
+            return Ok(Err(Outdated { version: newest }));
+        }
+        for version in versions.into_iter().filter(|&version| version <= after) {
+            found(self.store()?.delete(&self.version(key, version)).await)?;
+        }
+        Ok(Ok(()))
+    }
+
+    async fn delete_record(&self, key: &RecordKey) -> Result<(), Fault> {
+        // The oldest first, so that none of them becomes the newest.
+        for version in self.versions_there(key).await? {
+            found(self.store()?.delete(&self.version(key, version)).await)?;
+        }
+        Ok(())
+    }
+
+    async fn records(&self, kind: OwnerTag) -> Result<Vec<String>, Fault> {
+        let kind = self.kind(kind);
+        let listed: Vec<ObjectMeta> = self.store()?.list(Some(&kind)).try_collect().await?;
+        let name = |meta: &ObjectMeta| {
+            let mut parts = meta.location.prefix_match(&kind)?;
+            parts.next().map(|name| name.as_ref().to_owned())
+        };
+        let mut names: Vec<String> = listed.iter().filter_map(name).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+}
+
+/// Owner and name in hexadecimal digits.
+fn parts(key: &Key) -> [String; 2] {
+    let name: String = key.name.iter().map(|byte| format!("{byte:02x}")).collect();
+    [key.owner.to_string(), name]
+}
+
+fn bytes_of<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Time since an object was written, and none where clocks differ.
+fn age(meta: &ObjectMeta) -> Duration {
+    SystemTime::now().duration_since(meta.last_modified.into()).unwrap_or_default()
+}
+
+/// The bytes of an object, and none of one that is too large to be a value.
+async fn bounded(object: GetResult, bytes_max: usize) -> Result<Vec<u8>, Fault> {
+    match object.meta.size <= bytes_max as u64 {
+        true => Ok(object.bytes().await?.into()),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// What is not there is no fault.
+fn found<T>(result: object_store::Result<T>) -> Result<Option<T>, Fault> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Runs what waits for a disk beside the thread.
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(Fault::Failed(error.to_string())))
+}
+
+fn open_directory(directory: &std::path::Path) -> Result<Arc<dyn ObjectStore>, Fault> {
+    match std::fs::create_dir(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(from_io(error)),
+        _ => {}
+    }
+    Ok(Arc::new(LocalFileSystem::new_with_prefix(directory)?))
+}
+
+fn from_io(error: std::io::Error) -> Fault {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
+    match error.kind() {
+        PermissionDenied => Fault::Refused(error.to_string()),
+        StorageFull | QuotaExceeded => Fault::Full(error.to_string()),
+        _ => Fault::Unreachable(error.to_string()),
+    }
+}
+
+impl From<object_store::Error> for Fault {
+    fn from(error: object_store::Error) -> Fault {
+        use object_store::Error::{PermissionDenied, Unauthenticated};
+        match error {
+            PermissionDenied { .. } => Fault::Refused("permission denied".to_owned()),
+            Unauthenticated { .. } => Fault::Refused("not authenticated".to_owned()),
+            error => io_error(&error).map_or_else(|| Fault::Failed(innermost(&error)), from_io),
+        }
+    }
+}
+
+/// The error of the system behind one of the crate, if there is one.
+fn io_error(error: &(dyn std::error::Error + 'static)) -> Option<std::io::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return Some(std::io::Error::new(error.kind(), error.to_string()));
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// What the innermost error says: those around it repeat it.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,92 @@
+//! Which values are known to be there, so that they are not written again and lookups need not ask.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+use crate::names::Key;
+
+/// Names of a generation; there are two, of 4 MiB each when full.
+const GENERATION_MAX: usize = 1 << 16;
+
+/// The values used last, by name, with the time at which the store was told of a use.
+#[derive(Default)]
+pub(crate) struct Known {
+    young: FxHashMap<Key, Option<Instant>>,
+    old: FxHashMap<Key, Option<Instant>>,
+}
+
+impl Known {
+    /// A value is there; `told` if the store has just been told of its use, as by writing it.
+    pub(crate) fn insert(&mut self, key: Key, told: bool) {
+        let before = self.take(&key).flatten();
+        self.put(key, if told { Some(Instant::now()) } else { before });
+    }
+
+    fn put(&mut self, key: Key, told: Option<Instant>) {
+        if self.young.len() >= GENERATION_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, told);
+    }
+
+    /// It is not there.
+    pub(crate) fn remove(&mut self, key: &Key) {
+        self.take(key);
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Option<Instant>> {
+        let (young, old) = (self.young.remove(key), self.old.remove(key));
+        young.or(old)
+    }
+
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.young.contains_key(key) || self.old.contains_key(key)
+    }
+
+    /// Whether the store is to be told of a use of a value, which then counts as told; none for an unknown value.
+    pub(crate) fn is_due(&mut self, key: &Key, after: Duration) -> Option<bool> {
+        let told = self.take(key)?;
+        let is_due = told.is_none_or(|told| told.elapsed() >= after);
+        self.put(*key, if is_due { Some(Instant::now()) } else { told });
+        Some(is_due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::OwnerTag;
+
+    fn key(number: usize) -> Key {
+        Key { owner: OwnerTag([0; 8]), name: (number as u128).to_le_bytes() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_use_is_due_once_in_a_while() {
+        let (mut known, after) = (Known::default(), Duration::from_secs(10));
+        assert_eq!(known.is_due(&key(1), after), None);
+        known.insert(key(1), false);
+        assert_eq!(known.is_due(&key(1), after), Some(true), "it was only seen");
+        known.insert(key(1), false);
+        assert_eq!(known.is_due(&key(1), after), Some(false), "to see it again says no more");
+        tokio::time::advance(after).await;
+        assert_eq!(known.is_due(&key(1), after), Some(true));
+        assert_eq!(known.is_due(&key(1), after), Some(false));
+        known.remove(&key(1));
+        assert_eq!(known.is_due(&key(1), after), None);
+    }
+
+    #[test]
+    fn the_ones_used_last_are_known_and_they_are_bounded() {
+        let mut known = Known::default();
+        for number in 0..5 * GENERATION_MAX {
+            known.insert(key(number), true);
+            known.is_due(&key(0), Duration::MAX);
+        }
+        assert!(known.contains(&key(0)) && known.contains(&key(5 * GENERATION_MAX - 1)));
+        assert!(!known.contains(&key(1)));
+        assert!(known.young.len() + known.old.len() <= 2 * GENERATION_MAX);
+    }
+}

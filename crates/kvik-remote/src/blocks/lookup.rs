@@ -1,0 +1,65 @@
+//! Looks for the longest beginning of a prompt.
+
+use kvik_engine::store::remote::{Chain, RemoteDone};
+use tokio::time::{Instant, timeout};
+
+use super::search::Search;
+use crate::error::Fault;
+use crate::names::Key;
+use crate::node::{Node, count};
+
+/// Blocks of a prompt that are looked for; those after them are computed.
+const BLOCKS_MAX: usize = 4096;
+
+/// Looks a prompt up and says how many blocks of it were found; none where something fails.
+pub(crate) async fn look_up(node: &Node, ticket: u64, chain: &Chain) {
+    let blocks = match search(node, chain).await {
+        Ok(blocks) => blocks,
+        Err(fault) => {
+            count(&node.counters.faults, 1);
+            node.health.fault(&fault);
+            0
+        }
+    };
+    count(&node.counters.hits, usize::from(blocks > 0));
+    node.done.push(RemoteDone::Found { ticket, blocks }, None);
+}
+
+async fn search(node: &Node, chain: &Chain) -> Result<usize, Fault> {
+    let blocks = chain.blocks.len().min(BLOCKS_MAX);
+    let keys: Vec<Key> = chain.blocks[..blocks].iter().map(|end| node.run(chain.owner, end)).collect();
+    let width = node.backend.questions_max();
+    let mut search = Search::new(blocks, node.run_max, width);
+    if blocks > width {
+        last_known(node, &keys).map(|end| search.assume(end));
+    }
+    loop {
+        let ends = search.next();
+        // Down in the meantime: nothing is found, and it is no fault.
+        let Some(deadline) = node.health.deadline(0).filter(|_| !ends.is_empty()) else { break };
+        let asked: Vec<Key> = ends.iter().map(|end| keys[end - 1]).collect();
+        let since = Instant::now();
+        let there = timeout(deadline, node.backend.exists(&asked)).await.map_err(|_| Fault::Late)??;
+        node.health.answered(0, since.elapsed());
+        remember(node, &asked, &there);
+        search.answer(&ends, &there);
+    }
+    Ok(if node.health.is_up() { search.found() } else { 0 })
+}
+
+/// The last of the longest runs that was there when it was last heard of.
+fn last_known(node: &Node, keys: &[Key]) -> Option<usize> {
+    let known = node.known();
+    let ends = (1..=keys.len() / node.run_max).rev().map(|run| run * node.run_max);
+    ends.into_iter().find(|end| known.contains(&keys[end - 1]))
+}
+
+fn remember(node: &Node, keys: &[Key], there: &[bool]) {
+    let mut known = node.known();
+    for (key, &there) in keys.iter().zip(there) {
+        match there {
+            true => known.insert(*key, false),
+            false => known.remove(key),
+        }
+    }
+}

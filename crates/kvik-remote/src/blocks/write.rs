@@ -1,0 +1,80 @@
+//! Writes what was offered, when there is time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use kvik_cache::Identity;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+
+use crate::error::Fault;
+use crate::names::Key;
+use crate::node::{Node, count};
+
+/// Writes at a time: one is sealed while another is sent.
+const WRITES_MAX: usize = 2;
+/// Nobody waits for a write: it has this long, whatever reading takes.
+const WRITE_TIME_MIN: Duration = Duration::from_secs(2);
+
+/// A run to be written.
+pub(crate) struct Offer {
+    pub(crate) owner: u64,
+    pub(crate) end: Identity,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) ttl: Duration,
+}
+
+/// Writes what comes, until nothing can come any more.
+pub(crate) async fn write_all(node: Arc<Node>, offers: UnboundedReceiver<Offer>) {
+    let next = async |mut offers: UnboundedReceiver<Offer>| offers.recv().await.map(|offer| (offer, offers));
+    stream::unfold(offers, next).for_each_concurrent(WRITES_MAX, |offer| write(&node, offer)).await;
+}
+
+async fn write(node: &Node, offer: Offer) {
+    let (key, blocks) = (node.run(offer.owner, &offer.end), offer.bytes.len() / node.payload_bytes);
+    let outcome = put(node, &key, offer).await;
+    node.counters.writing_blocks.fetch_sub(blocks, Relaxed);
+    match outcome {
+        Ok(Some(bytes)) => {
+            count(&node.counters.written_blocks, blocks);
+            count(&node.counters.written_bytes, bytes);
+        }
+        Ok(None) => {}
+        Err(fault) => {
+            node.known().remove(&key);
+            count(&node.counters.dropped_blocks, blocks);
+            if let Some(fault) = fault {
+                count(&node.counters.faults, 1);
+                node.health.fault(&fault);
+            }
+        }
+    }
+}
+
+/// Writes a run, unless another node has. How many bytes were sent; an error without a fault while the store is down.
+async fn put(node: &Node, key: &Key, offer: Offer) -> Result<Option<usize>, Option<Fault>> {
+    let deadline = node.health.deadline(offer.bytes.len() as u64).ok_or(None)?.max(WRITE_TIME_MIN);
+    let write = async {
+        if node.backend.exists(&[*key]).await? == [true] {
+            node.backend.renew(key, offer.ttl).await?;
+            return Ok(None);
+        }
+        let value = node.seal(offer.owner, &offer.end, offer.ttl, &offer.bytes)?;
+        let bytes = value.len();
+        node.backend.put(key, value, &node.retention(offer.owner, offer.ttl)).await?;
+        Ok(Some(bytes))
+    };
+    timeout(deadline, write).await.unwrap_or(Err(Fault::Late)).map_err(Some)
+}
+
+/// Tells the store that a value was used.
+pub(crate) async fn renew(node: &Node, key: Key, ttl: Duration) {
+    let Some(deadline) = node.health.deadline(0) else { return };
+    let told = timeout(deadline.max(WRITE_TIME_MIN), node.backend.renew(&key, ttl)).await;
+    if let Err(fault) = told.unwrap_or(Err(Fault::Late)) {
+        count(&node.counters.faults, 1);
+        node.health.fault(&fault);
+    }
+}

@@ -1,0 +1,112 @@
+//! Which values leave a store that does not do it by itself.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use crate::config::Budget;
+use crate::names::{Key, Names, OwnerTag};
+
+/// What a store may hold.
+#[derive(Debug, Clone)]
+pub struct SweepRules {
+    /// Time that a value is kept after its last use.
+    pub ttl: Duration,
+    /// Bytes of all together.
+    pub total_max: Option<u64>,
+    /// Bytes of some owners.
+    pub owners: FxHashMap<OwnerTag, u64>,
+    /// A store that was swept less than this ago is left alone.
+    pub every: Duration,
+}
+
+/// A value of a store.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Which one.
+    pub key: Key,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Time since its last use.
+    pub age: Duration,
+}
+
+impl SweepRules {
+    /// The rules of a budget.
+    pub fn new(budget: &Budget, ttl: Duration, names: &Names, every: Duration) -> SweepRules {
+        let owners = budget.owners.iter().map(|(&owner, &bytes)| (names.owner(owner), bytes)).collect();
+        SweepRules { ttl, total_max: budget.total, owners, every }
+    }
+
+    /// Those that leave: the expired ones, then the least recently used ones beyond an owner's limit, then beyond that of all.
+    pub fn surplus(&self, mut entries: Vec<Entry>) -> Vec<Key> {
+        let mut leaving = Vec::new();
+        entries.retain(|entry| keep(entry.age <= self.ttl, entry, &mut leaving));
+        // The most recently used first: what comes when the limit is reached leaves.
+        entries.sort_unstable_by_key(|entry| (entry.age, entry.key));
+        let mut used: FxHashMap<OwnerTag, u64> = FxHashMap::default();
+        entries.retain(|entry| {
+            let max = self.owners.get(&entry.key.owner).copied();
+            let used = used.entry(entry.key.owner).or_default();
+            keep(fits(used, entry.bytes, max), entry, &mut leaving)
+        });
+        let mut used = 0;
+        entries.retain(|entry| keep(fits(&mut used, entry.bytes, self.total_max), entry, &mut leaving));
+        leaving
+    }
+}
+
+fn keep(stays: bool, entry: &Entry, leaving: &mut Vec<Key>) -> bool {
+    if !stays {
+        leaving.push(entry.key);
+    }
+    stays
+}
+
+/// Whether `bytes` fit beside those used. What does not fit fills the limit, so that nothing older stays in its place.
+fn fits(used: &mut u64, bytes: u64, max: Option<u64>) -> bool {
+    *used = used.saturating_add(bytes);
+    max.is_none_or(|max| *used <= max)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+        let entry = (0..4_u8, 1..100_u64, 0..100_u64);
+        prop::collection::vec(entry, 0..40).prop_map(|entries| {
+            let entry = |(number, (owner, bytes, age)): (usize, (u8, u64, u64))| Entry {
+                key: Key { owner: OwnerTag([owner; 8]), name: (number as u128).to_le_bytes() },
+                bytes,
+                age: Duration::from_secs(age),
+            };
+            entries.into_iter().enumerate().map(entry).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_stays_is_within_all_limits_and_more_recent_than_what_leaves(
+            entries in entries(), total in 0..1000_u64, of_one in 0..300_u64,
+        ) {
+            let owners = [(OwnerTag([1; 8]), of_one)].into_iter().collect();
+            let ttl = Duration::from_secs(80);
+            let rules = SweepRules { ttl, total_max: Some(total), owners, every: Duration::ZERO };
+            let leaving = rules.surplus(entries.clone());
+            let (gone, stays): (Vec<&Entry>, Vec<&Entry>) =
+                entries.iter().partition(|entry| leaving.contains(&entry.key));
+            prop_assert_eq!(gone.len(), leaving.len(), "each leaves once");
+            prop_assert!(stays.iter().map(|entry| entry.bytes).sum::<u64>() <= total);
+            let of = |owner: u8| stays.iter().filter(move |entry| entry.key.owner.0 == [owner; 8]);
+            prop_assert!(of(1).map(|entry| entry.bytes).sum::<u64>() <= of_one);
+            prop_assert!(stays.iter().all(|entry| entry.age <= ttl));
+            for gone in gone.iter().filter(|entry| entry.age <= ttl && entry.key.owner.0 != [1; 8]) {
+                let newer = entries.iter().filter(|entry| entry.age <= gone.age).map(|entry| entry.bytes);
+                prop_assert!(newer.sum::<u64>() > total, "{gone:?} left for nothing");
+            }
+        }
+    }
+}

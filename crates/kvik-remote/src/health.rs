@@ -1,0 +1,144 @@
+//! Whether the store is asked and how long it takes, as the engine's thread and the store's own see it; and what is logged.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvik_engine::store::remote::Expected;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::breaker::Breaker;
+use crate::config::RemoteUrl;
+use crate::error::Fault;
+use crate::speed::{Sample, Speed};
+
+/// A store that was full is offered nothing for this long.
+const FULL_FOR: Duration = Duration::from_secs(30);
+
+/// Health of one store.
+pub(crate) struct Health {
+    url: RemoteUrl,
+    state: Mutex<State>,
+    down: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    breaker: Breaker,
+    /// None until a probe has succeeded.
+    speed: Option<Speed>,
+    /// Whether it is known in the log that it is down.
+    logged: bool,
+    /// It was full at this time.
+    full: Option<Instant>,
+}
+
+impl Health {
+    pub(crate) fn new(url: RemoteUrl) -> Health {
+        Health { url, state: Mutex::default(), down: Notify::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.state().breaker.is_up()
+    }
+
+    /// Time of reading blocks; none while it is not asked.
+    pub(crate) fn expected(&self, payload_bytes: usize) -> Option<Expected> {
+        let state = self.state();
+        state.speed.filter(|_| state.breaker.is_up()).map(|speed| speed.expected(payload_bytes))
+    }
+
+    /// How long an answer with so many bytes may take; none while it is not asked.
+    pub(crate) fn deadline(&self, bytes: u64) -> Option<Duration> {
+        let state = self.state();
+        state.speed.filter(|_| state.breaker.is_up()).map(|speed| speed.deadline(bytes))
+    }
+
+    /// An answer of no length, or with `bytes`, came in time.
+    pub(crate) fn answered(&self, bytes: u64, time: Duration) {
+        let mut state = self.state();
+        state.breaker.answered();
+        match (&mut state.speed, bytes) {
+            (Some(speed), 0) => speed.answered(time),
+            (Some(speed), _) => speed.read(bytes, time),
+            (None, _) => {}
+        }
+    }
+
+    /// Whether it is given values.
+    pub(crate) fn takes_writes(&self) -> bool {
+        let state = self.state();
+        state.breaker.is_up() && state.full.is_none_or(|at| at.elapsed() >= FULL_FOR)
+    }
+
+    pub(crate) fn fault(&self, fault: &Fault) {
+        let mut state = self.state();
+        if let Fault::Full(why) = fault {
+            // What it has can be read all the same.
+            if state.full.replace(Instant::now()).is_none() {
+                tracing::warn!(store = %self.url, why, remedy = fault.remedy(), "the remote cache takes nothing more");
+            }
+            return;
+        }
+        if state.breaker.fault() {
+            self.went_down(&mut state, &fault.to_string(), fault.remedy());
+        }
+    }
+
+    pub(crate) fn corrupt(&self) {
+        let mut state = self.state();
+        if state.breaker.corrupt(Instant::now()) {
+            let why = "several values were not what they should be";
+            self.went_down(&mut state, why, "see who else writes to it, and whether all nodes have one key");
+        }
+    }
+
+    pub(crate) fn late(&self) {
+        let mut state = self.state();
+        if state.breaker.late() {
+            let why = "it took longer than it was expected to, twice in a row";
+            self.went_down(&mut state, why, Fault::Late.remedy());
+        }
+    }
+
+    /// A probe has succeeded; what it has measured is what counts from here.
+    pub(crate) fn probed(&self, sample: Sample) {
+        let mut state = self.state();
+        state.speed = Some(Speed::new(sample));
+        if state.breaker.probed() {
+            state.logged = false;
+            tracing::info!(
+                store = %self.url, latency_us = sample.latency.as_micros(),
+                bytes_per_s = (1.0 / sample.byte_s) as u64, "the remote cache is used"
+            );
+        }
+    }
+
+    /// A probe has failed; that is logged unless it is known already.
+    pub(crate) fn probe_failed(&self, fault: &Fault) {
+        let mut state = self.state();
+        if state.breaker.fault() || !state.logged {
+            self.went_down(&mut state, &fault.to_string(), fault.remedy());
+        }
+    }
+
+    fn went_down(&self, state: &mut State, why: &str, remedy: &str) {
+        state.logged = true;
+        tracing::warn!(
+            store = %self.url, why, remedy,
+            "the remote cache is not used until it answers again; requests compute what it would have given"
+        );
+        self.down.notify_one();
+    }
+
+    /// Waits until it is down.
+    pub(crate) async fn until_down(&self) {
+        while self.is_up() {
+            self.down.notified().await;
+        }
+    }
+}

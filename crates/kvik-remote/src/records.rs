@@ -1,0 +1,219 @@
+//! Small records with versions, for other parts of the server: conversations, lists of hot prompts.
+//!
+//! Names and bytes are sealed as blocks are. A name is encrypted under a nonce that is its own keyed hash, so that it is
+//! the same each time and can be read back from a list. A store can hide a record or give an older version of it, and
+//! nothing else.
+
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use chacha20poly1305::aead::Aead;
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::timeout;
+
+use crate::backend::RecordKey;
+use crate::error::Fault;
+use crate::names::OwnerTag;
+use crate::node::Node;
+use crate::seal::{HEADER_BYTES, Kind, Label};
+use crate::thread::Command;
+
+/// Bytes of a record.
+pub const RECORD_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a name: so many that its encrypted form is a file's name.
+pub const NAME_BYTES_MAX: usize = 120;
+/// How long a request about a record may take.
+const TIME_MAX: Duration = Duration::from_secs(5);
+const NONCE_BYTES: usize = 24;
+
+/// A version of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Counted from 1.
+    pub version: u64,
+    /// What was put.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a record was not read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Another has written it; read it and try again.
+    #[error("the record has version {version} by now; read it again")]
+    Conflict {
+        /// The version that it has; 0 for none.
+        version: u64,
+    },
+    /// The store is not asked for a while.
+    #[error("the remote cache is down; try again later")]
+    Down,
+    /// The store has failed.
+    #[error("the remote cache has failed: {0}")]
+    Fault(#[from] Fault),
+    /// It is not what was put.
+    #[error("the record is not what was written; see who else writes to the remote cache")]
+    Corrupt,
+    /// The name or the bytes are too many.
+    #[error("a record has at most {RECORD_BYTES_MAX} bytes and its name {NAME_BYTES_MAX}")]
+    TooLarge,
+    /// The store was closed.
+    #[error("the remote cache is closed")]
+    Closed,
+}
+
+/// The records of a store, for callers that wait. Can be cloned and outlives the store, which it then calls closed.
+#[derive(Clone)]
+pub struct Records {
+    node: Arc<Node>,
+    commands: UnboundedSender<Command>,
+}
+
+impl Records {
+    pub(crate) fn new(node: Arc<Node>, commands: UnboundedSender<Command>) -> Records {
+        Records { node, commands }
+    }
+
+    /// The newest version of a record.
+    ///
+    /// # Errors
+    /// [`RecordError`], but no conflict.
+    pub fn get(&self, kind: &str, name: &str) -> Result<Option<Record>, RecordError> {
+        let (node, place) = self.place(kind, name)?;
+        self.wait(async move { get(&node, &place).await })
+    }
+
+    /// Writes the version after `after`, which is 0 for a record that is not there, and says which one that is.
+    ///
+    /// # Errors
+    /// [`RecordError::Conflict`] if `after` is not the newest version, and others.
+    pub fn put(&self, kind: &str, name: &str, after: u64, bytes: Vec<u8>) -> Result<u64, RecordError> {
+        let (node, place) = self.place(kind, name)?;
+        if bytes.len() > RECORD_BYTES_MAX {
+            return Err(RecordError::TooLarge);
+        }
+        self.wait(async move { put(&node, &place, after, &bytes).await })
+    }
+
+    /// Removes a record if it is there.
+    ///
+    /// # Errors
+    /// [`RecordError`], but no conflict.
+    pub fn delete(&self, kind: &str, name: &str) -> Result<(), RecordError> {
+        let (node, place) = self.place(kind, name)?;
+        self.wait(async move { Ok(node.backend.delete_record(&place.key).await?) })
+    }
+
+    /// Names of all records of a kind, in no order.
+    ///
+    /// # Errors
+    /// [`RecordError`], but no conflict.
+    pub fn list(&self, kind: &str) -> Result<Vec<String>, RecordError> {
+        let (node, tag) = (Arc::clone(&self.node), kind_tag(&self.node, kind));
+        self.wait(async move {
+            let names = node.backend.records(tag).await?;
+            // What is no name of ours was put there by another.
+            Ok(names.iter().filter_map(|name| open_name(&node, tag, name)).collect())
+        })
+    }
+
+    fn place(&self, kind: &str, name: &str) -> Result<(Arc<Node>, RecordPlace), RecordError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(RecordError::TooLarge);
+        }
+        let place = RecordPlace::new(&self.node, kind, name).ok_or(RecordError::TooLarge)?;
+        Ok((Arc::clone(&self.node), place))
+    }
+
+    /// Has the store's thread do something and waits for it.
+    fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, RecordError>> + Send + 'static,
+    ) -> Result<T, RecordError> {
+        if !self.node.health.is_up() {
+            return Err(RecordError::Down);
+        }
+        let (answer, answered): (SyncSender<Result<T, RecordError>>, _) = sync_channel(1);
+        let node = Arc::clone(&self.node);
+        let work = async move {
+            let done = timeout(TIME_MAX, work).await.unwrap_or(Err(RecordError::Fault(Fault::Late)));
+            if let Err(RecordError::Fault(fault)) = &done {
+                node.health.fault(fault);
+            }
+            let _ = answer.send(done);
+        };
+        self.commands.send(Command::Run(Box::pin(work))).map_err(|_| RecordError::Closed)?;
+        // A thread that ends drops what it has not done.
+        answered.recv().map_err(|_| RecordError::Closed)?
+    }
+}
+
+/// Where a record is and what it is bound to.
+struct RecordPlace {
+    key: RecordKey,
+}
+
+impl RecordPlace {
+    fn new(node: &Node, kind: &str, name: &str) -> Option<RecordPlace> {
+        let kind = kind_tag(node, kind);
+        Some(RecordPlace { key: RecordKey { kind, name: seal_name(node, kind, name)? } })
+    }
+
+    /// The name is of no fixed length and stands last.
+    fn what(&self, version: u64) -> Vec<u8> {
+        [&version.to_le_bytes()[..], &self.key.kind.0, self.key.name.as_bytes()].concat()
+    }
+}
+
+async fn get(node: &Node, place: &RecordPlace) -> Result<Option<Record>, RecordError> {
+    let found = node.backend.record(&place.key, RECORD_BYTES_MAX + HEADER_BYTES).await?;
+    let Some((version, value)) = found else { return Ok(None) };
+    let label = Label { kind: Kind::Record, count: 0, owner: 0, what: &place.what(version) };
+    match node.sealer.open(label, value) {
+        Ok((bytes, _)) => Ok(Some(Record { version, bytes })),
+        Err(_) => {
+            node.health.corrupt();
+            Err(RecordError::Corrupt)
+        }
+    }
+}
+
+async fn put(node: &Node, place: &RecordPlace, after: u64, bytes: &[u8]) -> Result<u64, RecordError> {
+    let version = after.checked_add(1).ok_or(RecordError::Conflict { version: after })?;
+    let label = Label { kind: Kind::Record, count: 0, owner: 0, what: &place.what(version) };
+    let value = node.sealer.seal(label, Duration::ZERO, bytes);
+    let value = value.ok_or_else(|| Fault::Failed("the system has no random numbers".to_owned()))?;
+    match node.backend.put_record(&place.key, after, value).await? {
+        Ok(()) => Ok(version),
+        Err(outdated) => Err(RecordError::Conflict { version: outdated.version }),
+    }
+}
+
+fn kind_tag(node: &Node, kind: &str) -> OwnerTag {
+    OwnerTag(node.names.hash(b"rkind", &[kind.as_bytes()]))
+}
+
+fn name_cipher(node: &Node, kind: OwnerTag) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(&node.names.hash::<32>(b"rname", &[&kind.0]).into())
+}
+
+fn name_nonce(node: &Node, kind: OwnerTag, name: &[u8]) -> [u8; NONCE_BYTES] {
+    node.names.hash(b"nonce", &[&kind.0, name])
+}
+
+fn seal_name(node: &Node, kind: OwnerTag, name: &str) -> Option<String> {
+    let nonce = name_nonce(node, kind, name.as_bytes());
+    let sealed = name_cipher(node, kind).encrypt(&XNonce::from(nonce), name.as_bytes()).ok()?;
+    Some(BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
+}
+
+fn open_name(node: &Node, kind: OwnerTag, sealed: &str) -> Option<String> {
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(sealed).ok()?;
+    let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
+    let name = name_cipher(node, kind).decrypt(&XNonce::from(*nonce), sealed).ok()?;
+    String::from_utf8(name).ok()
+}

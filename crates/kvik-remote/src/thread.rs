@@ -1,0 +1,160 @@
+//! The store's own thread: it does all that takes time, and ends when the store is closed.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use kvik_engine::store::remote::Chain;
+use tokio::runtime;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::blocks::{Offer, fetch, look_up, renew, write_all};
+use crate::budget::SweepRules;
+use crate::error::RemoteError;
+use crate::names::Key;
+use crate::node::Node;
+use crate::probe;
+
+/// How long closing waits for what is to be written.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+const DRAIN_STEP: Duration = Duration::from_millis(5);
+/// Files are read and written by so many threads at most, which also bounds those that a disk holds up for ever.
+const DISK_THREADS_MAX: usize = 8;
+/// Stores that do not sweep themselves are swept that often by one node of the fleet.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// A sweep that takes longer is given up.
+const SWEEP_MAX: Duration = Duration::from_secs(300);
+/// Tasks beyond which those that ended are forgotten.
+const TASKS_MAX: usize = 64;
+
+/// Work of another part of the server.
+pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What the thread is told.
+pub(crate) enum Command {
+    LookUp(u64, Chain),
+    Fetch(u64, Chain, Range<usize>),
+    Cancel(u64),
+    Write(Offer),
+    Renew(Key, Duration),
+    Run(Work),
+    Close,
+}
+
+/// The thread, which ends when this is dropped.
+pub(crate) struct Thread {
+    commands: UnboundedSender<Command>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Thread {
+    pub(crate) fn start(node: Arc<Node>) -> Result<Thread, RemoteError> {
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(DISK_THREADS_MAX)
+            .build()
+            .map_err(RemoteError::System)?;
+        let (commands, received) = unbounded_channel();
+        let run = move || {
+            runtime.block_on(serve(node, received));
+            // A disk that hangs holds nobody up.
+            runtime.shutdown_background();
+        };
+        let handle = Builder::new().name("kvik-remote".to_owned()).spawn(run).map_err(RemoteError::System)?;
+        Ok(Thread { commands, handle: Some(handle) })
+    }
+
+    /// Tells the thread something; after it has ended, nobody.
+    pub(crate) fn send(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+
+    pub(crate) fn commands(&self) -> UnboundedSender<Command> {
+        self.commands.clone()
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.send(Command::Close);
+        if let Some(handle) = self.handle.take() {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Does what it is told until it is to close.
+async fn serve(node: Arc<Node>, mut commands: UnboundedReceiver<Command>) {
+    let (offers, offered) = unbounded_channel();
+    tokio::spawn(write_all(Arc::clone(&node), offered));
+    let watched = Arc::clone(&node);
+    tokio::spawn(async move { probe::watch(&watched).await });
+    tokio::spawn(sweep(Arc::clone(&node)));
+    let mut tasks = Tasks::default();
+    while let Some(command) = commands.recv().await {
+        let node = Arc::clone(&node);
+        match command {
+            Command::LookUp(ticket, chain) => {
+                tasks.start(ticket, async move { look_up(&node, ticket, &chain).await });
+            }
+            Command::Fetch(ticket, chain, blocks) => {
+                tasks.start(ticket, async move { fetch(&node, ticket, &chain, blocks).await });
+            }
+            Command::Cancel(ticket) => tasks.cancel(ticket),
+            Command::Write(offer) => drop(offers.send(offer)),
+            Command::Renew(key, ttl) => drop(tokio::spawn(async move { renew(&node, key, ttl).await })),
+            Command::Run(work) => drop(tokio::spawn(work)),
+            Command::Close => break,
+        }
+    }
+    drain(&node).await;
+}
+
+/// Waits for what is to be written, and not for long.
+async fn drain(node: &Node) {
+    let until = Instant::now() + DRAIN_MAX;
+    while node.counters.writing_blocks.load(Relaxed) > 0 && Instant::now() < until {
+        sleep(DRAIN_STEP).await;
+    }
+}
+
+/// Sweeps the store for ever. Faults are left to those who need it.
+async fn sweep(node: Arc<Node>) {
+    let rules = SweepRules::new(&node.budget, node.ttl, &node.names, SWEEP_EVERY);
+    loop {
+        sleep(SWEEP_EVERY).await;
+        if node.health.is_up() {
+            match timeout(SWEEP_MAX, node.backend.sweep(&rules)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "the remote cache was not swept"),
+                Err(_) => tracing::debug!("the remote cache was not swept in time"),
+            }
+        }
+    }
+}
+
+/// Lookups and fetches that run.
+#[derive(Default)]
+struct Tasks(HashMap<u64, AbortHandle>);
+
+impl Tasks {
+    fn start(&mut self, ticket: u64, task: impl Future<Output = ()> + Send + 'static) {
+        if self.0.len() >= TASKS_MAX {
+            self.0.retain(|_, task| !task.is_finished());
+        }
+        self.0.insert(ticket, tokio::spawn(task).abort_handle());
+    }
+
+    fn cancel(&mut self, ticket: u64) {
+        if let Some(task) = self.0.remove(&ticket) {
+            task.abort();
+        }
+    }
+}
