@@ -84,6 +84,11 @@ impl FleetKey {
         Ok(FleetKey(bytes))
     }
 
+    /// Another secret of the fleet, for one purpose: the `context` of BLAKE3's key derivation.
+    pub fn derive(&self, context: &str) -> [u8; 32] {
+        blake3::derive_key(context, &self.0)
+    }
+
     /// Reads a key from a file.
     ///
     /// # Errors

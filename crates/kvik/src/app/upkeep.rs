@@ -3,11 +3,16 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{server::Server, shelf::Shelf};
 use crate::{accounts::tenants::Source, system::Hangups};
 
 /// Between two writes of the accounts: what a crash may lose.
 const WRITE_PERIOD: Duration = Duration::from_secs(5);
+
+/// Between two lists of what this node uses: what one that is killed does not tell.
+const TELL_PERIOD: Duration = Duration::from_secs(60);
 
 /// Writes the accounts every few seconds, for ever.
 pub(crate) async fn keep_accounts(server: Arc<Server>) {
@@ -15,6 +20,16 @@ pub(crate) async fn keep_accounts(server: Arc<Server>) {
     loop {
         period.tick().await;
         write_accounts(server.clone()).await;
+    }
+}
+
+/// Tells other nodes every minute what this one uses, for ever.
+pub(crate) async fn tell_nodes(shelf: Arc<Shelf>) {
+    let mut period = tokio::time::interval_at(Instant::now() + TELL_PERIOD, TELL_PERIOD);
+    loop {
+        period.tick().await;
+        let shelf = shelf.clone();
+        let _ = tokio::task::spawn_blocking(move || shelf.tell_nodes()).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use kvik_remote::FleetKey;
 use serde_json::Value;
 use ureq::http::Method;
 
@@ -19,7 +20,8 @@ use crate::settings::size::ByteSize;
   kvik cache pins                   what is pinned
   kvik cache unpin 7                remove pin 7; --tenant NAME, --all for more
   kvik cache evict agent.json       evict a prompt, pinned or not
-  kvik cache clear                  evict all that is neither in use nor pinned")]
+  kvik cache clear                  evict all that is neither in use nor pinned
+  kvik cache key > fleet.key        a key for nodes that share a cache; asks no server")]
 pub(crate) struct CacheCommandArgs {
     #[command(flatten)]
     server: ServerArgs,
@@ -66,12 +68,15 @@ enum CacheTask {
     },
     /// Evicts all that is neither in use nor pinned
     Clear,
+    /// Prints a new key for nodes that share a cache: --cache-remote-key names a file with it
+    Key,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
     let server = &args.server;
     match &args.task {
+        CacheTask::Key => println!("{}", FleetKey::generate()?),
         CacheTask::Ls { by, n } => {
             let path = format!("/v1/cache?order={by}&limit={n}");
             list(&server.call(Method::GET, &path, None)?);

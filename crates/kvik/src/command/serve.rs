@@ -25,7 +25,7 @@ use crate::{
     accounts::{
         ledger::Ledger,
         prices::Prices,
-        tenants::{Share, Source, Tenants},
+        tenants::{Secret, Share, Source, Tenants},
     },
     api,
     app::{
@@ -222,13 +222,14 @@ fn one_model(
     loaded: Loaded,
     (around, address): (&ServerSetup, SocketAddr),
 ) -> anyhow::Result<(Arc<Shelf>, String)> {
-    let Loaded { serving, budget, device, disk, draft, handle } = loaded;
+    let Loaded { serving, budget, device, disk, remote, draft, handle } = loaded;
     let url = url(address);
     let example =
         example::curl(&url, &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
-    let attached = [&disk, &draft, &device].map(Option::as_deref);
+    let attached = [&disk, &draft, &device, &remote].map(Option::as_deref);
     let banner = banner(&serving.model, &budget, attached, &url, &example);
     handle.set_tenants(clients.keys.tenants());
+    handle.warm(args.cache.remote.warm());
     let bytes = serving.model.bytes + budget.bytes();
     let app = app(args, clients, serving, around)?;
     let runtime = tokio::runtime::Handle::current();
@@ -267,6 +268,7 @@ async fn serve(
     let times = (Duration::from_secs(args.drain), args.grace());
     let stopping = tokio::spawn(stop_on_signal(shelf.clone(), times, port.stop, supervisor.clone()));
     tokio::spawn(shelf.clone().keep());
+    tokio::spawn(upkeep::tell_nodes(shelf.clone()));
     port.front.replace(api::over(shelf.clone()));
     print(banner)?;
     let watched = shelf.clone();
@@ -344,6 +346,10 @@ async fn stop_on_signal(
         // The status that a shell reports for a process ended by SIGINT.
         std::process::exit(130);
     });
+    let sharing = tokio::task::spawn_blocking({
+        let shelf = shelf.clone();
+        move || shelf.leave_to_nodes(drain + grace)
+    });
     if !drain.is_zero() {
         tracing::info!(
             "leaving: requests are taken for {} s more, for routers to learn of it",
@@ -357,12 +363,16 @@ async fn stop_on_signal(
     );
     shelf.server.stop();
     stop.send_replace(true);
-    shelf.shutdown(grace).await;
+    let left = Instant::now() + grace;
+    // It ends by itself in time, and a store that hangs is not waited for any longer.
+    let _ = timeout(grace, sharing).await;
+    shelf.shutdown(left.saturating_duration_since(Instant::now())).await;
 }
 
 impl ServeArgs {
     fn clients(&self) -> anyhow::Result<Clients> {
-        let source = self.accounts.source(&self.state)?;
+        let fleet = self.cache.remote.key()?;
+        let source = self.accounts.source(&self.state, fleet.as_ref())?;
         let mut keys = self.access.keys()?.with_admin(self.accounts.admin_key()?.as_deref());
         if let Some(source) = &source {
             keys = keys.with_tenants(source.read(&Tenants::none())?);
@@ -417,7 +427,10 @@ impl ServeArgs {
         });
         Ok(AppConfig {
             memory,
-            secret: self.state.secret(),
+            secret: match self.cache.remote.key()? {
+                Some(key) => Some(Secret::of_fleet(&key)),
+                None => self.state.secret(),
+            },
             spans: spans.transpose()?,
             ..around.config(self)
         })
@@ -480,11 +493,11 @@ fn url(address: SocketAddr) -> String {
 }
 
 /// What is printed when the server listens; `disk` and `draft` are what is attached to the model, `device` is the GPU that
-/// it is on.
+/// it is on, `remote` where the store is that nodes share.
 fn banner(
     model: &ModelCard,
     budget: &KvBudget,
-    [disk, draft, device]: [Option<&str>; 3],
+    [disk, draft, device, remote]: [Option<&str>; 4],
     url: &str,
     example: &str,
 ) -> String {
@@ -492,6 +505,8 @@ fn banner(
         let bytes = ByteSize(budget.blocks as u64 * budget.draft_bytes as u64);
         format!("  drafts   by {name}, with {bytes} of cache for as many tokens\n")
     });
+    let remote =
+        remote.map_or_else(String::new, |place| format!("  fleet    shares its cache through {place}\n"));
     let threads = || format!("{} threads", budget.threads);
     format!(
         "\
@@ -500,7 +515,7 @@ kvik {version}
   context  {context} tokens
   cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
   disk     {disk}
-{draft}  runs     {parallel} requests at a time on {place}
+{remote}{draft}  runs     {parallel} requests at a time on {place}
 
 listening on {url}
 the page is at {url}/

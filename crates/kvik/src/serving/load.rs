@@ -16,16 +16,19 @@ use kvik_engine::load::{repeat_prompt, spoken_name};
 use kvik_engine::model::{ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
+use kvik_engine::store::Waker;
 use kvik_kernels::{KvLayout, KvValues};
 
 use super::{
     budget::KvBudget,
     disk,
     draft::DraftFile,
+    fleet::Fleet,
     host, kv,
     lora::LoraAdapters,
     open::{self, Opened},
     placed::{Placed, Room},
+    remote,
     retaining::{Reach, Retaining},
 };
 use crate::{
@@ -102,25 +105,56 @@ pub(crate) struct Loaded {
     pub(crate) device: Option<String>,
     /// The banner's line about the disk tier, when there is one.
     pub(crate) disk: Option<String>,
+    /// Where the store is that nodes share, when they do.
+    pub(crate) remote: Option<String>,
     /// Name of the draft model, when there is one.
     pub(crate) draft: Option<String>,
     pub(crate) handle: Handle,
 }
 
-/// Controls the engine: shutdown and tenants.
+/// Controls the engine: shutdown, tenants, and what it tells other nodes.
 #[derive(Clone)]
-pub(crate) struct Handle(Engine);
+pub(crate) struct Handle {
+    engine: Engine,
+    fleet: Option<Fleet>,
+}
 
 impl Handle {
     /// Gives running requests up to `grace` to finish.
     pub(crate) fn shutdown(&self, grace: Duration) {
-        self.0.shutdown(grace);
+        self.engine.shutdown(grace);
+    }
+
+    /// Whether it is one node of many.
+    pub(crate) fn is_node(&self) -> bool {
+        self.fleet.is_some()
+    }
+
+    /// Takes over what other nodes use, for at most `within`.
+    pub(crate) fn warm(&self, within: Duration) {
+        if let Some(fleet) = &self.fleet {
+            fleet.warm(&self.engine, within);
+        }
+    }
+
+    /// Leaves what is hot to other nodes, for at most `within`.
+    pub(crate) fn leave(&self, within: Duration) {
+        if let Some(fleet) = &self.fleet {
+            fleet.leave(&self.engine, within);
+        }
+    }
+
+    /// Tells other nodes what is used here.
+    pub(crate) fn tell(&self) {
+        if let Some(fleet) = &self.fleet {
+            fleet.renew(&self.engine);
+        }
     }
 
     /// Sets the tenants' weights and quotas.
     pub(crate) fn set_tenants(&self, tenants: &Tenants) {
         // Only a stopping engine refuses, and then weights no longer matter.
-        let _ = self.0.set_tenants(tenants.parts());
+        let _ = self.engine.set_tenants(tenants.parts());
     }
 }
 
@@ -195,6 +229,8 @@ pub(crate) fn open_told(
         Some(_) => host::above(disk, kv_bytes(cache.cache_ram), &budget),
         None => disk,
     };
+    let waker = disk.as_ref().map_or_else(Waker::default, |disk| disk.setup.waker.clone());
+    let remote = remote::open(&cache.remote, &budget, (config.model_digest, &model.place()), waker)?;
     let runner = model.runner(Room {
         pool: pool.clone(),
         layout,
@@ -206,19 +242,22 @@ pub(crate) fn open_told(
     })?;
     let pinned_max = pinned_max(cache.cache_pin, &budget);
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
-    let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
+    let lines =
+        [disk.as_ref().map(|disk| disk.line.clone()), remote.as_ref().map(|remote| remote.line.clone())];
+    let (disk, records) = remote::behind(disk, remote);
     let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
     let kv_listener = kv_events.map(|events| events.listener(lora.names()));
     let draft = draft.transpose()?;
     let attached = Attached { disk, draft, kv_listener, before_step: stall(), ..Attached::default() };
     let engine = Engine::start_with(runner, &tokenizer, cache, config, attached)?;
     engine.set_retain_idle(idle)?;
-    let handle = Handle(engine.clone());
+    let handle = Handle { engine: engine.clone(), fleet: records.map(Fleet::new) };
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
     let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));
     let serving = Serving { engine, cache, tokenizer, template, model: card, embedder, retaining, lora };
-    Ok(Loaded { serving, budget, device, disk: disk_line, draft: draft_name, handle })
+    let [disk, remote] = lines;
+    Ok(Loaded { serving, budget, device, disk, remote, draft: draft_name, handle })
 }
 
 /// For tests: while the file that KVIK_TEST_STALL names is there, the engine takes no step.

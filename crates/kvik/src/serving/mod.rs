@@ -7,6 +7,7 @@ pub(crate) mod disk;
 mod draft;
 pub(crate) mod embedding;
 pub(crate) mod fetch;
+pub(crate) mod fleet;
 mod gpu;
 mod host;
 pub(crate) mod kv;
@@ -14,6 +15,7 @@ pub(crate) mod load;
 pub(crate) mod lora;
 pub(crate) mod open;
 pub(crate) mod placed;
+mod remote;
 pub(crate) mod retaining;
 
 use std::sync::Arc;

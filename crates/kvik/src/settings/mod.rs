@@ -11,6 +11,7 @@ pub(crate) mod logging;
 pub(crate) mod lora;
 pub(crate) mod model;
 pub(crate) mod models_dir;
+pub(crate) mod remote;
 pub(crate) mod retain;
 pub(crate) mod sampling;
 pub(crate) mod size;

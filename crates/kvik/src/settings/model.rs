@@ -11,6 +11,7 @@ use super::disk_place::DiskPlace;
 use super::kv::KvArgs;
 use super::lora::LoraArgs;
 use super::models_dir::ModelsDirArgs;
+use super::remote::RemoteArgs;
 use super::retain::RetainArgs;
 use super::size::ByteSize;
 
@@ -75,6 +76,8 @@ pub(crate) struct CacheArgs {
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) cache_disk_size: ByteSize,
     #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
+    #[command(flatten)]
     pub(crate) retain: RetainArgs,
     #[command(flatten)]
     pub(crate) lora: LoraArgs,
@@ -95,6 +98,7 @@ impl CacheArgs {
             cache_device: None,
             cache_disk: DiskPlace::Off,
             cache_disk_size: ByteSize(0),
+            remote: RemoteArgs::default(),
             cache_pin: None,
             evict: Policy::Lru,
             retain: RetainArgs::default(),

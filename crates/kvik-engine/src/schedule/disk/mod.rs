@@ -46,7 +46,9 @@ use crate::stats::DiskStats;
 use crate::store::BlockStore;
 use remote::Remote;
 
-pub use setup::{DiskOpened, DiskSetup, RemoteSetup, RemoteWrites, buffers, store_config, writes_max};
+pub use setup::{
+    DiskOpened, DiskSetup, RemoteSetup, RemoteWrites, bits_name, buffers, store_config, writes_max,
+};
 
 pub(super) use fetch::{Fetch, Wanted};
 pub(super) use share::Offered;

@@ -79,9 +79,15 @@ pub fn writes_max(buffers: usize) -> usize {
     buffers - buffers / 4
 }
 
+/// Names what determines the bits of a model's blocks besides the model: keys and values as `kv` names them, and where they
+/// are computed, which is `place`: other instruction sets and devices may round differently, and a loaded block must equal a
+/// computed one.
+pub fn bits_name(kv: &str, place: &str) -> String {
+    format!("{kv}, layout {KV_LAYOUT_VERSION}, {place}")
+}
+
 /// The store of a model's blocks, of `payload_bytes` each with keys and values as `kv` names them, in a directory that
-/// takes `bytes_max` bytes, or less where the disk has less room. Where they are computed is `place`: other instruction
-/// sets and devices may round differently, and a loaded block must equal a computed one.
+/// takes `bytes_max` bytes, or less where the disk has less room. Where they are computed is `place`.
 pub fn store_config(
     (dir, bytes_max): (&Path, u64),
     model: [u8; 32],
@@ -92,7 +98,7 @@ pub fn store_config(
         dir: dir.to_owned(),
         bytes_max: bytes_allowed(dir).map_or(bytes_max, |allowed| allowed.min(bytes_max)),
         model,
-        kv_format: format!("{kv}, layout {KV_LAYOUT_VERSION}, {place}"),
+        kv_format: bits_name(kv, place),
         payload_bytes,
         buffers: buffers(payload_bytes),
     }

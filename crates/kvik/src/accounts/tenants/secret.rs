@@ -10,13 +10,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Share;
 use kvik_memory::records::private::readable_by_owner_only;
+use kvik_remote::FleetKey;
+
+use super::Share;
 
 /// Context of BLAKE3's key derivation; changing it loses every tenant's cache.
 const SALT_CONTEXT: &str = "kvik 2026-11-21 tenant salt v1";
 
-/// 32 random bytes known only to this server.
+/// The same of what a fleet's nodes have in common.
+const FLEET_CONTEXT: &str = "kvik 2026-11-26 secret of the nodes of a fleet v1";
+
+/// 32 random bytes known only to this server, or to the nodes of a fleet.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; 32]);
 
@@ -44,6 +49,11 @@ impl Secret {
         super::file::warn_if_readable_by_others(path, "the server's secret");
         let not_a_secret = |_| SecretError::NotASecret { path: path.to_owned(), bytes: bytes.len() };
         Ok(Secret(bytes.as_slice().try_into().map_err(not_a_secret)?))
+    }
+
+    /// The one of all nodes that have this key.
+    pub(crate) fn of_fleet(key: &FleetKey) -> Secret {
+        Secret(key.derive(FLEET_CONTEXT))
     }
 
     /// A secret that lasts as long as the process.

@@ -226,6 +226,20 @@ impl Shelf {
         }
     }
 
+    /// Leaves what is hot in all models to other nodes, for at most `within`. Takes that time.
+    pub(crate) fn leave_to_nodes(&self, within: Duration) {
+        std::thread::scope(|scope| {
+            for handle in self.handles().into_iter().filter(Handle::is_node) {
+                scope.spawn(move || handle.leave(within));
+            }
+        });
+    }
+
+    /// Tells other nodes what is used here. Takes its time.
+    pub(crate) fn tell_nodes(&self) {
+        self.handles().iter().for_each(Handle::tell);
+    }
+
     /// Gives what runs up to `grace` to finish, and ends all engines.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         let ending: Vec<_> = self

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use kvik_memory::records::{LOCK_WAIT, Records, RecordsError};
+use kvik_remote::FleetKey;
 
 use super::access::{key, keys_in};
 use crate::{
@@ -32,7 +33,8 @@ pub(crate) struct AccountArgs {
     /// A file with the admin's key
     #[arg(long, value_name = "FILE")]
     admin_key_file: Option<PathBuf>,
-    /// The secret that separates the tenants' caches, created when missing [default: secret in --state-dir]
+    /// The secret that separates the tenants' caches, created when missing [default: one from --cache-remote-key, or secret
+    /// in --state-dir]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Price of a prompt token that is computed
@@ -64,9 +66,17 @@ impl AccountArgs {
         self.tenants.is_some()
     }
 
-    /// The tenants file with the server's secret, when there are tenants.
-    pub(crate) fn source(&self, state: &StateArgs) -> anyhow::Result<Option<Source>> {
+    /// The tenants file with the server's secret, when there are tenants. All nodes of a fleet have one secret, which comes
+    /// from its key.
+    pub(crate) fn source(
+        &self,
+        state: &StateArgs,
+        fleet: Option<&FleetKey>,
+    ) -> anyhow::Result<Option<Source>> {
         let Some(path) = self.tenants.clone() else { return Ok(None) };
+        if let (Some(key), None) = (fleet, &self.secret_file) {
+            return Ok(Some(Source { path, secret: Secret::of_fleet(key) }));
+        }
         let default = || state.folder().map(|folder| folder.join("secret"));
         let secret_file = self.secret_file.clone().or_else(default);
         let secret_file = secret_file.context("there is no home directory; give --secret-file")?;

@@ -1,0 +1,181 @@
+//! What nodes of a fleet tell each other about the prompts that they use: each keeps a list in the store that all share.
+//!
+//! A node that begins reads the lists of the others and fetches what is used most, before it is asked. One that leaves
+//! writes what is hot and not shared yet. In between each renews its list, so that also one that was killed has left one.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use kvik_cache::Identity;
+use kvik_engine::{api::HotPrefix, engine::Engine};
+use kvik_memory::hex;
+use kvik_remote::records::{RecordError, Records};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_seconds;
+
+/// The kind of the lists among the records.
+const KIND: &str = "hot-prompts";
+/// Prefixes of a list.
+const PREFIXES_MAX: usize = 256;
+/// Tokens of a list, all together.
+const TOKENS_MAX: usize = 1 << 20;
+/// Lists older than this say nothing any more, and are removed.
+const OLD_S: u64 = 24 * 3600;
+/// How long a start waits to learn whether the store answers.
+const PROBE_TIME: Duration = Duration::from_secs(2);
+/// Lists that are read.
+const LISTS_MAX: usize = 64;
+
+/// A node of a fleet.
+#[derive(Clone)]
+pub(crate) struct Fleet {
+    records: Records,
+    /// This node and model among all.
+    name: String,
+}
+
+/// What a node uses.
+#[derive(Serialize, Deserialize)]
+struct HotList {
+    /// When it was written, in seconds since 1970.
+    at_s: u64,
+    prefixes: Vec<ListedPrefix>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListedPrefix {
+    root: [u8; 32],
+    tokens: Vec<u32>,
+    uses: u32,
+}
+
+impl Fleet {
+    /// This node among those that share these records.
+    pub(crate) fn new(records: Records) -> Fleet {
+        let bytes: [u8; 8] = kvik_memory::random::random().to_le_bytes();
+        Fleet { records, name: hex::written(&bytes) }
+    }
+
+    /// Fetches what other nodes use, for at most `within`.
+    pub(crate) fn warm(&self, engine: &Engine, within: Duration) {
+        let started = Instant::now();
+        // The store is found out about first.
+        while !engine.stats().remote.is_some_and(|remote| remote.is_up)
+            && started.elapsed() < within.min(PROBE_TIME)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let lists = match self.lists() {
+            Ok(lists) => lists,
+            Err(error) => return tracing::info!("beginning without what other nodes use: {error}"),
+        };
+        let prefixes = merged(lists);
+        if prefixes.is_empty() {
+            return;
+        }
+        let (count, left) = (prefixes.len(), within.saturating_sub(started.elapsed()));
+        match engine.warm(prefixes, left) {
+            Ok(true) => tracing::info!(
+                "fetched what other nodes use, {count} prompts, in {:.1} s",
+                started.elapsed().as_secs_f64()
+            ),
+            Ok(false) => tracing::info!("beginning with a part of the {count} prompts that other nodes use"),
+            // It stops.
+            Err(_) => {}
+        }
+    }
+
+    /// Writes what this node uses to the store, and the list of it, for at most `within`.
+    pub(crate) fn leave(&self, engine: &Engine, within: Duration) {
+        let Ok(hot) = engine.hottest(PREFIXES_MAX) else { return };
+        if let Ok(false) = engine.share(&hot, within) {
+            tracing::info!("leaving before all that is hot was shared: --grace gives it more time");
+        }
+        self.list(hot);
+    }
+
+    /// Renews the list of what this node uses.
+    pub(crate) fn renew(&self, engine: &Engine) {
+        if let Ok(mut hot) = engine.hottest(PREFIXES_MAX) {
+            // What nobody came back to was not written.
+            hot.retain(|prefix| prefix.uses > 0);
+            self.list(hot);
+        }
+    }
+
+    fn list(&self, hot: Vec<HotPrefix>) {
+        let mut tokens = 0;
+        let fits = |prefix: &HotPrefix| {
+            tokens += prefix.tokens.len();
+            tokens <= TOKENS_MAX
+        };
+        let prefixes = hot.into_iter().take_while(fits).map(ListedPrefix::from).collect();
+        let list = HotList { at_s: unix_seconds(), prefixes };
+        let written = rmp_serde::to_vec(&list).map_err(|error| error.to_string()).and_then(|bytes| {
+            let version = self.records.get(KIND, &self.name).map(|record| record.map_or(0, |it| it.version));
+            let put = version.and_then(|version| self.records.put(KIND, &self.name, version, bytes));
+            put.map_err(|error| error.to_string())
+        });
+        if let Err(error) = written {
+            tracing::debug!("the list of what this node uses was not written: {error}");
+        }
+    }
+
+    /// The lists of all other nodes that are not old; those that are, are removed.
+    fn lists(&self) -> Result<Vec<HotList>, RecordError> {
+        let mut lists = Vec::new();
+        for name in self.records.list(KIND)?.into_iter().filter(|name| *name != self.name) {
+            let Some(record) = self.records.get(KIND, &name)? else { continue };
+            match rmp_serde::from_slice::<HotList>(&record.bytes) {
+                Ok(list) if list.at_s.saturating_add(OLD_S) > unix_seconds() => lists.push(list),
+                _ => self.records.delete(KIND, &name)?,
+            }
+            if lists.len() == LISTS_MAX {
+                break;
+            }
+        }
+        Ok(lists)
+    }
+}
+
+impl From<HotPrefix> for ListedPrefix {
+    fn from(prefix: HotPrefix) -> ListedPrefix {
+        ListedPrefix { root: prefix.root.0, tokens: prefix.tokens, uses: prefix.uses }
+    }
+}
+
+/// The prefixes of all lists, those used most first, each once.
+fn merged(lists: Vec<HotList>) -> Vec<HotPrefix> {
+    let mut uses: HashMap<(Identity, Vec<u32>), u32> = HashMap::new();
+    for ListedPrefix { root, tokens, uses: times } in lists.into_iter().flat_map(|list| list.prefixes) {
+        let sum = uses.entry((Identity(root), tokens)).or_default();
+        *sum = sum.saturating_add(times);
+    }
+    let named = |((root, tokens), uses)| HotPrefix { root, tokens, uses };
+    let mut prefixes: Vec<HotPrefix> = uses.into_iter().map(named).collect();
+    // Of equals the longer ones first, which bring their beginnings along.
+    prefixes.sort_by(|a, b| {
+        b.uses.cmp(&a.uses).then(b.tokens.len().cmp(&a.tokens.len())).then(a.tokens.cmp(&b.tokens))
+    });
+    prefixes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_nodes_use_comes_first() {
+        let list = |prefixes: &[(&[u32], u32)]| HotList {
+            at_s: 0,
+            prefixes: prefixes
+                .iter()
+                .map(|&(tokens, uses)| ListedPrefix { root: [1; 32], tokens: tokens.to_vec(), uses })
+                .collect(),
+        };
+        let merged = merged(vec![list(&[(&[1, 2], 3), (&[7], 4)]), list(&[(&[1, 2], 2), (&[7, 8], 4)])]);
+        let order: Vec<(&[u32], u32)> = merged.iter().map(|it| (&it.tokens[..], it.uses)).collect();
+        assert_eq!(order, [(&[1, 2][..], 5), (&[7, 8], 4), (&[7], 4)]);
+    }
+}
