@@ -275,6 +275,8 @@ async fn metrics_count_what_was_computed() {
         "kvik_requests_running 1",
         "kvik_requests_waiting 2",
         "kvik_kv_used_bytes 1536",
+        "kvik_kv_usage_ratio 0.125",
+        "kvik_block_tokens 16",
         "kvik_blocks_total 8",
         "kvik_blocks_free 5",
         "kvik_blocks_cached 2",

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvik_cache::{BLOCK_POSITIONS, CacheStats};
 use kvik_engine::stats::{DraftSource, EngineStats};
 use prometheus_client::{
     encoding::{EncodeLabelSet, LabelSetEncoder},
@@ -51,6 +52,8 @@ pub(super) struct EngineMetrics {
     running: PerModel,
     kv_bytes: PerModel,
     kv_used_bytes: PerModel,
+    kv_usage: PerModel<Gauge<f64, AtomicU64>>,
+    block_tokens: PerModel,
     blocks: PerModel,
     blocks_free: PerModel,
     blocks_cached: PerModel,
@@ -77,6 +80,12 @@ impl EngineMetrics {
             running: add(r, "requests_running", "Sequences that are computed now"),
             kv_bytes: add(r, "kv_budget_bytes", "Memory for keys and values"),
             kv_used_bytes: add(r, "kv_used_bytes", "Of it, memory of blocks that hold something"),
+            kv_usage: add(
+                r,
+                "kv_usage_ratio",
+                "Share of the blocks that running requests hold and nothing else can have, as routers read it",
+            ),
+            block_tokens: add(r, "block_tokens", "Positions of a block"),
             blocks: add(r, "blocks_total", "Blocks of 16 positions in the budget"),
             blocks_free: add(r, "blocks_free", "Blocks that hold nothing"),
             blocks_cached: add(r, "blocks_cached", "Blocks in the prefix tree, each counted once"),
@@ -109,17 +118,19 @@ impl EngineMetrics {
         } = self;
         [ended, drafted, accepted, preemptions].iter().for_each(|family| family.clear());
         [step_seconds, model_seconds].iter().for_each(|family| family.clear());
+        self.kv_usage.clear();
         self.gauges().iter().for_each(|family| family.clear());
         disk.clear();
         remote.clear();
     }
 
-    fn gauges(&self) -> [&PerModel; 9] {
+    fn gauges(&self) -> [&PerModel; 10] {
         [
             &self.waiting,
             &self.running,
             &self.kv_bytes,
             &self.kv_used_bytes,
+            &self.block_tokens,
             &self.blocks,
             &self.blocks_free,
             &self.blocks_cached,
@@ -149,11 +160,13 @@ impl EngineMetrics {
             counter.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
         }
         let cache = &stats.cache;
+        self.kv_usage.get_or_create(labels).set(usage(cache));
         let values = [
             stats.waiting,
             stats.running,
             stats.kv_bytes,
             stats.kv_owned_bytes + stats.kv_shared_bytes,
+            BLOCK_POSITIONS,
             cache.blocks,
             cache.free,
             cache.shared,
@@ -162,6 +175,12 @@ impl EngineMetrics {
         ];
         self.gauges().into_iter().zip(values).for_each(|(gauge, value)| put(gauge, labels, value));
     }
+}
+
+/// The share of blocks that are in use, 0 to 1: what is cached and used by nobody is as good as free, as in vLLM's metric.
+fn usage(cache: &CacheStats) -> f64 {
+    let free = cache.free + cache.evictable + cache.places_evictable;
+    1.0 - (free as f64 / cache.blocks.max(1) as f64).min(1.0)
 }
 
 /// Sets a gauge of a model.
