@@ -23,6 +23,7 @@ mod routes;
 mod sglang;
 #[cfg(test)]
 mod tests;
+mod vllm;
 
 pub(crate) use kvik::{prompts::restore as restore_prompts, usage::listing as usage_listing};
 pub(crate) use request::conversation::conversation_prompt;

@@ -23,7 +23,7 @@ use tower::ServiceExt;
 use super::{
     anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
     route::{Answer, Dialect, Errors, Operation, answers, at, gives, schema_of},
-    sglang,
+    sglang, vllm,
 };
 use crate::{
     app::{
@@ -52,6 +52,7 @@ pub(super) fn dialects() -> Vec<Dialect> {
         embedding::dialect(),
         kvik::dialect(),
         sglang::dialect(),
+        vllm::dialect(),
         page::dialect(),
         operation(),
     ]

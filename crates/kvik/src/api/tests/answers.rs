@@ -35,6 +35,22 @@ async fn the_prompt_is_the_template_applied() {
     assert_eq!(rendered["prompt"], text);
 }
 
+#[tokio::test]
+async fn a_router_is_told_the_tokens_that_are_computed() {
+    let server = Server::saying("Hi!");
+    server.post("/v1/chat/completions", hello()).await;
+    let asked = json!(server.asked().prompt);
+    let (_, chat) = server.post("/v1/chat/completions/render", hello()).await;
+    assert_eq!(chat, json!({"token_ids": asked}));
+    let (_, texts) = server.post("/v1/completions/render", json!({"prompt": ["Once", "Now and then"]})).await;
+    for (text, rendered) in ["Once", "Now and then"].iter().zip(texts.as_array().unwrap()) {
+        let (_, tokens) = server.post("/tokenize", json!({"content": text})).await;
+        assert_eq!(rendered["token_ids"], tokens["tokens"]);
+    }
+    let (status, error) = server.post("/v1/chat/completions/render", json!({"messages": 3})).await;
+    assert_eq!((status.as_u16(), &error["error"]["param"]), (400, &json!("messages")));
+}
+
 /// Joins the deltas of choice `index` at `field`.
 fn joined(chunks: &[Value], index: usize, field: &str) -> String {
     let deltas = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());

@@ -36,6 +36,8 @@ fn openai_and_anthropic() -> Vec<Ask> {
         ("POST /chat/completions", "", chat.clone()),
         ("POST /v1/chat/completions/input_tokens", "", chat.clone()),
         ("POST /chat/completions/input_tokens", "", chat.clone()),
+        ("POST /v1/chat/completions/render", "", chat.clone()),
+        ("POST /v1/completions/render", "", json!({"prompt": ["a", "b"]})),
         ("POST /v1/completions", "", json!({"prompt": ["a", "b"], "max_tokens": 2, "logprobs": 1})),
         ("GET /v1/models", "", none.clone()),
         ("GET /models", "", none.clone()),
