@@ -71,3 +71,124 @@ async fn probe(backend: &dyn Backend, names: &Names, sealer: &Sealer) -> Result<
         _ => Err(Fault::Failed("it does not give what it was given".to_owned())),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests {
+    use std::sync::Arc;
+
+    use kvik_engine::store::Waker;
+
+    use super::*;
+    use crate::backend::memory::Memory;
+    use crate::config::{Budget, FleetKey, RemoteConfig, RemoteUrl};
+
+    const REFUSED: Fault = Fault::Failed(String::new());
+
+    /// A node over a store in memory, which is watched.
+    fn watched(memory: &Arc<Memory>) -> Arc<Node> {
+        let config = RemoteConfig {
+            url: RemoteUrl::parse("file:///nowhere").unwrap(),
+            key: FleetKey::new([1; 32]),
+            fingerprint: [2; 32],
+            payload_bytes: 1000,
+            ttl: STABLE,
+            budget: Budget::default(),
+            waker: Waker::default(),
+        };
+        let names = Names::new(&config.key, &config.fingerprint, config.payload_bytes, 8);
+        let node = Arc::new(Node::new(Arc::clone(memory) as Arc<dyn Backend>, names, 8, config));
+        let watched = Arc::clone(&node);
+        tokio::spawn(async move { watch(&watched).await });
+        node
+    }
+
+    /// Seconds until it is up, by a clock that stands still unless all wait.
+    async fn seconds_until_up(node: &Node) -> u64 {
+        let start = Instant::now();
+        while !node.health.is_up() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        start.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_is_measured_before_it_is_asked() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        memory.set_delay(Duration::from_millis(20));
+        let node = watched(&memory);
+        assert_eq!(node.health.expected(1000), None);
+        assert_eq!(seconds_until_up(&node).await, 0);
+        let expected = node.health.expected(1000).unwrap();
+        assert_eq!(expected.latency, Duration::from_millis(20));
+        assert_eq!(memory.values(), [], "the probe leaves nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probes_become_rarer_and_never_stop() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        memory.set_fault(Some(REFUSED));
+        let node = watched(&memory);
+        sleep(Duration::from_secs(100)).await;
+        // At 0, 1, 3, 7, 15, 31, 61 and 91 s.
+        assert_eq!(memory.requests(), 8);
+        memory.set_fault(None);
+        assert!(seconds_until_up(&node).await <= 21);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_hangs_is_down_and_comes_back() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        let node = watched(&memory);
+        seconds_until_up(&node).await;
+        sleep(STABLE).await;
+        memory.set_delay(Duration::from_secs(3600));
+        node.health.fault(&Fault::Late);
+        assert!(!node.health.is_up() && node.health.deadline(0).is_none());
+        sleep(Duration::from_secs(20)).await;
+        assert!(!node.health.is_up());
+        memory.set_delay(Duration::ZERO);
+        assert!(seconds_until_up(&node).await <= 30);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_fails_again_and_again_is_tried_less_often() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        let node = watched(&memory);
+        let mut waits = Vec::new();
+        for _ in 0..6 {
+            waits.push(seconds_until_up(&node).await);
+            node.health.fault(&REFUSED);
+        }
+        assert_eq!(waits, [0, 1, 2, 4, 8, 16]);
+        waits.push(seconds_until_up(&node).await);
+        sleep(STABLE).await;
+        node.health.fault(&REFUSED);
+        assert_eq!(seconds_until_up(&node).await, 1, "it had been up for long");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_gives_other_bytes_is_not_used() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        memory.set_tamper(|_, value| {
+            value.map(|mut value| {
+                value[100] ^= 1;
+                value
+            })
+        });
+        let node = watched(&memory);
+        sleep(Duration::from_secs(40)).await;
+        assert!(!node.health.is_up());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_full_is_read() {
+        let memory = Arc::new(Memory::new(1 << 20, 4096));
+        let node = watched(&memory);
+        seconds_until_up(&node).await;
+        node.health.fault(&Fault::Full(String::new()));
+        assert!(node.health.is_up() && !node.health.takes_writes());
+        sleep(Duration::from_secs(31)).await;
+        assert!(node.health.takes_writes());
+    }
+}

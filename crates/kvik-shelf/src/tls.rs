@@ -61,11 +61,18 @@ pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
 /// # Errors
 /// [`ShelfError::NoTls`] where this machine has no TLS.
 pub fn client() -> Result<ClientConfig, ShelfError> {
+    client_trusting(env::var_os("SSL_CERT_FILE").as_deref())
+}
+
+/// The same, trusting the authorities of this file of PEM certificates, or those that browsers trust.
+///
+/// # Errors
+/// [`ShelfError::NoTls`] where this machine has no TLS.
+pub fn client_trusting(file: Option<&OsStr>) -> Result<ClientConfig, ShelfError> {
     let builder = ClientConfig::builder_with_provider(provider()?.provider);
     // Both versions are the provider's own: that they are refused cannot be.
     let builder = builder.with_safe_default_protocol_versions().map_err(|_| ShelfError::NoTls)?;
-    let authorities = authorities(env::var_os("SSL_CERT_FILE").as_deref());
-    Ok(builder.with_root_certificates(authorities).with_no_client_auth())
+    Ok(builder.with_root_certificates(authorities(file)).with_no_client_auth())
 }
 
 /// What [`roots`] trusts, as rustls has it.

@@ -7,6 +7,9 @@ mod http;
 pub mod memory;
 mod object;
 mod redis;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,9 +96,15 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 /// The backend of an address, not connected yet. `fleet` sets its values apart from those of other fleets.
-pub(crate) fn open(url: &RemoteUrl, fleet: OwnerTag) -> Result<Arc<dyn Backend>, RemoteError> {
+///
+/// # Errors
+/// [`RemoteError`] for an address or settings that cannot be right.
+pub fn open(url: &RemoteUrl, fleet: OwnerTag) -> Result<Arc<dyn Backend>, RemoteError> {
     Ok(match &url.place {
-        Place::Redis { url, tls } => Arc::new(redis::Redis::new(url, *tls, fleet)?),
+        Place::Redis { url, tls } => {
+            let tls = tls.then(kvik_shelf::tls::client).transpose()?;
+            Arc::new(redis::Redis::new(url, tls, fleet)?)
+        }
         Place::S3 { bucket, prefix } => Arc::new(object::Objects::s3(bucket, prefix, fleet)?),
         Place::Directory(directory) => Arc::new(object::Objects::directory(directory, fleet)),
     })

@@ -35,6 +35,8 @@ const REQUESTS_MAX: usize = 32;
 const FILES_MAX: usize = 4096;
 /// The time of a file is set that often at most.
 const RENEW_AFTER: Duration = Duration::from_secs(300);
+/// Time that a version of a record stays after the next one, longer than a write can be on its way.
+const VERSION_KEPT: Duration = Duration::from_secs(60);
 /// Values that are counted at a sweep; those beyond stay.
 const SWEEP_MAX: usize = 1 << 22;
 
@@ -103,11 +105,14 @@ impl Objects {
         Some(self.directory.as_ref()?.join(path.as_ref()))
     }
 
-    /// Versions of a record that are there, the newest last.
-    async fn versions_there(&self, key: &RecordKey) -> Result<Vec<u64>, Fault> {
+    /// Versions of a record that are there, with the time of each, the newest last.
+    async fn versions_there(&self, key: &RecordKey) -> Result<Vec<(u64, SystemTime)>, Fault> {
         let listed: Vec<ObjectMeta> = self.store()?.list(Some(&self.versions(key))).try_collect().await?;
-        let version = |meta: &ObjectMeta| u64::from_str_radix(meta.location.filename()?, 16).ok();
-        let mut versions: Vec<u64> = listed.iter().filter_map(version).collect();
+        let version = |meta: &ObjectMeta| {
+            let version = u64::from_str_radix(meta.location.filename()?, 16).ok()?;
+            Some((version, meta.last_modified.into()))
+        };
+        let mut versions: Vec<_> = listed.iter().filter_map(version).collect();
         versions.sort_unstable();
         Ok(versions)
     }
@@ -224,7 +229,7 @@ impl Backend for Objects {
 
     async fn record(&self, key: &RecordKey, bytes_max: usize) -> Result<Option<(u64, Vec<u8>)>, Fault> {
         // A version may leave for a newer one between both requests.
-        while let Some(version) = self.versions_there(key).await?.last().copied() {
+        while let Some((version, _)) = self.versions_there(key).await?.last().copied() {
             if let Some(object) = found(self.store()?.get(&self.version(key, version)).await)? {
                 return Ok(Some((version, bounded(object, bytes_max).await?)));
             }
@@ -238,7 +243,8 @@ impl Backend for Objects {
         after: u64,
         bytes: Vec<u8>,
     ) -> Result<Result<(), Outdated>, Fault> {
-        let newest = self.versions_there(key).await?.last().copied().unwrap_or(0);
+        let versions = self.versions_there(key).await?;
+        let newest = versions.last().map_or(0, |(version, _)| *version);
         if newest != after {
             return Ok(Err(Outdated { version: newest }));
         }
@@ -250,14 +256,7 @@ impl Backend for Objects {
             }
             Err(error) => return Err(error.into()),
         }
-        let versions = self.versions_there(key).await?;
-        let newest = versions.last().copied().unwrap_or(0);
-        if newest != after + 1 {
-            // Others had written this version and a newer one, and removed this one before we made it again.
-            found(self.store()?.delete(&path).await)?;
-            return Ok(Err(Outdated { version: newest }));
-        }
-        for version in versions.into_iter().filter(|&version| version <= after) {
+        for version in outlived(&versions) {
             found(self.store()?.delete(&self.version(key, version)).await)?;
         }
         Ok(Ok(()))
@@ -265,7 +264,7 @@ impl Backend for Objects {
 
     async fn delete_record(&self, key: &RecordKey) -> Result<(), Fault> {
         // The oldest first, so that none of them becomes the newest.
-        for version in self.versions_there(key).await? {
+        for (version, _) in self.versions_there(key).await? {
             found(self.store()?.delete(&self.version(key, version)).await)?;
         }
         Ok(())
@@ -283,6 +282,15 @@ impl Backend for Objects {
         names.dedup();
         Ok(names)
     }
+}
+
+/// Versions that nobody can mistake for the newest any more. One that was removed could be written a second time, by a
+/// writer that had seen the one before it; so it stays for longer than a write takes. Times are the store's own.
+fn outlived(versions: &[(u64, SystemTime)]) -> impl Iterator<Item = u64> {
+    let last = versions.last().map_or(SystemTime::UNIX_EPOCH, |(_, at)| *at);
+    let is_outlived =
+        move |replaced: SystemTime| last.duration_since(replaced).is_ok_and(|since| since > VERSION_KEPT);
+    versions.windows(2).filter(move |pair| is_outlived(pair[1].1)).map(|pair| pair[0].0)
 }
 
 /// Owner and name in hexadecimal digits.

@@ -23,6 +23,7 @@ use redis::{
     AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
     Script,
 };
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -34,7 +35,7 @@ use crate::error::{Fault, RemoteError};
 use crate::names::{Key, OwnerTag};
 
 /// From docs/performance.md.
-const TARGET_BYTES: usize = 1 << 20;
+const TARGET_BYTES: usize = 256 << 10;
 /// Names of one question: 128 KiB.
 const QUESTIONS_MAX: usize = 4096;
 /// A use is told that often at most, so that the order of uses is right to this.
@@ -66,21 +67,17 @@ struct Scripts {
 }
 
 impl Redis {
-    pub(super) fn new(url: &Url, tls: bool, fleet: OwnerTag) -> Result<Redis, RemoteError> {
+    pub(super) fn new(url: &Url, tls: Option<ClientConfig>, fleet: OwnerTag) -> Result<Redis, RemoteError> {
         let bad = |reason: &str| RemoteError::BadUrl { reason: reason.to_owned() };
         // What the crate says may show the address.
-        let info = url
-            .as_str()
-            .into_connection_info()
-            .map_err(|_| bad("Redis takes redis://USER:PASSWORD@HOST:PORT/DATABASE"))?;
+        let info = url.as_str().into_connection_info();
+        let info = info.map_err(|_| bad("Redis takes redis://USER:PASSWORD@HOST:PORT/DATABASE"))?;
         let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Err(bad("it has no host")) };
-        let tls = match tls {
-            true => {
-                let name = ServerName::try_from(host.clone())
-                    .map_err(|_| bad("its host cannot be in a certificate"))?;
-                Some((TlsConnector::from(Arc::new(kvik_shelf::tls::client()?)), name))
-            }
-            false => None,
+        let name = ServerName::try_from(host.clone());
+        let tls = match (tls, name) {
+            (Some(config), Ok(name)) => Some((TlsConnector::from(Arc::new(config)), name)),
+            (Some(_), Err(_)) => return Err(bad("its host cannot be in a certificate")),
+            (None, _) => None,
         };
         let login = info.redis_settings().clone();
         let (prefix, scripts) = (format!("kvik1:{fleet}:"), Scripts::new());

@@ -48,8 +48,12 @@ impl Store {
     /// A server of its own; none, said plainly, where there is no `redis-server`.
     pub(crate) fn redis() -> Option<Store> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Store::redis_at(&port.to_string())
+    }
+
+    pub(crate) fn redis_at(port: &str) -> Option<Store> {
         let mut server = Command::new("redis-server");
-        server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        server.args(["--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         let Ok(redis) = server.stdout(Stdio::null()).spawn() else {
             kvik_testing::skip("no redis-server on PATH");
             return None;
@@ -198,7 +202,7 @@ pub(crate) fn block(owner: u64, name: &Identity) -> Vec<u8> {
     let start = name.0[..16]
         .chunks(8)
         .fold(owner, |hash, part| mix(hash ^ u64::from_le_bytes(part.try_into().unwrap())));
-    (0..PAYLOAD_BYTES as u64 / 8).flat_map(|word| mix(start ^ word).to_le_bytes()).collect()
+    mix(start).to_le_bytes().repeat(PAYLOAD_BYTES / 8)
 }
 
 pub(crate) fn bytes_of(chain: &Chain, run: Range<usize>) -> Vec<u8> {

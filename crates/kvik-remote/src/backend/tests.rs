@@ -1,0 +1,296 @@
+//! What only some stores do: they keep account, they sweep, they take a password and TLS.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use kvik_testing::mix;
+use tokio::time::sleep;
+
+use super::*;
+
+const OWNERS: u64 = 3;
+const TTL: Duration = Duration::from_secs(3600);
+
+/// A server that ends with the test.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A Redis with these settings; none, said plainly, where there is no `redis-server`.
+fn redis_server(port_flag: &str, settings: &[&str]) -> Option<Server> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = Command::new("redis-server");
+    if port_flag != "--port" {
+        server.args(["--port", "0"]);
+    }
+    server.args([port_flag, &port.to_string(), "--bind", "127.0.0.1", "--save", ""]).args(settings);
+    match server.stdout(Stdio::null()).spawn() {
+        Ok(child) => Some(Server { child, port }),
+        Err(_) => {
+            kvik_testing::skip("no redis-server on PATH");
+            None
+        }
+    }
+}
+
+async fn connect(backend: &dyn Backend) -> Result<(), Fault> {
+    for _ in 0..1000 {
+        match backend.connect().await {
+            Err(Fault::Unreachable(_)) => sleep(Duration::from_millis(10)).await,
+            result => return result,
+        }
+    }
+    panic!("the server does not start");
+}
+
+fn opened(url: &str) -> Arc<dyn Backend> {
+    open(&RemoteUrl::parse(url).unwrap(), OwnerTag([1; 8])).unwrap()
+}
+
+fn key(number: u64) -> Key {
+    Key { owner: OwnerTag([(number % OWNERS) as u8; 8]), name: u128::from(number).to_le_bytes() }
+}
+
+/// The budgets as a list of values, the least recently used first.
+#[derive(Default)]
+struct Model(Vec<(u64, usize)>);
+
+impl Model {
+    fn put(&mut self, number: u64, bytes: usize, retention: &Retention) {
+        self.0.retain(|(other, _)| *other != number);
+        let owner_max = retention.owner_max.unwrap() as usize;
+        let total_max = retention.total_max.unwrap() as usize;
+        if bytes > owner_max || bytes > total_max {
+            return;
+        }
+        self.0.push((number, bytes));
+        self.shrink(owner_max, |other| other % OWNERS == number % OWNERS);
+        self.shrink(total_max, |_| true);
+    }
+
+    fn shrink(&mut self, max: usize, counts: impl Fn(u64) -> bool) {
+        let counts = |(number, _): &&(u64, usize)| counts(*number);
+        while self.0.iter().filter(counts).map(|(_, bytes)| bytes).sum::<usize>() > max {
+            let oldest = self.0.iter().position(|value| counts(&value)).unwrap();
+            self.0.remove(oldest);
+        }
+    }
+
+    fn renew(&mut self, number: u64) {
+        if let Some(at) = self.0.iter().position(|(other, _)| *other == number) {
+            let value = self.0.remove(at);
+            self.0.push(value);
+        }
+    }
+}
+
+#[tokio::test]
+async fn redis_keeps_to_budgets_as_a_plain_list_does() {
+    let Some(server) = redis_server("--port", &[]) else { return };
+    let backend = opened(&format!("redis://127.0.0.1:{}/3", server.port));
+    connect(&*backend).await.unwrap();
+    let retention = Retention { ttl: TTL, total_max: Some(1000), owner_max: Some(500) };
+    let (mut model, all) = (Model::default(), (0..30).map(key).collect::<Vec<_>>());
+    for step in 0..400_u64 {
+        let (number, bytes) = (mix(step) % 30, 1 + (mix(step + 1000) % 600) as usize);
+        match mix(step + 2000) % 3 {
+            0 => {
+                backend.renew(&key(number), TTL).await.unwrap();
+                model.renew(number);
+            }
+            _ => {
+                backend.put(&key(number), vec![1; bytes], &retention).await.unwrap();
+                model.put(number, bytes, &retention);
+            }
+        }
+        let there = backend.exists(&all).await.unwrap();
+        let expected: Vec<bool> =
+            (0..30).map(|number| model.0.iter().any(|(other, _)| *other == number)).collect();
+        assert_eq!(there, expected, "step {step}");
+        // The server orders uses by milliseconds.
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_expires_leaves_the_account_of_redis() {
+    let Some(server) = redis_server("--port", &[]) else { return };
+    let backend = opened(&format!("redis://127.0.0.1:{}", server.port));
+    connect(&*backend).await.unwrap();
+    let for_now = Retention { ttl: Duration::from_millis(20), total_max: Some(1000), owner_max: None };
+    for number in 0..5 {
+        backend.put(&key(number), vec![1; 150], &for_now).await.unwrap();
+    }
+    sleep(Duration::from_millis(50)).await;
+    let retention = Retention { ttl: TTL, ..for_now };
+    for number in 5..11 {
+        backend.put(&key(number), vec![1; 150], &retention).await.unwrap();
+    }
+    let there = backend.exists(&(0..11).map(key).collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(there, [vec![false; 5], vec![true; 6]].concat(), "the expired ones count no more");
+}
+
+#[tokio::test]
+async fn redis_says_what_is_wrong_with_a_password() {
+    let Some(server) = redis_server("--port", &["--requirepass", "secret"]) else { return };
+    let url = |login: &str| format!("redis://{login}127.0.0.1:{}", server.port);
+    connect(&*opened(&url(":secret@"))).await.unwrap();
+    let refused = opened(&url(":wrong@")).connect().await.unwrap_err();
+    assert!(matches!(refused, Fault::Refused(_)), "{refused:?}");
+    assert!(!refused.to_string().contains("wrong@"));
+    let backend = opened(&url(""));
+    let refused = match backend.connect().await {
+        Ok(()) => backend.get(&key(0), 1).await.map(drop).unwrap_err(),
+        Err(fault) => fault,
+    };
+    assert!(matches!(refused, Fault::Refused(_)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_full_redis_says_so() {
+    let Some(server) = redis_server("--port", &["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"])
+    else {
+        return;
+    };
+    let backend = opened(&format!("redis://127.0.0.1:{}", server.port));
+    connect(&*backend).await.unwrap();
+    for (total_max, first) in [(None, 0), (Some(1 << 40), 100)] {
+        let retention = Retention { ttl: TTL, total_max, owner_max: None };
+        let mut outcome = Ok(());
+        for number in first..first + 20 {
+            outcome = outcome.and(backend.put(&key(number), vec![1; 1 << 20], &retention).await);
+        }
+        assert!(matches!(outcome, Err(Fault::Full(_))), "{outcome:?}");
+    }
+}
+
+fn certificates() -> PathBuf {
+    kvik_testing::repository().join("crates/kvik-shelf/src/tests/tls")
+}
+
+#[tokio::test]
+async fn redis_is_spoken_to_through_tls() {
+    let file = |name: &str| certificates().join(name).display().to_string();
+    let (certificate, key_file) = (file("leaf.pem"), file("leaf.key"));
+    let settings = ["--tls-cert-file", &certificate, "--tls-key-file", &key_file, "--tls-auth-clients", "no"];
+    let Some(server) = redis_server("--tls-port", &settings) else { return };
+    let url = url::Url::parse(&format!("redis://localhost:{}", server.port)).unwrap();
+    let trusting = kvik_shelf::tls::client_trusting(Some(certificates().join("ca.pem").as_os_str())).unwrap();
+    let backend = redis::Redis::new(&url, Some(trusting), OwnerTag([1; 8])).unwrap();
+    connect(&backend).await.unwrap();
+    let retention = Retention { ttl: TTL, total_max: None, owner_max: None };
+    backend.put(&key(1), vec![3; 1 << 20], &retention).await.unwrap();
+    assert_eq!(backend.get(&key(1), 2 << 20).await.unwrap().unwrap().bytes, vec![3; 1 << 20]);
+
+    let stranger = kvik_shelf::tls::client_trusting(None).unwrap();
+    let stranger = redis::Redis::new(&url, Some(stranger), OwnerTag([1; 8])).unwrap();
+    let refused = stranger.connect().await.unwrap_err();
+    assert!(refused.to_string().contains("certificate"), "{refused}");
+}
+
+/// A directory with values of 100 bytes, the first the oldest by a minute each.
+async fn aged_directory(values: u64) -> (tempfile::TempDir, Arc<dyn Backend>) {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = opened(&format!("file://{}", directory.path().display()));
+    backend.connect().await.unwrap();
+    let retention = Retention { ttl: TTL, total_max: None, owner_max: None };
+    for number in 0..values {
+        backend.put(&key(number), vec![1; 100], &retention).await.unwrap();
+        let file = file_of(directory.path(), number);
+        let minutes = u32::try_from(values - number).unwrap();
+        let file = std::fs::File::options().append(true).open(file).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60) * minutes).unwrap();
+    }
+    (directory, backend)
+}
+
+fn file_of(directory: &std::path::Path, number: u64) -> PathBuf {
+    let name: String = key(number).name.iter().map(|byte| format!("{byte:02x}")).collect();
+    let owner = directory.join("kvik1-0101010101010101/b").join(key(number).owner.to_string());
+    owner.join(&name[..2]).join(name)
+}
+
+#[tokio::test]
+async fn a_directory_is_swept_by_one_node_in_a_while() {
+    let (directory, backend) = aged_directory(12).await;
+    let names: Vec<Key> = (0..12).map(key).collect();
+    backend.renew(&key(0), TTL).await.unwrap();
+    backend.renew(&key(99), TTL).await.unwrap();
+    let owners = [(key(1).owner, 200)].into_iter().collect();
+    let ttl = Duration::from_secs(8 * 60 + 30);
+    let rules = SweepRules { ttl, total_max: Some(600), owners, every: Duration::from_secs(60) };
+    backend.sweep(&rules).await.unwrap();
+    let there = backend.exists(&names).await.unwrap();
+    // 1 to 3 have expired, 4 is beyond its owner's limit, 5 and 6 beyond that of all; 0 was used.
+    let expected: Vec<bool> = (0..12).map(|number| number == 0 || number >= 7).collect();
+    assert_eq!(there, expected);
+
+    let stricter = SweepRules { total_max: Some(0), ..rules };
+    let other = opened(&format!("file://{}", directory.path().display()));
+    other.connect().await.unwrap();
+    other.sweep(&stricter).await.unwrap();
+    assert_eq!(backend.exists(&names).await.unwrap(), expected, "it was swept a moment ago");
+    backend.sweep(&SweepRules { every: Duration::ZERO, ..stricter }).await.unwrap();
+    assert!(backend.exists(&names).await.unwrap().iter().all(|there| !there));
+}
+
+#[tokio::test]
+async fn a_directory_that_is_away_is_a_fault_and_nothing_is_made_in_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = directory.path().join("mount");
+    let backend = opened(&format!("file://{}/shared", mount.display()));
+    assert!(matches!(backend.connect().await, Err(Fault::Unreachable(_))));
+    assert!(matches!(backend.get(&key(1), 1).await, Err(Fault::Unreachable(_))));
+    assert!(!mount.exists());
+    std::fs::create_dir(&mount).unwrap();
+    backend.connect().await.unwrap();
+    assert_eq!(backend.get(&key(1), 1).await, Ok(None));
+}
+
+#[tokio::test]
+async fn values_larger_than_asked_for_are_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let redis = redis_server("--port", &[]);
+    let mut backends = vec![opened(&format!("file://{}", directory.path().display()))];
+    backends.extend(redis.iter().map(|server| opened(&format!("redis://127.0.0.1:{}", server.port))));
+    for backend in backends {
+        connect(&*backend).await.unwrap();
+        let retention = Retention { ttl: TTL, total_max: None, owner_max: None };
+        backend.put(&key(1), vec![1; 10_000], &retention).await.unwrap();
+        let value = backend.get(&key(1), 100).await.unwrap().unwrap();
+        assert!(value.bytes.len() <= 101, "{}", value.bytes.len());
+    }
+}
+
+#[tokio::test]
+async fn versions_of_a_record_leave_when_they_have_been_replaced_for_long() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = opened(&format!("file://{}", directory.path().display()));
+    backend.connect().await.unwrap();
+    let record = RecordKey { kind: OwnerTag([2; 8]), name: "name".to_owned() };
+    let place = directory.path().join("kvik1-0101010101010101/r").join(record.kind.to_string()).join("name");
+    let versions = || std::fs::read_dir(&place).unwrap().count();
+    for after in 0..5 {
+        assert_eq!(backend.put_record(&record, after, vec![after as u8]).await, Ok(Ok(())));
+    }
+    assert_eq!(versions(), 5);
+    for (version, seconds) in [(1, 300), (2, 200), (3, 100), (4, 20)] {
+        let file = std::fs::File::options().append(true).open(place.join(format!("{version:016x}"))).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    }
+    assert_eq!(backend.put_record(&record, 5, vec![5]).await, Ok(Ok(())));
+    assert_eq!(versions(), 4, "1 and 2 left, 3 was replaced 20 s ago");
+    assert_eq!(backend.record(&record, 100).await, Ok(Some((6, vec![5]))));
+    backend.delete_record(&record).await.unwrap();
+    assert_eq!(backend.record(&record, 100).await, Ok(None));
+}
