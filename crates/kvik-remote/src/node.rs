@@ -167,6 +167,11 @@ impl Done {
         self.waker.wake();
     }
 
+    /// Has the engine look at the numbers.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
     /// What was done next; from here its bytes are the caller's.
     pub(crate) fn pop(&self) -> Option<RemoteDone> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(|(done, _permit)| done)

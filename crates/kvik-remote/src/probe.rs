@@ -30,6 +30,7 @@ pub(crate) async fn watch(node: &Node) {
             Ok(Ok(sample)) => {
                 let since = Instant::now();
                 node.health.probed(sample);
+                node.done.wake();
                 node.health.until_down().await;
                 if since.elapsed() >= STABLE {
                     wait = WAIT_MIN;
@@ -38,6 +39,7 @@ pub(crate) async fn watch(node: &Node) {
             Ok(Err(fault)) => node.health.probe_failed(&fault),
             Err(_) => node.health.probe_failed(&Fault::Late),
         }
+        node.done.wake();
         sleep(wait).await;
         wait = (wait * 2).min(WAIT_MAX);
     }

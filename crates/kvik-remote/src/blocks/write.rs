@@ -51,6 +51,8 @@ async fn write(node: &Node, offer: Offer) {
             }
         }
     }
+    // An engine that is at rest shows the numbers of its last step.
+    node.done.wake();
 }
 
 /// Writes a run, unless another node has. How many bytes were sent; an error without a fault while the store is down.
