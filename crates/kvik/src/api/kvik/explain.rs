@@ -32,11 +32,11 @@ type Result<T> = std::result::Result<T, ApiError>;
 
 /// All fields of a body: those of a chat or of a completion that decide what is computed. How the answer
 /// would be sent changes nothing, and is ignored.
-pub(super) type Fields = (ModelField, Named, GenerationFields<Usual>);
+pub(in crate::api) type Fields = (ModelField, Named, GenerationFields<Usual>);
 
 /// Which model is asked.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct ModelField {
+pub(in crate::api) struct ModelField {
     #[serde(default)]
     model: String,
 }

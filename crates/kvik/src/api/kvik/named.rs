@@ -23,7 +23,7 @@ type Result<T> = std::result::Result<T, ApiError>;
 
 /// What a body names: the prompt of a chat where it has `messages`, else that of a completion.
 #[derive(Debug)]
-pub(super) enum Named {
+pub(in crate::api) enum Named {
     Conversation(Box<ConversationFields>),
     Prompt(PromptFields),
 }
