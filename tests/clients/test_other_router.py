@@ -30,9 +30,6 @@ class Node(Server):
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def tokens(self, text):
-        return self.post("/tokenize", {"content": text}).json["tokens"]
-
 
 class Router:
     def __init__(self, nodes, policy, *flags):
@@ -126,13 +123,10 @@ def test_it_finds_by_events_what_it_has_not_sent(nodes):
 
 
 def finds_all(router, nodes, words, seconds):
-    """Whether each of ten prompts goes to the node that has it; the router is not told but by events."""
+    """Whether each of ten chats goes to the node that has it; the router is not told but by events, and asks a node which
+    tokens a chat is."""
     asked = [(nodes[0b0110100101 >> i & 1], f"{words}, book {i}. {BOOKS[0]}") for i in range(10)]
     for node, text in asked:
-        node.post("/v1/completions", {"prompt": node.tokens(text), "max_tokens": 1})
+        node.post("/v1/chat/completions", {"messages": [{"role": "system", "content": text}], "max_tokens": 1})
     time.sleep(seconds)
-    answers = []
-    for node, text in asked:
-        with router.post("/v1/completions", prompt=node.tokens(text + "What is on page 7?")) as answer:
-            answers.append(json.load(answer))
-    return all(known(answer) > 80 for answer in answers)
+    return all(known(router.answer(text, "What is on page 7?")) > 80 for _, text in asked)
