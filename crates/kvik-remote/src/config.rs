@@ -24,7 +24,7 @@ pub struct RemoteConfig {
     pub key: FleetKey,
     /// Digest of all that determines the bits of a block: model, KV format, layout, place of computation.
     pub fingerprint: [u8; 32],
-    /// Bytes of one block's keys and values.
+    /// Bytes of one block's keys and values; not 0.
     pub payload_bytes: usize,
     /// Time that a value is kept after its last use, where its request does not say.
     pub ttl: Duration,

@@ -7,13 +7,15 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{Backend, Retention};
 use crate::error::Fault;
-use crate::names::Names;
+use crate::names::{Key, Names};
 use crate::node::Node;
 use crate::seal::{HEADER_BYTES, Kind, Label, Sealer};
 use crate::speed::{Sample, byte_s};
 
 /// Bytes of the value: enough to measure a rate, and no burden.
 const PROBE_BYTES: usize = 256 << 10;
+/// Names that it asks for.
+const QUESTIONS: usize = 32;
 /// A probe that takes longer has failed.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 /// Time between probes of a store that is down, at first and at most.
@@ -59,7 +61,7 @@ async fn probe(backend: &dyn Backend, names: &Names, sealer: &Sealer) -> Result<
     backend.connect().await?;
     backend.put(&key, value, &retention).await?;
     let asked = Instant::now();
-    let is_there = backend.exists(&[key]).await? == [true];
+    let is_there = backend.exists(&questions(key, backend.questions_max())).await?.first() == Some(&true);
     let latency = asked.elapsed();
     let asked = Instant::now();
     let value = backend.get(&key, PROBE_BYTES + HEADER_BYTES + 1).await?;
@@ -72,6 +74,12 @@ async fn probe(backend: &dyn Backend, names: &Names, sealer: &Sealer) -> Result<
         }
         _ => Err(Fault::Failed("it does not give what it was given".to_owned())),
     }
+}
+
+/// The name and others: as many as a lookup asks for, where each question is a request, so that it finds connections.
+fn questions(key: Key, max: usize) -> Vec<Key> {
+    let other = |nth: usize| Key { name: (u128::from_le_bytes(key.name) ^ nth as u128).to_le_bytes(), ..key };
+    (0..max.min(QUESTIONS)).map(other).collect()
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ async fn search(node: &Node, chain: &Chain) -> Result<usize, Fault> {
     let keys: Vec<Key> = chain.blocks[..blocks].iter().map(|end| node.run(chain.owner, end)).collect();
     let width = node.backend.questions_max();
     let mut search = Search::new(blocks, node.run_max, width);
-    if blocks > width {
-        last_known(node, &keys).map(|end| search.assume(end));
+    if let Some(end) = last_known(node, &keys).filter(|_| blocks > width) {
+        search.assume(end);
     }
     loop {
         let ends = search.next();

@@ -101,7 +101,7 @@ impl RemoteStore for Remote {
     fn offer(&mut self, owner: u64, end: Identity, bytes: Vec<u8>, ttl: Option<Duration>) {
         let blocks = bytes.len() / self.node.payload_bytes;
         debug_assert!(
-            bytes.len() % self.node.payload_bytes == 0 && (1..=self.node.run_max).contains(&blocks)
+            bytes.len().is_multiple_of(self.node.payload_bytes) && (1..=self.node.run_max).contains(&blocks)
         );
         if !self.node.health.takes_writes() || !self.has_room(blocks) {
             return count(&self.node.counters.dropped_blocks, blocks);

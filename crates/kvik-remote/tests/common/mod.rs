@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::ops::Range;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,8 @@ pub(crate) struct Store {
     pub(crate) name: &'static str,
     pub(crate) url: String,
     redis: Option<Child>,
-    _directory: Option<TempDir>,
+    directory: Option<TempDir>,
+    turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Drop for Store {
@@ -42,7 +43,7 @@ impl Store {
     pub(crate) fn directory() -> Store {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("file://{}", directory.path().display());
-        Store { name: "file", url, redis: None, _directory: Some(directory) }
+        Store { name: "file", url, redis: None, directory: Some(directory), turn: None }
     }
 
     /// A server of its own; none, said plainly, where there is no `redis-server`.
@@ -59,16 +60,25 @@ impl Store {
             return None;
         };
         let url = format!("redis://127.0.0.1:{port}");
-        Some(Store { name: "redis", url, redis: Some(redis), _directory: None })
+        Some(Store { name: "redis", url, redis: Some(redis), directory: None, turn: None })
     }
 
-    /// A bucket `kvik` of the server at KVIK_S3_ENDPOINT, such as moto's; none, said plainly, without.
+    /// The bucket `kvik` of the server at AWS_ENDPOINT_URL, such as moto's; none, said plainly, without. One test has it at
+    /// a time: a server for tests is not fast enough for several.
     pub(crate) fn s3() -> Option<Store> {
         if std::env::var_os("AWS_ENDPOINT_URL").is_none() {
             kvik_testing::skip("no AWS_ENDPOINT_URL with a bucket `kvik`");
             return None;
         }
-        Some(Store { name: "s3", url: "s3://kvik/tests".to_owned(), redis: None, _directory: None })
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Store {
+            name: "s3",
+            url: "s3://kvik/tests".to_owned(),
+            redis: None,
+            directory: None,
+            turn: Some(turn),
+        })
     }
 
     pub(crate) fn all() -> Vec<Store> {
@@ -206,7 +216,7 @@ pub(crate) fn block(owner: u64, name: &Identity) -> Vec<u8> {
 }
 
 pub(crate) fn bytes_of(chain: &Chain, run: Range<usize>) -> Vec<u8> {
-    chain.blocks[run].iter().flat_map(|name| block(chain.owner, name)).collect()
+    chain.blocks[run].iter().map(|name| block(chain.owner, name)).collect::<Vec<_>>().concat()
 }
 
 /// That all blocks are what was written.
