@@ -327,4 +327,21 @@ fn a_node_that_is_to_go_or_to_begin_waits_no_longer_than_it_may() {
     assert!(b.warm(hot, Duration::from_secs(20)).unwrap(), "there is nothing to wait for");
     a.shutdown(Duration::ZERO);
     b.shutdown(Duration::ZERO);
+
+/// The store had been asked about the prompt, and its answer was taken for one about what a policy keeps of the prompt.
+#[test]
+fn what_a_policy_keeps_of_a_prefix_is_not_fetched() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 240);
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    let forgetful = Request {
+        retention: Some("keydiff:0.5".parse().unwrap()),
+        kept_prefix: Some(208),
+        ..request(long, 2)
+    };
+    let report = b.ask(&forgetful);
+    assert_eq!((report.remote_tokens, fleet.remote.state().fetches), (192, 1), "{report:?}");
 }

@@ -34,6 +34,8 @@ pub struct RemoteState {
     pub block: Duration,
     /// Lookups so far, of all nodes.
     pub lookups: u64,
+    /// Fetches so far, of all nodes.
+    pub fetches: u64,
     /// Cancellations that came because it was late.
     pub late: u64,
     /// Blocks of the longest runs; 0 for the usual.
@@ -106,7 +108,8 @@ impl RemoteStore for Handle {
 
     fn fetch(&mut self, ticket: u64, chain: Chain, blocks: Range<usize>) {
         let run_max = self.run_max();
-        let state = self.remote.state();
+        let mut state = self.remote.state();
+        state.fetches += 1;
         let mut failed = false;
         for run in runs(blocks.end, run_max).filter(|run| run.end > blocks.start) {
             match state.values.get(&(chain.owner, chain.blocks[run.end - 1])) {

@@ -212,7 +212,8 @@ impl Disk {
     ) -> Result<Option<Far>, StopReason> {
         let (Asked::Found(found), Some(remote)) = (fetch.asked, &self.remote) else { return Ok(None) };
         let found = found.min(tokens.len() / BLOCK_POSITIONS);
-        if found <= near {
+        // It was asked about the prompt, and not about what a policy keeps of it.
+        if found <= near || roots.is_part {
             return Ok(None);
         }
         let Some(expected) = remote.store.expected() else { return Err(StopReason::RemoteDown) };
