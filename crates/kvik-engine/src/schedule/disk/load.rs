@@ -298,11 +298,7 @@ impl Disk {
                 if lacks_part {
                     cache.lack_parts(load.seq, at + 1);
                 }
-                let part = runner.windowed_part();
-                let needed =
-                    if part.is_empty() || cache.needs_part(load.seq, at) { part.end } else { part.start };
-                let bytes = if part.is_empty() { &buffer[..] } else { &buffer[..needed] };
-                runner.write_block(cache.table(load.seq)[at], bytes);
+                write_needed(load.seq, at, &buffer, cache, runner);
                 load.arrived[index] = true;
             }
             None => load.failed = true,
@@ -343,6 +339,14 @@ struct Arrived {
     buffer: Buffer,
     /// Whether it was written without the part that layers with windows see.
     lacks_part: bool,
+}
+
+/// Writes what was read of block `at` of a load: without the part that layers with windows see where they do not see it.
+fn write_needed(seq: SeqId, at: usize, bytes: &[u8], cache: &Cache, runner: &mut dyn Runner) {
+    let part = runner.windowed_part();
+    let is_whole = part.is_empty() || cache.needs_part(seq, at);
+    let bytes = if is_whole { bytes } else { &bytes[..part.start] };
+    runner.write_block(cache.table(seq)[at], bytes);
 }
 
 /// Blocks in RAM for a prefix, of which the first `first` are there already; none when there is no room.
@@ -406,7 +410,7 @@ impl Load {
             let index =
                 at.checked_sub(self.first).filter(|index| (self.slots.len()..self.blocks).contains(index));
             let Some(index) = index.filter(|&index| !self.arrived[index]) else { continue };
-            runner.write_block(cache.table(self.seq)[at], bytes);
+            write_needed(self.seq, at, bytes, cache, runner);
             self.arrived[index] = true;
         }
     }
