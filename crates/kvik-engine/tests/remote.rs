@@ -345,3 +345,47 @@ fn what_a_policy_keeps_of_a_prefix_is_not_fetched() {
     let report = b.ask(&forgetful);
     assert_eq!((report.remote_tokens, fleet.remote.state().fetches), (192, 1), "{report:?}");
 }
+
+#[test]
+fn a_fetch_that_makes_way_is_not_said_to_have_failed() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node_with(20));
+    let long = prompt(1, 209);
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    fleet.remote.state().fetches_stop = true;
+    let waits = b.world.submit(request(long, 2));
+    (0..3).for_each(|_| b.world.step());
+    assert_eq!(fleet.remote.state().fetches, 1);
+    fleet.remote.state().down = true;
+    let other = b.world.submit(request(prompt(2, 250), 2));
+    b.settle();
+    assert!(other.has_ended());
+    assert_eq!(waits.answer().unwrap().report.cache, Some(StopReason::RecomputeWasCheaper));
+    assert_eq!(fleet.remote.state().late, 0, "and nobody has waited too long");
+}
+
+#[test]
+fn a_disk_that_is_late_is_not_taken_for_a_store_that_failed() {
+    let fleet = Fleet { has_disk: true, ..Fleet::default() };
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let (begin, long) = (prompt(1, 96), prompt(1, 209));
+    b.ask(&request(begin, 2));
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
+    let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
+    b.disk.state().reads_stop = true;
+    let client = again.world.submit(request(long, 2));
+    for _ in 0..5_000 {
+        again.world.step();
+        b.disk.pass(Duration::from_millis(1));
+    }
+    assert_eq!(fleet.remote.state().fetches, 1);
+    let report = client.answer().unwrap().report;
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::RecomputeWasCheaper)));
+    b.disk.state().reads_stop = false;
+    again.settle();
+}

@@ -123,10 +123,11 @@ impl Fetch {
     }
 
     fn give_up(&mut self) {
-        self.wait = Wait::Over;
-        let why =
-            if self.near.is_some() { StopReason::RemoteFailed } else { StopReason::RecomputeWasCheaper };
-        self.verdict = Some(why);
+        self.give_up_for(StopReason::RecomputeWasCheaper);
+    }
+
+    fn give_up_for(&mut self, why: StopReason) {
+        (self.wait, self.verdict) = (Wait::Over, Some(why));
     }
 }
 
@@ -235,7 +236,8 @@ impl Disk {
         if load.ready_tokens().len() >= fetch.promised && !load.reads_state() {
             fetch.wait = Wait::Over;
         } else if now >= until {
-            fetch.give_up();
+            fetch.promised = fetch.promised.min(load.ready_tokens().len());
+            fetch.give_up_for(load.why_no_more(true));
         }
     }
 

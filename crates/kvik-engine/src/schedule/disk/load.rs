@@ -207,12 +207,7 @@ impl Disk {
         cache.set_lifetime(load.seq, Lifetime { ttl: load.ttl, ..Lifetime::default() });
         cache.finish(load.seq, load.ready_tokens());
         self.pin_as_on_disk(load.namespace, load.ready_tokens(), context);
-        let verdict = match (&load.far, load.failed) {
-            // What is on disk comes first.
-            (Some(_), _) if ready >= load.slots.len() => StopReason::RemoteFailed,
-            (_, true) => StopReason::LoadFailed,
-            (_, false) => StopReason::RecomputeWasCheaper,
-        };
+        let verdict = load.why_no_more(now >= load.deadline);
         Some(EndedLoad { seq, tokens: load.ready_tokens().len(), verdict })
     }
 
@@ -426,6 +421,17 @@ impl Load {
     /// Blocks that have been read, without a gap.
     fn ready(&self) -> usize {
         self.arrived[..self.blocks].iter().take_while(|&&arrived| arrived).count()
+    }
+
+    /// Why no more of it is there: what is on disk comes first, and one that had to make way says nothing about other nodes.
+    pub(super) fn why_no_more(&self, is_late: bool) -> StopReason {
+        match &self.far {
+            Some(far) if self.ready() >= self.slots.len() && (far.ended || is_late) => {
+                StopReason::RemoteFailed
+            }
+            _ if self.failed => StopReason::LoadFailed,
+            _ => StopReason::RecomputeWasCheaper,
+        }
     }
 
     /// `ready` blocks, by where all of them were.
