@@ -389,3 +389,32 @@ fn a_disk_that_is_late_is_not_taken_for_a_store_that_failed() {
     b.disk.state().reads_stop = false;
     again.settle();
 }
+
+/// It had to be read still when the store had failed, and was then left on disk.
+#[test]
+fn what_is_on_disk_is_read_though_the_store_fails() {
+    let fleet = Fleet { has_disk: true, ..Fleet::default() };
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    // As many blocks as there are buffers to read into, but one.
+    let (begin, long, other) = (prompt(1, 96), prompt(1, 209), prompt(2, 4090));
+    b.ask(&request(begin, 2));
+    b.ask(&request(other.clone(), 2));
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    fleet.remote.state().values.retain(|_, bytes| bytes.len() == BLOCK_BYTES);
+    let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
+    let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
+    b.disk.state().reads_stop = true;
+    let first = again.world.submit(request(other, 2));
+    (0..3).for_each(|_| again.world.step());
+    let client = again.world.submit(request(long, 2));
+    (0..3).for_each(|_| again.world.step());
+    assert_eq!(fleet.remote.state().fetches, 1);
+    b.disk.state().reads_stop = false;
+    again.settle();
+    assert!(first.has_ended());
+    let report = client.answer().unwrap().report;
+    assert_eq!((report.cached_tokens, report.disk_tokens, report.remote_tokens), (96, 96, 0));
+    assert_eq!(report.cache, Some(StopReason::RemoteFailed));
+}

@@ -414,7 +414,6 @@ impl Load {
     fn end_far(&mut self) {
         if let Some(far) = &mut self.far {
             far.ended = true;
-            self.failed |= !self.arrived[self.slots.len()..].iter().all(|&arrived| arrived);
         }
     }
 
@@ -461,8 +460,13 @@ impl Load {
         &self.tokens[..positions.min(self.tokens.len())]
     }
 
+    /// Whether all is there that is on disk, and no more comes from other nodes.
+    fn has_all_there_is(&self) -> bool {
+        self.far.as_ref().is_some_and(|far| far.ended) && self.ready() >= self.slots.len()
+    }
+
     fn has_ended(&self, now: Duration) -> bool {
-        let done = self.is_complete();
+        let done = self.is_complete() || self.has_all_there_is();
         done || (self.failed && self.open == 0) || now >= self.deadline
     }
 }
