@@ -418,3 +418,23 @@ fn what_is_on_disk_is_read_though_the_store_fails() {
     assert_eq!((report.cached_tokens, report.disk_tokens, report.remote_tokens), (96, 96, 0));
     assert_eq!(report.cache, Some(StopReason::RemoteFailed));
 }
+
+#[test]
+fn what_another_request_computed_meanwhile_is_not_said_to_be_from_other_nodes() {
+    let fleet = Fleet::default();
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 209);
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    fleet.remote.state().fetches_stop = true;
+    let waits = b.world.submit(request(long.clone(), 2));
+    (0..3).for_each(|_| b.world.step());
+    fleet.remote.state().down = true;
+    let other = b.world.submit(request(long, 2));
+    b.settle();
+    assert!(other.has_ended());
+    let report = waits.answer().unwrap().report;
+    assert!(report.cached_tokens > 0, "{report:?}");
+    assert_eq!((report.remote_tokens, report.cache), (0, Some(StopReason::RemoteFailed)));
+}

@@ -118,6 +118,8 @@ impl Fetch {
             self.wait = Wait::Over;
             if self.promised > load.tokens {
                 self.verdict = Some(load.verdict);
+                // What others compute meanwhile was not loaded.
+                self.promised = load.tokens;
             }
         }
     }
