@@ -167,7 +167,7 @@ def test_a_store_that_dies_costs_no_answer_and_is_found_again(key):
             write_twice(one)
         wait_until(lambda: not is_up(other) or ask(other, "Is anybody there?", system="Hello.") and False)
         answer = ask(other, "What grows in the garden?")
-        assert report(answer)["cached_tokens"] == 0
+        assert report(answer)["cached_tokens"] < 16, "what any chat begins with"
         assert report(answer)["reason"] == "remote_down"
         assert one.logged().count("WARN") <= 3, "a node says it once"
         with Redis(port):

@@ -327,6 +327,7 @@ fn a_node_that_is_to_go_or_to_begin_waits_no_longer_than_it_may() {
     assert!(b.warm(hot, Duration::from_secs(20)).unwrap(), "there is nothing to wait for");
     a.shutdown(Duration::ZERO);
     b.shutdown(Duration::ZERO);
+}
 
 /// The store had been asked about the prompt, and its answer was taken for one about what a policy keeps of the prompt.
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::config::Budget;
-use crate::names::{Key, Names, OwnerTag};
+use crate::names::{Key, OwnerTag};
 
 /// What a store may hold.
 #[derive(Debug, Clone)]
@@ -14,8 +14,8 @@ pub struct SweepRules {
     pub ttl: Duration,
     /// Bytes of all together.
     pub total_max: Option<u64>,
-    /// Bytes of some owners.
-    pub owners: FxHashMap<OwnerTag, u64>,
+    /// Bytes of each owner.
+    pub owner_max: Option<u64>,
     /// A store that was swept less than this ago is left alone.
     pub every: Duration,
 }
@@ -33,9 +33,8 @@ pub struct Entry {
 
 impl SweepRules {
     /// The rules of a budget.
-    pub fn new(budget: &Budget, ttl: Duration, names: &Names, every: Duration) -> SweepRules {
-        let owners = budget.owners.iter().map(|(&owner, &bytes)| (names.owner(owner), bytes)).collect();
-        SweepRules { ttl, total_max: budget.total, owners, every }
+    pub fn new(budget: &Budget, ttl: Duration, every: Duration) -> SweepRules {
+        SweepRules { ttl, total_max: budget.total, owner_max: budget.owner, every }
     }
 
     /// Those that leave: the expired ones, then the least recently used ones beyond an owner's limit, then beyond that of all.
@@ -46,9 +45,8 @@ impl SweepRules {
         entries.sort_unstable_by_key(|entry| (entry.age, entry.key));
         let mut used: FxHashMap<OwnerTag, u64> = FxHashMap::default();
         entries.retain(|entry| {
-            let max = self.owners.get(&entry.key.owner).copied();
             let used = used.entry(entry.key.owner).or_default();
-            keep(fits(used, entry.bytes, max), entry, &mut leaving)
+            keep(fits(used, entry.bytes, self.owner_max), entry, &mut leaving)
         });
         let mut used = 0;
         entries.retain(|entry| keep(fits(&mut used, entry.bytes, self.total_max), entry, &mut leaving));
@@ -92,20 +90,24 @@ mod tests {
         fn what_stays_is_within_all_limits_and_more_recent_than_what_leaves(
             entries in entries(), total in 0..1000_u64, of_one in 0..300_u64,
         ) {
-            let owners = [(OwnerTag([1; 8]), of_one)].into_iter().collect();
-            let ttl = Duration::from_secs(80);
-            let rules = SweepRules { ttl, total_max: Some(total), owners, every: Duration::ZERO };
+            let (ttl, total_max, owner_max) = (Duration::from_secs(80), Some(total), Some(of_one));
+            let rules = SweepRules { ttl, total_max, owner_max, every: Duration::ZERO };
             let leaving = rules.surplus(entries.clone());
             let (gone, stays): (Vec<&Entry>, Vec<&Entry>) =
                 entries.iter().partition(|entry| leaving.contains(&entry.key));
             prop_assert_eq!(gone.len(), leaving.len(), "each leaves once");
             prop_assert!(stays.iter().map(|entry| entry.bytes).sum::<u64>() <= total);
-            let of = |owner: u8| stays.iter().filter(move |entry| entry.key.owner.0 == [owner; 8]);
-            prop_assert!(of(1).map(|entry| entry.bytes).sum::<u64>() <= of_one);
+            for owner in 0..4 {
+                let of = stays.iter().filter(|entry| entry.key.owner.0 == [owner; 8]);
+                prop_assert!(of.map(|entry| entry.bytes).sum::<u64>() <= of_one);
+            }
             prop_assert!(stays.iter().all(|entry| entry.age <= ttl));
-            for gone in gone.iter().filter(|entry| entry.age <= ttl && entry.key.owner.0 != [1; 8]) {
-                let newer = entries.iter().filter(|entry| entry.age <= gone.age).map(|entry| entry.bytes);
-                prop_assert!(newer.sum::<u64>() > total, "{gone:?} left for nothing");
+            for gone in gone.iter().filter(|entry| entry.age <= ttl) {
+                let newer = entries.iter().filter(|entry| entry.age <= gone.age);
+                let own = newer.clone().filter(|entry| entry.key.owner == gone.key.owner);
+                let is_over = own.map(|entry| entry.bytes).sum::<u64>() > of_one
+                    || newer.map(|entry| entry.bytes).sum::<u64>() > total;
+                prop_assert!(is_over, "{gone:?} left for nothing");
             }
         }
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kvik_engine::store::Waker;
-use rustc_hash::FxHashMap;
 use url::Url;
 
 use crate::error::RemoteError;
@@ -39,8 +38,8 @@ pub struct RemoteConfig {
 pub struct Budget {
     /// Of all owners together; none for as much as the store takes.
     pub total: Option<u64>,
-    /// Of one owner, by the hash of its name.
-    pub owners: FxHashMap<u64, u64>,
+    /// Of each owner; none for as much as all may have.
+    pub owner: Option<u64>,
 }
 
 /// The secret of a fleet, from which names and keys are derived.

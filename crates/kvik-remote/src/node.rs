@@ -132,9 +132,8 @@ impl Node {
         what
     }
 
-    pub(crate) fn retention(&self, owner: u64, ttl: Duration) -> Retention {
-        let owner_max = self.budget.owners.get(&owner).copied();
-        Retention { ttl, total_max: self.budget.total, owner_max }
+    pub(crate) fn retention(&self, ttl: Duration) -> Retention {
+        Retention { ttl, total_max: self.budget.total, owner_max: self.budget.owner }
     }
 
     /// Waits until so many bytes may be read.

@@ -127,7 +127,7 @@ async fn drain(node: &Node) {
 
 /// Sweeps the store for ever. Faults are left to those who need it.
 async fn sweep(node: Arc<Node>) {
-    let rules = SweepRules::new(&node.budget, node.ttl, &node.names, SWEEP_EVERY);
+    let rules = SweepRules::new(&node.budget, node.ttl, SWEEP_EVERY);
     loop {
         sleep(SWEEP_EVERY).await;
         if node.health.is_up() {

@@ -100,9 +100,8 @@ impl Memory {
 }
 
 impl State {
-    fn surplus(&self, total_max: Option<u64>, owner: Option<(OwnerTag, u64)>) -> Vec<Key> {
-        let owners = owner.into_iter().collect();
-        let rules = SweepRules { ttl: Duration::MAX, total_max, owners, every: Duration::ZERO };
+    fn surplus(&self, total_max: Option<u64>, owner_max: Option<u64>) -> Vec<Key> {
+        let rules = SweepRules { ttl: Duration::MAX, total_max, owner_max, every: Duration::ZERO };
         let entry = |(&key, stored): (&Key, &Stored)| Entry {
             key,
             bytes: stored.bytes.len() as u64,
@@ -150,8 +149,7 @@ impl Backend for Memory {
         state.write_fault.clone().map_or(Ok(()), Err)?;
         let now = Instant::now();
         state.values.insert(*key, Stored { bytes: value, used: now, expires: now + retention.ttl });
-        let owner = retention.owner_max.map(|max| (key.owner, max));
-        for leaving in state.surplus(retention.total_max, owner) {
+        for leaving in state.surplus(retention.total_max, retention.owner_max) {
             state.values.remove(&leaving);
         }
         Ok(())

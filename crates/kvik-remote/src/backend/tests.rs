@@ -226,13 +226,12 @@ async fn a_directory_is_swept_by_one_node_in_a_while() {
     let names: Vec<Key> = (0..12).map(key).collect();
     backend.renew(&key(0), TTL).await.unwrap();
     backend.renew(&key(99), TTL).await.unwrap();
-    let owners = [(key(1).owner, 200)].into_iter().collect();
-    let ttl = Duration::from_secs(8 * 60 + 30);
-    let rules = SweepRules { ttl, total_max: Some(600), owners, every: Duration::from_secs(60) };
+    let (ttl, every) = (Duration::from_secs(8 * 60 + 30), Duration::from_secs(60));
+    let rules = SweepRules { ttl, total_max: Some(500), owner_max: Some(200), every };
     backend.sweep(&rules).await.unwrap();
     let there = backend.exists(&names).await.unwrap();
-    // 1 to 3 have expired, 4 is beyond its owner's limit, 5 and 6 beyond that of all; 0 was used.
-    let expected: Vec<bool> = (0..12).map(|number| number == 0 || number >= 7).collect();
+    // 1 to 3 have expired, 4 to 6 are beyond their owners' limits, 7 beyond that of all; 0 was used.
+    let expected: Vec<bool> = (0..12).map(|number| number == 0 || number >= 8).collect();
     assert_eq!(there, expected);
 
     let stricter = SweepRules { total_max: Some(0), ..rules };

@@ -65,7 +65,7 @@ async fn put(node: &Node, key: &Key, offer: Offer) -> Result<Option<usize>, Opti
         }
         let value = node.seal(offer.owner, &offer.end, offer.ttl, &offer.bytes)?;
         let bytes = value.len();
-        node.backend.put(key, value, &node.retention(offer.owner, offer.ttl)).await?;
+        node.backend.put(key, value, &node.retention(offer.ttl)).await?;
         Ok(Some(bytes))
     };
     timeout(deadline, write).await.unwrap_or(Err(Fault::Late)).map_err(Some)

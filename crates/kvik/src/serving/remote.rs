@@ -48,7 +48,10 @@ pub(crate) fn open(
         fingerprint: *fingerprint.finalize().as_bytes(),
         payload_bytes: budget.stored_bytes,
         ttl: args.cache_remote_ttl.0.unwrap_or(FOREVER),
-        budget: Budget { total: args.cache_remote_size.map(|size| size.0), owners: Default::default() },
+        budget: Budget {
+            total: args.cache_remote_size.map(|size| size.0),
+            owner: args.cache_remote_tenant_size.map(|size| size.0),
+        },
         waker: waker.clone(),
     })?;
     let records = remote.records();

@@ -237,7 +237,10 @@ fn patience(expected: Expected, blocks: usize, compute: Option<Duration>) -> Dur
 impl Fetch {
     /// Why no more of a prompt is known that the store which nodes share could have, when that does not answer.
     pub(crate) fn unasked_remote(&self, stop: StopReason) -> Option<StopReason> {
-        let might_have = matches!(stop, StopReason::FirstSeen | StopReason::Evicted | StopReason::Expired);
+        let might_have = matches!(
+            stop,
+            StopReason::FirstSeen | StopReason::Diverged | StopReason::Evicted | StopReason::Expired
+        );
         (might_have && self.asked == Asked::Down).then_some(StopReason::RemoteDown)
     }
 }
