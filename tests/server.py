@@ -23,11 +23,15 @@ class Server:
     """`kvik serve` with the given flags; a context manager that leaves no process behind.
 
     `memory_bytes` bounds its address space and `file_bytes` the length of a file that it writes; `wrap` is a
-    command that starts it, and `command` stands between the program and its flags.
+    command that starts it, and `command` stands between the program and its flags. `host` is where it is reached, and
+    `port` is given where it must be the one of a server before it.
     """
 
-    def __init__(self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=(), binary=BINARY, command=("serve",)):
-        self.port = free_port()
+    def __init__(
+        self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=(), binary=BINARY, command=("serve",),
+        host="127.0.0.1", port=None,
+    ):
+        self.host, self.port = host, port or free_port()
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
         argv = [*wrap, str(binary), *command, "--port", str(self.port), *map(str, flags)]
@@ -79,7 +83,7 @@ class Server:
 
     @property
     def base_url(self):
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http://{self.host}:{self.port}/v1"
 
     def get(self, path, **headers):
         return self.request("GET", path, None, headers)
@@ -90,7 +94,7 @@ class Server:
         return self.request("POST", path, raw, {"Content-Type": "application/json", **headers})
 
     def request(self, method, path, body, headers, timeout=120):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         try:
             connection.request(method, path, body, headers)
             return Response(connection.getresponse())
@@ -99,7 +103,7 @@ class Server:
 
     def open_stream(self, path, body, timeout=120, key=None):
         """A stream as a (connection, response) pair; the caller reads or closes it."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         authorization = {"Authorization": f"Bearer {key}"} if key else {}
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"} | authorization)
         return connection, connection.getresponse()
