@@ -19,8 +19,14 @@ from .store_faults import store_faults
 
 COMMANDS = {"table": table, "scale": scale, "rolling": rolling, "faults": store_faults}
 # What `--sample` sets: enough to see that all of it works, in less than two minutes.
-SAMPLE = {"requests": 60, "per_second": 20.0, "block_tokens": 16, "rounds": 1, "traffic": "conversations", "window": 1.0}
-SAMPLE_PLACEMENTS = "round_robin,cache_aware,events_load"
+SAMPLE = {"requests": 80, "rounds": 1, "traffic": "conversations", "window": 10}
+SAMPLE_OF = {
+    "table": {"per_second": 20.0, "placements": "round_robin,cache_aware,events_load"},
+    # Nodes start and end in seconds of the clock.
+    "scale": {"per_second": 5.0},
+    "rolling": {"per_second": 2.5},
+    "faults": {"per_second": 8.0, "faults": "dead,corrupt,wrong"},
+}
 
 
 def size(text):
@@ -38,7 +44,7 @@ def arguments():
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--kvik", type=pathlib.Path, default=BINARY)
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--cache", type=size, default=size("48MiB"), help="memory of a node's cache")
+    parser.add_argument("--cache", type=size, default=size("16MiB"), help="memory of a node's cache")
     parser.add_argument("--flags", default="", help="more flags of the nodes")
     parser.add_argument("--traffic", choices=["recorded", "conversations", "both"], default="both")
     parser.add_argument("--requests", type=int, default=400)
@@ -49,16 +55,14 @@ def arguments():
     parser.add_argument("--network", choices=["auto", "netem", "tbf", "proxy"], default="auto")
     parser.add_argument("--mbit", type=float, default=1000.0, help="bandwidth of each link, either way")
     parser.add_argument("--delay-ms", type=float, default=1.0, help="delay of each link, one way")
-    parser.add_argument("--window", type=float, default=2.0, help="seconds of a window of hit rates")
+    parser.add_argument("--window", type=int, default=20, help="requests of a window of hit rates")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path, help="a file to which every round adds a line")
     parser.add_argument("--sample", action="store_true", help="little of everything, for CI")
     args = parser.parse_args()
     if args.sample:
-        vars(args).update(SAMPLE)
-        if args.placements == parser.get_default("placements"):
-            args.placements = SAMPLE_PLACEMENTS
+        vars(args).update(SAMPLE | SAMPLE_OF[args.command])
     return args
 
 

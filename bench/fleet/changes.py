@@ -1,6 +1,5 @@
 """A fleet that changes under load: two more nodes, or a new version of each, one after the other."""
 import dataclasses
-import math
 
 from . import figures
 from .placements import share
@@ -13,6 +12,7 @@ BEGIN = 0.4
 COLUMNS = [
     ("tier", lambda row: "yes" if row["tier"] else "no"),
     *((name, lambda row, name=name: share(row[name])) for name in ("before", "during", "dip", "after")),
+    ("new nodes", lambda row: share(row["new_share"])),
     ("TTFT p99 before", lambda row: f"{row['p99_before_ms']:.0f} ms"),
     ("p99 since", lambda row: f"{row['p99_since_ms']:.0f} ms"),
     ("took", lambda row: f"{row['took_s']:.1f} s"),
@@ -52,7 +52,7 @@ def _measured(bench, command, setup, change):
             rows = [_round(bench, command, name, tiered, sessions, change, i) for i in range(bench.args.rounds)]
             shown.append(figures.medians(rows))
             failed += sum(row["failed"] + row["wrong"] for row in rows)
-        print(f"\n## {command}, {name}: hit rate before, during, its worst window of {bench.args.window} s, and after\n")
+        print(f"\n## {command}, {name}: hit rate before, during, at worst in {bench.args.window} requests, and after\n")
         print(figures.table(COLUMNS, shown), flush=True)
     return failed
 
@@ -69,18 +69,19 @@ def _round(bench, command, name, setup, sessions, change, number):
 
         return [(begin_s, in_thread(timed))]
 
-    outcomes, _ = bench.run(setup, sessions, happening)
-    took_s = times[0] if times else math.nan
-    row = _row(outcomes, begin_s, took_s, bench.args.window) | {"tier": setup.tier}
+    outcomes, counted = bench.run(setup, sessions, happening)
+    row = _row(outcomes, begin_s, times[0], bench.args.window)
+    asked = counted["asked_tokens"]
+    row |= {"tier": setup.tier, "new_share": sum(asked[setup.nodes:]) / sum(asked)}
     cut = figures.windows(outcomes, bench.args.window)
     bench.record(command=command, traffic=name, round=number, windows=cut, outcomes=plain(outcomes), **row)
     return row
 
 
-def _row(outcomes, begin_s, took_s, window_s):
+def _row(outcomes, begin_s, took_s, count):
     since = figures.summary([one for one in outcomes if one.sent_s >= begin_s])
     before = figures.summary([one for one in outcomes if one.sent_s < begin_s])
-    return figures.around(outcomes, begin_s, begin_s + took_s, window_s) | {
+    return figures.around(outcomes, begin_s, begin_s + took_s, count) | {
         "p99_before_ms": before["ttft_p99_ms"],
         "p99_since_ms": since["ttft_p99_ms"],
         "took_s": took_s,

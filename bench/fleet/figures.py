@@ -36,34 +36,30 @@ def summary(outcomes):
     }
 
 
-def windows(outcomes, seconds):
-    """Windows of time, by when requests were sent: their start, requests, failed ones and hit rate."""
-    sorted_in = {}
-    for one in outcomes:
-        sorted_in.setdefault(int(one.sent_s // seconds), []).append(one)
+def windows(outcomes, count):
+    """Windows of so many requests in the order in which they were sent: when, how many failed, and their hit rate."""
+    ordered = sorted(outcomes, key=lambda one: one.sent_s)
     return [
         {
-            "from_s": index * seconds,
-            "requests": len(held),
+            "from_s": held[0].sent_s,
             "failed": sum(bool(one.error) for one in held),
             "hit_rate": hit_rate([one for one in held if not one.error]),
         }
-        for index, held in sorted(sorted_in.items())
+        for held in (ordered[at:at + count] for at in range(0, len(ordered), count))
     ]
 
 
-def around(outcomes, begin_s, end_s, seconds):
-    """Hit rates before, during and after something that happens to a fleet, and its worst window since."""
-    answered = [one for one in outcomes if not one.error]
-    after = [one for one in answered if one.sent_s >= end_s]
-    # Half a window says little: one with few requests has a hit rate by chance.
-    since = [one for one in windows(answered, seconds) if one["from_s"] >= begin_s and one["requests"] >= 5]
+def around(outcomes, begin_s, end_s, count):
+    """Hit rates before, during and after something that happens to a fleet, and of the worst requests in a row since."""
+    answered = sorted((one for one in outcomes if not one.error), key=lambda one: one.sent_s)
+    since = [one for one in answered if one.sent_s >= begin_s]
+    rows = [since[at:at + count] for at in range(max(1, len(since) - count + 1))]
     return {
         # Caches are cold at first; what comes before is its second half.
         "before": hit_rate([one for one in answered if begin_s / 2 <= one.sent_s < begin_s]),
-        "during": hit_rate([one for one in answered if begin_s <= one.sent_s < end_s]),
-        "dip": min((one["hit_rate"] for one in since), default=math.nan),
-        "after": hit_rate(after),
+        "during": hit_rate([one for one in since if one.sent_s < end_s]),
+        "dip": min(map(hit_rate, rows)),
+        "after": hit_rate([one for one in since if one.sent_s >= end_s]),
     }
 
 

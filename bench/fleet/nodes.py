@@ -88,8 +88,7 @@ class Fleet:
 
     def __init__(self, setup, network):
         self.setup, self.network = setup, network
-        self.nodes, self.computed_before = [], 0
-        self.closing = contextlib.ExitStack()
+        self.nodes, self.closing = [], contextlib.ExitStack()
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -146,6 +145,10 @@ class Fleet:
     def computed_tokens(self):
         """Tokens of prompts that the nodes have computed."""
         return sum(node.metric("kvik_computed_tokens_total") for node in self.nodes)
+
+    def asked_tokens(self):
+        """Prompt tokens that each node was asked since it started."""
+        return [node.metric("kvik_prompt_tokens_total") for node in self.nodes]
 
     def bytes(self):
         """Bytes that nodes and the store have sent and received for the traffic."""

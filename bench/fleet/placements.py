@@ -6,8 +6,6 @@ import sys
 from . import figures
 from .routers import PLACEMENTS
 
-GOAL = 0.95
-
 COLUMNS = [
     ("placement", lambda row: row["title"]),
     ("tier", lambda row: "yes" if row["tier"] else "no"),
@@ -17,6 +15,7 @@ COLUMNS = [
     ("p95", lambda row: milliseconds(row["ttft_p95_ms"])),
     ("p99", lambda row: milliseconds(row["ttft_p99_ms"])),
     ("computed", lambda row: number(row["computed_tokens"])),
+    ("busiest node", lambda row: share(row["busiest_share"])),
     ("MB nodes", lambda row: number(row["node_mb"], 1)),
     ("MB store", lambda row: number(row["store_mb"], 1)),
     ("failed", lambda row: number(row["failed"])),
@@ -53,6 +52,7 @@ def measure(bench, title, setup, sessions, number):
         "title": title,
         "tier": setup.tier,
         "computed_tokens": counted["computed_tokens"],
+        "busiest_share": max(counted["asked_tokens"]) / sum(counted["asked_tokens"]),
         "node_mb": counted["bytes"]["nodes"] / 1e6,
         "store_mb": counted["bytes"]["store"] / 1e6,
     }

@@ -73,9 +73,12 @@ class Proxy:
             ends = {writer, far_writer}
             self.writers |= ends if link.store else set()
             try:
-                await asyncio.gather(
-                    self._pump(link, reader, far_writer, link.up), self._pump(link, far_reader, writer, link.down, True)
-                )
+                # What still runs at the end of the program is cancelled, and that is no failure.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.gather(
+                        self._pump(link, reader, far_writer, link.up),
+                        self._pump(link, far_reader, writer, link.down, reply=True),
+                    )
             finally:
                 self.writers -= ends
                 for end in ends:
@@ -100,7 +103,7 @@ class Proxy:
                 if replies:
                     data = b"".join(fault.change(*one) for one in replies.feed(data))
                 await self._depart(wires, fault, data, link.delay_s, on_the_way)
-        except ConnectionError:
+        except OSError:
             writer.transport.abort()
         finally:
             await on_the_way.put(None)
@@ -118,7 +121,7 @@ class Proxy:
 
     @staticmethod
     async def _send(on_the_way, writer):
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             while item := await on_the_way.get():
                 arrives, data = item
                 if (wait := arrives - time.monotonic()) > 0:

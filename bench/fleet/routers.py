@@ -38,8 +38,9 @@ class Router:
     def _sglang(self, policy, urls):
         flags = ["--policy", policy, "--host", "127.0.0.1", "--port", str(self.port)]
         flags += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
-        # A node that ends is asked no more before its next check.
-        flags += ["--health-check-interval-secs", "1", "--retry-initial-backoff-ms", "20", "--retry-max-backoff-ms", "200"]
+        # A node that says it is to end is asked no more within a second.
+        flags += ["--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1"]
+        flags += ["--retry-initial-backoff-ms", "20", "--retry-max-backoff-ms", "200"]
         return [sys.executable, "-m", "sglang_router.launch_router", "--worker-urls", *urls, *flags]
 
     @property

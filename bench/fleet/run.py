@@ -54,7 +54,12 @@ class Bench:
         with self.network.carrying(fault) as carried, Fleet(setup, carried) as fleet:
             replayed = load.replay(fleet.router.url, sessions, fleet.router.as_ids, happening(fleet))
             outcomes = asyncio.run(replayed)
-            counted = {"computed_tokens": fleet.computed_tokens(), "bytes": fleet.bytes(), "struck": carried.struck()}
+            counted = {
+                "computed_tokens": fleet.computed_tokens(),
+                "asked_tokens": fleet.asked_tokens(),
+                "bytes": fleet.bytes(),
+                "struck": carried.struck(),
+            }
         for error in sorted({one.error for one in outcomes if one.error})[:3]:
             print(f"  failed: {error}", file=sys.stderr)
         return outcomes, counted

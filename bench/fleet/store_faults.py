@@ -9,7 +9,6 @@ from .run import in_thread
 
 # Part of the traffic after which the fault begins: by then the store holds something.
 BEGIN = 0.25
-GOAL = 1.05
 
 COLUMNS = [
     ("store", lambda row: row["store"]),

@@ -16,7 +16,9 @@ TRACE = "mooncake_conversation_trace.jsonl"
 TRACE_BLOCK_TOKENS = 512
 CONTEXT = 2048
 ANSWER_TOKENS_MAX = 32
-TENANTS, SYSTEM_TOKENS, THINK_S = 12, 320, 1.5
+TENANTS, SYSTEM_TOKENS = 12, 320
+# Between two turns of a conversation, on average, of the time in which conversations begin.
+THINK_SHARE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +100,13 @@ def conversations(requests, per_second, seed):
     while count < requests:
         turns = min(dice.randint(1, 8), requests - count)
         tenant = dice.choices(range(TENANTS), shares)[0]
-        sessions.append(_conversation(dice, f"{seed} {len(sessions)}", tenant, turns, dice.uniform(0, seconds)))
+        sessions.append(_conversation(dice, f"{seed} {len(sessions)}", tenant, turns, seconds))
         count += turns
     return sessions
 
 
-def _conversation(dice, name, tenant, turns, at_s):
+def _conversation(dice, name, tenant, turns, seconds):
+    at_s = dice.uniform(0, seconds)
     system = f"<|im_start|>system\n{words(SYSTEM_TOKENS, f'tenant {tenant}')}<|im_end|>\n"
     made = []
     for turn in range(turns):
@@ -111,7 +114,7 @@ def _conversation(dice, name, tenant, turns, at_s):
         before = "<|im_end|>\n" if turn else system
         text = f"{before}<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
         made.append(Turn(at_s, text, dice.choice([8, 16, 24, 32]), follows=turn > 0))
-        at_s += dice.expovariate(1 / THINK_S)
+        at_s += dice.expovariate(1 / (THINK_SHARE * seconds))
     return made
 
 
