@@ -8,7 +8,7 @@ from . import resp
 # Shorter strings are names, numbers and states of the protocol, and no one's keys and values.
 VALUE_BYTES_MIN = 64
 STALL_S, BETWEEN_STALLS_S = 10.0, 5.0
-CORRUPT_SHARE = 0.01
+CORRUPT_EVERY = 100
 SLOW_BYTES_PER_SECOND = 1e6
 
 # `full` is Redis's own: its memory is limited to what it has.
@@ -21,7 +21,7 @@ class Fault:
     def __init__(self, name, seed=1):
         assert name in NAMES, f"{name} is none of {NAMES}"
         self.name, self.dice = name, random.Random(seed)
-        self.armed_at, self.count, self.seen = None, 0, []
+        self.armed_at, self.count, self.values, self.seen = None, 0, 0, []
 
     def arm(self):
         self.armed_at = time.monotonic()
@@ -60,14 +60,19 @@ class Fault:
         return reply if changed == values else resp.replace(reply, bulks, changed)
 
     def _value(self, value):
-        made = self._corrupt(value) if self.name == "corrupt" else self._swap(value)
+        # Also before it is armed: another key's value must have been seen.
+        made = self._swap(value) if self.name == "wrong" else value
+        if self.armed and self.name == "corrupt":
+            made = self._corrupt(value)
         if made == value or not self.armed:
             return value
         self.count += 1
         return made
 
     def _corrupt(self, value):
-        if self.dice.random() >= CORRUPT_SHARE:
+        """Another byte somewhere in the first value and in every hundredth after it, so that few are enough to see it."""
+        self.values += 1
+        if self.values % CORRUPT_EVERY != 1:
             return value
         at = self.dice.randrange(len(value))
         return value[:at] + bytes([value[at] ^ self.dice.randint(1, 255)]) + value[at + 1:]

@@ -2,6 +2,7 @@
 import contextlib
 import dataclasses
 import pathlib
+import re
 import secrets
 import shutil
 import socket
@@ -71,16 +72,23 @@ class Store:
         self.process.wait()
 
     def command(self, *words):
-        """The first line of the answer to a command."""
+        """The answer to a command: a line, or the text that its first line gives the length of."""
         with socket.create_connection(self.place.reached, timeout=10) as connection:
             parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
             connection.sendall(f"*{len(words)}\r\n{parts}".encode())
-            return connection.makefile().readline().strip()
+            answer = connection.makefile("rb")
+            line = answer.readline().decode().strip()
+            return answer.read(int(line[1:])).decode() if line.startswith("$") else line
+
+    def refused(self):
+        """Commands that were refused because its memory was full."""
+        counted = re.search(r"errorstat_OOM:count=(\d+)", self.command("INFO", "errorstats"))
+        return int(counted[1]) if counted else 0
 
     def fill(self):
         """No key is taken any more, and none is evicted."""
         assert self.command("CONFIG", "SET", "maxmemory-policy", "noeviction") == "+OK"
-        assert self.command("CONFIG", "SET", "maxmemory", "1mb") == "+OK"
+        assert self.command("CONFIG", "SET", "maxmemory", "1") == "+OK"
 
 
 class Fleet:

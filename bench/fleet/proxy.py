@@ -65,6 +65,7 @@ class Proxy:
         async def serve(reader, writer):
             try:
                 if link.store and self.fault and self.fault.refuses():
+                    self.fault.count += 1
                     raise ConnectionRefusedError
                 far_reader, far_writer = await asyncio.open_connection("127.0.0.1", link.target)
             except OSError:
@@ -138,7 +139,7 @@ class Proxy:
         """Lets the fault begin; a store that is dead also ends what was open."""
         self.fault.arm()
         if self.fault.refuses():
-            self.fault.count += 1
+            self.fault.count += len(self.writers) // 2
             for writer in self.writers:
                 writer.transport.abort()
 

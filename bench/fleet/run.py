@@ -58,7 +58,7 @@ class Bench:
                 "computed_tokens": fleet.computed_tokens(),
                 "asked_tokens": fleet.asked_tokens(),
                 "bytes": fleet.bytes(),
-                "struck": carried.struck(),
+                "struck": carried.struck() + (fleet.store.refused() if fleet.store else 0),
             }
         for error in sorted({one.error for one in outcomes if one.error})[:3]:
             print(f"  failed: {error}", file=sys.stderr)

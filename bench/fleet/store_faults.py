@@ -54,9 +54,7 @@ def _round(bench, name, sessions, fault, number):
 
     proxied = fault if fault in faults.NAMES else None
     outcomes, counted = bench.run(setup, sessions, happening, proxied)
-    # What the proxy does not count is Redis's own doing.
-    struck = 1 if fault == "full" else counted["struck"]
-    row = figures.summary(outcomes) | {"store": fault, "struck": struck}
+    row = figures.summary(outcomes) | {"store": fault, "struck": counted["struck"]}
     print(f"  round {number + 1}: {fault}: {row}", file=sys.stderr)
     bench.record(command="faults", traffic=name, round=number, **row)
     return row
