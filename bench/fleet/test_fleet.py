@@ -3,14 +3,14 @@ import asyncio
 import contextlib
 import json
 import random
+import shutil
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from . import events_router, faults, figures, load, proxy, resp, traffic
+from . import events_router, faults, figures, load, network, nodes, proxy, resp, traffic
 from .events_router import AllBlocksCleared, BlockRemoved, BlockStored
-from .network import free_ports
 
 VALUE = bytes(range(256)) * 8
 
@@ -173,7 +173,7 @@ class FakeRedis:
     """Answers each line with one value."""
 
     def __init__(self):
-        self.port, self.entry = free_ports(2)
+        self.port, self.entry = network.free_ports(2)
 
     async def serve(self, reader, writer):
         while await reader.readline():
@@ -288,3 +288,14 @@ def test_a_store_corrupts_values_on_their_way():
         assert sum(value != VALUE for value in values) == shaped.count()["struck"] > 0
 
     proxied(check, fault="corrupt")
+
+
+@pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
+def test_a_full_store_refuses_writes_and_still_answers():
+    [port] = network.free_ports(1)
+    place = network.Place("127.0.0.1", port, (), ("127.0.0.1", port))
+    with nodes.Store(place) as store:
+        assert store.command("SET", "before", "x" * 100) == "+OK" and store.refused() == 0
+        store.fill()
+        assert store.command("SET", "after", "x").startswith("-OOM")
+        assert store.command("GET", "before") == "x" * 100 and store.refused() == 1
