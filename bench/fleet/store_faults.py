@@ -9,13 +9,14 @@ from .run import in_thread
 
 # Part of the traffic after which the fault begins: by then the store holds something.
 BEGIN = 0.25
+AGAIN = "none again"
 
 COLUMNS = [
     ("store", lambda row: row["store"]),
     ("hit rate", lambda row: share(row["hit_rate"])),
     ("TTFT p50", lambda row: milliseconds(row["ttft_p50_ms"])),
     ("p99", lambda row: milliseconds(row["ttft_p99_ms"])),
-    ("p99 of no store", lambda row: "-" if row["store"] == "none" else f"{row['ratio']:.2f}"),
+    ("p99 of no store", lambda row: "{:.2f} ({:.2f} to {:.2f})".format(*row["ratios"])),
     ("struck", lambda row: f"{row['struck']:.0f}"),
     ("failed", lambda row: f"{row['failed']:.0f}"),
     ("wrong", lambda row: f"{row['wrong']:.0f}"),
@@ -27,7 +28,8 @@ def store_faults(bench):
     if not bench.has_tier:
         print("nothing to measure: this kvik has no shared tier, or Redis is missing")
         return 0
-    wanted = ["none", "well", *(bench.args.faults.split(",") if bench.args.faults else faults.NAMES)]
+    # No store twice: how far two runs of the same are from each other.
+    wanted = ["none", AGAIN, "well", *(bench.args.faults.split(",") if bench.args.faults else faults.NAMES)]
     bad = 0
     for name, sessions in bench.traffics.items():
         results = {fault: [] for fault in wanted}
@@ -44,7 +46,7 @@ def store_faults(bench):
 
 def _round(bench, name, sessions, fault, number):
     # Round robin asks the store most: what a session had is on another node.
-    setup = dataclasses.replace(bench.setup, placement="round_robin", tier=fault != "none")
+    setup = dataclasses.replace(bench.setup, placement="round_robin", tier=fault not in ("none", AGAIN))
     begin_s = BEGIN * max(request.at_s for session in sessions for request in session)
 
     def happening(fleet):
@@ -61,10 +63,10 @@ def _round(bench, name, sessions, fault, number):
 
 
 def _rows(results):
-    """Medians of each fault, with the median of its rounds' ratios to no store in the same round."""
+    """Medians of each fault, with its ratios to no store in the same round: their median, least and most."""
     without = [row["ttft_p99_ms"] for row in results["none"]]
     rows = []
     for measured in results.values():
         ratios = [row["ttft_p99_ms"] / base for row, base in zip(measured, without)]
-        rows.append(figures.medians(measured) | {"ratio": statistics.median(ratios)})
+        rows.append(figures.medians(measured) | {"ratios": (statistics.median(ratios), min(ratios), max(ratios))})
     return rows
