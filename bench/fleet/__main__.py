@@ -8,6 +8,7 @@
 import argparse
 import pathlib
 import re
+import signal
 import sys
 
 from .changes import rolling, scale
@@ -68,6 +69,8 @@ def arguments():
 
 def main():
     args = arguments()
+    # Ended from outside it leaves no node and no namespace behind either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Bench(args) as bench:
         bad = COMMANDS[args.command](bench)
     if bad:
