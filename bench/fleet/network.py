@@ -45,7 +45,7 @@ class Place:
     reached: tuple[str, int]
 
 
-class Faulty:
+class ProxyProgram:
     """A proxy of this bench, running."""
 
     def __init__(self, spec, wrap=()):
@@ -68,7 +68,37 @@ class Faulty:
         self.process.stdout.close()
 
 
-class Proxies:
+class Network:
+    """What both kinds have: they are entered once, and then carry one fleet after the other."""
+
+    proxy_wrap: tuple[str, ...] = ()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    @contextlib.contextmanager
+    def carrying(self, fault=None):
+        """The network of one run, whose store has that fault once it is armed."""
+        self.fault = fault
+        self.proxy = ProxyProgram(self.spec(), self.proxy_wrap)
+        try:
+            yield self
+        finally:
+            self.proxy.close()
+
+    def arm(self):
+        """Lets the store's fault begin."""
+        self.proxy.tell("arm")
+
+    def struck(self):
+        """How often the fault has happened."""
+        return self.proxy.tell("count")["struck"]
+
+
+class Proxies(Network):
     """Every link is a proxy on loopback."""
 
     how = "user-space proxy (rate and delay)"
@@ -81,22 +111,7 @@ class Proxies:
         )
         self.own_store = ports[-1]
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    @contextlib.contextmanager
-    def carrying(self, fault=None):
-        """The network of one run, whose store has that fault once it is armed."""
-        self.proxy = Faulty(self.spec(fault))
-        try:
-            yield self
-        finally:
-            self.proxy.close()
-
-    def spec(self, fault):
+    def spec(self):
         rate, delay_s = self.shape.bytes_per_second, self.shape.delay_ms / 1000
         ends = [*(f"node {i}" for i in range(NODES_MAX)), "store"]
         wires = {f"{end} {way}": rate for end in ends for way in ("in", "out")}
@@ -109,7 +124,7 @@ class Proxies:
             up, down = [*of, "store in"], ["store out", *to]
             stored = dict(listen=self.reached_store[i], target=self.own_store, up=up, down=down, store=True)
             links.append(stored | common | {"delay_s": 2 * delay_s})
-        return {"wires": wires, "links": links, "fault": fault}
+        return {"wires": wires, "links": links, "fault": self.fault}
 
     def node(self, i):
         return Place("127.0.0.1", self.own[i], (), ("127.0.0.1", self.reached[i]))
@@ -124,12 +139,6 @@ class Proxies:
         """Where a node finds the store."""
         return "127.0.0.1", self.reached_store[i]
 
-    def arm(self):
-        self.proxy.tell("arm")
-
-    def struck(self):
-        return self.proxy.tell("count")["struck"]
-
     def bytes(self):
         """Bytes that nodes and the store have sent and received so far."""
         counted = self.proxy.tell("count")["bytes"]
@@ -137,7 +146,7 @@ class Proxies:
         return {"nodes": sum(counted.values()) - store, "store": store}
 
 
-class Namespaces:
+class Namespaces(Network):
     """A network namespace for each node and the store, and one for the router and for this process.
 
     Entered once a process, which stays in that namespace: all fleets of a run follow each other in it.
@@ -148,6 +157,7 @@ class Namespaces:
         self.how = f"network namespaces ({qdisc}{'' if qdisc == 'netem' else ', rate only'})"
         self.prefix = f"kvik-fleet-{os.getpid()}"
         self.ends = [*(f"n{i}" for i in range(NODES_MAX)), "store"]
+        self.proxy_wrap = self._inside("store")
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
@@ -171,16 +181,6 @@ class Namespaces:
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip("netns", "delete", f"{self.prefix}-{end}")
 
-    @contextlib.contextmanager
-    def carrying(self, fault=None):
-        """The network of one run, whose store has that fault once it is armed."""
-        self.fault = fault
-        self.proxy = Faulty(self.spec(fault), self._inside("store"))
-        try:
-            yield self
-        finally:
-            self.proxy.close()
-
     def _attach(self, end, address):
         name = f"{self.prefix}-{end}"
         ip("netns", "add", name)
@@ -193,11 +193,11 @@ class Namespaces:
         inside = ["tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *shaping(self.qdisc, self.shape)]
         subprocess.run(inside, check=True)
 
-    def spec(self, fault):
+    def spec(self):
         """Faults are in front of the store, inside its namespace; there is one port for each node."""
         common = dict(host="0.0.0.0", target=STORE_PORT, up=[], down=[], delay_s=0.0, store=True)
         links = [dict(listen=STORE_PORT + 1 + i, node=i, **common) for i in range(NODES_MAX)]
-        return {"wires": {}, "links": links, "fault": fault}
+        return {"wires": {}, "links": links, "fault": self.fault}
 
     def address(self, index):
         return f"10.210.0.{10 + index}"
@@ -216,12 +216,6 @@ class Namespaces:
 
     def store_of(self, i):
         return self.address(NODES_MAX), STORE_PORT + (1 + i if self.fault else 0)
-
-    def arm(self):
-        self.proxy.tell("arm")
-
-    def struck(self):
-        return self.proxy.tell("count")["struck"]
 
     def bytes(self):
         links = json.loads(ip("-json", "-statistics", "link", "show"))
