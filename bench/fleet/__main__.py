@@ -63,7 +63,9 @@ def arguments():
     parser.add_argument("--sample", action="store_true", help="little of everything, for CI")
     args = parser.parse_args()
     if args.sample:
-        vars(args).update(SAMPLE | SAMPLE_OF[args.command])
+        # What is said beside it is more than its own.
+        parser.set_defaults(**SAMPLE, **SAMPLE_OF[args.command])
+        args = parser.parse_args()
     return args
 
 

@@ -3,9 +3,9 @@
     python -m bench.fleet.events_router --port PORT [--weigh-load] --node URL EVENTS [--node URL EVENTS ...]
 
 A request goes to the node that has most of its prompt; of those that have as much, to the one with fewer requests.
-With `--weigh-load` it goes where there is least to compute: the tokens of its prompt that the node lacks, and those that
-the node was sent before and has not answered yet, as Dynamo's router weighs them. Prompts are token ids, so there is
-no tokenizer here.
+With `--weigh-load` it goes where there is least to compute: the tokens of its prompt that the node lacks, and those
+that the node was sent before and has not answered yet, as Dynamo's router weighs them. Prompts are token ids, so there
+is no tokenizer here.
 """
 import argparse
 import asyncio
@@ -18,8 +18,8 @@ import zmq
 import zmq.asyncio
 from aiohttp import web
 
-from .paths import ROOT  # noqa: F401: it makes the tests' types of events known.
-from kv_events import AllBlocksCleared, BlockRemoved, BlockStored, decode  # noqa: E402
+from . import paths  # noqa: F401, it finds the next one among the tests
+from kv_events import AllBlocksCleared, BlockRemoved, BlockStored, decode  # noqa: E402, I001
 
 BLOCK_TOKENS = 16
 BODY_BYTES_MAX = 32 << 20

@@ -70,7 +70,7 @@ class Fault:
         return made
 
     def _corrupt(self, value):
-        """Another byte somewhere in the first value and in every hundredth after it, so that few are enough to see it."""
+        """Another byte somewhere in the first value and in every hundredth after it: few are enough to see it."""
         self.values += 1
         if self.values % CORRUPT_EVERY != 1:
             return value

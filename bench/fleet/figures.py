@@ -50,7 +50,7 @@ def windows(outcomes, count):
 
 
 def around(outcomes, begin_s, end_s, count):
-    """Hit rates before, during and after something that happens to a fleet, and of the worst requests in a row since."""
+    """Hit rates before, during and after a change of a fleet, and of the worst requests in a row since."""
     answered = sorted((one for one in outcomes if not one.error), key=lambda one: one.sent_s)
     since = [one for one in answered if one.sent_s >= begin_s]
     rows = [since[at:at + count] for at in range(max(1, len(since) - count + 1))]
@@ -77,7 +77,8 @@ def machine():
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"
+    name, load = names[0] if names else platform.processor(), os.getloadavg()[0]
+    return f"{name}, {os.cpu_count()} cores, load {load:.1f} at the start"
 
 
 def table(columns, rows):

@@ -224,7 +224,7 @@ class Namespaces(Network):
 
 
 def free_ports(count):
-    """Ports that nobody listens on, below those that the kernel gives to connections, which would take them meanwhile."""
+    """Ports that nobody listens on, below those that the kernel gives to connections, which might take them."""
     found = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), 2_000):
         with socket.socket() as tried, contextlib.suppress(OSError):
@@ -255,7 +255,7 @@ def enter_namespace(name):
 
 
 def choose(wanted, shape):
-    """The network that is asked for, or with `auto` the best that this machine has: delay is worth more than namespaces."""
+    """The network that is asked for, or with `auto` the best one here: delay is worth more than namespaces."""
     how = available() if wanted == "auto" else wanted
     return Proxies(shape) if how == "proxy" else Namespaces(shape, how)
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that limits bandwidth, adds delay, counts bytes and has a store's faults: a network without a kernel's help.
+"""A TCP proxy that limits bandwidth, adds delay, counts bytes and has a store's faults: a network without a kernel.
 
 A program of its own, so that it takes no time from who measures: its standard input is a line of JSON with its links,
 then a command a line (`arm`, `count`), each answered by a line. It ends when its input does.

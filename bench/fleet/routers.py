@@ -39,7 +39,8 @@ class Router:
         flags = ["--policy", policy, "--host", "127.0.0.1", "--port", str(self.port)]
         flags += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
         # A node that says it is to end is asked no more within a second.
-        flags += ["--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1"]
+        flags += ["--health-check-interval-secs", "1"]
+        flags += ["--health-failure-threshold", "1", "--health-success-threshold", "1"]
         flags += ["--retry-initial-backoff-ms", "20", "--retry-max-backoff-ms", "200"]
         return [sys.executable, "-m", "sglang_router.launch_router", "--worker-urls", *urls, *flags]
 

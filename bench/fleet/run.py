@@ -37,7 +37,8 @@ class Bench:
         shape = f"{args.mbit:g} Mbit/s and {args.delay_ms:g} ms one way"
         print(f"{figures.machine()}; network: {self.network.how}, {shape}")
         print(f"{args.nodes} nodes with {args.cache / 2**20:g} MiB each, seed {args.seed}, {args.rounds} rounds")
-        print(f"shared tier: {'Redis' if self.has_tier else 'none, as kvik has no --cache-remote or Redis is missing'}\n")
+        store = "Redis" if self.has_tier else "none, as kvik has no --cache-remote or Redis is missing"
+        print(f"shared tier: {store}\n")
 
     def _prepared(self, name):
         sessions = sessions_of(name, self.args)

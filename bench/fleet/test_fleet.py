@@ -36,7 +36,8 @@ def test_generated_traffic_is_the_same_for_a_seed():
 
 
 def test_recorded_traffic_shares_what_the_trace_shares(tmp_path):
-    path = trace(tmp_path / "trace", [(0, [0, 1, 2], 512), (3000, [0, 7], 60), (6000, [0, 1, 2, 3], 9000), (9000, [0], 64)])
+    lines = [(0, [0, 1, 2], 512), (3000, [0, 7], 60), (6000, [0, 1, 2, 3], 9000), (9000, [0], 64)]
+    path = trace(tmp_path / "trace", lines)
     made = traffic.recorded(path, 4, 2.0, 16, 1)
     assert texts(made) == texts(traffic.recorded(path, 4, 2.0, 16, 1))
     by_time = sorted((turn for session in made for turn in session), key=lambda turn: turn.at_s)
@@ -65,7 +66,8 @@ def outcome(sent_s, prompt, cached, first_s=0.01, **other):
 
 
 def test_a_summary_counts_tokens_and_leaves_out_what_failed():
-    row = figures.summary([outcome(0, 100, 50, 0.1), outcome(1, 300, 0, 0.2, wrong=True), outcome(2, 0, 0, error="broke")])
+    answered = [outcome(0, 100, 50, 0.1), outcome(1, 300, 0, 0.2, wrong=True)]
+    row = figures.summary([*answered, outcome(2, 0, 0, error="broke")])
     assert (row["hit_rate"], row["failed"], row["wrong"], row["requests"]) == (50 / 400, 1, 1, 3)
     assert (row["ttft_p50_ms"], row["ttft_p99_ms"]) == (100, 200)
 
@@ -115,7 +117,8 @@ def test_a_request_goes_to_the_longest_prefix_or_to_the_least_to_compute():
 
 
 REPLIES = [
-    b"+OK\r\n", b"$-1\r\n", b"$5\r\na\r\nbc\r\n", b"*2\r\n$3\r\nabc\r\n*1\r\n:7\r\n", b"%1\r\n+key\r\n$2\r\nhi\r\n", b"*-1\r\n", b"_\r\n"
+    b"+OK\r\n", b"$-1\r\n", b"$5\r\na\r\nbc\r\n", b"*2\r\n$3\r\nabc\r\n*1\r\n:7\r\n", b"%1\r\n+key\r\n$2\r\nhi\r\n",
+    b"*-1\r\n", b"_\r\n",
 ]
 
 
