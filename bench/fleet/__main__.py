@@ -25,7 +25,7 @@ SAMPLE_OF = {
     "table": {"per_second": 20.0, "placements": "round_robin,cache_aware,events_load"},
     # Nodes start and end in seconds of the clock.
     "scale": {"per_second": 5.0},
-    "rolling": {"per_second": 2.5},
+    "rolling": {"per_second": 3.5},
     "faults": {"per_second": 8.0, "faults": "dead,corrupt,wrong"},
 }
 

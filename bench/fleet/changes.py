@@ -1,5 +1,6 @@
 """A fleet that changes under load: two more nodes, or a new version of each, one after the other."""
 import dataclasses
+import time
 
 from . import figures
 from .placements import share
@@ -10,6 +11,7 @@ DRAIN_S = 2
 BEGIN = 0.4
 
 COLUMNS = [
+    ("what happens", lambda row: row["happens"]),
     ("tier", lambda row: "yes" if row["tier"] else "no"),
     *((name, lambda row, name=name: share(row[name])) for name in ("before", "during", "dip", "after")),
     ("new nodes", lambda row: share(row["new_share"])),
@@ -49,12 +51,23 @@ def _measured(bench, command, setup, change):
         shown = []
         for tier in (False, True) if bench.has_tier else (False,):
             tiered = dataclasses.replace(setup, tier=tier)
-            rows = [_round(bench, command, name, tiered, sessions, change, i) for i in range(bench.args.rounds)]
-            shown.append(figures.medians(rows))
-            failed += sum(row["failed"] + row["wrong"] for row in rows)
+            for happens, rows in _rounds(bench, command, name, tiered, sessions, change).items():
+                shown.append(figures.medians(rows) | {"happens": happens})
+                failed += sum(row["failed"] + row["wrong"] for row in rows)
         print(f"\n## {command}, {name}: hit rate before, during, at worst in {bench.args.window} requests, and after\n")
         print(figures.table(COLUMNS, shown), flush=True)
     return failed
+
+
+def _rounds(bench, command, name, setup, sessions, change):
+    """Rows with the change and, in turns, without: hit rates of traffic go up and down by themselves."""
+    rows = {command: [], "nothing": []}
+    for number in range(bench.args.rounds):
+        rows[command].append(_round(bench, command, name, setup, sessions, change, number))
+        as_long = rows[command][-1]["took_s"]
+        still = _round(bench, "nothing", name, setup, sessions, lambda _, s=as_long: time.sleep(s), number)
+        rows["nothing"].append(still)
+    return rows
 
 
 def _round(bench, command, name, setup, sessions, change, number):

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import time
 
@@ -74,12 +75,10 @@ class Proxy:
             ends = {writer, far_writer}
             self.writers |= ends if link.store else set()
             try:
-                # What still runs at the end of the program is cancelled, and that is no failure.
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.gather(
-                        self._pump(link, reader, far_writer, link.up),
-                        self._pump(link, far_reader, writer, link.down, reply=True),
-                    )
+                await asyncio.gather(
+                    self._pump(link, reader, far_writer, link.up),
+                    self._pump(link, far_reader, writer, link.down, reply=True),
+                )
             finally:
                 self.writers -= ends
                 for end in ends:
@@ -160,6 +159,8 @@ async def main():
         if command == "arm":
             proxy.arm()
         print(json.dumps(proxy.count()), flush=True)
+    # Open connections end with the process; asyncio would cancel each of their tasks and report those that send.
+    os._exit(0)
 
 
 if __name__ == "__main__":
