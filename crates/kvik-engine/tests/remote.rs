@@ -238,6 +238,26 @@ fn blocks_that_are_held_to_be_offered_give_way_to_those_who_need_room() {
 }
 
 #[test]
+fn a_prefix_that_is_longer_than_what_may_wait_is_written_whole() {
+    let fleet = Fleet { writes: RemoteWrites::All, ..Fleet::default() };
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    fleet.remote.state().room = Some(0);
+    let long = prompt(1, 800);
+    let client = a.world.submit(request(long.clone(), 1));
+    for _ in 0..2000 {
+        // The store takes a run every now and then.
+        let room = fleet.remote.state().room;
+        fleet.remote.state().room = room.map(|room| if room < 4 { room + 1 } else { room });
+        a.disk.pass(Duration::from_millis(500));
+        a.world.step();
+    }
+    a.world.check_idle();
+    assert!(client.has_ended());
+    // The run of the last two blocks is named by one that the question does not have as a whole.
+    assert_eq!(b.ask(&request(long, 1)).remote_tokens, 768);
+}
+
+#[test]
 fn what_was_fetched_and_is_not_used_does_not_stay_for_ever() {
     let fleet = Fleet::default();
     let (mut a, mut b) = (fleet.node(), fleet.node());

@@ -241,12 +241,13 @@ impl Scheduler {
         let is_due = self.running.is_due() || self.results.has_finished();
         let waits = self.queue.fetches().filter_map(Fetch::until);
         let patience = waits.chain(self.disk.next_deadline()).min();
-        let prefetches = self.disk.has_candidates() || self.disk.has_copies();
+        let prefetches = self.disk.has_candidates() || self.disk.may_offer();
         let works = !self.is_idle() || self.has_idle_work();
         if is_due || (patience.is_none() && (prefetches || works)) {
             return Pause::None;
         }
-        let next = patience.into_iter().chain(self.disk.next_expiry()).min();
+        let copies = self.disk.next_copy_deadline();
+        let next = patience.into_iter().chain(self.disk.next_expiry()).chain(copies).min();
         next.map_or(Pause::Forever, |next| Pause::For(next.saturating_sub(self.now())))
     }
 

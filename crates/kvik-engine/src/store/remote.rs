@@ -112,6 +112,10 @@ pub trait RemoteStore: Send {
     /// Whether a run that ends with this block may be offered: it is not known to be there, and there is room for `blocks`
     /// in the queue. That it was asked about is a use of it.
     fn wants(&mut self, owner: u64, end: &Identity, blocks: usize) -> bool;
+    /// Blocks that may be offered now: what waits to be written is bounded. Wakes the engine when there is more again.
+    fn room(&self) -> usize {
+        usize::MAX
+    }
     /// Takes a run to be written, which is kept for `ttl` at most.
     fn offer(&mut self, owner: u64, end: Identity, bytes: Vec<u8>, ttl: Option<Duration>);
     /// Something that was done and not given out yet.

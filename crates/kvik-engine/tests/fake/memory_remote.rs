@@ -38,6 +38,8 @@ pub struct RemoteState {
     pub fetches: u64,
     /// Cancellations that came because it was late.
     pub late: u64,
+    /// Blocks that it takes before it is told to take more; none for all.
+    pub room: Option<usize>,
     /// Blocks of the longest runs; 0 for the usual.
     pub run_max: usize,
 }
@@ -138,8 +140,16 @@ impl RemoteStore for Handle {
         !self.remote.state().values.contains_key(&(owner, *end))
     }
 
+    fn room(&self) -> usize {
+        self.remote.state().room.unwrap_or(usize::MAX)
+    }
+
     fn offer(&mut self, owner: u64, end: Identity, bytes: Vec<u8>, _: Option<Duration>) {
-        self.stats.written_blocks += (bytes.len() / BLOCK_BYTES) as u64;
+        let blocks = bytes.len() / BLOCK_BYTES;
+        self.stats.written_blocks += blocks as u64;
+        if let Some(room) = &mut self.remote.state().room {
+            *room = room.checked_sub(blocks).expect("no more is offered than there is room for");
+        }
         self.remote.state().values.insert((owner, end), bytes);
     }
 

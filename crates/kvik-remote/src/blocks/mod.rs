@@ -58,8 +58,7 @@ impl Remote {
     }
 
     fn has_room(&self, blocks: usize) -> bool {
-        let waiting = self.node.counters.writing_blocks.load(Relaxed);
-        (waiting.saturating_add(blocks)).saturating_mul(self.node.payload_bytes) <= WRITE_BYTES_MAX
+        blocks <= self.room()
     }
 }
 
@@ -96,6 +95,11 @@ impl RemoteStore for Remote {
 
     fn wants(&mut self, owner: u64, end: &Identity, blocks: usize) -> bool {
         self.node.health.takes_writes() && !self.use_known(owner, end) && self.has_room(blocks)
+    }
+
+    fn room(&self) -> usize {
+        let waiting = self.node.counters.writing_blocks.load(Relaxed);
+        (WRITE_BYTES_MAX / self.node.payload_bytes).saturating_sub(waiting)
     }
 
     fn offer(&mut self, owner: u64, end: Identity, bytes: Vec<u8>, ttl: Option<Duration>) {

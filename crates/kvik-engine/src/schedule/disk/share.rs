@@ -5,6 +5,7 @@
 //! waits. When the store does not keep up, or somebody always waits, or room is short, the rest is dropped: whoever comes
 //! back to the prefix offers it again.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use kvik_cache::tier::runs;
@@ -20,7 +21,7 @@ use crate::schedule::ram::Ram;
 const COPIES_MAX: usize = 64;
 /// Bytes that are copied in one step at most, one run aside.
 const STEP_BYTES: usize = 4 << 20;
-/// How long a prefix waits for steps in which nobody waits.
+/// How long a prefix waits for room, and for steps in which nobody waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Tokens that are computed, and are offered to other nodes.
@@ -52,6 +53,7 @@ struct SharedCopy {
     /// Blocks that were offered, or that the store has.
     offered: usize,
     ttl: Option<Duration>,
+    /// When a part of it was taken last.
     since: Duration,
     is_reused: bool,
 }
@@ -130,16 +132,26 @@ impl Disk {
         let mut left = if is_busy { 0 } else { STEP_BYTES };
         while left > 0 && !remote.copies.0.is_empty() {
             match remote.offer_next(context) {
-                Some(bytes) => left = left.saturating_sub(bytes),
-                None => ended.push(remote.copies.0.remove(0).seq),
+                Progress::Offered(bytes) => left = left.saturating_sub(bytes),
+                Progress::NoRoom => break,
+                Progress::Ended => ended.push(remote.copies.0.remove(0).seq),
             }
         }
         ended
     }
 
-    /// Whether something waits to be offered.
-    pub(crate) fn has_copies(&self) -> bool {
-        self.remote.as_ref().is_some_and(|remote| !remote.copies.0.is_empty())
+    /// Whether something may be offered now.
+    pub(crate) fn may_offer(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| {
+            let next = remote.copies.0.first().and_then(|copy| copy.next_run(remote.store.run_max()));
+            next.is_some_and(|run| run.len() <= remote.store.room())
+        })
+    }
+
+    /// When the first that waits to be offered has waited long enough.
+    pub(crate) fn next_copy_deadline(&self) -> Option<Duration> {
+        let copies = self.remote.iter().flat_map(|remote| &remote.copies.0);
+        copies.map(|copy| copy.since + PATIENCE).min()
     }
 
     /// Gives up what waits to be offered and is unwanted. Whether there was any.
@@ -163,14 +175,15 @@ impl Remote {
             && runs.any(|run| self.store.wants(owner, &blocks[run.end - 1], run.len()))
     }
 
-    /// Offers the next run of the first prefix that the store wants; its bytes. None when there is none left, or when a
-    /// device has a fault, after which what it gives is not what the block holds.
-    fn offer_next(&mut self, context: SpillContext<'_>) -> Option<usize> {
-        let SpillContext { cache, runner, .. } = context;
-        let (copy, block_bytes) = (self.copies.0.first_mut()?, self.block_bytes);
-        for run in runs(copy.blocks.len(), self.store.run_max()) {
-            if run.start < copy.offered {
-                continue;
+    /// Offers the next run of the first prefix that the store wants. It ends early when a device has a fault, after which
+    /// what it gives is not what the block holds.
+    fn offer_next(&mut self, context: SpillContext<'_>) -> Progress {
+        let SpillContext { cache, runner, now, .. } = context;
+        let (run_max, block_bytes) = (self.store.run_max(), self.block_bytes);
+        let Some(copy) = self.copies.0.first_mut() else { return Progress::Ended };
+        while let Some(run) = copy.next_run(run_max) {
+            if run.len() > self.store.room() {
+                return Progress::NoRoom;
             }
             copy.offered = run.end;
             let (end, table) = (copy.blocks[run.end - 1], &cache.table(copy.seq)[run.clone()]);
@@ -184,12 +197,30 @@ impl Remote {
                 .zip(bytes.chunks_mut(block_bytes))
                 .for_each(|(&block, to)| runner.read_block(block, to));
             if runner.fault().is_some() {
-                return None;
+                return Progress::Ended;
             }
+            copy.since = now;
             let offered = bytes.len();
             self.store.offer(copy.owner, end, bytes, copy.ttl);
-            return Some(offered);
+            return Progress::Offered(offered);
         }
-        None
+        Progress::Ended
     }
+}
+
+impl SharedCopy {
+    /// The next run to be offered.
+    fn next_run(&self, run_max: usize) -> Option<Range<usize>> {
+        runs(self.blocks.len(), run_max).find(|run| run.start >= self.offered)
+    }
+}
+
+/// What came of offering a run.
+enum Progress {
+    /// So many bytes were taken.
+    Offered(usize),
+    /// Others wait to be written.
+    NoRoom,
+    /// There is nothing left of the prefix.
+    Ended,
 }
