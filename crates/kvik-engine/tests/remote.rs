@@ -459,3 +459,25 @@ fn what_another_request_computed_meanwhile_is_not_said_to_be_from_other_nodes() 
     assert!(report.cached_tokens > 0, "{report:?}");
     assert_eq!((report.remote_tokens, report.cache), (0, Some(StopReason::RemoteFailed)));
 }
+
+#[test]
+fn who_waits_for_less_gives_up_earlier_and_blames_nobody() {
+    let fleet = Fleet::default();
+    fleet.remote.state().run_max = 1;
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let long = prompt(1, 400);
+    // What computing takes is known.
+    b.ask(&request(prompt(2, 400), 2));
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    fleet.remote.state().fetches_stop = true;
+    let first = b.world.submit(request(long.clone(), 2));
+    b.world.step();
+    let second = b.world.submit(request(long[..17].to_vec(), 2));
+    b.settle();
+    let [first, second] = [first, second].map(|client| client.answer().unwrap().report);
+    assert_eq!((first.cache, fleet.remote.state().fetches), (Some(StopReason::RemoteFailed), 1));
+    assert!(second.queued < first.queued, "{second:?}");
+    assert_eq!(second.cache, Some(StopReason::RecomputeWasCheaper), "the store is not late yet");
+}

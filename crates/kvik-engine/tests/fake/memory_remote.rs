@@ -155,8 +155,9 @@ impl RemoteStore for Handle {
 
     fn done(&mut self) -> Option<RemoteDone> {
         let state = self.remote.state();
-        let is_answer = matches!(self.done.front(), Some(RemoteDone::Found { .. }));
-        if state.stops || (state.fetches_stop && !is_answer) { None } else { self.done.pop_front() }
+        let comes = |done: &RemoteDone| !state.fetches_stop || matches!(done, RemoteDone::Found { .. });
+        let at = self.done.iter().position(comes).filter(|_| !state.stops)?;
+        self.done.remove(at)
     }
 
     fn stats(&self) -> RemoteStats {

@@ -239,7 +239,7 @@ impl Disk {
             fetch.wait = Wait::Over;
         } else if now >= until {
             fetch.promised = fetch.promised.min(load.ready_tokens().len());
-            fetch.give_up_for(load.why_no_more(true));
+            fetch.give_up_for(load.why_no_more(now));
         }
     }
 

@@ -207,7 +207,7 @@ impl Disk {
         cache.set_lifetime(load.seq, Lifetime { ttl: load.ttl, ..Lifetime::default() });
         cache.finish(load.seq, load.ready_tokens());
         self.pin_as_on_disk(load.namespace, load.ready_tokens(), context);
-        let verdict = load.why_no_more(now >= load.deadline);
+        let verdict = load.why_no_more(now);
         Some(EndedLoad { seq, tokens: load.ready_tokens().len(), verdict })
     }
 
@@ -423,11 +423,10 @@ impl Load {
     }
 
     /// Why no more of it is there: what is on disk comes first, and one that had to make way says nothing about other nodes.
-    pub(super) fn why_no_more(&self, is_late: bool) -> StopReason {
+    pub(super) fn why_no_more(&self, now: Duration) -> StopReason {
+        let is_over = |far: &FarLoad| far.ended || now >= self.deadline;
         match &self.far {
-            Some(far) if self.ready() >= self.slots.len() && (far.ended || is_late) => {
-                StopReason::RemoteFailed
-            }
+            Some(far) if self.ready() >= self.slots.len() && is_over(far) => StopReason::RemoteFailed,
             _ if self.failed => StopReason::LoadFailed,
             _ => StopReason::RecomputeWasCheaper,
         }
