@@ -166,7 +166,7 @@ fn draw_beside(dice: &mut Dice) -> Beside {
 }
 
 impl DiskRegime {
-    fn draw(dice: &mut Dice, roomy: bool) -> DiskRegime {
+    pub(crate) fn draw(dice: &mut Dice, roomy: bool) -> DiskRegime {
         let kind = dice.roll(3);
         let faults = match kind {
             0 => Faults::default(),

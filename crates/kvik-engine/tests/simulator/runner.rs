@@ -501,7 +501,8 @@ fn answer(request: &Request, choice: u32, tokens_max: usize, model: &mut impl Mo
     (answer, FinishReason::Length)
 }
 
-fn chain(before: u64, token: Token) -> u64 {
+/// What is stored at a position, from what is stored before it.
+pub(crate) fn chain(before: u64, token: Token) -> u64 {
     mix(before ^ (u64::from(token) + 1)) | 1
 }
 

@@ -35,6 +35,11 @@ impl Dice {
         self.roll(times) == 0
     }
 
+    /// Another generator.
+    pub(crate) fn split(&mut self) -> Dice {
+        Dice(mix(self.roll(u64::MAX)))
+    }
+
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.roll(from.len() as u64) as usize]
     }

@@ -16,8 +16,9 @@ use kvik_engine::store::{BlockStore, HostStore, Waker};
 use crate::account;
 use crate::disk::{Drive, Platter, common};
 use crate::fake::{VOCAB, vocabulary};
+use crate::fleet::Share;
 use crate::memory::{Known, View};
-use crate::regime::{Regime, SALTS};
+use crate::regime::{DiskRegime, Regime, SALTS};
 use crate::runner::{IN_DISORDER, SECRET, SimRunner};
 use crate::time::Time;
 use crate::world::World;
@@ -57,8 +58,13 @@ impl Kept {
     }
 }
 
-/// A scheduler on a platter: one process.
-pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platter>>) -> Scheduler {
+/// A scheduler on a platter: one process, which may share a store with others.
+pub(crate) fn scheduler(
+    regime: &Regime,
+    time: &Time,
+    platter: &Arc<Mutex<Platter>>,
+    share: Option<&Share>,
+) -> Scheduler {
     let (clock, started) = (time.clone(), time.now());
     let clock = Box::new(move || clock.now() - started);
     let vocabulary = Arc::new(vocabulary());
@@ -69,24 +75,10 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
         let cache = CacheConfig { blocks, ..regime.cache() };
         scheduler.attach_draft(DraftSetup { runner: Box::new(runner), cache, vocab_len: VOCAB }).unwrap();
     }
-    if let Some(disk) = regime.disk {
-        let found = platter.lock().unwrap().kill();
-        let (tier, surplus) = Tier::with(disk.slots as u32, found);
-        let (drive, waker) = (Box::new(Drive::new(platter)), Waker::default());
-        let mut store: Box<dyn BlockStore> = match disk.host_blocks {
-            0 => drive,
-            blocks => Box::new(HostStore::above(drive, blocks, waker.clone())),
-        };
-        surplus.into_iter().for_each(|slot| store.erase(slot));
-        scheduler.attach(DiskSetup {
-            tier,
-            store,
-            related: Vec::new(),
-            warm_blocks: disk.warm_blocks,
-            writes_max: disk.writes_max,
-            epoch_s: EPOCH_S + started.as_secs(),
-            waker,
-        });
+    let disk = regime.disk.map(|disk| disk_setup(&disk, platter, started));
+    if disk.is_some() || share.is_some() {
+        let disk = disk.unwrap_or_else(DiskSetup::none);
+        scheduler.attach(DiskSetup { remote: share.map(Share::setup), ..disk });
     }
     if regime.tenants {
         scheduler.set_tenants(&regime.parts());
@@ -94,8 +86,30 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
     scheduler
 }
 
+/// The disk of a process that started then.
+fn disk_setup(disk: &DiskRegime, platter: &Arc<Mutex<Platter>>, started: Duration) -> DiskSetup {
+    let found = platter.lock().unwrap().kill();
+    let (tier, surplus) = Tier::with(disk.slots as u32, found);
+    let (drive, waker) = (Box::new(Drive::new(platter)), Waker::default());
+    let mut store: Box<dyn BlockStore> = match disk.host_blocks {
+        0 => drive,
+        blocks => Box::new(HostStore::above(drive, blocks, waker.clone())),
+    };
+    surplus.into_iter().for_each(|slot| store.erase(slot));
+    DiskSetup {
+        tier,
+        store,
+        related: Vec::new(),
+        warm_blocks: disk.warm_blocks,
+        writes_max: disk.writes_max,
+        epoch_s: EPOCH_S + started.as_secs(),
+        waker,
+        remote: None,
+    }
+}
+
 /// The root identity of a tenant's prompts on disk.
-fn root(regime: &Regime, salt: u8) -> Identity {
+pub(crate) fn root(regime: &Regime, salt: u8) -> Identity {
     Identity::root(&regime.engine.namespaces().shared([salt; 16]))
 }
 
@@ -130,6 +144,7 @@ impl World {
         assert!(self.active.is_empty(), "a request was forgotten");
         self.check_disk();
         self.check_secrets();
+        self.check_store();
     }
 
     /// No tenant's places exceed its quota, and all that is beside blocks is somebody's.
@@ -160,7 +175,7 @@ impl World {
     fn is_settled(&self) -> bool {
         let disk = self.scheduler.disk_stats();
         let busy = disk.map_or(0, |disk| disk.loads + disk.prefetch_candidates + disk.writing);
-        self.scheduler.is_idle() && busy == 0 && self.platter.lock().unwrap().is_idle()
+        self.scheduler.is_idle() && busy == 0 && self.platter.lock().unwrap().is_idle() && self.has_shared()
     }
 
     /// Checks that computed blocks are on disk, if they fit and the disk is sound.
@@ -183,6 +198,7 @@ impl World {
     pub(crate) fn restart(&mut self) {
         self.trace(|| "the process ends".to_owned());
         self.coverage.restarts += 1;
+        self.coverage.node_restarts += u64::from(self.share.is_some());
         self.note_counters();
         if self.dice.once_in(2) {
             self.scheduler.fail_all(&RequestError::Stopping);
@@ -195,7 +211,7 @@ impl World {
         }
         self.started = self.time.now();
         self.runner = self.regime.runner(&self.time);
-        self.scheduler = scheduler(&self.regime, &self.time, &self.platter);
+        self.scheduler = scheduler(&self.regime, &self.time, &self.platter, self.share.as_ref());
         self.is_restarted = true;
         self.private.clear();
         self.doubt_parts();
@@ -296,6 +312,7 @@ impl World {
         self.is_dropped = true;
         self.doubt_parts();
         self.scheduler.clear(None);
+        self.ban_all();
         self.memory.known.iter_mut().filter(|known| !known.is_base).for_each(Known::drop_explicitly);
     }
 
@@ -342,5 +359,6 @@ impl World {
         self.coverage.from_grammar += counters.accepted_tokens[DraftSource::Grammar as usize];
         self.coverage.from_tree += counters.accepted_tokens[DraftSource::Tree as usize];
         self.coverage.evicted += self.scheduler.cache().stats().totals.evicted;
+        self.note_line();
     }
 }

@@ -1,4 +1,4 @@
-//! One world: an engine, its disk, its clients, and the naive twin of the cache.
+//! One world: an engine, its disk, its clients, and the naive twin of the cache. It may be a node of a fleet.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,9 +12,11 @@ use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 
 use crate::account::Account;
 use crate::client::Client;
+use crate::coverage::Coverage;
 use crate::disk::{Platter, common};
 use crate::fake::VOCAB;
 use crate::fake::twin::Thinned;
+use crate::fleet::{Share, Waited, is_remote};
 use crate::forgetting::KeptPart;
 use crate::grammar;
 use crate::memory::{Expected, Known, Memory, Reading, View};
@@ -26,54 +28,6 @@ use crate::upkeep::{Kept, scheduler};
 /// Steps allowed for the disk in addition to those of the rows.
 const PATIENCE_STEPS: u64 = 4000;
 
-/// Counts of events over all worlds: the simulator must reach every corner case.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Coverage {
-    pub(crate) finished: u64,
-    pub(crate) cancelled: u64,
-    pub(crate) poisoned: u64,
-    pub(crate) refused: u64,
-    pub(crate) preemptions: u64,
-    pub(crate) drafted: u64,
-    pub(crate) accepted: u64,
-    /// Of these, tokens that were drafted from other requests of the namespace.
-    pub(crate) from_tree: u64,
-    /// Of these, tokens that were drafted by a draft model.
-    pub(crate) from_model: u64,
-    /// Of these, tokens that a grammar left as the only way to go on.
-    pub(crate) from_grammar: u64,
-    /// Answers under a grammar.
-    pub(crate) constrained: u64,
-    pub(crate) evicted: u64,
-    pub(crate) restarts: u64,
-    pub(crate) from_disk: u64,
-    pub(crate) from_host: u64,
-    /// Answers whose `cached_tokens` and reason the naive twin predicts exactly.
-    pub(crate) exact: u64,
-    /// The same after a restart, from disk.
-    pub(crate) exact_after_restart: u64,
-    pub(crate) expired: u64,
-    pub(crate) private: u64,
-    pub(crate) public: u64,
-    pub(crate) pins: u64,
-    /// Answers of sequences that have forgotten something.
-    pub(crate) forgetful: u64,
-    /// Answers in the background.
-    pub(crate) background: u64,
-    /// Requests that found what is kept of their prefix, and those that did after a restart, maybe on disk.
-    pub(crate) kept_found: u64,
-    pub(crate) kept_after_restart: u64,
-    /// Times that memory was short and a sequence forgot for that.
-    pub(crate) tightened: u64,
-    /// Passes that panicked.
-    pub(crate) recovered: u64,
-    /// Tokens reused by models with windows, and with states; and of these, tokens from disk.
-    pub(crate) windows: [u64; 2],
-    pub(crate) states: [u64; 2],
-    /// Events of the cache.
-    pub(crate) told: u64,
-}
-
 /// A request that has not ended.
 pub(crate) struct Active {
     client: Client,
@@ -84,13 +38,14 @@ pub(crate) struct Active {
     /// The views of its lookup; two if it is uncertain whether its public prompt is cached yet.
     views: Vec<View>,
     /// Its own entries in the naive twin.
-    own: std::ops::Range<usize>,
+    pub(crate) own: std::ops::Range<usize>,
     /// Whether no other request overlapped it.
-    alone: bool,
+    pub(crate) alone: bool,
     pub(crate) came: u64,
     /// Rows of the requests that had ended before it arrived.
     rows_before: u64,
     kept: Option<u64>,
+    pub(crate) waited: Waited,
 }
 
 /// An engine, its disk, its clients, and the naive twin of the cache.
@@ -129,6 +84,10 @@ pub(crate) struct World {
     is_traced: bool,
     pub(crate) coverage: Coverage,
     pub(crate) account: Account,
+    /// What it has of the store that nodes share.
+    pub(crate) share: Option<Share>,
+    /// By how much its clock has jumped.
+    pub(crate) jumped: Duration,
 }
 
 impl World {
@@ -136,12 +95,16 @@ impl World {
     pub(crate) fn new(seed: u64, on_device: bool) -> World {
         let mut dice = Dice(seed.wrapping_mul(0x1234_5678_9abc_def1));
         let regime = Regime { on_device, ..Regime::draw(&mut dice) };
-        let time = Time::default();
+        World::with(dice, regime, Time::default(), None)
+    }
+
+    /// The world of a configuration, which may share a store with others.
+    pub(crate) fn with(dice: Dice, regime: Regime, time: Time, share: Option<Share>) -> World {
         let platter = Arc::new(Mutex::new(regime.disk.map_or_else(Platter::default, |disk| disk.platter())));
         let limits = RequestLimits::new(&regime.engine, regime.blocks, VOCAB);
         let runner = regime.runner(&time);
         let world = World {
-            scheduler: scheduler(&regime, &time, &platter),
+            scheduler: scheduler(&regime, &time, &platter, share.as_ref()),
             dice,
             regime,
             time,
@@ -166,6 +129,8 @@ impl World {
             is_traced: std::env::var_os("TRACE").is_some(),
             coverage: Coverage::default(),
             account: Account::default(),
+            share,
+            jumped: Duration::ZERO,
         };
         world.trace(|| format!("{:?}", world.regime));
         world
@@ -184,6 +149,7 @@ impl World {
             39..=41 if self.regime.public => self.publish(),
             42..=43 if self.regime.panics => self.runner.stumbles.store(true, Ordering::Relaxed),
             44 if self.regime.panics => self.runner.trips = true,
+            45 if self.share.is_some() => self.evict(),
             _ if self.active.len() < self.regime.crowd && self.dice.once_in(3) => {
                 let request = self.request();
                 self.submit(request, None);
@@ -227,6 +193,8 @@ impl World {
 
     pub(crate) fn step(&mut self) {
         self.steps += 1;
+        let began = self.time.now();
+        self.tell_compute_rate();
         let stepped = catch_unwind(AssertUnwindSafe(|| self.scheduler.step(&mut self.runner)));
         match stepped {
             Err(panic) if !panic.is::<Broken>() => resume_unwind(panic),
@@ -241,6 +209,7 @@ impl World {
         self.follow_events();
         self.time.advance(Duration::from_micros(50));
         self.step_disk();
+        self.step_store(began);
         self.collect();
     }
 
@@ -255,6 +224,7 @@ impl World {
     fn wait(&mut self) {
         let millis = self.dice.pick(&[1, 10, 100, 1000, 5000, 20_000, 100_000]);
         self.time.advance(Duration::from_millis(millis));
+        self.jumped += Duration::from_millis(millis);
         self.trace(|| format!("{millis} ms have passed"));
     }
 
@@ -356,6 +326,7 @@ impl World {
             rows_before: self.rows.saturating_sub(outstanding),
             kept,
             request,
+            waited: self.waited(),
         };
         self.rows += active.rows();
         self.active.push(active);
@@ -396,6 +367,7 @@ impl World {
             for (generated, _) in answers {
                 let tokens = [&request.prompt, generated.as_slice()].concat();
                 let maybe = poison.unwrap_or(tokens.len()).min(exact);
+                self.note_in_ledger(view.salt, &tokens, maybe);
                 self.memory.known.push(Known {
                     view: view.clone(),
                     tokens,
@@ -423,6 +395,7 @@ impl World {
         let active = self.active.swap_remove(index);
         self.trace(|| format!("{} disconnects", summary(&active.request)));
         active.client.inbox().closed = true;
+        self.forgive_lookups();
         self.leave(&active, None);
         self.coverage.cancelled += 1;
         self.active.iter_mut().for_each(|active| active.alone = false);
@@ -447,6 +420,7 @@ impl World {
                     self.leave(&active, Some(&report));
                 }
                 Err(error) => {
+                    self.forgive_lookups();
                     self.check_error(&active, &error);
                     self.leave(&active, None);
                 }
@@ -517,7 +491,8 @@ impl World {
         let reason = report.cache.expect("it was admitted");
         assert_eq!(cached + report.computed_tokens, report.prompt_tokens, "{report:?}");
         let (loaded, disk) = (report.host_tokens + report.disk_tokens, self.regime.disk);
-        assert!(loaded <= cached && (disk.is_some() || loaded == 0), "{report:?}");
+        self.check_shared(active, report);
+        assert!(loaded + report.remote_tokens <= cached && (disk.is_some() || loaded == 0), "{report:?}");
         assert!(disk.is_some_and(|disk| disk.host_blocks > 0) || report.host_tokens == 0, "{report:?}");
         self.coverage.from_disk += report.disk_tokens as u64;
         self.coverage.from_host += report.host_tokens as u64;
@@ -536,8 +511,15 @@ impl World {
         let now = self.started + report.admitted_at;
         let expected = self.expected(active, now, Reading::May);
         // Blocks that it waited for may have expired meanwhile.
-        let gave_up =
-            matches!(reason, StopReason::RecomputeWasCheaper | StopReason::LoadFailed | StopReason::Expired);
+        let gave_up = matches!(
+            reason,
+            StopReason::RecomputeWasCheaper
+                | StopReason::LoadFailed
+                | StopReason::RemoteFailed
+                | StopReason::Expired
+        );
+        let is_sound = disk.is_some_and(|disk| disk.is_sound());
+        assert!(reason != StopReason::LoadFailed || !is_sound, "no read fails: {}", summary(request));
         let min = if gave_up || request.kept_prefix.is_some() { expected.ram } else { expected.min };
         let max = expected.max.max(self.kept_tokens(active).1);
         assert!(
@@ -574,6 +556,7 @@ impl World {
             // Where a sequence can go on beside its blocks is for the twin of the cache to say.
             (ram, min) = (0, 0);
         }
+        let maybe = maybe.max(self.may_be_shared(active));
         Expected { ram: ram.min(max), min: min.min(max), max: maybe.min(max) }
     }
 
@@ -581,8 +564,8 @@ impl World {
         let [view] = active.views.as_slice() else { return };
         let prompt = &active.request.prompt;
         let expected = self.expected(active, now, Reading::Cannot);
-        // Blocks queued for a slow disk stay in RAM, which prolongs their life.
-        let timely = !self.regime.ttl || self.regime.disk.is_none();
+        // Blocks queued for a slow disk or for other nodes stay in RAM, which prolongs their life.
+        let timely = !self.regime.ttl || (self.regime.disk.is_none() && self.share.is_none());
         let known = self.regime.roomy && active.alone && timely && expected.min == expected.max;
         if !known || self.memory.is_doubtful(view, prompt, cached, &active.own, now) {
             return;
@@ -602,6 +585,9 @@ impl World {
         let was_private = self.regime.disk.is_some()
             && cached < BLOCK_POSITIONS
             && self.private.contains(&first_block(&active.request));
+        if is_remote(reason) {
+            return;
+        }
         let predicted =
             if predicted == StopReason::FirstSeen && was_private { StopReason::Private } else { predicted };
         assert_eq!(reason, predicted, "{cached} tokens of {}", summary(&active.request));
@@ -700,96 +686,5 @@ impl Active {
 
     fn is_poisoned(&self) -> bool {
         self.request.prompt.contains(&POISON)
-    }
-}
-
-impl Coverage {
-    pub(crate) fn add(&mut self, other: &Coverage) {
-        for (sum, (_, count)) in self.fields_mut().into_iter().zip(other.fields()) {
-            *sum += count;
-        }
-    }
-
-    /// Checks that every kind of event occurred, at least once in a thousand seeds on average.
-    pub(crate) fn check(&self, seeds: u64) {
-        for (name, count) in self.fields() {
-            assert!(count * 1000 >= seeds, "too little happened: {count} times {name} in {seeds} seeds");
-        }
-    }
-
-    fn fields(&self) -> [(&'static str, u64); 32] {
-        [
-            ("finished", self.finished),
-            ("cancelled", self.cancelled),
-            ("poisoned", self.poisoned),
-            ("refused", self.refused),
-            ("preempted", self.preemptions),
-            ("drafted", self.drafted),
-            ("drafted and drawn", self.accepted),
-            ("drafted from the tree and drawn", self.from_tree),
-            ("drafted by a model and drawn", self.from_model),
-            ("drafted by a grammar and drawn", self.from_grammar),
-            ("under a grammar", self.constrained),
-            ("evicted", self.evicted),
-            ("restarted", self.restarts),
-            ("from disk", self.from_disk),
-            ("from the host's memory", self.from_host),
-            ("predicted exactly", self.exact),
-            ("predicted exactly after a restart", self.exact_after_restart),
-            ("expired", self.expired),
-            ("private", self.private),
-            ("public", self.public),
-            ("pinned", self.pins),
-            ("forgetful", self.forgetful),
-            ("in the background", self.background),
-            ("kept prefixes found", self.kept_found),
-            ("kept prefixes found after a restart", self.kept_after_restart),
-            ("tightened", self.tightened),
-            ("passes that panicked", self.recovered),
-            ("reused by windows", self.windows[0]),
-            ("reused by windows, from disk", self.windows[1]),
-            ("reused by states", self.states[0]),
-            ("reused by states, from disk", self.states[1]),
-            ("events of the cache", self.told),
-        ]
-    }
-
-    fn fields_mut(&mut self) -> [&mut u64; 32] {
-        let ([windows, windows_from_disk], [states, states_from_disk]) =
-            (&mut self.windows, &mut self.states);
-        [
-            &mut self.finished,
-            &mut self.cancelled,
-            &mut self.poisoned,
-            &mut self.refused,
-            &mut self.preemptions,
-            &mut self.drafted,
-            &mut self.accepted,
-            &mut self.from_tree,
-            &mut self.from_model,
-            &mut self.from_grammar,
-            &mut self.constrained,
-            &mut self.evicted,
-            &mut self.restarts,
-            &mut self.from_disk,
-            &mut self.from_host,
-            &mut self.exact,
-            &mut self.exact_after_restart,
-            &mut self.expired,
-            &mut self.private,
-            &mut self.public,
-            &mut self.pins,
-            &mut self.forgetful,
-            &mut self.background,
-            &mut self.kept_found,
-            &mut self.kept_after_restart,
-            &mut self.tightened,
-            &mut self.recovered,
-            windows,
-            windows_from_disk,
-            states,
-            states_from_disk,
-            &mut self.told,
-        ]
     }
 }
