@@ -6,3 +6,8 @@ use std::time::SystemTime;
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
+
+/// Milliseconds since 1970; 0 where the clock stands before.
+pub fn unix_millis() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}

@@ -16,4 +16,5 @@ pub mod hex;
 pub mod memory;
 pub mod random;
 pub mod records;
+pub mod shared;
 pub mod volatile;

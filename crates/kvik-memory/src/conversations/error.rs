@@ -56,6 +56,21 @@ pub enum ConversationError {
         /// Messages that there are.
         messages: usize,
     },
+    /// Other nodes have it, and it cannot be read from them.
+    #[error(
+        "the conversation `{0}` cannot be read now: other nodes may have changed it, and the store that they share does not answer; send this again later"
+    )]
+    Elsewhere(String),
+    /// Another node has changed it while this one did not know.
+    #[error(
+        "the conversation `{of}` was changed by another node meanwhile; what was said here is kept as `{fork}`"
+    )]
+    Forked {
+        /// Its id.
+        of: String,
+        /// The id of the conversation that has what was said here.
+        fork: String,
+    },
     /// A record is gone or cannot be read.
     #[error("a message of the conversation `{0}` cannot be read: the log names its record")]
     Damaged(String),

@@ -6,6 +6,7 @@ use kvik_engine::conversation::leading_systems;
 use serde_json::Value;
 
 use super::error::ConversationError;
+use super::fleet::WrittenThrough;
 use super::limits::{BYTES_MAX, MESSAGES_MAX, TENANT_BYTES_MAX};
 use super::record::{ConversationHead, ConversationKey, Record};
 use super::shelf::Shelf;
@@ -95,10 +96,16 @@ impl Held {
 
     /// Gives it another name.
     pub fn rename(&mut self, name: &str) -> Result<()> {
+        if let Some(sharing) = self.shelf.sharing() {
+            sharing.refresh_name(&self.key.tenant, name);
+        }
         {
             let mut heads = self.shelf.heads();
             heads.check_name(&self.key, name)?;
             heads.claim(&self.key, Some(name));
+        }
+        if let Some(sharing) = self.shelf.sharing().filter(|_| self.head.name.as_deref() != Some(name)) {
+            sharing.claim_held(&self.key, name)?;
         }
         let head = ConversationHead { name: Some(name.to_owned()), ..self.head.clone() };
         self.commit(Vec::new(), head)
@@ -110,13 +117,15 @@ impl Held {
         let keys: Vec<String> = said.chain([self.key.systems(), self.key.head()]).collect();
         self.shelf.table.change(keys.iter().map(String::as_str), |_, _| None)?;
         self.shelf.heads().all.remove(&self.key);
+        self.shelf.sharing().map(|sharing| sharing.write_through(&self.key));
         Ok(())
     }
 
     /// Writes records and the head in one. The head counts their bytes.
     fn commit(&mut self, records: Vec<(String, Option<Record>)>, mut head: ConversationHead) -> Result<()> {
         head.updated = unix_seconds();
-        head.order = self.shelf.heads().next_order();
+        head.order = self.shelf.next_order();
+        head.stamp = self.shelf.next_stamp(head.stamp);
         let head_key = self.key.head();
         let (keys, records): (Vec<String>, Vec<Option<Record>>) = records.into_iter().unzip();
         let mut records = records.into_iter();
@@ -132,12 +141,28 @@ impl Held {
         })?;
         self.shelf.heads().all.insert(self.key.clone(), head.clone());
         self.head = head;
+        self.write_through()
+    }
+
+    /// Writes it where other nodes read it. If one of them has changed it meanwhile, this is another conversation now.
+    fn write_through(&mut self) -> Result<()> {
+        let written = self.shelf.sharing().map(|sharing| sharing.write_through(&self.key));
+        if let Some(WrittenThrough::Forked(Some(fork))) = written {
+            let of = std::mem::replace(&mut self.key, fork.clone());
+            let mut heads = self.shelf.heads();
+            heads.release(&of);
+            heads.claim(&fork, None);
+            self.head = heads.all.get(&fork).cloned().unwrap_or_default();
+            return Err(ConversationError::Forked { of: of.id, fork: fork.id });
+        }
         Ok(())
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // What is left in the store of it is ended by whoever may wait for that.
+        self.shelf.end_hold(&self.key);
         self.shelf.heads().release(&self.key);
     }
 }

@@ -8,7 +8,9 @@
 //!
 //! Heads are in memory, what was said is read when it is asked for. A tenant's conversations exist for it alone.
 
+mod copies;
 mod error;
+mod fleet;
 mod held;
 mod limits;
 mod record;

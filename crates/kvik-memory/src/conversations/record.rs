@@ -4,11 +4,13 @@
 //! head \0 tenant \0 id                  so that the heads of all are found in one piece
 //! said \0 tenant \0 id \0               system messages, which are replaced together
 //! said \0 tenant \0 id \0 00000003      the fourth message behind them
+//! shared \0 tenant \0 id              what the nodes of a fleet had of it when this one last wrote or read it there
 //! ```
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::fleet::Content;
 use crate::random::random;
 
 /// Bytes of a name at most.
@@ -43,6 +45,9 @@ pub struct ConversationHead {
     pub bytes: u64,
     /// Larger than that of every conversation that was changed before: clocks are set back.
     pub order: u64,
+    /// Which change this is: random, where nodes share conversations; 0 for one that was never shared.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stamp: u64,
 }
 
 /// One record.
@@ -52,6 +57,7 @@ pub(super) enum Record {
     Head(ConversationHead),
     Systems(Vec<Value>),
     Message(Value),
+    Shared(Content),
 }
 
 impl Record {
@@ -81,24 +87,40 @@ impl ConversationKey {
         format!("said\0{}\0{}\0{index:08}", self.tenant, self.id)
     }
 
+    pub(super) fn shared(&self) -> String {
+        format!("shared\0{}\0{}", self.tenant, self.id)
+    }
+
     /// Beyond all that was said.
     pub(super) fn said_end(&self) -> String {
         format!("said\0{}\0{}\x01", self.tenant, self.id)
     }
 
-    /// The conversation that a head belongs to.
-    pub(super) fn of_head(text: &str) -> Option<ConversationKey> {
-        let (tenant, id) = text.strip_prefix("head\0")?.split_once('\0')?;
+    /// The conversation that a record of one per conversation belongs to.
+    pub(super) fn of_record(text: &str) -> Option<ConversationKey> {
+        let (tenant, id) = text.split_once('\0')?.1.split_once('\0')?;
         Some(ConversationKey { tenant: tenant.to_owned(), id: id.to_owned() })
     }
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The keys between which all heads are.
 pub(super) const HEADS: [&str; 2] = ["head\0", "head\x01"];
+/// The keys between which all is that was shared.
+pub(super) const SHARED: [&str; 2] = ["shared\0", "shared\x01"];
 
 /// Whether a reference is an id; it is a name otherwise.
 pub(super) fn is_id(reference: &str) -> bool {
     reference.starts_with(ID_PREFIX)
+}
+
+/// Whether an id may be one that a node has made: others are not asked for.
+pub(super) fn is_known_id(id: &str) -> bool {
+    let digits = id.strip_prefix(ID_PREFIX).unwrap_or_default();
+    digits.len() == 24 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Whether this may be a conversation's name.

@@ -120,6 +120,9 @@ impl Conversations {
         head: &ConversationHead,
         search: &Search,
     ) -> Result<Option<Option<FoundPlace>>, ConversationError> {
+        if let Some(sharing) = self.shelf.sharing() {
+            sharing.refresh(key)?;
+        }
         let messages = match self.shelf.said(key) {
             Err(ConversationError::Damaged(_)) => Vec::new(),
             said => said?,

@@ -1,13 +1,18 @@
 //! Where conversations are kept: their heads in memory, what was said in the records.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::error::ConversationError;
-use super::record::{ConversationHead, ConversationKey, HEADS, Record, is_id, is_name};
+use super::fleet::{Content, Fleet};
+use super::record::{ConversationHead, ConversationKey, HEADS, Record, SHARED, is_id, is_name};
+use crate::clock::unix_millis;
+use crate::random::random;
 use crate::records::{Records, RecordsError, Table};
+use crate::shared::SharedRecords;
 
 type Result<T> = std::result::Result<T, ConversationError>;
 
@@ -15,28 +20,48 @@ type Result<T> = std::result::Result<T, ConversationError>;
 pub(super) struct Shelf {
     pub(super) table: Table<Record>,
     heads: Mutex<Heads>,
+    /// A conversation is no longer compared with the store.
+    compared: Condvar,
+    /// The nodes that share the conversations, if any do.
+    pub(super) fleet: Option<Fleet>,
+}
+
+/// How long somebody waits until a conversation has been compared with the store.
+const COMPARED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A conversation that is compared with the store, and not held meanwhile.
+pub(super) struct Comparing<'a> {
+    shelf: &'a Shelf,
+    key: ConversationKey,
 }
 
 /// What is known of conversations without reading them.
+#[derive(Default)]
 pub(super) struct Heads {
     pub(super) all: BTreeMap<ConversationKey, ConversationHead>,
     /// Those that somebody is changing, and the names that they are to have.
     held: BTreeMap<ConversationKey, Option<String>>,
     /// The largest of all heads.
     order: u64,
+    /// What the store had when this node last wrote or read it there.
+    pub(super) bases: BTreeMap<ConversationKey, Content>,
+    /// Those of which only the head is here: what was said is in the store.
+    pub(super) elsewhere: BTreeSet<ConversationKey>,
+    /// Those that are compared with the store.
+    comparing: BTreeSet<ConversationKey>,
 }
 
 impl Shelf {
     /// What was kept when the records were closed; without records it lasts as long as the process.
-    pub(super) fn open(records: Option<&Records>) -> Shelf {
-        let table: Table<Record> =
-            records.map_or_else(Records::in_memory, Records::clone).table("conversations");
-        let all = heads(&table).unwrap_or_else(|error| {
+    pub(super) fn open(records: Option<&Records>, shared: Option<Arc<dyn SharedRecords>>) -> Shelf {
+        let records = records.map_or_else(Records::in_memory, Records::clone);
+        let table: Table<Record> = records.table("conversations");
+        let heads = Heads::read(&table).unwrap_or_else(|error| {
             tracing::warn!("the conversations cannot be read: {error}");
-            BTreeMap::new()
+            Heads::default()
         });
-        let order = all.values().map(|head| head.order).max().unwrap_or(0);
-        Shelf { table, heads: Mutex::new(Heads { all, held: BTreeMap::new(), order }) }
+        let fleet = shared.map(|shared| Fleet::new(shared, records.give_way()));
+        Shelf { table, heads: Mutex::new(heads), compared: Condvar::new(), fleet }
     }
 
     /// What was said in a conversation, as of one moment.
@@ -55,6 +80,45 @@ impl Shelf {
             }
         }
         Ok(messages)
+    }
+
+    /// What a change is called: where nodes share conversations no other change has its name.
+    pub(super) fn next_stamp(&self, before: u64) -> u64 {
+        // One that was shared may be again: then it has to show that it was changed.
+        if self.fleet.is_some() || before != 0 { random().max(1) } else { 0 }
+    }
+
+    /// The place of the next change among all; where nodes share conversations, among those of all nodes.
+    pub(super) fn next_order(&self) -> u64 {
+        let now = if self.fleet.is_some() { unix_millis() } else { 0 };
+        self.heads().next_order(now)
+    }
+
+    /// Somebody changes a conversation, once it is not compared with the store.
+    pub(super) fn take(&self, key: &ConversationKey, name: Option<&str>, reference: &str) -> Result<()> {
+        let mut heads = self.not_comparing(key);
+        if heads.comparing.contains(key) {
+            return Err(ConversationError::Busy(reference.to_owned()));
+        }
+        heads.take(key, name, reference)
+    }
+
+    /// A conversation, to be compared with the store by nobody else; `None` where somebody changes it.
+    pub(super) fn compare(&self, key: &ConversationKey) -> Option<Comparing<'_>> {
+        let mut heads = self.not_comparing(key);
+        let is_free = !heads.is_held(key) && heads.comparing.insert(key.clone());
+        is_free.then(|| Comparing { shelf: self, key: key.clone() })
+    }
+
+    /// The heads once a conversation is not compared with the store any more, or after some time.
+    fn not_comparing(&self, key: &ConversationKey) -> MutexGuard<'_, Heads> {
+        let is_comparing = |heads: &mut Heads| heads.comparing.contains(key);
+        if let Some(fleet) = self.fleet.as_ref().filter(|_| is_comparing(&mut self.heads())) {
+            fleet.aside(|| {
+                drop(self.compared.wait_timeout_while(self.heads(), COMPARED_WITHIN, is_comparing))
+            });
+        }
+        self.heads()
     }
 
     /// The heads. Nobody waits for the records with them in hand.
@@ -82,9 +146,14 @@ impl Heads {
         self.of(tenant).find(|(key, head)| is_it(key, head)).map(|(key, _)| key)
     }
 
+    /// Whether somebody changes a conversation.
+    pub(super) fn is_held(&self, key: &ConversationKey) -> bool {
+        self.held.contains_key(key)
+    }
+
     /// Whether nobody changes a conversation or has changed it since this was its head.
     pub(super) fn is_at_rest(&self, key: &ConversationKey, head: &ConversationHead) -> bool {
-        self.all.get(key) == Some(head) && !self.held.contains_key(key)
+        self.all.get(key) == Some(head) && !self.is_held(key) && !self.comparing.contains(key)
     }
 
     /// Bytes of what was said in a tenant's conversations.
@@ -107,7 +176,7 @@ impl Heads {
 
     /// Notes that somebody changes a conversation, which is to have this name.
     pub(super) fn take(&mut self, key: &ConversationKey, name: Option<&str>, reference: &str) -> Result<()> {
-        if self.held.contains_key(key) {
+        if self.is_held(key) {
             return Err(ConversationError::Busy(reference.to_owned()));
         }
         self.claim(key, name);
@@ -123,20 +192,83 @@ impl Heads {
         self.held.remove(key);
     }
 
-    /// The place of the next change among all.
-    pub(super) fn next_order(&mut self) -> u64 {
-        self.order += 1;
+    /// The place of the next change among all, `at_least` so far behind.
+    fn next_order(&mut self, at_least: u64) -> u64 {
+        self.order = at_least.max(self.order.saturating_add(1));
         self.order
+    }
+
+    /// What the file has of a conversation is the newest.
+    pub(super) fn count_file(&mut self, key: &ConversationKey) {
+        if !self.elsewhere.remove(key) {
+            return;
+        }
+        match self.bases.get(key).map(|base| base.head.clone()) {
+            Some(head) => drop(self.all.insert(key.clone(), head)),
+            None => drop(self.all.remove(key)),
+        }
+    }
+
+    /// The newest version of a conversation is in the store, and this its head.
+    pub(super) fn note_elsewhere(&mut self, key: &ConversationKey, head: &ConversationHead) {
+        self.note_order(head.order);
+        self.elsewhere.insert(key.clone());
+        self.all.insert(key.clone(), head.clone());
+    }
+
+    /// Which change of a conversation in the store is known here as the newest.
+    pub(super) fn known_stamp(&self, key: &ConversationKey) -> Option<u64> {
+        let head = match self.elsewhere.contains(key) {
+            true => self.all.get(key),
+            false => self.bases.get(key).map(|base| &base.head),
+        };
+        head.map(|head| head.stamp)
+    }
+
+    /// Conversations that were changed here since the store had them.
+    pub(super) fn changed_here(&self) -> Vec<ConversationKey> {
+        let is_changed = |key: &&ConversationKey| {
+            let base = self.bases.get(*key).map(|base| base.head.stamp);
+            self.all.get(*key).map(|head| head.stamp) != base
+        };
+        let keys: BTreeSet<&ConversationKey> = self.all.keys().chain(self.bases.keys()).collect();
+        keys.into_iter().filter(is_changed).cloned().collect()
+    }
+
+    /// Nothing is here of a conversation any more.
+    pub(super) fn forget(&mut self, key: &ConversationKey) {
+        self.all.remove(key);
+        self.bases.remove(key);
+        self.elsewhere.remove(key);
+    }
+
+    /// Another node has changed something.
+    pub(super) fn note_order(&mut self, order: u64) {
+        self.order = self.order.max(order);
+    }
+
+    fn read(table: &Table<Record>) -> std::result::Result<Heads, RecordsError> {
+        let mut heads = Heads::default();
+        for [from, until] in [HEADS, SHARED] {
+            for (text, record) in table.between(from, until)? {
+                let Some(key) = ConversationKey::of_record(&text) else { continue };
+                match record {
+                    Record::Head(head) => {
+                        heads.note_order(head.order);
+                        heads.all.insert(key, head);
+                    }
+                    Record::Shared(content) => drop(heads.bases.insert(key, content)),
+                    _ => {}
+                }
+            }
+        }
+        Ok(heads)
     }
 }
 
-fn heads(
-    table: &Table<Record>,
-) -> std::result::Result<BTreeMap<ConversationKey, ConversationHead>, RecordsError> {
-    let [from, until] = HEADS;
-    let heads = table.between(from, until)?.into_iter().filter_map(|(text, record)| match record {
-        Record::Head(head) => Some((ConversationKey::of_head(&text)?, head)),
-        _ => None,
-    });
-    Ok(heads.collect())
+impl Drop for Comparing<'_> {
+    fn drop(&mut self) {
+        self.shelf.heads().comparing.remove(&self.key);
+        self.shelf.compared.notify_all();
+    }
 }

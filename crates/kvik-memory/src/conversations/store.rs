@@ -5,12 +5,14 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::error::ConversationError;
+use super::fleet;
 use super::held::Held;
 use super::limits::CONVERSATIONS_MAX;
 use super::record::{ConversationHead, ConversationKey, is_id};
 use super::shelf::Shelf;
 use crate::clock::unix_seconds;
 use crate::records::Records;
+use crate::shared::SharedRecords;
 
 type Result<T> = std::result::Result<T, ConversationError>;
 
@@ -22,11 +24,32 @@ pub struct Conversations {
 impl Conversations {
     /// Those that were kept when the records were closed; without records they last as long as the process.
     pub fn open(records: Option<&Records>) -> Arc<Conversations> {
-        Arc::new(Conversations { shelf: Arc::new(Shelf::open(records)) })
+        Conversations::open_shared(records, None)
     }
 
-    /// The conversations of a tenant, those that were changed last first.
+    /// The same, with those of the other nodes that share these records: what is changed here is changed for all of them.
+    ///
+    /// Then whatever asks for conversations may wait for the store, some hundred milliseconds where that does not answer.
+    pub fn open_shared(
+        records: Option<&Records>,
+        shared: Option<Arc<dyn SharedRecords>>,
+    ) -> Arc<Conversations> {
+        let shelf = Arc::new(Shelf::open(records, shared));
+        fleet::start(&shelf);
+        Arc::new(Conversations { shelf })
+    }
+
+    /// Whether nodes share them, so that asking for one may take its time.
+    pub fn are_shared(&self) -> bool {
+        self.shelf.fleet.is_some()
+    }
+
+    /// The conversations of a tenant, those that were changed last first. Other nodes may have changed some a few seconds
+    /// ago.
     pub fn of(&self, tenant: &str) -> Vec<(ConversationKey, ConversationHead)> {
+        if let Some(sharing) = self.shelf.sharing() {
+            sharing.list(tenant);
+        }
         let heads = self.shelf.heads();
         let mut all: Vec<_> = heads.of(tenant).map(|(key, head)| (key.clone(), head.clone())).collect();
         all.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.order));
@@ -35,6 +58,12 @@ impl Conversations {
 
     /// The conversation of a tenant with this name or id.
     pub fn find(&self, tenant: &str, reference: &str) -> Result<(ConversationKey, ConversationHead)> {
+        if let Some(sharing) = self.shelf.sharing() {
+            sharing.with_named(tenant, reference, |key| {
+                sharing.refresh(key)?;
+                Ok(sharing.is_called(key, reference).then_some(()))
+            })?;
+        }
         let heads = self.shelf.heads();
         let key = heads.find(tenant, reference).ok_or_else(|| not_found(reference))?;
         Ok((key.clone(), heads.all[key].clone()))
@@ -57,29 +86,49 @@ impl Conversations {
 
     /// A conversation, to be changed by nobody else meanwhile.
     pub fn hold(&self, tenant: &str, reference: &str) -> Result<Held> {
-        let mut heads = self.shelf.heads();
-        let key = heads.find(tenant, reference).ok_or_else(|| not_found(reference))?.clone();
-        heads.take(&key, None, reference)?;
-        Ok(Held { head: heads.all[&key].clone(), key, shelf: self.shelf.clone() })
+        let Some(sharing) = self.shelf.sharing() else {
+            let mut heads = self.shelf.heads();
+            let key = heads.find(tenant, reference).ok_or_else(|| not_found(reference))?.clone();
+            heads.take(&key, None, reference)?;
+            return Ok(Held { head: heads.all[&key].clone(), key, shelf: self.shelf.clone() });
+        };
+        sharing.with_named(tenant, reference, |key| {
+            self.shelf.take(key, None, reference)?;
+            let mut held =
+                Held { head: ConversationHead::default(), key: key.clone(), shelf: self.shelf.clone() };
+            sharing.lease(key, reference)?;
+            let is_it = sharing.is_called(key, reference);
+            held.head = self.shelf.heads().all.get(key).cloned().unwrap_or_default();
+            Ok(is_it.then_some(held))
+        })
     }
 
     /// A new conversation. It is there once something is written in it, also if that is nothing.
     pub fn begin(&self, tenant: &str, name: Option<&str>) -> Result<Held> {
-        let mut heads = self.shelf.heads();
-        let have = heads.of(tenant).count();
-        if have >= CONVERSATIONS_MAX {
-            let (have, max) = (have as u64, CONVERSATIONS_MAX as u64);
-            return Err(ConversationError::AllFull { what: "there are many conversations", have, max });
-        }
         let key = ConversationKey::random(tenant);
-        name.map_or(Ok(()), |name| heads.check_name(&key, name))?;
-        heads.take(&key, name, &key.id)?;
+        if let Some((sharing, name)) = self.shelf.sharing().zip(name) {
+            sharing.refresh_name(tenant, name);
+        }
+        {
+            let mut heads = self.shelf.heads();
+            let have = heads.of(tenant).count();
+            if have >= CONVERSATIONS_MAX {
+                let (have, max) = (have as u64, CONVERSATIONS_MAX as u64);
+                return Err(ConversationError::AllFull { what: "there are many conversations", have, max });
+            }
+            name.map_or(Ok(()), |name| heads.check_name(&key, name))?;
+            heads.take(&key, name, &key.id)?;
+        }
         let head = ConversationHead {
             name: name.map(str::to_owned),
             created: unix_seconds(),
             ..ConversationHead::default()
         };
-        Ok(Held { head, key, shelf: self.shelf.clone() })
+        let held = Held { head, key, shelf: self.shelf.clone() };
+        if let Some((sharing, name)) = self.shelf.sharing().zip(name) {
+            sharing.claim_held(&held.key, name)?;
+        }
+        Ok(held)
     }
 
     /// The conversation with this name or id; a new one where nothing has the name.
@@ -93,6 +142,14 @@ impl Conversations {
                 }
             }
             held => held,
+        }
+    }
+}
+
+impl Drop for Conversations {
+    fn drop(&mut self) {
+        if let Some(fleet) = &self.shelf.fleet {
+            fleet.queue.close();
         }
     }
 }

@@ -195,6 +195,11 @@ impl Records {
         Records { give_way, ..self }
     }
 
+    /// Runs what waits for something outside as its readers and writers do.
+    pub(crate) fn give_way(&self) -> GiveWay {
+        self.give_way
+    }
+
     /// The table `name`; tables of different types must have different names.
     pub fn table<T: Serialize + DeserializeOwned>(&self, name: &'static str) -> Table<T> {
         let name = self.model.as_ref().map_or_else(|| name.into(), |model| format!("{name}@{model}").into());

@@ -1,0 +1,99 @@
+//! Whole conversations in this node's file, as other nodes have changed them. Each change is one transaction.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::fleet::Content;
+use super::record::{ConversationHead, ConversationKey, Record};
+use super::shelf::Shelf;
+use crate::records::RecordsError;
+
+type Result<T> = std::result::Result<T, RecordsError>;
+
+/// Records to write, or to remove.
+type Changes = BTreeMap<String, Option<Record>>;
+
+impl Shelf {
+    /// A conversation is what the store has.
+    pub(super) fn replace(&self, key: &ConversationKey, messages: &[Value], content: &Content) -> Result<()> {
+        let mut changes = self.removal(key)?;
+        changes.extend(said_records(key, messages, content.head.systems));
+        changes.insert(key.head(), Some(Record::Head(content.head.clone())));
+        changes.insert(key.shared(), Some(Record::Shared(content.clone())));
+        self.change(changes)?;
+        let mut heads = self.heads();
+        heads.note_order(content.head.order);
+        heads.elsewhere.remove(key);
+        heads.all.insert(key.clone(), content.head.clone());
+        heads.bases.insert(key.clone(), content.clone());
+        Ok(())
+    }
+
+    /// This is what the store had when both were the same; nothing where it has none.
+    pub(super) fn set_base(&self, key: &ConversationKey, content: Option<&Content>) -> Result<()> {
+        self.change([(key.shared(), content.map(|content| Record::Shared(content.clone())))].into())?;
+        let mut heads = self.heads();
+        match content {
+            Some(content) => drop(heads.bases.insert(key.clone(), content.clone())),
+            None => drop(heads.bases.remove(key)),
+        }
+        Ok(())
+    }
+
+    /// Removes what is here of a conversation.
+    pub(super) fn drop_copy(&self, key: &ConversationKey) -> Result<()> {
+        self.change(self.removal(key)?)?;
+        let mut heads = self.heads();
+        heads.forget(key);
+        Ok(())
+    }
+
+    /// A conversation has another key and head, and nothing is in the store of it.
+    pub(super) fn move_copy(
+        &self,
+        from: &ConversationKey,
+        to: &ConversationKey,
+        head: ConversationHead,
+    ) -> Result<()> {
+        let mut changes = self.removal(from)?;
+        for (text, record) in self.table.between(&from.systems(), &from.said_end())? {
+            let place = text.strip_prefix(&from.systems()).unwrap_or_default();
+            changes.insert(format!("{}{place}", to.systems()), Some(record));
+        }
+        changes.insert(to.head(), Some(Record::Head(head.clone())));
+        self.change(changes)?;
+        let mut heads = self.heads();
+        heads.forget(from);
+        heads.all.insert(to.clone(), head);
+        Ok(())
+    }
+
+    /// Only the head of a conversation changes.
+    pub(super) fn set_head(&self, key: &ConversationKey, head: ConversationHead) -> Result<()> {
+        self.change([(key.head(), Some(Record::Head(head.clone())))].into())?;
+        self.heads().all.insert(key.clone(), head);
+        Ok(())
+    }
+
+    /// The removal of all records of a conversation.
+    fn removal(&self, key: &ConversationKey) -> Result<Changes> {
+        let said = self.table.between(&key.systems(), &key.said_end())?.into_iter().map(|(text, _)| text);
+        Ok(said.chain([key.head(), key.shared()]).map(|text| (text, None)).collect())
+    }
+
+    fn change(&self, changes: Changes) -> Result<()> {
+        self.table.change(changes.keys().map(String::as_str), |text, before| match &changes[text] {
+            Some(record) if before.as_ref() == Some(record) => before,
+            record => record.clone(),
+        })
+    }
+}
+
+fn said_records(key: &ConversationKey, messages: &[Value], systems: usize) -> Changes {
+    let (own, said) = messages.split_at(systems);
+    let own = (!own.is_empty()).then(|| (key.systems(), Some(Record::Systems(own.to_vec()))));
+    let said = said.iter().enumerate();
+    let said = said.map(|(index, message)| (key.message(index), Some(Record::Message(message.clone()))));
+    own.into_iter().chain(said).collect()
+}

@@ -1,0 +1,154 @@
+//! Who changes a conversation: one node at a time, as long as it says so again and again.
+//!
+//! A lease keeps others from beginning what could not be written. What is written is safe without: it is written after
+//! the version that was read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::claims::Claimed;
+use super::record::{CONVERSATION, Lease, NAME, NameClaim, SharedConversation, conversation_name, name_name};
+use super::{ATTEMPTS, Result, Sharing};
+use crate::clock::unix_millis;
+use crate::conversations::error::ConversationError;
+use crate::conversations::record::ConversationKey;
+use crate::shared::SharedError;
+
+/// What a node has of the store while it changes a conversation.
+#[derive(Default)]
+pub(in crate::conversations) struct Hold {
+    /// The lease, in this version of the conversation.
+    pub(super) lease: Option<(u64, SharedConversation)>,
+    /// A name that it is to have, in this version of the name's record.
+    pub(super) claim: Option<(u64, NameClaim)>,
+    /// It has ended with a change, which is about to be written.
+    pub(super) is_written: bool,
+}
+
+impl Sharing<'_> {
+    /// Reads the newest version of a conversation that is held here, and keeps other nodes from changing it. Where the
+    /// store does not answer, what is here is changed, and written when it does.
+    ///
+    /// # Errors
+    /// [`ConversationError::Busy`] if another node changes it, and others if it cannot be read.
+    pub(in crate::conversations) fn lease(&self, key: &ConversationKey, reference: &str) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let Ok(found) = self.conversation(key) else { return self.go_on_alone(key) };
+            let Some((version, there)) = found else { return self.reconcile(key, None) };
+            if there.is_leased_beside(self.fleet.holder, unix_millis()) {
+                return Err(ConversationError::Busy(reference.to_owned()));
+            }
+            self.reconcile(key, Some(&there))?;
+            if there.content().is_none() {
+                return Ok(());
+            }
+            match self.put_lease(key, version, there) {
+                Ok(lease) => {
+                    let hold = Hold { lease: Some(lease), ..Hold::default() };
+                    self.fleet.holds().insert(key.clone(), Arc::new(Mutex::new(hold)));
+                    return Ok(());
+                }
+                Err(SharedError::Conflict { .. }) => {}
+                Err(_) => return Ok(()),
+            }
+        }
+        Err(ConversationError::Busy(reference.to_owned()))
+    }
+
+    /// Claims a name for a conversation that is held here.
+    ///
+    /// # Errors
+    /// If another one has it. Where the store does not say, this is found out when it is written.
+    pub(in crate::conversations) fn claim_held(&self, key: &ConversationKey, name: &str) -> Result<()> {
+        match self.claim(key, name) {
+            Ok(Claimed::Own(version, claim)) => {
+                let hold = self.fleet.holds().entry(key.clone()).or_default().clone();
+                lock(&hold).claim = Some((version, claim));
+                Ok(())
+            }
+            Ok(Claimed::Taken) => Err(ConversationError::NameTaken(name.to_owned())),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Renews what is held. Nobody has to wait for the store meanwhile: who writes a conversation does without the hold.
+    pub(super) fn renew(&self) {
+        let holds: Vec<_> =
+            self.fleet.holds().iter().map(|(key, hold)| (key.clone(), hold.clone())).collect();
+        for (key, hold) in holds {
+            let (lease, claim) = {
+                let mut hold = lock(&hold);
+                (hold.lease.take(), hold.claim.take())
+            };
+            // A lease that another node has by now is noticed when the conversation is written.
+            let lease = lease.map(|(version, there)| {
+                self.put_lease(&key, version, there.clone()).unwrap_or((version, there))
+            });
+            let claim = claim.map(|claim| self.renewed(&key, claim));
+            {
+                let mut hold = lock(&hold);
+                (hold.lease, hold.claim) = (lease, claim);
+            }
+            if !self.fleet.holds().get(&key).is_some_and(|held| Arc::ptr_eq(held, &hold)) {
+                // It has ended meanwhile. Where this fails too, the lease ends by itself.
+                let _ = self.release(&key, &hold);
+            }
+        }
+    }
+
+    fn renewed(&self, key: &ConversationKey, (version, claim): (u64, NameClaim)) -> (u64, NameClaim) {
+        let renewed = NameClaim { until: self.lease_end(), ..claim.clone() };
+        match self.store.put(NAME, &name_name(&key.tenant, &claim.name), version, &renewed) {
+            Ok(version) => (version, renewed),
+            Err(_) => (version, claim),
+        }
+    }
+
+    /// Ends what was held and was not written.
+    pub(super) fn release(
+        &self,
+        key: &ConversationKey,
+        hold: &Mutex<Hold>,
+    ) -> std::result::Result<(), SharedError> {
+        let (lease, claim) = {
+            let mut hold = lock(hold);
+            if hold.is_written {
+                return Ok(());
+            }
+            (hold.lease.take(), hold.claim.take())
+        };
+        if let Some((version, there)) = lease {
+            let free = SharedConversation { lease: None, ..there };
+            // Another node has taken it after the lease had ended.
+            conflict_is_fine(self.store.put(CONVERSATION, &conversation_name(key), version, &free))?;
+        }
+        claim.map_or(Ok(()), |(_, claim)| self.release_name(key, &claim.name))
+    }
+
+    /// When what is leased now ends unless it is renewed, Unix milliseconds.
+    pub(super) fn lease_end(&self) -> u64 {
+        unix_millis() + self.fleet.lease.as_millis() as u64
+    }
+
+    fn put_lease(
+        &self,
+        key: &ConversationKey,
+        version: u64,
+        there: SharedConversation,
+    ) -> std::result::Result<(u64, SharedConversation), SharedError> {
+        let lease = Lease { holder: self.fleet.holder, until: self.lease_end() };
+        let leased = SharedConversation { lease: Some(lease), ..there };
+        Ok((self.store.put(CONVERSATION, &conversation_name(key), version, &leased)?, leased))
+    }
+}
+
+/// Whoever panics with it in hand leaves it whole.
+pub(super) fn lock(hold: &Mutex<Hold>) -> MutexGuard<'_, Hold> {
+    hold.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn conflict_is_fine(put: std::result::Result<u64, SharedError>) -> std::result::Result<(), SharedError> {
+    match put {
+        Err(SharedError::Conflict { .. }) => Ok(()),
+        put => put.map(drop),
+    }
+}

@@ -1,0 +1,179 @@
+//! Asking the store that nodes share, without waiting for it longer than a turn can.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::records::GiveWay;
+use crate::shared::{SharedError, SharedRecords};
+
+/// Bytes that a store reads or writes in a second at least: longer values may take longer.
+const BYTES_A_SECOND: u64 = 8 << 20;
+
+/// Questions of one caller that are asked at a time.
+pub(super) const TOGETHER: usize = 16;
+
+type Result<T> = std::result::Result<T, SharedError>;
+
+/// The store, for callers of one patience.
+#[derive(Clone)]
+pub(super) struct Store {
+    records: Arc<dyn SharedRecords>,
+    give_way: GiveWay,
+    pub(super) patience: Duration,
+    /// Calls that nobody waits for any more: while there are any, turns do not ask.
+    late: Arc<AtomicUsize>,
+    /// Waits as long as a call takes.
+    is_background: bool,
+}
+
+/// Notes the end of a call, also where it has panicked.
+struct Ending {
+    state: Arc<AtomicU8>,
+    late: Arc<AtomicUsize>,
+}
+
+/// How a call stands between the thread that makes it and the one that waits.
+const RUNNING: u8 = 0;
+const ENDED: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl Store {
+    pub(super) fn new(records: Arc<dyn SharedRecords>, give_way: GiveWay, patience: Duration) -> Store {
+        Store { records, give_way, patience, late: Arc::default(), is_background: false }
+    }
+
+    /// The same for work for which nobody waits.
+    pub(super) fn in_background(&self) -> Store {
+        Store { is_background: true, ..self.clone() }
+    }
+
+    /// The newest version of a record. What cannot be read has failed.
+    pub(super) fn get<T: DeserializeOwned>(
+        &self,
+        kind: &'static str,
+        name: &str,
+    ) -> Result<Option<(u64, T)>> {
+        let asked = name.to_owned();
+        let found = self.ask(0, move |records| records.get(kind, &asked))?;
+        let read = |bytes: &[u8]| {
+            serde_json::from_slice(bytes).map_err(|error| SharedError::Failed(format!("{kind}: {error}")))
+        };
+        found.map(|record| Ok((record.version, read(&record.bytes)?))).transpose()
+    }
+
+    pub(super) fn put<T: Serialize>(
+        &self,
+        kind: &'static str,
+        name: &str,
+        after: u64,
+        value: &T,
+    ) -> Result<u64> {
+        let bytes = serde_json::to_vec(value).map_err(|error| SharedError::Failed(error.to_string()))?;
+        self.put_bytes(kind, name, after, bytes)
+    }
+
+    /// So many bytes of a record.
+    pub(super) fn get_bytes(&self, kind: &'static str, name: String, bytes: u64) -> Result<Option<Vec<u8>>> {
+        let found = self.ask(bytes, move |records| records.get(kind, &name))?;
+        Ok(found.map(|record| record.bytes))
+    }
+
+    pub(super) fn put_bytes(
+        &self,
+        kind: &'static str,
+        name: &str,
+        after: u64,
+        bytes: Vec<u8>,
+    ) -> Result<u64> {
+        let name = name.to_owned();
+        self.ask(bytes.len() as u64, move |records| records.put(kind, &name, after, bytes))
+    }
+
+    pub(super) fn delete(&self, kind: &'static str, name: String) -> Result<()> {
+        self.ask(0, move |records| records.delete(kind, &name))
+    }
+
+    pub(super) fn list(&self, kind: &'static str) -> Result<Vec<String>> {
+        self.ask(0, move |records| records.list(kind))
+    }
+
+    /// Runs what waits for somebody who asks.
+    pub(super) fn aside(&self, wait: impl FnOnce()) {
+        let mut wait = Some(wait);
+        (self.give_way)(&mut || {
+            if let Some(wait) = wait.take() {
+                wait();
+            }
+        });
+    }
+
+    /// Asks several things at a time; the answers in the order of the questions.
+    pub(super) fn ask_together<Q: Sync, T: Send>(
+        &self,
+        questions: &[Q],
+        ask: impl Fn(&Q) -> Result<T> + Sync,
+    ) -> Vec<Result<T>> {
+        let mut answers = Vec::new();
+        let ask = &ask;
+        // Whoever waits for these threads gives way as whoever waits for one call.
+        (self.give_way)(&mut || {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    questions.iter().map(|question| scope.spawn(move || ask(question))).collect();
+                let joined =
+                    threads.into_iter().map(|thread| thread.join().unwrap_or(Err(SharedError::Down)));
+                answers = joined.collect();
+            });
+        });
+        answers
+    }
+
+    /// Has a thread make the call. One that takes too long goes on, and turns ask nothing until it has ended: so few
+    /// threads stand at a store that does not answer.
+    fn ask<T: Send + 'static>(
+        &self,
+        bytes: u64,
+        call: impl FnOnce(&dyn SharedRecords) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if self.is_background {
+            return call(&*self.records);
+        }
+        if self.late.load(Ordering::Acquire) > 0 {
+            return Err(SharedError::Down);
+        }
+        let (answer, answered) = sync_channel(1);
+        let (records, state) = (self.records.clone(), Arc::new(AtomicU8::new(RUNNING)));
+        let ending = Ending { state: state.clone(), late: self.late.clone() };
+        let thread = std::thread::Builder::new().name("kvik-shared".to_owned()).spawn(move || {
+            let _ending = ending;
+            let _ = answer.send(call(&*records));
+        });
+        thread.map_err(|error| SharedError::Failed(error.to_string()))?;
+        let patience = self.patience + Duration::from_millis(1000 * bytes / BYTES_A_SECOND);
+        let mut result = None;
+        (self.give_way)(&mut || result = answered.recv_timeout(patience).ok());
+        result.unwrap_or_else(|| {
+            self.give_up(&state);
+            Err(SharedError::Down)
+        })
+    }
+
+    fn give_up(&self, state: &AtomicU8) {
+        self.late.fetch_add(1, Ordering::AcqRel);
+        if state.swap(GIVEN_UP, Ordering::AcqRel) == ENDED {
+            self.late.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.state.swap(ENDED, Ordering::AcqRel) == GIVEN_UP {
+            self.late.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Conversations that nodes share, with a store that does what it should and with one that does not.
+
+mod memory;
+mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::record::{CHANGED, CONVERSATION, NAME, SAID, tenant_tag};
+use crate::conversations::shelf::Shelf;
+use crate::conversations::{ConversationError, Conversations, fleet};
+use crate::records::Records;
+use memory::{Link, Memory};
+
+/// A node with its file and its way to the store.
+struct Node {
+    records: Records,
+    link: Arc<Link>,
+    store: Arc<Conversations>,
+}
+
+impl Node {
+    fn new(memory: &Arc<Memory>) -> Node {
+        Node::leasing(memory, fleet::LEASE)
+    }
+
+    fn leasing(memory: &Arc<Memory>, lease: Duration) -> Node {
+        let (records, link) = (Records::in_memory(), Link::to(memory));
+        let store = open(&records, &link, lease);
+        Node { records, link, store }
+    }
+
+    fn restart(&mut self) {
+        let lease = self.store.shelf.fleet.as_ref().unwrap().lease;
+        // The file is closed before it is opened again.
+        self.store = Conversations::open(None);
+        self.store = open(&self.records, &self.link, lease);
+    }
+
+    fn settle(&self) {
+        self.store.shelf.fleet.as_ref().unwrap().queue.settle();
+    }
+
+    fn say(&self, reference: &str, text: &str) -> Result<String, ConversationError> {
+        let mut held = self.store.hold_or_begin("a", reference)?;
+        held.append(&[said("user", text)])?;
+        Ok(held.key().id.clone())
+    }
+
+    fn texts(&self, reference: &str) -> Result<Vec<String>, ConversationError> {
+        let (_, _, messages) = self.store.read("a", reference)?;
+        Ok(messages.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect())
+    }
+
+    /// What is listed, by name; the list is read anew.
+    fn listed(&self, tenant: &str) -> Vec<Option<String>> {
+        self.store.shelf.fleet.as_ref().unwrap().listing.lock().unwrap().read = None;
+        self.store.of(tenant).into_iter().map(|(_, head)| head.name).collect()
+    }
+}
+
+fn open(records: &Records, link: &Arc<Link>, lease: Duration) -> Arc<Conversations> {
+    let mut shelf = Shelf::open(Some(records), Some(link.clone()));
+    let fleet = shelf.fleet.as_mut().unwrap();
+    // Threads of tests wait for each other longer than a turn does.
+    (fleet.lease, fleet.store.patience) = (lease, Duration::from_secs(60));
+    let shelf = Arc::new(shelf);
+    fleet::start(&shelf);
+    Arc::new(Conversations { shelf })
+}
+
+fn said(role: &str, text: &str) -> Value {
+    json!({"role": role, "content": text})
+}
+
+fn nodes() -> (Arc<Memory>, Node, Node) {
+    let memory = Arc::default();
+    let nodes = [Node::new(&memory), Node::new(&memory)];
+    let [one, two] = nodes;
+    (memory, one, two)
+}
+
+fn refusal<T>(result: Result<T, ConversationError>) -> ConversationError {
+    result.err().expect("it is refused")
+}
+
+fn count(memory: &Memory, kind: &str) -> usize {
+    memory.0.lock().unwrap().keys().filter(|(of, _)| of == kind).count()
+}
+
+#[test]
+fn what_is_said_at_one_node_is_gone_on_with_at_another() {
+    let (memory, one, two) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    assert_eq!(two.texts("trip").unwrap(), ["1"]);
+    assert_eq!(two.texts(&id).unwrap(), ["1"]);
+    assert_eq!(two.say("trip", "2").unwrap(), id);
+    assert_eq!(one.texts("trip").unwrap(), ["1", "2"]);
+    one.store.hold("a", "trip").unwrap().append(&[said("system", "Be brief."), said("user", "3")]).unwrap();
+    two.store.hold("a", "trip").unwrap().rename("Oslo").unwrap();
+    assert_eq!(one.texts("Oslo").unwrap(), ["Be brief.", "1", "2", "3"]);
+    assert!(matches!(refusal(one.texts("trip")), ConversationError::NotFound(_)));
+    one.store.hold("a", "Oslo").unwrap().take_back(2).unwrap();
+    assert_eq!(two.texts(&id).unwrap(), ["Be brief.", "1"]);
+    [&one, &two].iter().for_each(|node| node.settle());
+    assert_eq!(two.listed("a"), [Some("Oslo".to_owned())]);
+    two.store.hold("a", "Oslo").unwrap().delete().unwrap();
+    assert!(matches!(refusal(one.texts(&id)), ConversationError::NotFound(_)));
+    assert!(matches!(refusal(one.store.hold("a", "Oslo")), ConversationError::NotFound(_)));
+    two.settle();
+    assert!(one.listed("a").is_empty() && two.listed("a").is_empty());
+    assert_eq!((count(&memory, SAID), count(&memory, CHANGED)), (0, 1), "nothing is left of what was said");
+    assert_ne!(one.say("trip", "new").unwrap(), id, "the name is free again");
+    assert_ne!(one.say("Oslo", "new").unwrap(), id, "and this one");
+}
+
+#[test]
+fn a_conversation_is_changed_by_one_node_at_a_time() {
+    let (_, one, two) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    let mut held = one.store.hold("a", "trip").unwrap();
+    for reference in ["trip", &id] {
+        assert!(matches!(refusal(two.store.hold("a", reference)), ConversationError::Busy(_)));
+    }
+    assert!(matches!(refusal(two.store.hold_or_begin("a", "trip")), ConversationError::Busy(_)));
+    assert_eq!(two.texts("trip").unwrap(), ["1"], "it can be read");
+    held.append(&[said("user", "2")]).unwrap();
+    drop(held);
+    assert_eq!(two.store.hold("a", "trip").unwrap().messages().unwrap().len(), 2);
+    two.settle();
+    assert_eq!(one.say("trip", "3").unwrap(), id, "what was held and not changed is free");
+}
+
+#[test]
+fn nodes_that_write_and_read_at_once_see_whole_turns() {
+    let (memory, one, two) = nodes();
+    let reader = Node::new(&memory);
+    one.say("trip", "one 0").unwrap();
+    let turns = |node: &Node, name: &str| {
+        for number in 1..30 {
+            let text = format!("{name} {number}");
+            while let Err(error) = node.say("trip", &text) {
+                assert!(matches!(error, ConversationError::Busy(_)), "{error}");
+                std::thread::yield_now();
+            }
+        }
+    };
+    let expect = 1 + 2 * 29;
+    std::thread::scope(|scope| {
+        scope.spawn(|| turns(&one, "one"));
+        scope.spawn(|| turns(&two, "two"));
+        let mut before: Vec<String> = Vec::new();
+        while before.len() < expect {
+            let texts = reader.texts("trip").unwrap();
+            assert!(texts.starts_with(&before), "{before:?} and then {texts:?}");
+            before = texts;
+        }
+    });
+    assert_eq!(one.texts("trip").unwrap(), two.texts("trip").unwrap());
+    assert_eq!(reader.listed("a").len(), 1);
+}
+
+#[test]
+fn a_lease_is_renewed_and_ends_with_its_node() {
+    let memory = Arc::default();
+    // Longer than a thread of a test is ever kept waiting.
+    let lease = Duration::from_secs(2);
+    let (one, two) = (Node::leasing(&memory, lease), Node::leasing(&memory, lease));
+    one.say("trip", "1").unwrap();
+    let mut held = one.store.hold("a", "trip").unwrap();
+    let begun = one.store.begin("a", Some("new")).unwrap();
+    let until = Instant::now() + lease + lease / 4;
+    while Instant::now() < until {
+        one.store.shelf.sharing_in_background().unwrap().renew();
+        assert!(matches!(refusal(two.store.hold("a", "trip")), ConversationError::Busy(_)));
+        assert!(matches!(refusal(two.store.begin("a", Some("new"))), ConversationError::NameTaken(_)));
+    }
+    std::thread::sleep(lease + lease / 4);
+    two.say("trip", "2").unwrap();
+    two.say("new", "mine").unwrap();
+    let error = refusal(held.append(&[said("user", "too late")]));
+    let ConversationError::Forked { fork, .. } = error else { panic!("{error}") };
+    assert_eq!(one.texts("trip").unwrap(), ["1", "2"]);
+    drop((held, begun));
+    one.settle();
+    for node in [&one, &two] {
+        assert_eq!(node.texts(&fork).unwrap(), ["1", "too late"]);
+        let head = node.store.find("a", &fork).unwrap().1;
+        assert!(head.name.unwrap().starts_with("trip (conflict "));
+    }
+    assert_eq!(one.texts("new").unwrap(), ["mine"], "a claim that has lapsed is released for nobody else");
+}
+
+#[test]
+fn two_conversations_never_have_one_name() {
+    let (_, one, two) = nodes();
+    let mut begun = one.store.begin("a", Some("x")).unwrap();
+    assert!(matches!(refusal(two.store.begin("a", Some("x"))), ConversationError::NameTaken(_)));
+    assert!(matches!(refusal(two.store.hold_or_begin("a", "x")), ConversationError::Busy(_)));
+    begun.append(&[]).unwrap();
+    two.say("y", "1").unwrap();
+    let mut held = two.store.hold("a", "y").unwrap();
+    assert!(matches!(refusal(held.rename("x")), ConversationError::NameTaken(_)));
+    drop(held);
+    two.store.hold("a", "y").unwrap().rename("w").unwrap();
+    one.texts("w").unwrap();
+    two.store.hold("a", "w").unwrap().rename("v").unwrap();
+    one.store.begin("a", Some("w")).unwrap().append(&[]).unwrap();
+    drop(two.store.begin("a", Some("z")).unwrap());
+    two.settle();
+    one.store.begin("a", Some("z")).unwrap().append(&[]).unwrap();
+    two.store.begin("b", Some("x")).unwrap().append(&[]).unwrap();
+}
+
+#[test]
+fn a_node_goes_on_alone_and_shares_later() {
+    let (_, one, mut two) = nodes();
+    one.say("trip", "1").unwrap();
+    one.link.set_down(true);
+    two.link.set_down(true);
+    one.say("trip", "2").unwrap();
+    assert!(matches!(refusal(two.texts("trip")), ConversationError::Elsewhere(_)), "two has never seen it");
+    assert!(matches!(refusal(two.say("trip", "?")), ConversationError::Elsewhere(_)));
+    let id = two.store.begin("a", None).unwrap().key().id.clone();
+    assert!(matches!(refusal(two.texts(&id)), ConversationError::Elsewhere(_)), "nothing was written in it");
+    two.store.begin("a", Some("new")).unwrap().append(&[said("user", "3")]).unwrap();
+    two.restart();
+    assert_eq!(two.texts("new").unwrap(), ["3"]);
+    [&one, &two].iter().for_each(|node| node.link.set_down(false));
+    [&one, &two].iter().for_each(|node| node.settle());
+    assert_eq!(two.texts("trip").unwrap(), ["1", "2"]);
+    assert_eq!(one.texts("new").unwrap(), ["3"]);
+    assert_eq!(one.listed("a").len(), 2);
+}
+
+#[test]
+fn what_two_nodes_said_without_each_other_is_kept_twice() {
+    let (_, one, two) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    assert_eq!(two.texts("trip").unwrap(), ["1"]);
+    one.link.set_down(true);
+    one.say("trip", "here").unwrap();
+    one.store.begin("a", Some("new")).unwrap().append(&[said("user", "here")]).unwrap();
+    two.say("trip", "there").unwrap();
+    two.store.begin("a", Some("new")).unwrap().append(&[said("user", "there")]).unwrap();
+    one.link.set_down(false);
+    one.settle();
+    for node in [&one, &two] {
+        assert_eq!(node.texts(&id).unwrap(), ["1", "there"]);
+        assert_eq!(node.texts("trip").unwrap(), ["1", "there"]);
+        assert_eq!(node.texts("new").unwrap(), ["there"]);
+        let names = node.listed("a");
+        assert_eq!(names.len(), 4, "{names:?}");
+        let conflicts: Vec<&String> =
+            names.iter().flatten().filter(|name| name.contains("(conflict")).collect();
+        let mut kept: Vec<_> = conflicts.iter().map(|name| node.texts(name).unwrap()).collect();
+        kept.sort();
+        assert_eq!(kept, [vec!["1", "here"], vec!["here"]]);
+    }
+}
+
+#[test]
+fn what_is_deleted_does_not_come_back() {
+    let (memory, one, mut two) = nodes();
+    let id = one.say("old", "1").unwrap();
+    one.say("changed", "1").unwrap();
+    for name in ["old", "changed"] {
+        assert_eq!(two.texts(name).unwrap(), ["1"]);
+    }
+    two.link.set_down(true);
+    two.say("changed", "2").unwrap();
+    one.store.hold("a", "old").unwrap().delete().unwrap();
+    one.store.hold("a", "changed").unwrap().delete().unwrap();
+    two.restart();
+    assert_eq!(two.texts("old").unwrap(), ["1"], "it does not know yet");
+    two.link.set_down(false);
+    two.settle();
+    assert!(matches!(refusal(two.texts("old")), ConversationError::NotFound(_)));
+    assert!(matches!(refusal(two.texts(&id)), ConversationError::NotFound(_)));
+    assert!(matches!(refusal(one.texts("changed")), ConversationError::NotFound(_)));
+    let [Some(name)] = &one.listed("a")[..] else { panic!("what was said meanwhile is kept") };
+    assert_eq!(one.texts(name).unwrap(), ["1", "2"]);
+    // The other way round: a deletion that was not known stays out of the way of what was said.
+    one.say("trip", "1").unwrap();
+    two.texts("trip").unwrap();
+    two.link.set_down(true);
+    two.store.hold("a", "trip").unwrap().delete().unwrap();
+    assert!(matches!(refusal(two.store.hold("a", "trip")), ConversationError::Elsewhere(_)));
+    assert_eq!(two.listed("a").len(), 1, "what was deleted is not listed");
+    one.say("trip", "2").unwrap();
+    two.link.set_down(false);
+    two.settle();
+    assert_eq!(two.texts("trip").unwrap(), ["1", "2"]);
+    drop(memory);
+}
+
+#[test]
+fn a_deletion_is_made_up_for() {
+    let (_, one, mut two) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    two.texts("trip").unwrap();
+    two.link.set_down(true);
+    two.store.hold("a", "trip").unwrap().delete().unwrap();
+    two.restart();
+    two.link.set_down(false);
+    two.settle();
+    for reference in ["trip", &id] {
+        assert!(matches!(refusal(one.texts(reference)), ConversationError::NotFound(_)));
+    }
+}
+
+#[test]
+fn an_answer_of_the_store_that_is_lost_makes_no_conflict() {
+    let memory = Arc::default();
+    // The lease whose answer is lost is one of a node that has ended, when this one runs again.
+    let (mut one, two) = (Node::leasing(&memory, Duration::from_millis(50)), Node::new(&memory));
+    let id = one.say("trip", "1").unwrap();
+    one.link.loses_answers.store(true, Ordering::SeqCst);
+    one.say("trip", "2").unwrap();
+    one.say("trip", "3").unwrap();
+    one.restart();
+    one.link.loses_answers.store(false, Ordering::SeqCst);
+    one.settle();
+    assert_eq!(two.texts(&id).unwrap(), ["1", "2", "3"]);
+    assert_eq!((one.listed("a").len(), two.listed("a").len()), (1, 1));
+}
+
+#[test]
+fn a_store_that_has_lost_everything_gets_it_again() {
+    let (memory, one, two) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    one.settle();
+    memory.0.lock().unwrap().clear();
+    assert!(matches!(refusal(two.texts(&id)), ConversationError::NotFound(_)));
+    assert_eq!(one.texts("trip").unwrap(), ["1"]);
+    one.settle();
+    assert_eq!(two.texts("trip").unwrap(), ["1"]);
+    assert_eq!(two.listed("a").len(), 1);
+}
+
+#[test]
+fn nobody_waits_long_for_a_store_that_stands_still() {
+    let (memory, _, two) = nodes();
+    let link = Link::to(&memory);
+    let store = Conversations::open_shared(None, Some(link.clone()));
+    let one = Node { records: Records::in_memory(), link, store };
+    one.say("trip", "1").unwrap();
+    one.link.delay_ms.store(8000, Ordering::SeqCst);
+    let begun = Instant::now();
+    for text in ["2", "3", "4"] {
+        one.say("trip", text).unwrap();
+    }
+    // One call of all of them was waited for; the machine has other things to do.
+    assert!(begun.elapsed() < 5 * fleet::PATIENCE, "{:?}", begun.elapsed());
+    one.link.delay_ms.store(0, Ordering::SeqCst);
+    one.settle();
+    assert_eq!(two.texts("trip").unwrap(), ["1", "2", "3", "4"]);
+}
+
+#[test]
+fn tenants_have_nothing_in_common() {
+    let (memory, one, two) = nodes();
+    let id = one.say("trip", "1").unwrap();
+    for reference in ["trip", &id] {
+        assert!(matches!(refusal(two.store.read("b", reference)), ConversationError::NotFound(_)));
+        assert!(matches!(refusal(two.store.hold("b", reference)), ConversationError::NotFound(_)));
+    }
+    one.settle();
+    assert!(two.listed("b").is_empty());
+    assert_ne!(tenant_tag("a"), tenant_tag("b"));
+    for id in ["conv_", "conv_0", "conv_../../../../../../etc/passwd", &format!("conv_{}", "0".repeat(500))] {
+        assert!(matches!(refusal(two.texts(id)), ConversationError::NotFound(_)), "{id}");
+    }
+    assert!(memory.0.lock().unwrap().keys().all(|(_, name)| !name.contains("trip")));
+}
+
+#[test]
+fn a_turn_writes_the_end_of_a_conversation_and_not_all_of_it() {
+    let (memory, one, two) = nodes();
+    let text = "x".repeat(500);
+    let messages: Vec<Value> = (0..1000).map(|i| said("user", &format!("{i} {text}"))).collect();
+    one.store.begin("a", Some("long")).unwrap().append(&messages).unwrap();
+    one.settle();
+    let segments = count(&memory, SAID);
+    assert_eq!(segments, 1000_usize.div_ceil(64));
+    let (put, calls) = (&one.link.put_bytes, &one.link.calls);
+    let before = (put.load(Ordering::SeqCst), calls.load(Ordering::SeqCst));
+    one.say("long", "next").unwrap();
+    one.settle();
+    let asked = calls.load(Ordering::SeqCst) - before.1;
+    let bytes = put.load(Ordering::SeqCst) - before.0;
+    assert!(bytes < 64 << 10, "{bytes} bytes of {}", 1000 * text.len());
+    assert_eq!(
+        asked, 7,
+        "read, leased, a segment, the head; behind the turn two marks, and a segment is swept"
+    );
+    assert_eq!(count(&memory, SAID), segments);
+    assert_eq!(two.texts("long").unwrap().len(), 1001);
+    let calls = two.link.calls.load(Ordering::SeqCst);
+    one.say("long", "once more").unwrap();
+    assert_eq!(two.texts("long").unwrap().len(), 1002);
+    let asked = two.link.calls.load(Ordering::SeqCst) - calls;
+    assert!(asked <= 2, "the head, and the segment that is new: {asked}");
+}
+
+#[test]
+fn a_message_that_is_longer_than_a_record_has_several() {
+    let (memory, one, two) = nodes();
+    let text = "x".repeat(20 << 20);
+    one.say("long", &text).unwrap();
+    one.settle();
+    assert_eq!(count(&memory, SAID), 3);
+    assert!(two.texts("long").unwrap() == [text]);
+    two.store.hold("a", "long").unwrap().take_back(0).unwrap();
+    two.settle();
+    assert_eq!(count(&memory, SAID), 0);
+}
+
+#[test]
+fn what_is_no_conversation_is_refused() {
+    let memory = Arc::default();
+    let one = Node::new(&memory);
+    one.say("trip", "1").unwrap();
+    one.settle();
+    let kinds = [SAID, CONVERSATION, NAME];
+    for kind in kinds {
+        for bytes in [&b""[..], b"{}", b"[]", b"[1,2]", b"\xff", b"{\"state\":{\"kept\":{}}}"] {
+            let mut records = memory.0.lock().unwrap();
+            let record = records.iter_mut().find(|((of, _), _)| of == kind).unwrap().1;
+            let kept = std::mem::replace(&mut record.bytes, bytes.to_vec());
+            drop(records);
+            let two = Node::new(&memory);
+            let error = refusal(two.texts("trip"));
+            assert!(matches!(error, ConversationError::Elsewhere(_)), "{kind} {bytes:?}: {error}");
+            assert!(two.listed("a").len() <= 1);
+            let mut records = memory.0.lock().unwrap();
+            records.iter_mut().find(|((of, _), _)| of == kind).unwrap().1.bytes = kept;
+        }
+    }
+    assert_eq!(Node::new(&memory).texts("trip").unwrap(), ["1"]);
+}

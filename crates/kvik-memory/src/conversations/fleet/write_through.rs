@@ -1,0 +1,200 @@
+//! What was changed here is written in the store: at once where it answers, in the background where it does not.
+
+use super::claims::Claimed;
+use super::leases::lock;
+use super::reconcile::{Standing, conflict_name};
+use super::record::{CONVERSATION, Content, NameClaim, SharedConversation, SharedState, conversation_name};
+use super::worker::Task;
+use super::{ATTEMPTS, Sharing};
+use crate::clock::{unix_millis, unix_seconds};
+use crate::conversations::error::ConversationError;
+use crate::conversations::record::{ConversationHead, ConversationKey};
+use crate::random::random;
+use crate::shared::SharedError;
+
+/// What became of a change.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::conversations) enum WrittenThrough {
+    /// It is in the store.
+    Done,
+    /// It is in this node's file, and will be written in the store.
+    Later,
+    /// It is in this node's file alone, which cannot be read or written; the log says why.
+    Failed,
+    /// Another node has changed the conversation: this one's is kept under another id, if there is anything to keep.
+    Forked(Option<ConversationKey>),
+}
+
+/// Why a change was not written in the store.
+enum Unwritten {
+    Store(SharedError),
+    /// This node's file cannot be read or written.
+    Here(ConversationError),
+}
+
+impl Sharing<'_> {
+    /// Writes a conversation that nobody else here changes, with which its lease ends.
+    pub(in crate::conversations) fn write_through(&self, key: &ConversationKey) -> WrittenThrough {
+        let held = self.fleet.holds().remove(key);
+        let (lease, claim) = held.map_or((None, None), |hold| {
+            let mut hold = lock(&hold);
+            hold.is_written = true;
+            (hold.lease.take(), hold.claim.take())
+        });
+        let mut known = lease.map(Some);
+        for _ in 0..ATTEMPTS {
+            let found = known.take().map_or_else(|| self.conversation(key), Ok).map_err(Unwritten::Store);
+            match found.and_then(|found| self.write_after(key, found, claim.as_ref().map(|(_, claim)| claim)))
+            {
+                Ok(written) => return written,
+                Err(Unwritten::Store(SharedError::Conflict { .. })) => {}
+                Err(Unwritten::Store(error)) => {
+                    tracing::debug!("the conversation {} is not written in the store yet: {error}", key.id);
+                    break;
+                }
+                Err(Unwritten::Here(error)) => {
+                    tracing::warn!("the conversation {} is not written in the store: {error}", key.id);
+                    return WrittenThrough::Failed;
+                }
+            }
+        }
+        self.fleet.queue.push(key);
+        WrittenThrough::Later
+    }
+
+    /// The same, behind a version of it.
+    fn write_after(
+        &self,
+        key: &ConversationKey,
+        found: Option<(u64, SharedConversation)>,
+        claim: Option<&NameClaim>,
+    ) -> Result<WrittenThrough, Unwritten> {
+        let there = found.as_ref().map(|(_, there)| there);
+        let version = found.as_ref().map_or(0, |(version, _)| *version);
+        match self.standing(key, there) {
+            Standing::Ahead
+                if there.is_some_and(|there| there.is_leased_beside(self.fleet.holder, unix_millis())) =>
+            {
+                self.fleet.queue.push(key);
+                Ok(WrittenThrough::Later)
+            }
+            Standing::Ahead => {
+                let content = there.and_then(SharedConversation::content);
+                let before = there.map(SharedConversation::stamp);
+                self.put(key, (version, before), content, claim).map(|()| WrittenThrough::Done)
+            }
+            Standing::Equal | Standing::Behind => {
+                self.reconcile(key, there)?;
+                Ok(WrittenThrough::Done)
+            }
+            Standing::Diverged => {
+                let fork = self.fork(key)?;
+                // Where the other node's cannot be read now, it is when somebody asks for it.
+                let _ = self.reconcile(key, there);
+                Ok(WrittenThrough::Forked(fork))
+            }
+        }
+    }
+
+    fn put(
+        &self,
+        key: &ConversationKey,
+        (version, before): (u64, Option<u64>),
+        there: Option<&Content>,
+        claim: Option<&NameClaim>,
+    ) -> Result<(), Unwritten> {
+        let head = self.shelf.heads().all.get(key).cloned();
+        let content = head.map(|head| self.content(key, head, there, claim)).transpose()?;
+        let state = match &content {
+            Some(content) => SharedState::Kept(content.clone()),
+            None => SharedState::Deleted { stamp: random().max(1), at: unix_seconds() },
+        };
+        let written = SharedConversation { state, lease: None };
+        let stamp = written.stamp();
+        self.store.put(CONVERSATION, &conversation_name(key), version, &written)?;
+        self.shelf.set_base(key, content.as_ref()).map_err(ConversationError::from)?;
+        let named = there.and_then(|there| there.head.name.as_deref());
+        if let Some(name) = named.filter(|name| name_of(&content) != Some(name)) {
+            // Where this fails the name is free when its claim has lapsed.
+            let _ = self.release_name(key, name);
+        }
+        let kept = content.map_or(Vec::new(), |content| content.segments);
+        let mut swept = there.map_or(Vec::new(), |there| there.segments.clone());
+        swept.retain(|segment| !kept.iter().any(|kept| kept.generation == segment.generation));
+        self.fleet.queue.task(Task::Changed { key: key.clone(), stamp, before, swept });
+        Ok(())
+    }
+
+    /// What is written of a conversation; its segments are in the store already.
+    fn content(
+        &self,
+        key: &ConversationKey,
+        head: ConversationHead,
+        there: Option<&Content>,
+        claim: Option<&NameClaim>,
+    ) -> Result<Content, Unwritten> {
+        let head = self.named(key, head, there, claim)?;
+        let messages = self.shelf.said(key)?;
+        if messages.len() != head.messages {
+            return Err(Unwritten::Here(ConversationError::Damaged(key.id.clone())));
+        }
+        let segments = there.map_or(&[][..], |there| &there.segments);
+        let segments = self.put_said(key, (&messages, head.systems), segments)?;
+        Ok(Content { head, segments })
+    }
+
+    /// The head with a name that no other conversation has, and a stamp.
+    fn named(
+        &self,
+        key: &ConversationKey,
+        head: ConversationHead,
+        there: Option<&Content>,
+        claim: Option<&NameClaim>,
+    ) -> Result<ConversationHead, Unwritten> {
+        let mut named = head.clone();
+        if named.stamp == 0 {
+            named.stamp = self.shelf.next_stamp(0);
+        }
+        let has = there.and_then(|there| there.head.name.as_deref());
+        let claimed = claim.filter(|claim| self.is_sure(claim)).map(|claim| claim.name.as_str());
+        if let Some(name) = head.name.as_deref().filter(|&name| has != Some(name) && claimed != Some(name))
+            && matches!(self.claim(key, name)?, Claimed::Taken)
+        {
+            let other = conflict_name(Some(name), &key.id, &key.id);
+            tracing::warn!(
+                "another node has named a conversation `{name}`: {} is called `{other}` now",
+                key.id
+            );
+            let is_free = matches!(self.claim(key, &other)?, Claimed::Own(..));
+            named.name = is_free.then_some(other);
+            named.stamp = self.shelf.next_stamp(named.stamp);
+        }
+        if named != head {
+            self.shelf.set_head(key, named.clone()).map_err(ConversationError::from)?;
+        }
+        Ok(named)
+    }
+
+    /// Writes a change that the store has not had yet; whether it is done with.
+    pub(super) fn write_late(&self, key: &ConversationKey) -> bool {
+        // Who holds it writes it.
+        let Some(_comparing) = self.shelf.compare(key) else { return false };
+        self.write_through(key) != WrittenThrough::Later
+    }
+}
+
+fn name_of(content: &Option<Content>) -> Option<&str> {
+    content.as_ref().and_then(|content| content.head.name.as_deref())
+}
+
+impl From<SharedError> for Unwritten {
+    fn from(error: SharedError) -> Unwritten {
+        Unwritten::Store(error)
+    }
+}
+
+impl From<ConversationError> for Unwritten {
+    fn from(error: ConversationError) -> Unwritten {
+        Unwritten::Here(error)
+    }
+}
