@@ -1,16 +1,26 @@
 //! Conversations that the server keeps: a client names one and sends only what is new.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
-use kvik_memory::conversations::{ConversationError, ConversationTurn};
+use kvik_memory::{
+    conversations::{ConversationError, ConversationTurn, Conversations},
+    records::Records,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{JoinError, JoinHandle};
 
+use super::{server::Server, state::AppConfig};
 use crate::http::{
     error::ApiError,
     json::{VALUES_BYTES_MAX, fit_in_a_body},
+    readers::give_way,
 };
+
+/// When to try again what other nodes have.
+const RETRY_AFTER_S: u64 = 2;
 
 /// What is being written down.
 pub(crate) type Writing = JoinHandle<Result<(), ApiError>>;
@@ -32,6 +42,29 @@ impl ConversationReport {
             name: turn.head().name.clone(),
             messages: turn.messages(),
         }
+    }
+}
+
+/// The conversations of a server, and of the nodes that share them with it.
+pub(super) fn open(config: &AppConfig) -> Arc<Conversations> {
+    let shared = config.shared_records.clone();
+    // Who waits for other nodes gives way as who waits for a file does.
+    let in_memory = shared.is_some().then(|| Records::in_memory().giving_way(give_way));
+    Conversations::open_shared(config.conversations.as_ref().or(in_memory.as_ref()), shared)
+}
+
+impl Server {
+    /// Asks for conversations: on a thread that may wait, where other nodes may have them.
+    pub(crate) async fn ask_conversations<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Conversations) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if !self.conversations.are_shared() {
+            return Ok(ask(&self.conversations));
+        }
+        let conversations = self.conversations.clone();
+        let asked = tokio::task::spawn_blocking(move || ask(&conversations)).await;
+        asked.map_err(|panic| ApiError::internal(format!("the conversations were not read: {panic}")))
     }
 }
 
@@ -70,7 +103,12 @@ impl From<ConversationError> for ApiError {
         match error {
             ConversationError::NotFound(_) => not_found(&message),
             ConversationError::NothingBehind(_) => not_found(&message).at("after"),
-            ConversationError::Busy(_) => conflict("conversation_busy", message),
+            ConversationError::Busy(_) | ConversationError::Forked { .. } => {
+                conflict("conversation_busy", message)
+            }
+            ConversationError::Elsewhere(_) => {
+                ApiError::unavailable("conversation_elsewhere", message, RETRY_AFTER_S)
+            }
             ConversationError::NameTaken(_) => conflict("conversation_exists", message),
             ConversationError::Full { .. } => {
                 limit(format!("{message}, which may begin as this one does (`from`, `upto`)"))

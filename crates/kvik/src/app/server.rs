@@ -11,7 +11,8 @@ use std::{
 use kvik_memory::conversations::Conversations;
 
 use super::{
-    keys::Keys, metrics::Metrics, responses::Responses, state::AppConfig, tally::Tally, usage_account::Clock,
+    conversations, keys::Keys, metrics::Metrics, responses::Responses, state::AppConfig, tally::Tally,
+    usage_account::Clock,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},
@@ -56,7 +57,7 @@ impl Server {
             metrics: Arc::new(Metrics::new()),
             tally: Arc::new(Tally::new()),
             ledger,
-            conversations: Conversations::open(config.conversations.as_ref()),
+            conversations: conversations::open(config),
             responses: Responses::open(config.conversations.as_ref()),
             admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
             bodies: BodyMemory::new(config.body_limit.0, shared),

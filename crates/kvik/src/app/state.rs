@@ -7,6 +7,7 @@ use kvik_engine::api::RequestError;
 use kvik_memory::{
     memory::{Memory, MemoryConfig, Surroundings},
     records::Records,
+    shared::SharedRecords,
 };
 
 use super::{
@@ -44,6 +45,8 @@ pub(crate) struct AppConfig {
     pub(crate) records: Option<Records>,
     /// Where conversations are written down; absent likewise.
     pub(crate) conversations: Option<Records>,
+    /// Where nodes share them; absent where this one is alone.
+    pub(crate) shared_records: Option<Arc<dyn SharedRecords>>,
     /// How long conversations go on.
     pub(crate) memory: MemoryConfig,
     /// Seals compaction items; with none they last as long as the process.

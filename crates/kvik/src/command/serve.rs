@@ -474,6 +474,7 @@ impl ServerSetup {
             admission_slots: args.capacity.parallel + args.capacity.queue,
             records: self.records.clone(),
             conversations: self.conversations.clone(),
+            shared_records: None,
             memory: MemoryConfig::default(),
             secret: None,
             spans: None,

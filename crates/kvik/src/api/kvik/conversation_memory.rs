@@ -14,6 +14,7 @@ use kvik_memory::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::conversations::find;
 use crate::{
     api::request::parts::{FromBody, Part},
     app::{body::JsonBody, keys::Caller, state::App},
@@ -65,7 +66,7 @@ pub(crate) async fn show(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<ConversationMemory>> {
-    let (key, head) = app.server.conversations.find(&caller.tenant.name, &id)?;
+    let (key, head) = find(&app.server, &caller, &id).await?;
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
     app.in_turn(reader, move |app, client| {
         client.check()?;

@@ -243,7 +243,8 @@ pub(crate) async fn list(
     if let Some(text) = page.search {
         return search(&shelf.server, caller, &text, page.after, limit).await;
     }
-    let all = shelf.server.conversations.of(&caller.tenant.name);
+    let tenant = caller.tenant.name.clone();
+    let all = shelf.server.ask_conversations(move |conversations| conversations.of(&tenant)).await?;
     let first = first_behind(&all, page.after.as_deref())?;
     let listed = |conversation| ListedConversation { conversation, found: None };
     let shown = all[first..].iter().take(limit).map(|(key, head)| listed(head_of(key, head)));
@@ -306,7 +307,7 @@ async fn answer(
     id: &str,
     word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> KeptAnswer + Send + 'static,
 ) -> Result<Response> {
-    let (key, head) = server.conversations.find(&caller.tenant.name, id)?;
+    let (key, head) = find(server, &caller, id).await?;
     server
         .answer_kept(&caller, head.bytes, move |server| {
             let (key, head, messages) = server.conversations.read(&key.tenant, &key.id)?;
@@ -401,11 +402,21 @@ async fn held<T: Send + 'static>(
     id: String,
     change: impl FnOnce(Held) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let (_, head) = server.conversations.find(&caller.tenant.name, &id)?;
+    let (_, head) = find(server, &caller, &id).await?;
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
     let holding = server.clone();
     let change = move |_| change(holding.conversations.hold(&caller.tenant.name, &id)?);
     server.readers.in_turn(reader, change).await
+}
+
+/// A conversation of a caller, by its name or id.
+pub(super) async fn find(
+    server: &Server,
+    caller: &Caller,
+    id: &str,
+) -> Result<(ConversationKey, ConversationHead)> {
+    let (tenant, id) = (caller.tenant.name.clone(), id.to_owned());
+    Ok(server.ask_conversations(move |conversations| conversations.find(&tenant, &id)).await??)
 }
 
 fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {

@@ -6,6 +6,7 @@ mod bodies;
 mod compaction;
 mod connections;
 mod conversations;
+mod conversations_of_a_fleet;
 pub(super) mod described;
 mod doors;
 mod embedding;
@@ -170,6 +171,7 @@ pub(crate) fn config() -> AppConfig {
         admission_slots: 20,
         records: None,
         conversations: None,
+        shared_records: None,
         memory: Default::default(),
         secret: None,
         spans: None,

@@ -183,6 +183,7 @@ fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<
         clock: Arc::new(move || started.elapsed()),
         admission_slots: CAPACITY.parallel + CAPACITY.queue,
         conversations: records.clone(),
+        shared_records: None,
         records,
         memory,
         secret: None,

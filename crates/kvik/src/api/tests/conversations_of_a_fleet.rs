@@ -1,0 +1,123 @@
+//! Conversations that two servers share, over their routes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use axum::http::StatusCode;
+use kvik_engine::api::FinishReason;
+use kvik_memory::shared::{SharedError, SharedRecord, SharedRecords};
+use serde_json::{Value, json};
+
+use super::{
+    Server, config, json_of,
+    kept::TENANTS,
+    say,
+    tenants::{ask, code, keys},
+};
+use crate::app::AppConfig;
+
+const CHAT: &str = "/v1/chat/completions";
+const ALL: &str = "/v1/conversations";
+
+/// A store in memory, which can be down.
+#[derive(Default)]
+struct Store {
+    records: Mutex<BTreeMap<(String, String), SharedRecord>>,
+    is_down: AtomicBool,
+}
+
+impl Store {
+    fn ask<T>(
+        &self,
+        ask: impl FnOnce(&mut BTreeMap<(String, String), SharedRecord>) -> Result<T, SharedError>,
+    ) -> Result<T, SharedError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            return Err(SharedError::Down);
+        }
+        ask(&mut self.records.lock().unwrap())
+    }
+}
+
+impl SharedRecords for Store {
+    fn get(&self, kind: &str, name: &str) -> Result<Option<SharedRecord>, SharedError> {
+        self.ask(|records| Ok(records.get(&(kind.to_owned(), name.to_owned())).cloned()))
+    }
+
+    fn put(&self, kind: &str, name: &str, after: u64, bytes: Vec<u8>) -> Result<u64, SharedError> {
+        let key = (kind.to_owned(), name.to_owned());
+        self.ask(|records| match records.get(&key).map_or(0, |record| record.version) {
+            version if version == after => {
+                records.insert(key, SharedRecord { version: after + 1, bytes });
+                Ok(after + 1)
+            }
+            version => Err(SharedError::Conflict { version }),
+        })
+    }
+
+    fn delete(&self, kind: &str, name: &str) -> Result<(), SharedError> {
+        self.ask(|records| {
+            records.remove(&(kind.to_owned(), name.to_owned()));
+            Ok(())
+        })
+    }
+
+    fn list(&self, kind: &str) -> Result<Vec<String>, SharedError> {
+        let of_kind = |records: &BTreeMap<(String, String), SharedRecord>| {
+            records.keys().filter(|(of, _)| of == kind).map(|(_, name)| name.clone()).collect()
+        };
+        self.ask(|records| Ok(of_kind(records)))
+    }
+}
+
+/// A server of a fleet with this store.
+fn node(store: &Arc<Store>) -> Server {
+    let script = |request: &kvik_engine::api::Request| Ok(say(request, "Hi!", FinishReason::Eos));
+    Server::build(script, keys(TENANTS), AppConfig { shared_records: Some(store.clone()), ..config() })
+}
+
+async fn send(server: &Server, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
+    json_of(ask(server, "acme", method, path, body).await).await
+}
+
+async fn chat(server: &Server, reference: &str, text: &str) -> (StatusCode, Value) {
+    let messages = json!([{"role": "user", "content": text}]);
+    send(server, "POST", CHAT, json!({"messages": messages, "kvik": {"conversation": reference}})).await
+}
+
+#[tokio::test]
+async fn a_turn_at_another_server_goes_on() {
+    let store = Arc::default();
+    let (one, two) = (node(&store), node(&store));
+    let (_, first) = chat(&one, "trip", "I am in Oslo.").await;
+    let (status, second) = chat(&two, "trip", "Where am I?").await;
+    let (first, second) = (&first["kvik"]["conversation"], &second["kvik"]["conversation"]);
+    assert_eq!((status.as_u16(), &second["id"], &second["messages"]), (200, &first["id"], &json!(4)));
+    let prompt = two.app.serving.tokenizer.decode(&two.asked().prompt);
+    assert!(prompt.contains("I am in Oslo."), "{prompt}");
+    for server in [&one, &two] {
+        let (_, shown) = send(server, "GET", &format!("{ALL}/trip"), Value::Null).await;
+        assert_eq!(shown["messages"].as_array().map(Vec::len), Some(4), "{shown}");
+        let (_, found) = send(server, "GET", &format!("{ALL}?search=oslo"), Value::Null).await;
+        assert_eq!(found["data"][0]["found"]["message"], 0, "{found}");
+    }
+}
+
+#[tokio::test]
+async fn what_another_server_has_is_busy_or_elsewhere() {
+    let store: Arc<Store> = Arc::default();
+    let (one, two) = (node(&store), node(&store));
+    chat(&one, "trip", "1").await;
+    let held = one.app.server.conversations.hold("acme", "trip").unwrap();
+    let (status, answer) = chat(&two, "trip", "2").await;
+    assert_eq!((status.as_u16(), code(&answer)), (409, "conversation_busy"), "{answer}");
+    drop(held);
+    store.is_down.store(true, Ordering::SeqCst);
+    assert_eq!(chat(&one, "trip", "2").await.0, 200);
+    let (status, answer) = chat(&two, "unknown", "2").await;
+    assert_eq!((status.as_u16(), code(&answer)), (503, "conversation_elsewhere"), "{answer}");
+}
