@@ -5,8 +5,6 @@ use std::time::Duration;
 use kvik_cache::CacheStats;
 use kvik_cache::tier::TierStats;
 
-pub use crate::store::remote::RemoteStats;
-
 /// Where a draft comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DraftSource {
@@ -131,6 +129,33 @@ impl DiskStats {
     pub fn is_on_disk(&self) -> bool {
         !self.host.is_some_and(|host| host.is_last)
     }
+}
+
+/// Numbers of a remote store since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RemoteStats {
+    /// Whether it is asked: it is not for a while after faults.
+    pub is_up: bool,
+    /// Prompts looked up.
+    pub lookups: u64,
+    /// Of these, those of which something was there.
+    pub hits: u64,
+    /// Blocks read.
+    pub read_blocks: u64,
+    /// Bytes read, as they were sent.
+    pub read_bytes: u64,
+    /// Blocks written.
+    pub written_blocks: u64,
+    /// Bytes written, as they were sent.
+    pub written_bytes: u64,
+    /// Blocks offered and dropped, because others waited to be written or it was down.
+    pub dropped_blocks: u64,
+    /// Blocks waiting to be written.
+    pub writing_blocks: usize,
+    /// Lookups, reads and writes that failed or came too late.
+    pub faults: u64,
+    /// Values that were not what they should be.
+    pub corrupt: u64,
 }
 
 /// Snapshot of the engine after its last step.

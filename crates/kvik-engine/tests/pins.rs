@@ -269,6 +269,7 @@ fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
         writes_max: 192,
         epoch_s: 1_800_000_000,
         waker: Waker::default(),
+        remote: None,
     };
     scheduler.attach(setup);
     World { scheduler, runner, limits }

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use kvik_cache::Identity;
 
+pub use crate::stats::RemoteStats;
+
 /// Whole blocks of a prompt, from the first on.
 #[derive(Debug, Clone)]
 pub struct Chain {
@@ -66,33 +68,6 @@ pub enum RemoteDone {
         /// Whether something could not be read, or was not what it should be.
         failed: bool,
     },
-}
-
-/// Numbers of a remote store since it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RemoteStats {
-    /// Whether it is asked: it is not for a while after faults.
-    pub is_up: bool,
-    /// Prompts looked up.
-    pub lookups: u64,
-    /// Of these, those of which something was there.
-    pub hits: u64,
-    /// Blocks read.
-    pub read_blocks: u64,
-    /// Bytes read, as they were sent.
-    pub read_bytes: u64,
-    /// Blocks written.
-    pub written_blocks: u64,
-    /// Bytes written, as they were sent.
-    pub written_bytes: u64,
-    /// Blocks offered and dropped, because others waited to be written or it was down.
-    pub dropped_blocks: u64,
-    /// Blocks waiting to be written.
-    pub writing_blocks: usize,
-    /// Lookups, reads and writes that failed or came too late.
-    pub faults: u64,
-    /// Values that were not what they should be.
-    pub corrupt: u64,
 }
 
 /// Blocks that nodes share. No call waits for it.

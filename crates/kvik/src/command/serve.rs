@@ -37,7 +37,7 @@ use crate::{
     serving::{
         ModelCard, Serving,
         budget::KvBudget,
-        load::{self, Capacity, Loaded},
+        load::{self, Capacity, Handle, Loaded},
     },
     settings::{
         keep_alive::KeepAlive,
@@ -231,7 +231,7 @@ fn one_model(
     handle.set_tenants(clients.keys.tenants());
     handle.warm(args.cache.remote.warm());
     let bytes = serving.model.bytes + budget.bytes();
-    let app = app(args, clients, serving, around)?;
+    let app = app(args, clients, serving, (around, &handle))?;
     let runtime = tokio::runtime::Handle::current();
     Ok((Shelf::of(shelf::begin(&runtime, app, handle, (bytes, args.grace()))), banner))
 }
@@ -302,10 +302,11 @@ fn app(
     args: &ServeArgs,
     clients: &Clients,
     serving: Serving,
-    around: &ServerSetup,
+    (around, handle): (&ServerSetup, &Handle),
 ) -> anyhow::Result<Arc<App>> {
     let ledger = Ledger::new(clients.records.as_ref(), SystemTime::now);
     let config = args.app_config(around, &serving.model)?;
+    let config = AppConfig { shared_records: handle.shared_records(), ..config };
     Ok(App::new(serving, clients.keys.clone(), Arc::new(ledger), config))
 }
 
@@ -315,7 +316,8 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let clients = args.clients()?;
     let Loaded { serving, handle, .. } = args.load(None)?;
     handle.set_tenants(clients.keys.tenants());
-    app(args, &clients, serving, &ServerSetup::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into()))
+    let around = ServerSetup::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into());
+    app(args, &clients, serving, (&around, &handle))
 }
 
 /// The number of connections that the limit on file descriptors allows, after raising that limit as

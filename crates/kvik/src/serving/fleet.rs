@@ -4,11 +4,13 @@
 //! writes what is hot and not shared yet. In between each renews its list, so that also one that was killed has left one.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
 use kvik_engine::{api::HotPrefix, engine::Engine};
 use kvik_memory::hex;
+use kvik_memory::shared::{SharedError, SharedRecord, SharedRecords};
 use kvik_remote::records::{RecordError, Records};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +57,11 @@ impl Fleet {
     pub(crate) fn new(records: Records) -> Fleet {
         let bytes: [u8; 8] = kvik_memory::random::random().to_le_bytes();
         Fleet { records, name: hex::written(&bytes) }
+    }
+
+    /// What nodes share besides blocks.
+    pub(crate) fn records(&self) -> Arc<dyn SharedRecords> {
+        Arc::new(FleetRecords(self.records.clone()))
     }
 
     /// Fetches what other nodes use, for at most `within`.
@@ -136,6 +143,36 @@ impl Fleet {
             }
         }
         Ok(lists)
+    }
+}
+
+/// The store's records, as what memory asks for.
+pub(crate) struct FleetRecords(Records);
+
+impl SharedRecords for FleetRecords {
+    fn get(&self, kind: &str, name: &str) -> Result<Option<SharedRecord>, SharedError> {
+        let record = self.0.get(kind, name).map_err(shared)?;
+        Ok(record.map(|record| SharedRecord { version: record.version, bytes: record.bytes }))
+    }
+
+    fn put(&self, kind: &str, name: &str, after: u64, bytes: Vec<u8>) -> Result<u64, SharedError> {
+        self.0.put(kind, name, after, bytes).map_err(shared)
+    }
+
+    fn delete(&self, kind: &str, name: &str) -> Result<(), SharedError> {
+        self.0.delete(kind, name).map_err(shared)
+    }
+
+    fn list(&self, kind: &str) -> Result<Vec<String>, SharedError> {
+        self.0.list(kind).map_err(shared)
+    }
+}
+
+fn shared(error: RecordError) -> SharedError {
+    match error {
+        RecordError::Conflict { version } => SharedError::Conflict { version },
+        RecordError::Down | RecordError::Closed => SharedError::Down,
+        other => SharedError::Failed(other.to_string()),
     }
 }
 

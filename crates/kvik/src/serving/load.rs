@@ -18,6 +18,7 @@ use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
 use kvik_engine::store::Waker;
 use kvik_kernels::{KvLayout, KvValues};
+use kvik_memory::shared::SharedRecords;
 
 use super::{
     budget::KvBudget,
@@ -123,6 +124,11 @@ impl Handle {
     /// Gives running requests up to `grace` to finish.
     pub(crate) fn shutdown(&self, grace: Duration) {
         self.engine.shutdown(grace);
+    }
+
+    /// What it shares with other nodes besides blocks.
+    pub(crate) fn shared_records(&self) -> Option<Arc<dyn SharedRecords>> {
+        self.fleet.as_ref().map(Fleet::records)
     }
 
     /// Whether it is one node of many.
