@@ -210,3 +210,24 @@ def test_a_password_is_not_logged(key):
         ask(server, "Who is there?")
         assert "hunter2" not in server.logged()
         assert pathlib.Path(key).read_text().strip() not in server.logged()
+
+
+def say(server, name, text):
+    body = dict(messages=[{"role": "user", "content": text}], max_tokens=24, temperature=0, kvik={"conversation": name})
+    return server.post("/v1/chat/completions", body)
+
+
+def test_any_node_goes_on_with_a_conversation(store, key):
+    with nodes(3, store, key) as (one, other, third):
+        for server in (one, other, third):
+            wait_until(lambda: is_up(server))
+        assert say(one, "dog", "Please remember that my dog is called Bolt.").status == 200
+        answer = say(other, "dog", "What is my dog called?")
+        assert answer.status == 200, answer.text
+        assert "Bolt" in answer.json["choices"][0]["message"]["content"]
+        assert answer.json["kvik"]["conversation"]["messages"] == 4
+        assert [len(server.get("/v1/conversations/dog").json["messages"]) for server in (one, other, third)] == [4, 4, 4]
+        one.kill()
+        assert say(third, "dog", "Thank you.").json["kvik"]["conversation"]["messages"] == 6
+        assert other.request("DELETE", "/v1/conversations/dog", None, {}).json["deleted"]
+        assert third.get("/v1/conversations/dog").status == 404
