@@ -481,3 +481,34 @@ fn who_waits_for_less_gives_up_earlier_and_blames_nobody() {
     assert!(second.queued < first.queued, "{second:?}");
     assert_eq!(second.cache, Some(StopReason::RecomputeWasCheaper), "the store is not late yet");
 }
+
+#[test]
+fn what_another_request_reads_from_disk_is_not_said_to_be_from_other_nodes() {
+    let fleet = Fleet { has_disk: true, ..Fleet::default() };
+    let (mut a, mut b) = (fleet.node(), fleet.node());
+    let (long, other) = (prompt(1, 209), prompt(2, 97));
+    b.ask(&request(long.clone(), 2));
+    b.ask(&request(other.clone(), 2));
+    for _ in 0..2 {
+        a.ask(&request(long.clone(), 2));
+    }
+    let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
+    let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
+    // What computing takes is known, and then that the disk is slow: the shorter one is given up.
+    again.ask(&request(prompt(3, 100), 2));
+    b.disk.state().reads_stop = true;
+    let first = again.world.submit(request(long, 2));
+    let slow = again.world.submit(request(other, 2));
+    while again.world.scheduler.running() == 0 {
+        b.disk.pass(Duration::from_millis(1));
+        again.world.step();
+    }
+    // The store is asked, as there might be more of it.
+    let second = again.world.submit(request(prompt(1, 230), 2));
+    (0..3).for_each(|_| again.world.step());
+    b.disk.state().reads_stop = false;
+    again.settle();
+    let [first, slow, second] = [first, slow, second].map(|client| client.answer().unwrap().report);
+    assert_eq!((slow.cache, first.disk_tokens), (Some(StopReason::RecomputeWasCheaper), 208));
+    assert_eq!((second.disk_tokens, second.remote_tokens, fleet.remote.state().fetches), (208, 0, 0));
+}

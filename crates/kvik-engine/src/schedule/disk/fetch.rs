@@ -166,7 +166,6 @@ impl Disk {
             return false;
         }
         let promised = common_prefix(tokens, &prefix.tokens);
-        let near = prefix.far.as_ref().map(|far| far.blocks.start * BLOCK_POSITIONS);
         let deadline = context.now + self.patience(&prefix, known, promised);
         let until = until.unwrap_or(deadline);
         // For less than a block nobody waits until others are done.
@@ -179,7 +178,10 @@ impl Disk {
         };
         match load {
             Some(seq) => {
-                let reads = self.load(seq).map_or_else(Reads::default, |load| load.reads);
+                // It may be a load of somebody else, which reads the same from elsewhere.
+                let load = self.load(seq);
+                let reads = load.map_or_else(Reads::default, |load| load.reads);
+                let near = load.and_then(Load::near);
                 let wait = Wait::Load { seq, until };
                 *fetch = Fetch { wait, known, promised, reads, near, ..*fetch };
             }

@@ -417,6 +417,11 @@ impl Load {
         }
     }
 
+    /// Tokens before those that come from other nodes, if some do.
+    pub(super) fn near(&self) -> Option<usize> {
+        self.far.as_ref().map(|_| (self.first + self.slots.len()) * BLOCK_POSITIONS)
+    }
+
     /// Blocks that have been read, without a gap.
     fn ready(&self) -> usize {
         self.arrived[..self.blocks].iter().take_while(|&&arrived| arrived).count()
