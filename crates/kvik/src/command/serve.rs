@@ -58,6 +58,8 @@ const HEAD_TIME: Duration = Duration::from_secs(75);
 /// Timeout of a write to a client that reads nothing.
 const WRITE_TIME: Duration = Duration::from_secs(60);
 
+/// Of the time that running answers have, leaving what is hot to other nodes and telling them of it takes at most this.
+const LEAVE_SHARE: f32 = 0.75;
 /// How long a server that stops waits for a file.
 const LAST_TIME: Duration = Duration::from_secs(5);
 
@@ -350,7 +352,7 @@ async fn stop_on_signal(
     });
     let sharing = tokio::task::spawn_blocking({
         let shelf = shelf.clone();
-        move || shelf.leave_to_nodes(drain + grace)
+        move || shelf.leave_to_nodes(drain + grace / 2)
     });
     if !drain.is_zero() {
         tracing::info!(
@@ -366,8 +368,8 @@ async fn stop_on_signal(
     shelf.server.stop();
     stop.send_replace(true);
     let left = Instant::now() + grace;
-    // It ends by itself in time, and a store that hangs is not waited for any longer.
-    let _ = timeout(grace, sharing).await;
+    // It ends by itself in time; a store that hangs is not waited for, nor does a slow one take all the time there is.
+    let _ = timeout(grace.mul_f32(LEAVE_SHARE), sharing).await;
     shelf.shutdown(left.saturating_duration_since(Instant::now())).await;
 }
 
