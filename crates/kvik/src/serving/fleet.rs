@@ -56,7 +56,7 @@ impl Fleet {
     /// This node among those that share these records.
     pub(crate) fn new(records: Records) -> Fleet {
         let bytes: [u8; 8] = kvik_memory::random::random().to_le_bytes();
-        Fleet { records, name: hex::written(&bytes) }
+        Fleet { records, name: hex::written(bytes) }
     }
 
     /// What nodes share besides blocks.
