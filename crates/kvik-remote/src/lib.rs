@@ -18,20 +18,22 @@ pub mod budget;
 mod config;
 mod error;
 mod health;
+mod known;
 mod names;
 mod node;
 mod probe;
 pub mod records;
+mod remote;
 mod seal;
 mod speed;
 mod thread;
 
 use std::sync::Arc;
 
-pub use blocks::Remote;
 pub use config::{Budget, FleetKey, RemoteConfig, RemoteUrl, TTL_DEFAULT};
 pub use error::{Fault, RemoteError};
 pub use names::{Key, Names, OwnerTag};
+pub use remote::Remote;
 pub use seal::{Corrupt, HEADER_BYTES, Kind, Label, Sealer};
 
 use backend::Backend;

@@ -11,10 +11,10 @@ use kvik_engine::store::remote::{RemoteDone, RemoteStats};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::backend::{Backend, Retention};
-use crate::blocks::known::Known;
 use crate::config::Budget;
 use crate::error::Fault;
 use crate::health::Health;
+use crate::known::Known;
 use crate::names::{Key, Names};
 use crate::seal::{Kind, Label, Sealer};
 

@@ -1,0 +1,126 @@
+//! The store as the scheduler has it: it counts, queues and answers from memory. What takes time is a task of the store's
+//! own thread.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use kvik_cache::Identity;
+use kvik_engine::store::remote::{Chain, Expected, RemoteDone, RemoteStats, RemoteStore};
+
+use crate::blocks::Offer;
+use crate::node::{Node, WRITE_BYTES_MAX, count};
+use crate::thread::{Command, Thread};
+
+/// A store that nodes share, as the engine has it.
+pub struct Remote {
+    node: Arc<Node>,
+    thread: Thread,
+    /// Tickets that somebody waits for.
+    waiting: HashSet<u64>,
+}
+
+impl Remote {
+    pub(crate) fn new(node: Arc<Node>, thread: Thread) -> Remote {
+        Remote { node, thread, waiting: HashSet::new() }
+    }
+
+    pub(crate) fn thread(&self) -> &Thread {
+        &self.thread
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Tells the store of a use of a run, if it was not told lately.
+    fn use_known(&self, owner: u64, end: &Identity) -> bool {
+        let key = self.node.run(owner, end);
+        let after = self.node.backend.renew_after(self.node.ttl);
+        let Some(is_due) = self.node.known().is_due(&key, after) else { return false };
+        if is_due {
+            self.thread.send(Command::Renew(key, self.node.ttl));
+        }
+        true
+    }
+
+    fn has_room(&self, blocks: usize) -> bool {
+        blocks <= self.room()
+    }
+}
+
+impl RemoteStore for Remote {
+    fn run_max(&self) -> usize {
+        self.node.run_max
+    }
+
+    fn expected(&self) -> Option<Expected> {
+        self.node.health.expected(self.node.payload_bytes)
+    }
+
+    fn look_up(&mut self, ticket: u64, chain: Chain) {
+        count(&self.node.counters.lookups, 1);
+        self.waiting.insert(ticket);
+        self.thread.send(Command::LookUp(ticket, chain));
+    }
+
+    fn fetch(&mut self, ticket: u64, chain: Chain, blocks: Range<usize>) {
+        self.waiting.insert(ticket);
+        self.thread.send(Command::Fetch(ticket, chain, blocks));
+    }
+
+    fn cancel(&mut self, ticket: u64, late: bool) {
+        if !self.waiting.remove(&ticket) {
+            return;
+        }
+        self.thread.send(Command::Cancel(ticket));
+        if late {
+            count(&self.node.counters.faults, 1);
+            self.node.health.late();
+        }
+    }
+
+    fn wants(&mut self, owner: u64, end: &Identity, blocks: usize) -> bool {
+        self.node.health.takes_writes() && !self.use_known(owner, end) && self.has_room(blocks)
+    }
+
+    fn room(&self) -> usize {
+        let waiting = self.node.counters.writing_blocks.load(Relaxed);
+        (WRITE_BYTES_MAX / self.node.payload_bytes).saturating_sub(waiting)
+    }
+
+    fn offer(&mut self, owner: u64, end: Identity, bytes: Vec<u8>, ttl: Option<Duration>) {
+        let blocks = bytes.len() / self.node.payload_bytes;
+        debug_assert!(
+            bytes.len().is_multiple_of(self.node.payload_bytes) && (1..=self.node.run_max).contains(&blocks)
+        );
+        if !self.node.health.takes_writes() || !self.has_room(blocks) {
+            return count(&self.node.counters.dropped_blocks, blocks);
+        }
+        // Known from here, so that it is not offered again while it waits.
+        self.node.known().insert(self.node.run(owner, &end), true);
+        self.node.counters.writing_blocks.fetch_add(blocks, Relaxed);
+        self.thread.send(Command::Write(Offer { owner, end, bytes, ttl: ttl.unwrap_or(self.node.ttl) }));
+    }
+
+    fn done(&mut self) -> Option<RemoteDone> {
+        loop {
+            let done = self.node.done.pop()?;
+            let is_waited_for = match done {
+                RemoteDone::Read { ticket, .. } => self.waiting.contains(&ticket),
+                RemoteDone::Found { ticket, .. } | RemoteDone::Ended { ticket, .. } => {
+                    self.waiting.remove(&ticket)
+                }
+            };
+            if is_waited_for {
+                return Some(done);
+            }
+        }
+    }
+
+    fn stats(&self) -> RemoteStats {
+        self.node.stats()
+    }
+}
