@@ -103,20 +103,23 @@ impl Cache {
 
     /// What a search has found, the first one first.
     pub fn scanned(&self, scan: PrefixScan) -> Vec<PrefixInfo> {
-        let still = |id: &NodeId| self.radix.arena.get(*id).is_some_and(|node| !node.is_root());
-        let mine = |id: &NodeId| scan.tenant.is_none_or(|tenant| self.radix.owner(*id) == tenant);
-        let best = scan.best.into_sorted_vec().into_iter().map(|Reverse((_, Reverse(id)))| id);
-        best.filter(still).filter(mine).map(|id| self.prefix_info(id)).collect()
+        self.best(scan).map(|(id, _)| self.prefix_info(id)).collect()
     }
 
     /// The same, each with all its tokens: whose it is, its tokens, and how often it was used again.
     pub fn scanned_whole(&self, scan: PrefixScan) -> Vec<(NamespaceId, Vec<Token>, u32)> {
-        let best = scan.best.into_sorted_vec().into_iter().map(|Reverse((_, Reverse(id)))| id);
-        let nodes = best.filter_map(|id| Some((id, self.radix.arena.get(id)?)));
         let whole = |(id, node): (NodeId, &Node)| {
             (node.namespace, self.radix.prefix(id, usize::MAX), node.life.reuses)
         };
-        nodes.filter(|(_, node)| !node.is_root()).map(whole).collect()
+        self.best(scan).map(whole).collect()
+    }
+
+    /// What a search has found and is still there and the tenant's, the first one first.
+    fn best(&self, scan: PrefixScan) -> impl Iterator<Item = (NodeId, &Node)> {
+        let best = scan.best.into_sorted_vec().into_iter().map(|Reverse((_, Reverse(id)))| id);
+        let still = best.filter_map(|id| Some((id, self.radix.arena.get(id)?)));
+        let mine = move |id: NodeId| scan.tenant.is_none_or(|tenant| self.radix.owner(id) == tenant);
+        still.filter(move |&(id, node)| !node.is_root() && mine(id))
     }
 
     /// The first prefixes of a tenant, or of all, in an order, at most `limit`, by a search of all slices.
