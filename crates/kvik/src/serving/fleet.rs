@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
@@ -35,6 +36,8 @@ pub(crate) struct Fleet {
     records: Records,
     /// This node and model among all.
     name: String,
+    /// Of its list; 0 before there is one.
+    version: Arc<AtomicU64>,
 }
 
 /// What a node uses.
@@ -56,7 +59,7 @@ impl Fleet {
     /// This node among those that share these records.
     pub(crate) fn new(records: Records) -> Fleet {
         let bytes: [u8; 8] = kvik_memory::random::random().to_le_bytes();
-        Fleet { records, name: hex::written(bytes) }
+        Fleet { records, name: hex::written(bytes), version: Arc::default() }
     }
 
     /// What nodes share besides blocks.
@@ -119,13 +122,21 @@ impl Fleet {
         };
         let prefixes = hot.into_iter().take_while(fits).map(ListedPrefix::from).collect();
         let list = HotList { at_s: unix_seconds(), prefixes };
-        let written = rmp_serde::to_vec(&list).map_err(|error| error.to_string()).and_then(|bytes| {
-            let version = self.records.get(KIND, &self.name).map(|record| record.map_or(0, |it| it.version));
-            let put = version.and_then(|version| self.records.put(KIND, &self.name, version, bytes));
-            put.map_err(|error| error.to_string())
-        });
-        if let Err(error) = written {
-            tracing::debug!("the list of what this node uses was not written: {error}");
+        let bytes = match rmp_serde::to_vec(&list) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                return tracing::debug!("the list of what this node uses cannot be written: {error}");
+            }
+        };
+        // Nobody else writes it: another version is one whose answer was lost.
+        let put = |after| self.records.put(KIND, &self.name, after, bytes.clone());
+        let written = match put(self.version.load(Ordering::Relaxed)) {
+            Err(RecordError::Conflict { version }) => put(version),
+            written => written,
+        };
+        match written {
+            Ok(version) => self.version.store(version, Ordering::Relaxed),
+            Err(error) => tracing::debug!("the list of what this node uses was not written: {error}"),
         }
     }
 
