@@ -80,18 +80,18 @@ MUTANTS = [
      "Ok(_) if watched.len() > spans => restarts.push(id),"),
     ("the report says what the choice kept that forgot last", SCHEDULE + "results.rs",
      "if sequence.choice == 0 {", "if sequence.choice < u32::MAX {"),
-    ("what a policy keeps is fetched as if it were the prompt", SCHEDULE + "disk/remote.rs",
-     "if found <= near || roots.is_part {", "if found <= near {"),
+    ("what a policy keeps is fetched as if it were the prompt", SCHEDULE + "disk/lookup.rs",
+     "if found <= near || !self.shares(roots) {", "if found <= near {"),
     ("a fetch that makes way is said to have failed", SCHEDULE + "disk/load.rs",
      "let is_over = |far: &FarLoad| far.ended || now >= self.deadline;", "let is_over = |_: &FarLoad| now == now;"),
     # These kvik never had; they are what would be worst of a store that nodes share.
-    ("the store is asked for what is nobody's", SCHEDULE + "disk/remote.rs",
+    ("the store is asked for what is nobody's", SCHEDULE + "disk/lookup.rs",
      "Chain { owner: roots.owner, blocks: names }", "Chain { owner: 0, blocks: names }"),
     ("a fetched block is written where another one is", SCHEDULE + "disk/load.rs",
      "write_needed(self.seq, at, bytes, cache, runner);", "write_needed(self.seq, index, bytes, cache, runner);"),
     ("a fetch that nobody waits for goes on", SCHEDULE + "disk/load.rs",
      "remote.store.cancel(far.ticket, now >= load.deadline);", "let _ = (far.ticket, now, &remote.store);"),
-    ("a lookup is waited for as long as it takes", SCHEDULE + "disk/remote.rs",
+    ("a lookup is waited for as long as it takes", SCHEDULE + "disk/lookup.rs",
      "None if now >= until => {", "None if now >= until + until => {"),
 ]
 

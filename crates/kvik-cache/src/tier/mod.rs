@@ -35,4 +35,4 @@ pub use cost::{CostModel, Reads};
 pub use rank::DiskShare;
 pub use record::{BlockTokens, IoFault, Record, Relation, SlotId, Use};
 pub use residency::{Chain, Found, Placement, Tier, TierStats, TierTotals};
-pub use runs::{run_ending_at, runs};
+pub use runs::{run_after, run_ending_at, runs};

@@ -22,15 +22,14 @@ pub fn run_ending_at(end: usize, longest: usize) -> Range<usize> {
 
 /// The runs that make up the first `blocks` blocks, in order.
 pub fn runs(blocks: usize, longest: usize) -> impl Iterator<Item = Range<usize>> {
-    let longest = longest.max(1);
-    let mut start = 0;
-    std::iter::from_fn(move || {
-        let left = blocks.checked_sub(start).filter(|&left| left > 0)?;
-        // What is left and the alignment of the start bound it; a start that is a multiple of the limit bounds nothing.
-        let run = start..start + longest.min(1 << left.ilog2());
-        start = run.end;
-        Some(run)
-    })
+    std::iter::successors(run_after(0, blocks, longest), move |run| run_after(run.end, blocks, longest))
+}
+
+/// The next of these runs, where those before it end with the `start`th block; none behind the last.
+pub fn run_after(start: usize, blocks: usize, longest: usize) -> Option<Range<usize>> {
+    let left = blocks.checked_sub(start).filter(|&left| left > 0)?;
+    // What is left bounds it, since a run before it would have been longer otherwise.
+    Some(start..start + longest.max(1).min(1 << left.ilog2()))
 }
 
 #[cfg(test)]

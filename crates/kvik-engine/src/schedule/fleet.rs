@@ -3,7 +3,7 @@
 use kvik_cache::PrefixScan;
 
 use super::Scheduler;
-use super::disk::{LoadContext, Offered};
+use super::disk::Offered;
 use crate::api::HotPrefix;
 
 /// What is left to be done for other nodes, or by them.
@@ -30,10 +30,8 @@ impl Scheduler {
     /// Offers a prefix to other nodes as one that was used again.
     pub(crate) fn offer(&mut self, prefix: &HotPrefix) {
         let Some(namespace) = self.tenants.namespaces.rooted(&prefix.root) else { return };
-        let (now, running) = (self.now(), self.running.len());
-        let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
-        let offered = Offered { namespace, tokens: &prefix.tokens, ttl: None, is_reused: true };
-        self.disk.share(&offered, &mut LoadContext { ram, namespaces, running, now });
+        let (disk, _, mut context) = self.loading();
+        disk.share(&Offered { namespace, tokens: &prefix.tokens, ttl: None, is_reused: true }, &mut context);
     }
 
     /// Fetches prefixes that other nodes use, while nobody waits; of those whose namespaces are known here.

@@ -107,15 +107,13 @@ impl Scheduler {
 
     /// A sequence has ended: other nodes may want what it computed, those who ask the same and those who go on with it.
     fn share_ended(&mut self, sequence: &Sequence) {
-        let (now, running) = (self.now(), self.running.len());
         let Some(stored) = sequence.stored_blocks(false).filter(|_| self.disk.shares_all()) else { return };
         let Stored { namespace, tokens, prompt, lifetime, .. } = stored;
-        let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
-        let mut context = LoadContext { ram, namespaces, running, now };
+        let (disk, _, mut context) = self.loading();
         for end in [prompt.len().min(tokens.len()), tokens.len()] {
             let tokens = &tokens[..end];
             let offered = Offered { namespace, tokens, ttl: lifetime.ttl, is_reused: false };
-            self.disk.share(&offered, &mut context);
+            disk.share(&offered, &mut context);
         }
     }
 

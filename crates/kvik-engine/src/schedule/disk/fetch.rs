@@ -9,7 +9,6 @@ use kvik_cache::{BLOCK_POSITIONS, NamespaceId, SeqId, StopReason, Token};
 
 use super::find::Worth;
 use super::load::{EndedLoad, Load, Prefix, Reason};
-use super::remote::Asked;
 use super::{Disk, Elsewhere, LoadContext};
 use crate::schedule::namespaces::Roots;
 use crate::schedule::prefix::common_prefix;
@@ -51,6 +50,20 @@ pub(super) enum Wait {
     Load { seq: SeqId, until: Duration },
     /// Nothing, any more.
     Over,
+}
+
+/// What a request knows of the store that nodes share.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// Nothing yet.
+    #[default]
+    Unasked,
+    /// That nothing is to be had.
+    Nothing,
+    /// That it does not answer.
+    Down,
+    /// That it has so many leading blocks.
+    Found(usize),
 }
 
 /// What a waiting request wants of the disk.

@@ -20,12 +20,14 @@
 //! | `fetch`    | how long a waiting request waits for a load                    |
 //! | `prefetch` | what is read before anybody asks                               |
 //! | `release`  | unpinning and dropping                                         |
-//! | `remote`   | asking the store that nodes share                              |
+//! | `remote`   | the store that nodes share                                     |
+//! | `lookup`   | asking it                                                      |
 //! | `share`    | offering blocks to it                                          |
 
 mod fetch;
 mod find;
 mod load;
+mod lookup;
 mod prefetch;
 mod release;
 mod remote;

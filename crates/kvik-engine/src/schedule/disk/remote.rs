@@ -1,32 +1,14 @@
-//! The store that nodes share, as lookups and loads use it.
-//!
-//! A waiting request asks it once, while it queues: how much of its prompt is there. What it has beyond RAM and disk becomes
-//! a part of the load, when fetching it looks faster than computing it. The store says what it will take, from what it
-//! measured; while it says nothing it is not asked, and a request that waited in vain has waited a small part of what
-//! computing takes.
+//! The store that nodes share, as [lookups](super::lookup), loads and [offers](super::share) use it.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use kvik_cache::{BLOCK_POSITIONS, StopReason, Token};
-
-use super::fetch::{Fetch, Wait};
+use super::Disk;
 use super::setup::{RemoteSetup, RemoteWrites};
 use super::share::Copies;
-use super::{Disk, LoadContext, Wanted};
 use crate::schedule::namespaces::Roots;
 use crate::stats::RemoteStats;
-use crate::store::remote::{Chain, Expected, RemoteDone, RemoteStore};
-
-/// A lookup may take so many times what it is expected to, and this besides.
-const LATE: u32 = 4;
-const LOOKUP_GRACE: Duration = Duration::from_millis(5);
-/// The same of a fetch: beyond it, it is more likely that the store has stopped than that it is slow.
-const FETCH_LATE: u32 = 2;
-const FETCH_GRACE: Duration = Duration::from_millis(20);
-
-/// How long what was fetched is kept if its request does not use it.
-const UNUSED_TTL: Duration = Duration::from_secs(300);
+use crate::store::remote::{Chain, RemoteDone, RemoteStore};
 
 /// The store that nodes share.
 pub(super) struct Remote {
@@ -35,24 +17,10 @@ pub(super) struct Remote {
     /// What waits to be offered.
     pub(super) copies: Copies,
     /// Lookups that were answered since the last step: their tickets, and how many blocks there are.
-    answers: Vec<(u64, usize)>,
+    pub(super) answers: Vec<(u64, usize)>,
     next_ticket: u64,
     /// Bytes of a block there.
     pub(super) block_bytes: usize,
-}
-
-/// What a request knows of the store that nodes share.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// Nothing yet.
-    #[default]
-    Unasked,
-    /// That nothing is to be had.
-    Nothing,
-    /// That it does not answer.
-    Down,
-    /// That it has so many leading blocks.
-    Found(usize),
 }
 
 /// The end of a prefix that is to be fetched.
@@ -74,7 +42,7 @@ impl Remote {
         Remote { store, writes, copies, answers, next_ticket: 0, block_bytes }
     }
 
-    fn ticket(&mut self) -> u64 {
+    pub(super) fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
     }
@@ -95,28 +63,6 @@ impl Remote {
             }
         }
     }
-
-    /// Gives a request that waits for an answer what has come, or lets it go on without when its time is up.
-    fn answer(&mut self, fetch: &mut Fetch, now: Duration) {
-        let Wait::Asked { ticket, until } = fetch.wait else { return };
-        let answer = self.answers.iter().find(|&&(answered, _)| answered == ticket);
-        fetch.asked = match answer {
-            Some(&(_, 0)) => Asked::Nothing,
-            Some(&(_, blocks)) => Asked::Found(blocks),
-            None if now >= until => {
-                self.store.cancel(ticket, true);
-                Asked::Down
-            }
-            None => return,
-        };
-        fetch.wait = Wait::Unasked;
-    }
-}
-
-/// The leading whole blocks of a prompt.
-fn chain(roots: &Roots, tokens: &[Token], blocks: usize) -> Chain {
-    let names = roots.identity.blocks(&tokens[..blocks * BLOCK_POSITIONS]).collect();
-    Chain { owner: roots.owner, blocks: names }
 }
 
 impl Disk {
@@ -125,122 +71,17 @@ impl Disk {
         self.remote.is_some()
     }
 
+    /// Whether blocks with these roots are shared: what a policy keeps has its own names, and behind blocks without a state
+    /// nothing could go on.
+    pub(super) fn shares(&self, roots: &Roots) -> bool {
+        !roots.is_part && self.beside.state_bytes == 0
+    }
+
     /// Its numbers.
     pub(crate) fn remote_stats(&self) -> Option<RemoteStats> {
         let remote = self.remote.as_ref()?;
         let mut stats = remote.store.stats();
         stats.writing_blocks += remote.copies.blocks_left();
         Some(stats)
-    }
-
-    /// Asks the store that nodes share for what a waiting request wants, once; whether the request waits for the answer.
-    pub(crate) fn look_up_remote(
-        &mut self,
-        fetch: &mut Fetch,
-        wanted: Wanted<'_>,
-        context: &LoadContext<'_>,
-    ) -> bool {
-        if self.remote.is_none() || fetch.wait != Wait::Unasked || fetch.asked != Asked::Unasked {
-            return matches!(fetch.wait, Wait::Asked { .. });
-        }
-        fetch.asked = Asked::Nothing;
-        let roots = *context.namespaces.roots(wanted.namespace);
-        // What a policy keeps has its own names, and a state is not a block.
-        if roots.is_part || self.beside.state_bytes > 0 {
-            return false;
-        }
-        let known = wanted.known + self.tokens_after(&roots, wanted.tokens, wanted.known, context.now);
-        let blocks = wanted.tokens.len() / BLOCK_POSITIONS;
-        let missing = blocks.saturating_sub(known / BLOCK_POSITIONS);
-        if missing == 0 {
-            return false;
-        }
-        self.send_lookup(fetch, (&roots, wanted.tokens), (blocks, missing), context.now)
-    }
-
-    fn send_lookup(
-        &mut self,
-        fetch: &mut Fetch,
-        (roots, tokens): (&Roots, &[Token]),
-        (blocks, missing): (usize, usize),
-        now: Duration,
-    ) -> bool {
-        let Some(remote) = &mut self.remote else { return false };
-        let Some(expected) = remote.store.expected() else {
-            fetch.asked = Asked::Down;
-            return false;
-        };
-        let compute = self.cost.compute_time(missing * BLOCK_POSITIONS);
-        if compute.is_some_and(|compute| compute <= expected.time(1)) {
-            return false;
-        }
-        let ticket = remote.ticket();
-        remote.store.look_up(ticket, chain(roots, tokens, blocks));
-        fetch.wait = Wait::Asked { ticket, until: now + expected.latency * LATE + LOOKUP_GRACE };
-        true
-    }
-
-    /// Gives those who wait for answers of the store that nodes share what has come.
-    pub(super) fn answer_lookup(&mut self, fetch: &mut Fetch, now: Duration) {
-        if let Some(remote) = &mut self.remote {
-            remote.answer(fetch, now);
-        }
-    }
-
-    /// Forgets answers that nobody waits for.
-    pub(crate) fn forget_answers(&mut self) {
-        if let Some(remote) = &mut self.remote {
-            remote.answers.clear();
-        }
-    }
-
-    /// The whole blocks of a prompt from block `near` on, whatever that takes; none where the store does not answer.
-    pub(super) fn far(&self, roots: &Roots, tokens: &[Token], near: usize, ttl: Duration) -> Option<Far> {
-        let (blocks, remote) = (near..tokens.len() / BLOCK_POSITIONS, self.remote.as_ref()?);
-        let expected = remote.store.expected().filter(|_| !blocks.is_empty())?;
-        let patience = patience(expected, blocks.len(), None);
-        Some(Far { chain: chain(roots, tokens, blocks.end), blocks, patience, ttl })
-    }
-
-    /// What is worth fetching of a prompt, of which RAM and disk have `near` whole blocks; or why what is there is not.
-    pub(super) fn worth_fetching(
-        &self,
-        fetch: &Fetch,
-        (roots, tokens): (&Roots, &[Token]),
-        near: usize,
-        ttl: Option<Duration>,
-    ) -> Result<Option<Far>, StopReason> {
-        let (Asked::Found(found), Some(remote)) = (fetch.asked, &self.remote) else { return Ok(None) };
-        let found = found.min(tokens.len() / BLOCK_POSITIONS);
-        // It was asked about the prompt, and not about what a policy keeps of it.
-        if found <= near || roots.is_part {
-            return Ok(None);
-        }
-        let Some(expected) = remote.store.expected() else { return Err(StopReason::RemoteDown) };
-        let blocks = near..found;
-        let compute = self.cost.compute_time(blocks.len() * BLOCK_POSITIONS);
-        if compute.is_some_and(|compute| compute <= expected.time(blocks.len())) {
-            return Err(StopReason::RemoteSlower);
-        }
-        let patience = patience(expected, blocks.len(), compute);
-        let ttl = ttl.map_or(UNUSED_TTL, |ttl| ttl.min(UNUSED_TTL));
-        Ok(Some(Far { chain: chain(roots, tokens, found), blocks, patience, ttl }))
-    }
-}
-
-/// How long to wait for so many blocks, which could be computed meanwhile.
-fn patience(expected: Expected, blocks: usize, compute: Option<Duration>) -> Duration {
-    let late = expected.time(blocks) * FETCH_LATE + FETCH_GRACE;
-    compute.map_or(late, |compute| late.min(compute))
-}
-
-impl Fetch {
-    /// Why no more of a prompt is known that the store which nodes share could have, when that does not answer.
-    pub(crate) fn unasked_remote(&self, stop: StopReason) -> Option<StopReason> {
-        let might_have = matches!(
-            stop,
-            StopReason::FirstSeen | StopReason::Diverged | StopReason::Evicted | StopReason::Expired
-        );
-        (might_have && self.asked == Asked::Down).then_some(StopReason::RemoteDown)
     }
 }

@@ -8,14 +8,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use kvik_cache::tier::runs;
+use kvik_cache::tier::{run_after, runs};
 use kvik_cache::{Identity, NamespaceId, SeqId, Token, whole_blocks};
 
-use super::remote::Remote;
 use super::setup::RemoteWrites;
 use super::spill::SpillContext;
 use super::{Disk, LoadContext};
 use crate::schedule::ram::Ram;
+use crate::store::remote::RemoteStore;
 
 /// Prefixes that wait to be offered at most.
 const COPIES_MAX: usize = 64;
@@ -95,15 +95,15 @@ impl Disk {
 
     /// Puts the whole blocks of a prefix on the list of what is offered to other nodes, unless they have all of it.
     pub(crate) fn share(&mut self, prefix: &Offered<'_>, context: &mut LoadContext<'_>) {
-        let Some(remote) = &mut self.remote else { return };
         let Offered { namespace, tokens, ttl, is_reused } = *prefix;
         let (roots, tokens) = (context.namespaces.roots(namespace), whole_blocks(tokens));
-        // What a policy keeps has its own names, and behind blocks without a state nothing could go on.
-        if roots.is_part || self.beside.state_bytes > 0 {
+        let is_shared = self.shares(roots);
+        let Some(remote) = self.remote.as_mut().filter(|_| is_shared) else { return };
+        if remote.store.expected().is_none() {
             return;
         }
         let blocks: Vec<Identity> = roots.identity.blocks(tokens).collect();
-        if !remote.wants_some(roots.owner, &blocks) {
+        if !wants_some(&mut *remote.store, roots.owner, &blocks) {
             return;
         }
         let (seq, cache) = (context.ram.new_seq(), &mut context.ram.cache);
@@ -131,7 +131,7 @@ impl Disk {
         let mut ended: Vec<SeqId> = late.iter().map(|copy| copy.seq).collect();
         let mut left = if is_busy { 0 } else { STEP_BYTES };
         while left > 0 && !remote.copies.0.is_empty() {
-            match remote.offer_next(context) {
+            match remote.copies.offer_next(&mut *remote.store, remote.block_bytes, context) {
                 Progress::Offered(bytes) => left = left.saturating_sub(bytes),
                 Progress::NoRoom => break,
                 Progress::Ended => ended.push(remote.copies.0.remove(0).seq),
@@ -167,28 +167,25 @@ impl Disk {
     }
 }
 
-impl Remote {
-    /// Whether the store lacks a run of these blocks, and takes it now.
-    fn wants_some(&mut self, owner: u64, blocks: &[Identity]) -> bool {
-        let mut runs = runs(blocks.len(), self.store.run_max());
-        self.store.expected().is_some()
-            && runs.any(|run| self.store.wants(owner, &blocks[run.end - 1], run.len()))
-    }
-
+impl Copies {
     /// Offers the next run of the first prefix that the store wants. It ends early when a device has a fault, after which
     /// what it gives is not what the block holds.
-    fn offer_next(&mut self, context: SpillContext<'_>) -> Progress {
+    fn offer_next(
+        &mut self,
+        store: &mut dyn RemoteStore,
+        block_bytes: usize,
+        context: SpillContext<'_>,
+    ) -> Progress {
         let SpillContext { cache, runner, now, .. } = context;
-        let (run_max, block_bytes) = (self.store.run_max(), self.block_bytes);
-        let Some(copy) = self.copies.0.first_mut() else { return Progress::Ended };
-        while let Some(run) = copy.next_run(run_max) {
-            if run.len() > self.store.room() {
+        let Some(copy) = self.0.first_mut() else { return Progress::Ended };
+        while let Some(run) = copy.next_run(store.run_max()) {
+            if run.len() > store.room() {
                 return Progress::NoRoom;
             }
             copy.offered = run.end;
             let (end, table) = (copy.blocks[run.end - 1], &cache.table(copy.seq)[run.clone()]);
             let is_whole = table.iter().all(|&block| cache.has_part(block));
-            if !is_whole || !self.store.wants(copy.owner, &end, run.len()) {
+            if !is_whole || !store.wants(copy.owner, &end, run.len()) {
                 continue;
             }
             let mut bytes = vec![0; run.len() * block_bytes];
@@ -201,17 +198,23 @@ impl Remote {
             }
             copy.since = now;
             let offered = bytes.len();
-            self.store.offer(copy.owner, end, bytes, copy.ttl);
+            store.offer(copy.owner, end, bytes, copy.ttl);
             return Progress::Offered(offered);
         }
         Progress::Ended
     }
 }
 
+/// Whether a store lacks a run of these blocks, and takes it now.
+fn wants_some(store: &mut dyn RemoteStore, owner: u64, blocks: &[Identity]) -> bool {
+    let mut runs = runs(blocks.len(), store.run_max());
+    runs.any(|run| store.wants(owner, &blocks[run.end - 1], run.len()))
+}
+
 impl SharedCopy {
     /// The next run to be offered.
     fn next_run(&self, run_max: usize) -> Option<Range<usize>> {
-        runs(self.blocks.len(), run_max).find(|run| run.start >= self.offered)
+        run_after(self.offered, self.blocks.len(), run_max)
     }
 }
 
