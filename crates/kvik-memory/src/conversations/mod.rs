@@ -20,6 +20,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod turn;
+#[cfg(test)]
+mod twin;
 
 pub use error::ConversationError;
 pub use held::Held;

@@ -1,21 +1,17 @@
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use kvik_engine::conversation::leading_systems;
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::limits::CONVERSATIONS_MAX;
+use super::twin::{NAMES, TENANTS, Twin, new_messages, said};
 use super::*;
 use crate::records::Records;
 
 fn open(folder: &Path) -> std::sync::Arc<Conversations> {
     Conversations::open(Some(&Records::open(folder, Duration::ZERO).unwrap()))
-}
-
-fn said(role: &str, text: &str) -> Value {
-    json!({"role": role, "content": text})
 }
 
 fn refusal<T>(result: Result<T, ConversationError>) -> ConversationError {
@@ -50,24 +46,6 @@ fn operations() -> impl Strategy<Value = Vec<(usize, usize, Operation)>> {
     prop::collection::vec((0..2_usize, 0..3_usize, operation), 1..40)
 }
 
-/// The obvious one: all that was said, by tenant and name.
-type Twin = BTreeMap<(usize, usize), Vec<Value>>;
-
-const TENANTS: [&str; 2] = ["a", "b"];
-const NAMES: [&str; 3] = ["x", "y", "z"];
-
-fn new_messages(step: usize, systems: usize, others: usize) -> Vec<Value> {
-    let own = (0..systems).map(|i| said("system", &format!("rule {step} {i}")));
-    own.chain((0..others).map(|i| said("user", &format!("{step} {i}")))).collect()
-}
-
-/// Does it to the twin; what the conversation holds then.
-fn twin_turn(said: &[Value], new: &[Value]) -> Vec<Value> {
-    let own = leading_systems(new);
-    let kept = if own > 0 { &said[leading_systems(said)..] } else { said };
-    [&new[..own], kept, &new[own..]].concat()
-}
-
 fn step(
     store: &std::sync::Arc<Conversations>,
     twin: &mut Twin,
@@ -78,33 +56,12 @@ fn step(
     let known = twin.get(&place).cloned();
     match operation {
         Operation::Turn(systems, others) => {
-            let new = new_messages(number, *systems, *others);
-            let mut held = store.hold_or_begin(who, what).unwrap();
-            assert_eq!(held.messages().unwrap(), known.clone().unwrap_or_default());
-            held.append(&new).unwrap();
-            twin.insert(place, twin_turn(&known.unwrap_or_default(), &new));
+            twin::turn(store, twin, place, &new_messages(number, *systems, *others));
         }
         Operation::GivenUp => drop(store.hold_or_begin(who, what).unwrap()),
-        Operation::TakeBack(from) => {
-            let taken = store.hold(who, what).and_then(|mut held| held.take_back(*from));
-            assert_eq!(taken.is_ok(), known.as_ref().is_some_and(|said| *from <= said.len()), "{taken:?}");
-            if taken.is_ok() {
-                twin.get_mut(&place).unwrap().truncate(*from);
-            }
-        }
-        Operation::Rename(other) => {
-            let is_free = other == name || !twin.contains_key(&(*tenant, *other));
-            let renamed = store.hold(who, what).and_then(|mut held| held.rename(NAMES[*other]));
-            assert_eq!(renamed.is_ok(), known.is_some() && is_free, "{renamed:?}");
-            if renamed.is_ok() {
-                let said = twin.remove(&place).unwrap();
-                twin.insert((*tenant, *other), said);
-            }
-        }
-        Operation::Delete => {
-            let deleted = store.hold(who, what).and_then(Held::delete);
-            assert_eq!(deleted.is_ok(), twin.remove(&place).is_some());
-        }
+        Operation::TakeBack(from) => twin::take_back(store, twin, place, *from),
+        Operation::Rename(other) => twin::rename(store, twin, place, *other),
+        Operation::Delete => twin::delete(store, twin, place),
         Operation::Branch(upto) => {
             let free = (0..3).find(|other| !twin.contains_key(&(*tenant, *other)));
             if let (Some(free), Some(mut said)) = (free, known) {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::record::{CHANGED, CONVERSATION, NAME, SAID, tenant_tag};
 use crate::conversations::shelf::Shelf;
+use crate::conversations::twin::said;
 use crate::conversations::{ConversationError, Conversations, fleet};
 use crate::records::Records;
 use memory::{Link, Memory};
@@ -70,10 +71,6 @@ fn open(records: &Records, link: &Arc<Link>, lease: Duration) -> Arc<Conversatio
     let shelf = Arc::new(shelf);
     fleet::start(&shelf);
     Arc::new(Conversations { shelf })
-}
-
-fn said(role: &str, text: &str) -> Value {
-    json!({"role": role, "content": text})
 }
 
 fn nodes() -> (Arc<Memory>, Node, Node) {

@@ -6,12 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::conversations::Held;
+use crate::conversations::twin::{self, NAMES, TENANTS, Twin, new_messages};
 use kvik_engine::conversation::leading_systems;
 
 const NODES: usize = 3;
-const TENANTS: [&str; 2] = ["a", "b"];
-const NAMES: [&str; 3] = ["x", "y", "z"];
-
 #[derive(Debug, Clone)]
 enum Operation {
     /// System messages, and other messages.
@@ -42,20 +40,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((0..NODES, 0..TENANTS.len(), 0..NAMES.len(), operation), 1..30)
 }
 
-/// All that was said, by tenant and name.
-type Twin = BTreeMap<(usize, usize), Vec<Value>>;
-
-fn new_messages(step: usize, systems: usize, others: usize) -> Vec<Value> {
-    let own = (0..systems).map(|i| said("system", &format!("rule {step} {i}")));
-    own.chain((0..others).map(|i| said("user", &format!("{step} {i}")))).collect()
-}
-
-fn with(known: &[Value], new: &[Value]) -> Vec<Value> {
-    let own = leading_systems(new);
-    let kept = if own > 0 { &known[leading_systems(known)..] } else { known };
-    [&new[..own], kept, &new[own..]].concat()
-}
-
 fn perform(nodes: &mut [Node], twin: &mut Twin, number: usize, (node, tenant, name, operation): &Step) {
     let (place, who, what) = ((*tenant, *name), TENANTS[*tenant], NAMES[*name]);
     if matches!(operation, Operation::Restart) {
@@ -64,33 +48,12 @@ fn perform(nodes: &mut [Node], twin: &mut Twin, number: usize, (node, tenant, na
     let (known, store) = (twin.get(&place).cloned(), &nodes[*node].store);
     match operation {
         Operation::Turn(systems, others) => {
-            let new = new_messages(number, *systems, *others);
-            let mut held = store.hold_or_begin(who, what).unwrap();
-            assert_eq!(held.messages().unwrap(), known.clone().unwrap_or_default());
-            held.append(&new).unwrap();
-            twin.insert(place, with(&known.unwrap_or_default(), &new));
+            twin::turn(store, twin, place, &new_messages(number, *systems, *others));
         }
         Operation::GivenUp => drop(store.hold_or_begin(who, what).unwrap()),
-        Operation::TakeBack(from) => {
-            let taken = store.hold(who, what).and_then(|mut held| held.take_back(*from));
-            assert_eq!(taken.is_ok(), known.as_ref().is_some_and(|said| *from <= said.len()), "{taken:?}");
-            if taken.is_ok() {
-                twin.get_mut(&place).unwrap().truncate(*from);
-            }
-        }
-        Operation::Rename(other) => {
-            let is_free = other == name || !twin.contains_key(&(*tenant, *other));
-            let renamed = store.hold(who, what).and_then(|mut held| held.rename(NAMES[*other]));
-            assert_eq!(renamed.is_ok(), known.is_some() && is_free, "{renamed:?}");
-            if renamed.is_ok() {
-                let said = twin.remove(&place).unwrap();
-                twin.insert((*tenant, *other), said);
-            }
-        }
-        Operation::Delete => {
-            let deleted = store.hold(who, what).and_then(Held::delete);
-            assert_eq!(deleted.is_ok(), twin.remove(&place).is_some(), "{deleted:?}");
-        }
+        Operation::TakeBack(from) => twin::take_back(store, twin, place, *from),
+        Operation::Rename(other) => twin::rename(store, twin, place, *other),
+        Operation::Delete => twin::delete(store, twin, place),
         Operation::Branch(upto) => {
             let begun = store.begin(who, Some(what));
             assert_eq!(begun.is_ok(), known.is_none());
@@ -105,9 +68,7 @@ fn perform(nodes: &mut [Node], twin: &mut Twin, number: usize, (node, tenant, na
             let other = &nodes[(*node + step) % NODES].store;
             let mut held = store.hold_or_begin(who, what).unwrap();
             assert!(matches!(refusal(other.hold_or_begin(who, what)), ConversationError::Busy(_)));
-            let new = new_messages(number, 0, 1);
-            held.append(&new).unwrap();
-            twin.insert(place, with(&known.unwrap_or_default(), &new));
+            twin::append(&mut held, twin, place, &new_messages(number, 0, 1));
         }
         Operation::Restart => {}
     }
