@@ -1,9 +1,7 @@
 """vLLM's router (Python package `vllm-router`) before two nodes, as it is: by turns, by load, by prefix, by KV events.
 
-It began as SGLang's and follows KV events, which that one does not. Where it has no tokens it asks a node for those of a chat
-in a way that kvik does not answer yet, so the prompts of the last test are token ids.
+It began as SGLang's and follows KV events, which that one does not. It asks a node for the tokens of a chat.
 """
-import concurrent.futures
 import json
 import subprocess
 import sys
@@ -12,11 +10,8 @@ import urllib.error
 import urllib.request
 
 import pytest
+from routed import BOOKS, FLAGS, MODEL, Client, fails_no_request_when_a_node_ends, known, sends_what_begins_alike_to_one_node
 from server import Server, free_port
-
-MODEL = "kvik-node"
-FLAGS = ["--alias", MODEL, "--context", "2048", "--cache-ram", "64MiB", "--threads", "1"]
-BOOKS = [f"You answer questions about the book number {i}, in which a river, a letter and a garden stand. " * 4 for i in range(4)]
 
 
 class Node(Server):
@@ -31,7 +26,7 @@ class Node(Server):
         return f"http://127.0.0.1:{self.port}"
 
 
-class Router:
+class Router(Client):
     def __init__(self, nodes, policy, *flags):
         self.port = free_port()
         flags += ("--policy", policy, "--port", str(self.port), "--prometheus-port", str(free_port()))
@@ -57,20 +52,6 @@ class Router:
         except (urllib.error.URLError, ConnectionError):
             return None
 
-    def post(self, path, **body):
-        body = dict(model=MODEL, max_tokens=8, temperature=0) | body
-        url = f"http://127.0.0.1:{self.port}{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-        return urllib.request.urlopen(request, timeout=60)
-
-    def chat(self, system, question, **options):
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-        return self.post("/v1/chat/completions", messages=messages, **options)
-
-    def answer(self, system, question):
-        with self.chat(system, question) as answer:
-            return json.load(answer)
-
 
 @pytest.fixture
 def nodes():
@@ -85,31 +66,15 @@ def wait_for(is_so, seconds=30):
     return now
 
 
-def known(answer):
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
 def test_what_begins_alike_goes_to_one_node_and_streams(nodes):
     with Router(nodes, "cache_aware") as router:
-        for round in range(3):
-            for book in BOOKS:
-                answer = router.answer(book, f"What is on page {round}?")
-                assert (known(answer) > 100) == (round > 0), f"round {round}: {answer['usage']}"
-        with router.chat(BOOKS[0], "What is on page 9?", stream=True) as stream:
-            lines = [line for line in stream.read().decode().splitlines() if line]
-        assert lines[-1] == "data: [DONE]" and len(lines) > 3
+        sends_what_begins_alike_to_one_node(router)
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "power_of_two", "cache_aware"])
 def test_a_node_that_ends_fails_no_request(nodes, policy):
-    with Router(nodes, policy) as router, concurrent.futures.ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(router.answer, BOOKS[i % 4], f"What is on page {i}?") for i in range(80)]
-        while sum(one.done() for one in asked) < 20:
-            time.sleep(0.01)
-        nodes[0].terminate()
-        texts = [one.result()["choices"][0]["message"]["content"] for one in asked]
-        assert len(texts) == 80 and all(texts)
-        assert nodes[0].process.wait(30) == 0
+    with Router(nodes, policy) as router:
+        fails_no_request_when_a_node_ends(router, nodes[0])
         assert wait_for(lambda: router.healthy() == 1), "the router does not notice that a node is gone"
 
 

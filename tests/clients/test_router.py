@@ -11,15 +11,11 @@ import urllib.error
 import urllib.request
 
 import pytest
+from routed import BOOKS, FLAGS, MODEL, Client, fails_no_request_when_a_node_ends, sends_what_begins_alike_to_one_node
 from server import Server, free_port
 
-MODEL = "kvik-node"
-FLAGS = ["--alias", MODEL, "--context", "2048", "--cache-ram", "64MiB", "--threads", "1"]
-# Long enough that the router tells prompts apart by their beginning.
-BOOKS = [f"You answer questions about the book number {i}, in which a river, a letter and a garden stand. " * 4 for i in range(4)]
 
-
-class Router:
+class Router(Client):
     def __init__(self, nodes, policy):
         self.port, metrics = free_port(), free_port()
         urls = [f"http://127.0.0.1:{node.port}" for node in nodes]
@@ -52,17 +48,6 @@ class Router:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=20) as answer:
             return json.load(answer)
 
-    def chat(self, system, question, **options):
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-        body = dict(model=MODEL, messages=messages, max_tokens=8, temperature=0) | options
-        url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
-        request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-        return urllib.request.urlopen(request, timeout=60)
-
-    def answer(self, system, question):
-        with self.chat(system, question) as answer:
-            return json.load(answer)
-
 
 @pytest.fixture
 def nodes():
@@ -74,25 +59,12 @@ def test_what_begins_alike_goes_to_one_node(nodes):
     with Router(nodes, "cache_aware") as router:
         assert {worker["model_id"] for worker in router.workers()} == {MODEL}
         assert [model["id"] for model in router.get("/v1/models")["data"]] == [MODEL]
-        for round in range(3):
-            for book in BOOKS:
-                usage = router.answer(book, f"What is on page {round}?")["usage"]
-                known = usage["prompt_tokens_details"]["cached_tokens"]
-                assert (known > 100) == (round > 0), f"round {round}: {usage}"
-        with router.chat(BOOKS[0], "What is on page 9?", stream=True) as stream:
-            lines = [line for line in stream.read().decode().splitlines() if line]
-        assert lines[-1] == "data: [DONE]" and len(lines) > 3
+        sends_what_begins_alike_to_one_node(router)
 
 
 def test_a_node_that_ends_fails_no_request(nodes):
-    with Router(nodes, "round_robin") as router, concurrent.futures.ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(router.answer, BOOKS[i % 4], f"What is on page {i}?") for i in range(80)]
-        while sum(one.done() for one in asked) < 20:
-            time.sleep(0.01)
-        nodes[0].terminate()
-        texts = [one.result()["choices"][0]["message"]["content"] for one in asked]
-        assert len(texts) == 80 and all(texts)
-        nodes[0].process.wait(30)
+    with Router(nodes, "round_robin") as router:
+        fails_no_request_when_a_node_ends(router, nodes[0])
 
 
 def test_the_router_reads_the_load(nodes):
