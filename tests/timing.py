@@ -11,9 +11,11 @@ server fails once in 60,000 runs; the figures printed say how small a leak would
 in `shared` mode must succeed: it shows that the measurement could have seen a difference.
 
     tests/timing.py --probes 2000
+    tests/timing.py --probes 1000 --fleet     the victim and the attacker at two nodes, which share a store
 """
 import argparse
 import bisect
+import contextlib
 import hashlib
 import pathlib
 import random
@@ -30,6 +32,8 @@ SUSPECT, CERTAIN = 2.5, 3.0
 # The estimate of 999 of 1,000 runs lies within this many of them.
 ALMOST_ALWAYS = 3.09
 REPEAT = 4
+# Longer than it takes until the other node finds what was computed.
+WRITTEN_SECONDS = 0.05
 SUCCESS = 0.9
 
 
@@ -40,6 +44,7 @@ def main():
     parser.add_argument("--letters", type=int, default=600, help="length of a prompt")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fleet", action="store_true", help="two nodes that share a directory")
     args = parser.parse_args()
     leaks = isolated_leaks(args)
     shared = attack(args, "shared", max(100, args.probes // 10), args.seed)
@@ -78,15 +83,17 @@ def attack(args, share, probes, seed):
     flags = ["-m", args.model] if args.model else []
     with tempfile.TemporaryDirectory() as folder:
         file = tenants_file(pathlib.Path(folder) / "tenants.toml", share)
-        flags += ["--tenants", file, "--threads", args.threads, "--cache-ram", "256MiB", "--cache-disk", f"{folder}/cache"]
-        with Server(*flags) as server:
+        flags += ["--tenants", file, "--threads", args.threads, "--cache-ram", "256MiB"]
+        flags += fleet_flags(pathlib.Path(folder)) if args.fleet else ["--cache-disk", f"{folder}/cache"]
+        with contextlib.ExitStack() as stack:
+            servers = [stack.enter_context(Server(*flags)) for _ in range(1 + args.fleet)]
             for _ in range(10):  # the first ones warm the machine up
-                probe(server, rng, args.letters, hit=False)
+                probe(servers, rng, args.letters, hit=False)
             cases = [i % 2 == 0 for i in range(probes)]
             rng.shuffle(cases)
             times = {True: [], False: []}
             for hit in cases:
-                times[hit].append(probe(server, rng, args.letters, hit))
+                times[hit].append(probe(servers, rng, args.letters, hit))
     return auc(times[True], times[False])
 
 
@@ -97,10 +104,23 @@ def tenants_file(path, share):
     return path
 
 
-def probe(server, rng, letters, hit):
-    """Seconds to the first token of the attacker's guess; the victim has sent the same before if `hit`."""
+def fleet_flags(folder):
+    """What makes two servers nodes that write all they compute to one store; each has no disk of its own."""
+    key = folder / "fleet.key"
+    key.write_text("5a" * 32)
+    key.chmod(0o600)
+    store = ["--cache-remote", f"file://{folder}/shared", "--cache-remote-key", key, "--cache-remote-write", "all"]
+    return [*store, "--cache-disk", "off"]
+
+
+def probe(servers, rng, letters, hit):
+    """Seconds to the first token of the attacker's guess, at the last server; the victim has sent the same to the first one
+    before if `hit`."""
     guess, other = (text(rng, letters) for _ in range(2))
-    ask(server, "victim", guess if hit else other)
+    ask(servers[0], "victim", guess if hit else other)
+    if len(servers) > 1:
+        time.sleep(WRITTEN_SECONDS)
+    server = servers[-1]
     started = time.perf_counter()
     ask(server, "attacker", guess)
     return time.perf_counter() - started
