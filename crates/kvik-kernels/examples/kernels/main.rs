@@ -3,6 +3,7 @@
 //! `cargo run --release -p kvik-kernels --example kernels [-- TYPE ...]` prints, for every weight type
 //! and shape, the rate at which products of 1, 4 and 16 inputs read weights that no cache holds, and at which
 //! a product of 512 inputs computes, each with one and with all threads. `KVIK_ISA` chooses the instructions.
+//! `--peaks [THREADS]` prints what the machine can do at most as JSON, in bytes and operations a second.
 
 mod peaks;
 
@@ -24,9 +25,13 @@ const COLD_BYTES: usize = 128 << 20;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(("--peaks", threads)) = wanted.split_first().map(|(flag, rest)| (flag.as_str(), rest)) {
+        let threads = threads.first().and_then(|n| n.parse().ok()).unwrap_or_else(performance_cores);
+        return peaks::Peaks::measure(&Pool::new(threads)).print_json();
+    }
     let pools: Vec<Pool> = [1, performance_cores()].into_iter().map(Pool::new).collect();
     println!("instructions: {}", Isa::current().name());
-    pools.iter().for_each(peaks::print);
+    pools.iter().for_each(|pool| peaks::Peaks::measure(pool).print(pool));
     let columns = DECODE.map(|n| format!("{:>16}", format!("{n} inputs GB/s"))).concat();
     println!("\n{:8}{:>15}{:>6}{columns}{:>18}", "type", "shape", "pack", format!("{PREFILL} inputs GOPS"));
     for ty in

@@ -1,24 +1,55 @@
-//! What the machine can do at most: read, multiply bytes, multiply floats.
+//! What the machine can do at most: read, multiply bytes, pairs of shorts and of bfloats, floats.
 
 use kvik_kernels::Pool;
 
-/// Measures and prints the peaks of as many threads as `pool` has.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn print(pool: &Pool) {
-    println!("{} threads: peaks are measured on x86-64 only", pool.threads());
+/// Rates a second of all threads; none where the instructions of a rate are not there.
+#[derive(Debug)]
+pub(crate) struct Peaks {
+    /// Bytes of memory.
+    pub(crate) read: Option<f64>,
+    /// Multiplications and additions in products of bytes.
+    pub(crate) bytes: Option<f64>,
+    /// Of integers of 16 bits.
+    pub(crate) shorts: Option<f64>,
+    /// Of bfloats.
+    pub(crate) bfloats: Option<f64>,
+    /// Of floats.
+    pub(crate) floats: Option<f64>,
 }
 
-/// Measures and prints the peaks of as many threads as `pool` has.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn print(pool: &Pool) {
-    if !std::arch::is_x86_feature_detected!("avx512vnni") {
-        return println!("{} threads: peaks are measured with AVX-512 VNNI only", pool.threads());
+impl Peaks {
+    /// Of as many threads as `pool` has.
+    pub(crate) fn measure(pool: &Pool) -> Peaks {
+        let read = kvik_kernels::read_speed(pool, 512 << 20, std::time::Duration::from_millis(500)).ok();
+        let none = Peaks { read, bytes: None, shorts: None, bfloats: None, floats: None };
+        #[cfg(target_arch = "x86_64")]
+        let none = x86::peaks(pool, none);
+        none
     }
-    let (read, bytes, floats) = (x86::read(pool), x86::bytes(pool), x86::floats(pool));
-    println!(
-        "{} threads: reads {read:.1} GB/s, dot products of bytes {bytes:.0} GOPS, of floats {floats:.0} GFLOPS",
-        pool.threads()
-    );
+
+    /// For people.
+    pub(crate) fn print(&self, pool: &Pool) {
+        let rate = |rate: Option<f64>| rate.map_or("?".to_owned(), |rate| format!("{:.1}", rate / 1e9));
+        let [read, bytes, shorts, bfloats, floats] =
+            [self.read, self.bytes, self.shorts, self.bfloats, self.floats].map(rate);
+        println!(
+            "{} threads: reads {read} GB/s, products of bytes {bytes} GOPS, of shorts {shorts}, of bfloats {bfloats}, of floats {floats}",
+            pool.threads()
+        );
+    }
+
+    /// For `bench/compare`.
+    pub(crate) fn print_json(&self) {
+        let rates = [
+            ("read", self.read),
+            ("bytes", self.bytes),
+            ("shorts", self.shorts),
+            ("bfloats", self.bfloats),
+            ("floats", self.floats),
+        ];
+        let known = rates.iter().filter_map(|(name, rate)| rate.map(|rate| format!("\"{name}\": {rate:.4e}")));
+        println!("{{{}}}", known.collect::<Vec<_>>().join(", "));
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -27,54 +58,34 @@ mod x86 {
     use std::hint::black_box;
 
     use kvik_kernels::Pool;
-    use rustix::mm;
 
+    use super::Peaks;
     use crate::best;
 
     /// Independent sums, enough to hide the latency of an instruction.
     const SUMS: usize = 12;
     const ROUNDS: usize = 200_000;
-    const READ_BYTES: usize = 512 << 20;
-    const PIECE_BYTES: usize = 256 << 10;
 
-    /// GB/s of reading memory in huge pages, with prefetch.
-    pub(crate) fn read(pool: &Pool) -> f64 {
-        let (protection, flags) = (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::PRIVATE);
-        // SAFETY: a new mapping, advised and filled before it is read; it lives until the process ends.
-        let memory = unsafe {
-            let start =
-                mm::mmap_anonymous(std::ptr::null_mut(), READ_BYTES, protection, flags).expect("memory");
-            let _ = mm::madvise(start, READ_BYTES, mm::Advice::LinuxHugepage);
-            std::ptr::write_bytes(start.cast::<u8>(), 1, READ_BYTES);
-            std::slice::from_raw_parts(start.cast::<u8>(), READ_BYTES)
-        };
-        let pieces: Vec<&[u8]> = memory.chunks_exact(PIECE_BYTES).collect();
-        // SAFETY: the caller has found the features.
-        let seconds = best(0.3, || pool.run(pieces.len(), &|piece| unsafe { read_piece(pieces[piece]) }));
-        READ_BYTES as f64 / seconds / 1e9
-    }
-
-    #[target_feature(enable = "avx512f")]
-    fn read_piece(piece: &[u8]) {
-        let mut sums = [_mm512_setzero_si512(); 4];
-        for lines in piece.chunks_exact(256) {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                let from = lines[i * 64..].as_ptr();
-                // SAFETY: `lines` holds four lines; a prefetch may go anywhere.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(2048).cast());
-                    *sum = _mm512_add_epi32(*sum, _mm512_loadu_si512(from.cast()));
-                }
-            }
+    /// Adds what this machine has instructions for.
+    pub(crate) fn peaks(pool: &Pool, peaks: Peaks) -> Peaks {
+        let has_avx512 = std::arch::is_x86_feature_detected!("avx512f");
+        let has_vnni = has_avx512 && std::arch::is_x86_feature_detected!("avx512vnni");
+        let has_bf16 = has_avx512 && std::arch::is_x86_feature_detected!("avx512bf16");
+        // SAFETY (of all four): the features were found.
+        let rate = |has: bool, ops, work: fn()| has.then(|| rate(pool, ops, work));
+        Peaks {
+            bytes: rate(has_vnni, 128, || unsafe { multiply_bytes() }),
+            shorts: rate(has_vnni, 64, || unsafe { multiply_shorts() }),
+            bfloats: rate(has_bf16, 64, || unsafe { multiply_bfloats() }),
+            floats: rate(has_avx512, 32, || unsafe { multiply_floats() }),
+            ..peaks
         }
-        black_box(sums);
     }
 
-    /// GOPS of `vpdpbusd` on registers.
-    pub(crate) fn bytes(pool: &Pool) -> f64 {
-        // SAFETY: the caller has found the features.
-        let seconds = best(0.1, || pool.run(pool.threads(), &|_| unsafe { multiply_bytes() }));
-        (pool.threads() * ROUNDS * SUMS * 128) as f64 / seconds / 1e9
+    /// Operations a second of `work` on every thread, `ops` in each of its instructions.
+    fn rate(pool: &Pool, ops: usize, work: fn()) -> f64 {
+        let seconds = best(0.1, || pool.run(pool.threads(), &|_| work()));
+        (pool.threads() * ROUNDS * SUMS * ops) as f64 / seconds
     }
 
     #[target_feature(enable = "avx512f,avx512vnni")]
@@ -87,11 +98,25 @@ mod x86 {
         black_box(sums);
     }
 
-    /// GFLOPS of fused multiply-adds on registers.
-    pub(crate) fn floats(pool: &Pool) -> f64 {
-        // SAFETY: the caller has found the features.
-        let seconds = best(0.1, || pool.run(pool.threads(), &|_| unsafe { multiply_floats() }));
-        (pool.threads() * ROUNDS * SUMS * 32) as f64 / seconds / 1e9
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn multiply_shorts() {
+        let mut sums = [_mm512_setzero_si512(); SUMS];
+        let (a, b) = black_box((_mm512_set1_epi16(3), _mm512_set1_epi16(5)));
+        for _ in 0..ROUNDS {
+            sums.iter_mut().for_each(|sum| *sum = _mm512_dpwssd_epi32(*sum, a, b));
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn multiply_bfloats() {
+        let mut sums = [_mm512_setzero_ps(); SUMS];
+        let ones = _mm512_set1_ps(1.0);
+        let (a, b) = black_box((_mm512_cvtne2ps_pbh(ones, ones), _mm512_cvtne2ps_pbh(ones, ones)));
+        for _ in 0..ROUNDS {
+            sums.iter_mut().for_each(|sum| *sum = _mm512_dpbf16_ps(*sum, a, b));
+        }
+        black_box(sums);
     }
 
     #[target_feature(enable = "avx512f")]

@@ -3,13 +3,13 @@
 //! Owns the packed bytes. Invariants: tiles are 64-byte aligned and padded with zero rows; packing
 //! keeps every bit of the file's blocks, so a packed matrix means exactly what the file said.
 
+mod fill;
 mod layout;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
-use layout::TileMut;
 pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR, element_index, lane_cols};
 
 use crate::Pool;
@@ -184,7 +184,7 @@ impl Matrix {
     }
 
     fn fill(&mut self, raw: &[u8], row_bytes: usize, pool: &Pool) {
-        let (ty, cols, layout, tiles) = (self.ty, self.cols, self.layout, self.tiles());
+        let (ty, layout, tiles) = (self.ty, self.layout, self.tiles());
         let bytes = layout.bytes * tiles;
         let memory = Disjoint::new(&mut self.memory.bytes_mut()[..bytes]);
         pool.run(tiles, &|tile| {
@@ -192,54 +192,7 @@ impl Matrix {
             let bytes = unsafe { memory.range(tile * layout.bytes, layout.bytes) };
             let end = raw.len().min((tile + 1) * TILE_ROWS * row_bytes);
             let rows = &raw[tile * TILE_ROWS * row_bytes..end];
-            match ty {
-                WeightType::F32 => fill_floats::<4, { lane_cols(WeightType::F32) }>(rows, cols, bytes),
-                WeightType::F16 => fill_floats::<2, { lane_cols(WeightType::F16) }>(rows, cols, bytes),
-                WeightType::Bf16 => fill_floats::<2, { lane_cols(WeightType::Bf16) }>(rows, cols, bytes),
-                WeightType::Q14_0 => fill_shorts(rows, row_bytes, &layout, bytes),
-                _ => fill_codes(ty, rows, row_bytes, &layout, bytes),
-            }
+            fill::fill(ty, rows, row_bytes, &layout, bytes);
         });
-    }
-}
-
-/// `rows`: up to sixteen file rows, one after another.
-fn fill_codes(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout, bytes: &mut [u8]) {
-    let codes = &ty.codes().expect("other types are filled elsewhere");
-    let mut tile = TileMut { codes, layout, bytes };
-    let mut block = Block::default();
-    for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
-        for (number, bytes) in blocks.chunks_exact(ty.block_bytes()).enumerate() {
-            block.read(ty, bytes);
-            tile.write(row, number, &block);
-        }
-    }
-}
-
-/// As [`fill_codes`], for codes of 14 bits.
-fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, bytes: &mut [u8]) {
-    let mut put = |at: usize, half: [u8; 2]| bytes[at..at + 2].copy_from_slice(&half);
-    for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
-        for (number, bytes) in blocks.chunks_exact(ShortBlock::BYTES).enumerate() {
-            let block = ShortBlock::read(bytes);
-            put(layout.short_scale(row, number), block.d.to_le_bytes());
-            for (i, code) in block.codes.iter().enumerate() {
-                put(layout.short_code(row, number * ShortBlock::LEN + i), code.to_le_bytes());
-            }
-        }
-    }
-}
-
-/// Elements of `N` bytes, `LANE` columns to a lane, from `[rows][cols]` to a tile, in square pieces that
-/// stay in cache.
-fn fill_floats<const N: usize, const LANE: usize>(rows: &[u8], cols: usize, bytes: &mut [u8]) {
-    let (from, _) = rows.as_chunks::<N>();
-    let (to, _) = bytes.as_chunks_mut::<N>();
-    for start in (0..cols).step_by(CHUNK) {
-        for (row, values) in from.chunks_exact(cols).enumerate() {
-            for k in start..cols.min(start + CHUNK) {
-                to[element_index(LANE, row, k)] = values[k];
-            }
-        }
     }
 }

@@ -1,4 +1,6 @@
+use super::layout::byte_mask;
 use super::*;
+use crate::quant::{BlockUnit, Scales};
 use crate::testing::random_blocks;
 
 #[test]
@@ -13,6 +15,28 @@ fn a_packed_row_means_what_the_file_said() {
                 matrix.row(row, &mut out);
                 assert_eq!(out, expect, "{} row {row} of {rows} x {cols}", ty.name());
             }
+        }
+    }
+}
+
+#[test]
+fn a_tile_is_what_its_blocks_say_one_by_one() {
+    for ty in WeightType::ALL.into_iter().filter(|ty| ty.codes().is_some()) {
+        let (rows, cols) = (21, 512);
+        let raw = random_blocks(ty, rows * cols, 11);
+        let matrix = Matrix::pack(ty, rows, cols, &raw, &Pool::new(1)).unwrap();
+        let (codes, row_bytes) = (ty.codes().unwrap(), ty.row_bytes(cols).unwrap());
+        for (number, rows) in raw.chunks(TILE_ROWS * row_bytes).enumerate() {
+            let mut bytes = vec![0; matrix.layout.bytes];
+            let mut tile = TileMut { codes: &codes, layout: &matrix.layout, bytes: &mut bytes };
+            let mut block = Block::default();
+            for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
+                for (number, bytes) in blocks.chunks_exact(ty.block_bytes()).enumerate() {
+                    block.read(ty, bytes);
+                    tile.write(row, number, &block);
+                }
+            }
+            assert!(matrix.tile(number) == bytes, "{}, tile {number}", ty.name());
         }
     }
 }
@@ -44,4 +68,69 @@ fn shapes_and_lengths_that_do_not_fit_are_refused() {
     check(WeightType::Q8_0, 4, 32, 100, "a 4 x 32 matrix of Q8_0 needs other data than 100 bytes");
     let huge = "a 18446744073709551615 x 32 matrix of Q8_0 needs other data than 34 bytes";
     check(WeightType::Q8_0, usize::MAX, 32, 34, huge);
+}
+
+/// What [`fill`](super::fill) is held to: one block of one row after another, by the layout's words.
+struct TileMut<'a> {
+    codes: &'a Codes,
+    layout: &'a TileLayout,
+    bytes: &'a mut [u8],
+}
+
+impl TileMut<'_> {
+    /// Puts block number `block` of `row` into the planes.
+    fn write(&mut self, row: usize, block: usize, from: &Block) {
+        let (codes, layout) = (self.codes, self.layout);
+        let half_at = (block * TILE_ROWS + row) * 2;
+        match codes.unit {
+            BlockUnit::Half => self.put(layout.d + half_at, from.d.to_le_bytes()),
+            BlockUnit::Exponent => self.put(layout.d + codes.unit_at(block) + row, [from.exponent]),
+        }
+        if codes.has_min {
+            self.put(layout.m + half_at, from.m.to_le_bytes());
+        }
+        let subs = codes.block_len / codes.sub_len;
+        for sub in 0..subs {
+            let at = (block * subs + sub) * TILE_ROWS + row;
+            let (scale, min) = (from.scales[sub] as u8, from.mins[sub]);
+            match codes.scales {
+                Scales::None => {}
+                Scales::Signed => self.put(layout.scales + at, [scale]),
+                Scales::Nibbles => self.put(layout.scales + at, [scale | min << 4]),
+                Scales::WithMins => {
+                    self.put(layout.scales + at, [scale]);
+                    self.put(layout.mins + at, [min]);
+                }
+            }
+        }
+        let chunks = codes.block_len / CHUNK;
+        for (chunk, values) in from.codes[..codes.block_len].chunks_exact(CHUNK).enumerate() {
+            let (groups, _) = values.as_chunks::<4>();
+            let words = std::array::from_fn(|group| u32::from_le_bytes(groups[group]));
+            self.write_chunk(row, block * chunks + chunk, words);
+        }
+    }
+
+    /// `words[group]` holds the codes of four columns.
+    fn write_chunk(&mut self, row: usize, chunk: usize, words: [u32; GROUPS]) {
+        let (low_bits, high_bits) = (self.codes.low_bits, self.codes.high_bits);
+        self.write_bits(self.layout.low, row, chunk, words, low_bits);
+        if high_bits > 0 {
+            let high = words.map(|word| word >> low_bits & byte_mask(high_bits));
+            self.write_bits(self.layout.high, row, chunk, high, high_bits);
+        }
+    }
+
+    fn write_bits(&mut self, plane: usize, row: usize, chunk: usize, words: [u32; GROUPS], bits: usize) {
+        let mask = byte_mask(bits);
+        for (vector, groups) in words.chunks_exact(8 / bits).enumerate() {
+            let packed =
+                groups.iter().enumerate().fold(0, |packed, (i, word)| packed | (word & mask) << (i * bits));
+            self.put(plane + (chunk * bits + vector) * VECTOR + row * 4, packed.to_le_bytes());
+        }
+    }
+
+    fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
+        self.bytes[at..at + N].copy_from_slice(&bytes);
+    }
 }

@@ -26,7 +26,7 @@ impl Default for Block {
 
 impl Block {
     /// Reads the block that `bytes` (exactly `ty.block_bytes()`) holds.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&mut self, ty: WeightType, bytes: &[u8]) {
         assert_eq!(bytes.len(), ty.block_bytes());
         match ty {
@@ -48,12 +48,14 @@ impl Block {
     }
 
     /// `d, q[32]`.
+    #[inline(always)]
     fn read_q8_0(&mut self, bytes: &[u8]) {
         self.d = half_at(bytes, 0);
         self.codes[..32].iter_mut().zip(&bytes[2..34]).for_each(|(code, q)| *code = q ^ 0x80);
     }
 
     /// `d, [m], [high bits: u32], nibbles[16]`: value j in the low, value j + 16 in the high half of byte j.
+    #[inline(always)]
     fn read_nibbles(&mut self, bytes: &[u8], nibbles: usize, high: Option<usize>) {
         self.d = half_at(bytes, 0);
         if high.unwrap_or(nibbles) == 4 {
@@ -70,12 +72,14 @@ impl Block {
     }
 
     /// `exponent, nibbles[16]`.
+    #[inline(always)]
     fn read_mxfp4(&mut self, bytes: &[u8]) {
         self.exponent = bytes[0];
         self.read_halves(&bytes[1..17]);
     }
 
     /// 32 nibbles: byte j carries values j and j + 16.
+    #[inline(always)]
     fn read_halves(&mut self, bytes: &[u8]) {
         let (low_half, high_half) = self.codes[..32].split_at_mut(16);
         for (j, byte) in bytes.iter().enumerate() {
@@ -85,6 +89,7 @@ impl Block {
     }
 
     /// `scales[16], q[64], d, dmin`.
+    #[inline(always)]
     fn read_q2_k(&mut self, bytes: &[u8]) {
         for (sub, byte) in bytes[..16].iter().enumerate() {
             self.scales[sub] = (byte & 15) as i8;
@@ -96,6 +101,7 @@ impl Block {
     }
 
     /// `high[32], q[64], scales[12], d`.
+    #[inline(always)]
     fn read_q3_k(&mut self, bytes: &[u8]) {
         self.read_crumbs(&bytes[32..96]);
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
@@ -112,12 +118,14 @@ impl Block {
     }
 
     /// `d, dmin, scales[12], q[128]`.
+    #[inline(always)]
     fn read_q4_k(&mut self, bytes: &[u8]) {
         self.read_k_head(bytes);
         self.read_k_nibbles(&bytes[16..144]);
     }
 
     /// `d, dmin, scales[12], high[32], q[128]`.
+    #[inline(always)]
     fn read_q5_k(&mut self, bytes: &[u8]) {
         self.read_k_head(bytes);
         self.read_k_nibbles(&bytes[48..176]);
@@ -128,6 +136,7 @@ impl Block {
     }
 
     /// `low[128], high[64], scales[16], d`.
+    #[inline(always)]
     fn read_q6_k(&mut self, bytes: &[u8]) {
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
             let (half, quarter) = (part / 4, part % 4);
@@ -142,6 +151,7 @@ impl Block {
     }
 
     /// 256 two-bit codes: 32 bytes carry four runs of 32 values.
+    #[inline(always)]
     fn read_crumbs(&mut self, bytes: &[u8]) {
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
             let run = codes.iter_mut().zip(&bytes[part / 4 * 32..]);
@@ -150,6 +160,7 @@ impl Block {
     }
 
     /// 256 nibbles: 32 bytes carry two runs of 32 values.
+    #[inline(always)]
     fn read_k_nibbles(&mut self, bytes: &[u8]) {
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
             let run = codes.iter_mut().zip(&bytes[part / 2 * 32..]);
@@ -158,6 +169,7 @@ impl Block {
     }
 
     /// `d, dmin` and eight pairs of six-bit scales and mins in twelve bytes.
+    #[inline(always)]
     fn read_k_head(&mut self, bytes: &[u8]) {
         self.d = half_at(bytes, 0);
         self.m = -half_at(bytes, 2);

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::{ShortBlock, WeightType};
+use crate::vectorised;
 
 /// Quantises whole blocks of `x` into the layout of `ty`.
 ///
@@ -10,6 +11,14 @@ use super::{ShortBlock, WeightType};
 /// If `ty` is none of F32, F16, BF16, Q8_0, Q4_0 and Q14_0, or `out` is not as long as `x` needs.
 pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
     assert_eq!(Some(out.len()), ty.row_bytes(x.len()), "{} blocks for {} values", ty.name(), x.len());
+    vectorised(
+        #[inline(always)]
+        || quantize_blocks(ty, x, out),
+    );
+}
+
+#[inline(always)]
+fn quantize_blocks(ty: WeightType, x: &[f32], out: &mut [u8]) {
     let blocks = x.chunks_exact(ty.block_len()).zip(out.chunks_exact_mut(ty.block_bytes()));
     match ty {
         WeightType::F32 => blocks.for_each(|(x, out)| out.copy_from_slice(&x[0].to_le_bytes())),
@@ -26,6 +35,7 @@ pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
     }
 }
 
+#[inline(always)]
 fn quantize_q8_0(x: &[f32], out: &mut [u8]) {
     let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let d = largest / 127.0;

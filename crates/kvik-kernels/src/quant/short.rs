@@ -23,6 +23,7 @@ impl ShortBlock {
     pub(crate) const BYTES: usize = 2 + 2 * ShortBlock::LEN;
 
     /// The block that `x`, `LEN` values, is nearest to.
+    #[inline(always)]
     pub(super) fn quantize(x: &[f32]) -> ShortBlock {
         let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         let d = at_least(largest);
@@ -40,6 +41,7 @@ impl ShortBlock {
     }
 
     /// Writes what `read` reads.
+    #[inline(always)]
     pub(super) fn write(&self, bytes: &mut [u8]) {
         let (halves, _) = bytes.as_chunks_mut::<2>();
         halves[0] = self.d.to_le_bytes();
