@@ -17,9 +17,11 @@ import signal
 import statistics
 import sys
 
+import limits
 import older_kvik
 from engines import engines, flavour, peers, versions
 from programs import Programs, run
+from shapes import SHAPES
 from works import by_case, combined, published
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -31,6 +33,9 @@ CONVERTED = ("q8_0", "q4_0")
 PEER = """folder with the programs of llama.cpp or ik_llama.cpp, or another build of kvik, or a Python that has openvino_genai
 ("openvino": the one that runs this); the README names them. Several times for several peers"""
 
+KERNELS = """the example `kernels` of kvik-kernels, which measures what this machine can do: `cargo build --release -p kvik-kernels
+--example kernels`. Without it there is no limit"""
+
 
 def main():
     args = arguments()
@@ -41,20 +46,25 @@ def main():
     programs, others = Programs(args.kvik, None, args.threads), peers(args.peer)
     models = {weights: model_file(args, weights) for weights in dict.fromkeys(work.case.weights for work in works)}
     samples = {work: {} for work in works}
+    peaks = limits.peaks(args.kernels, args.threads)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # as an exception, so that the report comes
     try:
         for number in range(args.rounds):
             for case, together in by_case(works).items():
                 one_round(engines(programs, others, case), models[case.weights], case, together, number, args.rounds, samples)
     finally:
-        results = [row(work, samples[work]) for work in works if samples[work]]
-        report(args, programs, others, results)
+        measured = [work for work in works if samples[work]]
+        size = lambda work: models[work.case.weights].stat().st_size if not work.case.made else None
+        limit = lambda work: limits.limit(work, SHAPES[args.shape], size(work), peaks)
+        results = [row(work, samples[work], limit(work)) for work in measured]
+        report(args, programs, others, peaks, results)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", type=peer_path, action="append", default=[], help=PEER)
     parser.add_argument("--kvik", type=absolute, default=ROOT / "target/release/kvik")
+    parser.add_argument("--kernels", type=absolute, default=ROOT / "target/release/examples/kernels", help=KERNELS)
     parser.add_argument("--vocab", type=pathlib.Path, help="vocabulary-only GGUF for a model file that is not there yet")
     parser.add_argument("--models", type=absolute, default=ROOT / "target/models", help="folder that keeps the model files")
     parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of make-shape-model.py")
@@ -156,8 +166,8 @@ def one_round(every, model, case, works, number, rounds, samples):
             print(f"{number + 1}/{rounds} {work.name} | {engine.name}: {figures} tok/s", file=sys.stderr, flush=True)
 
 
-def row(work, samples):
-    """The figures of a work; `samples`: engine -> tok/s."""
+def row(work, samples, limit):
+    """The figures of a work; `samples`: engine -> tok/s; `limit`: the most that the machine allows, or none."""
     medians = {engine.name: statistics.median(speeds) for engine, speeds in samples.items()}
     of_peers = {}
     for engine in samples:
@@ -167,6 +177,7 @@ def row(work, samples):
     return {
         "weights": case.shown_weights, "work": work.what, "depth": case.depth, "kv": case.kv,
         "kvik_ts": round(medians["kvik"], 2),
+        "limit_ts": limit and round(limit, 1), "share": limit and round(medians["kvik"] / limit, 3),
         **beside(medians, sum(of_peers.values(), [])),
         "in_one_process": case.in_one_process, "medians": medians, "samples": {engine.name: speeds for engine, speeds in samples.items()},
         "peers": {peer: beside(medians, names) for peer, names in of_peers.items()},
@@ -179,31 +190,37 @@ def beside(medians, names):
     return {"beside": best, "beside_ts": best and round(medians[best], 2), "ratio": best and round(medians["kvik"] / medians[best], 3)}
 
 
-def report(args, programs, others, results):
+def report(args, programs, others, peaks, results):
     print(table_of_peers(results) if len(args.peer) > 1 else table(results))
     if args.json:
         date = f"{datetime.datetime.now():%Y-%m-%d %H:%M}"
-        about = {"date": date, "machine": machine(), "versions": versions(programs, others), "settings": vars(args)}
+        about = {"date": date, "machine": machine(), "versions": versions(programs, others), "settings": vars(args), "peaks": peaks}
         args.json.write_text(json.dumps(about | {"results": results}, indent=1, default=str) + "\n")
 
 
 def table(results):
     """The best setting of the one peer, with its name."""
-    head = ["| weights | work | depth | KV | kvik tok/s | beside it | tok/s | ratio |", "| --- | --- | ---: | --- | ---: | --- | ---: | ---: |"]
+    head = ["| weights | work | depth | KV | kvik tok/s | limit | share | beside it | tok/s | ratio |"]
+    head += ["| --- | --- | ---: | --- | ---: | ---: | ---: | --- | ---: | ---: |"]
     return "\n".join(head + [line(r, [r["beside"] or "", *figures(r)]) for r in results])
 
 
 def table_of_peers(results):
     """Of each peer its best; an empty cell where it took no part."""
     peers = list(dict.fromkeys(peer for r in results for peer in r["peers"]))
-    head = ["| weights | work | depth | KV | kvik tok/s |" + "".join(f" {peer} tok/s | ratio |" for peer in peers)]
-    head += ["| --- | --- | ---: | --- | ---: |" + " ---: | ---: |" * len(peers)]
+    head = ["| weights | work | depth | KV | kvik tok/s | limit | share |" + "".join(f" {peer} tok/s | ratio |" for peer in peers)]
+    head += ["| --- | --- | ---: | --- | ---: | ---: | ---: |" + " ---: | ---: |" * len(peers)]
     return "\n".join(head + [line(r, sum((figures(r["peers"].get(peer)) for peer in peers), [])) for r in results])
 
 
 def line(result, cells):
-    cells = [result["weights"], result["work"], result["depth"], result["kv"], f"{result['kvik_ts']:.1f}", *cells]
+    cells = [result["weights"], result["work"], result["depth"], result["kv"], f"{result['kvik_ts']:.1f}", *of_limit(result), *cells]
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def of_limit(result):
+    """The limit, and how much of it was reached."""
+    return [f"{result['limit_ts']:.0f}", f"{result['share']:.0%}"] if result["limit_ts"] else ["", ""]
 
 
 def figures(best):

@@ -74,8 +74,8 @@ def kvik(programs, model, case, works, samples, own_prompts=False):
 
 def converted(model, case):
     """The flag that makes this type of a model file of another one."""
-    weights = case.made or case.weights
-    return [] if model.stem.endswith(weights) else ["--weights", weights]
+    is_stored = not case.made and model.stem.endswith(case.weights)
+    return [] if is_stored else ["--weights", case.made or case.weights]
 
 
 def versions(programs, peers):

@@ -121,7 +121,7 @@ def compare(tmp_path):
         (tmp_path / f"qwen3-0.6b-{weights}.gguf").touch()
 
     def run(*flags, status=0):
-        command = [sys.executable, "-B", HERE / "compare.py", "--kvik", tmp_path / "kvik", "--models", tmp_path]
+        command = [sys.executable, "-B", HERE / "compare.py", "--kvik", tmp_path / "kvik", "--models", tmp_path, "--kernels", tmp_path / "kernels"]
         done = subprocess.run([*map(str, command), "--json", tmp_path / "out.json", *flags], capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         calls = (tmp_path / "calls").read_text().replace(f"{tmp_path}{os.sep}", "").splitlines() if (tmp_path / "calls").exists() else []
@@ -147,8 +147,8 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("q4_k_m", "prefill 512", 0, "f16"),
         ("f16", "prefill 512", 0, "f16"),
         ("bf16", "prefill 512", 0, "f16"),
+        ("f16 exactly", "prefill 512", 0, "f16"),
         ("f16 as bf16", "prefill 512", 0, "f16"),
-        ("f16 as q14_0", "prefill 512", 0, "f16"),
         ("q8_0", "prefill 32", 190, "f16"),
         ("q8_0", "prefill 512", 4096, "f16"),
         ("q8_0", "prefill 512", 4096, "q8"),
@@ -156,7 +156,7 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("q4_0", "decode 64", 0, "f16"),
         ("q4_k_m", "decode 64", 0, "f16"),
         ("f16", "decode 64", 0, "f16"),
-        ("f16 as q14_0", "decode 64", 0, "f16"),
+        ("f16 exactly", "decode 64", 0, "f16"),
         ("q8_0", "decode 64", 4096, "f16"),
         ("q8_0", "decode 64", 4096, "q8"),
         ("q8_0", "decode 64", 4096, "q4"),
@@ -174,11 +174,28 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
     assert len(stderr.splitlines()) == measured
 
 
+def test_a_limit_is_operations_over_peaks_and_bytes_over_bandwidth(compare, tmp_path):
+    peaks = {"read": 10e9, "bytes": 1e12, "floats": 2e11}
+    (tmp_path / "kernels").write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps(peaks))})\n")
+    (tmp_path / "kernels").chmod(0o755)
+    with open(tmp_path / "qwen3-0.6b-q8_0.gguf", "wb") as file:
+        file.truncate(500_000_000)
+    stdout, _, out, _ = compare(*compare.peer, "--weights", "q8_0,bf16", "--rounds", "1")
+    of_layers = 28 * (1024 * 128 * (2 * 16 + 2 * 8) + 3 * 1024 * 3072)
+    prompt = 2 * of_layers * 512 / 1e12 + 4 * 28 * 16 * 128 * 512 * 256 / 2e11
+    token = (500e6 + 2 * 28 * 8 * 128 * 2 * 32) / 10e9
+    q8_prefill, q8_decode, bf16_prefill, bf16_decode = out["results"]
+    assert q8_prefill["limit_ts"] == round(512 / prompt, 1) and q8_decode["limit_ts"] == round(1 / token, 1)
+    assert q8_prefill["share"] == round(300 / (512 / prompt), 3) and f"{q8_prefill['share']:.0%}" in stdout
+    assert bf16_prefill["limit_ts"] is None and bf16_decode["limit_ts"], "no peak of bfloats, but a bandwidth"
+    assert out["peaks"] == peaks
+
+
 def test_prefill_and_decode_share_a_process_and_a_filling_of_the_depth():
     cases = by_case(published())
     assert sum(len(works) for works in cases.values()) == 22
     shared = [(case.shown_weights, case.depth, case.kv) for case, works in cases.items() if len(works) == 2]
-    assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("f16 as q14_0", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "q8")]
+    assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("f16 exactly", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "q8")]
 
 
 def test_engines_take_turns_and_the_best_median_of_the_peer_counts(compare):
@@ -332,7 +349,7 @@ def test_what_openvino_cannot_read_is_an_empty_cell(compare, python):
     stdout, stderr, out, _ = compare("--peer", str(python), "--weights", "bf16,f16", "--prompt", "0", "--rounds", "1")
     assert [(r["weights"], r["beside"], r["ratio"]) for r in out["results"]] == [("bf16", None, None), ("f16", "OpenVINO, f32", round(301 / 101, 3))]
     assert "OpenVINO takes no part in bf16 decode 64 @0 kv f16: no such weights\n" in stderr
-    assert "| bf16 | decode 64 | 0 | f16 | 300.0 |  |  |  |" in stdout
+    assert "| bf16 | decode 64 | 0 | f16 | 300.0 |  |  |  |  |  |" in stdout
 
 
 def test_a_python_without_openvino_ends_the_run(compare, python):
@@ -368,8 +385,8 @@ def test_several_peers_take_turns_and_each_has_its_figures(compare, python, tmp_
     assert list(q8_0["samples"]) == engines and (q8_0["beside"], q8_0["ratio"]) == ("older kvik", 1)
     assert q8_0["peers"]["llama.cpp"]["beside"] == "llama.cpp, fa off" and list(q8_0["peers"]) == ["llama.cpp", "OpenVINO", "older kvik", "older kvik (2)"]
     assert "OpenVINO" not in bf16["peers"]
-    assert "| kvik tok/s | llama.cpp tok/s | ratio | OpenVINO tok/s | ratio | older kvik tok/s | ratio | older kvik (2) tok/s | ratio |" in stdout
-    assert [line.count("|") for line in stdout.splitlines()] == [14] * 4 and " |  |  | " in stdout.splitlines()[3]
+    assert "| kvik tok/s | limit | share | llama.cpp tok/s | ratio | OpenVINO tok/s | ratio | older kvik tok/s | ratio | older kvik (2) tok/s | ratio |" in stdout
+    assert [line.count("|") for line in stdout.splitlines()] == [16] * 4 and " |  |  | " in stdout.splitlines()[3]
     assert out["versions"]["peer"].startswith("llama.cpp, llama-bench 1.2; OpenVINO GenAI 7, computes in bf16; older kvik, ")
 
 

@@ -20,7 +20,8 @@ class Case:
 
     @property
     def shown_weights(self):
-        return f"{self.weights} as {self.made}" if self.made else self.weights
+        exactly = self.made == self.weights
+        return f"{self.weights} exactly" if exactly else f"{self.weights} as {self.made}" if self.made else self.weights
 
     @property
     def quantised_kv(self):
@@ -58,8 +59,8 @@ def published():
     """The rows of the table that the project publishes."""
     for weights in ("q8_0", "q4_0", "q4_k_m", "f16", "bf16"):
         yield Work(Case(weights), PREFILL, 512)
-    # Some peers compute half floats as bfloats; codes of 14 bits are nearer to them.
-    for made in ("bf16", "q14_0"):
+    # Half floats are multiplied as codes of 14 bits unless something else is asked for; some peers compute bfloats.
+    for made in ("f16", "bf16"):
         yield Work(Case("f16", made=made), PREFILL, 512)
     # A user's part behind a cached system prompt.
     yield Work(Case("q8_0", depth=190), PREFILL, 32)
@@ -67,7 +68,7 @@ def published():
         yield Work(Case("q8_0", depth=4096, kv=kv), PREFILL, 512)
     for weights in ("q8_0", "q4_0", "q4_k_m", "f16"):
         yield Work(Case(weights), DECODE, 64)
-    yield Work(Case("f16", made="q14_0"), DECODE, 64)
+    yield Work(Case("f16", made="f16"), DECODE, 64)
     for kv in ("f16", "q8", "q4"):
         yield Work(Case("q8_0", depth=4096, kv=kv), DECODE, 64)
     for sequences in (3, 4, 16):
