@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Agents that ask one after the other, several at a time: how long each waits for its first token.
 
-    bench/agents.py --model MODEL.gguf --kvik target/release/kvik [--kvik OTHER] [--rounds 3] [--agents 4]
+    bench/agents.py --model MODEL.gguf --kvik target/release/kvik [--kvik OTHER] [--openvino PYTHON] [--rounds 3] [--agents 4]
 
 Sessions of tool calls: a long prompt of tools that all share, then turns that add a question or what a tool said, most of
 them short and some long. Each agent goes through its sessions one by one; the agents run at the same time. Made of this
 repository's own texts, always the same. Several programs take turns. Prints the time to the first token (median and 95th
-percentile), the time of everything, and how many prompt tokens were computed, medians over the rounds.
+percentile), the time of everything, and how many prompt tokens were computed, medians over the rounds; OpenVINO GenAI, of a
+Python that has it, does not say how many.
 """
 import argparse
 import concurrent.futures
@@ -14,6 +15,7 @@ import json
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import time
 import urllib.request
@@ -67,9 +69,35 @@ def session(server, seed):
     return waited
 
 
+class OpenVino:
+    """OpenVINO GenAI as a server."""
+
+    def __init__(self, python, args):
+        flags = ["-m", args.model, "-t", args.threads, "--parallel", args.agents]
+        command = [python, ROOT / "bench/compare/genai_server.py", *flags]
+        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+        self.base_url = self.process.stdout.readline().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+    def metrics(self):
+        return {"kvik_computed_tokens_total": float("nan")}
+
+
+def started(program, args):
+    if program == args.openvino:
+        return OpenVino(program, args)
+    flags = ["--model", str(args.model), "--parallel", str(args.agents), "--threads", str(args.threads), *args.flags.split()]
+    return Server(*flags, binary=program)
+
+
 def run(program, args):
-    flags = ["--model", str(args.model), "--parallel", str(args.agents), *args.flags.split()]
-    with Server(*flags, binary=program) as server:
+    with started(program, args) as server:
         began = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(args.agents) as pool:
             waited = sorted(sum(pool.map(lambda seed: session(server, seed), range(SESSIONS)), []))
@@ -81,12 +109,14 @@ def run(program, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kvik", type=pathlib.Path, action="append", help="a program; several take turns")
+    parser.add_argument("--openvino", type=pathlib.Path, metavar="PYTHON", help="takes turns as well")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="one with a context of 16,000 tokens")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--flags", default="", help="more flags of the servers")
     args = parser.parse_args()
-    programs = args.kvik or [ROOT / "target/release/kvik"]
+    programs = (args.kvik or [ROOT / "target/release/kvik"]) + ([args.openvino] if args.openvino else [])
     results = {program: [] for program in programs}
     for _ in range(args.rounds):
         for program in programs:
@@ -95,7 +125,7 @@ def main():
     print(f"{'':24}{'first token p50':>17}{'p95':>9}{'all':>9}{'computed':>10}")
     for program, measured in results.items():
         p50, p95, total, computed = (statistics.median(values) for values in zip(*measured))
-        print(f"{program.name:24}{p50:15.2f} s{p95:7.2f} s{total:7.1f} s{computed:10.0f}")
+        print(f"{"OpenVINO GenAI" if program == args.openvino else program.name:24}{p50:15.2f} s{p95:7.2f} s{total:7.1f} s{computed:10.0f}")
 
 
 if __name__ == "__main__":

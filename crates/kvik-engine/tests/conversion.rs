@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
 use kvik_engine::load::LoadedModel;
-use kvik_kernels::{WeightType, dequantize, quantize};
+use kvik_engine::model::{Conversion, Model};
+use kvik_kernels::{Pool, WeightType, dequantize, quantize};
 use kvik_testing::golden;
 
 fn open(file: &str) -> LoadedModel {
@@ -34,4 +35,21 @@ fn weights_are_quantised_as_llama_cpp_does() {
     check("type-q8_0.gguf", WeightType::Q8_0);
     check("type-q4_0.gguf", WeightType::Q4_0);
     check("type-bf16.gguf", WeightType::Bf16);
+}
+
+#[test]
+fn half_floats_become_codes_of_14_bits_and_nothing_else_does() {
+    let pool = Pool::new(1);
+    let load = |file: &str, conversion: Conversion| {
+        let LoadedModel { config, tensors, .. } = open(file);
+        Model::load(config, tensors, conversion, &pool, &|_, _| {}).unwrap()
+    };
+    for file in ["type-f16.gguf", "type-bf16.gguf", "type-q8_0.gguf", "type-q4_0.gguf"] {
+        let stored = load(file, Conversion::Stored);
+        let halves = load(file, Conversion::Halves);
+        let is_changed = file == "type-f16.gguf";
+        // Another model has another identity; where nothing is changed, caches of it are found again.
+        assert_eq!(halves.digest() != stored.digest(), is_changed, "{file}");
+        assert_eq!(halves.weight_bytes() > stored.weight_bytes(), is_changed, "{file}: a scale for 32 codes");
+    }
 }

@@ -8,9 +8,10 @@ use kvik_engine::config::usual::{
     DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS, WARM_SHARE,
 };
 use kvik_engine::engine::{Attached, Engine, EngineConfig, TimeShare};
+use kvik_engine::files::KnownDigests;
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{LoadedModel, repeat_prompt, spoken_name};
-use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::model::{Conversion, Model, ModelRunner};
 use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, store_config};
 use kvik_engine::stats::DraftSources;
 use kvik_engine::store::StoreConfig;
@@ -69,8 +70,10 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     let loaded = source.load()?;
     let template = loaded.own_template()?;
     let LoadedModel { config, tensors, tokenizer, embedding, .. } = loaded;
+    let known = disk.as_ref().map(|disk| KnownDigests::new(&disk.dir.join("digests")));
+    let tensors = tensors.with_known_digests(known);
     let pool = Arc::new(Pool::new(threads.unwrap_or_else(performance_cores)));
-    let model = Model::load(config, tensors, None, &pool, &|_, _| {})?;
+    let model = Model::load(config, tensors, Conversion::Halves, &pool, &|_, _| {})?;
     let layout = ModelRunner::uniform_layout(model.config(), kv_formats);
     let budget = Budget::new(&model, layout, kv_bytes.unwrap_or_else(default_kv_bytes))?;
     let context_tokens = budget.context(context_tokens, model.config().context)?;

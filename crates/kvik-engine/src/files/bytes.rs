@@ -7,15 +7,25 @@ use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::Path;
 
+use super::stamp::Stamp;
+
 /// Read-only bytes that live as long as the value.
 #[derive(Debug)]
 pub enum FileBytes {
     /// A file mapped into memory; pages are read when they are touched.
-    Mapped(memmap2::Mmap),
+    Mapped(MappedFile),
     /// Bytes embedded in the binary, such as the built-in model.
     Static(&'static [u8]),
     /// Bytes on the heap.
     Owned(Vec<u8>),
+}
+
+/// A file in memory, or a part of it.
+#[derive(Debug)]
+pub struct MappedFile {
+    map: memmap2::Mmap,
+    /// Of a whole file.
+    stamp: Option<Stamp>,
 }
 
 /// Where in a file something is.
@@ -50,7 +60,16 @@ impl FileBytes {
         // read twice) or end this process with SIGBUS. Model files are immutable by convention,
         // and downloads are renamed into place when complete, so the risk is accepted.
         let map = unsafe { options.map(file)? };
-        Ok(FileBytes::Mapped(map))
+        let stamp = if part == FilePart::ALL { Stamp::of(file) } else { None };
+        Ok(FileBytes::Mapped(MappedFile { map, stamp }))
+    }
+
+    /// Which file it is, where that can be told.
+    pub(crate) fn stamp(&self) -> Option<&Stamp> {
+        match self {
+            FileBytes::Mapped(file) => file.stamp.as_ref(),
+            FileBytes::Static(_) | FileBytes::Owned(_) => None,
+        }
     }
 
     /// Drops the resident pages of `range`; a later access reads them from the file again.
@@ -60,7 +79,7 @@ impl FileBytes {
     #[cfg_attr(not(unix), expect(unused_variables, reason = "other systems take no such advice"))]
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
-        if let FileBytes::Mapped(map) = self {
+        if let FileBytes::Mapped(MappedFile { map, .. }) = self {
             let advice = memmap2::UncheckedAdvice::DontNeed;
             // SAFETY: the mapping is read-only and backed by the file, so dropping its pages loses
             // nothing: the next read finds the same bytes, under the assumptions of `map`.
@@ -74,7 +93,7 @@ impl Deref for FileBytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            FileBytes::Mapped(map) => map,
+            FileBytes::Mapped(file) => &file.map,
             FileBytes::Static(bytes) => bytes,
             FileBytes::Owned(bytes) => bytes,
         }

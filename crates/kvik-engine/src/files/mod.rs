@@ -6,9 +6,12 @@ pub mod bytes;
 mod error;
 pub mod gguf;
 pub mod hf;
+mod known;
 mod source;
+mod stamp;
 mod view;
 
 pub use error::FileError;
+pub use known::KnownDigests;
 pub use source::TensorSource;
 pub use view::TensorView;

@@ -3,12 +3,15 @@
 use super::bytes::FileBytes;
 use super::gguf::Gguf;
 use super::hf::Shards;
+use super::known::KnownDigests;
+use super::stamp::Stamp;
 use super::{FileError, TensorView};
 
 /// The tensors of a model under GGUF's canonical names.
 #[derive(Debug)]
 pub struct TensorSource {
     files: TensorFiles,
+    known: Option<KnownDigests>,
 }
 
 #[derive(Debug)]
@@ -20,12 +23,12 @@ enum TensorFiles {
 impl TensorSource {
     /// The tensors of a GGUF file.
     pub fn from_gguf(file: Gguf) -> TensorSource {
-        TensorSource { files: TensorFiles::Gguf(file) }
+        TensorSource { files: TensorFiles::Gguf(file), known: None }
     }
 
     /// The tensors of safetensors files.
     pub(crate) fn from_shards(shards: Shards) -> TensorSource {
-        TensorSource { files: TensorFiles::Shards(shards) }
+        TensorSource { files: TensorFiles::Shards(shards), known: None }
     }
 
     /// The tensors of one safetensors file that is in memory.
@@ -34,6 +37,24 @@ impl TensorSource {
         shards.add("model.safetensors".as_ref(), FileBytes::Owned(bytes))?;
         shards.repack()?;
         Ok(TensorSource::from_shards(shards))
+    }
+
+    /// Has digests of these files remembered, and those found that are.
+    pub fn with_known_digests(self, known: Option<KnownDigests>) -> TensorSource {
+        TensorSource { known, ..self }
+    }
+
+    /// Where digests of these files are remembered.
+    pub(crate) fn known(&self) -> Option<&KnownDigests> {
+        self.known.as_ref()
+    }
+
+    /// Which files they are; `None` unless that can be told of all.
+    pub(crate) fn stamps(&self) -> Option<Vec<&Stamp>> {
+        match &self.files {
+            TensorFiles::Gguf(file) => file.files().map(FileBytes::stamp).collect(),
+            TensorFiles::Shards(shards) => shards.files().map(FileBytes::stamp).collect(),
+        }
     }
 
     /// A tensor by its canonical name, such as `blk.0.attn_q.weight`.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use kvik_kernels::{Pool, WeightType, dequantize, quantize};
 
 use super::ModelError;
-use crate::files::TensorView;
+use crate::files::{TensorSource, TensorView};
 
 /// Rows that one task converts.
 const ROWS_PER_TASK: usize = 16;
@@ -19,6 +19,67 @@ pub const CONVERT_TARGETS: [WeightType; 6] = [
     WeightType::Q4_0,
     WeightType::Q14_0,
 ];
+
+/// What matrices become while a model is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Conversion {
+    /// What the file has.
+    Stored,
+    /// Half floats become codes of 14 bits, which are multiplied almost twice as fast and are off by less than rounding
+    /// to half floats has cost before; all else is what the file has.
+    Halves,
+    /// Every matrix whose rows are whole blocks of this type, one of [`CONVERT_TARGETS`].
+    To(WeightType),
+}
+
+impl From<Option<WeightType>> for Conversion {
+    /// Of no type: what the file has.
+    fn from(target: Option<WeightType>) -> Conversion {
+        target.map_or(Conversion::Stored, Conversion::To)
+    }
+}
+
+impl Conversion {
+    /// What it is for a file: [`Conversion::Stored`] where it would change nothing.
+    pub fn of(self, tensors: &TensorSource) -> Conversion {
+        let is_changed = |view: TensorView<'_>| view.rows > 1 && self.of_matrix(&view) != view.ty;
+        match self {
+            Conversion::Halves if !tensors.names().filter_map(|name| tensors.get(name)).any(is_changed) => {
+                Conversion::Stored
+            }
+            conversion => conversion,
+        }
+    }
+
+    /// What a digest calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Conversion::Stored => "stored",
+            Conversion::Halves => "halves in q14_0",
+            Conversion::To(ty) => ty.name(),
+        }
+    }
+
+    /// The same on a device, which multiplies half floats as they are.
+    #[cfg(feature = "gpu")]
+    pub(super) fn on_device(self) -> Conversion {
+        match self {
+            Conversion::Halves => Conversion::Stored,
+            conversion => conversion,
+        }
+    }
+
+    /// The type of a matrix once it is loaded.
+    pub(super) fn of_matrix(self, view: &TensorView<'_>) -> WeightType {
+        let target = match self {
+            Conversion::Stored => view.ty,
+            Conversion::Halves if view.ty == WeightType::F16 => WeightType::Q14_0,
+            Conversion::Halves => view.ty,
+            Conversion::To(ty) => ty,
+        };
+        if view.cols.is_multiple_of(target.block_len()) { target } else { view.ty }
+    }
+}
 
 /// Rewrites a tensor in another type, row by row on the pool.
 pub fn convert(view: &TensorView<'_>, target: WeightType, pool: &Pool) -> Result<Vec<u8>, ModelError> {

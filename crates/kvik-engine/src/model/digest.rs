@@ -5,9 +5,9 @@
 
 use std::sync::Mutex;
 
-use kvik_kernels::{Pool, WeightType};
+use kvik_kernels::Pool;
 
-use super::{Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+use super::{Conversion, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 use crate::files::TensorSource;
 
 /// The domain of the hash. Its version is raised with every change of what is hashed or how it is written:
@@ -18,18 +18,42 @@ const DOMAIN: &str = "kvik 2026-11-22 model digest v2";
 const PIECE_BYTES: usize = 4 << 20;
 
 /// [`Model::digest`](super::Model::digest) of a model that is not loaded: hashes the shape and every byte of every
-/// tensor (BLAKE3, about 1 GB/s and thread).
+/// tensor (BLAKE3, about 1 GB/s and thread), unless its files are those of which the digest is
+/// [known](TensorSource::with_known_digests).
 pub fn digest(
     config: &ModelConfig,
     tensors: &TensorSource,
-    target: Option<WeightType>,
+    conversion: impl Into<Conversion>,
     pool: &Pool,
 ) -> [u8; 32] {
+    let head = format!("{}weights {}\n", canonical(config), conversion.into().of(tensors).name());
+    let Some((known, key)) = tensors.known().zip(key_of_files(&head, tensors)) else {
+        return hash(&head, tensors, pool);
+    };
+    known.find(&key).unwrap_or_else(|| {
+        let digest = hash(&head, tensors, pool);
+        if tensors.stamps().is_some_and(|stamps| stamps.iter().all(|stamp| stamp.is_unchanged())) {
+            known.keep(&key, &digest);
+        }
+        digest
+    })
+}
+
+fn hash(head: &str, tensors: &TensorSource, pool: &Pool) -> [u8; 32] {
     let mut whole = blake3::Hasher::new_derive_key(DOMAIN);
-    whole.update(canonical(config).as_bytes());
-    whole.update(format!("weights {}\n", target.map_or("stored", WeightType::name)).as_bytes());
+    whole.update(head.as_bytes());
     update_with_tensors(&mut whole, tensors, pool);
     *whole.finalize().as_bytes()
+}
+
+/// What a digest is remembered under: everything that decides it, with the files for their bytes.
+fn key_of_files(head: &str, tensors: &TensorSource) -> Option<[u8; 32]> {
+    let mut key = blake3::Hasher::new_derive_key("kvik 2026-11-26 files of a model digest v2");
+    key.update(head.as_bytes());
+    tensors.stamps()?.iter().for_each(|stamp| {
+        key.update(format!("{}\n", stamp.text()).as_bytes());
+    });
+    Some(*key.finalize().as_bytes())
 }
 
 /// The digest of a model in contexts of up to `context` tokens: models may rotate otherwise in longer ones.
@@ -149,9 +173,11 @@ pub(super) fn bits(x: f32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kvik_kernels::WeightType;
     use kvik_testing::tiny_model;
 
     use super::*;
+    use crate::files::KnownDigests;
     use crate::load::LoadedModel;
     use crate::model::{Arch, LatentConfig, Recurrence};
 
@@ -272,6 +298,40 @@ mod tests {
         let (tensors, pool) = (tiny().tensors, Pool::new(1));
         let stored = digest(&config, &tensors, None, &pool);
         assert_ne!(digest(&config, &tensors, Some(WeightType::F32), &pool), stored);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_digest_of_files_that_did_not_change_is_known() {
+        let (dir, pool) = (tempfile::tempdir().unwrap(), Pool::new(1));
+        let path = dir.path().join("model.gguf");
+        std::fs::copy(tiny_model(), &path).unwrap();
+        // Longer ago than a further change could hide behind.
+        let settled = std::time::Duration::from_millis(3100);
+        let known = KnownDigests::new(&dir.path().join("digests"));
+        let read = || {
+            let LoadedModel { config, tensors, .. } = LoadedModel::open(&path).unwrap();
+            digest(&config, &tensors.with_known_digests(Some(known.clone())), None, &pool)
+        };
+        let kept = || std::fs::read_dir(dir.path().join("digests")).map_or(0, Iterator::count);
+        let first = read();
+        assert_eq!(kept(), 0, "the file has changed a moment ago");
+        std::thread::sleep(settled);
+        assert_eq!((read(), kept()), (first, 1));
+        // What is known is taken: here something else, to see it.
+        let entry = std::fs::read_dir(dir.path().join("digests")).unwrap().next().unwrap().unwrap();
+        let key = blake3::Hash::from_hex(entry.file_name().to_str().unwrap()).unwrap();
+        known.keep(key.as_bytes(), &[7; 32]);
+        assert_eq!(read(), [7; 32]);
+        // Another byte, and the time of change put back: it is read again.
+        let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        std::thread::sleep(settled);
+        let changed = read();
+        assert!(changed != first && changed != [7; 32]);
     }
 
     /// A change of this orphans every cache on disk, and is noted in `docs/format.md`.

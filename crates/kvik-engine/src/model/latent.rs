@@ -144,9 +144,13 @@ fn split(
         let of_keys = rows_of(&view, first..between);
         let (ty, data) = transposed(&of_keys);
         let turned = TensorView { ty, rows: of_keys.cols, cols: of_keys.rows, data: &data };
-        keys.push(loader.pack_silently(&name, &turned, loader.target)?);
+        keys.push(loader.pack_silently(&name, &turned, loader.conversion)?);
         loader.report(of_keys.data.len());
-        values.push(loader.pack(&name, &rows_of(&view, between..between + shape.value), loader.target)?);
+        values.push(loader.pack(
+            &name,
+            &rows_of(&view, between..between + shape.value),
+            loader.conversion,
+        )?);
     }
     loader.tensors.release(&name);
     Ok([keys, values])

@@ -32,7 +32,7 @@ mod weights;
 
 use std::sync::Arc;
 
-use kvik_kernels::{MatrixError, Pool, WeightType};
+use kvik_kernels::{MatrixError, Pool};
 
 use crate::files::TensorSource;
 use weights::{Loader, Weights};
@@ -42,7 +42,7 @@ pub use arch::Arch;
 pub(crate) use arch::metadata;
 pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use config_error::ConfigError;
-pub use convert::{CONVERT_TARGETS, convert};
+pub use convert::{CONVERT_TARGETS, Conversion, convert};
 pub use digest::digest;
 pub use extras::{
     ByLayer, ExpertsConfig, Extras, LatentConfig, Multipliers, Recurrence, StateMatrices, Temperature, Window,
@@ -62,18 +62,19 @@ pub struct Model {
 impl Model {
     /// Packs the weights of `tensors` on `pool`.
     ///
-    /// `target` converts matrices to one type; `None` keeps the file's types.
+    /// `conversion` says what matrices become; `None` keeps the file's types, and a type converts all to it.
     /// `progress` is told `(bytes read, bytes in all)` after each tensor. Every tensor is used:
     /// a file with others is refused before anything is read.
     pub fn load(
         config: ModelConfig,
         tensors: TensorSource,
-        target: Option<WeightType>,
+        conversion: impl Into<Conversion>,
         pool: &Pool,
         progress: &dyn Fn(u64, u64),
     ) -> Result<Model, ModelError> {
-        let loader = Loader::open(&config, &tensors, target, pool, progress)?;
-        let digest = digest(&config, &tensors, target, pool);
+        let conversion = conversion.into().of(&tensors);
+        let loader = Loader::open(&config, &tensors, conversion, pool, progress)?;
+        let digest = digest(&config, &tensors, conversion, pool);
         let weights = loader.load()?;
         progress(tensors.total_bytes(), tensors.total_bytes());
         Ok(Model { config, tensors: Arc::new(tensors), weights, digest })

@@ -10,7 +10,7 @@ use std::ops::Range;
 use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
 use super::arch::{LayerShape, MixingShape};
-use super::convert::{convert, transposed};
+use super::convert::{Conversion, convert, transposed};
 use super::expected::{self, CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
 use super::feed_forward::{FeedForward, FeedForwardShape, part_of_stack, turned_stack};
 use super::latent::Latent;
@@ -193,8 +193,8 @@ pub(crate) struct Loader<'a> {
     pub(crate) tensors: &'a TensorSource,
     /// Names of the tensors that have not been taken yet.
     pub(crate) left: BTreeSet<String>,
-    /// The type matrices are converted to; `None` keeps the file's.
-    pub(crate) target: Option<WeightType>,
+    /// What matrices become.
+    pub(crate) conversion: Conversion,
     pub(crate) pool: &'a Pool,
     /// Told `(bytes read, bytes in all)` after each tensor.
     pub(crate) progress: &'a dyn Fn(u64, u64),
@@ -215,13 +215,13 @@ impl<'a> Loader<'a> {
     pub(super) fn open(
         config: &'a ModelConfig,
         tensors: &'a TensorSource,
-        target: Option<WeightType>,
+        conversion: Conversion,
         pool: &'a Pool,
         progress: &'a dyn Fn(u64, u64),
     ) -> Result<Loader<'a>, ModelError> {
         let left = expected::check(config, tensors)?;
         let total_bytes = tensors.total_bytes();
-        Ok(Loader { config, tensors, left, target, pool, progress, done_bytes: 0, total_bytes })
+        Ok(Loader { config, tensors, left, conversion, pool, progress, done_bytes: 0, total_bytes })
     }
 
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
@@ -367,7 +367,7 @@ impl<'a> Loader<'a> {
         let bias = self.optional_vector(&format!("{fused}.bias"))?;
         let mut part = |rows: Range<usize>| -> Result<Linear, ModelError> {
             let bias = bias.as_ref().map(|bias| bias[rows.clone()].to_vec());
-            Ok(Linear { matrix: self.pack(fused, &rows_of(&view, rows), self.target)?, bias })
+            Ok(Linear { matrix: self.pack(fused, &rows_of(&view, rows), self.conversion)?, bias })
         };
         let queries = part(0..q)?;
         let (k, v) = match shape.source {
@@ -387,19 +387,19 @@ impl<'a> Loader<'a> {
 
     pub(super) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let view = self.take(name)?;
-        let packed = self.pack(name, &view, self.target);
+        let packed = self.pack(name, &view, self.conversion);
         self.tensors.release(name);
         packed
     }
 
-    /// Packs what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
+    /// Packs what a tensor, or a part of it, holds, converted.
     pub(crate) fn pack(
         &mut self,
         name: &str,
         view: &TensorView<'_>,
-        target: Option<WeightType>,
+        conversion: Conversion,
     ) -> Result<Matrix, ModelError> {
-        let packed = self.pack_silently(name, view, target);
+        let packed = self.pack_silently(name, view, conversion);
         self.report(view.data.len());
         packed
     }
@@ -409,20 +409,20 @@ impl<'a> Loader<'a> {
         &self,
         name: &str,
         view: &TensorView<'_>,
-        target: Option<WeightType>,
+        conversion: Conversion,
     ) -> Result<Matrix, ModelError> {
-        let (ty, bytes) = self.converted(view, target)?;
+        let (ty, bytes) = self.converted(view, conversion)?;
         let packed = Matrix::pack(ty, view.rows, view.cols, &bytes, self.pool);
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
     }
 
-    /// What a tensor, or a part of it, holds: in `target` if its rows are whole blocks of that, else as it is stored.
+    /// What a tensor, or a part of it, holds: converted.
     pub(super) fn converted<'v>(
         &self,
         view: &TensorView<'v>,
-        target: Option<WeightType>,
+        conversion: Conversion,
     ) -> Result<(WeightType, Cow<'v, [u8]>), ModelError> {
-        match type_as(view, target) {
+        match conversion.of_matrix(view) {
             ty if ty == view.ty => Ok((ty, Cow::Borrowed(view.data))),
             ty => Ok((ty, Cow::Owned(convert(view, ty, self.pool)?))),
         }
@@ -458,7 +458,7 @@ impl<'a> Loader<'a> {
     /// `count` matrices of equal shape: in one tensor, one below the other, each as it is or the other way round; or
     /// each in a tensor of its own. The stack may be one of two that would do.
     pub(super) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
-        self.each_of_stack(name, count, |loader, name, view| loader.pack(name, view, loader.target))
+        self.each_of_stack(name, count, |loader, name, view| loader.pack(name, view, loader.conversion))
     }
 
     /// The upper and the lower half of each matrix of a stack.
@@ -468,9 +468,9 @@ impl<'a> Loader<'a> {
         count: usize,
     ) -> Result<(Vec<Matrix>, Vec<Matrix>), ModelError> {
         let halves = self.each_of_stack(name, count, |loader, name, view| {
-            let (half, target) = (view.rows / 2, loader.target);
-            let upper = loader.pack(name, &rows_of(view, 0..half), target)?;
-            Ok((upper, loader.pack(name, &rows_of(view, half..view.rows), target)?))
+            let (half, conversion) = (view.rows / 2, loader.conversion);
+            let upper = loader.pack(name, &rows_of(view, 0..half), conversion)?;
+            Ok((upper, loader.pack(name, &rows_of(view, half..view.rows), conversion)?))
         });
         Ok(halves?.into_iter().unzip())
     }
@@ -548,7 +548,7 @@ impl LayerLoader<'_, '_> {
     pub(crate) fn stored_matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let name = self.name(name);
         let view = self.loader.take(&name)?;
-        self.loader.pack(&name, &view, None)
+        self.loader.pack(&name, &view, Conversion::Stored)
     }
 
     /// Whether the file has a stack in one of its forms, and it is still to be taken.
@@ -591,14 +591,14 @@ impl LayerLoader<'_, '_> {
         parts: [&[Range<usize>]; PARTS],
     ) -> Result<[Matrix; PARTS], ModelError> {
         let name = self.name(name);
-        let (view, target) = (self.loader.take(&name)?, self.loader.target);
+        let (view, conversion) = (self.loader.take(&name)?, self.loader.conversion);
         let row_bytes = view.data.len() / view.rows;
         let mut matrices = Vec::with_capacity(PARTS);
         for part in parts {
             let rows = part.iter().map(|rows| &view.data[rows.start * row_bytes..rows.end * row_bytes]);
             let data = rows.collect::<Vec<_>>().concat();
             let view = TensorView { rows: data.len() / row_bytes, data: &data, ..view };
-            matrices.push(self.loader.pack(&name, &view, target)?);
+            matrices.push(self.loader.pack(&name, &view, conversion)?);
         }
         self.loader.tensors.release(&name);
         Ok(matrices.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
@@ -624,11 +624,6 @@ impl LayerLoader<'_, '_> {
 /// The halves of a layer, as [`Norms`](super::arch::Norms) orders them.
 const MIXING: usize = 0;
 const FEED_FORWARD: usize = 1;
-
-/// The type of a tensor that is converted to `target` if its rows are whole blocks of that.
-pub(super) fn type_as(view: &TensorView<'_>, target: Option<WeightType>) -> WeightType {
-    target.filter(|target| view.cols.is_multiple_of(target.block_len())).unwrap_or(view.ty)
-}
 
 /// Some rows of a tensor.
 pub(super) fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {

@@ -47,7 +47,8 @@ impl Peaks {
             ("bfloats", self.bfloats),
             ("floats", self.floats),
         ];
-        let known = rates.iter().filter_map(|(name, rate)| rate.map(|rate| format!("\"{name}\": {rate:.4e}")));
+        let known =
+            rates.iter().filter_map(|(name, rate)| rate.map(|rate| format!("\"{name}\": {rate:.4e}")));
         println!("{{{}}}", known.collect::<Vec<_>>().join(", "));
     }
 }

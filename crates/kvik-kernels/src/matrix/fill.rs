@@ -10,6 +10,12 @@ use crate::vectorised;
 /// A word of every row of a tile.
 type Words = [u32; TILE_ROWS];
 
+const WORD: usize = 4;
+/// Words that are turned around at once: those of 32 columns of bytes.
+const EIGHT: usize = GROUPS;
+/// Bytes of as many.
+const PIECE: usize = WORD * EIGHT;
+
 /// Fills a tile of zeros with `rows`: up to sixteen rows of a file, of `row_bytes` each, one after another.
 pub(super) fn fill(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u8]) {
     vectorised(
@@ -27,41 +33,27 @@ pub(super) fn fill(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileL
 /// Elements of four bytes, or pairs of two; an odd last element stands beside a zero.
 #[inline(always)]
 fn fill_words(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
-    let words = row_bytes.div_ceil(4);
-    for (word, to) in (0..words).zip(tile.as_chunks_mut::<VECTOR>().0) {
-        *to = line(&word_of_rows(rows, row_bytes, 4 * word));
+    let (lines, _) = tile.as_chunks_mut::<VECTOR>();
+    for (eight, to) in lines[..row_bytes.div_ceil(WORD)].chunks_mut(EIGHT).enumerate() {
+        let words = eight_words(|row| piece(rows, row_bytes, row, eight * PIECE));
+        to.iter_mut().zip(&words).for_each(|(to, words)| *to = line(words));
     }
 }
 
 /// Elements of two bytes: of a word the lower half of every row, then the upper.
 #[inline(always)]
 fn fill_halves(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
-    const HALVES: usize = 2 * TILE_ROWS;
-    let (to, _) = tile.as_chunks_mut::<HALVES>();
-    for (word, to) in to[..row_bytes / 2].chunks_mut(2).enumerate() {
-        let words = word_of_rows(rows, row_bytes, 4 * word);
-        for (half, to) in to.iter_mut().enumerate() {
-            for (row, to) in to.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                *to = ((words[row] >> (16 * half)) as u16).to_le_bytes();
+    let (columns, _) = tile.as_chunks_mut::<{ 2 * TILE_ROWS }>();
+    for (eight, to) in columns[..row_bytes / 2].chunks_mut(2 * EIGHT).enumerate() {
+        let words = eight_words(|row| piece(rows, row_bytes, row, eight * PIECE));
+        for (to, words) in to.chunks_mut(2).zip(&words) {
+            for (half, to) in to.iter_mut().enumerate() {
+                for (to, word) in to.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+                    *to = ((word >> (16 * half)) as u16).to_le_bytes();
+                }
             }
         }
     }
-}
-
-/// The four bytes at `at` of every row, zeros for what a row or the tile lacks.
-#[inline(always)]
-fn word_of_rows(rows: &[u8], row_bytes: usize, at: usize) -> Words {
-    let mut words = [0; TILE_ROWS];
-    if at + 4 <= row_bytes {
-        for (row, word) in rows.chunks_exact(row_bytes).zip(&mut words) {
-            *word = u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
-        }
-    } else {
-        for (row, word) in rows.chunks_exact(row_bytes).zip(&mut words) {
-            *word = u32::from(u16::from_le_bytes([row[at], row[at + 1]]));
-        }
-    }
-    words
 }
 
 /// Codes of 14 bits: the half floats of a block, then its codes in pairs.
@@ -75,10 +67,23 @@ fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u
             tile[at..at + 2].copy_from_slice(&bytes[start..start + 2]);
         }
         let codes = &mut tile[layout.low + number * PAIRS * VECTOR..][..PAIRS * VECTOR];
-        for (pair, to) in codes.as_chunks_mut::<VECTOR>().0.iter_mut().enumerate() {
-            *to = line(&word_of_rows(rows, row_bytes, start + 2 + 4 * pair));
+        for (eight, to) in codes.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(EIGHT).enumerate() {
+            let words = eight_words(|row| piece(rows, row_bytes, row, start + 2 + eight * PIECE));
+            to.iter_mut().zip(&words).for_each(|(to, words)| *to = line(words));
         }
     }
+}
+
+/// The bytes from `at` on of a row, zeros for what the row or the tile lacks.
+#[inline(always)]
+fn piece(rows: &[u8], row_bytes: usize, row: usize, at: usize) -> [u8; PIECE] {
+    let Some(row) = rows.get(row * row_bytes..(row + 1) * row_bytes) else { return [0; PIECE] };
+    if let Some(whole) = row[at..].first_chunk() {
+        return *whole;
+    }
+    let mut piece = [0; PIECE];
+    piece[..row.len() - at].copy_from_slice(&row[at..]);
+    piece
 }
 
 /// Quantised blocks.
@@ -95,7 +100,9 @@ fn fill_codes(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout
         }
         put_units(codes, layout, tile, number, &blocks);
         for part in 0..chunks {
-            let (chunk, words) = (number * chunks + part, chunk_words(&blocks, part));
+            let chunk = number * chunks + part;
+            let words =
+                eight_words(|row| *blocks[row].codes[part * CHUNK..].first_chunk().expect("32 codes"));
             put_bits(codes.low_bits, &words, 0, &mut tile[layout.low + chunk * codes.low_bits * VECTOR..]);
             let high = &mut tile[layout.high + chunk * codes.high_bits * VECTOR..];
             put_bits(codes.high_bits, &words, codes.low_bits, high);
@@ -146,17 +153,28 @@ fn put_units(
     }
 }
 
-/// The codes of 32 columns: four columns of every row in a word.
+/// Eight words of every row: the first of all rows, the second of all rows.
 #[inline(always)]
-fn chunk_words(blocks: &[Block; TILE_ROWS], part: usize) -> [Words; GROUPS] {
-    let mut words = [[0; TILE_ROWS]; GROUPS];
-    for (row, block) in blocks.iter().enumerate() {
-        let (codes, _) = block.codes[part * CHUNK..(part + 1) * CHUNK].as_chunks::<4>();
-        for (words, codes) in words.iter_mut().zip(codes) {
-            words[row] = u32::from_le_bytes(*codes);
-        }
+fn eight_words(piece: impl Fn(usize) -> [u8; PIECE]) -> [Words; EIGHT] {
+    let rows: [[u32; EIGHT]; TILE_ROWS] = std::array::from_fn(
+        #[inline(always)]
+        |row| {
+            let piece = piece(row);
+            std::array::from_fn(|word| u32::from_le_bytes([0, 1, 2, 3].map(|byte| piece[WORD * word + byte])))
+        },
+    );
+    turned(&rows)
+}
+
+/// `[rows][words]` as `[words][rows]`.
+#[inline(always)]
+fn turned(rows: &[[u32; EIGHT]; TILE_ROWS]) -> [Words; EIGHT] {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the machine has the instructions.
+        return unsafe { crate::x86::turn::turned(rows) };
     }
-    words
+    std::array::from_fn(|word| std::array::from_fn(|row| rows[row][word]))
 }
 
 /// Writes `bits` bits of every code, those from `shift` on: as many vectors.

@@ -8,6 +8,9 @@ use half::f16;
 /// The largest code: `32 * SHORT_MAX * SHORT_MAX` fits an `i32`.
 pub(crate) const SHORT_MAX: i32 = (1 << 13) - 1;
 
+/// Adding this leaves a float of small magnitude rounded to an integer, half to even, in the lowest bits.
+const ROUNDER: f32 = 12_582_912.0;
+
 /// A block: a value is `d * code / SHORT_MAX`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShortBlock {
@@ -25,10 +28,13 @@ impl ShortBlock {
     /// The block that `x`, `LEN` values, is nearest to.
     #[inline(always)]
     pub(super) fn quantize(x: &[f32]) -> ShortBlock {
-        let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-        let d = at_least(largest);
+        // As integers, which order magnitudes alike and whose maxima are vectorised.
+        let largest = x.iter().fold(0, |largest, x| largest.max(x.abs().to_bits()));
+        let d = at_least(f32::from_bits(largest));
         let inverse = if d == f16::ZERO { 0.0 } else { SHORT_MAX as f32 / d.to_f32() };
-        ShortBlock { d, codes: std::array::from_fn(|i| (x[i] * inverse).round_ties_even() as i16) }
+        let mut codes = [0; ShortBlock::LEN];
+        codes.iter_mut().zip(x).for_each(|(code, x)| *code = (x * inverse + ROUNDER).to_bits() as i16);
+        ShortBlock { d, codes }
     }
 
     /// The block that `bytes`, `BYTES` of them, hold.

@@ -244,7 +244,7 @@ impl RetainedCost {
 fn layouts(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Vec<KvLayout>> {
     let PlanArgs { model, .. } = args;
     let config = &loaded.config;
-    let model_digest = || digest(config, &loaded.tensors, model.weights.map(Into::into), &model.pool());
+    let model_digest = || digest(config, &loaded.tensors, model.conversion(), &model.pool());
     let mut layouts: Vec<_> =
         KvFormat::ALL.iter().map(|&format| ModelRunner::uniform_layout(config, format)).collect();
     let chosen = kv::layout_of(&model.kv, config, model_digest)?;

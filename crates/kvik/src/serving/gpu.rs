@@ -20,9 +20,12 @@ pub(crate) fn open(
     let loaded = args.load()?;
     DeviceModel::check(&loaded.config)?;
     let device = Device::open(number.map_or(Choice::Auto, Choice::Index))?;
-    let load = |config: ModelConfig, tensors, target, progress: &dyn Fn(u64, u64)| {
+    let load = |config: ModelConfig, tensors, conversion, progress: &dyn Fn(u64, u64)| {
         let layers = layers.of(config.layers);
-        let model = DeviceModel::load_last(device, layers, config, tensors, target, pool, progress)?;
+        if layers < config.layers {
+            super::open::warn_of(conversion);
+        }
+        let model = DeviceModel::load_last(device, layers, config, tensors, conversion, pool, progress)?;
         Ok(Placed::Device(Box::new(model)))
     };
     Opened::of(args, loaded, load, Placed::classifier)

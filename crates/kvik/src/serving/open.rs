@@ -3,18 +3,19 @@
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::{
-    files::{TensorSource, bytes::FileBytes},
+    files::{KnownDigests, TensorSource, bytes::FileBytes},
     load::{Embedding, LoadedModel},
-    model::{Model, ModelConfig, ModelError},
+    model::{Conversion, Model, ModelConfig, ModelError},
     text::{template::ChatTemplate, tokenizer::Tokenizer},
 };
-use kvik_kernels::{Isa, Pool, WeightType};
+use kvik_kernels::{Isa, Pool};
 
 use super::embedding::Embedder;
 use super::placed::Placed;
 use super::{fetch, gpu};
 use crate::settings::{
     device::{DeviceChoice, GpuLayers},
+    dirs,
     model::ModelArgs,
 };
 
@@ -36,8 +37,9 @@ pub(crate) struct Opened<M = Model> {
 
 /// Reads a model and packs its weights on `pool`.
 pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
-    let load = |config, tensors, target, progress: &dyn Fn(u64, u64)| {
-        Model::load(config, tensors, target, pool, progress)
+    let load = |config, tensors, conversion, progress: &dyn Fn(u64, u64)| {
+        warn_of(conversion);
+        Model::load(config, tensors, conversion, pool, progress)
     };
     Opened::of(args, args.load()?, load, Model::classifier)
 }
@@ -81,20 +83,15 @@ impl<M> Opened<M> {
     pub(super) fn of(
         args: &ModelArgs,
         loaded: LoadedModel,
-        load: impl FnOnce(
-            ModelConfig,
-            TensorSource,
-            Option<WeightType>,
-            &dyn Fn(u64, u64),
-        ) -> Result<M, ModelError>,
+        load: impl FnOnce(ModelConfig, TensorSource, Conversion, &dyn Fn(u64, u64)) -> Result<M, ModelError>,
         classifier: impl FnOnce(&M) -> Option<&[f32]>,
     ) -> anyhow::Result<Opened<M>> {
         let template = loaded.own_template()?;
         let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } =
             loaded;
         let (bar, width) = (progress(args.source(), tensors.total_bytes()), config.d_model);
-        let target = args.weights.map(Into::into);
-        let model = load(config, tensors, target, &|done, _| bar.set_position(done))
+        let conversion = args.conversion().of(&tensors);
+        let model = load(config, tensors, conversion, &|done, _| bar.set_position(done))
             .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
         bar.finish_and_clear();
         let classifier = classifier(&model).map(Into::into);
@@ -120,7 +117,18 @@ impl ModelArgs {
                 .with_context(|| format!("the chat template {} cannot be read", path.display()))?;
             loaded.chat_template = Some(template);
         }
-        Ok(loaded)
+        let known = dirs::cache().map(|cache| KnownDigests::new(&cache.join("digests")));
+        Ok(LoadedModel { tensors: loaded.tensors.with_known_digests(known), ..loaded })
+    }
+}
+
+/// Says what is computed of numbers that the file does not have, where nobody asked for them.
+pub(super) fn warn_of(conversion: Conversion) {
+    if conversion == Conversion::Halves {
+        tracing::warn!(
+            "half floats are multiplied as codes of 14 bits, which lose less than rounding to half floats has lost; \
+             --weights f16 keeps them as they are, and is slower"
+        );
     }
 }
 

@@ -4,6 +4,7 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, ValueEnum, builder::TypedValueParser};
 use kvik_cache::Policy;
+use kvik_engine::model::Conversion;
 use kvik_kernels::{Pool, WeightType, performance_cores};
 
 use super::device::{DeviceChoice, GpuLayers};
@@ -27,7 +28,8 @@ pub(crate) struct ModelArgs {
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) models_dir: ModelsDirArgs,
-    /// Convert the weights while loading
+    /// Convert the weights while loading [default: half floats become codes of 14 bits, which lose less than rounding to
+    /// half floats has lost; all else stays as it is]
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(crate) weights: Option<WeightsArg>,
     /// Use this Jinja template instead of the model's own
@@ -118,9 +120,11 @@ pub(crate) enum WeightsArg {
     /// 4 bits in blocks of 32
     #[value(name = "q4_0")]
     Q4,
-    /// 14 bits in blocks of 32: for half floats, multiplied almost twice as fast, and off by less than a half is
+    /// 14 bits in blocks of 32: of half floats, multiplied almost twice as fast, and off by less than a half is
     #[value(name = "q14_0")]
     Q14,
+    /// 16-bit floats: keeps a file of half floats exactly as it is
+    F16,
     /// bfloat16
     Bf16,
     /// 32-bit floats
@@ -133,6 +137,7 @@ impl From<WeightsArg> for WeightType {
             WeightsArg::Q8 => WeightType::Q8_0,
             WeightsArg::Q4 => WeightType::Q4_0,
             WeightsArg::Q14 => WeightType::Q14_0,
+            WeightsArg::F16 => WeightType::F16,
             WeightsArg::Bf16 => WeightType::Bf16,
             WeightsArg::F32 => WeightType::F32,
         }
@@ -163,6 +168,11 @@ impl ModelArgs {
             kv: KvArgs::default(),
             threads: self.threads,
         }
+    }
+
+    /// What the weights of the file become.
+    pub(crate) fn conversion(&self) -> Conversion {
+        self.weights.map_or(Conversion::Halves, |arg| Conversion::To(arg.into()))
     }
 
     /// Whether this is the embedded model.

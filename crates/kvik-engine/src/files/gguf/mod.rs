@@ -125,6 +125,11 @@ impl Gguf {
         Ok(Gguf { bytes, others: Vec::new(), version, keys, key_index, tensors, tensor_index })
     }
 
+    /// All files, the first one first.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &FileBytes> {
+        std::iter::once(&self.bytes).chain(&self.others)
+    }
+
     /// Version of the format.
     pub fn version(&self) -> u32 {
         self.version

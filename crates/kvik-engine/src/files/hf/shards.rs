@@ -88,6 +88,11 @@ impl Shards {
         Ok(shards)
     }
 
+    /// All files, in order.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &FileBytes> {
+        self.files.iter()
+    }
+
     /// Unifies embedding and output matrix: a tied checkpoint stores either or both.
     fn tie(&mut self) {
         let Some(output) = self.index.remove(OUTPUT) else { return };

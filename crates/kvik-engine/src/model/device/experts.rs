@@ -175,7 +175,7 @@ impl Growing<'_> {
 
     /// Uploads the matrix of the next expert.
     fn add(&mut self, loader: &mut Loader<'_>, name: &str, view: &TensorView<'_>) -> Result<(), ModelError> {
-        let (ty, bytes) = loader.converted(view, loader.target)?;
+        let (ty, bytes) = loader.converted(view, loader.conversion)?;
         let stack = match &mut self.stack {
             Some(stack) if stack.weight_type() == ty => stack,
             Some(_) => {

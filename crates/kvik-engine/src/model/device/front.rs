@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use kvik_cache::BlockId;
 use kvik_gpu::DeviceError;
-use kvik_kernels::{KvLayout, Pool, WeightType};
+use kvik_kernels::{KvLayout, Pool};
 
 use crate::files::TensorSource;
 use crate::model::batch::{Batch, Runner};
 use crate::model::weights::{Ending, Loader, Weights};
-use crate::model::{Model, ModelConfig, ModelError, ModelRunner};
+use crate::model::{Conversion, Model, ModelConfig, ModelError, ModelRunner};
 use crate::pulse::Pulse;
 
 /// Packs the weights of the first `count` layers on `pool`.
@@ -22,11 +22,11 @@ pub(super) fn load(
     (config, digest): (&ModelConfig, [u8; 32]),
     count: usize,
     tensors: &Arc<TensorSource>,
-    target: Option<WeightType>,
+    conversion: Conversion,
     pool: &Pool,
     progress: &dyn Fn(u64, u64),
 ) -> Result<Model, ModelError> {
-    let mut loader = Loader::open(config, tensors, target, pool, progress)?;
+    let mut loader = Loader::open(config, tensors, conversion, pool, progress)?;
     let layers = loader.first_layers(count)?;
     let ends = config.residual().load_ends(&mut loader)?;
     let Ending { rotations, .. } = loader.ending()?;

@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use kvik_gpu::{Buffer, Device, DeviceError, DeviceMatrix, Step};
-use kvik_kernels::WeightType;
 
 use crate::files::TensorView;
-use crate::model::ModelError;
 use crate::model::weights::{Loader, rows_of};
+use crate::model::{Conversion, ModelError};
 
 /// A projection with an optional bias.
 pub(super) struct DeviceLinear {
@@ -56,7 +55,7 @@ impl DeviceLoader<'_, '_> {
         for rows in rows {
             let part = biases.as_ref().map(|biases| self.device.upload(&bias, &biases[rows.clone()]));
             parts.push(DeviceLinear {
-                matrix: self.upload(&weight, &rows_of(&view, rows), self.loader.target)?,
+                matrix: self.upload(&weight, &rows_of(&view, rows), self.loader.conversion)?,
                 bias: part.transpose()?,
             });
         }
@@ -66,7 +65,7 @@ impl DeviceLoader<'_, '_> {
 
     pub(super) fn matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
         let view = self.loader.take(name)?;
-        let matrix = self.upload(name, &view, self.loader.target);
+        let matrix = self.upload(name, &view, self.loader.conversion);
         self.loader.tensors.release(name);
         matrix
     }
@@ -74,17 +73,17 @@ impl DeviceLoader<'_, '_> {
     /// A matrix in the type that the file has: what decides on other weights is not converted.
     pub(super) fn stored_matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
         let view = self.loader.take(name)?;
-        self.upload(name, &view, None)
+        self.upload(name, &view, Conversion::Stored)
     }
 
-    /// Uploads what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
+    /// Uploads what a tensor, or a part of it, holds, converted.
     pub(super) fn upload(
         &mut self,
         name: &str,
         view: &TensorView<'_>,
-        target: Option<WeightType>,
+        conversion: Conversion,
     ) -> Result<DeviceMatrix, ModelError> {
-        let (ty, bytes) = self.loader.converted(view, target)?;
+        let (ty, bytes) = self.loader.converted(view, conversion)?;
         let matrix = DeviceMatrix::upload(self.device, name, ty, [view.rows, view.cols], &bytes)?;
         self.loader.report(view.data.len());
         Ok(matrix)

@@ -22,11 +22,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use kvik_gpu::DeviceArena;
-use kvik_kernels::{Isa, KvLayout, Pool, WeightType};
+use kvik_kernels::{Isa, KvLayout, Pool};
 
 use super::digest::{digest, within};
 use super::weights::Loader;
-use super::{Model, ModelConfig, ModelError};
+use super::{Conversion, Model, ModelConfig, ModelError};
 use crate::files::TensorSource;
 use loader::DeviceLoader;
 use weights::DeviceWeights;
@@ -38,8 +38,8 @@ pub use runner::DeviceRunner;
 pub struct DeviceModel {
     config: ModelConfig,
     tensors: Arc<TensorSource>,
-    /// The type that matrices are converted to on the way; `None` keeps the file's.
-    target: Option<WeightType>,
+    /// What matrices become on the way.
+    conversion: Conversion,
     digest: [u8; 32],
     /// The first layers, where the processor computes them.
     front: Option<Arc<Model>>,
@@ -66,12 +66,12 @@ impl DeviceModel {
         device: Device,
         config: ModelConfig,
         tensors: TensorSource,
-        target: Option<WeightType>,
+        conversion: impl Into<Conversion>,
         pool: &Pool,
         progress: &dyn Fn(u64, u64),
     ) -> Result<DeviceModel, ModelError> {
         let layers = config.layers;
-        DeviceModel::load_last(device, layers, config, tensors, target, pool, progress)
+        DeviceModel::load_last(device, layers, config, tensors, conversion, pool, progress)
     }
 
     /// The same of the last `layers` layers, at least one, and of what makes logits; those before them are packed for the
@@ -84,25 +84,26 @@ impl DeviceModel {
         layers: usize,
         config: ModelConfig,
         tensors: TensorSource,
-        target: Option<WeightType>,
+        conversion: impl Into<Conversion>,
         pool: &Pool,
         progress: &dyn Fn(u64, u64),
     ) -> Result<DeviceModel, ModelError> {
         shape::check(&config)?;
         let (tensors, first) = (Arc::new(tensors), config.layers - layers.clamp(1, config.layers));
-        let digest = digest(&config, &tensors, target, pool);
+        let conversion = conversion.into().of(&tensors);
+        let digest = digest(&config, &tensors, conversion, pool);
         let read = Cell::new(0);
         let counted = |bytes, all| {
             read.set(bytes);
             progress(bytes, all);
         };
         let front =
-            (first > 0).then(|| front::load((&config, digest), first, &tensors, target, pool, &counted));
+            (first > 0).then(|| front::load((&config, digest), first, &tensors, conversion, pool, &counted));
         let front = front.transpose()?.map(Arc::new);
         let further = |bytes, all| progress(read.get() + bytes, all);
-        let weights = Some(upload(&device, first, &config, &tensors, target, pool, &further)?);
+        let weights = Some(upload(&device, first, &config, &tensors, conversion, pool, &further)?);
         progress(tensors.total_bytes(), tensors.total_bytes());
-        Ok(DeviceModel { config, tensors, target, digest, front, device, weights })
+        Ok(DeviceModel { config, tensors, conversion, digest, front, device, weights })
     }
 
     /// The shape of the model.
@@ -184,9 +185,9 @@ impl DeviceModel {
         // The driver may hold the memory of what is lost until it is dropped.
         self.weights = None;
         self.device = device;
-        let DeviceModel { device, config, tensors, target, .. } = self;
+        let DeviceModel { device, config, tensors, conversion, .. } = self;
         let first = self.front.as_ref().map_or(0, |front| front.weights.layers.len());
-        self.weights = Some(upload(device, first, config, tensors, *target, pool, &|_, _| {})?);
+        self.weights = Some(upload(device, first, config, tensors, *conversion, pool, &|_, _| {})?);
         Ok(())
     }
 }
@@ -197,10 +198,10 @@ fn upload(
     first: usize,
     config: &ModelConfig,
     tensors: &TensorSource,
-    target: Option<WeightType>,
+    conversion: Conversion,
     pool: &Pool,
     progress: &dyn Fn(u64, u64),
 ) -> Result<DeviceWeights, ModelError> {
-    let loader = Loader::open(config, tensors, target, pool, progress)?;
+    let loader = Loader::open(config, tensors, conversion.on_device(), pool, progress)?;
     DeviceLoader { loader, device }.load(first)
 }

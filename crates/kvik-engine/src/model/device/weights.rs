@@ -9,7 +9,7 @@ use crate::model::ModelError;
 use crate::model::arch::{LayerShape, QkNorm};
 use crate::model::expected::FUSED_QKV;
 use crate::model::rope::Rotation;
-use crate::model::weights::{Ending, type_as};
+use crate::model::weights::Ending;
 
 const EMBEDDING: &str = "token_embd.weight";
 
@@ -96,11 +96,11 @@ impl DeviceLoader<'_, '_> {
         // Its rows are looked up in the type of the file, as on the processor.
         let view = self.loader.take(EMBEDDING)?;
         let embedding = (first == 0).then(|| self.upload(EMBEDDING, &view, None)).transpose()?;
-        let is_output = embedding.is_some() && type_as(&view, self.loader.target) == view.ty;
+        let is_output = embedding.is_some() && self.loader.conversion.of_matrix(&view) == view.ty;
         let output = match self.loader.left.contains("output.weight") {
             true => Some(self.matrix("output.weight")?),
             false if is_output => None,
-            false => Some(self.upload(EMBEDDING, &view, self.loader.target)?),
+            false => Some(self.upload(EMBEDDING, &view, self.loader.conversion)?),
         };
         self.loader.tensors.release(EMBEDDING);
         Ok(DeviceWeights { layers, embedding, output, output_norm, rotations, classifier })

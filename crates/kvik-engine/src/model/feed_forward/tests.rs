@@ -102,7 +102,7 @@ fn load(shape: FeedForwardShape, tensors: &[Tensor]) -> Result<FeedForward, Mode
         config: &config,
         tensors: &source,
         left: source.names().map(str::to_owned).collect(),
-        target: None,
+        conversion: crate::model::Conversion::Stored,
         pool: &Pool::new(2),
         progress: &|_, _| {},
         done_bytes: 0,
