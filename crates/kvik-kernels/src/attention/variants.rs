@@ -48,25 +48,12 @@ mod avx512 {
 
 #[cfg(target_arch = "x86_64")]
 mod amx {
-    use crate::attention::kernel::{AttentionKernels, ScoreCall};
-    use crate::attention::tiled;
-    use crate::kv::{KvFormat, KvLayer};
-    use crate::x86::amx::Amx;
-    use crate::x86::i32x16_avx512::Avx512Sums;
-
-    /// Those of AVX-512, except scores over q8 keys.
-    pub(super) fn kernels(layer: &KvLayer) -> AttentionKernels {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-        unsafe fn scores(call: &ScoreCall<'_>) {
-            // SAFETY: the contract of `AttentionKernels`.
-            unsafe { tiled::scores::<Avx512Sums, Amx>(call) }
-        }
-        let kernels = super::avx512::kernels(layer);
-        match layer.k {
-            KvFormat::Q8 => AttentionKernels { scores, ..kernels },
-            _ => kernels,
-        }
-    }
+    crate::attention::tiled::tiled_kernels!(
+        crate::x86::amx::Amx,
+        crate::x86::i32x16_avx512::Avx512Sums,
+        super::avx512::kernels,
+        "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
+    );
 }
 
 #[cfg(target_arch = "aarch64")]
