@@ -1,5 +1,7 @@
 //! Attention on matrix units, for sixteen query rows at a time.
 //!
+//! Over bfloats they compute all rows, in an order of their own: [`bfloats`].
+//!
 //! Over q8 the units compute exact integers: [`scores`] and weighted [`values`] equal those of `quantised` to the bit,
 //! which also computes calls of few rows and the rows that are left over.
 //!
@@ -7,6 +9,7 @@
 //! multiplied by itself. Stored bytes stand in pairs of rows and the units take them in fours: a call rearranges
 //! them once for all its query rows, of which a prompt has 96.
 
+pub(in crate::attention) mod bfloats;
 mod scores;
 #[cfg(test)]
 mod tests;
@@ -20,7 +23,7 @@ use crate::lines::Line;
 
 /// Declares `kernels(layer)`: those of `$others`, except where there are some on the matrix units `$units`.
 macro_rules! tiled_kernels {
-    ($units:ty, $sums:ty, $others:path $(, $features:literal)?) => {
+    ($units:ty, $floats:ty, $sums:ty, $others:path $(, $features:literal)?) => {
         /// The kernels for what a layer stores.
         pub(in crate::attention) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{ScoreCall, ValueCall};
@@ -37,14 +40,32 @@ macro_rules! tiled_kernels {
                 // SAFETY: as above.
                 unsafe { tiled::values::<$sums, $units>(call) }
             }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn bfloat_scores(call: &ScoreCall<'_>) {
+                // SAFETY: as above.
+                unsafe { tiled::bfloats::scores::<$floats, $units>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn bfloat_values(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { tiled::bfloats::values::<$floats, $units>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn bfloat_latents(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { tiled::bfloats::latents::<$floats, $units>(call) }
+            }
             let others = $others(layer);
             $crate::attention::kernel::AttentionKernels {
                 scores: match layer.k {
                     KvFormat::Q8 => scores,
+                    KvFormat::Bf16 => bfloat_scores,
                     _ => others.scores,
                 },
-                values: match (layer.values, layer.v) {
-                    (KvValues::Stored, KvFormat::Q8) => values,
+                values: match (layer.values, layer.k, layer.v) {
+                    (KvValues::Stored, _, KvFormat::Q8) => values,
+                    (KvValues::Stored, _, KvFormat::Bf16) => bfloat_values,
+                    (KvValues::OfKeys, KvFormat::Bf16, _) => bfloat_latents,
                     _ => others.values,
                 },
                 ..others

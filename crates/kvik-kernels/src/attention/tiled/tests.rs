@@ -18,7 +18,7 @@ fn specification() -> AttentionKernels {
 }
 
 /// What each of `query_rows` sees of `tiles` tiles, some of them nothing.
-fn random_seen(random: &mut Random, query_rows: usize, tiles: usize) -> Vec<Seen> {
+pub(super) fn random_seen(random: &mut Random, query_rows: usize, tiles: usize) -> Vec<Seen> {
     let positions = (tiles * BLOCK_POSITIONS) as u64;
     let mut seen = || {
         let [a, b] = [0, 1].map(|_| (random.bits() % (positions + 1)) as u32);
@@ -130,6 +130,7 @@ impl Values {
             p: self.p.as_ptr(),
             seen: &self.seen,
             tiles: &tiles,
+            skipped: 0,
             dims: self.dims,
             key_dim: self.dims,
             room: room.as_mut_ptr().cast(),
