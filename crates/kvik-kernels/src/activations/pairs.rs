@@ -111,7 +111,7 @@ fn round_piece(x: &[f32; PIECE]) -> [u32; PIECE / 2] {
 
 /// The bfloat next to `x`, in the lower half.
 #[inline(always)]
-fn bfloat(x: f32) -> u32 {
+pub(crate) fn bfloat(x: f32) -> u32 {
     let bits = x.to_bits();
     let magnitude = bits & !SIGN;
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));

@@ -120,6 +120,12 @@ pub(crate) struct ValueCall<'a> {
     pub seen: &'a [Seen],
     /// V tiles of the same blocks.
     pub tiles: &'a [*const u8],
+    /// Blocks of the split before the first of them.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only sums of matrix units go by it")
+    )]
+    pub skipped: usize,
     /// Length of a row of a V tile.
     pub dims: usize,
     /// Length of a key: where keys hold the values, the tiles are K tiles.

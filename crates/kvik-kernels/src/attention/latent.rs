@@ -79,7 +79,7 @@ pub(crate) unsafe fn quantised_values<I: I32x16, C: Quantised>(call: &ValueCall<
             #[inline(always)]
             |tile, to| turn::<I, C>(tile, call.key_dim, call.dims, to),
             #[inline(always)]
-            |turned, tiles| quantised::add_values::<I, Q8, C>(turned, tiles),
+            |turned, tiles| quantised::add_values::<I, Q8, C>(turned, 0, tiles),
         );
         quantised::finish_values::<I, C>(call);
     }

@@ -114,13 +114,24 @@ impl Attention<'_> {
         out: &mut [f32],
         watch: Option<Watch<'_>>,
     ) {
+        self.run_kernels(variants::kernels(isa, self.shape()), pool, scratch, out, watch);
+    }
+
+    /// A checked call with kernels for what the layer stores, which the machine must execute.
+    fn run_kernels(
+        &self,
+        kernels: AttentionKernels,
+        pool: &Pool,
+        scratch: &mut AttnScratch,
+        out: &mut [f32],
+        watch: Option<Watch<'_>>,
+    ) {
         let shape = self.shape();
         let (group, value_lanes, limits) =
             (self.heads / shape.kv_heads, shape.value_lanes(), self.limits(pool));
         scratch.plan.fill(self.rows, self.seqs, limits);
         scratch.grow(pool.threads(), self.heads, limits.unit_rows_max * group, shape);
         let AttnScratch { plan, workspaces, partial_out, partial_sums, queries } = scratch;
-        let kernels = variants::kernels(isa, shape);
         let query_len = quantised::query_len(shape.k, shape.key_dim);
         if query_len > 0 {
             queries.resize(self.rows.len() * self.heads * query_len, 0.0);

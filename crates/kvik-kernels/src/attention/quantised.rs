@@ -289,9 +289,9 @@ unsafe fn add_words<I: I32x16, C: Quantised, const M: usize, const N: usize>(
 /// [groups] { scale, minimum } [groups][SPLIT] 16-bit weights
 /// ```
 #[derive(Clone, Copy)]
-struct Weights {
+pub(super) struct Weights {
     groups: *mut [f32; 2],
-    weights: *mut i16,
+    pub(super) weights: *mut i16,
 }
 
 /// Bytes that the weights of a query row take for values in `format`, 0 if they are not quantised.
@@ -314,7 +314,7 @@ impl Weights {
 
     /// Those of `query_row`.
     #[inline(always)]
-    fn of<C: Quantised>(call: &ValueCall<'_>, query_row: usize) -> Weights {
+    pub(super) fn of<C: Quantised>(call: &ValueCall<'_>, query_row: usize) -> Weights {
         let start = call.room.wrapping_add(query_row * Weights::bytes::<C>(call.dims));
         let groups_bytes = groups::<C>(call.dims) * size_of::<[f32; 2]>();
         Weights { groups: start.cast(), weights: start.wrapping_add(groups_bytes).cast() }
@@ -331,7 +331,7 @@ pub(crate) unsafe fn values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
     unsafe {
         begin_values::<I, C>(call, [BLOCK_POSITIONS, call.dims]);
         for start in (0..call.tiles.len()).step_by(TILES) {
-            add_values::<I, C, C>(call, start..call.tiles.len().min(start + TILES));
+            add_values::<I, C, C>(call, 0, start..call.tiles.len().min(start + TILES));
         }
         finish_values::<I, C>(call);
     }
@@ -353,7 +353,7 @@ pub(super) unsafe fn begin_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>,
     unsafe { std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims) }.fill(0.0);
 }
 
-/// Adds the positions of `tiles`, at most [`TILES`], for all query rows; values stand in words of `W`, their groups
+/// Adds the positions of `tiles`, at most [`TILES`], for the query rows from `first` on; values stand in words of `W`, their groups
 /// are those of `C`.
 ///
 /// # Safety
@@ -361,10 +361,11 @@ pub(super) unsafe fn begin_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>,
 #[inline(always)]
 pub(super) unsafe fn add_values<I: I32x16, W: Quantised, C: Quantised>(
     call: &ValueCall<'_>,
+    first: usize,
     tiles: Range<usize>,
 ) {
     let query_rows = call.seen.len();
-    let mut query_row = 0;
+    let mut query_row = first;
     while query_row < query_rows {
         let tiles = tiles.clone();
         // SAFETY: the query rows are those of the call.

@@ -133,7 +133,8 @@ impl Units<'_> {
         let (p, out) = (scores.as_ptr(), split_out.as_mut_ptr());
         let (room, turned) = (room.as_mut_ptr().cast(), turned.as_mut_ptr().cast());
         let (dims, key_dim) = (self.value_lanes, self.shape.key_dim);
-        let values = ValueCall { p, seen, tiles, dims, key_dim, room, turned, out };
+        let skipped = first_block - split * SPLIT_BLOCKS;
+        let values = ValueCall { p, seen, tiles, skipped, dims, key_dim, room, turned, out };
         // SAFETY: as for the scores.
         unsafe { (self.kernels.values)(&values) };
     }

@@ -48,25 +48,24 @@ mod avx512 {
 
 #[cfg(target_arch = "x86_64")]
 mod amx {
-    use crate::attention::kernel::{AttentionKernels, ScoreCall};
-    use crate::attention::tiled;
-    use crate::kv::{KvFormat, KvLayer};
-    use crate::x86::amx::Amx;
-    use crate::x86::i32x16_avx512::Avx512Sums;
+    crate::attention::tiled::tiled_kernels!(
+        crate::x86::amx::Amx,
+        crate::x86::f32x16_avx512::Avx512,
+        crate::x86::i32x16_avx512::Avx512Sums,
+        super::avx512::kernels,
+        "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c"
+    );
+}
 
-    /// Those of AVX-512, except scores over q8 keys.
-    pub(super) fn kernels(layer: &KvLayer) -> AttentionKernels {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-        unsafe fn scores(call: &ScoreCall<'_>) {
-            // SAFETY: the contract of `AttentionKernels`.
-            unsafe { tiled::scores::<Avx512Sums, Amx>(call) }
-        }
-        let kernels = super::avx512::kernels(layer);
-        match layer.k {
-            KvFormat::Q8 => AttentionKernels { scores, ..kernels },
-            _ => kernels,
-        }
-    }
+/// As on a machine with matrix units, on any machine.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) mod emulated {
+    crate::attention::tiled::tiled_kernels!(
+        crate::x86::amx::Emulated,
+        crate::scalar::f32x16::Scalar,
+        crate::scalar::i32x16::ScalarSums,
+        super::scalar::kernels
+    );
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -89,6 +88,34 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
         #[cfg(target_arch = "aarch64")]
         Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::kernels(layer),
         _ => scalar::kernels(layer),
+    }
+}
+
+/// The kernels that those of `isa` equal to the bit: the scalar ones, except over bfloats on matrix units, which sum in
+/// their own order.
+#[cfg(test)]
+pub(super) fn specification(isa: Isa, layer: &KvLayer) -> AttentionKernels {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => on_units(layer),
+        _ => scalar::kernels(layer),
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+fn on_units(layer: &KvLayer) -> AttentionKernels {
+    use super::tiled::bfloats::specification;
+    use crate::kv::{KvFormat, KvValues};
+
+    let others = scalar::kernels(layer);
+    AttentionKernels {
+        scores: if layer.k == KvFormat::Bf16 { specification::scores } else { others.scores },
+        values: match (layer.values, layer.k, layer.v) {
+            (KvValues::Stored, _, KvFormat::Bf16) => specification::values,
+            (KvValues::OfKeys, KvFormat::Bf16, _) => specification::latents,
+            _ => others.values,
+        },
+        ..others
     }
 }
 

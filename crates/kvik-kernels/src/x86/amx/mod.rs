@@ -62,6 +62,18 @@ impl Config {
     }
 }
 
+/// What the vectors of a machine with these units do with bfloats.
+///
+/// # Safety
+/// Implementations must compute exactly what the method says, and touch no other memory.
+pub(crate) unsafe trait Bfloats {
+    /// Rounds 16 floats to bfloats, half to even, as [`bfloat`](crate::activations::pairs::bfloat) does.
+    ///
+    /// # Safety
+    /// 16 numbers are readable at `from` and writable at `to`, and the machine has AVX-512 BF16.
+    unsafe fn round(from: *const f32, to: *mut u16);
+}
+
 /// The registers of a thread in a configuration. They are released when the value is dropped: the system then has
 /// 8 KiB less to save.
 ///

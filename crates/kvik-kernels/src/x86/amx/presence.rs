@@ -7,7 +7,8 @@
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
 use std::sync::OnceLock;
 
-/// Bits of CPUID leaf 7 (EDX): the registers, and products of bytes between them.
+/// Bits of CPUID leaf 7 (EDX): products of bfloats, the registers, and products of bytes between them.
+const AMX_BF16: u32 = 1 << 22;
 const AMX_TILE: u32 = 1 << 24;
 const AMX_INT8: u32 = 1 << 25;
 /// States that the system saves (XCR0): the shapes of the registers, number 17, and their contents, number 18.
@@ -21,7 +22,7 @@ pub(crate) fn usable() -> bool {
     *USABLE.get_or_init(|| has_units() && are_saved() && permission())
 }
 
-/// Whether the processor multiplies bytes in registers of the sizes that the kernels use.
+/// Whether the processor multiplies bytes and bfloats in registers of the sizes that the kernels use.
 fn has_units() -> bool {
     if __cpuid_count(0, 0).eax < TILE_LEAF {
         return false;
@@ -29,7 +30,8 @@ fn has_units() -> bool {
     let features = __cpuid_count(7, 0).edx;
     let palette = __cpuid_count(TILE_LEAF, 1);
     let (row_bytes, registers, rows) = (palette.ebx & 0xffff, palette.ebx >> 16, palette.ecx & 0xffff);
-    features & AMX_TILE != 0 && features & AMX_INT8 != 0 && (row_bytes, registers, rows) == (64, 8, 16)
+    let needed = AMX_BF16 | AMX_TILE | AMX_INT8;
+    features & needed == needed && (row_bytes, registers, rows) == (64, 8, 16)
 }
 
 /// Whether the system saves the registers when it changes threads.

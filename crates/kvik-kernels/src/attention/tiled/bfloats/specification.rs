@@ -1,0 +1,94 @@
+//! The order of the units in plain words, one number at a time.
+
+use half::bf16;
+
+use super::super::super::SPLIT;
+use super::super::super::kernel::{ScoreCall, ValueCall};
+use super::PIECE;
+use crate::kv::BLOCK_POSITIONS;
+
+/// Scores of all query rows.
+///
+/// # Safety
+/// As [`scores`](super::scores).
+pub(in crate::attention) unsafe fn scores(call: &ScoreCall<'_>) {
+    for (query_row, (&q, seen)) in call.q.iter().zip(call.seen).enumerate() {
+        let blocks = seen.blocks();
+        for position in blocks.start * BLOCK_POSITIONS..blocks.end * BLOCK_POSITIONS {
+            let tile = call.tiles[position / BLOCK_POSITIONS];
+            // SAFETY: a query has a number for each dimension, a tile a row of 16, and the scores a row of SPLIT.
+            unsafe {
+                let score = sum(call.head_dim, |d| [round(*q.add(d)), stored(tile, d * 16 + position % 16)]);
+                *call.scores.add(query_row * SPLIT + position) = score;
+            }
+        }
+    }
+}
+
+/// Weighted values that are stored beside the keys.
+///
+/// # Safety
+/// As [`values`](super::values()).
+pub(in crate::attention) unsafe fn values(call: &ValueCall<'_>) {
+    // SAFETY: as the caller promises: a tile has `dims` numbers for each position.
+    unsafe { weigh(call, |tile, position, d| stored(tile, position * call.dims + d)) }
+}
+
+/// Weighted values that are the beginnings of keys.
+///
+/// # Safety
+/// As [`latents`](super::latents).
+pub(in crate::attention) unsafe fn latents(call: &ValueCall<'_>) {
+    // SAFETY: as the caller promises: a tile has 16 positions for each of its dimensions.
+    let value = |tile, position, d| unsafe { stored(tile, d * BLOCK_POSITIONS + position) };
+    // SAFETY: as above.
+    unsafe { weigh(call, |tile, position, d| if d < call.key_dim { value(tile, position, d) } else { 0.0 }) }
+}
+
+/// Weighs what `value` says of a tile, a position and a dimension.
+unsafe fn weigh(call: &ValueCall<'_>, value: impl Fn(*const u8, usize, usize) -> f32) {
+    let first = call.skipped * BLOCK_POSITIONS;
+    for (query_row, seen) in call.seen.iter().enumerate() {
+        for d in 0..call.dims {
+            let sum = sum(SPLIT, |position| match position.checked_sub(first) {
+                Some(position) if seen.positions().contains(&position) => {
+                    let tile = call.tiles[position / BLOCK_POSITIONS];
+                    // SAFETY: the caller's promise: a row of SPLIT probabilities.
+                    let p = unsafe { *call.p.add(query_row * SPLIT + position) };
+                    [round(p), value(tile, position % BLOCK_POSITIONS, d)]
+                }
+                _ => [0.0; 2],
+            });
+            // SAFETY: the caller's promise: the results have `dims` numbers for each query row.
+            unsafe { *call.out.add(query_row * call.dims + d) = sum + 0.0 };
+        }
+    }
+}
+
+/// The sum of `len` products.
+fn sum(len: usize, factors: impl Fn(usize) -> [f32; 2]) -> f32 {
+    (0..len).step_by(PIECE).fold(0.0, |sum, first| {
+        let mut sums = [0.0f32; 2];
+        for i in first..first + PIECE {
+            let [a, b] = if i < len { factors(i) } else { [0.0; 2] };
+            sums[i % 2] = flush(a.mul_add(b, sums[i % 2]));
+        }
+        flush(sum + flush(sums[0] + sums[1]))
+    })
+}
+
+/// A bfloat of a tile.
+unsafe fn stored(tile: *const u8, index: usize) -> f32 {
+    // SAFETY: the caller's promise.
+    flush(bf16::from_bits(unsafe { tile.cast::<u16>().add(index).read_unaligned() }).to_f32())
+}
+
+/// The bfloat next to `x`, half to even.
+fn round(x: f32) -> f32 {
+    flush(bf16::from_f32(flush(x)).to_f32())
+}
+
+/// Zero of the same sign for a number that is too small to be normal.
+fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
+}

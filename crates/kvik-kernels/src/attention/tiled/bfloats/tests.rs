@@ -1,0 +1,203 @@
+//! Kernels on units that are emulated, against the order in plain words.
+
+use proptest::prelude::*;
+
+use super::super::tests::random_seen;
+use super::*;
+use crate::Isa;
+use crate::attention::SPLIT_BLOCKS;
+use crate::attention::kernel::ValueCall;
+use crate::scalar::f32x16::Scalar;
+use crate::testing::Random;
+use crate::x86::amx::Emulated;
+use crate::x86::f32x16_avx512::Avx512;
+
+/// Random bfloats and what multiplies them.
+struct Case {
+    dims: usize,
+    /// `[tiles][dims][16]` or `[tiles][16][dims]`
+    tiles: Vec<Vec<u16>>,
+    /// `[query_rows][SPLIT]`; queries are the first `dims` of them.
+    factors: Vec<f32>,
+    seen: Vec<Seen>,
+    skipped: usize,
+}
+
+/// Which numbers occur.
+#[derive(Debug, Clone, Copy)]
+enum Numbers {
+    Ordinary,
+    /// So small that many products and sums are not normal.
+    Tiny,
+    /// Any bits.
+    Any,
+}
+
+impl Numbers {
+    fn draw(self, random: &mut Random) -> f32 {
+        match self {
+            Numbers::Ordinary => random.float(),
+            Numbers::Tiny => random.float() * f32::from_bits((50 + random.bits() as u32 % 30) << 23),
+            Numbers::Any => f32::from_bits(random.bits() as u32),
+        }
+    }
+}
+
+impl Case {
+    fn new(dims: usize, tiles: usize, query_rows: usize, numbers: Numbers, seed: u64) -> Case {
+        let mut random = Random(seed);
+        let skipped = random.bits() as usize % (SPLIT_BLOCKS - tiles + 1);
+        let seen = random_seen(&mut random, query_rows, tiles);
+        let tiles = (0..tiles)
+            .map(|_| (0..dims * 16).map(|_| (numbers.draw(&mut random).to_bits() >> 16) as u16).collect())
+            .collect();
+        let factors = (0..query_rows * SPLIT).map(|_| numbers.draw(&mut random)).collect();
+        Case { dims, tiles, factors, seen, skipped }
+    }
+
+    /// Zeros where a query row sees nothing of its blocks.
+    fn probabilities(mut self) -> Case {
+        for (p, seen) in self.factors.chunks_exact_mut(SPLIT).zip(&self.seen) {
+            let blocks = seen.blocks();
+            p[blocks.start * BLOCK_POSITIONS..seen.start as usize].fill(0.0);
+            p[seen.end as usize..blocks.end * BLOCK_POSITIONS].fill(0.0);
+        }
+        self
+    }
+
+    fn tiles(&self) -> Vec<*const u8> {
+        self.tiles.iter().map(|tile| tile.as_ptr().cast()).collect()
+    }
+
+    /// All scores that query rows touch.
+    fn scores(&self, scores: unsafe fn(&ScoreCall<'_>)) -> Vec<u32> {
+        let (tiles, mut out) = (self.tiles(), vec![f32::NAN; self.factors.len()]);
+        let q: Vec<*const f32> = self.factors.chunks_exact(SPLIT).map(<[f32]>::as_ptr).collect();
+        let call = ScoreCall {
+            q: &q,
+            seen: &self.seen,
+            tiles: &tiles,
+            value_tiles: &tiles,
+            value_scales: 0..0,
+            head_dim: self.dims,
+            scores: out.as_mut_ptr(),
+        };
+        // SAFETY: all shapes are those of the call, and the machine has the instructions.
+        unsafe { scores(&call) };
+        let rows = out.chunks_exact(SPLIT).zip(&self.seen);
+        marks(rows.flat_map(|(row, seen)| {
+            row[seen.blocks().start * BLOCK_POSITIONS..seen.blocks().end * BLOCK_POSITIONS].iter()
+        }))
+    }
+
+    /// What `query_rows` gather, computed together, with keys of `key_dim` where they hold the values.
+    fn weighted(
+        &self,
+        values: unsafe fn(&ValueCall<'_>),
+        query_rows: Range<usize>,
+        key_dim: usize,
+    ) -> Vec<u32> {
+        let (tiles, mut out) = (self.tiles(), vec![f32::NAN; query_rows.len() * self.dims]);
+        let call = ValueCall {
+            p: self.factors[query_rows.start * SPLIT..].as_ptr(),
+            seen: &self.seen[query_rows],
+            tiles: &tiles,
+            skipped: self.skipped,
+            dims: self.dims,
+            key_dim,
+            room: std::ptr::null_mut(),
+            turned: std::ptr::null_mut(),
+            out: out.as_mut_ptr(),
+        };
+        // SAFETY: as above.
+        unsafe { values(&call) };
+        marks(out.iter())
+    }
+}
+
+/// The bits of numbers; all that are none are alike.
+fn marks<'a>(numbers: impl Iterator<Item = &'a f32>) -> Vec<u32> {
+    numbers.map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
+}
+
+/// Kernels of some lanes.
+struct Kernels {
+    scores: unsafe fn(&ScoreCall<'_>),
+    /// Of stored values, and of keys.
+    values: [unsafe fn(&ValueCall<'_>); 2],
+}
+
+macro_rules! kernels {
+    ($lanes:ty $(, $features:literal)?) => {{
+        $(#[target_feature(enable = $features)])?
+        unsafe fn emulated_scores(call: &ScoreCall<'_>) {
+            // SAFETY: the caller's promise.
+            unsafe { scores::<$lanes, Emulated>(call) }
+        }
+        $(#[target_feature(enable = $features)])?
+        unsafe fn emulated_values(call: &ValueCall<'_>) {
+            // SAFETY: as above.
+            unsafe { values::<$lanes, Emulated>(call) }
+        }
+        $(#[target_feature(enable = $features)])?
+        unsafe fn emulated_latents(call: &ValueCall<'_>) {
+            // SAFETY: as above.
+            unsafe { latents::<$lanes, Emulated>(call) }
+        }
+        Kernels { scores: emulated_scores, values: [emulated_values, emulated_latents] }
+    }};
+}
+
+fn check(kernels: &Kernels) {
+    let numbers = || prop_oneof![Just(Numbers::Ordinary), Just(Numbers::Tiny), Just(Numbers::Any)];
+    let shapes = (1..=140_usize, 1..=16_usize, 1..=40_usize, numbers(), any::<u64>());
+    proptest!(ProptestConfig::with_cases(48), |((head_dim, tiles, query_rows, numbers, seed) in shapes)| {
+        let case = Case::new(head_dim, tiles, query_rows, numbers, seed);
+        prop_assert_eq!(case.scores(kernels.scores), case.scores(specification::scores));
+    });
+    let shapes = (1..=9_usize, 1..=16_usize, 1..=40_usize, numbers(), any::<u64>(), 0..16_usize);
+    proptest!(ProptestConfig::with_cases(48), |((vectors, tiles, query_rows, numbers, seed, short) in shapes)| {
+        let case = Case::new(vectors * LANES, tiles, query_rows, numbers, seed).probabilities();
+        for (values, expect, short) in [
+            (kernels.values[0], specification::values as unsafe fn(&ValueCall<'_>), 0),
+            (kernels.values[1], specification::latents, short),
+        ] {
+            let (of_row, key_dim) = (case.dims, case.dims - short);
+            let expect = case.weighted(expect, 0..query_rows, key_dim);
+            prop_assert_eq!(&case.weighted(values, 0..query_rows, key_dim), &expect, "together");
+            let row = seed as usize % query_rows;
+            let alone = case.weighted(values, row..row + 1, key_dim);
+            prop_assert_eq!(&alone[..], &expect[row * of_row..][..of_row], "alone");
+        }
+    });
+}
+
+#[test]
+fn bfloats_on_units_equal_the_specification() {
+    check(&kernels!(Scalar));
+}
+
+#[test]
+fn bfloats_on_units_beside_avx512_equal_the_specification() {
+    match Isa::available().contains(&Isa::Avx512) {
+        true => check(&kernels!(Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")),
+        false => kvik_testing::skip("this machine has no avx512"),
+    }
+}
+
+/// What is left of two sums is too small to be normal, and negative. A row in company adds zeros to it, which make it
+/// positive, where a row that is alone has no more pieces.
+#[test]
+fn the_sign_of_a_zero_tells_nothing_of_the_company() {
+    let mut case = Case::new(LANES, 6, 2, Numbers::Ordinary, 1);
+    (case.skipped, case.seen) = (0, vec![Seen { start: 0, end: 33 }, Seen { start: 0, end: 96 }]);
+    case.factors.fill(0.0);
+    (case.factors[0], case.factors[PIECE]) = (1.0, 1.0);
+    case.tiles.iter_mut().for_each(|tile| tile.fill(0xbf00));
+    let [smallest, more] = [f32::MIN_POSITIVE, -1.5 * f32::MIN_POSITIVE].map(|x| (x.to_bits() >> 16) as u16);
+    case.tiles[0][..LANES].fill(smallest);
+    case.tiles[PIECE / BLOCK_POSITIONS][..LANES].fill(more);
+    let emulated = kernels!(Scalar);
+    assert_eq!(case.weighted(emulated.values[0], 0..1, LANES), [0; LANES]);
+    assert_eq!(case.weighted(emulated.values[0], 0..2, LANES)[..LANES], [0; LANES]);
+}

@@ -1,0 +1,336 @@
+//! Weighted values in bfloats, stored beside the keys or the beginnings of keys.
+
+use std::ops::Range;
+
+use super::super::super::SPLIT;
+use super::super::super::kernel::{Seen, TILES, ValueCall};
+use super::super::{QUERY_ROWS, pair_up};
+use super::{CONFIG, MATRICES, PAIRS, ROOM, Room, multiply};
+use crate::f32x16::{F32x16, LANES};
+use crate::kv::BLOCK_POSITIONS;
+use crate::lines::Line;
+use crate::x86::amx::{Bfloats, Tiles};
+
+/// Tiles whose positions are a piece.
+const PIECE_TILES: usize = 2;
+/// Bits of a bfloat without its sign; from infinity on they are those of no finite number.
+const MAGNITUDE: u16 = 0x7fff;
+const INFINITY: u16 = 0x7f80;
+
+/// Weighted values that are stored beside the keys.
+///
+/// # Safety
+/// As [`floats::values`](super::super::super::floats::values), and the machine has these units.
+#[inline(always)]
+pub(crate) unsafe fn values<L: F32x16, T: Tiles + Bfloats>(call: &ValueCall<'_>) {
+    // SAFETY: as the caller promises.
+    unsafe { weigh::<L, T, Stored>(call) }
+}
+
+/// Weighted values that are the beginnings of keys.
+///
+/// # Safety
+/// As [`latent::float_values`](super::super::super::latent::float_values), and the machine has these units.
+#[inline(always)]
+pub(crate) unsafe fn latents<L: F32x16, T: Tiles + Bfloats>(call: &ValueCall<'_>) {
+    // SAFETY: as the caller promises.
+    unsafe { weigh::<L, T, OfKeys>(call) }
+}
+
+/// Reads the values of tiles.
+pub(super) trait Values {
+    /// Puts 16 dimensions of two tiles, of `vector`, in pairs of positions, `[pairs][16 dimensions][2]`; zeros stand in
+    /// for positions that are not among `seen`, counted from the first of the call's tiles, and for missing tiles.
+    ///
+    /// # Safety
+    /// The tiles are some of the call, numbered from `first`, which may be -1.
+    unsafe fn pair<L: F32x16>(
+        call: &ValueCall<'_>,
+        first: isize,
+        vector: usize,
+        seen: &Range<usize>,
+        to: &mut [Line; PAIRS],
+    );
+
+    /// The maximum magnitude among those of `positions`, as [`MAGNITUDE`] leaves it.
+    ///
+    /// # Safety
+    /// The tile is one of the call, and `positions` are some of its 16.
+    unsafe fn max(call: &ValueCall<'_>, tile: *const u8, positions: Range<usize>) -> u16;
+}
+
+/// Weighted values of all query rows.
+///
+/// What some query rows see, and others do not, is multiplied by their 0. Where it is no finite number, that would not
+/// be 0: then each query row is computed by itself, with zeros for what it does not see.
+///
+/// # Safety
+/// As [`values`] or [`latents`].
+#[inline(always)]
+pub(super) unsafe fn weigh<L: F32x16, T: Tiles + Bfloats, V: Values>(call: &ValueCall<'_>) {
+    let mut room = ROOM.take();
+    // SAFETY: as the caller promises; the query rows of each call are some of this one.
+    unsafe {
+        let together = if can_share::<V>(call) { call.seen.len() } else { 1 };
+        for (i, seen) in call.seen.chunks(together.max(1)).enumerate() {
+            let (p, out) = (call.p.add(i * together * SPLIT), call.out.add(i * together * call.dims));
+            weigh_rows::<L, T, V>(&ValueCall { p, out, seen, ..*call }, &mut room);
+        }
+    }
+    ROOM.set(room);
+}
+
+/// Whether all that one query row sees, and another does not, is finite.
+///
+/// # Safety
+/// As [`weigh`].
+#[inline(always)]
+unsafe fn can_share<V: Values>(call: &ValueCall<'_>) -> bool {
+    let any = Seen::by_any(call.seen);
+    if call.seen.iter().all(|&seen| seen == any) {
+        return true;
+    }
+    for (tile, positions) in
+        call.tiles.iter().enumerate().map(|(tile, at)| (at, of_tile(&any.positions(), tile)))
+    {
+        // SAFETY: as the caller promises.
+        if unsafe { V::max(call, *tile, positions) } >= INFINITY {
+            return false;
+        }
+    }
+    true
+}
+
+/// Those of `positions` that tile number `tile` has, counted from its first.
+#[inline(always)]
+fn of_tile(positions: &Range<usize>, tile: usize) -> Range<usize> {
+    let first = tile * BLOCK_POSITIONS;
+    let inside = |position: usize| position.clamp(first, first + BLOCK_POSITIONS) - first;
+    inside(positions.start)..inside(positions.end)
+}
+
+/// The pieces that a call has tiles of, and the first of its tiles, counted from the first piece of them.
+#[derive(Clone, Copy)]
+struct Pieces {
+    count: usize,
+    /// Tiles of the first piece that are before the first of the call.
+    missing: usize,
+}
+
+impl Pieces {
+    #[inline(always)]
+    fn of(call: &ValueCall<'_>) -> Pieces {
+        let missing = call.skipped % PIECE_TILES;
+        Pieces { count: (missing + call.tiles.len()).div_ceil(PIECE_TILES), missing }
+    }
+
+    /// The tile of the call in half `half` of a piece; -1 before the first.
+    #[inline(always)]
+    fn tile(self, piece: usize, half: usize) -> isize {
+        (piece * PIECE_TILES + half) as isize - self.missing as isize
+    }
+
+    /// The pieces that `seen` has something of.
+    #[inline(always)]
+    fn seen(self, seen: Seen) -> Range<usize> {
+        let Range { start, end } = seen.blocks();
+        (start + self.missing) / PIECE_TILES..(end + self.missing).div_ceil(PIECE_TILES)
+    }
+}
+
+/// Weighted values of query rows that share what is multiplied.
+///
+/// # Safety
+/// As [`weigh`].
+#[inline(always)]
+unsafe fn weigh_rows<L: F32x16, T: Tiles + Bfloats, V: Values>(call: &ValueCall<'_>, room: &mut Room) {
+    let (query_rows, pieces) = (call.seen.len(), Pieces::of(call));
+    room.grow(query_rows, pieces.count);
+    let seen = Seen::by_any(call.seen).positions();
+    // SAFETY: as the caller promises.
+    unsafe {
+        for query_row in 0..query_rows {
+            round_weights::<T>(call, query_row, pieces, room);
+        }
+        let mut units = T::configured(const { &CONFIG });
+        let vectors = call.dims / LANES;
+        for vector in (0..vectors).step_by(MATRICES) {
+            let vectors = vector..vectors.min(vector + MATRICES);
+            for (piece, to) in room.pieces(pieces.count).enumerate() {
+                for (vector, to) in vectors.clone().zip(to) {
+                    V::pair::<L>(call, pieces.tile(piece, 0), vector, &seen, to);
+                }
+            }
+            for first in (0..query_rows).step_by(QUERY_ROWS) {
+                weigh_group::<L, T>(call, first, vectors.clone(), pieces, &mut units, room);
+            }
+        }
+    }
+}
+
+/// Rounds the probabilities of a query row to its row of the registers; zeros stand in for blocks that it does not see.
+///
+/// # Safety
+/// As [`weigh`]; the query row is one of the call.
+#[inline(always)]
+unsafe fn round_weights<T: Bfloats>(call: &ValueCall<'_>, query_row: usize, pieces: Pieces, room: &mut Room) {
+    let blocks = call.seen[query_row].blocks();
+    let p = call.p.wrapping_add(query_row * SPLIT);
+    for piece in 0..pieces.count {
+        let to = room.piece(query_row, piece, pieces.count);
+        for (half, to) in to.0.as_chunks_mut::<{ size_of::<Line>() / PIECE_TILES }>().0.iter_mut().enumerate()
+        {
+            let tile = pieces.tile(piece, half);
+            match tile >= 0 && blocks.contains(&(tile as usize)) {
+                // SAFETY: the probabilities of a block that is seen; the half of a line has room for 16 bfloats.
+                true => unsafe {
+                    T::round(p.add(tile as usize * BLOCK_POSITIONS), to.as_mut_ptr().cast());
+                },
+                false => to.fill(0),
+            }
+        }
+    }
+}
+
+/// Weighs `vectors` of dimensions, whose values are in the room, for a group of query rows, the first of them `first`.
+///
+/// # Safety
+/// As [`weigh`].
+#[inline(always)]
+unsafe fn weigh_group<L: F32x16, T: Tiles>(
+    call: &ValueCall<'_>,
+    first: usize,
+    vectors: Range<usize>,
+    pieces: Pieces,
+    units: &mut T,
+    room: &mut Room,
+) {
+    let query_rows = first..call.seen.len().min(first + QUERY_ROWS);
+    let seen = pieces.seen(Seen::by_any(&call.seen[query_rows.clone()]));
+    // SAFETY: as the caller promises; the results have `dims` numbers for each query row.
+    unsafe {
+        let sums = (room.sums.as_mut_ptr().cast(), MATRICES * LANES);
+        multiply(units, room, first, (seen, pieces.count), vectors.len(), sums);
+        let zero = L::splat(0.0);
+        for row in 0..query_rows.len() {
+            let to = call.out.add((first + row) * call.dims + vectors.start * LANES);
+            for n in 0..vectors.len() {
+                L::load(room.sums_of(row).add(n * LANES)).add(zero).store(to.add(n * LANES));
+            }
+        }
+    }
+}
+
+/// V tiles: `[16 positions][dims]`.
+struct Stored;
+
+impl Values for Stored {
+    #[inline(always)]
+    unsafe fn pair<L: F32x16>(
+        call: &ValueCall<'_>,
+        first: isize,
+        vector: usize,
+        seen: &Range<usize>,
+        to: &mut [Line; PAIRS],
+    ) {
+        for (half, to) in to.as_chunks_mut::<{ PAIRS / PIECE_TILES }>().0.iter_mut().enumerate() {
+            let number = first + half as isize;
+            let Some(&tile) = call.tiles.get(number as usize) else {
+                to.fill(Line::ZERO);
+                continue;
+            };
+            let next = call.tiles.get(number as usize + TILES).copied().unwrap_or(tile);
+            let seen = of_tile(seen, number as usize);
+            for (pair, to) in to.iter_mut().enumerate() {
+                let mut rows = [[0; LANES]; 2];
+                for (position, row) in (2 * pair..).zip(&mut rows) {
+                    let at = (position * call.dims + vector * LANES) * size_of::<u16>();
+                    // SAFETY: 16 of the `dims` numbers of a position of the tile. A prefetch reads nothing.
+                    unsafe {
+                        L::prefetch(next.wrapping_add(at));
+                        if seen.contains(&position) {
+                            *row = tile.add(at).cast::<[u16; LANES]>().read_unaligned();
+                        }
+                    }
+                }
+                pair_up(rows[0], rows[1], to);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn max(call: &ValueCall<'_>, tile: *const u8, positions: Range<usize>) -> u16 {
+        let (start, len) = (positions.start * call.dims, positions.len() * call.dims);
+        // SAFETY: the tile has `dims` numbers for each position.
+        let numbers = unsafe { std::slice::from_raw_parts(tile.cast::<u16>().add(start), len) };
+        numbers.iter().fold(0, |max, number| max.max(number & MAGNITUDE))
+    }
+}
+
+/// K tiles: `[key_dim][16 positions]`, whose first `dims` dimensions are the values; zeros stand in for those beyond.
+struct OfKeys;
+
+impl Values for OfKeys {
+    #[inline(always)]
+    unsafe fn pair<L: F32x16>(
+        call: &ValueCall<'_>,
+        first: isize,
+        vector: usize,
+        seen: &Range<usize>,
+        to: &mut [Line; PAIRS],
+    ) {
+        let mut pairs = [[[0_u8; 32]; PIECE_TILES]; LANES];
+        for half in 0..PIECE_TILES {
+            let Some(&tile) = call.tiles.get((first + half as isize) as usize) else { continue };
+            let rows = call.key_dim.saturating_sub(vector * LANES).min(LANES);
+            for (i, pairs) in pairs[..rows].iter_mut().enumerate() {
+                // SAFETY: the tile has a row of 16 numbers for each of its dimensions.
+                pairs[half] = unsafe { tile.cast::<[u8; 32]>().add(vector * LANES + i).read() };
+            }
+        }
+        // SAFETY: the machine has these lanes; a dimension has 16 pairs of positions, a pair 16 dimensions.
+        unsafe {
+            let mut vectors = [L::splat(0.0); LANES];
+            for i in 0..LANES {
+                vectors[i] = L::load(pairs[i].as_ptr().cast());
+            }
+            L::transpose(&mut vectors);
+            for i in 0..LANES {
+                vectors[i].store(to[i].0.as_mut_ptr().cast());
+            }
+        }
+        hide(first, seen, to);
+    }
+
+    #[inline(always)]
+    unsafe fn max(call: &ValueCall<'_>, tile: *const u8, positions: Range<usize>) -> u16 {
+        let mut max = [0; BLOCK_POSITIONS];
+        for d in 0..call.dims.min(call.key_dim) {
+            // SAFETY: the tile has a row of 16 numbers for each of its dimensions.
+            let row = unsafe { tile.cast::<[u16; BLOCK_POSITIONS]>().add(d).read_unaligned() };
+            for (max, number) in max.iter_mut().zip(row) {
+                *max = (*max).max(number & MAGNITUDE);
+            }
+        }
+        max[positions].iter().copied().fold(0, u16::max)
+    }
+}
+
+/// Makes zeros of the positions that are not among `seen` in pairs of positions of two tiles, numbered from `first`.
+#[inline(always)]
+fn hide(first: isize, seen: &Range<usize>, to: &mut [Line; PAIRS]) {
+    for (pair, to) in to.iter_mut().enumerate() {
+        let position = first * BLOCK_POSITIONS as isize + 2 * pair as isize;
+        let hidden = [position, position + 1].map(|at| at < 0 || !seen.contains(&(at as usize)));
+        if hidden == [false; 2] {
+            continue;
+        }
+        for number in to.0.as_chunks_mut::<4>().0 {
+            for (half, _) in
+                number.as_chunks_mut::<2>().0.iter_mut().zip(hidden).filter(|(_, hidden)| *hidden)
+            {
+                *half = [0; 2];
+            }
+        }
+    }
+}
