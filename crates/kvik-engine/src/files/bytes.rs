@@ -9,6 +9,10 @@ use std::path::Path;
 
 use super::stamp::Stamp;
 
+/// Bytes that the system is asked for at a time.
+#[cfg(unix)]
+const READ_AHEAD_BYTES: usize = 4 << 20;
+
 /// Read-only bytes that live as long as the value.
 #[derive(Debug)]
 pub enum FileBytes {
@@ -69,6 +73,18 @@ impl FileBytes {
         match self {
             FileBytes::Mapped(file) => file.stamp.as_ref(),
             FileBytes::Static(_) | FileBytes::Owned(_) => None,
+        }
+    }
+
+    /// Has the system read the file in order, ahead of those who use it from several places at a time. Returns once all
+    /// is asked for, which takes as long as the disk; costs next to nothing where the file is in memory.
+    pub(crate) fn read_ahead(&self) {
+        #[cfg(unix)]
+        if let FileBytes::Mapped(MappedFile { map, .. }) = self {
+            for start in (0..map.len()).step_by(READ_AHEAD_BYTES) {
+                let bytes = READ_AHEAD_BYTES.min(map.len() - start);
+                let _ = map.advise_range(memmap2::Advice::WillNeed, start, bytes);
+            }
         }
     }
 

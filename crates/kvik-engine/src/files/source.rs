@@ -39,6 +39,14 @@ impl TensorSource {
         Ok(TensorSource::from_shards(shards))
     }
 
+    /// Has the system read all files in order; see [`FileBytes::read_ahead`].
+    pub(crate) fn read_ahead(&self) {
+        match &self.files {
+            TensorFiles::Gguf(file) => file.files().for_each(FileBytes::read_ahead),
+            TensorFiles::Shards(shards) => shards.files().for_each(FileBytes::read_ahead),
+        }
+    }
+
     /// Has digests of these files remembered, and those found that are.
     pub fn with_known_digests(self, known: Option<KnownDigests>) -> TensorSource {
         TensorSource { known, ..self }

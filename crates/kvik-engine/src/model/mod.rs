@@ -31,6 +31,7 @@ mod runner;
 mod weights;
 
 use std::sync::Arc;
+use std::thread;
 
 use kvik_kernels::{MatrixError, Pool};
 
@@ -74,8 +75,11 @@ impl Model {
     ) -> Result<Model, ModelError> {
         let conversion = conversion.into().of(&tensors);
         let loader = Loader::open(&config, &tensors, conversion, pool, progress)?;
-        let digest = digest(&config, &tensors, conversion, pool);
-        let weights = loader.load()?;
+        let (digest, weights) = thread::scope(|threads| {
+            threads.spawn(|| tensors.read_ahead());
+            (digest(&config, &tensors, conversion, pool), loader.load())
+        });
+        let weights = weights?;
         progress(tensors.total_bytes(), tensors.total_bytes());
         Ok(Model { config, tensors: Arc::new(tensors), weights, digest })
     }
