@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kvik_kernels::bound_memory_domains;
+
 /// The default KV budget where the free memory is unknown.
 const BUDGET_BLIND: u64 = 2 << 30;
 /// The default KV budget at most; a larger one has to be asked for.
@@ -13,9 +15,9 @@ const BUDGET_DEFAULT_MAX: u64 = 8 << 30;
 /// The memory of a machine, as far as this process has any of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineMemory {
-    /// Bytes of the machine.
+    /// Bytes of the machine, or of the memory domains that this thread is bound to.
     pub total_bytes: u64,
-    /// Bytes that may still be allocated: the system's figure, or less where a container limits it.
+    /// Bytes that may still be allocated: the system's figure, or less where a container or memory domains limit it.
     pub available_bytes: u64,
     /// The limit of the container or service that this process is in.
     pub limit_bytes: Option<u64>,
@@ -34,14 +36,55 @@ pub fn available_bytes() -> Option<u64> {
 impl MachineMemory {
     /// What the system under `root` says; `None` where it says nothing.
     pub fn read(root: &Path) -> Option<MachineMemory> {
+        MachineMemory::within(root, bound_memory_domains().as_deref())
+    }
+
+    /// As far as it belongs to these memory domains, if any are given.
+    fn within(root: &Path, domains: Option<&[usize]>) -> Option<MachineMemory> {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
-        let system = kib_line(&meminfo, "MemAvailable:")?;
+        let machine =
+            Free { total: kib_line(&meminfo, "MemTotal:")?, available: kib_line(&meminfo, "MemAvailable:")? };
+        let domains =
+            domains.and_then(|domains| domains.iter().map(|&domain| Free::of_domain(root, domain)).sum());
+        let system = domains.map_or(machine, |domains: Free| domains.at_most(machine));
         let groups: Vec<Group> = groups(root).iter().filter_map(|folder| Group::read(folder)).collect();
         let left = groups.iter().map(|group| group.limit_bytes.saturating_sub(group.used_bytes)).min();
         Some(MachineMemory {
-            total_bytes: kib_line(&meminfo, "MemTotal:")?,
-            available_bytes: left.map_or(system, |left| system.min(left)),
+            total_bytes: system.total,
+            available_bytes: left.map_or(system.available, |left| system.available.min(left)),
             limit_bytes: groups.iter().map(|group| group.limit_bytes).min(),
+        })
+    }
+}
+
+/// Bytes of the machine or of a part of it.
+#[derive(Debug, Clone, Copy)]
+struct Free {
+    total: u64,
+    available: u64,
+}
+
+impl Free {
+    /// What the system says of one domain. It has no figure of what is available there: that is what is free, and what
+    /// files that are cached take.
+    fn of_domain(root: &Path, domain: usize) -> Option<Free> {
+        let path = root.join(format!("sys/devices/system/node/node{domain}/meminfo"));
+        let text = fs::read_to_string(path).ok()?;
+        let bytes = |name: &str| kib_line(&text, &format!("Node {domain} {name}:"));
+        let files = bytes("Active(file)").unwrap_or(0).saturating_add(bytes("Inactive(file)").unwrap_or(0));
+        Some(Free { total: bytes("MemTotal")?, available: bytes("MemFree")?.saturating_add(files) })
+    }
+
+    fn at_most(self, other: Free) -> Free {
+        Free { total: self.total.min(other.total), available: self.available.min(other.available) }
+    }
+}
+
+impl std::iter::Sum for Free {
+    fn sum<I: Iterator<Item = Free>>(all: I) -> Free {
+        all.fold(Free { total: 0, available: 0 }, |sum, part| Free {
+            total: sum.total.saturating_add(part.total),
+            available: sum.available.saturating_add(part.available),
         })
     }
 }
@@ -134,6 +177,32 @@ mod tests {
         check(&[own, (max, &limit(9000))], 2048, Some(9000));
         let outside = ("proc/self/cgroup", "0::/../other\n");
         check(&[outside, ("sys/fs/cgroup/memory.max", &limit(512))], 512, Some(512));
+    }
+
+    #[test]
+    fn a_process_of_one_domain_has_what_is_free_there() {
+        let node = |number: usize, total: u64, free: u64, files: u64| {
+            let line = |name: &str, kib: u64| format!("Node {number} {name}:  {kib} kB\n");
+            line("MemTotal", total)
+                + &line("MemFree", free)
+                + &line("Active(file)", files)
+                + &line("Inactive(file)", 1)
+        };
+        let path = |number: usize| format!("sys/devices/system/node/node{number}/meminfo");
+        let (first, second) = (node(0, 1096, 100, 200), node(1, 3000, 1500, 0));
+        let files: &[(&str, &str)] =
+            &[(&path(0), &first), (&path(1), &second), (&path(2), "Node 2 MemTotal: x kB\n")];
+        let check = |domains: Option<&[usize]>, total_kib: u64, available_kib: u64| {
+            let memory = MachineMemory::within(system(files).path(), domains).unwrap();
+            let found = (memory.total_bytes >> 10, memory.available_bytes >> 10);
+            assert_eq!(found, (total_kib, available_kib), "{domains:?}");
+        };
+        check(None, 4096, 2048);
+        check(Some(&[0]), 1096, 301);
+        check(Some(&[0, 1]), 4096, 1802);
+        // Of a domain that the system says nothing of, or nothing with sense, the machine's figures hold.
+        check(Some(&[2]), 4096, 2048);
+        check(Some(&[0, 7]), 4096, 2048);
     }
 
     #[test]

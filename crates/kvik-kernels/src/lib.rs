@@ -7,6 +7,7 @@ mod activations;
 #[cfg(target_arch = "aarch64")]
 mod arm;
 mod attention;
+mod domains;
 mod f32x16;
 mod facts;
 mod i32x16;
@@ -32,6 +33,7 @@ mod x86;
 
 pub use activations::{Activations, Group, Groups};
 pub use attention::{Attention, AttnScratch, AttnWeights, WeightReduce};
+pub use domains::{DomainError, MemoryDomain, bound_memory_domains, memory_domains, stay_in_memory_domain};
 pub use facts::{QueryMoments, Rows, expected_attention, likeness, redundancy, row_norms};
 pub use isa::{Isa, UnknownIsa};
 pub use kv::{

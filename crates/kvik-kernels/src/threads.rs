@@ -29,6 +29,7 @@ use apart::Apart;
 pub(crate) use disjoint::Disjoint;
 use spin::spin;
 pub use topology::performance_cores;
+pub(crate) use topology::{allowed_cpus, stay_on};
 
 /// Workers that have joined the open job and not left it yet.
 const JOINED: u64 = (1 << 16) - 1;
@@ -149,10 +150,10 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Keeps the calling thread on these processors, if it is said which.
+/// Keeps the calling thread on these processors, if it is said which. A system that refuses loses nothing but speed.
 fn stay(cpus: Option<&[usize]>) {
     if let Some(cpus) = cpus {
-        topology::stay_on(cpus);
+        let _ = stay_on(cpus);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-pub(super) use system::stay_on;
+pub(crate) use system::{allowed_cpus, stay_on};
 
 /// The number of physical performance cores that this process may use: the default number of threads.
 ///
@@ -42,7 +42,7 @@ struct Core {
 
 impl Fast {
     fn here() -> Option<Fast> {
-        Fast::of(Path::new("/sys"), &system::allowed_cpus()?)
+        Fast::of(Path::new("/sys"), &allowed_cpus()?)
     }
 
     /// Among these processors, as the system describes them under `sys`.
@@ -84,31 +84,37 @@ fn is_fast(capacity: u64, fastest: u64) -> bool {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {
+    use std::io;
+
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     /// The processors that the calling thread may use.
-    pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
+    pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
         let allowed = sched_getaffinity(None).ok()?;
         Some((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
     }
 
-    /// From now on the calling thread uses these only. A system that refuses loses nothing but speed.
-    pub(in super::super) fn stay_on(cpus: &[usize]) {
+    /// From now on the calling thread uses these only.
+    pub(crate) fn stay_on(cpus: &[usize]) -> io::Result<()> {
         let mut set = CpuSet::new();
         cpus.iter().for_each(|&cpu| set.set(cpu));
-        let _ = sched_setaffinity(None, &set);
+        Ok(sched_setaffinity(None, &set)?)
     }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod system {
+    use std::io;
+
     /// Unknown here.
-    pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
+    pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
         None
     }
 
     /// Where processors are unknown nobody stays on any.
-    pub(in super::super) fn stay_on(_: &[usize]) {}
+    pub(crate) fn stay_on(_: &[usize]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 #[cfg(test)]
@@ -189,13 +195,13 @@ mod tests {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
     fn a_thread_stays_where_it_is_told_and_others_do_not() {
-        let before = system::allowed_cpus().unwrap();
+        let before = allowed_cpus().unwrap();
         let last = *before.last().unwrap();
         let stays = std::thread::spawn(move || {
-            stay_on(&[last]);
-            system::allowed_cpus().unwrap()
+            stay_on(&[last]).unwrap();
+            allowed_cpus().unwrap()
         });
         assert_eq!(stays.join().unwrap(), [last]);
-        assert_eq!(system::allowed_cpus().unwrap(), before);
+        assert_eq!(allowed_cpus().unwrap(), before);
     }
 }

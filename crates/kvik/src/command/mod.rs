@@ -34,11 +34,11 @@ mod usage;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 pub(crate) use cli::{Cli, Task};
 
-use crate::settings::{config, llama_flags, logging};
+use crate::settings::{config, domain::DomainArgs, llama_flags, logging};
 
 /// Runs the command named by the arguments of this process.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -46,6 +46,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
     let command = config::configure(Cli::command(), &args)?;
     let matches = command.get_matches_from(args.clone());
+    stay_in_domain(&matches)?;
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
         Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, args)?),
         Task::Chat(args) => chat::run(&args),
@@ -75,4 +76,12 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Usage(args) => usage::run(&args, matches.subcommand().map_or(&matches, |(_, matches)| matches)),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Brings this process to the memory domain that its flags name. `kvik doctor` does so itself, and tells how it ended.
+fn stay_in_domain(matches: &ArgMatches) -> anyhow::Result<()> {
+    match matches.subcommand() {
+        Some((command, flags)) if command != "doctor" => DomainArgs::of(flags).stay().map(drop),
+        _ => Ok(()),
+    }
 }

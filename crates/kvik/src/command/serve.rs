@@ -172,6 +172,9 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     logging::start(args.log, "info");
     logging::log_panics();
     check_clock(SystemTime::now())?;
+    if let Some(number) = args.model.domain.memory_domain {
+        tracing::info!("threads and memory stay in memory domain {number}");
+    }
     let clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;

@@ -140,7 +140,7 @@ pub(crate) fn flags_in_force(command: &Command, matches: &ArgMatches) -> Vec<Str
 
 /// Whether a flag of `kvik serve` holds for one model, and not for the server.
 fn is_of_model(arg: &Arg) -> bool {
-    arg.get_long().is_some() && !matches!(arg.get_help_heading(), Some("Server" | "Tenants"))
+    arg.get_long().is_some() && !matches!(arg.get_help_heading(), Some("Server" | "Tenants" | "Machine"))
 }
 
 fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {

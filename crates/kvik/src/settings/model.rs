@@ -9,6 +9,7 @@ use kvik_kernels::{Pool, WeightType, performance_cores};
 
 use super::device::{DeviceChoice, GpuLayers};
 use super::disk_place::DiskPlace;
+use super::domain::DomainArgs;
 use super::kv::KvArgs;
 use super::lora::LoraArgs;
 use super::models_dir::ModelsDirArgs;
@@ -37,9 +38,11 @@ pub(crate) struct ModelArgs {
     pub(crate) chat_template: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) kv: KvArgs,
-    /// Compute threads [default: the number of performance cores]
+    /// Compute threads [default: the number of performance cores, of --memory-domain if there is one]
     #[arg(short, long, value_name = "N")]
     threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) domain: DomainArgs,
 }
 
 /// Sizes and eviction of the cache, and the adapters that are part of its namespaces.
@@ -155,6 +158,7 @@ impl ModelArgs {
             chat_template: None,
             kv: KvArgs::default(),
             threads: None,
+            domain: DomainArgs::default(),
         }
     }
 
@@ -167,6 +171,7 @@ impl ModelArgs {
             chat_template: None,
             kv: KvArgs::default(),
             threads: self.threads,
+            domain: self.domain,
         }
     }
 

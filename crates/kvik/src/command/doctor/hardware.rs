@@ -3,9 +3,9 @@
 use std::{fs, path::Path, thread::available_parallelism, time::Duration};
 
 use kvik_engine::free_memory::MachineMemory;
-use kvik_kernels::{Isa, Pool, performance_cores, read_speed};
+use kvik_kernels::{Isa, Pool, bound_memory_domains, memory_domains, performance_cores, read_speed};
 
-use super::report::Diagnosis;
+use super::{domains, report::Diagnosis};
 use crate::{
     serving::load::{device, kv_bytes},
     settings::{
@@ -29,9 +29,12 @@ const HUGE_PAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 
 /// All of it, on a machine whose kernel speaks under `root`.
 pub(super) fn all(model: &ModelArgs, cache: &CacheArgs, root: &Path) -> Vec<Diagnosis> {
+    // What follows is measured there.
+    let domains = domains::check(model.domain, &memory_domains(), bound_memory_domains().as_deref(), root);
     let memory = MachineMemory::read(root);
     let pool = model.pool();
     let found = [
+        domains,
         Some(processor(&pool, root)),
         Some(instructions(Isa::chosen().map_err(|error| error.to_string()))),
         Some(memory.map_or_else(unknown_memory, |memory| free_memory(memory, cache))),

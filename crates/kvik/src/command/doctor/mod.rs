@@ -4,6 +4,7 @@
 //! to find something out is removed again.
 
 mod access;
+mod domains;
 mod hardware;
 mod places;
 mod report;

@@ -1,0 +1,61 @@
+//! The part of a machine's memory that a process stays in.
+
+use anyhow::Context;
+use clap::{ArgMatches, Args};
+use kvik_kernels::{MemoryDomain, stay_in_memory_domain};
+
+/// The memory domain of all threads and all memory of this process.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Machine")]
+pub(crate) struct DomainArgs {
+    /// Compute on the processors of this memory domain (NUMA node) and keep weights, keys and values in its memory, as one
+    /// of several processes on a machine with two sockets; `kvik doctor` lists them [default: all of them]
+    #[arg(long, value_name = "N")]
+    pub(crate) memory_domain: Option<usize>,
+}
+
+impl DomainArgs {
+    /// Brings this process to its domain, if the flag names one. Before there are other threads: those would stay behind.
+    pub(crate) fn stay(self) -> anyhow::Result<Option<MemoryDomain>> {
+        let stay =
+            |number| stay_in_memory_domain(number).with_context(|| format!("--memory-domain {number}"));
+        self.memory_domain.map(stay).transpose()
+    }
+
+    /// The flag of whichever command has it.
+    pub(crate) fn of(flags: &ArgMatches) -> DomainArgs {
+        let memory_domain = flags.try_get_one("memory_domain").ok().flatten().copied();
+        DomainArgs { memory_domain }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::command::Cli;
+
+    #[test]
+    fn commands_that_compute_have_the_flag_and_others_have_none() {
+        let check = |words: &[&str], expect: Option<usize>| {
+            let matches = Cli::command().try_get_matches_from(words).unwrap();
+            let (_, flags) = matches.subcommand().unwrap();
+            assert_eq!(DomainArgs::of(flags).memory_domain, expect, "{words:?}");
+        };
+        for command in ["serve", "chat", "bench", "doctor"] {
+            check(&["kvik", command, "--memory-domain", "7"], Some(7));
+            check(&["kvik", command], None);
+        }
+        check(&["kvik", "run", "--memory-domain", "0", "Hello"], Some(0));
+        check(&["kvik", "devices"], None);
+        assert!(Cli::command().try_get_matches_from(["kvik", "serve", "--memory-domain", "-1"]).is_err());
+    }
+
+    #[test]
+    fn a_domain_that_is_not_there_is_an_error_that_names_the_flag() {
+        let error = DomainArgs { memory_domain: Some(1000) }.stay().unwrap_err();
+        assert!(format!("{error:#}").starts_with("--memory-domain 1000: "), "{error:#}");
+        assert!(DomainArgs::default().stay().unwrap().is_none());
+    }
+}
