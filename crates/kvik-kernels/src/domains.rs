@@ -1,7 +1,7 @@
 //! Memory domains: parts of a machine's memory with the processors next to them, NUMA nodes in Linux' words.
 //!
 //! A machine with two sockets has two of them, or more where a socket is divided. A processor reads the memory of its own
-//! domain about twice as fast as that of another, so a process that computes stays in one
+//! domain about twice as fast as that of another, so a process may be told to stay in one
 //! (`docs/decisions/2026-11-26-memory-domains.md`). Nothing here divides a computation between domains.
 
 use std::fs::File;
