@@ -35,8 +35,13 @@ pub(super) fn fill(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileL
 fn fill_words(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
     let (lines, _) = tile.as_chunks_mut::<VECTOR>();
     for (eight, to) in lines[..row_bytes.div_ceil(WORD)].chunks_mut(EIGHT).enumerate() {
-        let words = eight_words(|row| piece(rows, row_bytes, row, eight * PIECE));
-        to.iter_mut().zip(&words).for_each(|(to, words)| *to = line(words));
+        let words = eight_words(
+            #[inline(always)]
+            |row| piece(rows, row_bytes, row, eight * PIECE),
+        );
+        for (to, words) in to.iter_mut().zip(&words) {
+            *to = line(words);
+        }
     }
 }
 
@@ -45,7 +50,10 @@ fn fill_words(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
 fn fill_halves(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
     let (columns, _) = tile.as_chunks_mut::<{ 2 * TILE_ROWS }>();
     for (eight, to) in columns[..row_bytes / 2].chunks_mut(2 * EIGHT).enumerate() {
-        let words = eight_words(|row| piece(rows, row_bytes, row, eight * PIECE));
+        let words = eight_words(
+            #[inline(always)]
+            |row| piece(rows, row_bytes, row, eight * PIECE),
+        );
         for (to, words) in to.chunks_mut(2).zip(&words) {
             for (half, to) in to.iter_mut().enumerate() {
                 for (to, word) in to.as_chunks_mut::<2>().0.iter_mut().zip(words) {
@@ -68,8 +76,13 @@ fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u
         }
         let codes = &mut tile[layout.low + number * PAIRS * VECTOR..][..PAIRS * VECTOR];
         for (eight, to) in codes.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(EIGHT).enumerate() {
-            let words = eight_words(|row| piece(rows, row_bytes, row, start + 2 + eight * PIECE));
-            to.iter_mut().zip(&words).for_each(|(to, words)| *to = line(words));
+            let words = eight_words(
+                #[inline(always)]
+                |row| piece(rows, row_bytes, row, start + 2 + eight * PIECE),
+            );
+            for (to, words) in to.iter_mut().zip(&words) {
+                *to = line(words);
+            }
         }
     }
 }
@@ -154,15 +167,17 @@ fn put_units(
 }
 
 /// Eight words of every row: the first of all rows, the second of all rows.
+///
+/// A plain loop: `array::from_fn` would compile its closure without the vectors of the function around it.
 #[inline(always)]
 fn eight_words(piece: impl Fn(usize) -> [u8; PIECE]) -> [Words; EIGHT] {
-    let rows: [[u32; EIGHT]; TILE_ROWS] = std::array::from_fn(
-        #[inline(always)]
-        |row| {
-            let piece = piece(row);
-            std::array::from_fn(|word| u32::from_le_bytes([0, 1, 2, 3].map(|byte| piece[WORD * word + byte])))
-        },
-    );
+    let mut rows = [[0; EIGHT]; TILE_ROWS];
+    for (row, words) in rows.iter_mut().enumerate() {
+        let piece = piece(row);
+        for (word, bytes) in words.iter_mut().zip(piece.as_chunks::<WORD>().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+    }
     turned(&rows)
 }
 
@@ -174,7 +189,13 @@ fn turned(rows: &[[u32; EIGHT]; TILE_ROWS]) -> [Words; EIGHT] {
         // SAFETY: the machine has the instructions.
         return unsafe { crate::x86::turn::turned(rows) };
     }
-    std::array::from_fn(|word| std::array::from_fn(|row| rows[row][word]))
+    let mut words = [[0; TILE_ROWS]; EIGHT];
+    for (row, of_row) in rows.iter().enumerate() {
+        for (words, word) in words.iter_mut().zip(of_row) {
+            words[row] = *word;
+        }
+    }
+    words
 }
 
 /// Writes `bits` bits of every code, those from `shift` on: as many vectors.
@@ -208,6 +229,8 @@ fn put_vectors<const BITS: usize>(words: &[Words; GROUPS], shift: usize, to: &mu
 #[inline(always)]
 fn line(words: &Words) -> [u8; VECTOR] {
     let mut line = [0; VECTOR];
-    line.as_chunks_mut::<4>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+    for (to, word) in line.as_chunks_mut::<WORD>().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
+    }
     line
 }

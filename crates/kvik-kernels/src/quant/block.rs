@@ -51,7 +51,7 @@ impl Block {
     #[inline(always)]
     fn read_q8_0(&mut self, bytes: &[u8]) {
         self.d = half_at(bytes, 0);
-        self.codes[..32].iter_mut().zip(&bytes[2..34]).for_each(|(code, q)| *code = q ^ 0x80);
+        each_word(&mut self.codes[..32], &bytes[2..34], |q| q ^ (0x80 * BITS));
     }
 
     /// `d, [m], [high bits: u32], nibbles[16]`: value j in the low, value j + 16 in the high half of byte j.
@@ -64,10 +64,9 @@ impl Block {
         self.read_halves(&bytes[nibbles..nibbles + 16]);
         if let Some(at) = high {
             let bits = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            self.codes[..32]
-                .iter_mut()
-                .enumerate()
-                .for_each(|(j, code)| *code |= ((bits >> j & 1) as u8) << 4);
+            for (j, code) in self.codes[..32].iter_mut().enumerate() {
+                *code |= ((bits >> j & 1) as u8) << 4;
+            }
         }
     }
 
@@ -82,10 +81,8 @@ impl Block {
     #[inline(always)]
     fn read_halves(&mut self, bytes: &[u8]) {
         let (low_half, high_half) = self.codes[..32].split_at_mut(16);
-        for (j, byte) in bytes.iter().enumerate() {
-            low_half[j] = byte & 15;
-            high_half[j] = byte >> 4;
-        }
+        each_word(low_half, bytes, |both| both & NIBBLES);
+        each_word(high_half, bytes, |both| both >> 4 & NIBBLES);
     }
 
     /// `scales[16], q[64], d, dmin`.
@@ -105,8 +102,7 @@ impl Block {
     fn read_q3_k(&mut self, bytes: &[u8]) {
         self.read_crumbs(&bytes[32..96]);
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            let high = codes.iter_mut().zip(&bytes[..32]);
-            high.for_each(|(code, high)| *code |= (high >> part & 1) << 2);
+            with_each_word(codes, &bytes[..32], |code, high| code | (high >> part & BITS) << 2);
         }
         let packed = &bytes[96..108];
         for sub in 0..16 {
@@ -130,8 +126,7 @@ impl Block {
         self.read_k_head(bytes);
         self.read_k_nibbles(&bytes[48..176]);
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            let high = codes.iter_mut().zip(&bytes[16..48]);
-            high.for_each(|(code, high)| *code |= (high >> part & 1) << 4);
+            with_each_word(codes, &bytes[16..48], |code, high| code | (high >> part & BITS) << 4);
         }
     }
 
@@ -142,11 +137,12 @@ impl Block {
             let (half, quarter) = (part / 4, part % 4);
             let low = &bytes[half * 64 + quarter % 2 * 32..][..32];
             let high = &bytes[128 + half * 32..][..32];
-            for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
-                *code = low >> (quarter / 2 * 4) & 15 | (high >> (quarter * 2) & 3) << 4;
-            }
+            each_word(codes, low, |low| low >> (quarter / 2 * 4) & NIBBLES);
+            with_each_word(codes, high, |code, high| code | (high >> (quarter * 2) & CRUMBS) << 4);
         }
-        self.scales.iter_mut().zip(&bytes[192..208]).for_each(|(scale, byte)| *scale = *byte as i8);
+        for (scale, byte) in self.scales.iter_mut().zip(&bytes[192..208]) {
+            *scale = *byte as i8;
+        }
         self.d = half_at(bytes, 208);
     }
 
@@ -154,8 +150,7 @@ impl Block {
     #[inline(always)]
     fn read_crumbs(&mut self, bytes: &[u8]) {
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            let run = codes.iter_mut().zip(&bytes[part / 4 * 32..]);
-            run.for_each(|(code, byte)| *code = byte >> (part % 4 * 2) & 3);
+            each_word(codes, &bytes[part / 4 * 32..], |four| four >> (part % 4 * 2) & CRUMBS);
         }
     }
 
@@ -163,8 +158,7 @@ impl Block {
     #[inline(always)]
     fn read_k_nibbles(&mut self, bytes: &[u8]) {
         for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            let run = codes.iter_mut().zip(&bytes[part / 2 * 32..]);
-            run.for_each(|(code, byte)| *code = byte >> (part % 2 * 4) & 15);
+            each_word(codes, &bytes[part / 2 * 32..], |both| both >> (part % 2 * 4) & NIBBLES);
         }
     }
 
@@ -180,6 +174,28 @@ impl Block {
             self.scales[sub + 4] = (packed[sub + 8] & 15 | packed[sub] >> 6 << 4) as i8;
             self.mins[sub + 4] = packed[sub + 8] >> 4 | packed[sub + 4] >> 6 << 4;
         }
+    }
+}
+
+/// In each of eight bytes the lowest bit, the lowest two, the lowest four. A word shifted right has bits of the next byte
+/// above its own, which a mask takes away.
+const BITS: u64 = 0x0101_0101_0101_0101;
+const CRUMBS: u64 = 3 * BITS;
+const NIBBLES: u64 = 15 * BITS;
+
+/// Writes what `code` makes of the bytes of `from`, eight at a time.
+#[inline(always)]
+fn each_word(to: &mut [u8], from: &[u8], code: impl Fn(u64) -> u64) {
+    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
+        *to = code(u64::from_le_bytes(*from)).to_le_bytes();
+    }
+}
+
+/// Writes what `code` makes of what is there and the bytes of `from`.
+#[inline(always)]
+fn with_each_word(to: &mut [u8], from: &[u8], code: impl Fn(u64, u64) -> u64) {
+    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
+        *to = code(u64::from_le_bytes(*to), u64::from_le_bytes(*from)).to_le_bytes();
     }
 }
 

@@ -21,6 +21,17 @@ pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
 fn quantize_blocks(ty: WeightType, x: &[f32], out: &mut [u8]) {
     let blocks = x.chunks_exact(ty.block_len()).zip(out.chunks_exact_mut(ty.block_bytes()));
     match ty {
+        // A loop, for which the compiler has the vectors of the function around it, as it has not for a closure.
+        WeightType::Q14_0 => {
+            for (x, out) in blocks {
+                ShortBlock::quantize(x).write(out);
+            }
+        }
+        WeightType::Q8_0 => {
+            for (x, out) in blocks {
+                quantize_q8_0(x, out);
+            }
+        }
         WeightType::F32 => blocks.for_each(|(x, out)| out.copy_from_slice(&x[0].to_le_bytes())),
         WeightType::F16 => {
             blocks.for_each(|(x, out)| out.copy_from_slice(&f16::from_f32(x[0]).to_le_bytes()))
@@ -28,9 +39,7 @@ fn quantize_blocks(ty: WeightType, x: &[f32], out: &mut [u8]) {
         WeightType::Bf16 => {
             blocks.for_each(|(x, out)| out.copy_from_slice(&bf16::from_f32(x[0]).to_le_bytes()))
         }
-        WeightType::Q8_0 => blocks.for_each(|(x, out)| quantize_q8_0(x, out)),
         WeightType::Q4_0 => blocks.for_each(|(x, out)| quantize_q4_0(x, out)),
-        WeightType::Q14_0 => blocks.for_each(|(x, out)| ShortBlock::quantize(x).write(out)),
         other => panic!("kvik reads {} but does not write it", other.name()),
     }
 }

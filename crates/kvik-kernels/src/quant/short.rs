@@ -29,11 +29,16 @@ impl ShortBlock {
     #[inline(always)]
     pub(super) fn quantize(x: &[f32]) -> ShortBlock {
         // As integers, which order magnitudes alike and whose maxima are vectorised.
-        let largest = x.iter().fold(0, |largest, x| largest.max(x.abs().to_bits()));
+        let mut largest = 0;
+        for x in x {
+            largest = largest.max(x.abs().to_bits());
+        }
         let d = at_least(f32::from_bits(largest));
         let inverse = if d == f16::ZERO { 0.0 } else { SHORT_MAX as f32 / d.to_f32() };
         let mut codes = [0; ShortBlock::LEN];
-        codes.iter_mut().zip(x).for_each(|(code, x)| *code = (x * inverse + ROUNDER).to_bits() as i16);
+        for (code, x) in codes.iter_mut().zip(x) {
+            *code = (x * inverse + ROUNDER).to_bits() as i16;
+        }
         ShortBlock { d, codes }
     }
 
@@ -51,7 +56,9 @@ impl ShortBlock {
     pub(super) fn write(&self, bytes: &mut [u8]) {
         let (halves, _) = bytes.as_chunks_mut::<2>();
         halves[0] = self.d.to_le_bytes();
-        halves[1..].iter_mut().zip(self.codes).for_each(|(half, code)| *half = code.to_le_bytes());
+        for (half, code) in halves[1..].iter_mut().zip(self.codes) {
+            *half = code.to_le_bytes();
+        }
     }
 
     /// The value at `index`.
