@@ -187,7 +187,7 @@ fn turned(rows: &[[u32; EIGHT]; TILE_ROWS]) -> [Words; EIGHT] {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the machine has the instructions.
-        return unsafe { crate::x86::turn::turned(rows) };
+        return unsafe { super::turn::turned(rows) };
     }
     let mut words = [[0; TILE_ROWS]; EIGHT];
     for (row, of_row) in rows.iter().enumerate() {

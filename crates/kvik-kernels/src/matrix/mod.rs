@@ -7,6 +7,8 @@ mod fill;
 mod layout;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod turn;
 
 use std::ops::Range;
 

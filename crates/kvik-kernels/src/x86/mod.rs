@@ -7,4 +7,3 @@ pub(crate) mod f32x16_avx2;
 pub(crate) mod f32x16_avx512;
 pub(crate) mod i32x16_avx2;
 pub(crate) mod i32x16_avx512;
-pub(crate) mod turn;

@@ -1,11 +1,11 @@
-//! Turning words around: rows of eight become eight of all rows.
+//! Turning words around by AVX2: rows of eight become eight of all rows.
 
 use std::arch::x86_64::*;
 
 /// `[16][8]` as `[8][16]`.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(crate) fn turned(rows: &[[u32; 8]; 16]) -> [[u32; 16]; 8] {
+pub(super) fn turned(rows: &[[u32; 8]; 16]) -> [[u32; 16]; 8] {
     let mut out = [[0; 16]; 8];
     for half in 0..2 {
         for (word, words) in turned_square(&rows[8 * half..]).into_iter().enumerate() {
