@@ -5,11 +5,11 @@ use kvik_gpu::{Buffer, DeviceMatrix};
 use super::feed_forward::DeviceFeedForward;
 use super::loader::{DeviceLinear, DeviceLoader};
 use super::rows::Reading;
-use crate::model::ModelError;
 use crate::model::arch::{LayerShape, QkNorm};
 use crate::model::expected::FUSED_QKV;
 use crate::model::rope::Rotation;
 use crate::model::weights::Ending;
+use crate::model::{Conversion, ModelError};
 
 const EMBEDDING: &str = "token_embd.weight";
 
@@ -95,7 +95,8 @@ impl DeviceLoader<'_, '_> {
         let Ending { rotations, classifier } = self.loader.ending()?;
         // Its rows are looked up in the type of the file, as on the processor.
         let view = self.loader.take(EMBEDDING)?;
-        let embedding = (first == 0).then(|| self.upload(EMBEDDING, &view, None)).transpose()?;
+        let embedding =
+            (first == 0).then(|| self.upload(EMBEDDING, &view, Conversion::Stored)).transpose()?;
         let is_output = embedding.is_some() && self.loader.conversion.of_matrix(&view) == view.ty;
         let output = match self.loader.left.contains("output.weight") {
             true => Some(self.matrix("output.weight")?),
