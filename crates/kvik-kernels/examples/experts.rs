@@ -25,7 +25,7 @@ fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let pool = Pool::new(performance_cores());
     println!("instructions: {}", Isa::current().name());
-    peaks::print(&pool);
+    peaks::Peaks::measure(&pool).print(&pool);
     println!(
         "{:8}{:>12}{:>14}{:>14}{:>16}{:>14}{:>12}",
         "type", "1 row GB/s", "one by one", "4 rows GB/s", "512 rows GOPS", "products only", "dense"

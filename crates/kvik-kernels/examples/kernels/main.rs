@@ -27,7 +27,7 @@ fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     if let Some(("--peaks", threads)) = wanted.split_first().map(|(flag, rest)| (flag.as_str(), rest)) {
         let threads = threads.first().and_then(|n| n.parse().ok()).unwrap_or_else(performance_cores);
-        return peaks::Peaks::measure(&Pool::new(threads)).print_json();
+        return print_json(&peaks::Peaks::measure(&Pool::new(threads)));
     }
     let pools: Vec<Pool> = [1, performance_cores()].into_iter().map(Pool::new).collect();
     println!("instructions: {}", Isa::current().name());
@@ -41,6 +41,19 @@ fn main() {
             measure(ty, rows, cols, &pools);
         }
     }
+}
+
+/// For `bench/compare`.
+fn print_json(peaks: &peaks::Peaks) {
+    let rates = [
+        ("read", peaks.read),
+        ("bytes", peaks.bytes),
+        ("shorts", peaks.shorts),
+        ("bfloats", peaks.bfloats),
+        ("floats", peaks.floats),
+    ];
+    let known = rates.iter().filter_map(|(name, rate)| rate.map(|rate| format!("\"{name}\": {rate:.4e}")));
+    println!("{{{}}}", known.collect::<Vec<_>>().join(", "));
 }
 
 fn measure(ty: WeightType, rows: usize, cols: usize, pools: &[Pool]) {

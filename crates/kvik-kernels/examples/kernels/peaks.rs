@@ -37,20 +37,6 @@ impl Peaks {
             pool.threads()
         );
     }
-
-    /// For `bench/compare`.
-    pub(crate) fn print_json(&self) {
-        let rates = [
-            ("read", self.read),
-            ("bytes", self.bytes),
-            ("shorts", self.shorts),
-            ("bfloats", self.bfloats),
-            ("floats", self.floats),
-        ];
-        let known =
-            rates.iter().filter_map(|(name, rate)| rate.map(|rate| format!("\"{name}\": {rate:.4e}")));
-        println!("{{{}}}", known.collect::<Vec<_>>().join(", "));
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
