@@ -58,12 +58,15 @@ mod x86 {
         let has_avx512 = std::arch::is_x86_feature_detected!("avx512f");
         let has_vnni = has_avx512 && std::arch::is_x86_feature_detected!("avx512vnni");
         let has_bf16 = has_avx512 && std::arch::is_x86_feature_detected!("avx512bf16");
-        // SAFETY (of all four): the features were found.
         let rate = |has: bool, ops, work: fn()| has.then(|| rate(pool, ops, work));
         Peaks {
+            // SAFETY: `rate` calls it where the features were found.
             bytes: rate(has_vnni, 128, || unsafe { multiply_bytes() }),
+            // SAFETY: `rate` calls it where the features were found.
             shorts: rate(has_vnni, 64, || unsafe { multiply_shorts() }),
+            // SAFETY: `rate` calls it where the features were found.
             bfloats: rate(has_bf16, 64, || unsafe { multiply_bfloats() }),
+            // SAFETY: `rate` calls it where the features were found.
             floats: rate(has_avx512, 32, || unsafe { multiply_floats() }),
             ..peaks
         }
