@@ -28,7 +28,7 @@ class Piped(Server):
     """A server whose two outputs are the caller's file descriptors."""
 
     def __init__(self, *flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=None):
-        self.port = free_port()
+        self.host, self.port = "127.0.0.1", free_port()
         self.log = tempfile.TemporaryFile(mode="w+")
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
         argv = [str(BINARY), "serve", "--port", str(self.port), "--threads", "2", *flags]
