@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 from server import Server  # noqa: E402
 
-SESSIONS, TURNS, ANSWER_TOKENS = 16, 6, 24
+TURNS, ANSWER_TOKENS = 6, 24
 
 
 def tools():
@@ -100,7 +100,7 @@ def run(program, args):
     with started(program, args) as server:
         began = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(args.agents) as pool:
-            waited = sorted(sum(pool.map(lambda seed: session(server, seed), range(SESSIONS)), []))
+            waited = sorted(sum(pool.map(lambda seed: session(server, seed), range(args.sessions)), []))
         total = time.monotonic() - began
         computed = server.metrics()["kvik_computed_tokens_total"]
     return waited[len(waited) // 2], waited[len(waited) * 95 // 100], total, computed
@@ -113,6 +113,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="one with a context of 16,000 tokens")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--flags", default="", help="more flags of the servers")
     args = parser.parse_args()
@@ -121,11 +122,13 @@ def main():
     for _ in range(args.rounds):
         for program in programs:
             results[program].append(run(program, args))
-    print(f"{args.model.name}, {args.agents} agents, {SESSIONS * TURNS} requests, medians of {args.rounds} rounds\n")
+            print(f"{program.name}: {results[program][-1]}", file=sys.stderr, flush=True)
+    print(f"{args.model.name}, {args.agents} agents, {args.sessions * TURNS} requests, medians of {args.rounds} rounds\n")
     print(f"{'':24}{'first token p50':>17}{'p95':>9}{'all':>9}{'computed':>10}")
     for program, measured in results.items():
         p50, p95, total, computed = (statistics.median(values) for values in zip(*measured))
-        print(f"{"OpenVINO GenAI" if program == args.openvino else program.name:24}{p50:15.2f} s{p95:7.2f} s{total:7.1f} s{computed:10.0f}")
+        name = "OpenVINO GenAI" if program == args.openvino else program.name
+        print(f"{name:24}{p50:15.2f} s{p95:7.2f} s{total:7.1f} s{computed:10.0f}")
 
 
 if __name__ == "__main__":
