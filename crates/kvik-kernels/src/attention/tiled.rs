@@ -2,7 +2,7 @@
 //!
 //! Over bfloats they compute all rows, in an order of their own: [`bfloats`].
 //!
-//! Over q8 the units compute exact integers: [`scores`] and weighted [`values`] equal those of `quantised` to the bit,
+//! Over q8 the units compute exact integers: [`scores`](mod@scores) and weighted [`values`](mod@values) equal those of `quantised` to the bit,
 //! which also computes calls of few rows and the rows that are left over.
 //!
 //! A number of 16 bits that meets quantised ones is 256 times a signed byte plus an unsigned one, each of which is
