@@ -6,9 +6,7 @@
 use super::{HALF, code_index};
 use crate::Isa;
 use crate::matrix::CHUNK;
-
-/// Adding and subtracting this rounds a float of small magnitude to an integer, half to even.
-const ROUNDER: f32 = 12_582_912.0;
+use crate::quant::{ROUNDER, largest};
 
 /// The largest code of a byte: without -128 all signs are alike.
 const BYTE_MAX: f32 = 127.0;
@@ -82,14 +80,6 @@ fn quantise_chunk<const BLOCK: usize>(
         panel.half_sums[chunk * 2 * panel.width + r] = first;
         panel.half_sums[(chunk * 2 + 1) * panel.width + r] = second;
     }
-}
-
-/// The maximum magnitude; NaN counts as greater than infinity.
-///
-/// Compared as integers, which order magnitudes alike, because a maximum of floats is not vectorised.
-#[inline(always)]
-pub(super) fn largest(x: &[f32]) -> f32 {
-    f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.abs().to_bits())))
 }
 
 #[inline(always)]

@@ -3,12 +3,12 @@
 //! As in `quantise`, plain loops of steps that round one way only, so all variants agree.
 
 use super::pairs::{PIECE_PAIRS, place};
-use super::quantise::{code_of, largest, scale_of};
+use super::quantise::{code_of, scale_of};
 use super::{Spans, WIDE, panels};
 use crate::Pool;
 use crate::lines::Lines;
 use crate::matrix::CHUNK;
-use crate::quant::SHORT_MAX;
+use crate::quant::{SHORT_MAX, largest};
 use crate::threads::Disjoint;
 use crate::vectorised::vectorised;
 

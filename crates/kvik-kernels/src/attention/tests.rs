@@ -85,9 +85,13 @@ impl Store {
         self.arena.layout().layers()[LAYER]
     }
 
+    /// Each sequence in its blocks alone.
+    fn seqs(&self) -> Vec<SeqKv<'_>> {
+        self.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect()
+    }
+
     fn attend(&self, isa: Isa, threads: usize, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<f32> {
-        let seqs: Vec<SeqKv<'_>> = self.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
-        self.attend_to(isa, threads, heads, rows, q, &seqs)
+        self.attend_to(isa, threads, heads, rows, q, &self.seqs())
     }
 
     fn attend_to(
@@ -121,8 +125,7 @@ impl Store {
 
     /// What the kernels of `isa` are to compute.
     fn specified(&self, isa: Isa, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<f32> {
-        let seqs: Vec<SeqKv<'_>> = self.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
-        self.attend_by(variants::specification(isa, &self.layer()), 1, heads, rows, q, &seqs)
+        self.attend_by(variants::specification(isa, &self.layer()), 1, heads, rows, q, &self.seqs())
     }
 
     /// A call that attends to all that the layer lets rows see.

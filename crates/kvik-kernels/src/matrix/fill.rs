@@ -34,10 +34,16 @@ pub(super) fn fill(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileL
 #[inline(always)]
 fn fill_words(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
     let (lines, _) = tile.as_chunks_mut::<VECTOR>();
-    for (eight, to) in lines[..row_bytes.div_ceil(WORD)].chunks_mut(EIGHT).enumerate() {
+    put_words(rows, row_bytes, 0, &mut lines[..row_bytes.div_ceil(WORD)]);
+}
+
+/// The words of all rows from byte `start` of each, one a line.
+#[inline(always)]
+fn put_words(rows: &[u8], row_bytes: usize, start: usize, lines: &mut [[u8; VECTOR]]) {
+    for (eight, to) in lines.chunks_mut(EIGHT).enumerate() {
         let words = eight_words(
             #[inline(always)]
-            |row| piece(rows, row_bytes, row, eight * PIECE),
+            |row| piece(rows, row_bytes, row, start + eight * PIECE),
         );
         for (to, words) in to.iter_mut().zip(&words) {
             *to = line(words);
@@ -75,15 +81,7 @@ fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u
             tile[at..at + 2].copy_from_slice(&bytes[start..start + 2]);
         }
         let codes = &mut tile[layout.low + number * PAIRS * VECTOR..][..PAIRS * VECTOR];
-        for (eight, to) in codes.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(EIGHT).enumerate() {
-            let words = eight_words(
-                #[inline(always)]
-                |row| piece(rows, row_bytes, row, start + 2 + eight * PIECE),
-            );
-            for (to, words) in to.iter_mut().zip(&words) {
-                *to = line(words);
-            }
-        }
+        put_words(rows, row_bytes, start + 2, codes.as_chunks_mut().0);
     }
 }
 

@@ -15,7 +15,7 @@ use half::{bf16, f16};
 
 pub(crate) use block::Block;
 pub use quantize::quantize;
-pub(crate) use short::{SHORT_MAX, ShortBlock};
+pub(crate) use short::{ROUNDER, SHORT_MAX, ShortBlock, largest};
 
 /// The element type of a weight tensor: those of GGUF by its names, and one that only conversions make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

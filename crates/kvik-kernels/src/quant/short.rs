@@ -9,7 +9,19 @@ use half::f16;
 pub(crate) const SHORT_MAX: i32 = (1 << 13) - 1;
 
 /// Adding this leaves a float of small magnitude rounded to an integer, half to even, in the lowest bits.
-const ROUNDER: f32 = 12_582_912.0;
+pub(crate) const ROUNDER: f32 = 12_582_912.0;
+
+/// The largest magnitude; NaN counts as greater than infinity.
+///
+/// Compared as integers, which order magnitudes alike, because a maximum of floats is not vectorised.
+#[inline(always)]
+pub(crate) fn largest(x: &[f32]) -> f32 {
+    let mut largest = 0;
+    for x in x {
+        largest = largest.max(x.abs().to_bits());
+    }
+    f32::from_bits(largest)
+}
 
 /// A block: a value is `d * code / SHORT_MAX`.
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +40,7 @@ impl ShortBlock {
     /// The block that `x`, `LEN` values, is nearest to.
     #[inline(always)]
     pub(super) fn quantize(x: &[f32]) -> ShortBlock {
-        // As integers, which order magnitudes alike and whose maxima are vectorised.
-        let mut largest = 0;
-        for x in x {
-            largest = largest.max(x.abs().to_bits());
-        }
-        let d = at_least(f32::from_bits(largest));
+        let d = at_least(largest(x));
         let inverse = if d == f16::ZERO { 0.0 } else { SHORT_MAX as f32 / d.to_f32() };
         let mut codes = [0; ShortBlock::LEN];
         for (code, x) in codes.iter_mut().zip(x) {

@@ -40,8 +40,7 @@ impl Store {
         rows: &[SeqRow],
         q: &[f32],
     ) -> Vec<u32> {
-        let seqs: Vec<SeqKv<'_>> = self.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
-        let out = self.attend_by(kernels, threads, heads, rows, q, &seqs);
+        let out = self.attend_by(kernels, threads, heads, rows, q, &self.seqs());
         out.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
     }
 }

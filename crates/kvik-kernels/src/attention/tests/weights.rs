@@ -79,7 +79,7 @@ proptest! {
     ) {
         let store = extras.store(layer, heads, &lens, shared, seed);
         let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layer.key_dim);
-        let seqs: Vec<SeqKv<'_>> = store.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
+        let seqs = store.seqs();
         let call = Call { store: &store, heads, rows: &rows, seqs: &seqs, q: &q };
         let mut ends = watched.map(|end| end.index(rows.len() + 1));
         ends.sort_unstable();
@@ -295,7 +295,7 @@ fn reduce_rows(rows: Range<usize>, among: &[Range<usize>]) {
     let layer = KvLayer::full(1, 8, KvFormat::F16, KvFormat::F16);
     let store = Store::new(layer, &[20, 20], 0, 1);
     let rows_of_call = [(0, 19), (0, 20), (1, 20)].map(|(seq, len)| SeqRow { seq, len });
-    let seqs: Vec<SeqKv<'_>> = store.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
+    let seqs = store.seqs();
     let call = Call { store: &store, heads: 1, rows: &rows_of_call, seqs: &seqs, q: &[0.5; 24] };
     let (_, weights) = call.watched(Isa::current(), 1, 1..3);
     weights.reduce(&Pool::new(1), rows, WeightReduce::Sum, among, &mut [vec![]]);
