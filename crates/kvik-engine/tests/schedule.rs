@@ -110,6 +110,7 @@ fn a_request_waits_for_a_shared_prefix_only() {
     let mut world = World::new(config(), 400);
     let prefix = prompt(1, 96);
     let long = world.submit(endless([prefix.clone(), prompt(2, 2000)].concat(), 1));
+    world.step();
     let short = world.submit(endless([prefix, prompt(3, 10)].concat(), 1));
     (0..4).for_each(|_| world.step());
     assert!(!long.has_ended(), "33 steps are needed for it");

@@ -163,7 +163,8 @@ impl Scheduler {
         let Some(reused) = self.take_blocks(index, id, candidate.known, runner) else {
             return self.no_room(index);
         };
-        let waiting = self.queue.admit(index, passed);
+        let missing = self.queue[index].sequence.tokens.len() - reused.tokens;
+        let waiting = self.queue.admit(index, missing, passed);
         self.start(waiting, id, reused);
         self.share_reused(id, reused.tokens);
         self.spill_used_state(id, reused.tokens, runner);

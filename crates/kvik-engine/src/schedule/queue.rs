@@ -2,10 +2,12 @@
 //!
 //! Sequences that were preempted come first, oldest first: their clients are already reading. Then
 //! tenants take [turns](super::turns). Among the requests of one tenant, in order:
-//! 1. Those that were overtaken [`OVERTAKEN_MAX`] times, oldest first. None of them and of the
+//! 1. Those that have waited long enough, oldest first: for [`OVERTAKEN_MAX`] younger ones and for [`PATIENCE`] times as
+//!    much work of these as they are themselves, or as often because they did not fit. None of them and of the
 //!    preempted is overtaken again: while the first does not fit, nobody is admitted.
-//! 2. The others, longest known prefix first, then oldest. What does not fit may be overtaken, by
-//!    younger requests of its tenant and by others out of their turn.
+//! 2. The others, longest known prefix first, because it may be evicted; then the fewest tokens to compute (L. Schrage
+//!    1968), then oldest. What does not fit may be overtaken, by younger requests of its tenant and by others out of
+//!    their turn.
 //!
 //! A request whose prompt is being computed by a running sequence is held until that is done, so
 //! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different sequences at most.
@@ -29,8 +31,12 @@ use super::job::JobId;
 use super::prefix::Known;
 use super::sequence::{Sequence, Sharing};
 
-/// Younger requests that may go first.
+/// Younger requests that may go first, and requests that may because one does not fit.
 const OVERTAKEN_MAX: u32 = 8;
+/// Work of younger requests that may go first, over its own.
+const PATIENCE: usize = 2;
+/// An answer keeps its place for as long as so many rows of prompts, as a guess: how long it gets nobody knows.
+const ANSWER_ROWS: usize = 64;
 /// Running sequences that a request waits for to share their prefill, one after the other.
 const HOLDS_MAX: u32 = 4;
 /// New requests that are considered in one step, which bounds the time for looking them up. They
@@ -50,7 +56,10 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) sequence: Sequence,
-    overtaken: u32,
+    /// Younger ones that went first, and their [work](work).
+    overtaken: (u32, usize),
+    /// How often others went first because it did not fit.
+    refused: u32,
     holds: u32,
     /// The sequence whose prefill it waits for.
     held_by: Option<SeqId>,
@@ -65,8 +74,8 @@ pub(super) struct Waiting {
 enum Rank {
     Preempted,
     Aged,
-    /// By the tokens known, most first.
-    New(Reverse<usize>),
+    /// By the tokens known, most first, then by those to be computed.
+    New(Reverse<usize>, usize),
     Background,
 }
 
@@ -79,7 +88,6 @@ pub(super) struct Candidate {
     rank: Rank,
     pub(super) known: Known,
     key: Key,
-    tenant: TenantId,
 }
 
 /// Facts about the other parts on which the order of admission depends.
@@ -225,9 +233,9 @@ impl Queue {
         self.waiting.iter().position(|waiting| waiting.key() == candidate.key)
     }
 
-    /// Takes out a sequence that is admitted. It has overtaken older requests of its tenant that no prefill
-    /// holds, and those of other tenants that had no room when it was their turn, which are `passed`.
-    pub(super) fn admit(&mut self, index: usize, passed: &[Candidate]) -> Waiting {
+    /// Takes out a sequence that is admitted, `missing` tokens of which are to be computed. It has overtaken those that
+    /// had no room when it was their turn, which are `passed`, and older requests of its tenant that no prefill holds.
+    pub(super) fn admit(&mut self, index: usize, missing: usize, passed: &[Candidate]) -> Waiting {
         let admitted = self.waiting.remove(index);
         let Sequence { job, tenant, .. } = admitted.sequence;
         if admitted.is_new() && !admitted.sequence.is_background() {
@@ -236,11 +244,12 @@ impl Queue {
                 self.waiting[..foreground].iter_mut().take_while(|waiting| waiting.sequence.job < job);
             let older = older.filter(|waiting| waiting.sequence.tenant == tenant);
             let older = older.filter(|waiting| waiting.is_new() && waiting.held_by.is_none());
-            older.for_each(|waiting| waiting.overtaken += 1);
+            let older = older.filter(|waiting| passed.iter().all(|passed| passed.key != waiting.key()));
+            older.for_each(|waiting| waiting.be_overtaken(missing));
         }
-        for other in passed.iter().filter(|other| other.tenant != tenant) {
-            if let Some(index) = self.position(other) {
-                self[index].overtaken += 1;
+        for passed in passed {
+            if let Some(index) = self.position(passed) {
+                self[index].refused += 1;
             }
         }
         admitted
@@ -265,7 +274,8 @@ impl Waiting {
     fn new(sequence: Sequence) -> Waiting {
         Waiting {
             sequence,
-            overtaken: 0,
+            overtaken: (0, 0),
+            refused: 0,
             holds: 0,
             held_by: None,
             fetch: Fetch::default(),
@@ -290,19 +300,31 @@ impl Waiting {
 
     fn candidate(&self, facts: &Facts<'_>) -> Candidate {
         let known = (facts.known)(&self.sequence);
-        Candidate { rank: self.rank(known), known, key: self.key(), tenant: self.sequence.tenant }
+        Candidate { rank: self.rank(known), known, key: self.key() }
     }
 
     fn rank(&self, known: Known) -> Rank {
+        let missing = self.sequence.tokens.len().saturating_sub(known.tokens);
         if self.sequence.is_background() {
             Rank::Background
         } else if !self.is_new() {
             Rank::Preempted
-        } else if self.overtaken >= OVERTAKEN_MAX {
+        } else if self.has_waited(missing) {
             Rank::Aged
         } else {
-            Rank::New(Reverse(known.tokens))
+            Rank::New(Reverse(known.tokens), missing)
         }
+    }
+
+    /// Whether nobody may overtake it any more, with so many tokens to be computed.
+    fn has_waited(&self, missing: usize) -> bool {
+        let (others, their_work) = self.overtaken;
+        self.refused >= OVERTAKEN_MAX || others >= OVERTAKEN_MAX && their_work > PATIENCE * work(missing)
+    }
+
+    /// One with so many tokens to be computed goes first.
+    fn be_overtaken(&mut self, missing: usize) {
+        self.overtaken = (self.overtaken.0 + 1, self.overtaken.1 + work(missing));
     }
 
     fn key(&self) -> Key {
@@ -310,10 +332,15 @@ impl Waiting {
     }
 }
 
+/// What a request is taken to cost, in rows of prompts, with so many tokens to be computed.
+fn work(missing: usize) -> usize {
+    missing + ANSWER_ROWS
+}
+
 impl Candidate {
     /// Whether others may be admitted before it when it does not fit.
     pub(super) fn may_be_overtaken(&self) -> bool {
-        matches!(self.rank, Rank::New(_))
+        matches!(self.rank, Rank::New(..))
     }
 
     /// Whether nobody waits for it.
@@ -353,8 +380,8 @@ mod tests {
             let job = candidate.key.0.0;
             if fits(job) {
                 let index = queue.position(&candidate).expect("candidates wait");
-                queue.admit(index, &passed);
-                *times.borrow_mut().entry(candidate.tenant).or_default() += 10.0;
+                let waiting = queue.admit(index, 9, &passed);
+                *times.borrow_mut().entry(waiting.sequence.tenant).or_default() += 10.0;
                 admitted.push(job);
             } else if candidate.may_be_overtaken() {
                 passed.push(candidate);
@@ -434,13 +461,13 @@ mod tests {
         for job in 2..30 {
             queue.insert(in_background(job, false));
             let index = queue.waiting.iter().position(|waiting| waiting.sequence.job.0 == job);
-            queue.admit(index.expect("it waits"), &[]);
+            queue.admit(index.expect("it waits"), 9, &[]);
             let sequence = Sequence::fake(TenantId(3), vec![1; 9]);
             queue.insert(Sequence { job: JobId(100 + job), ..sequence });
             let index = queue.waiting.iter().position(|waiting| waiting.sequence.job.0 == 100 + job);
-            queue.admit(index.expect("it waits"), &[]);
+            queue.admit(index.expect("it waits"), 9, &[]);
         }
-        assert!(queue.waiting.iter().all(|waiting| waiting.overtaken == 0));
+        assert!(queue.waiting.iter().all(|waiting| (waiting.overtaken, waiting.refused) == ((0, 0), 0)));
         assert_eq!(background(&queue), [1]);
     }
 
@@ -457,6 +484,22 @@ mod tests {
             }
             assert_eq!(overtakers, OVERTAKEN_MAX as usize, "by tenant {other}");
             assert_eq!(admitted(&mut queue, &|_| 0, &|_| true)[0], 0);
+        }
+    }
+
+    /// Of those without a known prefix the shortest goes first, until they were enough, and enough work.
+    #[test]
+    fn a_long_one_waits_for_as_much_work_as_twice_its_own() {
+        let of = |job, tokens| Sequence { job: JobId(job), ..Sequence::fake(TenantId(0), vec![1; tokens]) };
+        for (long, expect) in [(20, OVERTAKEN_MAX as usize), (1_000, PATIENCE * work(1_000) / work(9) + 1)] {
+            let mut queue = Queue::default();
+            queue.insert(of(0, long));
+            let before = (1..100).take_while(|&job| {
+                queue.insert(of(job, 9));
+                let place = std::cell::Cell::new(true);
+                admitted(&mut queue, &|_| 0, &|_| place.replace(false)) == [job]
+            });
+            assert_eq!(before.count(), expect, "before {long} tokens");
         }
     }
 
