@@ -114,7 +114,7 @@ impl Scheduler {
         let report = &mut self.results.job(job).report;
         if report.disk_tokens > 0 {
             // It is of use as a whole only.
-            report.disk_tokens = report.cached_tokens;
+            report.disk_tokens = report.cached_tokens - report.host_tokens - report.remote_tokens;
         }
         if let Some(retention) = retention {
             self.kept_parts.note(*name, retention, blocks, chain);
