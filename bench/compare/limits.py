@@ -10,7 +10,7 @@ from programs import run
 from works import PREFILL
 
 # Bytes of a weight, and the peak at which it is multiplied.
-TYPES = {"f16": (2, "floats"), "bf16": (2, "bfloats"), "q14_0": (2 + 2 / 32, "shorts"), "q8_0": (34 / 32, "bytes"),
+TYPES = {"f16": (2, "floats"), "bf16": (2, "bfloats"), "q14_0": (14 / 8 + 2 / 32, "shorts"), "q8_0": (34 / 32, "bytes"),
          "q4_0": (18 / 32, "bytes"), "q4_k_m": (None, "bytes")}  # fmt: skip
 # Bytes of a number in the cache, its scale included, and the peak of attention over it.
 KV = {"f16": (2, "floats"), "q8": (1.125, "shorts"), "q4": (0.625, "shorts")}

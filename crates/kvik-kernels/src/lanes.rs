@@ -83,11 +83,17 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Bitwise exclusive or.
     fn xor(self, a: Self::Int, b: Self::Int) -> Self::Int;
 
+    /// The bits of `a` where those of `mask` are set, and those of `b` elsewhere.
+    fn blend(self, mask: Self::Int, a: Self::Int, b: Self::Int) -> Self::Int;
+
     /// Lanes shifted left by a constant.
     fn shift_left(self, a: Self::Int, by: i32) -> Self::Int;
 
     /// Lanes shifted right by a constant, zeros moving in.
     fn shift_right(self, a: Self::Int, by: i32) -> Self::Int;
+
+    /// Signed 16-bit halves of lanes shifted right by a constant.
+    fn shift_right_shorts(self, a: Self::Int, by: i32) -> Self::Int;
 
     /// Byte-wise `table[index]`, `index` in 0..16.
     fn lookup(self, table: &[u8; 16], index: Self::Int) -> Self::Int;

@@ -138,6 +138,11 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
+    fn blend(self, mask: Int, a: Int, b: Int) -> Int {
+        quarters!(i => vbslq_s32(vreinterpretq_u32_s32(mask[i]), a[i], b[i]))
+    }
+
+    #[inline(always)]
     fn shift_left(self, a: Int, by: i32) -> Int {
         quarters!(i => vshlq_s32(a[i], vdupq_n_s32(by)))
     }
@@ -145,6 +150,12 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
     #[inline(always)]
     fn shift_right(self, a: Int, by: i32) -> Int {
         quarters!(i => vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a[i]), vdupq_n_s32(-by))))
+    }
+
+    #[inline(always)]
+    fn shift_right_shorts(self, a: Int, by: i32) -> Int {
+        let by = vdupq_n_s16(-(by as i16));
+        quarters!(i => vreinterpretq_s32_s16(vshlq_s16(vreinterpretq_s16_s32(a[i]), by)))
     }
 
     #[inline(always)]

@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::Job;
-use super::formats::{Coded, F32, Format};
-use super::kernel::{TILES, Target, widen_tiles};
-use crate::activations::{Activations, WIDE};
-use crate::matrix::{Matrix, TILE_ROWS};
-use crate::quant::WeightType;
+use super::formats::{Coded, Format};
+use super::kernel::{TILES, Target, unpack_tiles, unpacked_bytes};
+use crate::activations::Activations;
+use crate::lines::Lines;
+use crate::matrix::Matrix;
 
 /// Computes tiles (first range) of a job for rows (second range) of the inputs, after which its thread goes
 /// on with tiles that begin at the pointer.
@@ -18,13 +18,9 @@ use crate::quant::WeightType;
 /// inputs have their form, and nobody else writes these outputs.
 pub(super) type Kernel = unsafe fn(&Job, Range<usize>, *const u8, &Activations, Range<usize>);
 
-/// Rows from which half floats are widened once for all panels, instead of once for each: widening takes the
-/// place of products.
-const WIDEN_ROWS: usize = 4 * WIDE;
-
 thread_local! {
-    /// Room for tiles of half floats widened.
-    static WIDENED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    /// Room for unpacked tiles.
+    static UNPACKED: Cell<Lines<f32>> = Cell::default();
 }
 
 /// The kernels of one instruction set.
@@ -99,28 +95,28 @@ macro_rules! family {
                 rows: Range<usize>,
             ) {
                 let (weights, out) = (job.weights, job.out);
-                let widen = F::TYPE == WeightType::F16 && rows.len() >= WIDEN_ROWS;
-                let mut widened = WIDENED.take();
+                let unpack = F::UNPACK_ROWS.is_some_and(|least| rows.len() >= least);
+                let mut unpacked = UNPACKED.take();
                 for tiles in groups(span.clone()) {
                     let mut starts = tiles.map(|tile| weights.tile(tile).as_ptr());
                     let next = next_group(weights, tiles[0] + TILES, span.end, after);
-                    if widen {
-                        // SAFETY: the features are those of this family; these are tiles of half floats.
-                        starts = unsafe { Self::widen(starts, next, weights.cols(), &mut widened) };
+                    if unpack {
+                        // SAFETY: the features are those of this family; these are tiles of the weights.
+                        starts = unsafe { Self::unpack::<F>(weights, starts, &mut unpacked) };
                     }
                     for panel in x.panels(F::TYPE, rows.clone()) {
-                        let next = (panel.start == rows.start && !widen).then_some(next);
+                        let next = (panel.start == rows.start).then_some(next);
                         let target = Target { weights, tiles, starts, x, panel, first: 0, next, out };
                         // SAFETY: as the caller promises.
                         unsafe {
-                            match widen {
-                                true => Self::run_panel::<F32>(target),
+                            match unpack {
+                                true => Self::run_panel::<F::Unpacked>(target),
                                 false => Self::run_panel::<F>(target),
                             }
                         }
                     }
                 }
-                WIDENED.set(widened);
+                UNPACKED.set(unpacked);
             }
         }
 
@@ -142,20 +138,19 @@ macro_rules! family {
                 }
             }
 
-            /// Tiles of half floats as tiles of floats in `to`.
+            /// Tiles as unpacked ones in `to`.
             ///
             /// # Safety
-            /// The machine has the features, and `tiles` are such tiles of `cols` columns.
+            /// The machine has the features, and `tiles` are some of the weights, of type `F`.
             #[target_feature(enable = $features)]
-            unsafe fn widen(
+            unsafe fn unpack<F: Format>(
+                weights: &Matrix,
                 tiles: [*const u8; TILES],
-                next: [*const u8; TILES],
-                cols: usize,
-                to: &mut Vec<f32>,
+                to: &mut Lines<f32>,
             ) -> [*const u8; TILES] {
-                to.resize(TILES * cols * TILE_ROWS, 0.0);
+                to.resize(TILES * unpacked_bytes(weights) / size_of::<f32>());
                 // SAFETY: the features are those of this function, and `to` has room for all tiles.
-                unsafe { widen_tiles(<$lanes>::new(), tiles, next, cols, to.as_mut_ptr()) }
+                unsafe { unpack_tiles::<_, F>(<$lanes>::new(), weights, tiles, to.as_mut_ptr()) }
             }
 
             /// Computes `R` rows and says so.

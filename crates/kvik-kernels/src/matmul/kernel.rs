@@ -7,9 +7,9 @@
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 use crate::activations::{Activations, Panel};
 use crate::lanes::Lanes;
-use crate::matmul::formats::Coded;
-use crate::matrix::{Matrix, TILE_ROWS};
-use crate::quant::BlockUnit;
+use crate::matmul::formats::{Coded, Format};
+use crate::matrix::{Matrix, TILE_ROWS, VECTOR};
+use crate::quant::{BlockUnit, WeightType};
 
 /// Tiles that a kernel computes together.
 pub(crate) const TILES: usize = 2;
@@ -56,8 +56,43 @@ mod shorts;
 pub(super) use codes::code_rows;
 #[cfg(target_arch = "x86_64")]
 pub(super) use codes::{Inputs, group_codes, inputs, load_min, load_scale, min_sums, prefetch_chunk};
-pub(super) use floats::{float_rows, pair_rows, widen_tiles};
+pub(super) use floats::{float_rows, pair_rows};
 pub(super) use shorts::short_rows;
+
+/// Bytes of a tile of `weights` that is [unpacked](unpack_tiles).
+pub(super) fn unpacked_bytes(weights: &Matrix) -> usize {
+    match weights.weight_type() {
+        WeightType::Q14_0 => weights.layout().low + weights.cols() / 2 * VECTOR,
+        _ => weights.cols() * VECTOR,
+    }
+}
+
+/// Writes `tiles` of `weights` to `to` as tiles of [`Format::Unpacked`], one behind the other, and says where they
+/// begin. Asks for no others: that is for the products, which take longer.
+///
+/// # Safety
+/// The tiles are some of the weights, of type `F`, and `to` has room for [as many bytes](unpacked_bytes) for each.
+#[inline(always)]
+pub(super) unsafe fn unpack_tiles<L: Lanes, F: Format>(
+    lanes: L,
+    weights: &Matrix,
+    tiles: [*const u8; TILES],
+    to: *mut f32,
+) -> [*const u8; TILES] {
+    let mut starts = tiles;
+    for t in 0..TILES {
+        let to = to.wrapping_byte_add(t * unpacked_bytes(weights));
+        starts[t] = to.cast();
+        // SAFETY: as the caller promises.
+        unsafe {
+            match F::TYPE {
+                WeightType::Q14_0 => shorts::unpack(lanes, weights, tiles[t], to),
+                _ => floats::widen(lanes, tiles[t], weights.cols(), to),
+            }
+        }
+    }
+    starts
+}
 
 /// Writes what was accumulated for the tiles from `first` on to its place in `[n, rows]`, without the
 /// padding of the last tile and of the panel.

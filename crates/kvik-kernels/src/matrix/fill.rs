@@ -4,6 +4,7 @@
 //! four bytes, `[words][16 rows]`, of which the compiler makes vectors.
 
 use super::layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, VECTOR, byte_mask};
+use super::shorts::{CHUNK_VECTORS, STORED, pack};
 use crate::quant::{Block, BlockUnit, Codes, Scales, ShortBlock, WeightType};
 use crate::vectorised;
 
@@ -70,18 +71,26 @@ fn fill_halves(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
     }
 }
 
-/// Codes of 14 bits: the half floats of a block, then its codes in pairs.
+/// Codes of 14 bits: the half floats of a block, and its codes in pairs.
 #[inline(always)]
 fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u8]) {
-    const PAIRS: usize = ShortBlock::LEN / 2;
     for number in 0..row_bytes / ShortBlock::BYTES {
         let start = number * ShortBlock::BYTES;
         for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
             let at = layout.short_scale(row, number);
             tile[at..at + 2].copy_from_slice(&bytes[start..start + 2]);
         }
-        let codes = &mut tile[layout.low + number * PAIRS * VECTOR..][..PAIRS * VECTOR];
-        put_words(rows, row_bytes, start + 2, codes.as_chunks_mut().0);
+        let (lines, _) = tile[layout.low..].as_chunks_mut::<VECTOR>();
+        let lines = &mut lines[number * CHUNK_VECTORS..][..CHUNK_VECTORS];
+        for (together, lines) in lines.chunks_exact_mut(STORED).enumerate() {
+            let words = eight_words(
+                #[inline(always)]
+                |row| piece(rows, row_bytes, row, start + 2 + together * PIECE),
+            );
+            for (to, words) in lines.iter_mut().zip(&pack(&words)) {
+                *to = line(words);
+            }
+        }
     }
 }
 

@@ -12,9 +12,10 @@
 //! ```
 //!
 //! Float types have one plane, `[cols][16 rows]` elements. Bfloats stand in pairs, as their dot product
-//! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero. So do codes of 14 bits, with a
-//! plane `d` before them.
+//! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero. Codes of 14 bits have a plane `d`
+//! and behind it pairs that are [packed](super::shorts).
 
+use super::shorts::CHUNK_VECTORS;
 use crate::quant::{Block, BlockUnit, Codes, Scales, WeightType};
 
 /// Rows of a tile: the lanes of a 512-bit vector of 32-bit numbers.
@@ -49,14 +50,13 @@ impl TileLayout {
             Some(start)
         };
         let Some(codes) = ty.codes() else {
-            let halves = if ty == WeightType::Q14_0 {
-                cols.div_ceil(CHUNK).checked_mul(2 * TILE_ROWS)
-            } else {
-                Some(0)
+            let (chunks, padded) = (cols / CHUNK, cols.checked_next_multiple_of(lane_cols(ty))?);
+            let (halves, elements) = match ty {
+                WeightType::Q14_0 => (2 * TILE_ROWS, chunks.checked_mul(CHUNK_VECTORS * VECTOR)),
+                _ => (0, padded.checked_mul(element_bytes(ty) * TILE_ROWS)),
             };
-            plane(halves)?;
-            let padded = cols.checked_next_multiple_of(lane_cols(ty))?;
-            let low = plane(padded.checked_mul(element_bytes(ty) * TILE_ROWS))?;
+            plane(chunks.checked_mul(halves))?;
+            let low = plane(elements)?;
             return Some(TileLayout { d: 0, m: 0, scales: 0, mins: 0, high: 0, low, bytes: next });
         };
         let (blocks, subs, chunks) = (cols / codes.block_len, cols / codes.sub_len, cols / CHUNK);
@@ -77,19 +77,6 @@ impl TileLayout {
     }
 }
 
-/// Tiles of 14-bit codes.
-impl TileLayout {
-    /// Where the half float of block number `block` of `row` is.
-    pub(crate) fn short_scale(&self, row: usize, block: usize) -> usize {
-        self.d + 2 * (block * TILE_ROWS + row)
-    }
-
-    /// Where the code of column `col` of `row` is.
-    pub(crate) fn short_code(&self, row: usize, col: usize) -> usize {
-        self.low + 2 * element_index(lane_cols(WeightType::Q14_0), row, col)
-    }
-}
-
 /// Bytes of an element of a type that is not stored in parts of bytes.
 const fn element_bytes(ty: WeightType) -> usize {
     match ty {
@@ -98,10 +85,10 @@ const fn element_bytes(ty: WeightType) -> usize {
     }
 }
 
-/// Columns that share a lane: two bfloats or codes of 14 bits, one of other floats.
+/// Columns that share a lane: two bfloats, one of other floats.
 pub(crate) const fn lane_cols(ty: WeightType) -> usize {
     match ty {
-        WeightType::Bf16 | WeightType::Q14_0 => 2,
+        WeightType::Bf16 => 2,
         _ => 1,
     }
 }

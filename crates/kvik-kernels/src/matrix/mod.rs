@@ -5,6 +5,7 @@
 
 mod fill;
 mod layout;
+mod shorts;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -13,6 +14,7 @@ mod turn;
 use std::ops::Range;
 
 pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR, element_index, lane_cols};
+pub(crate) use shorts::{SPARE, STORED, TOGETHER};
 
 use crate::Pool;
 use crate::memory::Memory;
@@ -169,11 +171,10 @@ impl Matrix {
     /// Block number `number` of a row of 14-bit codes.
     pub(crate) fn short_block(&self, row: usize, number: usize) -> ShortBlock {
         let (tile, row) = (self.tile(row / TILE_ROWS), row % TILE_ROWS);
-        let half = |at: usize| [tile[at], tile[at + 1]];
-        let code = |i| half(self.layout.short_code(row, number * ShortBlock::LEN + i));
+        let d = self.layout.short_scale(row, number);
         ShortBlock {
-            d: half::f16::from_le_bytes(half(self.layout.short_scale(row, number))),
-            codes: std::array::from_fn(|i| i16::from_le_bytes(code(i))),
+            d: half::f16::from_le_bytes([tile[d], tile[d + 1]]),
+            codes: std::array::from_fn(|i| self.layout.short_code(tile, row, number * ShortBlock::LEN + i)),
         }
     }
 

@@ -96,6 +96,13 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn blend(self, mask: [__m256i; 2], a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        self.or(self.and(mask, a), unsafe {
+            [_mm256_andnot_si256(mask[0], b[0]), _mm256_andnot_si256(mask[1], b[1])]
+        })
+    }
+
+    #[inline(always)]
     fn shift_left(self, a: [__m256i; 2], by: i32) -> [__m256i; 2] {
         unsafe {
             let by = _mm_cvtsi32_si128(by);
@@ -108,6 +115,14 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe {
             let by = _mm_cvtsi32_si128(by);
             [_mm256_srl_epi32(a[0], by), _mm256_srl_epi32(a[1], by)]
+        }
+    }
+
+    #[inline(always)]
+    fn shift_right_shorts(self, a: [__m256i; 2], by: i32) -> [__m256i; 2] {
+        unsafe {
+            let by = _mm_cvtsi32_si128(by);
+            [_mm256_sra_epi16(a[0], by), _mm256_sra_epi16(a[1], by)]
         }
     }
 

@@ -87,6 +87,11 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     }
 
     #[inline(always)]
+    fn blend(self, mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_ternarylogic_epi32::<0b1100_1010>(mask, a, b) }
+    }
+
+    #[inline(always)]
     fn shift_left(self, a: __m512i, by: i32) -> __m512i {
         unsafe { _mm512_sll_epi32(a, _mm_cvtsi32_si128(by)) }
     }
@@ -94,6 +99,11 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     #[inline(always)]
     fn shift_right(self, a: __m512i, by: i32) -> __m512i {
         unsafe { _mm512_srl_epi32(a, _mm_cvtsi32_si128(by)) }
+    }
+
+    #[inline(always)]
+    fn shift_right_shorts(self, a: __m512i, by: i32) -> __m512i {
+        unsafe { _mm512_sra_epi16(a, _mm_cvtsi32_si128(by)) }
     }
 
     #[inline(always)]

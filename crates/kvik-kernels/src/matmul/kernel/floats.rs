@@ -74,29 +74,16 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
     acc
 }
 
-/// Writes `tiles` of half floats to `to` as tiles of floats, one behind the other; asks for `next` meanwhile.
+/// Writes a tile of half floats as one of floats.
 ///
 /// # Safety
-/// The tiles have `cols` columns, and `to` has room for as many floats.
+/// The tile has `cols` columns, and `to` has room for as many floats.
 #[inline(always)]
-pub(crate) unsafe fn widen_tiles<L: Lanes>(
-    lanes: L,
-    tiles: [*const u8; TILES],
-    next: [*const u8; TILES],
-    cols: usize,
-    to: *mut f32,
-) -> [*const u8; TILES] {
-    let mut starts = tiles;
-    for t in 0..TILES {
-        let to = to.wrapping_add(t * cols * TILE_ROWS);
-        starts[t] = to.cast();
-        for k in 0..cols {
-            lanes.prefetch(next[t].wrapping_add(k * VECTOR / 2));
-            // SAFETY: `k` is a column of the tiles.
-            unsafe { lanes.store(lanes.load_f16(tiles[t].add(k * VECTOR / 2)), to.add(k * TILE_ROWS)) };
-        }
+pub(super) unsafe fn widen<L: Lanes>(lanes: L, tile: *const u8, cols: usize, to: *mut f32) {
+    for k in 0..cols {
+        // SAFETY: `k` is a column of the tile.
+        unsafe { lanes.store(lanes.load_f16(tile.add(k * VECTOR / 2)), to.add(k * TILE_ROWS)) };
     }
-    starts
 }
 
 /// # Safety

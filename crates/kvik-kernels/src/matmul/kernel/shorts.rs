@@ -5,7 +5,7 @@
 use super::{TILES, Target, accumulate, load_halves, store};
 use crate::lanes::Lanes;
 use crate::matmul::formats::Format;
-use crate::matrix::{CHUNK, TILE_ROWS, TileLayout, VECTOR};
+use crate::matrix::{CHUNK, Matrix, SPARE, STORED, TILE_ROWS, TOGETHER, TileLayout, VECTOR};
 
 /// Pairs of columns that share a scale.
 const PAIRS: usize = CHUNK / 2;
@@ -25,7 +25,7 @@ pub(in crate::matmul) unsafe fn short_rows<L: Lanes, F: Format, const R: usize>(
             pairs: shorts.pairs.as_ptr().add(start / 2 + first),
             scales: shorts.scales.as_ptr().add(start / CHUNK + first),
         };
-        by_tiles!(2, sums::<L, R>(lanes, target, x));
+        by_tiles!(2, sums::<L, F, R>(lanes, target, x));
     }
 }
 
@@ -41,7 +41,7 @@ struct Inputs {
 /// # Safety
 /// As [`short_rows`]; `x` points to our first row in the panel.
 #[inline(always)]
-unsafe fn sums<L: Lanes, const R: usize, const T: usize>(
+unsafe fn sums<L: Lanes, F: Format, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
     tiles: [*const u8; T],
@@ -49,11 +49,14 @@ unsafe fn sums<L: Lanes, const R: usize, const T: usize>(
     x: Inputs,
 ) -> [[L::Float; R]; T] {
     let layout = target.weights.layout();
+    // Not known to the compiler, which would unroll the loop over so many vectors, and then replace each dot product by
+    // a product and a sum, because several of them wait for each other.
+    let stored = std::hint::black_box(STORED);
     let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for block in 0..target.weights.cols() / CHUNK {
         // SAFETY: `block` is one of the row's, so every offset lies inside its plane.
         unsafe {
-            let dots = dots::<L, R, T>(lanes, layout, tiles, next, x, block);
+            let dots = dots::<L, F, R, T>(lanes, layout, tiles, next, x, (block, stored));
             let d = load_halves(lanes, tiles, layout.d + block * TILE_ROWS * 2);
             accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
         }
@@ -66,32 +69,120 @@ unsafe fn sums<L: Lanes, const R: usize, const T: usize>(
 /// # Safety
 /// As [`sums`], and the block is one of the row's.
 #[inline(always)]
-unsafe fn dots<L: Lanes, const R: usize, const T: usize>(
+unsafe fn dots<L: Lanes, F: Format, const R: usize, const T: usize>(
     lanes: L,
     layout: &TileLayout,
     tiles: [*const u8; T],
     next: Option<[*const u8; T]>,
     x: Inputs,
-    block: usize,
+    (block, stored): (usize, usize),
 ) -> [[L::Int; R]; T] {
     let mut dots = [[lanes.splat(0); R]; T];
-    for pair in block * PAIRS..(block + 1) * PAIRS {
-        // SAFETY: `pair` is one of the row's and of the panel's.
-        unsafe {
-            let mut w = [lanes.splat(0); T];
-            for t in 0..T {
-                if let Some(next) = next {
-                    lanes.prefetch(next[t].wrapping_add(layout.low + pair * VECTOR));
-                }
-                w[t] = lanes.load(tiles[t].add(layout.low + pair * VECTOR));
-            }
-            for r in 0..R {
-                let x = lanes.splat(*x.pairs.add(pair * x.panel + r) as i32);
-                for t in 0..T {
-                    dots[t][r] = lanes.dot_shorts(dots[t][r], w[t], x);
-                }
+    if F::UNPACK_ROWS.is_none() {
+        for pair in block * PAIRS..(block + 1) * PAIRS {
+            // SAFETY: the pair is one of the row's and of the panel's.
+            unsafe {
+                let w = load(lanes, tiles, next, layout.low + pair * VECTOR);
+                add_products(lanes, &mut dots, w, x, pair);
             }
         }
+        return dots;
+    }
+    for eight in block * PAIRS / TOGETHER..(block + 1) * PAIRS / TOGETHER {
+        let mut eighth = [lanes.splat(0); T];
+        for at in 0..stored {
+            // SAFETY: as above.
+            unsafe {
+                let mut w = load(lanes, tiles, next, layout.low + (eight * STORED + at) * VECTOR);
+                for t in 0..T {
+                    w[t] = own(lanes, w[t], &mut eighth[t]);
+                }
+                add_products(lanes, &mut dots, w, x, eight * TOGETHER + at);
+            }
+        }
+        for t in 0..T {
+            eighth[t] = lanes.shift_right_shorts(eighth[t], SPARE as i32);
+        }
+        // SAFETY: as above.
+        unsafe { add_products(lanes, &mut dots, eighth, x, eight * TOGETHER + STORED) };
     }
     dots
+}
+
+/// The vectors at `at` of each tile; asks for those of `next`.
+///
+/// # Safety
+/// The tiles have vectors there.
+#[inline(always)]
+unsafe fn load<L: Lanes, const T: usize>(
+    lanes: L,
+    tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
+    at: usize,
+) -> [L::Int; T] {
+    let mut vectors = [lanes.splat(0); T];
+    for t in 0..T {
+        if let Some(next) = next {
+            lanes.prefetch(next[t].wrapping_add(at));
+        }
+        // SAFETY: as the caller promises.
+        vectors[t] = unsafe { lanes.load(tiles[t].add(at)) };
+    }
+    vectors
+}
+
+/// # Safety
+/// `pair` is one of the panel's.
+#[inline(always)]
+unsafe fn add_products<L: Lanes, const R: usize, const T: usize>(
+    lanes: L,
+    dots: &mut [[L::Int; R]; T],
+    w: [L::Int; T],
+    x: Inputs,
+    pair: usize,
+) {
+    for r in 0..R {
+        // SAFETY: as the caller promises, and the panel has our rows.
+        let x = lanes.splat(unsafe { *x.pairs.add(pair * x.panel + r) } as i32);
+        for t in 0..T {
+            dots[t][r] = lanes.dot_shorts(dots[t][r], w[t], x);
+        }
+    }
+}
+
+/// The codes of a vector as it is stored, see `matrix::shorts`. Its bits of the eighth vector come behind those of the
+/// vectors before it, so that after all of them `eighth` is like one of these.
+#[inline(always)]
+fn own<L: Lanes>(lanes: L, stored: L::Int, eighth: &mut L::Int) -> L::Int {
+    let spares = lanes.splat(0xc000_c000u32 as i32);
+    let bits = lanes.shift_left(stored, 16 - SPARE as i32);
+    *eighth = lanes.blend(spares, bits, lanes.shift_right(*eighth, SPARE as i32));
+    lanes.shift_right_shorts(stored, SPARE as i32)
+}
+
+/// Writes a tile with a half word for each code.
+///
+/// # Safety
+/// The tile is one of the weights, of 14-bit codes, and `to` has room for [as much](super::unpacked_bytes).
+#[inline(always)]
+pub(super) unsafe fn unpack<L: Lanes>(lanes: L, weights: &Matrix, tile: *const u8, to: *mut f32) {
+    let low = weights.layout().low;
+    // SAFETY: the codes of both begin there, behind the half floats.
+    let (from, to) = unsafe {
+        tile.copy_to_nonoverlapping(to.cast(), low);
+        (tile.add(low), to.byte_add(low))
+    };
+    for eight in 0..weights.cols() / (2 * TOGETHER) {
+        let mut eighth = lanes.splat(0);
+        // SAFETY: the vectors are the row's.
+        unsafe {
+            for at in 0..STORED {
+                let vector = (eight * STORED + at) * VECTOR;
+                let codes = own(lanes, lanes.load(from.add(vector)), &mut eighth);
+                lanes.store(lanes.as_float(codes), to.byte_add((eight * TOGETHER + at) * VECTOR));
+            }
+            let codes = lanes.shift_right_shorts(eighth, SPARE as i32);
+            lanes.store(lanes.as_float(codes), to.byte_add((eight * TOGETHER + STORED) * VECTOR));
+        }
+    }
 }
