@@ -56,7 +56,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) sequence: Sequence,
-    /// Younger ones that went first, and their [work](work).
+    /// Younger ones that went first, and their [work].
     overtaken: (u32, usize),
     /// How often others went first because it did not fit.
     refused: u32,

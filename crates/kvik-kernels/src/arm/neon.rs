@@ -154,8 +154,7 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
 
     #[inline(always)]
     fn shift_right_shorts(self, a: Int, by: i32) -> Int {
-        let by = vdupq_n_s16(-(by as i16));
-        quarters!(i => vreinterpretq_s32_s16(vshlq_s16(vreinterpretq_s16_s32(a[i]), by)))
+        quarters!(i => vreinterpretq_s32_s16(vshlq_s16(vreinterpretq_s16_s32(a[i]), vdupq_n_s16(-by as i16))))
     }
 
     #[inline(always)]
