@@ -10,7 +10,7 @@
 
 use super::layout::{CHUNK, TILE_ROWS, TileLayout, VECTOR};
 
-/// Pairs of columns that stand together: those of a quarter of 64 columns.
+/// Pairs of columns that stand together.
 pub(crate) const TOGETHER: usize = 8;
 /// Vectors that hold them.
 pub(crate) const STORED: usize = TOGETHER - 1;
