@@ -163,8 +163,7 @@ impl Scheduler {
         let Some(reused) = self.take_blocks(index, id, candidate.known, runner) else {
             return self.no_room(index);
         };
-        let missing = self.queue[index].sequence.tokens.len() - reused.tokens;
-        let waiting = self.queue.admit(index, missing, passed);
+        let waiting = self.queue.admit(index, reused.tokens, passed);
         self.start(waiting, id, reused);
         self.share_reused(id, reused.tokens);
         self.spill_used_state(id, reused.tokens, runner);

@@ -96,7 +96,7 @@ impl Scheduler {
         if grows {
             extend(&mut storage, &self.ram.cache.table(id)[before..], tokens, retainer);
         }
-        let mut waiting = self.queue.admit(index, tokens.saturating_sub(name.tokens), passed);
+        let mut waiting = self.queue.admit(index, name.tokens, passed);
         if let Some(forgetting) = &mut waiting.sequence.forgetting {
             forgetting.begin_with(name.tokens, storage);
         }

@@ -233,10 +233,11 @@ impl Queue {
         self.waiting.iter().position(|waiting| waiting.key() == candidate.key)
     }
 
-    /// Takes out a sequence that is admitted, `missing` tokens of which are to be computed. It has overtaken those that
+    /// Takes out a sequence that is admitted, the first `known` tokens of which need not be computed. It has overtaken those that
     /// had no room when it was their turn, which are `passed`, and older requests of its tenant that no prefill holds.
-    pub(super) fn admit(&mut self, index: usize, missing: usize, passed: &[Candidate]) -> Waiting {
+    pub(super) fn admit(&mut self, index: usize, known: usize, passed: &[Candidate]) -> Waiting {
         let admitted = self.waiting.remove(index);
+        let missing = admitted.missing(known);
         let Sequence { job, tenant, .. } = admitted.sequence;
         if admitted.is_new() && !admitted.sequence.is_background() {
             let foreground = self.foreground().len();
@@ -304,7 +305,7 @@ impl Waiting {
     }
 
     fn rank(&self, known: Known) -> Rank {
-        let missing = self.sequence.tokens.len().saturating_sub(known.tokens);
+        let missing = self.missing(known.tokens);
         if self.sequence.is_background() {
             Rank::Background
         } else if !self.is_new() {
@@ -314,6 +315,11 @@ impl Waiting {
         } else {
             Rank::New(Reverse(known.tokens), missing)
         }
+    }
+
+    /// Tokens to be computed where the first `known` are not.
+    fn missing(&self, known: usize) -> usize {
+        self.sequence.tokens.len().saturating_sub(known)
     }
 
     /// Whether nobody may overtake it any more, with so many tokens to be computed.
@@ -380,7 +386,7 @@ mod tests {
             let job = candidate.key.0.0;
             if fits(job) {
                 let index = queue.position(&candidate).expect("candidates wait");
-                let waiting = queue.admit(index, 9, &passed);
+                let waiting = queue.admit(index, 0, &passed);
                 *times.borrow_mut().entry(waiting.sequence.tenant).or_default() += 10.0;
                 admitted.push(job);
             } else if candidate.may_be_overtaken() {
@@ -461,11 +467,11 @@ mod tests {
         for job in 2..30 {
             queue.insert(in_background(job, false));
             let index = queue.waiting.iter().position(|waiting| waiting.sequence.job.0 == job);
-            queue.admit(index.expect("it waits"), 9, &[]);
+            queue.admit(index.expect("it waits"), 0, &[]);
             let sequence = Sequence::fake(TenantId(3), vec![1; 9]);
             queue.insert(Sequence { job: JobId(100 + job), ..sequence });
             let index = queue.waiting.iter().position(|waiting| waiting.sequence.job.0 == 100 + job);
-            queue.admit(index.expect("it waits"), 9, &[]);
+            queue.admit(index.expect("it waits"), 0, &[]);
         }
         assert!(queue.waiting.iter().all(|waiting| (waiting.overtaken, waiting.refused) == ((0, 0), 0)));
         assert_eq!(background(&queue), [1]);

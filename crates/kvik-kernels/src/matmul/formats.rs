@@ -11,8 +11,8 @@ pub(crate) trait Format {
     const TYPE: WeightType;
     /// What tiles are unpacked to once for many rows, where to do that for each panel would take the place of products.
     type Unpacked: Format;
-    /// Rows from which they are.
-    const UNPACK_ROWS: Option<usize> = None;
+    /// Rows from which they are, for types that are.
+    const UNPACK_ROWS: Option<usize>;
     /// Whether eight rows are multiplied by weights before as many more have come from memory, by vectors of 512 bits.
     const ARRIVE_LATE: bool =
         Self::TYPE.block_bytes() >= Self::TYPE.block_len() && !matches!(Self::TYPE, WeightType::F16);

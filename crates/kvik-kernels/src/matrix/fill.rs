@@ -3,8 +3,8 @@
 //! A model is packed whenever it is opened, so this is most of what a start takes. Everything goes through words of
 //! four bytes, `[words][16 rows]`, of which the compiler makes vectors.
 
-use super::layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, VECTOR, byte_mask};
-use super::shorts::{CHUNK_VECTORS, STORED, pack};
+use super::layout::{CHUNK, CHUNK_VECTORS, GROUPS, STORED, TILE_ROWS, TileLayout, VECTOR, byte_mask};
+use super::shorts::pack;
 use crate::quant::{Block, BlockUnit, Codes, Scales, ShortBlock, WeightType};
 use crate::vectorised;
 

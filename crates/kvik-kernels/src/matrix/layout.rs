@@ -15,7 +15,6 @@
 //! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero. Codes of 14 bits have a plane `d`
 //! and behind it pairs that are [packed](super::shorts).
 
-use super::shorts::CHUNK_VECTORS;
 use crate::quant::{Block, BlockUnit, Codes, Scales, WeightType};
 
 /// Rows of a tile: the lanes of a 512-bit vector of 32-bit numbers.
@@ -26,6 +25,13 @@ pub(crate) const CHUNK: usize = 32;
 pub(crate) const GROUPS: usize = 8;
 /// Bytes of a vector: one group of every row of the tile.
 pub(crate) const VECTOR: usize = 64;
+
+/// Pairs of columns of 14-bit codes that stand together, see [`shorts`](super::shorts).
+pub(crate) const TOGETHER: usize = 8;
+/// Vectors that hold them.
+pub(crate) const STORED: usize = TOGETHER - 1;
+/// Vectors of a chunk of such codes.
+pub(super) const CHUNK_VECTORS: usize = CHUNK / 2 / TOGETHER * STORED;
 
 /// Byte offsets of the planes of a tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

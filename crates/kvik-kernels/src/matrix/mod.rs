@@ -13,8 +13,10 @@ mod turn;
 
 use std::ops::Range;
 
-pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR, element_index, lane_cols};
-pub(crate) use shorts::{SPARE, STORED, TOGETHER};
+pub(crate) use layout::{
+    CHUNK, GROUPS, STORED, TILE_ROWS, TOGETHER, TileLayout, TileRef, VECTOR, element_index, lane_cols,
+};
+pub(crate) use shorts::SPARE;
 
 use crate::Pool;
 use crate::memory::Memory;

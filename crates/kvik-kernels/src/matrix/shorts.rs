@@ -8,14 +8,8 @@
 //!   bits  1..0 of half word i      bits 2 i + 1 .. 2 i of the eighth code
 //! ```
 
-use super::layout::{CHUNK, TILE_ROWS, TileLayout, VECTOR};
+use super::layout::{STORED, TILE_ROWS, TOGETHER, TileLayout, VECTOR};
 
-/// Pairs of columns that stand together.
-pub(crate) const TOGETHER: usize = 8;
-/// Vectors that hold them.
-pub(crate) const STORED: usize = TOGETHER - 1;
-/// Vectors of a chunk.
-pub(crate) const CHUNK_VECTORS: usize = CHUNK / 2 / TOGETHER * STORED;
 /// Bits of a half word beside a code.
 pub(crate) const SPARE: usize = 2;
 /// Those bits of both half words of a word.
