@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Instant;
 
 use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Policy};
-use kvik_engine::api::{Request, Sampling, Wants};
+use kvik_engine::api::Request;
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
@@ -246,28 +246,7 @@ impl Tiny {
     }
 
     fn answer(&self, prompt: &str, tokens_max: usize) -> String {
-        let request = Request {
-            prompt: self.tokenizer.encode(prompt, false, true),
-            wants: Wants::Text,
-            choices: 1,
-            max_tokens: tokens_max,
-            ignore_eos: false,
-            stop: Vec::new(),
-            sampling: Sampling::GREEDY,
-            logprobs: None,
-            constraint: None,
-            show_special: false,
-            show: Vec::new(),
-            reuse: true,
-            adapters: None,
-            salt: [0; 16],
-            tenant: Default::default(),
-            lifetime: Default::default(),
-            retention: None,
-            kept_prefix: None,
-            show_kept: false,
-            background: None,
-        };
+        let request = Request::new(self.tokenizer.encode(prompt, false, true), tokens_max);
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text
     }
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvik_cache::{BlockId, CacheConfig, Policy, Token};
-use kvik_engine::api::{Event, EventSink, Request, Sampling, Wants};
+use kvik_engine::api::{Event, EventSink, Request};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::config::usual::PREFILL_ROWS;
 use kvik_engine::model::batch::{Batch, Output, Runner};
@@ -352,26 +352,5 @@ fn config(prefill_rows_mixed_max: usize) -> EngineConfig {
 }
 
 fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
-    Request {
-        prompt,
-        wants: Wants::Text,
-        choices: 1,
-        max_tokens,
-        ignore_eos: true,
-        stop: Vec::new(),
-        sampling: Sampling::GREEDY,
-        logprobs: None,
-        constraint: None,
-        show_special: false,
-        show: Vec::new(),
-        reuse: true,
-        adapters: None,
-        salt: [0; 16],
-        tenant: Default::default(),
-        lifetime: Default::default(),
-        retention: None,
-        kept_prefix: None,
-        show_kept: false,
-        background: None,
-    }
+    Request { ignore_eos: true, ..Request::new(prompt, max_tokens) }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{CacheConfig, Policy, Token};
-use kvik_engine::api::{Request, Sampling, Wants};
+use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
 use kvik_engine::load::LoadedModel;
@@ -94,26 +94,10 @@ impl Tiny {
 
     fn request(&self, prompt: &[Token], retention: Option<&str>) -> Request {
         Request {
-            prompt: prompt.to_vec(),
-            wants: Wants::Text,
-            choices: 1,
-            max_tokens: 24,
             ignore_eos: true,
-            stop: Vec::new(),
-            sampling: Sampling::GREEDY,
-            logprobs: None,
-            constraint: None,
             show_special: true,
-            show: Vec::new(),
-            reuse: true,
-            adapters: None,
-            salt: [0; 16],
-            tenant: Default::default(),
-            lifetime: Default::default(),
             retention: retention.map(|text| text.parse().unwrap()),
-            kept_prefix: None,
-            show_kept: false,
-            background: None,
+            ..Request::new(prompt.to_vec(), 24)
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use kvik_cache::{CacheConfig, Policy};
-use kvik_engine::api::{Constraint, Request, Sampling, Wants};
+use kvik_engine::api::{Constraint, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig, Generated};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
@@ -57,12 +57,8 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
         let system = if index % 5 == 4 { "" } else { system };
         let text = format!("{system}<|im_start|>user\nBody: {body}<|im_end|>\n<|im_start|>assistant\n");
         Request {
-            prompt: tokenizer.encode(&text, false, true),
-            wants: Wants::Text,
             choices: if index.is_multiple_of(3) { 2 } else { 1 },
-            max_tokens: 20 + 60 * (index % 3),
             ignore_eos: index.is_multiple_of(2),
-            stop: Vec::new(),
             sampling: Sampling {
                 temperature: if index % 4 < 2 { 0.0 } else { 1.0 },
                 top_k: 0,
@@ -78,17 +74,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             },
             logprobs: Some(2),
             constraint: (index % 7 == 3).then_some(Constraint::JsonObject),
-            show_special: false,
-            show: Vec::new(),
-            reuse: true,
-            adapters: None,
-            salt: [0; 16],
-            tenant: Default::default(),
-            lifetime: Default::default(),
-            retention: None,
-            kept_prefix: None,
-            show_kept: false,
-            background: None,
+            ..Request::new(tokenizer.encode(&text, false, true), 20 + 60 * (index % 3))
         }
     };
     (0..20).map(request).collect()

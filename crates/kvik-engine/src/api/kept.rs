@@ -3,7 +3,7 @@
 use kvik_cache::retain::Retention;
 use kvik_cache::{Lifetime, PinId, TenantId, Token, whole_blocks};
 
-use super::{AdapterMix, Request, Sampling, Wants};
+use super::{AdapterMix, Request};
 
 /// A prompt to compute and pin.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,26 +64,14 @@ impl KeptPrompt {
     pub fn request(&self) -> Request {
         let prefix = self.retention.map(|_| whole_blocks(&self.tokens));
         Request {
-            prompt: prefix.unwrap_or(&self.tokens).to_vec(),
-            wants: Wants::Text,
-            choices: 1,
-            max_tokens: 0,
             ignore_eos: true,
-            stop: Vec::new(),
-            sampling: Sampling::GREEDY,
-            logprobs: None,
-            constraint: None,
-            show_special: false,
-            show: Vec::new(),
-            reuse: true,
             adapters: self.adapters.clone(),
             salt: self.salt,
             tenant: self.tenant,
             lifetime: Lifetime { pin: true, ..Lifetime::default() },
             retention: self.retention,
             kept_prefix: prefix.map(<[Token]>::len),
-            show_kept: false,
-            background: None,
+            ..Request::new(prefix.unwrap_or(&self.tokens).to_vec(), 0)
         }
     }
 }

@@ -205,6 +205,34 @@ pub struct Request {
     pub background: Option<Pace>,
 }
 
+impl Request {
+    /// One greedy answer of at most so many tokens, as text, shared with everybody and kept as others are.
+    pub fn new(prompt: Vec<Token>, max_tokens: usize) -> Request {
+        Request {
+            prompt,
+            wants: Wants::Text,
+            choices: 1,
+            max_tokens,
+            ignore_eos: false,
+            stop: Vec::new(),
+            sampling: Sampling::GREEDY,
+            logprobs: None,
+            constraint: None,
+            show_special: false,
+            show: Vec::new(),
+            reuse: true,
+            adapters: None,
+            salt: [0; 16],
+            tenant: TenantId::default(),
+            lifetime: Lifetime::default(),
+            retention: None,
+            kept_prefix: None,
+            show_kept: false,
+            background: None,
+        }
+    }
+}
+
 /// Log-probability of one token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprob {

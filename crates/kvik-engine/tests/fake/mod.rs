@@ -22,7 +22,6 @@ use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, StateId, Token};
 use kvik_engine::api::{
     AdapterId, AdapterMix, AdapterUse, Event, EventSink, FinishReason, Report, Request, RequestError,
-    Sampling, Wants,
 };
 use kvik_engine::config::EngineConfig;
 use kvik_engine::model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
@@ -411,28 +410,7 @@ pub fn cache_config(blocks: usize) -> CacheConfig {
 }
 
 pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
-    Request {
-        prompt,
-        wants: Wants::Text,
-        choices: 1,
-        max_tokens,
-        ignore_eos: false,
-        stop: Vec::new(),
-        sampling: Sampling::GREEDY,
-        logprobs: None,
-        constraint: None,
-        show_special: false,
-        show: Vec::new(),
-        reuse: true,
-        adapters: None,
-        salt: [0; 16],
-        tenant: Default::default(),
-        lifetime: Default::default(),
-        retention: None,
-        kept_prefix: None,
-        show_kept: false,
-        background: None,
-    }
+    Request::new(prompt, max_tokens)
 }
 
 /// Tokens that are text, different for every `seed`.

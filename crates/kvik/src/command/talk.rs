@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use clap::Args;
 use kvik_cache::Token;
-use kvik_engine::api::{Event, EventSink, Report, Request, Sampling, Wants};
+use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
 use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
 use kvik_engine::text::template::RenderInput;
 use serde_json::{Map, Value, json};
@@ -85,26 +85,10 @@ impl TalkArgs {
     /// The engine's request for a prompt.
     pub(crate) fn request(&self, serving: &Serving, prompt: Vec<Token>) -> Request {
         Request {
-            prompt,
-            wants: Wants::Text,
-            choices: 1,
-            max_tokens: self.max_tokens.unwrap_or(serving.model.context),
-            ignore_eos: false,
-            stop: Vec::new(),
             sampling: self.sampling(serving.model.embedded),
-            logprobs: None,
-            constraint: None,
-            show_special: false,
-            show: Vec::new(),
-            reuse: true,
             adapters: serving.lora.usual(),
-            salt: [0; 16],
-            tenant: Default::default(),
-            lifetime: Default::default(),
             retention: serving.retaining.usual(),
-            kept_prefix: None,
-            show_kept: false,
-            background: None,
+            ..Request::new(prompt, self.max_tokens.unwrap_or(serving.model.context))
         }
     }
 

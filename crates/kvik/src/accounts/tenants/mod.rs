@@ -236,25 +236,10 @@ mod tests {
     fn request_of_somebody_else() -> Request {
         Request {
             wants: Default::default(),
-            prompt: vec![1],
-            choices: 1,
-            max_tokens: 1,
-            ignore_eos: false,
-            stop: Vec::new(),
             sampling: kvik_engine::api::Sampling::GREEDY,
-            logprobs: None,
-            constraint: None,
-            show_special: false,
-            show: Vec::new(),
-            reuse: true,
-            adapters: None,
             salt: [9; 16],
             tenant: TenantId(77),
-            lifetime: Default::default(),
-            retention: None,
-            kept_prefix: None,
-            show_kept: false,
-            background: None,
+            ..Request::new(vec![1], 1)
         }
     }
 

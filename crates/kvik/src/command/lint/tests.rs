@@ -2,7 +2,7 @@ use std::sync::{Arc, mpsc};
 
 use kvik_cache::Token;
 use kvik_engine::{
-    api::{Event, EventSink, Request, Sampling},
+    api::{Event, EventSink, Request},
     load::LoadedModel,
 };
 use serde_json::json;
@@ -200,25 +200,8 @@ impl EventSink for End {
 fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
     let [first, second] = prompts.map(|prompt| Request {
         wants: Default::default(),
-        prompt,
-        choices: 1,
-        max_tokens: 0,
-        ignore_eos: false,
-        stop: Vec::new(),
-        sampling: Sampling::GREEDY,
-        logprobs: None,
-        constraint: None,
-        show_special: false,
-        show: Vec::new(),
-        reuse: true,
-        adapters: None,
         salt: [salt; 16],
-        tenant: Default::default(),
-        lifetime: Default::default(),
-        retention: None,
-        kept_prefix: None,
-        show_kept: false,
-        background: None,
+        ..Request::new(prompt, 0)
     });
     let (sender, ended) = mpsc::channel();
     loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();
