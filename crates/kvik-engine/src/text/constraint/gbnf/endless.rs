@@ -3,12 +3,16 @@
 //! An answer that took such a way could not be finished, so they are taken out before anything is made of the rules.
 
 use super::parse::Grammar;
+use super::regular::Rules;
 use super::steps::Steps;
 use super::{GbnfError, Term};
 
-/// The grammar without the ways that never end. Where none ends, nothing is taken out: it is refused later.
+/// The grammar without the ways that never end; an error where no way through the whole answer does.
 pub(super) fn without_endless(grammar: Grammar, steps: &Steps) -> Result<Grammar, GbnfError> {
     let ends = rules_that_end(&grammar.rules, steps)?;
+    if !ends[Rules::ROOT] {
+        return Err(GbnfError::NeverEnds);
+    }
     Ok(Grammar { rules: grammar.rules.into_iter().map(|term| prune(term, &ends)).collect() })
 }
 

@@ -52,6 +52,11 @@ pub enum GbnfError {
     /// No rule says what the whole answer is.
     #[error("it has no rule `root`, which is what the whole answer follows")]
     NoRoot,
+    /// Every way through `root` leads to a rule again that leads to itself.
+    #[error(
+        "no text is a whole answer: every way through `root` goes on without end; give a rule a way that does not refer to a rule"
+    )]
+    NeverEnds,
 }
 
 /// The grammar in Lark that accepts what `gbnf` accepts.
