@@ -49,6 +49,9 @@ pub struct Compiler {
     watch: Watch,
 }
 
+/// Of a constraint on which llguidance panics.
+const COMPILER_FAILED: &str = "the compiler failed on it";
+
 impl Compiler {
     /// A compiler for `vocabulary` and a model with `vocab_len` logits.
     pub fn new(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> Compiler {
@@ -67,7 +70,7 @@ impl Compiler {
     fn compile_grammar(&self, constraint: &Constraint) -> Result<CompiledGrammar, RequestError> {
         // The input is untrusted: a panic of llguidance counts as a bad constraint.
         catch_unwind(AssertUnwindSafe(|| self.try_compile(constraint)))
-            .unwrap_or_else(|_| Err("the compiler failed on it".to_owned()))
+            .unwrap_or_else(|_| Err(COMPILER_FAILED.to_owned()))
             .map_err(RequestError::BadConstraint)
     }
 
