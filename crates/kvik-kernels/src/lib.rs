@@ -27,6 +27,7 @@ mod speed;
 #[cfg(test)]
 mod testing;
 mod threads;
+mod u32x16;
 mod vectorised;
 #[cfg(target_arch = "x86_64")]
 mod x86;

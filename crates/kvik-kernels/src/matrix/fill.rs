@@ -1,70 +1,156 @@
-//! Filling a tile: a block of every row at a time, whole vectors of the tile at once.
+//! Filling a tile: eight words of every row at a time, which are turned around, so that each vector has one of every row.
 //!
-//! A model is packed whenever it is opened, so this is most of what a start takes. Everything goes through words of
-//! four bytes, `[words][16 rows]`, of which the compiler makes vectors.
+//! A model is packed whenever it is opened, so this is most of what a start takes.
 
 use super::layout::{CHUNK, CHUNK_VECTORS, GROUPS, STORED, TILE_ROWS, TileLayout, VECTOR, byte_mask};
 use super::shorts::pack;
-use crate::quant::{Block, BlockUnit, Codes, Scales, ShortBlock, WeightType};
-use crate::vectorised;
-
-/// A word of every row of a tile.
-type Words = [u32; TILE_ROWS];
+use crate::Isa;
+use crate::quant::{Block, BlockUnit, Codes, Scales, ShortBlock, WeightType, codes_of_part};
+use crate::scalar::u32x16::ScalarWords;
+use crate::u32x16::U32x16;
 
 const WORD: usize = 4;
-/// Words that are turned around at once: those of 32 columns of bytes.
-const EIGHT: usize = GROUPS;
-/// Bytes of as many.
-const PIECE: usize = WORD * EIGHT;
+/// Bytes of a row that are turned around at once.
+const PIECE: usize = WORD * GROUPS;
 
-/// Fills a tile of zeros with `rows`: up to sixteen rows of a file, of `row_bytes` each, one after another.
-pub(super) fn fill(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u8]) {
-    vectorised(
-        #[inline(always)]
-        || match ty {
-            WeightType::F32 => fill_words(rows, row_bytes, &mut tile[layout.low..]),
-            WeightType::Bf16 => fill_words(rows, row_bytes, &mut tile[layout.low..]),
-            WeightType::F16 => fill_halves(rows, row_bytes, &mut tile[layout.low..]),
-            WeightType::Q14_0 => fill_shorts(rows, row_bytes, layout, tile),
-            _ => fill_codes(ty, rows, row_bytes, layout, tile),
+/// Up to sixteen rows of a file, one after another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) ty: WeightType,
+    pub(super) bytes: &'a [u8],
+    /// Bytes of each.
+    pub(super) stride: usize,
+}
+
+/// Fills a tile of zeros with the rows of a file.
+pub(super) fn fill(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
+    match Isa::current() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has the instructions of its family.
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { by_avx512(rows, layout, tile) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 | Isa::AvxVnni => unsafe { by_avx2(rows, layout, tile) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: every such machine has NEON.
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => unsafe {
+            fill_by::<crate::arm::u32x16_neon::NeonWords>(rows, layout, tile);
         },
-    );
+        // SAFETY: these are plain Rust.
+        _ => unsafe { fill_by::<ScalarWords>(rows, layout, tile) },
+    }
+}
+
+/// # Safety
+/// The machine has the features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn by_avx512(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
+    // SAFETY: the features are those of this function.
+    unsafe { fill_by::<crate::x86::u32x16_avx512::Avx512Words>(rows, layout, tile) };
+}
+
+/// # Safety
+/// The machine has the features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn by_avx2(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
+    // SAFETY: the features are those of this function.
+    unsafe { fill_by::<crate::x86::u32x16_avx2::Avx2Words>(rows, layout, tile) };
+}
+
+/// # Safety
+/// The machine has the instructions of `W`.
+#[inline(always)]
+unsafe fn fill_by<W: U32x16>(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match rows.ty {
+            WeightType::F32 | WeightType::Bf16 => fill_words::<W>(rows, &mut tile[layout.low..]),
+            WeightType::F16 => fill_halves::<W>(rows, &mut tile[layout.low..]),
+            WeightType::Q14_0 => fill_shorts::<W>(rows, layout, tile),
+            _ => fill_codes::<W>(rows, layout, tile),
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// The bytes of each.
+    fn each(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(self.stride)
+    }
+
+    /// Eight words of every row from byte `at` on, zeros for what a row or the tile lacks.
+    ///
+    /// # Safety
+    /// The machine has the instructions of `W`.
+    #[inline(always)]
+    unsafe fn words<W: U32x16>(&self, at: usize) -> [W; GROUPS] {
+        if at + PIECE <= self.stride && self.bytes.len() == TILE_ROWS * self.stride {
+            // SAFETY: as the caller promises; the last of these bytes is inside the last row.
+            return unsafe { W::turned(self.bytes.as_ptr().add(at), self.stride) };
+        }
+        let pieces = self.pieces(at);
+        // SAFETY: as the caller promises; sixteen rows of a piece each.
+        unsafe { W::turned(pieces.as_ptr().cast(), PIECE) }
+    }
+
+    /// The bytes of [`Rows::words`] where there are too few.
+    #[cold]
+    fn pieces(&self, at: usize) -> [[u8; PIECE]; TILE_ROWS] {
+        let mut pieces = [[0; PIECE]; TILE_ROWS];
+        for (row, piece) in self.each().zip(&mut pieces) {
+            let there = &row[at..row.len().min(at + PIECE)];
+            piece[..there.len()].copy_from_slice(there);
+        }
+        pieces
+    }
+}
+
+/// Writes a word of every row.
+///
+/// # Safety
+/// The machine has the instructions of `W`.
+#[inline(always)]
+unsafe fn put<W: U32x16>(word: W, to: &mut [u8; VECTOR]) {
+    // SAFETY: as the caller promises; there is room for sixteen words.
+    unsafe { word.store(to.as_mut_ptr()) };
 }
 
 /// Elements of four bytes, or pairs of two; an odd last element stands beside a zero.
+///
+/// # Safety
+/// The machine has the instructions of `W`.
 #[inline(always)]
-fn fill_words(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
+unsafe fn fill_words<W: U32x16>(rows: Rows<'_>, tile: &mut [u8]) {
     let (lines, _) = tile.as_chunks_mut::<VECTOR>();
-    put_words(rows, row_bytes, 0, &mut lines[..row_bytes.div_ceil(WORD)]);
-}
-
-/// The words of all rows from byte `start` of each, one a line.
-#[inline(always)]
-fn put_words(rows: &[u8], row_bytes: usize, start: usize, lines: &mut [[u8; VECTOR]]) {
-    for (eight, to) in lines.chunks_mut(EIGHT).enumerate() {
-        let words = eight_words(
-            #[inline(always)]
-            |row| piece(rows, row_bytes, row, start + eight * PIECE),
-        );
-        for (to, words) in to.iter_mut().zip(&words) {
-            *to = line(words);
+    for (piece, lines) in lines[..rows.stride.div_ceil(WORD)].chunks_mut(GROUPS).enumerate() {
+        // SAFETY: as the caller promises.
+        let words = unsafe { rows.words::<W>(piece * PIECE) };
+        for (word, line) in words.into_iter().zip(lines) {
+            // SAFETY: as above.
+            unsafe { put(word, line) };
         }
     }
 }
 
 /// Elements of two bytes: of a word the lower half of every row, then the upper.
+///
+/// # Safety
+/// The machine has the instructions of `W`.
 #[inline(always)]
-fn fill_halves(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
+unsafe fn fill_halves<W: U32x16>(rows: Rows<'_>, tile: &mut [u8]) {
     let (columns, _) = tile.as_chunks_mut::<{ 2 * TILE_ROWS }>();
-    for (eight, to) in columns[..row_bytes / 2].chunks_mut(2 * EIGHT).enumerate() {
-        let words = eight_words(
-            #[inline(always)]
-            |row| piece(rows, row_bytes, row, eight * PIECE),
-        );
-        for (to, words) in to.chunks_mut(2).zip(&words) {
+    for (piece, to) in columns[..rows.stride / 2].chunks_mut(2 * GROUPS).enumerate() {
+        // SAFETY: as the caller promises.
+        let words = unsafe { rows.words::<W>(piece * PIECE) };
+        for (to, word) in to.chunks_mut(2).zip(words) {
+            let mut line = [0; VECTOR];
+            // SAFETY: as above.
+            unsafe { put(word, &mut line) };
             for (half, to) in to.iter_mut().enumerate() {
-                for (to, word) in to.as_chunks_mut::<2>().0.iter_mut().zip(words) {
-                    *to = ((word >> (16 * half)) as u16).to_le_bytes();
+                for (to, word) in to.as_chunks_mut::<2>().0.iter_mut().zip(line.as_chunks::<WORD>().0) {
+                    *to = ((u32::from_le_bytes(*word) >> (16 * half)) as u16).to_le_bytes();
                 }
             }
         }
@@ -72,172 +158,142 @@ fn fill_halves(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
 }
 
 /// Codes of 14 bits: the half floats of a block, and its codes in pairs.
+///
+/// # Safety
+/// The machine has the instructions of `W`.
 #[inline(always)]
-fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u8]) {
-    for number in 0..row_bytes / ShortBlock::BYTES {
+unsafe fn fill_shorts<W: U32x16>(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
+    for number in 0..rows.stride / ShortBlock::BYTES {
         let start = number * ShortBlock::BYTES;
-        for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-            let at = layout.short_scale(row, number);
-            tile[at..at + 2].copy_from_slice(&bytes[start..start + 2]);
-        }
+        put_column::<2>(rows, start, &mut tile[layout.short_scale(0, number)..]);
         let (lines, _) = tile[layout.low..].as_chunks_mut::<VECTOR>();
         let lines = &mut lines[number * CHUNK_VECTORS..][..CHUNK_VECTORS];
         for (together, lines) in lines.chunks_exact_mut(STORED).enumerate() {
-            let words = eight_words(
-                #[inline(always)]
-                |row| piece(rows, row_bytes, row, start + 2 + together * PIECE),
-            );
-            for (to, words) in lines.iter_mut().zip(&pack(&words)) {
-                *to = line(words);
+            // SAFETY: as the caller promises.
+            let words = pack(unsafe { rows.words::<W>(start + 2 + together * PIECE) });
+            for (word, line) in words.into_iter().zip(lines) {
+                // SAFETY: as above.
+                unsafe { put(word, line) };
             }
         }
     }
 }
 
-/// The bytes from `at` on of a row, zeros for what the row or the tile lacks.
+/// Quantised blocks: of every row what stands beside the codes, then the codes of 32 columns after another.
+///
+/// # Safety
+/// The machine has the instructions of `W`.
 #[inline(always)]
-fn piece(rows: &[u8], row_bytes: usize, row: usize, at: usize) -> [u8; PIECE] {
-    let Some(row) = rows.get(row * row_bytes..(row + 1) * row_bytes) else { return [0; PIECE] };
-    if let Some(whole) = row[at..].first_chunk() {
-        return *whole;
-    }
-    let mut piece = [0; PIECE];
-    piece[..row.len() - at].copy_from_slice(&row[at..]);
-    piece
-}
-
-/// Quantised blocks.
-#[inline(always)]
-fn fill_codes(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout, tile: &mut [u8]) {
-    let codes = &ty.codes().expect("other types are filled elsewhere");
-    let (bytes, chunks) = (ty.block_bytes(), codes.block_len / CHUNK);
-    let absent = Block { scales: [0; 16], mins: [0; 16], ..Block::default() };
-    let mut blocks: [Block; TILE_ROWS] = std::array::from_fn(|_| absent.clone());
-    blocks[..rows.len() / row_bytes].fill(Block::default());
-    for number in 0..row_bytes / bytes {
-        for (row, block) in rows.chunks_exact(row_bytes).zip(&mut blocks) {
-            block.read(ty, &row[number * bytes..(number + 1) * bytes]);
-        }
-        put_units(codes, layout, tile, number, &blocks);
+unsafe fn fill_codes<W: U32x16>(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
+    let codes = &rows.ty.codes().expect("other types are filled elsewhere");
+    let (bytes, chunks) = (rows.ty.block_bytes(), codes.block_len / CHUNK);
+    for number in 0..rows.stride / bytes {
+        let start = number * bytes;
+        put_units(codes, rows, number, layout, tile);
         for part in 0..chunks {
             let chunk = number * chunks + part;
-            let words =
-                eight_words(|row| *blocks[row].codes[part * CHUNK..].first_chunk().expect("32 codes"));
-            put_bits(codes.low_bits, &words, 0, &mut tile[layout.low + chunk * codes.low_bits * VECTOR..]);
+            let words = codes_of_part(
+                rows.ty,
+                part,
+                #[inline(always)]
+                // SAFETY: as the caller promises.
+                |at| unsafe { rows.words::<W>(start + at) },
+            );
+            let low = &mut tile[layout.low + chunk * codes.low_bits * VECTOR..];
+            // SAFETY: as the caller promises.
+            unsafe { put_bits(codes.low_bits, words, 0, low) };
             let high = &mut tile[layout.high + chunk * codes.high_bits * VECTOR..];
-            put_bits(codes.high_bits, &words, codes.low_bits, high);
+            // SAFETY: as above.
+            unsafe { put_bits(codes.high_bits, words, codes.low_bits, high) };
         }
     }
 }
 
 /// Scales, minima and what they are multiplied by, of block number `number` of every row.
 #[inline(always)]
-fn put_units(
-    codes: &Codes,
-    layout: &TileLayout,
-    tile: &mut [u8],
-    number: usize,
-    blocks: &[Block; TILE_ROWS],
-) {
-    let mut put = |at: usize, half: half::f16| tile[at..at + 2].copy_from_slice(&half.to_le_bytes());
-    for (row, block) in blocks.iter().enumerate() {
-        let at = 2 * (number * TILE_ROWS + row);
-        if codes.unit == BlockUnit::Half {
-            put(layout.d + at, block.d);
+fn put_units(codes: &Codes, rows: Rows<'_>, number: usize, layout: &TileLayout, tile: &mut [u8]) {
+    let start = number * rows.ty.block_bytes();
+    if codes.scales != Scales::None {
+        for (row, bytes) in rows.each().enumerate() {
+            let mut block = Block::default();
+            block.read_units(rows.ty, &bytes[start..start + rows.ty.block_bytes()]);
+            put_scales(codes, &block, number, row, layout, tile);
         }
-        if codes.has_min {
-            put(layout.m + at, block.m);
-        }
+        return;
     }
-    if codes.unit == BlockUnit::Exponent {
-        let exponents: [u8; TILE_ROWS] = std::array::from_fn(|row| blocks[row].exponent);
-        tile[layout.d + codes.unit_at(number)..][..TILE_ROWS].copy_from_slice(&exponents);
+    // Such blocks begin with them.
+    let units = &mut tile[layout.d + codes.unit_at(number)..];
+    match codes.unit {
+        BlockUnit::Half => put_column::<2>(rows, start, units),
+        BlockUnit::Exponent => put_column::<1>(rows, start, units),
+    }
+    if codes.has_min {
+        put_column::<2>(rows, start + 2, &mut tile[layout.m + 2 * TILE_ROWS * number..]);
+    }
+}
+
+/// The bytes from `at` on of every row, one row after another.
+#[inline(always)]
+fn put_column<const BYTES: usize>(rows: Rows<'_>, at: usize, to: &mut [u8]) {
+    let (to, _) = to[..BYTES * TILE_ROWS].as_chunks_mut::<BYTES>();
+    for (row, to) in rows.each().zip(to) {
+        to.copy_from_slice(&row[at..at + BYTES]);
+    }
+}
+
+/// Scales, minima and what they are multiplied by, of a block of one row.
+#[inline(always)]
+fn put_scales(codes: &Codes, block: &Block, number: usize, row: usize, layout: &TileLayout, tile: &mut [u8]) {
+    let mut put = |at: usize, half: half::f16| tile[at..at + 2].copy_from_slice(&half.to_le_bytes());
+    let at = 2 * (number * TILE_ROWS + row);
+    put(layout.d + at, block.d);
+    if codes.has_min {
+        put(layout.m + at, block.m);
     }
     let subs = codes.block_len / codes.sub_len;
-    let planes = match codes.scales {
-        Scales::None => return,
-        Scales::Signed | Scales::Nibbles => 1,
-        Scales::WithMins => 2,
-    };
     for sub in 0..subs {
-        let at = (number * subs + sub) * TILE_ROWS;
-        let mut bytes = [[0; TILE_ROWS]; 2];
-        for (row, block) in blocks.iter().enumerate() {
-            let (scale, min) = (block.scales[sub] as u8, block.mins[sub]);
-            let nibbles = codes.scales == Scales::Nibbles;
-            (bytes[0][row], bytes[1][row]) = (if nibbles { scale | min << 4 } else { scale }, min);
-        }
-        for (plane, bytes) in [layout.scales, layout.mins].into_iter().zip(bytes).take(planes) {
-            tile[plane + at..][..TILE_ROWS].copy_from_slice(&bytes);
+        let at = (number * subs + sub) * TILE_ROWS + row;
+        let (scale, min) = (block.scales[sub] as u8, block.mins[sub]);
+        match codes.scales {
+            Scales::None => {}
+            Scales::Signed => tile[layout.scales + at] = scale,
+            Scales::Nibbles => tile[layout.scales + at] = scale | min << 4,
+            Scales::WithMins => (tile[layout.scales + at], tile[layout.mins + at]) = (scale, min),
         }
     }
-}
-
-/// Eight words of every row: the first of all rows, the second of all rows.
-///
-/// A plain loop: `array::from_fn` would compile its closure without the vectors of the function around it.
-#[inline(always)]
-fn eight_words(piece: impl Fn(usize) -> [u8; PIECE]) -> [Words; EIGHT] {
-    let mut rows = [[0; EIGHT]; TILE_ROWS];
-    for (row, words) in rows.iter_mut().enumerate() {
-        let piece = piece(row);
-        for (word, bytes) in words.iter_mut().zip(piece.as_chunks::<WORD>().0) {
-            *word = u32::from_le_bytes(*bytes);
-        }
-    }
-    turned(&rows)
-}
-
-/// `[rows][words]` as `[words][rows]`.
-#[inline(always)]
-fn turned(rows: &[[u32; EIGHT]; TILE_ROWS]) -> [Words; EIGHT] {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the machine has the instructions.
-        return unsafe { super::turn::turned(rows) };
-    }
-    let mut words = [[0; TILE_ROWS]; EIGHT];
-    for (row, of_row) in rows.iter().enumerate() {
-        for (words, word) in words.iter_mut().zip(of_row) {
-            words[row] = *word;
-        }
-    }
-    words
 }
 
 /// Writes `bits` bits of every code, those from `shift` on: as many vectors.
+///
+/// # Safety
+/// The machine has the instructions of `W`.
 #[inline(always)]
-fn put_bits(bits: usize, words: &[Words; GROUPS], shift: usize, to: &mut [u8]) {
-    match bits {
-        0 => {}
-        1 => put_vectors::<1>(words, shift, to),
-        2 => put_vectors::<2>(words, shift, to),
-        4 => put_vectors::<4>(words, shift, to),
-        8 => put_vectors::<8>(words, shift, to),
-        _ => unreachable!("codes of {bits} bits in a plane"),
-    }
-}
-
-#[inline(always)]
-fn put_vectors<const BITS: usize>(words: &[Words; GROUPS], shift: usize, to: &mut [u8]) {
-    let mask = byte_mask(BITS);
-    for (groups, to) in words.chunks_exact(8 / BITS).zip(to.as_chunks_mut::<VECTOR>().0) {
-        let mut packed = [0; TILE_ROWS];
-        for (group, words) in groups.iter().enumerate() {
-            for (packed, word) in packed.iter_mut().zip(words) {
-                *packed |= (word >> shift & mask) << (group * BITS);
-            }
+unsafe fn put_bits<W: U32x16>(bits: usize, words: [W; GROUPS], shift: usize, to: &mut [u8]) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match bits {
+            0 => {}
+            1 => put_vectors::<W, 1>(words, shift, to),
+            2 => put_vectors::<W, 2>(words, shift, to),
+            4 => put_vectors::<W, 4>(words, shift, to),
+            8 => put_vectors::<W, 8>(words, shift, to),
+            _ => unreachable!("codes of {bits} bits in a plane"),
         }
-        *to = line(&packed);
     }
 }
 
-/// A word of every row as bytes.
+/// # Safety
+/// The machine has the instructions of `W`.
 #[inline(always)]
-fn line(words: &Words) -> [u8; VECTOR] {
-    let mut line = [0; VECTOR];
-    for (to, word) in line.as_chunks_mut::<WORD>().0.iter_mut().zip(words) {
-        *to = word.to_le_bytes();
+unsafe fn put_vectors<W: U32x16, const BITS: usize>(words: [W; GROUPS], shift: usize, to: &mut [u8]) {
+    let (lines, _) = to.as_chunks_mut::<VECTOR>();
+    for (vector, line) in lines[..BITS].iter_mut().enumerate() {
+        let groups = &words[vector * (8 / BITS)..][..8 / BITS];
+        let mut packed = groups[0].shift_right(shift).and(byte_mask(BITS));
+        for (group, word) in groups.iter().enumerate().skip(1) {
+            packed = packed.or(word.shift_right(shift).and(byte_mask(BITS)).shift_left(group * BITS));
+        }
+        // SAFETY: as the caller promises.
+        unsafe { put(packed, line) };
     }
-    line
 }

@@ -8,8 +8,6 @@ mod layout;
 mod shorts;
 #[cfg(test)]
 mod tests;
-#[cfg(target_arch = "x86_64")]
-mod turn;
 
 use std::ops::Range;
 
@@ -197,7 +195,7 @@ impl Matrix {
             let bytes = unsafe { memory.range(tile * layout.bytes, layout.bytes) };
             let end = raw.len().min((tile + 1) * TILE_ROWS * row_bytes);
             let rows = &raw[tile * TILE_ROWS * row_bytes..end];
-            fill::fill(ty, rows, row_bytes, &layout, bytes);
+            fill::fill(fill::Rows { ty, bytes: rows, stride: row_bytes }, &layout, bytes);
         });
     }
 }

@@ -9,20 +9,19 @@
 //! ```
 
 use super::layout::{STORED, TILE_ROWS, TOGETHER, TileLayout, VECTOR};
+use crate::u32x16::Bits;
 
 /// Bits of a half word beside a code.
 pub(crate) const SPARE: usize = 2;
 /// Those bits of both half words of a word.
 const SPARES: u32 = 0x0003_0003;
 
-/// Words with two codes each of every row, as they are stored.
+/// Words with two codes each, as they are stored.
 #[inline(always)]
-pub(super) fn pack(words: &[[u32; TILE_ROWS]; TOGETHER]) -> [[u32; TILE_ROWS]; STORED] {
-    let mut stored = [[0; TILE_ROWS]; STORED];
+pub(super) fn pack<W: Bits>(words: [W; TOGETHER]) -> [W; STORED] {
+    let [mut stored @ .., eighth] = words;
     for (at, stored) in stored.iter_mut().enumerate() {
-        for (row, stored) in stored.iter_mut().enumerate() {
-            *stored = (words[at][row] << SPARE & !SPARES) | (words[STORED][row] >> (SPARE * at) & SPARES);
-        }
+        *stored = stored.shift_left(SPARE).and(!SPARES).or(eighth.shift_right(SPARE * at).and(SPARES));
     }
     stored
 }

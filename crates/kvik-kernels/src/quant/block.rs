@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::WeightType;
+use crate::u32x16::Bits;
 
 /// A block of any quantised type. Types of 32 values use the first 32 codes.
 ///
@@ -26,84 +27,47 @@ impl Default for Block {
 
 impl Block {
     /// Reads the block that `bytes` (exactly `ty.block_bytes()`) holds.
-    #[inline(always)]
     pub(crate) fn read(&mut self, ty: WeightType, bytes: &[u8]) {
+        self.read_units(ty, bytes);
+        for (part, codes) in self.codes[..ty.block_len()].as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let words = codes_of_part(ty, part, |at| words_at(bytes, at));
+            codes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+        }
+    }
+
+    /// Reads all but the codes.
+    #[inline(always)]
+    pub(crate) fn read_units(&mut self, ty: WeightType, bytes: &[u8]) {
         assert_eq!(bytes.len(), ty.block_bytes());
         match ty {
             WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::Q14_0 => {
-                unreachable!("only types of `codes` have such blocks")
+                unreachable!("{NO_CODES}")
             }
-            WeightType::Q8_0 => self.read_q8_0(bytes),
-            WeightType::Q4_0 | WeightType::Iq4Nl => self.read_nibbles(bytes, 2, None),
-            WeightType::Mxfp4 => self.read_mxfp4(bytes),
-            WeightType::Q4_1 => self.read_nibbles(bytes, 4, None),
-            WeightType::Q5_0 => self.read_nibbles(bytes, 6, Some(2)),
-            WeightType::Q5_1 => self.read_nibbles(bytes, 8, Some(4)),
+            WeightType::Q8_0 | WeightType::Q4_0 | WeightType::Iq4Nl | WeightType::Q5_0 => {
+                self.d = half_at(bytes, 0)
+            }
+            WeightType::Q4_1 | WeightType::Q5_1 => (self.d, self.m) = (half_at(bytes, 0), half_at(bytes, 2)),
+            WeightType::Mxfp4 => self.exponent = bytes[0],
             WeightType::Q2K => self.read_q2_k(bytes),
             WeightType::Q3K => self.read_q3_k(bytes),
-            WeightType::Q4K => self.read_q4_k(bytes),
-            WeightType::Q5K => self.read_q5_k(bytes),
+            WeightType::Q4K | WeightType::Q5K => self.read_k_min(bytes),
             WeightType::Q6K => self.read_q6_k(bytes),
         }
     }
 
-    /// `d, q[32]`.
-    #[inline(always)]
-    fn read_q8_0(&mut self, bytes: &[u8]) {
-        self.d = half_at(bytes, 0);
-        each_word(&mut self.codes[..32], &bytes[2..34], |q| q ^ (0x80 * BITS));
-    }
-
-    /// `d, [m], [high bits: u32], nibbles[16]`: value j in the low, value j + 16 in the high half of byte j.
-    #[inline(always)]
-    fn read_nibbles(&mut self, bytes: &[u8], nibbles: usize, high: Option<usize>) {
-        self.d = half_at(bytes, 0);
-        if high.unwrap_or(nibbles) == 4 {
-            self.m = half_at(bytes, 2);
-        }
-        self.read_halves(&bytes[nibbles..nibbles + 16]);
-        if let Some(at) = high {
-            let bits = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            for (j, code) in self.codes[..32].iter_mut().enumerate() {
-                *code |= ((bits >> j & 1) as u8) << 4;
-            }
-        }
-    }
-
-    /// `exponent, nibbles[16]`.
-    #[inline(always)]
-    fn read_mxfp4(&mut self, bytes: &[u8]) {
-        self.exponent = bytes[0];
-        self.read_halves(&bytes[1..17]);
-    }
-
-    /// 32 nibbles: byte j carries values j and j + 16.
-    #[inline(always)]
-    fn read_halves(&mut self, bytes: &[u8]) {
-        let (low_half, high_half) = self.codes[..32].split_at_mut(16);
-        each_word(low_half, bytes, |both| both & NIBBLES);
-        each_word(high_half, bytes, |both| both >> 4 & NIBBLES);
-    }
-
-    /// `scales[16], q[64], d, dmin`.
     #[inline(always)]
     fn read_q2_k(&mut self, bytes: &[u8]) {
         for (sub, byte) in bytes[..16].iter().enumerate() {
             self.scales[sub] = (byte & 15) as i8;
             self.mins[sub] = byte >> 4;
         }
-        self.read_crumbs(&bytes[16..80]);
         self.d = half_at(bytes, 80);
         self.m = -half_at(bytes, 82);
     }
 
-    /// `high[32], q[64], scales[12], d`.
+    /// Sixteen scales of six bits in twelve bytes.
     #[inline(always)]
     fn read_q3_k(&mut self, bytes: &[u8]) {
-        self.read_crumbs(&bytes[32..96]);
-        for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            with_each_word(codes, &bytes[..32], |code, high| code | (high >> part & BITS) << 2);
-        }
         let packed = &bytes[96..108];
         for sub in 0..16 {
             let low = packed[sub % 8] >> (sub / 8 * 4) & 15;
@@ -113,58 +77,17 @@ impl Block {
         self.d = half_at(bytes, 108);
     }
 
-    /// `d, dmin, scales[12], q[128]`.
-    #[inline(always)]
-    fn read_q4_k(&mut self, bytes: &[u8]) {
-        self.read_k_head(bytes);
-        self.read_k_nibbles(&bytes[16..144]);
-    }
-
-    /// `d, dmin, scales[12], high[32], q[128]`.
-    #[inline(always)]
-    fn read_q5_k(&mut self, bytes: &[u8]) {
-        self.read_k_head(bytes);
-        self.read_k_nibbles(&bytes[48..176]);
-        for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            with_each_word(codes, &bytes[16..48], |code, high| code | (high >> part & BITS) << 4);
-        }
-    }
-
-    /// `low[128], high[64], scales[16], d`.
     #[inline(always)]
     fn read_q6_k(&mut self, bytes: &[u8]) {
-        for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            let (half, quarter) = (part / 4, part % 4);
-            let low = &bytes[half * 64 + quarter % 2 * 32..][..32];
-            let high = &bytes[128 + half * 32..][..32];
-            each_word(codes, low, |low| low >> (quarter / 2 * 4) & NIBBLES);
-            with_each_word(codes, high, |code, high| code | (high >> (quarter * 2) & CRUMBS) << 4);
-        }
         for (scale, byte) in self.scales.iter_mut().zip(&bytes[192..208]) {
             *scale = *byte as i8;
         }
         self.d = half_at(bytes, 208);
     }
 
-    /// 256 two-bit codes: 32 bytes carry four runs of 32 values.
-    #[inline(always)]
-    fn read_crumbs(&mut self, bytes: &[u8]) {
-        for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            each_word(codes, &bytes[part / 4 * 32..], |four| four >> (part % 4 * 2) & CRUMBS);
-        }
-    }
-
-    /// 256 nibbles: 32 bytes carry two runs of 32 values.
-    #[inline(always)]
-    fn read_k_nibbles(&mut self, bytes: &[u8]) {
-        for (part, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-            each_word(codes, &bytes[part / 2 * 32..], |both| both >> (part % 2 * 4) & NIBBLES);
-        }
-    }
-
     /// `d, dmin` and eight pairs of six-bit scales and mins in twelve bytes.
     #[inline(always)]
-    fn read_k_head(&mut self, bytes: &[u8]) {
+    fn read_k_min(&mut self, bytes: &[u8]) {
         self.d = half_at(bytes, 0);
         self.m = -half_at(bytes, 2);
         let packed = &bytes[4..16];
@@ -177,26 +100,110 @@ impl Block {
     }
 }
 
-/// In each of eight bytes the lowest bit, the lowest two, the lowest four. A word shifted right has bits of the next byte
-/// above its own, which a mask takes away.
-const BITS: u64 = 0x0101_0101_0101_0101;
-const CRUMBS: u64 = 3 * BITS;
-const NIBBLES: u64 = 15 * BITS;
-
-/// Writes what `code` makes of the bytes of `from`, eight at a time.
+/// The codes of the 32 columns from `32 * part` of a block on, four in a word. `words(at)` gives 32 bytes of the block, from
+/// byte `at` on; what stands behind the block may be anything.
+///
+/// The layouts, in bytes:
+///
+/// ```text
+/// Q8_0   d[2] q[32]                       Q2_K   scales[16] q[64] d[2] dmin[2]
+/// Q4_0   d[2] q[16]                       Q3_K   high[32] q[64] scales[12] d[2]
+/// MXFP4  exponent[1] q[16]                Q4_K   d[2] dmin[2] scales[12] q[128]
+/// Q4_1   d[2] m[2] q[16]                  Q5_K   d[2] dmin[2] scales[12] high[32] q[128]
+/// Q5_0   d[2] high[4] q[16]               Q6_K   low[128] high[64] scales[16] d[2]
+/// Q5_1   d[2] m[2] high[4] q[16]
+/// ```
 #[inline(always)]
-fn each_word(to: &mut [u8], from: &[u8], code: impl Fn(u64) -> u64) {
-    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
-        *to = code(u64::from_le_bytes(*from)).to_le_bytes();
+pub(crate) fn codes_of_part<W: Bits>(ty: WeightType, part: usize, words: impl Fn(usize) -> [W; 8]) -> [W; 8] {
+    match ty {
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::Q14_0 => {
+            unreachable!("{NO_CODES}")
+        }
+        WeightType::Q8_0 => {
+            let mut codes = words(2);
+            for code in &mut codes {
+                *code = code.xor(0x80 * BITS);
+            }
+            codes
+        }
+        WeightType::Q4_0 | WeightType::Iq4Nl => halves(words(2)),
+        WeightType::Mxfp4 => halves(words(1)),
+        WeightType::Q4_1 => halves(words(4)),
+        WeightType::Q5_0 => with_fifth_bits(halves(words(6)), words(2)[0]),
+        WeightType::Q5_1 => with_fifth_bits(halves(words(8)), words(4)[0]),
+        WeightType::Q2K => bits_of(words(16 + part / 4 * 32), part % 4 * 2, CRUMBS),
+        WeightType::Q3K => {
+            let low = bits_of(words(32 + part / 4 * 32), part % 4 * 2, CRUMBS);
+            above(low, bits_of(words(0), part, BITS), 2)
+        }
+        WeightType::Q4K => bits_of(words(16 + part / 2 * 32), part % 2 * 4, NIBBLES),
+        WeightType::Q5K => {
+            let low = bits_of(words(48 + part / 2 * 32), part % 2 * 4, NIBBLES);
+            above(low, bits_of(words(16), part, BITS), 4)
+        }
+        WeightType::Q6K => {
+            let (half, quarter) = (part / 4, part % 4);
+            let low = bits_of(words(half * 64 + quarter % 2 * 32), quarter / 2 * 4, NIBBLES);
+            above(low, bits_of(words(128 + half * 32), quarter * 2, CRUMBS), 4)
+        }
     }
 }
 
-/// Writes what `code` makes of what is there and the bytes of `from`.
+const NO_CODES: &str = "only types of `codes` have such blocks";
+
+/// In each of four bytes the lowest bit, the lowest two, the lowest four.
+const BITS: u32 = 0x0101_0101;
+const CRUMBS: u32 = 3 * BITS;
+const NIBBLES: u32 = 15 * BITS;
+
+/// Bits of every byte, those from `shift` on. A word shifted right has bits of the next byte above its own, which the mask
+/// takes away.
 #[inline(always)]
-fn with_each_word(to: &mut [u8], from: &[u8], code: impl Fn(u64, u64) -> u64) {
-    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
-        *to = code(u64::from_le_bytes(*to), u64::from_le_bytes(*from)).to_le_bytes();
+fn bits_of<W: Bits>(mut words: [W; 8], shift: usize, mask: u32) -> [W; 8] {
+    for word in &mut words {
+        *word = word.shift_right(shift).and(mask);
     }
+    words
+}
+
+/// Codes whose bits from `shift` on stand elsewhere.
+#[inline(always)]
+fn above<W: Bits>(mut low: [W; 8], high: [W; 8], shift: usize) -> [W; 8] {
+    for (low, high) in low.iter_mut().zip(high) {
+        *low = low.or(high.shift_left(shift));
+    }
+    low
+}
+
+/// 32 nibbles in 16 bytes: byte j carries values j and j + 16.
+#[inline(always)]
+fn halves<W: Bits>(mut words: [W; 8]) -> [W; 8] {
+    for group in 0..4 {
+        let both = words[group];
+        (words[group], words[group + 4]) = (both.and(NIBBLES), both.shift_right(4).and(NIBBLES));
+    }
+    words
+}
+
+/// Codes of which bit j of `bits` is the fifth bit of number j.
+#[inline(always)]
+fn with_fifth_bits<W: Bits>(mut codes: [W; 8], bits: W) -> [W; 8] {
+    for (group, code) in codes.iter_mut().enumerate() {
+        let four = bits.shift_right(4 * group).and(15);
+        // Each is the lowest of a byte in one of these, seven places further up from one to the next.
+        let spread = four.or(four.shift_left(7)).or(four.shift_left(14).or(four.shift_left(21)));
+        *code = code.or(spread.and(BITS).shift_left(4));
+    }
+    codes
+}
+
+/// Eight words from byte `at` on, zeros for what is not there.
+fn words_at(bytes: &[u8], at: usize) -> [u32; 8] {
+    let mut piece = [0; 32];
+    let there = &bytes[at..bytes.len().min(at + 32)];
+    piece[..there.len()].copy_from_slice(there);
+    let (words, _) = piece.as_chunks::<4>();
+    std::array::from_fn(|word| u32::from_le_bytes(words[word]))
 }
 
 fn half_at(bytes: &[u8], at: usize) -> f16 {

@@ -1,7 +1,7 @@
 //! Weight types of model files: the block layout of each, its meaning as numbers, and the simple quantisers.
 //!
-//! `block` takes one block of any type apart; `dequantize` here and `Matrix::pack` both read that form,
-//! so a new type is one row of `codes` and one arm of `Block::read`.
+//! `block` takes blocks of any type apart, of one row or of many side by side; `dequantize` here and `Matrix::pack` both read
+//! that form, so a new type is one row of `codes` and an arm each of `Block::read_units` and `codes_of_part`.
 //! Nothing here is fast on purpose except what loading a file needs.
 
 mod block;
@@ -13,7 +13,7 @@ mod tests;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-pub(crate) use block::Block;
+pub(crate) use block::{Block, codes_of_part};
 pub use quantize::quantize;
 pub(crate) use short::{ROUNDER, SHORT_MAX, ShortBlock, largest};
 

@@ -3,3 +3,4 @@
 pub(crate) mod f32x16;
 pub(crate) mod i32x16;
 pub(crate) mod matmul;
+pub(crate) mod u32x16;

@@ -7,3 +7,5 @@ pub(crate) mod f32x16_avx2;
 pub(crate) mod f32x16_avx512;
 pub(crate) mod i32x16_avx2;
 pub(crate) mod i32x16_avx512;
+pub(crate) mod u32x16_avx2;
+pub(crate) mod u32x16_avx512;

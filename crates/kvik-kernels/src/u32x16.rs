@@ -1,0 +1,112 @@
+//! Words of 32 bits, of which packing takes blocks apart: a word of every row of a tile, or of a single row.
+//!
+//! The compiler makes vectors of such loops too, but now and then of the wrong ones: of four words of a row instead of
+//! sixteen rows of a word, gathered one by one. It cannot be told which, so the registers are named.
+
+/// Bits of words.
+///
+/// As with [`U32x16`], a value exists only where the machine executes the instructions.
+pub(crate) trait Bits: Copy {
+    /// The bits that `mask` has in each word.
+    fn and(self, mask: u32) -> Self;
+    /// The bits of both.
+    fn or(self, other: Self) -> Self;
+    /// With the bits of `mask` in each word turned over.
+    fn xor(self, mask: u32) -> Self;
+    /// Every word shifted towards its upper bits, by less than 32.
+    fn shift_left(self, by: usize) -> Self;
+    /// Every word shifted towards its lower bits, by less than 32.
+    fn shift_right(self, by: usize) -> Self;
+}
+
+/// The words of one row.
+impl Bits for u32 {
+    #[inline(always)]
+    fn and(self, mask: u32) -> u32 {
+        self & mask
+    }
+
+    #[inline(always)]
+    fn or(self, other: u32) -> u32 {
+        self | other
+    }
+
+    #[inline(always)]
+    fn xor(self, mask: u32) -> u32 {
+        self ^ mask
+    }
+
+    #[inline(always)]
+    fn shift_left(self, by: usize) -> u32 {
+        self << by
+    }
+
+    #[inline(always)]
+    fn shift_right(self, by: usize) -> u32 {
+        self >> by
+    }
+}
+
+/// Sixteen words in registers, one of each row.
+///
+/// A value of the implementing type exists only where the machine executes its instructions, and methods are called only
+/// from functions compiled for them.
+pub(crate) trait U32x16: Bits {
+    /// Of sixteen rows, each `stride` bytes behind the one before, the first eight words: the first of all rows, the
+    /// second of all rows.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and each row is readable for 32 bytes.
+    unsafe fn turned(rows: *const u8, stride: usize) -> [Self; 8];
+
+    /// Writes the words in order, each with its lowest byte first.
+    ///
+    /// # Safety
+    /// `to` is writable for 64 bytes.
+    unsafe fn store(self, to: *mut u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STRIDE: usize = 37;
+    const MASK: u32 = 0x0f1e_2d3c;
+
+    /// Every word of every row, after each of the operations.
+    fn turned<W: U32x16>() -> Vec<u8> {
+        let rows: Vec<u8> = (0..15 * STRIDE + 32).map(|i| (i * 89 / 3) as u8).collect();
+        // SAFETY: the caller has seen that the machine has the words; sixteen rows of 32 bytes are there.
+        let words = unsafe { W::turned(rows.as_ptr(), STRIDE) };
+        let mut out = Vec::new();
+        for word in words {
+            let others =
+                [word.and(MASK), word.xor(MASK), word.shift_left(7), word.shift_right(9), word.or(words[3])];
+            for word in [word].into_iter().chain(others) {
+                let mut bytes = [0; 64];
+                // SAFETY: as many bytes are there.
+                unsafe { word.store(bytes.as_mut_ptr()) };
+                out.extend(bytes);
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn rows_are_turned_in_any_registers() {
+        let expect = turned::<crate::scalar::u32x16::ScalarWords>();
+        let (row, word) = (11, 5);
+        let byte = (row * STRIDE + 4 * word) * 89 / 3;
+        assert_eq!(expect[word * 6 * 64 + 4 * row], byte as u8, "the lowest byte of a word");
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            assert_eq!(turned::<crate::x86::u32x16_avx2::Avx2Words>(), expect);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            assert_eq!(turned::<crate::x86::u32x16_avx512::Avx512Words>(), expect);
+        }
+        #[cfg(target_arch = "aarch64")]
+        assert_eq!(turned::<crate::arm::u32x16_neon::NeonWords>(), expect);
+    }
+}
