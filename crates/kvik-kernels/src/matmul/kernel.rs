@@ -166,6 +166,28 @@ unsafe fn load_half_powers<L: Lanes>(lanes: L, from: *const u8) -> L::Float {
     lanes.mul_f32(power(lower, 63), power(upper, 63))
 }
 
+/// The vectors at `at` of each tile; asks for those of `next`.
+///
+/// # Safety
+/// The tiles have vectors there.
+#[inline(always)]
+unsafe fn load_vectors<L: Lanes, const T: usize>(
+    lanes: L,
+    tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
+    at: usize,
+) -> [L::Int; T] {
+    let mut vectors = [lanes.splat(0); T];
+    for t in 0..T {
+        if let Some(next) = next {
+            lanes.prefetch(next[t].wrapping_add(at));
+        }
+        // SAFETY: as the caller promises.
+        vectors[t] = unsafe { lanes.load(tiles[t].add(at)) };
+    }
+    vectors
+}
+
 /// # Safety
 /// At `at`, each tile holds a half float for every row.
 #[inline(always)]

@@ -35,13 +35,13 @@ const CHUNK: usize = 8 * 1024;
 /// # Panics
 /// When a shape does not fit.
 pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    assert_eq!(x.len(), out.len(), "x and out are [n, d]");
-    if out.len() < PARALLEL_MIN {
-        out.copy_from_slice(x);
-    } else {
-        pool.run_chunks(out, CHUNK, |i, out| out.copy_from_slice(&x[i * CHUNK..][..out.len()]));
-    }
-    rms_norm_in_place(pool, out, weight, eps);
+    let d = weight.len();
+    assert!(x.len() == out.len() && d > 0 && x.len().is_multiple_of(d), "x and out are [n, {d}]");
+    let kernels = kernels();
+    by_rows(pool, out, d, |start, rows| {
+        rows.copy_from_slice(&x[start..start + rows.len()]);
+        norm_groups(kernels, rows, weight, d, eps);
+    });
 }
 
 /// [`rms_norm`] that replaces `x`, `[n, d]`.
@@ -64,16 +64,18 @@ fn rms_norm_with(kernels: OpsKernels, pool: &Pool, x: &mut [f32], weight: &[f32]
     let d = weight.len();
     assert!(d > 0 && x.len().is_multiple_of(d), "x is [n, {d}]");
     assert!(group > 0 && d.is_multiple_of(group), "groups of {group} in {d}");
-    by_rows(pool, x, d, |_, rows| {
-        let groups = rows.chunks_exact_mut(group).zip(weight.chunks_exact(group).cycle());
-        for (x, weight) in groups {
-            // SAFETY: the kernels are those of the machine.
-            unsafe {
-                let mean = (kernels.sum_squares)(x) / group as f32;
-                (kernels.scale)(x, 1.0 / (mean + eps).sqrt(), weight);
-            }
+    by_rows(pool, x, d, |_, rows| norm_groups(kernels, rows, weight, group, eps));
+}
+
+/// Norms of groups, on the calling thread.
+fn norm_groups(kernels: OpsKernels, rows: &mut [f32], weight: &[f32], group: usize, eps: f32) {
+    for (x, weight) in rows.chunks_exact_mut(group).zip(weight.chunks_exact(group).cycle()) {
+        // SAFETY: the kernels are those of the machine.
+        unsafe {
+            let mean = (kernels.sum_squares)(x) / group as f32;
+            (kernels.scale)(x, 1.0 / (mean + eps).sqrt(), weight);
         }
-    });
+    }
 }
 
 /// The sum of squares.

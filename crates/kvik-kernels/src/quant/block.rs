@@ -115,37 +115,42 @@ impl Block {
 /// ```
 #[inline(always)]
 pub(crate) fn codes_of_part<W: Bits>(ty: WeightType, part: usize, words: impl Fn(usize) -> [W; 8]) -> [W; 8] {
+    let (low, high) = pieces_of_part(ty, part);
+    let low = words(low);
+    let low = match ty {
+        WeightType::Q8_0 => turned_over(low, 0x80 * BITS),
+        WeightType::Q2K | WeightType::Q3K => bits_of(low, part % 4 * 2, CRUMBS),
+        WeightType::Q4K | WeightType::Q5K => bits_of(low, part % 2 * 4, NIBBLES),
+        WeightType::Q6K => bits_of(low, part % 4 / 2 * 4, NIBBLES),
+        _ => halves(low),
+    };
+    let Some(high) = high else { return low };
+    let high = words(high);
+    match ty {
+        WeightType::Q3K => above(low, bits_of(high, part, BITS), 2),
+        WeightType::Q5K => above(low, bits_of(high, part, BITS), 4),
+        WeightType::Q6K => above(low, bits_of(high, part % 4 * 2, CRUMBS), 4),
+        _ => above(low, spread(high[0]), 4),
+    }
+}
+
+/// From which bytes of a block the lower bits of a part's codes are, and from which the upper, if they stand elsewhere.
+#[inline(always)]
+fn pieces_of_part(ty: WeightType, part: usize) -> (usize, Option<usize>) {
     match ty {
         WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::Q14_0 => {
             unreachable!("{NO_CODES}")
         }
-        WeightType::Q8_0 => {
-            let mut codes = words(2);
-            for code in &mut codes {
-                *code = code.xor(0x80 * BITS);
-            }
-            codes
-        }
-        WeightType::Q4_0 | WeightType::Iq4Nl => halves(words(2)),
-        WeightType::Mxfp4 => halves(words(1)),
-        WeightType::Q4_1 => halves(words(4)),
-        WeightType::Q5_0 => with_fifth_bits(halves(words(6)), words(2)[0]),
-        WeightType::Q5_1 => with_fifth_bits(halves(words(8)), words(4)[0]),
-        WeightType::Q2K => bits_of(words(16 + part / 4 * 32), part % 4 * 2, CRUMBS),
-        WeightType::Q3K => {
-            let low = bits_of(words(32 + part / 4 * 32), part % 4 * 2, CRUMBS);
-            above(low, bits_of(words(0), part, BITS), 2)
-        }
-        WeightType::Q4K => bits_of(words(16 + part / 2 * 32), part % 2 * 4, NIBBLES),
-        WeightType::Q5K => {
-            let low = bits_of(words(48 + part / 2 * 32), part % 2 * 4, NIBBLES);
-            above(low, bits_of(words(16), part, BITS), 4)
-        }
-        WeightType::Q6K => {
-            let (half, quarter) = (part / 4, part % 4);
-            let low = bits_of(words(half * 64 + quarter % 2 * 32), quarter / 2 * 4, NIBBLES);
-            above(low, bits_of(words(128 + half * 32), quarter * 2, CRUMBS), 4)
-        }
+        WeightType::Mxfp4 => (1, None),
+        WeightType::Q8_0 | WeightType::Q4_0 | WeightType::Iq4Nl => (2, None),
+        WeightType::Q4_1 => (4, None),
+        WeightType::Q5_0 => (6, Some(2)),
+        WeightType::Q5_1 => (8, Some(4)),
+        WeightType::Q2K => (16 + part / 4 * 32, None),
+        WeightType::Q3K => (32 + part / 4 * 32, Some(0)),
+        WeightType::Q4K => (16 + part / 2 * 32, None),
+        WeightType::Q5K => (48 + part / 2 * 32, Some(16)),
+        WeightType::Q6K => (part / 4 * 64 + part % 2 * 32, Some(128 + part / 4 * 32)),
     }
 }
 
@@ -185,16 +190,26 @@ fn halves<W: Bits>(mut words: [W; 8]) -> [W; 8] {
     words
 }
 
-/// Codes of which bit j of `bits` is the fifth bit of number j.
+/// Bit j of `bits` as number j.
 #[inline(always)]
-fn with_fifth_bits<W: Bits>(mut codes: [W; 8], bits: W) -> [W; 8] {
-    for (group, code) in codes.iter_mut().enumerate() {
+fn spread<W: Bits>(bits: W) -> [W; 8] {
+    let mut spread = [bits; 8];
+    for (group, word) in spread.iter_mut().enumerate() {
         let four = bits.shift_right(4 * group).and(15);
         // Each is the lowest of a byte in one of these, seven places further up from one to the next.
-        let spread = four.or(four.shift_left(7)).or(four.shift_left(14).or(four.shift_left(21)));
-        *code = code.or(spread.and(BITS).shift_left(4));
+        let copies = four.or(four.shift_left(7)).or(four.shift_left(14).or(four.shift_left(21)));
+        *word = copies.and(BITS);
     }
-    codes
+    spread
+}
+
+/// Words with the bits of `mask` turned over.
+#[inline(always)]
+fn turned_over<W: Bits>(mut words: [W; 8], mask: u32) -> [W; 8] {
+    for word in &mut words {
+        *word = word.xor(mask);
+    }
+    words
 }
 
 /// Eight words from byte `at` on, zeros for what is not there.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
-use super::{TILES, Target, store};
+use super::{TILES, Target, load_vectors, store};
 use crate::lanes::Lanes;
 use crate::matmul::formats::Format;
 use crate::matrix::{TILE_ROWS, VECTOR};
@@ -102,13 +102,7 @@ unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
     for pair in 0..pairs {
         // SAFETY: `pair` is below the pairs of the tiles and of the panel.
         unsafe {
-            let mut w = [lanes.splat(0); T];
-            for t in 0..T {
-                if let Some(next) = next {
-                    lanes.prefetch(next[t].wrapping_add(pair * VECTOR));
-                }
-                w[t] = lanes.load(tiles[t].add(pair * VECTOR));
-            }
+            let w = load_vectors(lanes, tiles, next, pair * VECTOR);
             for r in 0..R {
                 let x = lanes.splat(*x.add(pair * panel + r) as i32);
                 for t in 0..T {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
-use super::{TILES, Target, accumulate, load_halves, store};
+use super::{TILES, Target, accumulate, load_halves, load_vectors, store};
 use crate::lanes::Lanes;
 use crate::matmul::formats::Format;
 use crate::matrix::{CHUNK, Matrix, SPARE, STORED, TILE_ROWS, TOGETHER, TileLayout, VECTOR};
@@ -82,7 +82,7 @@ unsafe fn dots<L: Lanes, F: Format, const R: usize, const T: usize>(
         for pair in block * PAIRS..(block + 1) * PAIRS {
             // SAFETY: the pair is one of the row's and of the panel's.
             unsafe {
-                let w = load(lanes, tiles, next, layout.low + pair * VECTOR);
+                let w = load_vectors(lanes, tiles, next, layout.low + pair * VECTOR);
                 add_products(lanes, &mut dots, w, x, pair);
             }
         }
@@ -93,7 +93,7 @@ unsafe fn dots<L: Lanes, F: Format, const R: usize, const T: usize>(
         for at in 0..stored {
             // SAFETY: as above.
             unsafe {
-                let mut w = load(lanes, tiles, next, layout.low + (eight * STORED + at) * VECTOR);
+                let mut w = load_vectors(lanes, tiles, next, layout.low + (eight * STORED + at) * VECTOR);
                 for t in 0..T {
                     w[t] = own(lanes, w[t], &mut eighth[t]);
                 }
@@ -107,28 +107,6 @@ unsafe fn dots<L: Lanes, F: Format, const R: usize, const T: usize>(
         unsafe { add_products(lanes, &mut dots, eighth, x, eight * TOGETHER + STORED) };
     }
     dots
-}
-
-/// The vectors at `at` of each tile; asks for those of `next`.
-///
-/// # Safety
-/// The tiles have vectors there.
-#[inline(always)]
-unsafe fn load<L: Lanes, const T: usize>(
-    lanes: L,
-    tiles: [*const u8; T],
-    next: Option<[*const u8; T]>,
-    at: usize,
-) -> [L::Int; T] {
-    let mut vectors = [lanes.splat(0); T];
-    for t in 0..T {
-        if let Some(next) = next {
-            lanes.prefetch(next[t].wrapping_add(at));
-        }
-        // SAFETY: as the caller promises.
-        vectors[t] = unsafe { lanes.load(tiles[t].add(at)) };
-    }
-    vectors
 }
 
 /// # Safety
