@@ -1,43 +1,5 @@
 //! The small operations, compiled for each instruction set.
 
 use super::kernel::{OpsKernels, ops_kernels};
-use crate::Isa;
 
-#[cfg(any(test, not(target_arch = "aarch64")))]
-mod scalar {
-    super::ops_kernels!(crate::scalar::f32x16::Scalar);
-}
-/// Every machine has these.
-#[cfg(all(not(test), target_arch = "aarch64"))]
-use neon as scalar;
-
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    super::ops_kernels!(crate::x86::f32x16_avx2::Avx2, "avx2,fma,f16c");
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx512 {
-    super::ops_kernels!(
-        crate::x86::f32x16_avx512::Avx512,
-        "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"
-    );
-}
-
-#[cfg(target_arch = "aarch64")]
-mod neon {
-    super::ops_kernels!(crate::arm::f32x16_neon::Neon, "neon");
-}
-
-/// The kernels of `isa`.
-pub(super) fn kernels_of(isa: Isa) -> OpsKernels {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::KERNELS,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => avx2::KERNELS,
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::KERNELS,
-        _ => scalar::KERNELS,
-    }
-}
+crate::f32x16::variants!(ops_kernels, OpsKernels);
