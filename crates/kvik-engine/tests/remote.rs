@@ -50,6 +50,13 @@ impl FleetNode {
         answer.report
     }
 
+    /// Asks the same prompt twice: what is used again is worth sharing.
+    fn use_twice(&mut self, prompt: &[Token]) {
+        for _ in 0..2 {
+            self.ask(&request(prompt.to_vec(), 2));
+        }
+    }
+
     fn settle(&mut self) {
         for _ in 0..10_000 {
             self.world.step();
@@ -110,9 +117,7 @@ fn what_is_on_disk_is_not_fetched_and_what_comes_after_it_is() {
     let (mut a, mut b) = (fleet.node(), fleet.node());
     let (begin, long) = (prompt(1, 96), prompt(1, 400));
     b.ask(&request(begin.clone(), 2));
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
     let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
     let report = again.ask(&request(long, 2));
@@ -147,9 +152,7 @@ fn a_fetch_that_does_not_return_costs_a_small_part_of_computing() {
     let long = prompt(1, 400);
     // What computing takes is known.
     b.ask(&request(prompt(2, 400), 2));
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     fleet.remote.state().fetches_stop = true;
     let report = b.ask(&request(long, 2));
     assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::RemoteFailed)));
@@ -162,9 +165,7 @@ fn what_comes_before_a_hole_is_used() {
     let fleet = Fleet::default();
     let (mut a, mut b) = (fleet.node(), fleet.node());
     let long = prompt(1, 209);
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     let chain: Vec<_> = {
         let state = fleet.remote.state();
         assert_eq!(state.values.len(), 4, "12 blocks and one");
@@ -184,9 +185,7 @@ fn computing_what_is_faster_to_compute_is_said_to_be_why() {
     let (mut a, mut b) = (fleet.node(), fleet.node());
     let long = prompt(1, 209);
     b.ask(&request(prompt(2, 400), 2));
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     fleet.remote.state().block = Duration::from_millis(17);
     let report = b.ask(&request(long.clone(), 2));
     assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::RemoteSlower)));
@@ -279,9 +278,7 @@ fn many_who_want_the_same_fetch_it_once() {
     let fleet = Fleet::default();
     let (mut a, mut b) = (fleet.node(), fleet.node());
     let long = prompt(1, 209);
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     let clients: Vec<Client> = (0..8).map(|_| b.world.submit(request(long.clone(), 2))).collect();
     b.settle();
     for client in clients {
@@ -355,9 +352,7 @@ fn what_a_policy_keeps_of_a_prefix_is_not_fetched() {
     let fleet = Fleet::default();
     let (mut a, mut b) = (fleet.node(), fleet.node());
     let long = prompt(1, 240);
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     let forgetful = Request {
         retention: Some("keydiff:0.5".parse().unwrap()),
         kept_prefix: Some(208),
@@ -372,9 +367,7 @@ fn a_fetch_that_makes_way_is_not_said_to_have_failed() {
     let fleet = Fleet::default();
     let (mut a, mut b) = (fleet.node(), fleet.node_with(20));
     let long = prompt(1, 209);
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     fleet.remote.state().fetches_stop = true;
     let waits = b.world.submit(request(long, 2));
     (0..3).for_each(|_| b.world.step());
@@ -393,9 +386,7 @@ fn a_disk_that_is_late_is_not_taken_for_a_store_that_failed() {
     let (mut a, mut b) = (fleet.node(), fleet.node());
     let (begin, long) = (prompt(1, 96), prompt(1, 209));
     b.ask(&request(begin, 2));
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
     let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
     b.disk.state().reads_stop = true;
@@ -420,9 +411,7 @@ fn what_is_on_disk_is_read_though_the_store_fails() {
     let (begin, long, other) = (prompt(1, 96), prompt(1, 209), prompt(2, 4090));
     b.ask(&request(begin, 2));
     b.ask(&request(other.clone(), 2));
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     fleet.remote.state().values.retain(|_, bytes| bytes.len() == BLOCK_BYTES);
     let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
     let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
@@ -445,9 +434,7 @@ fn what_another_request_computed_meanwhile_is_not_said_to_be_from_other_nodes() 
     let fleet = Fleet::default();
     let (mut a, mut b) = (fleet.node(), fleet.node());
     let long = prompt(1, 209);
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     fleet.remote.state().fetches_stop = true;
     let waits = b.world.submit(request(long.clone(), 2));
     (0..3).for_each(|_| b.world.step());
@@ -468,9 +455,7 @@ fn who_waits_for_less_gives_up_earlier_and_blames_nobody() {
     let long = prompt(1, 400);
     // What computing takes is known.
     b.ask(&request(prompt(2, 400), 2));
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     fleet.remote.state().fetches_stop = true;
     let first = b.world.submit(request(long.clone(), 2));
     b.world.step();
@@ -489,9 +474,7 @@ fn what_another_request_reads_from_disk_is_not_said_to_be_from_other_nodes() {
     let (long, other) = (prompt(1, 209), prompt(2, 97));
     b.ask(&request(long.clone(), 2));
     b.ask(&request(other.clone(), 2));
-    for _ in 0..2 {
-        a.ask(&request(long.clone(), 2));
-    }
+    a.use_twice(&long);
     let node = Node { disk: &b.disk, has_disk: true, writes: RemoteWrites::Reused };
     let mut again = FleetNode { world: fleet.remote.node(&node, config(), 400), disk: b.disk.clone() };
     // What computing takes is known, and then that the disk is slow: the shorter one is given up.

@@ -6,13 +6,14 @@
 
 #[path = "kernels/peaks.rs"]
 mod peaks;
-
-use std::time::Instant;
+#[path = "kernels/samples.rs"]
+mod samples;
 
 use kvik_kernels::{
     Activation, Activations, Groups, Isa, Matrix, Pool, WeightType, activate, matmul, matmul_grouped,
     matmul_many, performance_cores, vectorised,
 };
+use samples::{best, blocks};
 
 const D_MODEL: usize = 2048;
 const D_FF: usize = 768;
@@ -221,27 +222,4 @@ fn scattered() -> Vec<u32> {
 
 fn values(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i as f32 * 0.37).sin()).collect()
-}
-
-/// The shortest time of a call in seconds, among as many as fit `budget` seconds and at least three.
-fn best(budget: f64, mut work: impl FnMut()) -> f64 {
-    let (started, mut shortest) = (Instant::now(), f64::INFINITY);
-    for round in 0.. {
-        if round >= 3 && started.elapsed().as_secs_f64() > budget {
-            break;
-        }
-        let started = Instant::now();
-        work();
-        shortest = shortest.min(started.elapsed().as_secs_f64());
-    }
-    shortest
-}
-
-/// `len` weights of `ty`. Speed does not depend on their values, except that halves and exponents must be ordinary.
-fn blocks(ty: WeightType, len: usize) -> Vec<u8> {
-    let bytes = ty.row_bytes(len).expect("shapes are whole blocks");
-    match ty {
-        WeightType::Mxfp4 => vec![0x78; bytes],
-        _ => (0..bytes).map(|i| if i % 2 == 0 { (i * 31) as u8 } else { 0x2c }).collect(),
-    }
 }

@@ -6,10 +6,12 @@
 //! `--peaks [THREADS]` prints what the machine can do at most as JSON, in bytes and operations a second.
 
 mod peaks;
+mod samples;
 
 use std::time::Instant;
 
 use kvik_kernels::{Activations, Isa, Matrix, Pool, WeightType, matmul, performance_cores};
+use samples::{best, blocks};
 
 /// Rows and columns of the matrices of a Qwen3-0.6B: up, down, query, output.
 const SHAPES: [(usize, usize); 4] = [(3072, 1024), (1024, 3072), (2048, 1024), (151_936, 1024)];
@@ -92,28 +94,4 @@ fn inputs(weights: &Matrix, n: usize, pool: &Pool) -> (Activations, Vec<f32>) {
     let mut x = Activations::new();
     x.set(pool, &values, weights.cols(), &[weights]);
     (x, vec![0.0; n * weights.rows()])
-}
-
-/// The shortest time of a call in seconds, among as many as fit `budget` seconds and at least three:
-/// what the code takes when nothing else wants the cores.
-fn best(budget: f64, mut work: impl FnMut()) -> f64 {
-    let (started, mut shortest) = (Instant::now(), f64::INFINITY);
-    for round in 0.. {
-        if round >= 3 && started.elapsed().as_secs_f64() > budget {
-            break;
-        }
-        let started = Instant::now();
-        work();
-        shortest = shortest.min(started.elapsed().as_secs_f64());
-    }
-    shortest
-}
-
-/// `len` weights of `ty`. Speed does not depend on their values, except that halves and exponents must be ordinary.
-fn blocks(ty: WeightType, len: usize) -> Vec<u8> {
-    let bytes = ty.row_bytes(len).expect("shapes are whole blocks");
-    match ty {
-        WeightType::Mxfp4 => vec![0x78; bytes],
-        _ => (0..bytes).map(|i| if i % 2 == 0 { (i * 31) as u8 } else { 0x2c }).collect(),
-    }
 }

@@ -47,7 +47,7 @@ mod x86 {
     use kvik_kernels::Pool;
 
     use super::Peaks;
-    use crate::best;
+    use crate::samples::best;
 
     /// Independent sums, enough to hide the latency of an instruction.
     const SUMS: usize = 12;
