@@ -43,7 +43,7 @@ pub use arch::Arch;
 pub(crate) use arch::metadata;
 pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use config_error::ConfigError;
-pub use convert::{CONVERT_TARGETS, Conversion, convert};
+pub use convert::{CONVERT_TARGETS, Conversion};
 pub use digest::digest;
 pub use extras::{
     ByLayer, ExpertsConfig, Extras, LatentConfig, Multipliers, Recurrence, StateMatrices, Temperature, Window,

@@ -3,14 +3,13 @@
 //! `expected` has checked names and shapes against the configuration, so the forward pass can index
 //! without checks of its own. Every tensor of the file is taken from its list exactly once.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
+use kvik_kernels::{Matrix, Pool, dequantize};
 
 use super::arch::{LayerShape, MixingShape};
-use super::convert::{Conversion, convert, transposed};
+use super::convert::{Conversion, check_conversion, transposed};
 use super::expected::{self, CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
 use super::feed_forward::{FeedForward, FeedForwardShape, part_of_stack, turned_stack};
 use super::latent::Latent;
@@ -411,21 +410,10 @@ impl<'a> Loader<'a> {
         view: &TensorView<'_>,
         conversion: Conversion,
     ) -> Result<Matrix, ModelError> {
-        let (ty, bytes) = self.converted(view, conversion)?;
-        let packed = Matrix::pack(ty, view.rows, view.cols, &bytes, self.pool);
+        let target = conversion.of_matrix(view);
+        check_conversion(view, target)?;
+        let packed = Matrix::pack_as(target, view.ty, view.rows, view.cols, view.data, self.pool);
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
-    }
-
-    /// What a tensor, or a part of it, holds: converted.
-    pub(super) fn converted<'v>(
-        &self,
-        view: &TensorView<'v>,
-        conversion: Conversion,
-    ) -> Result<(WeightType, Cow<'v, [u8]>), ModelError> {
-        match conversion.of_matrix(view) {
-            ty if ty == view.ty => Ok((ty, Cow::Borrowed(view.data))),
-            ty => Ok((ty, Cow::Owned(convert(view, ty, self.pool)?))),
-        }
     }
 
     pub(super) fn optional_vector(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {

@@ -5,7 +5,9 @@
 use super::layout::{CHUNK, CHUNK_VECTORS, GROUPS, STORED, TILE_ROWS, TileLayout, VECTOR, byte_mask};
 use super::shorts::pack;
 use crate::Isa;
-use crate::quant::{Block, BlockUnit, Codes, Scales, ShortBlock, WeightType, codes_of_part};
+use crate::quant::{
+    Block, BlockUnit, Codes, Scales, ShortBlock, WeightType, codes_of_part, dequantize, quantize,
+};
 use crate::scalar::u32x16::ScalarWords;
 use crate::u32x16::U32x16;
 
@@ -13,7 +15,7 @@ const WORD: usize = 4;
 /// Bytes of a row that are turned around at once.
 const PIECE: usize = WORD * GROUPS;
 
-/// Up to sixteen rows of a file, one after another.
+/// Rows of a file, one after another; a tile has up to sixteen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) ty: WeightType,
@@ -75,6 +77,21 @@ unsafe fn fill_by<W: U32x16>(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8
 }
 
 impl Rows<'_> {
+    /// Those of a tile.
+    pub(super) fn of_tile(&self, tile: usize) -> Rows<'_> {
+        let rows = TILE_ROWS * self.stride;
+        Rows { bytes: &self.bytes[tile * rows..self.bytes.len().min((tile + 1) * rows)], ..*self }
+    }
+
+    /// The bytes of the same rows, of `cols` columns, in another type.
+    pub(super) fn converted(&self, target: WeightType, cols: usize) -> Vec<u8> {
+        let mut values = vec![0.0; self.bytes.len() / self.stride * cols];
+        dequantize(self.ty, self.bytes, &mut values);
+        let mut bytes = vec![0; target.row_bytes(values.len()).expect("rows are whole blocks of both")];
+        quantize(target, &values, &mut bytes);
+        bytes
+    }
+
     /// The bytes of each.
     fn each(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks_exact(self.stride)

@@ -11,6 +11,7 @@ mod tests;
 
 use std::ops::Range;
 
+use fill::{Rows, fill};
 pub(crate) use layout::{
     CHUNK, GROUPS, STORED, TILE_ROWS, TOGETHER, TileLayout, TileRef, VECTOR, element_index, lane_cols,
 };
@@ -84,6 +85,22 @@ impl Matrix {
         raw: &[u8],
         pool: &Pool,
     ) -> Result<Matrix, MatrixError> {
+        Matrix::pack_as(ty, ty, rows, cols, raw, pool)
+    }
+
+    /// Packs `raw`, a `[rows, cols]` tensor of type `ty`, as one of `target`: a few rows at a time, so that it is nowhere
+    /// as a whole.
+    ///
+    /// # Panics
+    /// When `target` is another type than `ty` and none that [`quantize`](crate::quantize) writes.
+    pub fn pack_as(
+        target: WeightType,
+        ty: WeightType,
+        rows: usize,
+        cols: usize,
+        raw: &[u8],
+        pool: &Pool,
+    ) -> Result<Matrix, MatrixError> {
         if rows == 0 || cols == 0 {
             return Err(MatrixError::Empty { rows, cols });
         }
@@ -92,12 +109,15 @@ impl Matrix {
         if row_bytes.checked_mul(rows) != Some(raw.len()) {
             return Err(length);
         }
-        let layout = TileLayout::new(ty, cols).ok_or(length)?;
+        if !cols.is_multiple_of(target.block_len()) {
+            return Err(MatrixError::Columns { ty: target, cols });
+        }
+        let layout = TileLayout::new(target, cols).ok_or(length)?;
         let bytes = layout.bytes.checked_mul(rows.div_ceil(TILE_ROWS));
         let memory = bytes.ok_or_else(|| std::io::ErrorKind::OutOfMemory.into()).and_then(Memory::new);
         let memory = memory.map_err(|source| MatrixError::Memory { rows, cols, source })?;
-        let mut matrix = Matrix { ty, rows, cols, layout, memory };
-        matrix.fill(raw, row_bytes, pool);
+        let mut matrix = Matrix { ty: target, rows, cols, layout, memory };
+        matrix.fill(Rows { ty, bytes: raw, stride: row_bytes }, pool);
         Ok(matrix)
     }
 
@@ -186,16 +206,20 @@ impl Matrix {
         }
     }
 
-    fn fill(&mut self, raw: &[u8], row_bytes: usize, pool: &Pool) {
-        let (ty, layout, tiles) = (self.ty, self.layout, self.tiles());
+    fn fill(&mut self, rows: Rows<'_>, pool: &Pool) {
+        let (target, cols, layout, tiles) = (self.ty, self.cols, self.layout, self.tiles());
         let bytes = layout.bytes * tiles;
         let memory = Disjoint::new(&mut self.memory.bytes_mut()[..bytes]);
         pool.run(tiles, &|tile| {
             // SAFETY: every tile has its own range, and the pool hands each tile out once.
             let bytes = unsafe { memory.range(tile * layout.bytes, layout.bytes) };
-            let end = raw.len().min((tile + 1) * TILE_ROWS * row_bytes);
-            let rows = &raw[tile * TILE_ROWS * row_bytes..end];
-            fill::fill(fill::Rows { ty, bytes: rows, stride: row_bytes }, &layout, bytes);
+            let rows = rows.of_tile(tile);
+            if rows.ty == target {
+                return fill(rows, &layout, bytes);
+            }
+            let stride = target.row_bytes(cols).expect("its layout exists");
+            let converted = rows.converted(target, cols);
+            fill(Rows { ty: target, bytes: &converted, stride }, &layout, bytes);
         });
     }
 }

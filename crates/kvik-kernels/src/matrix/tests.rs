@@ -1,6 +1,6 @@
 use super::layout::byte_mask;
 use super::*;
-use crate::quant::{BlockUnit, Scales};
+use crate::quant::{BlockUnit, Scales, quantize};
 use crate::testing::random_blocks;
 
 #[test]
@@ -45,6 +45,28 @@ fn a_tile_is_what_its_blocks_say_one_by_one() {
             assert!(matrix.tile(number) == bytes, "{}, tile {number}", ty.name());
         }
     }
+}
+
+#[test]
+fn a_matrix_that_is_converted_is_what_its_converted_rows_make() {
+    for (ty, target) in [
+        (WeightType::F16, WeightType::Q14_0),
+        (WeightType::Q4K, WeightType::Q8_0),
+        (WeightType::Q8_0, WeightType::F32),
+        (WeightType::F32, WeightType::Bf16),
+    ] {
+        let (rows, cols) = (37, 512);
+        let raw = random_blocks(ty, rows * cols, 5);
+        let (mut values, mut converted) =
+            (vec![0.0; rows * cols], vec![0; target.row_bytes(rows * cols).unwrap()]);
+        dequantize(ty, &raw, &mut values);
+        quantize(target, &values, &mut converted);
+        let expect = Matrix::pack(target, rows, cols, &converted, &Pool::new(1)).unwrap();
+        let matrix = Matrix::pack_as(target, ty, rows, cols, &raw, &Pool::new(2)).unwrap();
+        assert!(matrix.memory.bytes() == expect.memory.bytes(), "{} as {}", ty.name(), target.name());
+    }
+    let refused = Matrix::pack_as(WeightType::Q8_0, WeightType::F16, 1, 33, &[0; 66], &Pool::new(1));
+    assert!(matches!(refused, Err(MatrixError::Columns { ty: WeightType::Q8_0, cols: 33 })));
 }
 
 #[test]

@@ -10,12 +10,13 @@ mod short;
 #[cfg(test)]
 mod tests;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
+use half::bf16;
 
 pub(crate) use block::{Block, codes_of_part};
 pub use quantize::quantize;
 pub(crate) use short::{ROUNDER, SHORT_MAX, ShortBlock, largest};
+
+use crate::ops::widen;
 
 /// The element type of a weight tensor: those of GGUF by its names, and one that only conversions make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -279,7 +280,7 @@ pub fn dequantize(ty: WeightType, raw: &[u8], out: &mut [f32]) {
     assert_eq!(Some(raw.len()), ty.row_bytes(out.len()), "{} blocks for {} values", ty.name(), out.len());
     match ty {
         WeightType::F32 => each(raw, out, f32::from_le_bytes),
-        WeightType::F16 => halves(raw, out),
+        WeightType::F16 => widen(raw.as_chunks().0, out),
         WeightType::Bf16 => each(raw, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
         WeightType::Q14_0 => short::dequantize(raw, out),
         _ => dequantize_blocks(ty, raw, out),
@@ -289,17 +290,6 @@ pub fn dequantize(ty: WeightType, raw: &[u8], out: &mut [f32]) {
 fn each<const N: usize>(raw: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
     let (elements, _) = raw.as_chunks::<N>();
     out.iter_mut().zip(elements).for_each(|(out, bytes)| *out = value(*bytes));
-}
-
-/// Many at a time, for which processors have instructions.
-fn halves(raw: &[u8], out: &mut [f32]) {
-    const AT_ONCE: usize = 64;
-    let (halves, _) = raw.as_chunks::<2>();
-    for (halves, out) in halves.chunks(AT_ONCE).zip(out.chunks_mut(AT_ONCE)) {
-        let mut values = [f16::ZERO; AT_ONCE];
-        values.iter_mut().zip(halves).for_each(|(value, bytes)| *value = f16::from_le_bytes(*bytes));
-        values[..out.len()].convert_to_f32_slice(out);
-    }
 }
 
 fn dequantize_blocks(ty: WeightType, raw: &[u8], out: &mut [f32]) {

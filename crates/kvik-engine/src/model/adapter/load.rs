@@ -6,12 +6,11 @@ use kvik_kernels::{Matrix, MatrixError, Pool, WeightType};
 
 use super::{Adapter, Part};
 use crate::files::{TensorSource, TensorView};
-use crate::model::convert::convert;
 use crate::model::digest::{bits, update_with_tensors};
 use crate::model::expected::matrices;
 use crate::model::feed_forward::is_stack;
 use crate::model::latent::is_absorbed;
-use crate::model::{Arch, Model, ModelError};
+use crate::model::{Arch, Model};
 
 /// The domain of an adapter's digest.
 const DOMAIN: &str = "kvik 2026-11-23 adapter digest v1";
@@ -109,14 +108,6 @@ pub enum AdapterError {
         found: [usize; 2],
         /// Rows and columns that fit.
         expected: [usize; 2],
-    },
-    /// A tensor cannot be converted.
-    #[error("the adapter's tensor `{tensor}`: {source}")]
-    Convert {
-        /// Its name in the adapter.
-        tensor: String,
-        /// What is wrong with it.
-        source: ModelError,
     },
     /// A tensor cannot be packed.
     #[error("the adapter's tensor `{tensor}`: {source}")]
@@ -230,15 +221,7 @@ impl Loader<'_> {
     }
 
     fn matrix(&self, name: &str, view: &TensorView<'_>) -> Result<Matrix, AdapterError> {
-        let converted = match view.ty {
-            WeightType::F32 => None,
-            _ => Some(
-                convert(view, WeightType::F32, self.pool)
-                    .map_err(|source| AdapterError::Convert { tensor: name.to_owned(), source })?,
-            ),
-        };
-        let data = converted.as_deref().unwrap_or(view.data);
-        let packed = Matrix::pack(WeightType::F32, view.rows, view.cols, data, self.pool);
+        let packed = Matrix::pack_as(WeightType::F32, view.ty, view.rows, view.cols, view.data, self.pool);
         packed.map_err(|source| AdapterError::Matrix { tensor: name.to_owned(), source })
     }
 }

@@ -6,6 +6,7 @@ use kvik_gpu::{
     Buffer, Device, DeviceChoices, DeviceError, DeviceMatrix, DeviceStack, Gating, Routing, Step, Weighted,
 };
 
+use super::convert::converted;
 use super::dense::{DeviceDense, InnerBuffers};
 use super::loader::{DeviceLinear, DeviceLoader, in_layer};
 use crate::files::TensorView;
@@ -175,7 +176,7 @@ impl Growing<'_> {
 
     /// Uploads the matrix of the next expert.
     fn add(&mut self, loader: &mut Loader<'_>, name: &str, view: &TensorView<'_>) -> Result<(), ModelError> {
-        let (ty, bytes) = loader.converted(view, loader.conversion)?;
+        let (ty, bytes) = converted(view, loader.conversion, loader.pool)?;
         let stack = match &mut self.stack {
             Some(stack) if stack.weight_type() == ty => stack,
             Some(_) => {

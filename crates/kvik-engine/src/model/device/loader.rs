@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kvik_gpu::{Buffer, Device, DeviceError, DeviceMatrix, Step};
 
+use super::convert::converted;
 use crate::files::TensorView;
 use crate::model::weights::{Loader, rows_of};
 use crate::model::{Conversion, ModelError};
@@ -83,7 +84,7 @@ impl DeviceLoader<'_, '_> {
         view: &TensorView<'_>,
         conversion: Conversion,
     ) -> Result<DeviceMatrix, ModelError> {
-        let (ty, bytes) = self.loader.converted(view, conversion)?;
+        let (ty, bytes) = converted(view, conversion, self.loader.pool)?;
         let matrix = DeviceMatrix::upload(self.device, name, ty, [view.rows, view.cols], &bytes)?;
         self.loader.report(view.data.len());
         Ok(matrix)
