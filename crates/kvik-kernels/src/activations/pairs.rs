@@ -4,17 +4,12 @@
 
 use super::{Spans, TALL, panels};
 use crate::lines::Lines;
+use crate::narrow::bfloat;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
 /// Columns rounded before they are spread over the panel.
 const PIECE: usize = 2 * PIECE_PAIRS;
-
-const SIGN: u32 = 1 << 31;
-const INFINITY: u32 = 0x7f80_0000;
-const SMALLEST_NORMAL: u32 = 0x0080_0000;
-/// A number with this bit of the fraction is not a number, quietly.
-const QUIET: u32 = 0x0040_0000;
 
 /// Pairs of columns of a row that stand together in a tall panel: a row of a register of matrix units.
 pub(crate) const PIECE_PAIRS: usize = 16;
@@ -109,17 +104,6 @@ fn round_piece(x: &[f32; PIECE]) -> [u32; PIECE / 2] {
     pairs
 }
 
-/// The bfloat next to `x`, in the lower half.
-#[inline(always)]
-pub(crate) fn bfloat(x: f32) -> u32 {
-    let bits = x.to_bits();
-    let magnitude = bits & !SIGN;
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    let normal = if magnitude < SMALLEST_NORMAL { bits & SIGN } else { rounded };
-    let bits = if magnitude > INFINITY { bits | QUIET } else { normal };
-    bits >> 16
-}
-
 #[cfg(test)]
 mod tests {
     use half::bf16;
@@ -145,18 +129,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn rounding_at_the_ends_of_the_range() {
-        let check = |x: f32, expect: u32| assert_eq!(bfloat(x), expect, "{x:e}");
-        check(1.0, 0x3f80);
-        check(f32::from_bits(0x3f80_8000), 0x3f80);
-        check(f32::from_bits(0x3f81_8000), 0x3f82);
-        check(f32::MIN_POSITIVE, 0x0080);
-        check(-1e-40, 0x8000);
-        check(f32::MAX, 0x7f80);
-        check(f32::NEG_INFINITY, 0xff80);
-        check(f32::NAN, 0x7fc0);
     }
 }

@@ -2,4 +2,4 @@
 
 use super::kernel::{FactsKernels, facts_kernels};
 
-crate::f32x16::variants!(facts_kernels, FactsKernels);
+crate::float_variants::float_variants!(facts_kernels, FactsKernels);

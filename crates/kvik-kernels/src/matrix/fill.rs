@@ -8,8 +8,7 @@ use crate::Isa;
 use crate::quant::{
     Block, BlockUnit, Codes, Scales, ShortBlock, WeightType, codes_of_part, dequantize, quantize,
 };
-use crate::scalar::u32x16::ScalarWords;
-use crate::u32x16::U32x16;
+use crate::u32x16::{ScalarWords, U32x16};
 
 const WORD: usize = 4;
 /// Bytes of a row that are turned around at once.

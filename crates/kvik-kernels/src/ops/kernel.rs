@@ -34,8 +34,6 @@ pub(crate) struct OpsKernels {
     /// See [`weigh`](super::logits::weigh).
     pub weigh: unsafe fn(logits: &mut [f32], weighing: Weighing),
     pub rotate: Rotate,
-    /// Half floats, in the order of a file's bytes, as floats: as many as `out` has.
-    pub widen: unsafe fn(halves: &[[u8; 2]], out: &mut [f32]),
 }
 
 /// Rotates the pairs `(low[i], high[i])` by the angles of `cos` and `sin`.
@@ -111,11 +109,6 @@ macro_rules! ops_kernels {
                 // SAFETY: as above.
                 unsafe { logits::weigh_each::<$lanes>(logits, weighing) }
             }
-            $(#[target_feature(enable = $features)])?
-            unsafe fn widen(halves: &[[u8; 2]], out: &mut [f32]) {
-                // SAFETY: as above.
-                unsafe { kernel::widen::<$lanes>(halves, out) }
-            }
             OpsKernels {
                 sum_squares,
                 scale,
@@ -129,7 +122,6 @@ macro_rules! ops_kernels {
                 mass,
                 weigh,
                 rotate,
-                widen,
             }
         };
     };
@@ -182,22 +174,6 @@ pub(crate) unsafe fn add<L: F32x16>(x: &mut [f32], y: &[f32]) {
             |x: L, y| x.add(y),
         );
     }
-}
-
-/// # Safety
-/// Inlined into a function with the features of `L`.
-#[inline(always)]
-pub(crate) unsafe fn widen<L: F32x16>(halves: &[[u8; 2]], out: &mut [f32]) {
-    let (whole, tail) = halves.as_chunks::<LANES>();
-    let (out, rest) = out[..halves.len()].as_chunks_mut::<LANES>();
-    for (halves, out) in whole.iter().zip(out) {
-        // SAFETY: 16 elements each; the lanes read at any alignment.
-        unsafe { L::load_f16(halves.as_ptr().cast()).store(out.as_mut_ptr()) };
-    }
-    let mut last = [[0; 2]; LANES];
-    last[..tail.len()].copy_from_slice(tail);
-    // SAFETY: as above, and as many as `rest` has are written.
-    unsafe { store_first(L::load_f16(last.as_ptr().cast()), rest.as_mut_ptr(), rest.len()) };
 }
 
 /// # Safety

@@ -138,15 +138,6 @@ pub fn add_bias(pool: &Pool, x: &mut [f32], bias: &[f32]) {
     });
 }
 
-/// Half floats, in the order of a file's bytes, as floats.
-///
-/// # Panics
-/// When `out` is shorter.
-pub(crate) fn widen(halves: &[[u8; 2]], out: &mut [f32]) {
-    // SAFETY: the kernels are those of the machine.
-    unsafe { (kernels().widen)(halves, out) };
-}
-
 /// Calls `work(start, rows)` for pieces of whole rows of `x` `[n, d]`, in parallel when it pays.
 fn by_rows(pool: &Pool, x: &mut [f32], d: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
     if x.len() < PARALLEL_MIN {

@@ -2,4 +2,4 @@
 
 use super::kernel::{OpsKernels, ops_kernels};
 
-crate::f32x16::variants!(ops_kernels, OpsKernels);
+crate::float_variants::float_variants!(ops_kernels, OpsKernels);

@@ -65,6 +65,17 @@ fn float_types_read_back_what_was_written() {
 }
 
 #[test]
+fn every_half_float_is_widened_exactly() {
+    let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    let mut out = vec![0.0; halves.len() / 2];
+    dequantize(WeightType::F16, &halves, &mut out);
+    for (bits, out) in (0..=u16::MAX).zip(out) {
+        let expect = half::f16::from_bits(bits).to_f32();
+        assert!(out.to_bits() == expect.to_bits() || out.is_nan() && expect.is_nan(), "{bits:#x}: {out}");
+    }
+}
+
+#[test]
 fn codes_of_14_bits_stay_within_their_range_and_half_a_step() {
     let mut x = floats(golden!("x.values"));
     x.extend([0.0, -0.0, 1e-7, -6e-8, 65_504.0, -65_504.0, 1.0, -1.0].repeat(8));

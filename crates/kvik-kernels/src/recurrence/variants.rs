@@ -2,4 +2,4 @@
 
 use super::kernel::{RecurrenceKernels, recurrence_kernels};
 
-crate::f32x16::variants!(recurrence_kernels, RecurrenceKernels);
+crate::float_variants::float_variants!(recurrence_kernels, RecurrenceKernels);

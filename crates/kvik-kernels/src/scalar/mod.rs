@@ -3,4 +3,3 @@
 pub(crate) mod f32x16;
 pub(crate) mod i32x16;
 pub(crate) mod matmul;
-pub(crate) mod u32x16;

@@ -2,7 +2,7 @@
 //! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TDPBF16PS`, `TILESTORED`); what would be a fault there is a panic here.
 
 use super::{Bfloats, Config, REGISTERS, ROW_BYTES, ROWS, Tiles};
-use crate::activations::pairs::bfloat;
+use crate::narrow::bfloat;
 
 /// The registers of one thread.
 pub(crate) struct Emulated {

@@ -67,7 +67,7 @@ impl Config {
 /// # Safety
 /// Implementations must compute exactly what the method says, and touch no other memory.
 pub(crate) unsafe trait Bfloats {
-    /// Rounds 16 floats to bfloats, half to even, as [`bfloat`](crate::activations::pairs::bfloat) does.
+    /// Rounds 16 floats to bfloats, half to even, as [`bfloat`](crate::narrow::bfloat) does.
     ///
     /// # Safety
     /// 16 numbers are readable at `from` and writable at `to`, and the machine has AVX-512 BF16.
