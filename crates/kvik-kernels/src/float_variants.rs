@@ -1,7 +1,7 @@
 //! What is written once in float lanes, compiled for each instruction set.
 
-/// Compiles kernels of [`F32x16`](crate::f32x16::F32x16) for each instruction set: by `$kernels!(lanes, features)`, which makes a constant
-/// `KERNELS`, and `kernels_of`, which chooses among them.
+/// Compiles kernels of [`F32x16`](crate::f32x16::F32x16) for each instruction set: by `$kernels!(lanes, features)`, which
+/// makes a constant `KERNELS`, and `kernels_of`, which chooses among them.
 macro_rules! float_variants {
     ($kernels:ident, $of:ty) => {
         #[cfg(any(test, not(target_arch = "aarch64")))]

@@ -1,14 +1,12 @@
 //! The arithmetic of attention, compiled for each instruction set.
 
 use super::kernel::{AttentionKernels, attention_kernels};
-use super::weights::kernel::{WeightKernels, weight_kernels};
 use crate::Isa;
 use crate::kv::KvLayer;
 
 #[cfg(any(test, not(target_arch = "aarch64")))]
 mod scalar {
     super::attention_kernels!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
-    super::weight_kernels!(crate::scalar::f32x16::Scalar);
 }
 /// Every machine has these.
 #[cfg(all(not(test), target_arch = "aarch64"))]
@@ -21,7 +19,6 @@ mod avx2 {
         crate::x86::i32x16_avx2::Avx2Sums<false>,
         "avx2,fma,f16c"
     );
-    super::weight_kernels!(crate::x86::f32x16_avx2::Avx2, "avx2,fma,f16c");
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -39,10 +36,6 @@ mod avx512 {
         crate::x86::f32x16_avx512::Avx512,
         crate::x86::i32x16_avx512::Avx512Sums,
         "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
-    );
-    super::weight_kernels!(
-        crate::x86::f32x16_avx512::Avx512,
-        "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"
     );
 }
 
@@ -71,7 +64,6 @@ pub(super) mod emulated {
 #[cfg(target_arch = "aarch64")]
 mod neon {
     super::attention_kernels!(crate::arm::f32x16_neon::Neon, crate::arm::i32x16_neon::NeonSums, "neon");
-    super::weight_kernels!(crate::arm::f32x16_neon::Neon, "neon");
 }
 
 /// The kernels of attention of `isa` for the formats of `layer`.
@@ -116,18 +108,5 @@ fn on_units(layer: &KvLayer) -> AttentionKernels {
             _ => others.values,
         },
         ..others
-    }
-}
-
-/// The arithmetic on attention weights of `isa`.
-pub(super) fn weight_kernels(isa: Isa) -> WeightKernels {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::WEIGHTS,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => avx2::WEIGHTS,
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::WEIGHTS,
-        _ => scalar::WEIGHTS,
     }
 }

@@ -1,7 +1,8 @@
 //! Weight types of model files: the block layout of each, its meaning as numbers, and the simple quantisers.
 //!
-//! `block` takes blocks of any type apart, of one row or of many side by side; `dequantize` here and `Matrix::pack` both read
-//! that form, so a new type is one row of `codes` and an arm each of `Block::read_units` and `codes_of_part`.
+//! `block` takes blocks of any type apart, of one row or of many side by side; `dequantize` here and `Matrix::pack` both
+//! read that form, so a new type is one row of `codes` and an arm each of `Block::read_units`, `pieces_of_part` and
+//! `codes_of_part`.
 //! Nothing here is fast on purpose except what loading a file needs.
 
 mod block;

@@ -45,11 +45,11 @@ pub(crate) struct WeightKernels {
     pub reduce: unsafe fn(call: &ReduceCall<'_>, first: usize, acc: &mut [f32]),
 }
 
-/// Declares `WEIGHTS` for one type of lanes, compiled with its target features.
+/// Declares `KERNELS` for one type of lanes, compiled with its target features.
 macro_rules! weight_kernels {
     ($lanes:ty $(, $features:literal)?) => {
         /// The arithmetic on attention weights in these lanes.
-        pub(super) const WEIGHTS: $crate::attention::weights::kernel::WeightKernels = {
+        pub(super) const KERNELS: $crate::attention::weights::kernel::WeightKernels = {
             use $crate::attention::kernel::Softmax;
             use $crate::attention::weights::kernel::{self, ReduceCall, RowWeights, WeightKernels};
 

@@ -16,6 +16,7 @@ use kernel::{RowWeights, WeightKernels};
 
 pub(crate) mod kernel;
 mod reduce;
+mod variants;
 
 pub use reduce::WeightReduce;
 
@@ -103,7 +104,7 @@ impl AttnWeights {
         self.factors.resize(factors.max(self.factors.len()), 0.0);
         self.clear_unseen();
         Watch {
-            kernels: super::variants::weight_kernels(isa),
+            kernels: variants::kernels_of(isa),
             rows: &self.rows,
             p: Disjoint::new(&mut self.p),
             factors: Disjoint::new(&mut self.factors),

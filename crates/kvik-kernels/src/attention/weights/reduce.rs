@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::AttnWeights;
 use super::kernel::{ReduceCall, WeightKernels};
-use crate::attention::variants;
+use super::variants;
 use crate::f32x16::{F32x16, LANES};
 use crate::scalar::f32x16::Scalar;
 use crate::threads::Disjoint;
@@ -66,7 +66,7 @@ impl AttnWeights {
         assert!(into.len() == self.kv_heads, "into is [{}]", self.kv_heads);
         assert!(among.is_sorted_by(|a, b| a.end <= b.start), "ranges ascend: {among:?}");
         let longest = self.grow(rows.clone(), into);
-        let kernels = variants::weight_kernels(isa);
+        let kernels = variants::kernels_of(isa);
         let everything = 0..usize::MAX;
         let reduction = Reduction {
             weights: self,
