@@ -76,19 +76,15 @@ impl Conversion {
     }
 }
 
-/// The bytes of a row of a tensor and of the same row in `target`, if there is a way from one to the other.
-fn row_bytes(view: &TensorView<'_>, target: WeightType) -> Option<(usize, usize)> {
-    let is_known = target == view.ty || CONVERT_TARGETS.contains(&target);
-    is_known.then_some((view.ty.row_bytes(view.cols)?, target.row_bytes(view.cols)?))
-}
-
-/// Refuses what has no way to `target`.
+/// The bytes of a row of a tensor and of the same row in `target`; refuses what has no way there.
 pub(super) fn check_conversion(
     view: &TensorView<'_>,
     target: WeightType,
 ) -> Result<(usize, usize), ModelError> {
+    let is_known = target == view.ty || CONVERT_TARGETS.contains(&target);
     let refusal = ModelError::NoConversion { from: view.ty.name(), to: target.name(), cols: view.cols };
-    row_bytes(view, target).ok_or(refusal)
+    let bytes = view.ty.row_bytes(view.cols).zip(target.row_bytes(view.cols));
+    bytes.filter(|_| is_known).ok_or(refusal)
 }
 
 /// Rows and columns of a tile that is transposed at once: 64 rows of it are in the first cache.

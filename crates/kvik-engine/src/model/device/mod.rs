@@ -1,10 +1,10 @@
 //! A model on a GPU: the same layers as in `decoder`, as steps of `kvik-gpu`.
 //!
 //! Where the device has no room for all layers, the last ones are there and `front` has the first on the processor.
-//! `shape` says what there are kernels for, `loader` uploads what the file has, or what `convert` makes of it, to `weights`,
-//! `scratch` has the buffers of a step,
-//! `rows` its batch, `forward` is the pass as a list of steps, and `runner` answers the scheduler. The device belongs to
-//! the thread that runs batches; what fails on it is told by [`Runner::fault`](super::batch::Runner::fault).
+//! `shape` says what there are kernels for, `loader` uploads what the file has, or what `convert` makes of it, to
+//! `weights`, `scratch` has the buffers of a step, `rows` its batch, `forward` is the pass as a list of steps, and `runner`
+//! answers the scheduler. The device belongs to the thread that runs batches; what fails on it is told by
+//! [`Runner::fault`](super::batch::Runner::fault).
 
 mod convert;
 mod copies;

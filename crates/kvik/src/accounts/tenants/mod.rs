@@ -234,13 +234,7 @@ mod tests {
     }
 
     fn request_of_somebody_else() -> Request {
-        Request {
-            wants: Default::default(),
-            sampling: kvik_engine::api::Sampling::GREEDY,
-            salt: [9; 16],
-            tenant: TenantId(77),
-            ..Request::new(vec![1], 1)
-        }
+        Request { salt: [9; 16], tenant: TenantId(77), ..Request::new(vec![1], 1) }
     }
 
     fn tenant(name: &str, more: &str) -> String {

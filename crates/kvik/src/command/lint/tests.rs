@@ -198,11 +198,7 @@ impl EventSink for End {
 
 /// Tokens that a real engine reuses for the second of two prompts.
 fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
-    let [first, second] = prompts.map(|prompt| Request {
-        wants: Default::default(),
-        salt: [salt; 16],
-        ..Request::new(prompt, 0)
-    });
+    let [first, second] = prompts.map(|prompt| Request { salt: [salt; 16], ..Request::new(prompt, 0) });
     let (sender, ended) = mpsc::channel();
     loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();
     ended.recv().unwrap();
