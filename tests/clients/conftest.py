@@ -14,7 +14,13 @@ from server import Server  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def server():
+def stall(tmp_path_factory):
+    """While this file is there, the server's engine takes no step."""
+    return tmp_path_factory.mktemp("server") / "stall"
+
+
+@pytest.fixture(scope="session")
+def server(stall):
     flags = ["--api-key", KEY, "--strict-model", "--alias", MODEL, "--context", "2048", "--cache-ram", "128MiB"]
-    with Server(*flags, "--threads", "2") as running:
+    with Server(*flags, "--threads", "2", env={"KVIK_TEST_STALL": str(stall)}) as running:
         yield running
