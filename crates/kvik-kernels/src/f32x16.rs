@@ -133,6 +133,37 @@ pub(crate) trait F32x16: Copy {
     }
 }
 
+/// Lanes that round to bfloats and multiply them. Numbers that are too small to be normal count as zeros of their sign,
+/// before and after each step.
+#[cfg(target_arch = "x86_64")]
+pub(crate) trait BfloatLanes: F32x16 {
+    /// The bits of 16 bfloats at `lower` and at `upper`, in the halves of each lane.
+    ///
+    /// # Safety
+    /// They are readable, at any alignment, and the machine has these lanes.
+    unsafe fn pair_up(lower: *const u16, upper: *const u16) -> Self;
+
+    /// Of two lines of 32 bfloats the pairs of those in the first half, or the second, of each eight.
+    fn pair_first(self, upper: Self) -> Self;
+    fn pair_second(self, upper: Self) -> Self;
+
+    /// The lanes of [`BfloatLanes::pair_first`] and [`BfloatLanes::pair_second`] in the order of the lines.
+    fn in_order(first: Self, second: Self) -> [Self; 2];
+
+    /// Rounds the lanes to bfloats, half to even, and writes them to 16 numbers at `to`.
+    ///
+    /// # Safety
+    /// They are writable, and the machine has AVX-512 BF16 if the lanes are its registers.
+    unsafe fn store_bf16(self, to: *mut u16);
+
+    /// Adds, lane by lane, the product of the bfloats in the upper halves of `a` and `b`, then that of those in the lower
+    /// halves, each fused.
+    ///
+    /// # Safety
+    /// As [`BfloatLanes::store_bf16`] but for the writing.
+    unsafe fn dot_bf16(self, a: Self, b: Self) -> Self;
+}
+
 /// Added to a small number, it rounds it to an integer, which stands in the low bits.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 /// ln 2 in two parts; products of the first with small integers are exact.

@@ -13,6 +13,15 @@ pub(crate) struct Line(
 
 impl Line {
     pub(crate) const ZERO: Line = Line([0; 64]);
+
+    /// Puts the 16 bits of each column of the first row before those of the second.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn pair_up(&mut self, [first, second]: [[u16; 16]; 2]) {
+        for (i, to) in self.0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            *to = (u32::from(first[i]) | u32::from(second[i]) << 16).to_le_bytes();
+        }
+    }
 }
 
 /// Numbers of which every pattern of bits is one.

@@ -13,6 +13,8 @@ use plan::{Plan, PlanLimits};
 use units::{Units, Workspace};
 use weights::Watch;
 
+#[cfg(target_arch = "x86_64")]
+mod bfloats;
 pub(crate) mod floats;
 pub(crate) mod kernel;
 pub(crate) mod latent;

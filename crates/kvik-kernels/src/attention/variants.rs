@@ -40,24 +40,54 @@ mod avx512 {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod amx {
-    crate::attention::tiled::tiled_kernels!(
-        crate::x86::amx::Amx,
+mod avx512_bf16 {
+    crate::attention::bfloats::bfloat_kernels!(
         crate::x86::f32x16_avx512::Avx512,
-        crate::x86::i32x16_avx512::Avx512Sums,
+        crate::attention::bfloats::Vectors<crate::x86::f32x16_avx512::Avx512>,
         super::avx512::kernels,
         "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c"
     );
 }
 
-/// As on a machine with matrix units, on any machine.
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    mod bfloats {
+        crate::attention::bfloats::bfloat_kernels!(
+            crate::x86::f32x16_avx512::Avx512,
+            crate::attention::bfloats::Units<crate::x86::amx::Amx>,
+            crate::attention::variants::avx512::kernels,
+            "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c"
+        );
+    }
+    crate::attention::tiled::tiled_kernels!(
+        crate::x86::amx::Amx,
+        crate::x86::i32x16_avx512::Avx512Sums,
+        bfloats::kernels,
+        "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
+    );
+}
+
+/// As on a machine with matrix units, or with vectors that multiply bfloats, on any machine.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(super) mod emulated {
+    pub(in crate::attention) mod vectors {
+        crate::attention::bfloats::bfloat_kernels!(
+            crate::scalar::f32x16::Scalar,
+            crate::attention::bfloats::Vectors<crate::scalar::f32x16::Scalar>,
+            crate::attention::variants::scalar::kernels
+        );
+    }
+    mod bfloats {
+        crate::attention::bfloats::bfloat_kernels!(
+            crate::scalar::f32x16::Scalar,
+            crate::attention::bfloats::Units<crate::x86::amx::Emulated>,
+            crate::attention::variants::scalar::kernels
+        );
+    }
     crate::attention::tiled::tiled_kernels!(
         crate::x86::amx::Emulated,
-        crate::scalar::f32x16::Scalar,
         crate::scalar::i32x16::ScalarSums,
-        super::scalar::kernels
+        bfloats::kernels
     );
 }
 
@@ -72,7 +102,9 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
         #[cfg(target_arch = "x86_64")]
         Isa::Amx => amx::kernels(layer),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::kernels(layer),
+        Isa::Avx512Bf16 => avx512_bf16::kernels(layer),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::kernels(layer),
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => avxvnni::kernels(layer),
         #[cfg(target_arch = "x86_64")]
@@ -83,28 +115,32 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     }
 }
 
-/// The kernels that those of `isa` equal to the bit: the scalar ones, except over bfloats on matrix units, which sum in
-/// their own order.
+/// The kernels that those of `isa` equal to the bit: the scalar ones, except over bfloats where the machine multiplies
+/// them, in an order of its own.
 #[cfg(test)]
 pub(super) fn specification(isa: Isa, layer: &KvLayer) -> AttentionKernels {
+    #[cfg(target_arch = "x86_64")]
+    use super::bfloats::specification::{OfUnits, OfVectors};
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx => on_units(layer),
+        Isa::Amx => of_bfloats::<OfUnits>(layer),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 => of_bfloats::<OfVectors>(layer),
         _ => scalar::kernels(layer),
     }
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
-fn on_units(layer: &KvLayer) -> AttentionKernels {
-    use super::tiled::bfloats::specification;
+fn of_bfloats<O: super::bfloats::specification::Order>(layer: &KvLayer) -> AttentionKernels {
+    use super::bfloats::specification;
     use crate::kv::{KvFormat, KvValues};
 
     let others = scalar::kernels(layer);
     AttentionKernels {
-        scores: if layer.k == KvFormat::Bf16 { specification::scores } else { others.scores },
+        scores: if layer.k == KvFormat::Bf16 { specification::scores::<O> } else { others.scores },
         values: match (layer.values, layer.k, layer.v) {
-            (KvValues::Stored, _, KvFormat::Bf16) => specification::values,
-            (KvValues::OfKeys, KvFormat::Bf16, _) => specification::latents,
+            (KvValues::Stored, _, KvFormat::Bf16) => specification::values::<O>,
+            (KvValues::OfKeys, KvFormat::Bf16, _) => specification::latents::<O>,
             _ => others.values,
         },
         ..others

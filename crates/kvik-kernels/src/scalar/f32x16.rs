@@ -93,3 +93,52 @@ impl F32x16 for Scalar {
         Scalar(self.0.map(|n| f32::from_bits((n.to_bits() << 23).wrapping_add(127 << 23))))
     }
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+impl Scalar {
+    /// Pairs of four bfloats of each eight, from the one at `first` on.
+    fn pairs_of_eights(self, upper: Scalar, first: usize) -> Scalar {
+        let bfloat = |line: Scalar, i: usize| line.0[i / 2].to_bits() >> (i % 2 * 16) & 0xffff;
+        Scalar(std::array::from_fn(|i| {
+            let i = i / 4 * 8 + first + i % 4;
+            f32::from_bits(bfloat(self, i) | bfloat(upper, i) << 16)
+        }))
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+impl crate::f32x16::BfloatLanes for Scalar {
+    unsafe fn pair_up(lower: *const u16, upper: *const u16) -> Scalar {
+        // SAFETY: the caller's promise.
+        let [lower, upper] = [lower, upper].map(|at| unsafe { at.cast::<[u16; LANES]>().read_unaligned() });
+        Scalar(std::array::from_fn(|i| f32::from_bits(u32::from(lower[i]) | u32::from(upper[i]) << 16)))
+    }
+
+    fn pair_first(self, upper: Scalar) -> Scalar {
+        self.pairs_of_eights(upper, 0)
+    }
+
+    fn pair_second(self, upper: Scalar) -> Scalar {
+        self.pairs_of_eights(upper, 4)
+    }
+
+    fn in_order(first: Scalar, second: Scalar) -> [Scalar; 2] {
+        let lane =
+            |i: usize| if i % 8 < 4 { first.0[i / 8 * 4 + i % 4] } else { second.0[i / 8 * 4 + i % 4] };
+        [0, LANES].map(|start| Scalar(std::array::from_fn(|i| lane(start + i))))
+    }
+
+    unsafe fn store_bf16(self, to: *mut u16) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[u16; LANES]>().write_unaligned(self.0.map(|x| crate::narrow::bfloat(x) as u16)) };
+    }
+
+    unsafe fn dot_bf16(self, a: Scalar, b: Scalar) -> Scalar {
+        let flush = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
+        let bfloats = |x: f32| [x.to_bits() << 16, x.to_bits() & 0xffff_0000].map(f32::from_bits).map(flush);
+        Scalar(std::array::from_fn(|i| {
+            let ([a_even, a_odd], [b_even, b_odd]) = (bfloats(a.0[i]), bfloats(b.0[i]));
+            flush(a_even.mul_add(b_even, flush(a_odd.mul_add(b_odd, flush(self.0[i])))))
+        }))
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::f32x16::{F32x16, LANES};
+use crate::f32x16::{BfloatLanes, F32x16, LANES};
 
 /// Exists only on machines with AVX-512 F.
 #[derive(Clone, Copy)]
@@ -13,6 +13,12 @@ impl Avx512 {
     #[inline(always)]
     pub(super) fn from_register(lanes: __m512) -> Avx512 {
         Avx512(lanes)
+    }
+
+    #[inline(always)]
+    fn bits(self) -> __m512i {
+        // SAFETY: a value exists, so the machine has AVX-512.
+        unsafe { _mm512_castps_si512(self.0) }
     }
 }
 
@@ -163,4 +169,81 @@ unsafe fn transpose_quarters(vectors: &mut [Avx512]) {
         vectors[2].0 = _mm512_shuffle_ps::<0b01_00_01_00>(high, high_2);
         vectors[3].0 = _mm512_shuffle_ps::<0b11_10_11_10>(high, high_2);
     }
+}
+
+// The instructions round half to even, and make zeros of what is too small to be normal.
+impl BfloatLanes for Avx512 {
+    #[inline(always)]
+    unsafe fn pair_up(lower: *const u16, upper: *const u16) -> Avx512 {
+        // SAFETY: 16 numbers are readable at both, as the caller promises, and the machine has AVX-512 BW.
+        unsafe {
+            let [lower, upper] = [lower, upper].map(|at| _mm256_loadu_si256(at.cast()));
+            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(lower), upper);
+            Avx512(_mm512_castsi512_ps(_mm512_permutexvar_epi16(in_turns(), both)))
+        }
+    }
+
+    #[inline(always)]
+    fn pair_first(self, upper: Avx512) -> Avx512 {
+        // SAFETY: values exist, so the machine has AVX-512; those of this program have BW, which `Isa` sees to.
+        Avx512(unsafe { _mm512_castsi512_ps(_mm512_unpacklo_epi16(self.bits(), upper.bits())) })
+    }
+
+    #[inline(always)]
+    fn pair_second(self, upper: Avx512) -> Avx512 {
+        // SAFETY: as above.
+        Avx512(unsafe { _mm512_castsi512_ps(_mm512_unpackhi_epi16(self.bits(), upper.bits())) })
+    }
+
+    #[inline(always)]
+    fn in_order(first: Avx512, second: Avx512) -> [Avx512; 2] {
+        // Fours of the first register, each before those of the second.
+        const FOURS: [[i32; 16]; 2] = {
+            let mut indices = [[0; 16]; 2];
+            let mut i = 0;
+            while i < 32 {
+                indices[i / 16][i % 16] = (i / 8 * 4 + i % 4 + i / 4 % 2 * 16) as i32;
+                i += 1;
+            }
+            indices
+        };
+        // SAFETY: values exist, so the machine has AVX-512; an index is 64 readable bytes.
+        FOURS.map(|fours| unsafe {
+            Avx512(_mm512_permutex2var_ps(first.0, _mm512_loadu_si512(fours.as_ptr().cast()), second.0))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16) {
+        // SAFETY: the caller's promise; both types are 256 bits.
+        unsafe {
+            let rounded = _mm512_cvtneps_pbh(self.0);
+            _mm256_storeu_si256(to.cast(), std::mem::transmute::<__m256bh, __m256i>(rounded));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bf16(self, a: Avx512, b: Avx512) -> Avx512 {
+        // SAFETY: the caller's promise; both types are 512 bits.
+        unsafe {
+            let pairs = |lanes: Avx512| std::mem::transmute::<__m512, __m512bh>(lanes.0);
+            Avx512(_mm512_dpbf16_ps(self.0, pairs(a), pairs(b)))
+        }
+    }
+}
+
+/// The numbers of the lower half of a register, each before one of the upper half.
+#[inline(always)]
+fn in_turns() -> __m512i {
+    const INDICES: [u16; 32] = {
+        let mut indices = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            indices[i] = (i / 2 + i % 2 * 16) as u16;
+            i += 1;
+        }
+        indices
+    };
+    // SAFETY: both are 512 bits.
+    unsafe { std::mem::transmute::<[u16; 32], __m512i>(INDICES) }
 }

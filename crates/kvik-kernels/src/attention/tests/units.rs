@@ -1,4 +1,5 @@
-//! Attention on matrix units that are emulated: what they compute does not depend on the machine.
+//! Attention on matrix units, and in vectors that multiply bfloats, emulated: what they compute does not depend on the
+//! machine.
 
 use super::*;
 use crate::attention::kernel::AttentionKernels;
@@ -27,9 +28,20 @@ fn emulated_case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, 
     )
 }
 
+/// The kernels of `isa`, emulated.
+fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
+    match isa {
+        Isa::Amx => variants::emulated::kernels(layer),
+        _ => variants::emulated::vectors::kernels(layer),
+    }
+}
+
+/// What multiplies bfloats.
+const ISAS: [Isa; 2] = [Isa::Amx, Isa::Avx512Bf16];
+
 impl Store {
-    fn emulated(&self, threads: usize, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<u32> {
-        self.by(variants::emulated::kernels(&self.layer()), threads, heads, rows, q)
+    fn emulated(&self, isa: Isa, threads: usize, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<u32> {
+        self.by(kernels(isa, &self.layer()), threads, heads, rows, q)
     }
 
     fn by(
@@ -58,13 +70,15 @@ proptest! {
         let store = extras.store(layer, heads, &lens, shared, seed);
         let len = heads * layer.key_dim;
         let q = vector(&mut Random(seed ^ 1), rows.len() * len);
-        let expect: Vec<u32> = store.specified(Isa::Amx, heads, &rows, &q).into_iter().map(f32::to_bits).collect();
-        prop_assert_eq!(&store.emulated(1, heads, &rows, &q), &expect, "together");
-        prop_assert_eq!(&store.emulated(3, heads, &rows, &q), &expect, "threads");
-        for row in picked.into_iter().map(|picked| picked.index(rows.len())) {
-            let alone = store.emulated(1, heads, &rows[row..=row], &q[row * len..][..len]);
-            let of_row = heads * layer.value_dim;
-            prop_assert_eq!(&alone[..], &expect[row * of_row..][..of_row], "alone");
+        for isa in ISAS {
+            let expect: Vec<u32> = store.specified(isa, heads, &rows, &q).into_iter().map(f32::to_bits).collect();
+            prop_assert_eq!(&store.emulated(isa, 1, heads, &rows, &q), &expect, "together, {:?}", isa);
+            prop_assert_eq!(&store.emulated(isa, 3, heads, &rows, &q), &expect, "threads, {:?}", isa);
+            for row in picked.iter().map(|picked| picked.index(rows.len())) {
+                let alone = store.emulated(isa, 1, heads, &rows[row..=row], &q[row * len..][..len]);
+                let of_row = heads * layer.value_dim;
+                prop_assert_eq!(&alone[..], &expect[row * of_row..][..of_row], "alone, {:?}", isa);
+            }
         }
     }
 }
@@ -80,17 +94,19 @@ fn values_that_are_no_numbers_stay_with_those_who_see_them() {
         let mut store = Store::new(layer, &[60], 0, 5);
         let rows: Vec<SeqRow> = (20..=60).map(|len| SeqRow { seq: 0, len }).collect();
         let q = vector(&mut Random(3), rows.len() * 40);
-        let before = store.emulated(1, 1, &rows, &q);
+        let before = ISAS.map(|isa| store.emulated(isa, 1, 1, &rows, &q));
         let (k, mut v) = (store.k[0][40 * 40..][..40].to_vec(), store.v[0][40 * 40..][..40].to_vec());
         v[7] = wrong;
         let seqs = [SeqKv { blocks: &store.tables[0], tails: &[] }];
         store.arena.write(&Pool::new(1), LAYER, &[SeqRow { seq: 0, len: 41 }], &seqs, [&k, &v]);
-        let after = store.emulated(1, 1, &rows, &q);
-        let specified = store.by(variants::specification(Isa::Amx, &layer), 1, 1, &rows, &q);
-        assert_eq!(after, specified, "{layer:?}");
-        for (row, (before, after)) in rows.iter().zip(before.chunks(40).zip(after.chunks(40))) {
-            let sees = row.len > 40 && 40 >= layer.kind.first_visible(row.len);
-            assert_eq!(before != after, sees, "{layer:?} {row:?}");
+        for (isa, before) in ISAS.into_iter().zip(before) {
+            let after = store.emulated(isa, 1, 1, &rows, &q);
+            let specified = store.by(variants::specification(isa, &layer), 1, 1, &rows, &q);
+            assert_eq!(after, specified, "{layer:?} {isa:?}");
+            for (row, (before, after)) in rows.iter().zip(before.chunks(40).zip(after.chunks(40))) {
+                let sees = row.len > 40 && 40 >= layer.kind.first_visible(row.len);
+                assert_eq!(before != after, sees, "{layer:?} {isa:?} {row:?}");
+            }
         }
     }
 }
@@ -105,8 +121,11 @@ fn units_agree_with_the_textbook() {
         let rows: Vec<SeqRow> = [1, 17, 290, 291, 300].map(|len| SeqRow { seq: 0, len }).into();
         let q = vector(&mut Random(3), rows.len() * 2 * 128);
         let expect = store.naive(2, &rows, &q);
-        let out = store.emulated(1, 2, &rows, &q);
-        let worst = out.iter().zip(&expect).map(|(a, b)| (f32::from_bits(*a) - b).abs()).fold(0.0, f32::max);
-        assert!(worst < tolerance(KvFormat::Bf16), "{k} {v}: {worst}");
+        for isa in ISAS {
+            let out = store.emulated(isa, 1, 2, &rows, &q);
+            let worst =
+                out.iter().zip(&expect).map(|(a, b)| (f32::from_bits(*a) - b).abs()).fold(0.0, f32::max);
+            assert!(worst < tolerance(KvFormat::Bf16), "{k} {v} {isa:?}: {worst}");
+        }
     }
 }

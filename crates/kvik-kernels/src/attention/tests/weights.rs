@@ -233,7 +233,8 @@ proptest! {
         let rows: Vec<SeqRow> = (len - count + 1..=len).map(|len| SeqRow { seq: 0, len: len as u32 }).collect();
         let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layer.key_dim);
         let call = Call { store: &store, heads, rows: &rows, seqs: &seqs, q: &q };
-        let (_, weights) = call.watched(*Isa::available().last().unwrap(), 2, 0..count);
+        let best = *Isa::available().last().unwrap();
+        let (_, weights) = call.watched(best, 2, 0..count);
         let group = heads / layer.kv_heads;
         cuts.extend([0, count]);
         cuts.sort_unstable();
@@ -247,7 +248,7 @@ proptest! {
                     // As a call of these rows alone, which numbers them anew.
                     let rows = &rows[cut[0]..cut[1]];
                     let q = &q[cut[0] * heads * layer.key_dim..][..rows.len() * heads * layer.key_dim];
-                    let (_, weights) = Call { rows, q, ..call }.watched(isa, 1, 0..rows.len());
+                    let (_, weights) = Call { rows, q, ..call }.watched(best, 1, 0..rows.len());
                     weights.reduce_with(isa, &pool, 0..rows.len(), reduce, &among, &mut in_calls);
                 }
                 for kv_head in 0..layer.kv_heads {

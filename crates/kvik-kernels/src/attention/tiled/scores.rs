@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::super::SPLIT;
 use super::super::kernel::{ScoreCall, Seen, TILES, fetch};
 use super::super::quantised::{Query, add_group, scores_from};
-use super::{FOURS, QUERY_ROWS, STEP, pair_up, split_bytes, whole_groups};
+use super::{FOURS, QUERY_ROWS, STEP, split_bytes, whole_groups};
 use crate::f32x16::F32x16;
 use crate::i32x16::I32x16;
 use crate::kv::BLOCK_POSITIONS;
@@ -100,7 +100,7 @@ unsafe fn unpack_keys<L: F32x16>(call: &ScoreCall<'_>, tile: usize, to: &mut [Li
         false => [0; BLOCK_POSITIONS],
     };
     for (four, to) in to.iter_mut().enumerate() {
-        pair_up(pairs(2 * four), pairs(2 * four + 1), to);
+        to.pair_up([pairs(2 * four), pairs(2 * four + 1)]);
     }
 }
 

@@ -18,7 +18,7 @@ fn specification() -> AttentionKernels {
 }
 
 /// What each of `query_rows` sees of `tiles` tiles, some of them nothing.
-pub(super) fn random_seen(random: &mut Random, query_rows: usize, tiles: usize) -> Vec<Seen> {
+pub(in crate::attention) fn random_seen(random: &mut Random, query_rows: usize, tiles: usize) -> Vec<Seen> {
     let positions = (tiles * BLOCK_POSITIONS) as u64;
     let mut seen = || {
         let [a, b] = [0, 1].map(|_| (random.bits() % (positions + 1)) as u32);

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::super::kernel::{Seen, TILES, ValueCall, fetch};
 use super::super::quantised::{Weights, add_values, begin_values, finish_values};
-use super::{FOURS, QUERY_ROWS, STEP, pair_up, split_bytes, whole_groups};
+use super::{FOURS, QUERY_ROWS, STEP, split_bytes, whole_groups};
 use crate::f32x16::{F32x16, LANES};
 use crate::i32x16::I32x16;
 use crate::kv::BLOCK_POSITIONS;
@@ -151,7 +151,7 @@ unsafe fn unpack_values<L: F32x16>(call: &ValueCall<'_>, first: usize, to: &mut 
             let row = columns.wrapping_add(2 * four * call.dims * 2).cast::<[u16; LANES]>();
             // SAFETY: two of the tile's rows of pairs of bytes, and 16 of their `dims` columns.
             let (a, b) = unsafe { (row.read_unaligned(), row.byte_add(call.dims * 2).read_unaligned()) };
-            pair_up(a, b, to);
+            to.pair_up([a, b]);
         }
     }
 }

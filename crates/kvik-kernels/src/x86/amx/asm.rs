@@ -4,9 +4,8 @@
 //! they write after them. It keeps nothing in the registers itself.
 
 use std::arch::asm;
-use std::arch::x86_64::{__m256bh, __m256i, _mm256_storeu_si256, _mm512_cvtneps_pbh, _mm512_loadu_ps};
 
-use super::{Bfloats, Config, Tiles};
+use super::{Config, Tiles};
 
 /// The matrix units of this thread, configured.
 pub(crate) struct Amx(());
@@ -100,18 +99,6 @@ unsafe impl Tiles for Amx {
                 stride = in(reg) stride,
                 options(nostack, preserves_flags),
             );
-        }
-    }
-}
-
-// SAFETY: the instruction rounds half to even, and makes zeros of what is too small to be normal.
-unsafe impl Bfloats for Amx {
-    #[inline(always)]
-    unsafe fn round(from: *const f32, to: *mut u16) {
-        // SAFETY: the caller's promise; both types are 256 bits.
-        unsafe {
-            let rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(from));
-            _mm256_storeu_si256(to.cast(), std::mem::transmute::<__m256bh, __m256i>(rounded));
         }
     }
 }

@@ -1,8 +1,7 @@
 //! [`Tiles`] as Intel's description of the instructions says (Software Developer's Manual, volume 2, `LDTILECFG`,
 //! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TDPBF16PS`, `TILESTORED`); what would be a fault there is a panic here.
 
-use super::{Bfloats, Config, REGISTERS, ROW_BYTES, ROWS, Tiles};
-use crate::narrow::bfloat;
+use super::{Config, REGISTERS, ROW_BYTES, ROWS, Tiles};
 
 /// The registers of one thread.
 pub(crate) struct Emulated {
@@ -113,16 +112,6 @@ unsafe impl Tiles for Emulated {
             let read = &self.registers[REGISTER][row];
             // SAFETY: the caller's promise.
             unsafe { to.add(row * stride).copy_from_nonoverlapping(read.as_ptr(), bytes) };
-        }
-    }
-}
-
-// SAFETY: the method reads and writes what it says.
-unsafe impl Bfloats for Emulated {
-    unsafe fn round(from: *const f32, to: *mut u16) {
-        for i in 0..16 {
-            // SAFETY: the caller's promise.
-            unsafe { to.add(i).write_unaligned(bfloat(from.add(i).read_unaligned()) as u16) };
         }
     }
 }

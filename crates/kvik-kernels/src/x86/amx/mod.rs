@@ -1,7 +1,7 @@
 //! The matrix units (AMX): eight registers of up to 16 rows of 64 bytes, and products between them.
 //!
 //! A register holds a matrix whose shape a configuration says, for each thread. [`Tiles`] are the words in which
-//! `matmul::tiled` and `attention::tiled` use them. The instructions speak them ([`asm`]) and, in tests, plain
+//! `matmul::tiled`, `attention::tiled` and `attention::bfloats` use them. The instructions speak them ([`asm`]) and, in tests, plain
 //! Rust that follows Intel's description step by step (`emulated`): the kernels run on machines without such units.
 //!
 //! A product takes `a`, rows of inputs in order, and `b`, in which a row of 64 bytes holds four consecutive
@@ -60,18 +60,6 @@ impl Config {
         }
         config
     }
-}
-
-/// What the vectors of a machine with these units do with bfloats.
-///
-/// # Safety
-/// Implementations must compute exactly what the method says, and touch no other memory.
-pub(crate) unsafe trait Bfloats {
-    /// Rounds 16 floats to bfloats, half to even, as [`bfloat`](crate::narrow::bfloat) does.
-    ///
-    /// # Safety
-    /// 16 numbers are readable at `from` and writable at `to`, and the machine has AVX-512 BF16.
-    unsafe fn round(from: *const f32, to: *mut u16);
 }
 
 /// The registers of a thread in a configuration. They are released when the value is dropped: the system then has

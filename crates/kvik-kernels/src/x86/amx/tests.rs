@@ -61,37 +61,6 @@ fn instructions_do_what_their_description_says() {
 }
 
 #[test]
-fn bfloats_are_rounded_as_those_of_products() {
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    unsafe fn round(from: &[f32; 16]) -> [u16; 16] {
-        let mut to = [0; 16];
-        // SAFETY: the caller has found the instruction.
-        unsafe { Amx::round(from.as_ptr(), to.as_mut_ptr()) };
-        to
-    }
-    if !crate::Isa::available().contains(&crate::Isa::Avx512Bf16) {
-        return kvik_testing::skip("this machine has no avx512bf16");
-    }
-    let mut random = Random(5);
-    let ends = [0.0, -0.0, 1e-40, -1e-40, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, f32::NAN];
-    for number in 0..100_000 {
-        let x: [f32; 16] = std::array::from_fn(|i| match number {
-            0 => ends[i % ends.len()],
-            // Half of the way between two bfloats.
-            1..1000 => f32::from_bits((random.bits() as u32) << 15 | 1 << 15),
-            _ => f32::from_bits(random.bits() as u32),
-        });
-        let mut expect = [0; 16];
-        // SAFETY: 16 numbers each, and the machine has the instruction.
-        let found = unsafe {
-            Emulated::round(x.as_ptr(), expect.as_mut_ptr());
-            round(&x)
-        };
-        assert_eq!(found, expect, "{x:?}");
-    }
-}
-
-#[test]
 fn a_product_is_that_of_matrices() {
     let mut random = Random(1);
     let shapes = [(8, 32, 16), (8, 16, 16), (16, 64, 16), (1, 4, 1), (3, 20, 7)];

@@ -2,14 +2,12 @@
 
 use std::ops::Range;
 
-use super::super::super::SPLIT;
-use super::super::super::kernel::{Seen, TILES, ValueCall};
-use super::super::{QUERY_ROWS, pair_up};
-use super::{CONFIG, MATRICES, PAIRS, ROOM, Room, multiply};
-use crate::f32x16::{F32x16, LANES};
+use super::super::SPLIT;
+use super::super::kernel::{Seen, TILES, ValueCall};
+use super::{MATRICES, PAIRS, Products, QUERY_ROWS, ROOM, Room, few};
+use crate::f32x16::{BfloatLanes, F32x16, LANES};
 use crate::kv::BLOCK_POSITIONS;
 use crate::lines::Line;
-use crate::x86::amx::{Bfloats, Tiles};
 
 /// Tiles whose positions are a piece.
 const PIECE_TILES: usize = 2;
@@ -20,25 +18,28 @@ const INFINITY: u16 = 0x7f80;
 /// Weighted values that are stored beside the keys.
 ///
 /// # Safety
-/// As [`floats::values`](super::super::super::floats::values), and the machine has these units.
+/// As [`floats::values`](super::super::floats::values), and the machine has these products.
 #[inline(always)]
-pub(crate) unsafe fn values<L: F32x16, T: Tiles + Bfloats>(call: &ValueCall<'_>) {
+pub(crate) unsafe fn values<L: BfloatLanes, P: Products>(call: &ValueCall<'_>) {
     // SAFETY: as the caller promises.
-    unsafe { weigh::<L, T, Stored>(call) }
+    unsafe { weigh::<L, P, Stored>(call) }
 }
 
 /// Weighted values that are the beginnings of keys.
 ///
 /// # Safety
-/// As [`latent::float_values`](super::super::super::latent::float_values), and the machine has these units.
+/// As [`latent::float_values`](super::super::latent::float_values), and the machine has these products.
 #[inline(always)]
-pub(crate) unsafe fn latents<L: F32x16, T: Tiles + Bfloats>(call: &ValueCall<'_>) {
+pub(crate) unsafe fn latents<L: BfloatLanes, P: Products>(call: &ValueCall<'_>) {
     // SAFETY: as the caller promises.
-    unsafe { weigh::<L, T, OfKeys>(call) }
+    unsafe { weigh::<L, P, OfKeys>(call) }
 }
 
 /// Reads the values of tiles.
 pub(super) trait Values {
+    /// Whether tiles are those of values, stored beside the keys.
+    const BESIDE_KEYS: bool;
+
     /// Puts 16 dimensions of two tiles, of `vector`, in pairs of positions, `[pairs][16 dimensions][2]`; zeros stand in
     /// for positions that are not among `seen`, counted from the first of the call's tiles, and for missing tiles.
     ///
@@ -67,14 +68,14 @@ pub(super) trait Values {
 /// # Safety
 /// As [`values`] or [`latents`].
 #[inline(always)]
-pub(super) unsafe fn weigh<L: F32x16, T: Tiles + Bfloats, V: Values>(call: &ValueCall<'_>) {
+pub(super) unsafe fn weigh<L: BfloatLanes, P: Products, V: Values>(call: &ValueCall<'_>) {
     let mut room = ROOM.take();
     // SAFETY: as the caller promises; the query rows of each call are some of this one.
     unsafe {
         let together = if can_share::<V>(call) { call.seen.len() } else { 1 };
         for (i, seen) in call.seen.chunks(together.max(1)).enumerate() {
             let (p, out) = (call.p.add(i * together * SPLIT), call.out.add(i * together * call.dims));
-            weigh_rows::<L, T, V>(&ValueCall { p, out, seen, ..*call }, &mut room);
+            weigh_rows::<L, P, V>(&ValueCall { p, out, seen, ..*call }, &mut room);
         }
     }
     ROOM.set(room);
@@ -103,7 +104,7 @@ unsafe fn can_share<V: Values>(call: &ValueCall<'_>) -> bool {
 
 /// Those of `positions` that tile number `tile` has, counted from its first.
 #[inline(always)]
-fn of_tile(positions: &Range<usize>, tile: usize) -> Range<usize> {
+pub(super) fn of_tile(positions: &Range<usize>, tile: usize) -> Range<usize> {
     let first = tile * BLOCK_POSITIONS;
     let inside = |position: usize| position.clamp(first, first + BLOCK_POSITIONS) - first;
     inside(positions.start)..inside(positions.end)
@@ -111,7 +112,7 @@ fn of_tile(positions: &Range<usize>, tile: usize) -> Range<usize> {
 
 /// The pieces that a call has tiles of, and the first of its tiles, counted from the first piece of them.
 #[derive(Clone, Copy)]
-struct Pieces {
+pub(super) struct Pieces {
     count: usize,
     /// Tiles of the first piece that are before the first of the call.
     missing: usize,
@@ -119,7 +120,7 @@ struct Pieces {
 
 impl Pieces {
     #[inline(always)]
-    fn of(call: &ValueCall<'_>) -> Pieces {
+    pub(super) fn of(call: &ValueCall<'_>) -> Pieces {
         let missing = call.skipped % PIECE_TILES;
         Pieces { count: (missing + call.tiles.len()).div_ceil(PIECE_TILES), missing }
     }
@@ -128,6 +129,12 @@ impl Pieces {
     #[inline(always)]
     fn tile(self, piece: usize, half: usize) -> isize {
         (piece * PIECE_TILES + half) as isize - self.missing as isize
+    }
+
+    /// The piece and the half of it that a tile of the call is.
+    #[inline(always)]
+    pub(super) fn place(self, tile: usize) -> (usize, usize) {
+        ((tile + self.missing) / PIECE_TILES, (tile + self.missing) % PIECE_TILES)
     }
 
     /// The pieces that `seen` has something of.
@@ -143,16 +150,19 @@ impl Pieces {
 /// # Safety
 /// As [`weigh`].
 #[inline(always)]
-unsafe fn weigh_rows<L: F32x16, T: Tiles + Bfloats, V: Values>(call: &ValueCall<'_>, room: &mut Room) {
+unsafe fn weigh_rows<L: BfloatLanes, P: Products, V: Values>(call: &ValueCall<'_>, room: &mut Room) {
     let (query_rows, pieces) = (call.seen.len(), Pieces::of(call));
     room.grow(query_rows, pieces.count);
     let seen = Seen::by_any(call.seen).positions();
     // SAFETY: as the caller promises.
     unsafe {
         for query_row in 0..query_rows {
-            round_weights::<T>(call, query_row, pieces, room);
+            round_weights::<L>(call, query_row, pieces, room);
         }
-        let mut units = T::configured(const { &CONFIG });
+        if V::BESIDE_KEYS && query_rows <= P::FEW {
+            return few::values::<L>(call, room);
+        }
+        let mut products = P::begin();
         let vectors = call.dims / LANES;
         for vector in (0..vectors).step_by(MATRICES) {
             let vectors = vector..vectors.min(vector + MATRICES);
@@ -162,18 +172,23 @@ unsafe fn weigh_rows<L: F32x16, T: Tiles + Bfloats, V: Values>(call: &ValueCall<
                 }
             }
             for first in (0..query_rows).step_by(QUERY_ROWS) {
-                weigh_group::<L, T>(call, first, vectors.clone(), pieces, &mut units, room);
+                weigh_group::<L, P>(call, first, vectors.clone(), pieces, &mut products, room);
             }
         }
     }
 }
 
-/// Rounds the probabilities of a query row to its row of the registers; zeros stand in for blocks that it does not see.
+/// Rounds the probabilities of a query row to its row of the room; zeros stand in for blocks that it does not see.
 ///
 /// # Safety
 /// As [`weigh`]; the query row is one of the call.
 #[inline(always)]
-unsafe fn round_weights<T: Bfloats>(call: &ValueCall<'_>, query_row: usize, pieces: Pieces, room: &mut Room) {
+unsafe fn round_weights<L: BfloatLanes>(
+    call: &ValueCall<'_>,
+    query_row: usize,
+    pieces: Pieces,
+    room: &mut Room,
+) {
     let blocks = call.seen[query_row].blocks();
     let p = call.p.wrapping_add(query_row * SPLIT);
     for piece in 0..pieces.count {
@@ -184,7 +199,7 @@ unsafe fn round_weights<T: Bfloats>(call: &ValueCall<'_>, query_row: usize, piec
             match tile >= 0 && blocks.contains(&(tile as usize)) {
                 // SAFETY: the probabilities of a block that is seen; the half of a line has room for 16 bfloats.
                 true => unsafe {
-                    T::round(p.add(tile as usize * BLOCK_POSITIONS), to.as_mut_ptr().cast());
+                    L::load(p.add(tile as usize * BLOCK_POSITIONS)).store_bf16(to.as_mut_ptr().cast());
                 },
                 false => to.fill(0),
             }
@@ -197,25 +212,26 @@ unsafe fn round_weights<T: Bfloats>(call: &ValueCall<'_>, query_row: usize, piec
 /// # Safety
 /// As [`weigh`].
 #[inline(always)]
-unsafe fn weigh_group<L: F32x16, T: Tiles>(
+unsafe fn weigh_group<L: BfloatLanes, P: Products>(
     call: &ValueCall<'_>,
     first: usize,
     vectors: Range<usize>,
     pieces: Pieces,
-    units: &mut T,
-    room: &mut Room,
+    products: &mut P,
+    room: &Room,
 ) {
     let query_rows = first..call.seen.len().min(first + QUERY_ROWS);
     let seen = pieces.seen(Seen::by_any(&call.seen[query_rows.clone()]));
+    let to = call.out.wrapping_add(first * call.dims + vectors.start * LANES);
+    let operands = room.operands(query_rows.clone(), (seen, pieces.count), vectors.len());
     // SAFETY: as the caller promises; the results have `dims` numbers for each query row.
     unsafe {
-        let sums = (room.sums.as_mut_ptr().cast(), MATRICES * LANES);
-        multiply(units, room, first, (seen, pieces.count), vectors.len(), sums);
+        products.multiply(&operands, to, call.dims);
         let zero = L::splat(0.0);
         for row in 0..query_rows.len() {
-            let to = call.out.add((first + row) * call.dims + vectors.start * LANES);
             for n in 0..vectors.len() {
-                L::load(room.sums_of(row).add(n * LANES)).add(zero).store(to.add(n * LANES));
+                let sums = to.add(row * call.dims + n * LANES);
+                L::load(sums).add(zero).store(sums);
             }
         }
     }
@@ -225,6 +241,8 @@ unsafe fn weigh_group<L: F32x16, T: Tiles>(
 struct Stored;
 
 impl Values for Stored {
+    const BESIDE_KEYS: bool = true;
+
     #[inline(always)]
     unsafe fn pair<L: F32x16>(
         call: &ValueCall<'_>,
@@ -253,7 +271,7 @@ impl Values for Stored {
                         }
                     }
                 }
-                pair_up(rows[0], rows[1], to);
+                to.pair_up(rows);
             }
         }
     }
@@ -271,6 +289,8 @@ impl Values for Stored {
 struct OfKeys;
 
 impl Values for OfKeys {
+    const BESIDE_KEYS: bool = false;
+
     #[inline(always)]
     unsafe fn pair<L: F32x16>(
         call: &ValueCall<'_>,

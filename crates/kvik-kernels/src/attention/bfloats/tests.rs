@@ -1,12 +1,14 @@
-//! Kernels on units that are emulated, against the order in plain words.
+//! Kernels on units that are emulated, and in vectors, against their orders in plain words.
 
 use proptest::prelude::*;
 
-use super::super::tests::random_seen;
+use super::specification::{OfUnits, OfVectors, Order};
 use super::*;
 use crate::Isa;
 use crate::attention::SPLIT_BLOCKS;
 use crate::attention::kernel::ValueCall;
+use crate::attention::tiled::tests::random_seen;
+use crate::f32x16::F32x16;
 use crate::scalar::f32x16::Scalar;
 use crate::testing::Random;
 use crate::x86::amx::Emulated;
@@ -128,39 +130,39 @@ struct Kernels {
 }
 
 macro_rules! kernels {
-    ($lanes:ty $(, $features:literal)?) => {{
+    ($lanes:ty, $products:ty $(, $features:literal)?) => {{
         $(#[target_feature(enable = $features)])?
-        unsafe fn emulated_scores(call: &ScoreCall<'_>) {
+        unsafe fn score(call: &ScoreCall<'_>) {
             // SAFETY: the caller's promise.
-            unsafe { scores::<$lanes, Emulated>(call) }
+            unsafe { scores::<$lanes, $products>(call) }
         }
         $(#[target_feature(enable = $features)])?
-        unsafe fn emulated_values(call: &ValueCall<'_>) {
+        unsafe fn weigh(call: &ValueCall<'_>) {
             // SAFETY: as above.
-            unsafe { values::<$lanes, Emulated>(call) }
+            unsafe { values::<$lanes, $products>(call) }
         }
         $(#[target_feature(enable = $features)])?
-        unsafe fn emulated_latents(call: &ValueCall<'_>) {
+        unsafe fn weigh_latents(call: &ValueCall<'_>) {
             // SAFETY: as above.
-            unsafe { latents::<$lanes, Emulated>(call) }
+            unsafe { latents::<$lanes, $products>(call) }
         }
-        Kernels { scores: emulated_scores, values: [emulated_values, emulated_latents] }
+        Kernels { scores: score, values: [weigh, weigh_latents] }
     }};
 }
 
-fn check(kernels: &Kernels) {
+fn check<O: Order>(kernels: &Kernels) {
     let numbers = || prop_oneof![Just(Numbers::Ordinary), Just(Numbers::Tiny), Just(Numbers::Any)];
     let shapes = (1..=140_usize, 1..=16_usize, 1..=40_usize, numbers(), any::<u64>());
     proptest!(ProptestConfig::with_cases(48), |((head_dim, tiles, query_rows, numbers, seed) in shapes)| {
         let case = Case::new(head_dim, tiles, query_rows, numbers, seed);
-        prop_assert_eq!(case.scores(kernels.scores), case.scores(specification::scores));
+        prop_assert_eq!(case.scores(kernels.scores), case.scores(specification::scores::<O>));
     });
     let shapes = (1..=9_usize, 1..=16_usize, 1..=40_usize, numbers(), any::<u64>(), 0..16_usize);
     proptest!(ProptestConfig::with_cases(48), |((vectors, tiles, query_rows, numbers, seed, short) in shapes)| {
         let case = Case::new(vectors * LANES, tiles, query_rows, numbers, seed).probabilities();
         for (values, expect, short) in [
-            (kernels.values[0], specification::values as unsafe fn(&ValueCall<'_>), 0),
-            (kernels.values[1], specification::latents, short),
+            (kernels.values[0], specification::values::<O> as unsafe fn(&ValueCall<'_>), 0),
+            (kernels.values[1], specification::latents::<O>, short),
         ] {
             let (of_row, key_dim) = (case.dims, case.dims - short);
             let expect = case.weighted(expect, 0..query_rows, key_dim);
@@ -172,16 +174,75 @@ fn check(kernels: &Kernels) {
     });
 }
 
+/// Whether this machine has AVX-512 BF16.
+fn has_bfloats() -> bool {
+    let has = Isa::available().contains(&Isa::Avx512Bf16);
+    if !has {
+        kvik_testing::skip("this machine has no avx512bf16");
+    }
+    has
+}
+
 #[test]
 fn bfloats_on_units_equal_the_specification() {
-    check(&kernels!(Scalar));
+    check::<OfUnits>(&kernels!(Scalar, Units<Emulated>));
+}
+
+#[test]
+fn bfloats_in_vectors_equal_the_specification() {
+    check::<OfVectors>(&kernels!(Scalar, Vectors<Scalar>));
 }
 
 #[test]
 fn bfloats_on_units_beside_avx512_equal_the_specification() {
-    match Isa::available().contains(&Isa::Avx512) {
-        true => check(&kernels!(Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")),
-        false => kvik_testing::skip("this machine has no avx512"),
+    if has_bfloats() {
+        check::<OfUnits>(&kernels!(
+            Avx512,
+            Units<Emulated>,
+            "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c"
+        ));
+    }
+}
+
+#[test]
+fn bfloats_in_avx512_equal_the_specification() {
+    if has_bfloats() {
+        check::<OfVectors>(&kernels!(
+            Avx512,
+            Vectors<Avx512>,
+            "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c"
+        ));
+    }
+}
+
+#[test]
+fn bfloats_are_rounded_as_those_of_products() {
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn round(from: &[f32; 16]) -> [u16; 16] {
+        let mut to = [0; 16];
+        // SAFETY: the caller has found the instruction.
+        unsafe { Avx512::load(from.as_ptr()).store_bf16(to.as_mut_ptr()) };
+        to
+    }
+    if !has_bfloats() {
+        return;
+    }
+    let mut random = Random(5);
+    let ends = [0.0, -0.0, 1e-40, -1e-40, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, f32::NAN];
+    for number in 0..100_000 {
+        let x: [f32; 16] = std::array::from_fn(|i| match number {
+            0 => ends[i % ends.len()],
+            // Half of the way between two bfloats.
+            1..1000 => f32::from_bits((random.bits() as u32) << 15 | 1 << 15),
+            _ => f32::from_bits(random.bits() as u32),
+        });
+        let mut expect = [0; 16];
+        // SAFETY: 16 numbers each, and the machine has the instruction.
+        let found = unsafe {
+            Scalar::load(x.as_ptr()).store_bf16(expect.as_mut_ptr());
+            round(&x)
+        };
+        assert_eq!(found, expect, "{x:?}");
     }
 }
 
@@ -197,7 +258,8 @@ fn the_sign_of_a_zero_tells_nothing_of_the_company() {
     let [smallest, more] = [f32::MIN_POSITIVE, -1.5 * f32::MIN_POSITIVE].map(|x| (x.to_bits() >> 16) as u16);
     case.tiles[0][..LANES].fill(smallest);
     case.tiles[PIECE / BLOCK_POSITIONS][..LANES].fill(more);
-    let emulated = kernels!(Scalar);
-    assert_eq!(case.weighted(emulated.values[0], 0..1, LANES), [0; LANES]);
-    assert_eq!(case.weighted(emulated.values[0], 0..2, LANES)[..LANES], [0; LANES]);
+    for emulated in [kernels!(Scalar, Units<Emulated>), kernels!(Scalar, Vectors<Scalar>)] {
+        assert_eq!(case.weighted(emulated.values[0], 0..1, LANES), [0; LANES]);
+        assert_eq!(case.weighted(emulated.values[0], 0..2, LANES)[..LANES], [0; LANES]);
+    }
 }

@@ -1,9 +1,9 @@
-//! The order of the units in plain words, one number at a time.
+//! The orders in plain words, one number at a time.
 
 use half::bf16;
 
-use super::super::super::SPLIT;
-use super::super::super::kernel::{ScoreCall, ValueCall};
+use super::super::SPLIT;
+use super::super::kernel::{ScoreCall, ValueCall};
 use super::PIECE;
 use crate::kv::BLOCK_POSITIONS;
 
@@ -11,14 +11,15 @@ use crate::kv::BLOCK_POSITIONS;
 ///
 /// # Safety
 /// As [`scores`](super::scores).
-pub(in crate::attention) unsafe fn scores(call: &ScoreCall<'_>) {
+pub(in crate::attention) unsafe fn scores<O: Order>(call: &ScoreCall<'_>) {
     for (query_row, (&q, seen)) in call.q.iter().zip(call.seen).enumerate() {
         let blocks = seen.blocks();
         for position in blocks.start * BLOCK_POSITIONS..blocks.end * BLOCK_POSITIONS {
             let tile = call.tiles[position / BLOCK_POSITIONS];
             // SAFETY: a query has a number for each dimension, a tile a row of 16, and the scores a row of SPLIT.
             unsafe {
-                let score = sum(call.head_dim, |d| [round(*q.add(d)), stored(tile, d * 16 + position % 16)]);
+                let score =
+                    sum::<O>(call.head_dim, |d| [round(*q.add(d)), stored(tile, d * 16 + position % 16)]);
                 *call.scores.add(query_row * SPLIT + position) = score;
             }
         }
@@ -29,28 +30,30 @@ pub(in crate::attention) unsafe fn scores(call: &ScoreCall<'_>) {
 ///
 /// # Safety
 /// As [`values`](super::values()).
-pub(in crate::attention) unsafe fn values(call: &ValueCall<'_>) {
+pub(in crate::attention) unsafe fn values<O: Order>(call: &ValueCall<'_>) {
     // SAFETY: as the caller promises: a tile has `dims` numbers for each position.
-    unsafe { weigh(call, |tile, position, d| stored(tile, position * call.dims + d)) }
+    unsafe { weigh::<O>(call, |tile, position, d| stored(tile, position * call.dims + d)) }
 }
 
 /// Weighted values that are the beginnings of keys.
 ///
 /// # Safety
 /// As [`latents`](super::latents).
-pub(in crate::attention) unsafe fn latents(call: &ValueCall<'_>) {
+pub(in crate::attention) unsafe fn latents<O: Order>(call: &ValueCall<'_>) {
     // SAFETY: as the caller promises: a tile has 16 positions for each of its dimensions.
     let value = |tile, position, d| unsafe { stored(tile, d * BLOCK_POSITIONS + position) };
     // SAFETY: as above.
-    unsafe { weigh(call, |tile, position, d| if d < call.key_dim { value(tile, position, d) } else { 0.0 }) }
+    unsafe {
+        weigh::<O>(call, |tile, position, d| if d < call.key_dim { value(tile, position, d) } else { 0.0 })
+    }
 }
 
 /// Weighs what `value` says of a tile, a position and a dimension.
-unsafe fn weigh(call: &ValueCall<'_>, value: impl Fn(*const u8, usize, usize) -> f32) {
+unsafe fn weigh<O: Order>(call: &ValueCall<'_>, value: impl Fn(*const u8, usize, usize) -> f32) {
     let first = call.skipped * BLOCK_POSITIONS;
     for (query_row, seen) in call.seen.iter().enumerate() {
         for d in 0..call.dims {
-            let sum = sum(SPLIT, |position| match position.checked_sub(first) {
+            let sum = sum::<O>(SPLIT, |position| match position.checked_sub(first) {
                 Some(position) if seen.positions().contains(&position) => {
                     let tile = call.tiles[position / BLOCK_POSITIONS];
                     // SAFETY: the caller's promise: a row of SPLIT probabilities.
@@ -65,15 +68,41 @@ unsafe fn weigh(call: &ValueCall<'_>, value: impl Fn(*const u8, usize, usize) ->
     }
 }
 
-/// The sum of `len` products.
-fn sum(len: usize, factors: impl Fn(usize) -> [f32; 2]) -> f32 {
-    (0..len).step_by(PIECE).fold(0.0, |sum, first| {
+/// An order in which products are summed.
+pub(in crate::attention) trait Order {
+    /// `sum` and the products of a piece.
+    fn add(sum: f32, piece: &[[f32; 2]; PIECE]) -> f32;
+}
+
+/// That of the matrix units.
+pub(in crate::attention) struct OfUnits;
+/// That of vectors.
+pub(in crate::attention) struct OfVectors;
+
+impl Order for OfUnits {
+    fn add(sum: f32, piece: &[[f32; 2]; PIECE]) -> f32 {
         let mut sums = [0.0f32; 2];
-        for i in first..first + PIECE {
-            let [a, b] = if i < len { factors(i) } else { [0.0; 2] };
-            sums[i % 2] = flush(a.mul_add(b, sums[i % 2]));
+        for (i, [a, b]) in piece.iter().enumerate() {
+            sums[i % 2] = flush(a.mul_add(*b, sums[i % 2]));
         }
         flush(sum + flush(sums[0] + sums[1]))
+    }
+}
+
+impl Order for OfVectors {
+    fn add(sum: f32, piece: &[[f32; 2]; PIECE]) -> f32 {
+        piece.as_chunks::<2>().0.iter().fold(sum, |sum, [even, odd]| {
+            let sum = flush(odd[0].mul_add(odd[1], sum));
+            flush(even[0].mul_add(even[1], sum))
+        })
+    }
+}
+
+/// The sum of `len` products.
+fn sum<O: Order>(len: usize, factors: impl Fn(usize) -> [f32; 2]) -> f32 {
+    (0..len).step_by(PIECE).fold(0.0, |sum, first| {
+        let factors = |i| if first + i < len { factors(first + i) } else { [0.0; 2] };
+        O::add(sum, &std::array::from_fn(factors))
     })
 }
 

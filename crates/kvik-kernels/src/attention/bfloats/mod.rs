@@ -1,0 +1,260 @@
+//! Attention over bfloats where the machine multiplies them, on matrix units or in vectors. Products have an order of
+//! their own there, so they compute all rows:
+//!
+//! 1. Numbers of a query are rounded to bfloats. A score sums over dimensions, zeros behind the last up to a whole
+//!    piece of 32.
+//! 2. Probabilities are rounded to bfloats where they weigh values; their sum `l` is of those not rounded. A dimension of
+//!    the output sums over all positions of the split; those that the query row does not see are zeros. The result is
+//!    that plus 0.
+//!
+//! To sum is, from zero:
+//! - on matrix units, over every 32 products, ascending: `even` and `odd` run over theirs, from zero, as
+//!   `fma(a, b, even)`, and `sum = sum + (even + odd)`;
+//! - in vectors, over every pair of products, ascending, the odd one first: `sum = fma(a, b, sum)`.
+//!
+//! To round is to the next bfloat, half to even. In all of it, a number that is too small to be normal is a zero of its
+//! sign.
+//!
+//! Pieces of 32 positions begin where the split does, whatever tiles a call has, and what a row does not see adds zeros:
+//! so its sums do not depend on its company but for the sign of a zero, which adding 0 makes positive.
+//! Only 0 times what is no finite number would tell: `values::weigh` sees to it.
+//!
+//! A call pairs keys and values up once for all its query rows. A pair of registers of vectors multiplies twice as many
+//! bfloats as floats. By count 16 query rows, 16 positions and heads of 128 take matrix units 64 cycles for scores and 64
+//! for values, and vectors that multiply floats 1,024 each; that is not measured.
+
+mod few;
+mod products;
+#[cfg(test)]
+pub(in crate::attention) mod specification;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub(crate) use products::{Products, Units, Vectors};
+pub(crate) use values::{latents, values};
+
+use products::Operands;
+use std::cell::Cell;
+use std::ops::Range;
+
+use super::SPLIT;
+use super::kernel::{ScoreCall, Seen};
+use crate::f32x16::{BfloatLanes, LANES};
+use crate::kv::BLOCK_POSITIONS;
+use crate::lines::Line;
+
+/// Declares `kernels(layer)`: those of `$others`, except over bfloats, which `$products` multiply beside lanes of `$floats`.
+macro_rules! bfloat_kernels {
+    ($floats:ty, $products:ty, $others:path $(, $features:literal)?) => {
+        /// The kernels for what a layer stores.
+        pub(in crate::attention) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
+            use $crate::attention::kernel::{AttentionKernels, ScoreCall, ValueCall};
+            use $crate::kv::{KvFormat, KvValues};
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn scores(call: &ScoreCall<'_>) {
+                // SAFETY: the contract of `AttentionKernels`.
+                unsafe { $crate::attention::bfloats::scores::<$floats, $products>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn values(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { $crate::attention::bfloats::values::<$floats, $products>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn latents(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { $crate::attention::bfloats::latents::<$floats, $products>(call) }
+            }
+            let others = $others(layer);
+            AttentionKernels {
+                scores: if layer.k == KvFormat::Bf16 { scores } else { others.scores },
+                values: match (layer.values, layer.k, layer.v) {
+                    (KvValues::Stored, _, KvFormat::Bf16) => values,
+                    (KvValues::OfKeys, KvFormat::Bf16, _) => latents,
+                    _ => others.values,
+                },
+                ..others
+            }
+        }
+    };
+}
+pub(crate) use bfloat_kernels;
+
+/// Query rows of a group, as matrix units take them.
+const QUERY_ROWS: usize = 16;
+/// Matrices of columns at a time: tiles of keys, or vectors of values.
+const MATRICES: usize = 4;
+/// Bfloats of a line.
+const PIECE: usize = size_of::<Line>() / 2;
+/// Lines of a piece of columns: pairs of what is summed.
+const PAIRS: usize = PIECE / 2;
+
+/// Operands as products take them.
+#[derive(Default)]
+struct Room {
+    /// `[groups of query rows][pieces][query rows]`
+    rows: Vec<Line>,
+    /// `[pieces][MATRICES][pairs]`
+    columns: Vec<Line>,
+}
+
+thread_local! {
+    static ROOM: Cell<Room> = const { Cell::new(Room { rows: Vec::new(), columns: Vec::new() }) };
+}
+
+impl Room {
+    /// Makes room for `query_rows` and `pieces`. What it held stays: rows that are no query rows add to nobody's sums.
+    fn grow(&mut self, query_rows: usize, pieces: usize) {
+        let grow = |lines: &mut Vec<Line>, needed: usize| lines.resize(lines.len().max(needed), Line::ZERO);
+        grow(&mut self.rows, query_rows.next_multiple_of(QUERY_ROWS) * pieces);
+        grow(&mut self.columns, pieces * MATRICES * PAIRS);
+    }
+
+    /// Where so many pieces of columns stand, each `[MATRICES][pairs]`.
+    fn pieces(&mut self, count: usize) -> impl Iterator<Item = &mut [[Line; PAIRS]; MATRICES]> {
+        self.columns.as_chunks_mut().0.as_chunks_mut().0[..count].iter_mut()
+    }
+
+    /// The piece of a query row, of so many.
+    fn piece(&mut self, query_row: usize, piece: usize, pieces: usize) -> &mut Line {
+        &mut self.rows[(query_row / QUERY_ROWS * pieces + piece) * QUERY_ROWS + query_row % QUERY_ROWS]
+    }
+
+    /// `pieces` of `query_rows`, of so many pieces in all, and the first `count` matrices.
+    fn operands(
+        &self,
+        query_rows: Range<usize>,
+        (pieces, all): (Range<usize>, usize),
+        count: usize,
+    ) -> Operands<'_> {
+        let rows = &self.rows[query_rows.start * all..][pieces.start * QUERY_ROWS..];
+        let columns = &self.columns[pieces.start * MATRICES * PAIRS..];
+        Operands { rows, query_rows: query_rows.len(), columns, pieces: pieces.len(), count }
+    }
+}
+
+/// Scores of all query rows over keys in bfloats.
+///
+/// # Safety
+/// As [`floats::scores`](super::floats::scores), and the machine has these products.
+#[inline(always)]
+pub(crate) unsafe fn scores<L: BfloatLanes, P: Products>(call: &ScoreCall<'_>) {
+    let mut room = ROOM.take();
+    let pieces = call.head_dim.div_ceil(PIECE);
+    room.grow(call.q.len(), pieces);
+    // SAFETY: as the caller promises.
+    unsafe {
+        for query_row in 0..call.q.len() {
+            round_query::<L>(call, query_row, pieces, &mut room);
+        }
+        match call.q.len() <= P::FEW && call.head_dim.is_multiple_of(2) {
+            true => few::scores::<L>(call, &room),
+            false => score_groups::<L, P>(call, &mut room),
+        }
+    }
+    ROOM.set(room);
+}
+
+/// Scores of query rows that are in the room.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+unsafe fn score_groups<L: BfloatLanes, P: Products>(call: &ScoreCall<'_>, room: &mut Room) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut products = P::begin();
+        for start in (0..call.tiles.len()).step_by(MATRICES) {
+            let tiles = start..call.tiles.len().min(start + MATRICES);
+            for tile in tiles.clone() {
+                pair_keys::<L>(call, tile, tile - start, room);
+            }
+            for first in (0..call.q.len()).step_by(QUERY_ROWS) {
+                score_group::<P>(call, first, tiles.clone(), &mut products, room);
+            }
+        }
+    }
+}
+
+/// Rounds a query to its row of the room.
+///
+/// # Safety
+/// As [`scores`]; the query row is one of the call.
+#[inline(always)]
+unsafe fn round_query<L: BfloatLanes>(
+    call: &ScoreCall<'_>,
+    query_row: usize,
+    pieces: usize,
+    room: &mut Room,
+) {
+    // SAFETY: a query has a number for each dimension.
+    let q = unsafe { std::slice::from_raw_parts(call.q[query_row], call.head_dim) };
+    for (piece, numbers) in q.chunks(PIECE).enumerate() {
+        let mut padded = [0.0; PIECE];
+        let numbers = match numbers.first_chunk::<PIECE>() {
+            Some(numbers) => numbers,
+            None => {
+                padded[..numbers.len()].copy_from_slice(numbers);
+                &padded
+            }
+        };
+        let to = room.piece(query_row, piece, pieces);
+        // SAFETY: the machine has these lanes; a piece is two vectors of numbers and a line of bfloats.
+        unsafe {
+            L::load(numbers.as_ptr()).store_bf16(to.0.as_mut_ptr().cast());
+            L::load(numbers[LANES..].as_ptr()).store_bf16(to.0[size_of::<Line>() / 2..].as_mut_ptr().cast());
+        }
+    }
+}
+
+/// Puts the keys of a tile in pairs of dimensions, `[pairs][16 positions][2]` in each piece, as matrix `n` of four.
+/// Asks for a later tile meanwhile.
+///
+/// # Safety
+/// As [`scores`]; the room is that of the call.
+#[inline(always)]
+unsafe fn pair_keys<L: BfloatLanes>(call: &ScoreCall<'_>, tile: usize, n: usize, room: &mut Room) {
+    let [next] = call.next_tiles::<L, 1>(0, tile, [call.tiles[tile]]);
+    let keys = call.tiles[tile].cast::<[u16; BLOCK_POSITIONS]>();
+    for (piece, to) in room.pieces(call.head_dim.div_ceil(PIECE)).enumerate() {
+        for (pair, to) in to[n].iter_mut().enumerate() {
+            let mut rows = [[0; BLOCK_POSITIONS]; 2];
+            for (i, row) in rows.iter_mut().enumerate() {
+                let d = piece * PIECE + 2 * pair + i;
+                if d < call.head_dim {
+                    // SAFETY: the tile has a row of 16 numbers for each dimension.
+                    *row = unsafe { keys.add(d).read_unaligned() };
+                }
+            }
+            // SAFETY: a prefetch reads nothing. Two rows are a line of the cache.
+            unsafe { L::prefetch(next.wrapping_add((piece * PAIRS + pair) * size_of::<Line>())) };
+            to.pair_up(rows);
+        }
+    }
+}
+
+/// Scores a group of query rows, the first of them `first`, against `tiles`, whose keys are in the room.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+unsafe fn score_group<P: Products>(
+    call: &ScoreCall<'_>,
+    first: usize,
+    tiles: Range<usize>,
+    products: &mut P,
+    room: &Room,
+) {
+    let query_rows = first..call.q.len().min(first + QUERY_ROWS);
+    let seen = Seen::by_any(&call.seen[query_rows.clone()]).blocks();
+    if seen.end <= tiles.start || tiles.end <= seen.start {
+        return;
+    }
+    let pieces = call.head_dim.div_ceil(PIECE);
+    let to = call.scores.wrapping_add(first * SPLIT + tiles.start * BLOCK_POSITIONS);
+    let operands = room.operands(query_rows, (0..pieces, pieces), tiles.len());
+    // SAFETY: as the caller promises; the scores have a row of SPLIT for each query row.
+    unsafe { products.multiply(&operands, to, SPLIT) };
+}
