@@ -15,7 +15,7 @@ import openvino
 import openvino_genai
 
 # Its name of each of kvik's KV formats.
-KV = {"f16": "f16", "q8": "u8", "q4": "u4"}
+KV = {"f16": "f16", "bf16": "bf16", "q8": "u8", "q4": "u4"}
 # Tokens of a block of its cache on a processor.
 BLOCK = 32
 

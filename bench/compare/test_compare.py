@@ -149,8 +149,10 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("bf16", "prefill 512", 0, "f16"),
         ("f16 exactly", "prefill 512", 0, "f16"),
         ("f16 as bf16", "prefill 512", 0, "f16"),
+        ("f16 as bf16", "prefill 512", 0, "bf16"),
         ("q8_0", "prefill 32", 190, "f16"),
         ("q8_0", "prefill 512", 4096, "f16"),
+        ("q8_0", "prefill 512", 4096, "bf16"),
         ("q8_0", "prefill 512", 4096, "q8"),
         ("q8_0", "decode 64", 0, "f16"),
         ("q4_0", "decode 64", 0, "f16"),
@@ -158,6 +160,7 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("f16", "decode 64", 0, "f16"),
         ("f16 exactly", "decode 64", 0, "f16"),
         ("q8_0", "decode 64", 4096, "f16"),
+        ("q8_0", "decode 64", 4096, "bf16"),
         ("q8_0", "decode 64", 4096, "q8"),
         ("q8_0", "decode 64", 4096, "q4"),
         ("q8_0", "decode 32 x3", 512, "f16"),
@@ -167,9 +170,9 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
     ]
     assert all(len(speeds) == 3 for r in out["results"] for speeds in r["samples"].values())
     assert all(r["ratio"] == round(r["kvik_ts"] / r["beside_ts"], 3) for r in out["results"])
-    assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 21 + [True]
+    assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 24 + [True]
     assert out["versions"] == {"kvik": "kvik 1.2", "peer": "llama.cpp, llama-bench 1.2"}
-    assert len(stdout.splitlines()) == 2 + 22
+    assert len(stdout.splitlines()) == 2 + 25
     measured = sum(len(r["samples"]) * (1 if r["in_one_process"] else 3) for r in out["results"])
     assert len(stderr.splitlines()) == measured
 
@@ -193,9 +196,9 @@ def test_a_limit_is_operations_over_peaks_and_bytes_over_bandwidth(compare, tmp_
 
 def test_prefill_and_decode_share_a_process_and_a_filling_of_the_depth():
     cases = by_case(published())
-    assert sum(len(works) for works in cases.values()) == 22
+    assert sum(len(works) for works in cases.values()) == 25
     shared = [(case.shown_weights, case.depth, case.kv) for case, works in cases.items() if len(works) == 2]
-    assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("f16 exactly", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "q8")]
+    assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("f16 exactly", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "bf16"), ("q8_0", 4096, "q8")]
 
 
 def test_engines_take_turns_and_the_best_median_of_the_peer_counts(compare):

@@ -60,16 +60,16 @@ def published():
     for weights in ("q8_0", "q4_0", "q4_k_m", "f16", "bf16"):
         yield Work(Case(weights), PREFILL, 512)
     # Half floats are multiplied as codes of 14 bits unless something else is asked for; some peers compute bfloats.
-    for made in ("f16", "bf16"):
-        yield Work(Case("f16", made=made), PREFILL, 512)
+    for made, kv in (("f16", "f16"), ("bf16", "f16"), ("bf16", "bf16")):
+        yield Work(Case("f16", made=made, kv=kv), PREFILL, 512)
     # A user's part behind a cached system prompt.
     yield Work(Case("q8_0", depth=190), PREFILL, 32)
-    for kv in ("f16", "q8"):
+    for kv in ("f16", "bf16", "q8"):
         yield Work(Case("q8_0", depth=4096, kv=kv), PREFILL, 512)
     for weights in ("q8_0", "q4_0", "q4_k_m", "f16"):
         yield Work(Case(weights), DECODE, 64)
     yield Work(Case("f16", made="f16"), DECODE, 64)
-    for kv in ("f16", "q8", "q4"):
+    for kv in ("f16", "bf16", "q8", "q4"):
         yield Work(Case("q8_0", depth=4096, kv=kv), DECODE, 64)
     for sequences in (3, 4, 16):
         yield Work(Case("q8_0", depth=512, sequences=sequences), DECODE, 32)

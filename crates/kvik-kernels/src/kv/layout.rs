@@ -11,7 +11,7 @@ use crate::f32x16::LANES;
 /// Counts the changes of what the bytes of a block mean: blocks kept by an older kvik are not read by a
 /// newer one. To be raised with every change of a format, of a rotation, of the order of tiles, and of the
 /// order of any sum that keys and values come from.
-pub const KV_LAYOUT_VERSION: u32 = 4;
+pub const KV_LAYOUT_VERSION: u32 = 5;
 
 /// Which positions of a sequence a layer attends to. Layers that attend to none are not in a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,9 +19,9 @@
 //! so its sums do not depend on its company but for the sign of a zero, which adding 0 makes positive.
 //! Only 0 times what is no finite number would tell: `values::weigh` sees to it.
 //!
-//! A call pairs keys and values up once for all its query rows. A pair of registers of vectors multiplies twice as many
-//! bfloats as floats. By count 16 query rows, 16 positions and heads of 128 take matrix units 64 cycles for scores and 64
-//! for values, and vectors that multiply floats 1,024 each; that is not measured.
+//! A call pairs keys and values up once for all its query rows; [`few`] of them do so in registers. Vectors multiply twice
+//! as many bfloats as floats. By count 16 query rows, 16 positions and heads of 128 take matrix units 64 cycles for scores
+//! and 64 for values, and vectors that multiply floats 1,024 each; that is not measured.
 
 mod few;
 mod products;
@@ -34,7 +34,6 @@ mod values;
 pub(crate) use products::{Products, Units, Vectors};
 pub(crate) use values::{latents, values};
 
-use products::Operands;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -43,6 +42,7 @@ use super::kernel::{ScoreCall, Seen};
 use crate::f32x16::{BfloatLanes, LANES};
 use crate::kv::BLOCK_POSITIONS;
 use crate::lines::Line;
+use products::Operands;
 
 /// Declares `kernels(layer)`: those of `$others`, except over bfloats, which `$products` multiply beside lanes of `$floats`.
 macro_rules! bfloat_kernels {

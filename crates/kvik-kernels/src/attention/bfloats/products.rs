@@ -51,7 +51,7 @@ const SUMS: [usize; MATRICES] = [4, 5, 6, 7];
 const CONFIG: Config = Config::new(&[[QUERY_ROWS, LINE]; 8]);
 const LINE: usize = size_of::<Line>();
 
-// SAFETY: `multiply_group` writes whole groups, so that smaller ones do not go where they are wanted at once.
+// SAFETY: `multiply_group` writes rows of a whole group: those of a smaller one go through memory of their own.
 unsafe impl<T: Tiles> Products for Units<T> {
     const FEW: usize = 0;
 
@@ -111,7 +111,7 @@ impl<T: Tiles> Units<T> {
 /// Lanes that multiply pairs.
 pub(crate) struct Vectors<L>(PhantomData<L>);
 
-// SAFETY: every query row and matrix is in one block of sums.
+// SAFETY: every query row and matrix is in one block of sums, and only these are written.
 unsafe impl<L: BfloatLanes> Products for Vectors<L> {
     const FEW: usize = 8;
 
