@@ -28,6 +28,11 @@ pub(crate) fn bfloat(x: f32) -> u32 {
     bits >> 16
 }
 
+/// Zero of the same sign for a number that is too small to be normal.
+pub(crate) fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

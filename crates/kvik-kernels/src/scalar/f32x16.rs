@@ -134,7 +134,8 @@ impl crate::f32x16::BfloatLanes for Scalar {
     }
 
     unsafe fn dot_bf16(self, a: Scalar, b: Scalar) -> Scalar {
-        let flush = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
+        use crate::narrow::flush;
+
         let bfloats = |x: f32| [x.to_bits() << 16, x.to_bits() & 0xffff_0000].map(f32::from_bits).map(flush);
         Scalar(std::array::from_fn(|i| {
             let ([a_even, a_odd], [b_even, b_odd]) = (bfloats(a.0[i]), bfloats(b.0[i]));

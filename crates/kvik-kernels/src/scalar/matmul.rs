@@ -21,6 +21,7 @@
 use crate::activations::pairs::{PIECE_PAIRS, pair_index, row_pairs};
 use crate::activations::{Activations, Panel, code_index};
 use crate::matrix::{Matrix, TILE_ROWS, TileRef, element_index, lane_cols};
+use crate::narrow::flush;
 use crate::quant::{Block, Codes, ShortBlock, WeightType, dequantize};
 
 /// Computes the outputs of tile `tile` for every row of `panel`; `out` is `[n, rows]`, all of it.
@@ -101,11 +102,6 @@ fn dot_shorts(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel:
         let dx = x.scales[start / ShortBlock::LEN + number * panel.width + r];
         (block.d.to_f32() * dx).mul_add(dot as f32, acc)
     })
-}
-
-/// Zero of the same sign for a number that is too small to be normal.
-fn flush(x: f32) -> f32 {
-    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
 
 fn element(ty: WeightType, tile: &[u8], index: usize) -> f32 {

@@ -3,8 +3,8 @@
 
 use super::super::SPLIT;
 use super::super::kernel::{ScoreCall, Seen, TILES, ValueCall};
-use super::products::Sums;
-use super::values::{Pieces, of_tile};
+use super::pieces::{Pieces, of_tile};
+use super::products::{Sums, block};
 use super::{PAIRS, PIECE, QUERY_ROWS, Room};
 use crate::f32x16::{BfloatLanes, LANES};
 use crate::kv::BLOCK_POSITIONS;
@@ -19,19 +19,6 @@ static NOTHING: Nothing = Nothing([0; 8 * ROW]);
 
 #[repr(align(64))]
 struct Nothing([u8; 8 * ROW]);
-
-/// Evaluates `$body` for as many query rows, or columns, as a block of registers takes of `$left` ones that are left.
-macro_rules! block {
-    ($left:expr, $name:ident of $($size:literal)* => $body:expr) => {
-        match $left {
-            $($size.. => {
-                const $name: usize = $size;
-                $body
-            })*
-            _ => 0,
-        }
-    };
-}
 
 /// Scores of query rows that are in the room. Keys have whole pairs of dimensions.
 ///
@@ -134,13 +121,11 @@ unsafe fn weigh_block<L: BfloatLanes, const R: usize, const N: usize>(
             let next = call.tiles.get(number + TILES).map_or(tile, |next| next.wrapping_add(vector * ROW));
             let (seen, bytes) = (of_tile(&seen.positions(), number), call.dims * size_of::<u16>());
             let values = |pair: usize| {
-                let [lower, upper] = [2 * pair, 2 * pair + 1].map(|position| {
-                    if seen.contains(&position) {
-                        tile.wrapping_add(position * bytes)
-                    } else {
-                        NOTHING.0.as_ptr()
-                    }
-                });
+                let row = |position: usize| match seen.contains(&position) {
+                    true => tile.wrapping_add(position * bytes),
+                    false => NOTHING.0.as_ptr(),
+                };
+                let [lower, upper] = [row(2 * pair), row(2 * pair + 1)];
                 let mut lines = [L::splat(0.0); N];
                 for n in (0..N - N % 2).step_by(2) {
                     lines[n] = L::load(lower.add(n * ROW).cast());

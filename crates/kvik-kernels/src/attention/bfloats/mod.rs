@@ -24,6 +24,7 @@
 //! and 64 for values, and vectors that multiply floats 1,024 each; that is not measured.
 
 mod few;
+mod pieces;
 mod products;
 #[cfg(test)]
 pub(in crate::attention) mod specification;

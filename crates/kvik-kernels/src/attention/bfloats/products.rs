@@ -108,6 +108,20 @@ impl<T: Tiles> Units<T> {
     }
 }
 
+/// Evaluates `$body` for as many query rows, or columns, as a block of registers takes of `$left` ones that are left.
+macro_rules! block {
+    ($left:expr, $name:ident of $($size:literal)* => $body:expr) => {
+        match $left {
+            $($size.. => {
+                const $name: usize = $size;
+                $body
+            })*
+            _ => 0,
+        }
+    };
+}
+pub(super) use block;
+
 /// Lanes that multiply pairs.
 pub(crate) struct Vectors<L>(PhantomData<L>);
 
@@ -127,40 +141,15 @@ unsafe impl<L: BfloatLanes> Products for Vectors<L> {
         unsafe {
             while row < operands.query_rows {
                 let to = to.add(row * stride);
-                row += match operands.query_rows - row {
-                    4.. => multiply_rows::<L, 4>(operands, row, to, stride),
-                    2.. => multiply_rows::<L, 2>(operands, row, to, stride),
-                    _ => multiply_rows::<L, 1>(operands, row, to, stride),
-                };
+                row += block!(operands.query_rows - row, R of 4 2 1 => {
+                    block!(operands.count, N of 4 3 2 1 => multiply_block::<L, R, N>(operands, row, to, stride))
+                });
             }
         }
     }
 }
 
-/// Multiplies `R` query rows, the first of them `row`, and returns how many these are.
-///
-/// # Safety
-/// As [`Products::multiply`].
-#[inline(always)]
-unsafe fn multiply_rows<L: BfloatLanes, const R: usize>(
-    operands: &Operands<'_>,
-    row: usize,
-    to: *mut f32,
-    stride: usize,
-) -> usize {
-    // SAFETY: as the caller promises.
-    unsafe {
-        match operands.count {
-            4.. => multiply_block::<L, R, 4>(operands, row, to, stride),
-            3 => multiply_block::<L, R, 3>(operands, row, to, stride),
-            2 => multiply_block::<L, R, 2>(operands, row, to, stride),
-            _ => multiply_block::<L, R, 1>(operands, row, to, stride),
-        }
-    }
-    R
-}
-
-/// Multiplies `R` query rows with the first `N` matrices.
+/// Multiplies `R` query rows, the first of them `row`, with the first `N` matrices, and returns `R`.
 ///
 /// # Safety
 /// As [`Products::multiply`].
@@ -170,7 +159,7 @@ unsafe fn multiply_block<L: BfloatLanes, const R: usize, const N: usize>(
     row: usize,
     to: *mut f32,
     stride: usize,
-) {
+) -> usize {
     // SAFETY: as the caller promises; a line is 16 pairs.
     unsafe {
         let mut sums = Sums::<L, R, N>::zero();
@@ -182,6 +171,7 @@ unsafe fn multiply_block<L: BfloatLanes, const R: usize, const N: usize>(
         }
         sums.store(to, stride);
     }
+    R
 }
 
 /// Sums of `R` query rows and `N` columns of 16 lanes, which stay in registers.

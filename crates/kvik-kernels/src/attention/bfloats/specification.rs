@@ -6,6 +6,7 @@ use super::super::SPLIT;
 use super::super::kernel::{ScoreCall, ValueCall};
 use super::PIECE;
 use crate::kv::BLOCK_POSITIONS;
+use crate::narrow::flush;
 
 /// Scores of all query rows.
 ///
@@ -115,9 +116,4 @@ unsafe fn stored(tile: *const u8, index: usize) -> f32 {
 /// The bfloat next to `x`, half to even.
 fn round(x: f32) -> f32 {
     flush(bf16::from_f32(flush(x)).to_f32())
-}
-
-/// Zero of the same sign for a number that is too small to be normal.
-fn flush(x: f32) -> f32 {
-    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }

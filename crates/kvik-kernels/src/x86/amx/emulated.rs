@@ -2,6 +2,7 @@
 //! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TDPBF16PS`, `TILESTORED`); what would be a fault there is a panic here.
 
 use super::{Config, REGISTERS, ROW_BYTES, ROWS, Tiles};
+use crate::narrow::flush;
 
 /// The registers of one thread.
 pub(crate) struct Emulated {
@@ -125,8 +126,4 @@ fn dpbd(c: [u8; 4], a: [i32; 4], b: [u8; 4]) -> [u8; 4] {
 /// Both bfloats of four bytes, where what is too small to be normal is zero.
 fn bfloats([a, b, c, d]: [u8; 4]) -> [f32; 2] {
     [[0, 0, a, b], [0, 0, c, d]].map(|bytes| flush(f32::from_le_bytes(bytes)))
-}
-
-fn flush(x: f32) -> f32 {
-    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
