@@ -6,11 +6,12 @@
 Sessions of tool calls: a long prompt of tools that all share, then turns that add a question or what a tool said, most of
 them short and some long. Each agent goes through its sessions one by one; the agents run at the same time. Made of this
 repository's own texts, always the same. Several programs take turns. Prints the time to the first token (median and 95th
-percentile), the time of everything, and how many prompt tokens were computed, medians over the rounds; OpenVINO GenAI, of a
-Python that has it, does not say how many.
+percentile), from one piece of text to the next (99th percentile), of everything, and how many prompt tokens were computed,
+medians over the rounds; OpenVINO GenAI, of a Python that has it, does not say how many.
 """
 import argparse
 import concurrent.futures
+import itertools
 import json
 import pathlib
 import random
@@ -45,30 +46,31 @@ def turns(seed):
 
 
 def ask(server, messages):
-    """The answer, and the seconds until its first token."""
+    """The answer, and the seconds until each piece of it."""
     body = {"messages": messages, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
     request = urllib.request.Request(server.base_url + "/chat/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
-    began, first, said = time.monotonic(), None, []
+    began, times, said = time.monotonic(), [], []
     with urllib.request.urlopen(request) as answer:
         for line in answer:
             if not line.startswith(b"data: {"):
                 continue
             for choice in json.loads(line[6:])["choices"]:
                 if content := choice["delta"].get("content"):
-                    first = first or time.monotonic() - began
+                    times.append(time.monotonic() - began)
                     said.append(content)
-    return "".join(said), first if first is not None else time.monotonic() - began
+    return "".join(said), times or [time.monotonic() - began]
 
 
 def session(server, seed):
-    messages, waited = [{"role": "system", "content": tools()}], []
+    """When each piece of each answer came."""
+    messages, answers = [{"role": "system", "content": tools()}], []
     for text in turns(seed):
         messages.append({"role": "user", "content": text})
-        said, first = ask(server, messages)
+        said, times = ask(server, messages)
         messages.append({"role": "assistant", "content": said})
-        waited.append(first)
-    return waited
+        answers.append(times)
+    return answers
 
 
 class OpenVino:
@@ -102,10 +104,17 @@ def run(program, args):
     with started(program, args) as server:
         began = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(args.agents) as pool:
-            waited = sorted(sum(pool.map(lambda seed: session(server, seed), range(args.sessions)), []))
+            answers = sum(pool.map(lambda seed: session(server, seed), range(args.sessions)), [])
         total = time.monotonic() - began
         computed = server.metrics()["kvik_computed_tokens_total"]
-    return waited[len(waited) // 2], waited[len(waited) * 95 // 100], total, computed
+    first = [times[0] for times in answers]
+    following = [after - before for times in answers for before, after in itertools.pairwise(times)]
+    return percentile(first, 50), percentile(first, 95), percentile(following, 99), total, computed
+
+
+def percentile(values, percent):
+    """The value below which so many of them are."""
+    return sorted(values)[len(values) * percent // 100]
 
 
 def main():
@@ -126,11 +135,11 @@ def main():
             results[program].append(run(program, args))
             print(f"{program.name}: {results[program][-1]}", file=sys.stderr, flush=True)
     print(f"{args.model.name}, {args.agents} agents, {args.sessions * TURNS} requests, medians of {args.rounds} rounds\n")
-    print(f"{'':24}{'first token p50':>17}{'p95':>9}{'all':>9}{'computed':>10}")
+    print(f"{'':24}{'first token p50':>17}{'p95':>9}{'next p99':>11}{'all':>9}{'computed':>10}")
     for program, measured in results.items():
-        p50, p95, total, computed = (statistics.median(values) for values in zip(*measured))
+        p50, p95, following, total, computed = (statistics.median(values) for values in zip(*measured))
         name = "OpenVINO GenAI" if program == args.openvino else program.name
-        print(f"{name:24}{p50:15.2f} s{p95:7.2f} s{total:7.1f} s{computed:10.0f}")
+        print(f"{name:24}{p50:15.2f} s{p95:7.2f} s{following:9.2f} s{total:7.1f} s{computed:10.0f}")
 
 
 if __name__ == "__main__":

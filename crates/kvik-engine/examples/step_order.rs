@@ -6,7 +6,7 @@
 //!
 //! Agents ask one question after the other, as those of `bench/agents.py` do; and requests arrive when those of a recorded
 //! trace did, an eighth as long, and as often as makes them so much of what the machine can do. For each number of prompt
-//! rows that a step has beside streams: how long requests wait for their first token, and streams for their next, and how
+//! rows that a step has beside streams at most: how long requests wait for their first token, and streams for their next, and how
 //! many rows were computed, in thousands. `BLOCKS` (20,000) of 16 positions hold more than the trace uses at a time.
 //! A change of the order itself is tried by changing the scheduler, and this again.
 
@@ -34,7 +34,7 @@ const ROW_US: f64 = 1_600.0;
 /// And it attends: microseconds for each position that a row sees.
 const POSITION_US: f64 = 1.2;
 /// Rows for prompts beside streams that are compared.
-const MIXED: [usize; 5] = [32, 64, 128, 256, 512];
+const MIXED: [usize; 4] = [64, 128, 256, 512];
 /// Sequences that run at the same time.
 const PARALLEL: usize = 8;
 /// The trace's requests are so many times as long, and so many of them arrive.
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(text) => text.lines().take(ARRIVALS).map(serde_json::from_str).collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
-    for count in [4, 16] {
+    for count in [4, 8, 16] {
         let title = format!("{count} agents, 400 sessions of 6 turns");
         table(&title, blocks, |world| agents(world, count, 400))?;
     }

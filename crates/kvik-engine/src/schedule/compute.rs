@@ -55,6 +55,7 @@ impl Scheduler {
                 watching.put_back(&mut self.running);
                 self.disk.note_computed(plan.prefill_rows(), elapsed);
                 self.beside.note(&plan, &self.running, elapsed);
+                self.mixed.note(&plan, elapsed);
                 if plan.prefill_rows() == 0 {
                     self.drafting.note(plan.rows.len(), elapsed);
                 }

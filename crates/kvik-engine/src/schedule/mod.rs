@@ -18,7 +18,7 @@
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
 //!   sequences blocks      times      counters    namespaces  loads    names    of prefixes
 //!                         │
-//!   sequence   forget   answer   voice   pooled   job   prefix   limits   namespaces   cost    data
+//!   sequence   forget   answer   voice   pooled   job   prefix   limits   namespaces   cost   mixed    data
 //! ```
 //!
 //! A part imports what stands further down and never the scheduler. Decisions are functions of facts: `plan` (how the rows of a step are divided), `reuse` (what of a sequence is known
@@ -43,6 +43,7 @@ mod kept;
 mod kept_parts;
 mod kept_prefix;
 mod limits;
+mod mixed;
 mod namespaces;
 mod outline;
 mod plan;
@@ -80,7 +81,8 @@ use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};
 use idle::Idle;
 use kept_parts::KeptParts;
-use plan::{BackgroundRows, Plan, divide_rows};
+use mixed::Mixed;
+use plan::{Budgets, Plan, divide_rows};
 use queue::Queue;
 use ram::Ram;
 use results::Results;
@@ -122,6 +124,8 @@ pub struct Scheduler {
     drafting: Drafting,
     /// What the background gets of a step.
     beside: Beside,
+    /// What prompts get beside streams.
+    mixed: Mixed,
     /// A smaller model that drafts, if there is one.
     draft_model: Option<DraftModel>,
     /// Where a step stands, for those who watch the engine.
@@ -160,6 +164,7 @@ impl Scheduler {
             disk: Disk::new(DiskSetup::none(), config.beside),
             drafting: Drafting::default(),
             beside: Beside::default(),
+            mixed: Mixed::default(),
             draft_model: None,
             pulse: Arc::default(),
             config,
@@ -207,14 +212,24 @@ impl Scheduler {
         self.forget(runner);
         self.grow_and_admit(runner);
         self.end_stored();
-        let alone = self.beside.alone(self.config.prefill_rows_mixed_max);
-        let share = BackgroundRows { alone, own_step: self.beside.own_step(&self.running) };
-        let mut rows = divide_rows(&self.running, &self.turns, &self.config, share);
+        let mut rows = divide_rows(&self.running, &self.turns, self.budgets());
         let mut drafts = self.draft(&rows);
         if !self.running.iter().any(Sequence::is_suspect) {
             self.fill(&mut rows, &mut drafts);
         }
         Plan::new(&self.running, &rows, drafts, runner.chooses())
+    }
+
+    /// Rows of prompts that a step may have now.
+    fn budgets(&self) -> Budgets {
+        let mixed_max = self.config.prefill_rows_mixed_max;
+        let somebody_waits = !self.queue.foreground().is_empty();
+        Budgets {
+            alone: self.config.prefill_rows_max,
+            mixed: self.mixed.rows(mixed_max, somebody_waits),
+            background: self.beside.alone(mixed_max),
+            owed: self.beside.own_step(&self.running),
+        }
     }
 
     /// Hands what was computed to the disk, and ends the sequences and the requests that are done.

@@ -1,7 +1,7 @@
 //! Which rows a step computes.
 //!
 //! Every sequence with a single token left gets its row: that is decode. The rest of the batch
-//! is prefill, bounded so that a step stays short. The shortest go first: that order makes the time to the first
+//! is prefill, bounded so that a step [stays short](super::mixed). The shortest go first: that order makes the time to the first
 //! token shortest on average (L. Schrage 1968). A book does not wait for all questions: the oldest prefill of the tenant
 //! whose turn it is gets an eighth at least, and half as soon as others have got as many rows as it still needs, or when
 //! there are other tenants.
@@ -18,7 +18,6 @@ use super::draft::Draft;
 use super::running::Running;
 use super::sequence::Sequence;
 use super::turns::Turns;
-use crate::config::EngineConfig;
 use crate::model::batch::{Batch, LayerTails, Output, Row, SequenceKv, SequenceState};
 use crate::retain::{Ragged, TailViews};
 
@@ -191,40 +190,36 @@ fn saves(cache: &Cache, sequence: &Sequence) -> Vec<(u32, StateId)> {
     saves.map(|(positions, state)| (positions as u32, state)).collect()
 }
 
-/// What the background gets of steps in which nobody else has rows.
+/// Rows of prompts that a step may have, by what else is in it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BackgroundRows {
-    /// Rows of prompts where nobody else is due.
+pub(super) struct Budgets {
+    /// Where nobody decodes.
     pub(super) alone: usize,
-    /// Rows of prompts in this step, which others owe it.
-    pub(super) own_step: Option<usize>,
+    /// Beside streams.
+    pub(super) mixed: usize,
+    /// For the background, where nobody else is due.
+    pub(super) background: usize,
+    /// For the background, where others owe it this step.
+    pub(super) owed: Option<usize>,
 }
 
 /// Rows for each running sequence, without those of drafts. The background gets
 /// [its rows beside others](super::beside) when theirs are known.
-pub(super) fn divide_rows(
-    running: &Running,
-    turns: &Turns,
-    config: &EngineConfig,
-    background: BackgroundRows,
-) -> Vec<usize> {
+pub(super) fn divide_rows(running: &Running, turns: &Turns, budgets: Budgets) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     if let Some(suspect) = running.iter().position(Sequence::is_suspect) {
         let mut rows = vec![0; missing.len()];
-        rows[suspect] = missing[suspect].min(config.prefill_rows_max);
+        rows[suspect] = missing[suspect].min(budgets.alone);
         return rows;
     }
     let foreground = running.foreground();
     let nobody_else = missing[..foreground].iter().all(|&missing| missing == 0);
-    let alone = if nobody_else { Some(background.alone) } else { background.own_step };
-    if let Some(rows) = alone {
+    let background = if nobody_else { Some(budgets.background) } else { budgets.owed };
+    if let Some(rows) = background {
         return share(&missing, foreground..missing.len(), rows, running, turns);
     }
     let somebody_decodes = running.iter().take(foreground).any(|sequence| !sequence.in_prefill());
-    let budget = match somebody_decodes {
-        true => config.prefill_rows_mixed_max,
-        false => config.prefill_rows_max,
-    };
+    let budget = if somebody_decodes { budgets.mixed } else { budgets.alone };
     share(&missing, 0..foreground, budget, running, turns)
 }
 
@@ -287,30 +282,8 @@ mod tests {
             });
             turns.charge(TenantId(job), 100 - job as usize);
         }
-        let config = EngineConfig {
-            context_tokens: 100,
-            parallel_max: 8,
-            waiting_max: 8,
-            choices_max: 1,
-            prefill_rows_max: 16,
-            prefill_rows_mixed_max: 8,
-            draft_rows_max: 0,
-            draft_sources: crate::stats::DraftSources::ALL,
-            block_bytes: 1,
-            model_digest: [0; 32],
-            kv_format: String::new(),
-            repeat: Default::default(),
-            kv_heads: vec![1],
-            beside: kvik_cache::Beside::default(),
-            latent: false,
-            calibration: None,
-        };
-        let mut divided = divide_rows(
-            &running,
-            &turns,
-            &config,
-            BackgroundRows { alone: config.prefill_rows_mixed_max, own_step: None },
-        );
+        let budgets = Budgets { alone: 16, mixed: 8, background: 8, owed: None };
+        let mut divided = divide_rows(&running, &turns, budgets);
         Beside::default().share(&running, &mut divided, 0);
         let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()], false);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());

@@ -1,0 +1,59 @@
+//! How many rows of prompts stand beside those of streams.
+//!
+//! With more of them somebody's first token comes sooner, since what streams read of their keys and values is read less
+//! often, and everybody's next one later. So there are more while such a step still is short. Where requests wait for a
+//! place, streams go first: they free one when they have ended.
+
+use std::time::Duration;
+
+use super::plan::Plan;
+
+/// A step that has more than the fewest rows of prompts takes about so long at most.
+const STEP: Duration = Duration::from_millis(500);
+/// A step with fewer rows of prompts does not say what others would take.
+const ROWS_MIN: usize = 16;
+
+/// What a row takes in steps that read prompts.
+#[derive(Debug, Default)]
+pub(super) struct Mixed {
+    /// Seconds in the last of them; none where there was none.
+    row: f64,
+}
+
+impl Mixed {
+    /// Rows of prompts beside streams: `most`, or down to half as many.
+    pub(super) fn rows(&self, most: usize, somebody_waits: bool) -> usize {
+        let least = most.div_ceil(2);
+        match somebody_waits {
+            true => least,
+            false => ((STEP.as_secs_f64() / self.row) as usize).clamp(least, most),
+        }
+    }
+
+    /// Notes how long a step took.
+    pub(super) fn note(&mut self, plan: &Plan, elapsed: Duration) {
+        if plan.prefill_rows() >= ROWS_MIN {
+            self.row = elapsed.as_secs_f64() / plan.rows.len() as f64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_as_long_as_streams_can_bear() {
+        let rows = |row, somebody_waits| Mixed { row }.rows(128, somebody_waits);
+        assert_eq!(
+            [0.0, 1e-6, 0.003, 0.005, 0.006, 1.0].map(|row| rows(row, false)),
+            [128, 128, 128, 100, 83, 64]
+        );
+        assert_eq!(
+            [0.0, 1.0].map(|row| rows(row, true)),
+            [64, 64],
+            "who waits for a place waits for streams"
+        );
+        assert_eq!(Mixed { row: 1.0 }.rows(1, false), 1);
+    }
+}
