@@ -7,6 +7,7 @@ mod dispatch;
 mod family;
 mod formats;
 mod grouped;
+mod inner_loop;
 mod kernel;
 #[cfg(test)]
 mod tests;

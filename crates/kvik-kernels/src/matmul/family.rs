@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::Job;
-use super::formats::{Coded, Format};
+use super::formats::Coded;
+use super::inner_loop::InnerLoop;
 use super::kernel::{TILES, Target, unpack_tiles, unpacked_bytes};
 use crate::activations::Activations;
 use crate::lines::Lines;
@@ -29,7 +30,7 @@ pub(super) trait Family {
     ///
     /// # Safety
     /// As [`Kernel`].
-    unsafe fn run<F: Format>(
+    unsafe fn run<F: InnerLoop>(
         job: &Job,
         span: Range<usize>,
         after: *const u8,
@@ -44,7 +45,7 @@ pub(super) trait CodedFamily {
     ///
     /// # Safety
     /// As [`Kernel`].
-    unsafe fn run_codes<F: Coded>(
+    unsafe fn run_codes<F: Coded + InnerLoop>(
         job: &Job,
         span: Range<usize>,
         after: *const u8,
@@ -54,7 +55,7 @@ pub(super) trait CodedFamily {
 }
 
 impl<K: Family> CodedFamily for K {
-    unsafe fn run_codes<F: Coded>(
+    unsafe fn run_codes<F: Coded + InnerLoop>(
         job: &Job,
         span: Range<usize>,
         after: *const u8,
@@ -87,7 +88,7 @@ macro_rules! family {
         pub(super) struct $name;
 
         impl Family for $name {
-            unsafe fn run<F: Format>(
+            unsafe fn run<F: InnerLoop>(
                 job: &Job,
                 span: Range<usize>,
                 after: *const u8,
@@ -125,7 +126,7 @@ macro_rules! family {
             ///
             /// # Safety
             /// As [`Kernel`].
-            unsafe fn run_panel<F: Format>(mut target: Target) {
+            unsafe fn run_panel<F: InnerLoop>(mut target: Target) {
                 while target.first < target.panel.rows {
                     let left = target.panel.rows - target.first;
                     // SAFETY: as the caller promises; the panel has room for so many more rows, see `at_a_time`.
@@ -143,7 +144,7 @@ macro_rules! family {
             /// # Safety
             /// The machine has the features, and `tiles` are some of the weights, of type `F`.
             #[target_feature(enable = $features)]
-            unsafe fn unpack<F: Format>(
+            unsafe fn unpack<F: InnerLoop>(
                 weights: &Matrix,
                 tiles: [*const u8; TILES],
                 to: &mut Lines<f32>,
@@ -158,7 +159,7 @@ macro_rules! family {
             /// # Safety
             /// As [`Kernel`], and the panel has room for so many rows more.
             #[target_feature(enable = $features)]
-            unsafe fn run_rows<F: Format, const R: usize>(target: &Target) -> usize {
+            unsafe fn run_rows<F: InnerLoop, const R: usize>(target: &Target) -> usize {
                 // SAFETY: the features are those of this function; the rest is the caller's promise.
                 unsafe { F::rows::<_, R>(<$lanes>::new(), target) };
                 R

@@ -1,27 +1,17 @@
 //! The weight types as types, so that a kernel is compiled for each.
 
-use super::kernel::{Target, code_rows, float_rows, pair_rows, short_rows};
 use crate::activations::WIDE;
-use crate::lanes::Lanes;
 use crate::matrix::{CHUNK, GROUPS};
 use crate::quant::{Codes, Scales, WeightType};
 
 /// A weight type at compile time.
 pub(crate) trait Format {
     const TYPE: WeightType;
-    /// What tiles are unpacked to once for many rows, where to do that for each panel would take the place of products.
-    type Unpacked: Format;
-    /// Rows from which they are, for types that are.
+    /// Rows from which tiles are [unpacked](super::inner_loop::InnerLoop::Unpacked) once for all of them, for types that are.
     const UNPACK_ROWS: Option<usize>;
     /// Whether eight rows are multiplied by weights before as many more have come from memory, by vectors of 512 bits.
     const ARRIVE_LATE: bool =
         Self::TYPE.block_bytes() >= Self::TYPE.block_len() && !matches!(Self::TYPE, WeightType::F16);
-
-    /// Computes `R` rows of a target.
-    ///
-    /// # Safety
-    /// As [`float_rows`], [`pair_rows`], [`short_rows`] or [`code_rows`], whichever the type is computed by.
-    unsafe fn rows<L: Lanes, const R: usize>(lanes: L, target: &Target);
 }
 
 /// A quantised type at compile time.
@@ -45,37 +35,29 @@ pub(crate) trait Coded: Format {
 }
 
 macro_rules! formats {
-    ($rows:ident: $($ty:ident)*) => {$(
-        formats!($rows: $ty as $ty, $ty, None);
+    ($($ty:ident)*) => {$(
+        formats!($ty as $ty, None);
     )*};
-    ($rows:ident: $ty:ident as $of:ident, $unpacked:ident, $unpack_rows:expr) => {
+    ($ty:ident as $of:ident, $unpack_rows:expr) => {
         pub(crate) struct $ty;
 
         impl Format for $ty {
             const TYPE: WeightType = WeightType::$of;
-            type Unpacked = $unpacked;
             const UNPACK_ROWS: Option<usize> = $unpack_rows;
-
-            #[inline(always)]
-            unsafe fn rows<L: Lanes, const R: usize>(lanes: L, target: &Target) {
-                // SAFETY: as the caller promises.
-                unsafe { $rows::<L, $ty, R>(lanes, target) }
-            }
         }
     };
 }
 
 macro_rules! coded {
     ($($ty:ident)*) => {
-        formats!(code_rows: $($ty)*);
+        formats!($($ty)*);
         $(impl Coded for $ty {})*
     };
 }
 
-formats!(float_rows: F32);
-formats!(float_rows: F16 as F16, F32, Some(4 * WIDE));
-formats!(pair_rows: Bf16);
-formats!(short_rows: Q14_0 as Q14_0, WholeShorts, Some(2 * WIDE));
+formats!(F32 Bf16);
+formats!(F16 as F16, Some(4 * WIDE));
+formats!(Q14_0 as Q14_0, Some(2 * WIDE));
 // Codes of 14 bits that have a half word each.
-formats!(short_rows: WholeShorts as Q14_0, WholeShorts, None);
+formats!(WholeShorts as Q14_0, None);
 coded!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2K Q3K Q4K Q5K Q6K Iq4Nl Mxfp4);

@@ -67,7 +67,7 @@ pub(super) fn unpacked_bytes(weights: &Matrix) -> usize {
     }
 }
 
-/// Writes `tiles` of `weights` to `to` as tiles of [`Format::Unpacked`], one behind the other, and says where they
+/// Writes `tiles` of `weights` to `to` as tiles of [`InnerLoop::Unpacked`](super::inner_loop::InnerLoop::Unpacked), one behind the other, and says where they
 /// begin. Asks for no others: that is for the products, which take longer.
 ///
 /// # Safety

@@ -19,6 +19,7 @@ use std::ops::Range;
 use super::Job;
 use super::family::{Avx512, CodedFamily, Family, groups, next_group};
 use super::formats::Coded;
+use super::inner_loop::InnerLoop;
 use super::kernel::{TILES, Target};
 use crate::activations::{Activations, TALL};
 use crate::lanes::Lanes;
@@ -160,7 +161,7 @@ macro_rules! tiled_family {
         }
 
         impl CodedFamily for $name {
-            unsafe fn run_codes<F: Coded>(
+            unsafe fn run_codes<F: Coded + InnerLoop>(
                 job: &Job,
                 span: Range<usize>,
                 after: *const u8,

@@ -1,6 +1,6 @@
 //! What feed-forward layers do between their matrices, generic over lanes: with the scalar ones, the specification.
 
-use super::kernel::{self, update};
+use super::elements::{each, update};
 use super::{by_rows, kernels};
 use crate::Pool;
 use crate::f32x16::F32x16;
@@ -73,8 +73,8 @@ pub(super) unsafe fn run<L: F32x16>(activation: Activation, x: &mut [f32], up: &
                 |gate: L, up| gelu(gate).mul(up),
             ),
             Activation::SwiGluOai => update(x, up, swi_glu_oai::<L>),
-            Activation::Gelu => kernel::each(x, gelu::<L>),
-            Activation::ReluSquared => kernel::each(x, relu_squared::<L>),
+            Activation::Gelu => each(x, gelu::<L>),
+            Activation::ReluSquared => each(x, relu_squared::<L>),
         }
     }
 }

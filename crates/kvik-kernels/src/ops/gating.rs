@@ -1,6 +1,6 @@
 //! Probabilities of routers: softmax of rows, and sigmoid.
 
-use super::kernel::{self, part};
+use super::elements::{each, part};
 use super::{by_rows, kernels};
 use crate::Pool;
 use crate::f32x16::{F32x16, LANES, store_first};
@@ -50,7 +50,7 @@ pub(super) unsafe fn softmax_row<L: F32x16>(x: &mut [f32]) {
             store_first(power, x.as_mut_ptr().add(start), count);
         }
         let sum = L::splat(sums.sum());
-        kernel::each(
+        each(
             x,
             #[inline(always)]
             |x: L| x.div(sum),
@@ -65,7 +65,7 @@ pub(super) unsafe fn sigmoid_each<L: F32x16>(x: &mut [f32]) {
     // SAFETY: as the caller's.
     unsafe {
         let (zero, one) = (L::splat(0.0), L::splat(1.0));
-        kernel::each(
+        each(
             x,
             #[inline(always)]
             |x: L| one.div(one.add(zero.sub(x).exp())),

@@ -2,7 +2,7 @@
 //!
 //! Nothing here asks the pool: there are as many rows as sequences, and they are shared out among its threads.
 
-use super::kernel::{each, part};
+use super::elements::{each, part};
 use super::kernels;
 use crate::f32x16::{F32x16, LANES};
 

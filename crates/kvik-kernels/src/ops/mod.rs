@@ -9,6 +9,7 @@ use kernel::OpsKernels;
 use variants::kernels_of;
 
 pub(crate) mod activation;
+pub(crate) mod elements;
 pub(crate) mod gating;
 pub(crate) mod kernel;
 pub(crate) mod logits;

@@ -3,7 +3,7 @@
 use super::StateRule;
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
 use crate::ops::activation::silu;
-use crate::ops::kernel::part;
+use crate::ops::elements::part;
 
 /// The functions of one instruction set, which the machine must have.
 #[derive(Clone, Copy)]
