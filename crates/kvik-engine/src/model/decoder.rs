@@ -16,11 +16,12 @@ use kvik_kernels::{
 use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
 use super::arch::{LayerShape, QkNorm, Values};
 use super::batch::{Batch, Output, Row, SequenceKv};
+use super::loader::Linear;
 use super::observation::Watched;
 use super::recurrent::{BatchStates, LayerStates, Means, StateLayout, Tried};
 use super::residual::{self, Workspace};
 use super::weights::{
-    AttentionWeights, Head, HeadProjections, Layer, Linear, Mixing, Projections, RecurrentWeights, Weights,
+    AttentionWeights, Head, HeadProjections, Layer, Mixing, Projections, RecurrentWeights, Weights,
 };
 use super::{Model, Temperature, feed_forward, latent, recurrent};
 use crate::pulse::Pulse;

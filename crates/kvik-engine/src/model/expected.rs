@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::arch::{LayerShape, MixingShape, Presence, QkNorm, Values};
-use super::feed_forward::{LayerTensor, is_stack, part_of_stack, turned_stack};
+use super::arch::{LayerShape, MixingShape, QkNorm, Values};
+use super::layer_tensor::{LayerTensor, Presence, is_stack, part_of_stack, turned_stack};
 use super::recurrent::is_recurrent;
 use super::{ModelConfig, ModelError, RopeScaling, latent, residual};
 use crate::files::{TensorSource, TensorView};

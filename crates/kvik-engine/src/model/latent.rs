@@ -11,10 +11,10 @@ use kvik_kernels::{
     rms_norm_in_place, rope,
 };
 
-use super::arch::Presence;
 use super::convert::transposed;
-use super::feed_forward::{Adapt, LayerTensor};
-use super::weights::{LayerLoader, rows_of};
+use super::feed_forward::Adapt;
+use super::layer_tensor::{LayerTensor, Presence};
+use super::loader::{LayerLoader, rows_of};
 use super::{LatentConfig, ModelError};
 use crate::files::TensorView;
 

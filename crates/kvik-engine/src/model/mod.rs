@@ -1,7 +1,7 @@
 //! Models: shape, weights and forward pass.
 //!
 //! `config` is the shape, `arch` what sets architectures and their layers apart, `expected` which tensors
-//! there are, `weights` loads and packs, `batch` is the work of a step, `decoder` the forward pass as a list
+//! there are, `layer_tensor` how those of a layer are named, `loader` loads and packs tensors, `weights` those of a model, `batch` is the work of a step, `decoder` the forward pass as a list
 //! of named steps, `feed_forward` those of its kinds, `latent` queries and keys of latent attention,
 //! `recurrent` layers that keep a state, `residual` what stands around the stream, `kv_map` says in which formats layers store keys and
 //! values, `adapter` is what adapters add, `runner` owns the KV blocks and runs batches, and `device` does all of this on
@@ -23,6 +23,8 @@ mod facts;
 mod feed_forward;
 mod kv_map;
 mod latent;
+mod layer_tensor;
+mod loader;
 pub mod observation;
 mod recurrent;
 mod residual;
@@ -36,7 +38,7 @@ use std::thread;
 use kvik_kernels::{MatrixError, Pool};
 
 use crate::files::TensorSource;
-use weights::{Loader, Weights};
+use weights::{ModelLoader, Weights};
 
 pub use adapter::{ADAPTERS_MAX, Adapter, AdapterError, Adapters, LoadedAdapter};
 pub use arch::Arch;
@@ -74,7 +76,7 @@ impl Model {
         progress: &dyn Fn(u64, u64),
     ) -> Result<Model, ModelError> {
         let conversion = conversion.into().of(&tensors);
-        let loader = Loader::open(&config, &tensors, conversion, pool, progress)?;
+        let loader = ModelLoader::open(&config, &tensors, conversion, pool, progress)?;
         let (digest, weights) = thread::scope(|threads| {
             threads.spawn(|| tensors.read_ahead());
             (digest(&config, &tensors, conversion, pool), loader.load())

@@ -8,8 +8,8 @@ use super::{Adapter, Part};
 use crate::files::{TensorSource, TensorView};
 use crate::model::digest::{bits, update_with_tensors};
 use crate::model::expected::matrices;
-use crate::model::feed_forward::is_stack;
 use crate::model::latent::is_absorbed;
+use crate::model::layer_tensor::is_stack;
 use crate::model::{Arch, Model};
 
 /// The domain of an adapter's digest.

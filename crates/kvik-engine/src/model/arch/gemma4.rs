@@ -142,7 +142,7 @@ fn feed_forward(config: &ModelConfig, index: usize) -> FeedForwardShape {
         Some(experts) => {
             let (output_scale, shape) = (Presence::Optional, experts.shape());
             let experts = ExpertsShape { activation, output_scale, shared: None, ..shape };
-            FeedForwardShape::Mixed(MixedShape { dense, experts })
+            FeedForwardShape::Mixed(MixedShape { dense, experts, norm_eps: config.norm_eps })
         }
     }
 }

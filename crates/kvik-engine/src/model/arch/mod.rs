@@ -40,6 +40,7 @@ mod windows;
 use kvik_kernels::KvKind;
 
 use super::feed_forward::FeedForwardShape;
+use super::layer_tensor::Presence;
 use super::recurrent::RecurrentShape;
 use super::residual::ResidualShape;
 use super::{ConfigError, Extras, LatentConfig, ModelConfig, RopeConfig, RopeStyle};
@@ -386,17 +387,6 @@ impl Norms {
         Norms { before: None, after: Some(["post_attention_norm.weight", "post_ffw_norm.weight"]) };
     /// Before and behind both halves.
     pub(crate) const AROUND: Norms = Norms { before: Norms::BEFORE.before, after: Norms::AFTER.after };
-}
-
-/// Whether a tensor belongs to a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Presence {
-    /// Always there.
-    Required,
-    /// Used where the file has it.
-    Optional,
-    /// Not part of the architecture.
-    Absent,
 }
 
 impl ModelConfig {

@@ -13,7 +13,7 @@ use crate::files::TensorView;
 use crate::model::feed_forward::dense::SHARED;
 use crate::model::feed_forward::experts::shape::{DOWN, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
 use crate::model::feed_forward::{self, ExpertsShape};
-use crate::model::weights::{Loader, rows_of};
+use crate::model::loader::{Loader, rows_of};
 use crate::model::{ExpertsConfig, ModelConfig, ModelError};
 
 /// The weights of a mixture of experts.

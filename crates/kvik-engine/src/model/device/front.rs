@@ -13,7 +13,7 @@ use kvik_kernels::{KvLayout, Pool};
 
 use crate::files::TensorSource;
 use crate::model::batch::{Batch, Runner};
-use crate::model::weights::{Ending, Loader, Weights};
+use crate::model::weights::{Ending, ModelLoader, Weights};
 use crate::model::{Conversion, Model, ModelConfig, ModelError, ModelRunner};
 use crate::pulse::Pulse;
 
@@ -26,10 +26,10 @@ pub(super) fn load(
     pool: &Pool,
     progress: &dyn Fn(u64, u64),
 ) -> Result<Model, ModelError> {
-    let mut loader = Loader::open(config, tensors, conversion, pool, progress)?;
+    let mut loader = ModelLoader::open(config, tensors, conversion, pool, progress)?;
     let layers = loader.first_layers(count)?;
-    let ends = config.residual().load_ends(&mut loader)?;
-    let Ending { rotations, .. } = loader.ending()?;
+    let ends = config.residual().load_ends(&mut loader.loader)?;
+    let Ending { rotations, .. } = Ending::load(config, &mut loader.loader)?;
     let weights = Weights { layers, head: None, ends, rotations, classifier: None };
     Ok(Model { config: config.clone(), tensors: tensors.clone(), weights, digest })
 }

@@ -6,8 +6,8 @@ use kvik_gpu::{Buffer, Device, DeviceError, DeviceMatrix, Step};
 
 use super::convert::converted;
 use crate::files::TensorView;
-use crate::model::weights::{Loader, rows_of};
-use crate::model::{Conversion, ModelError};
+use crate::model::loader::{Loader, rows_of};
+use crate::model::{Conversion, ModelConfig, ModelError};
 
 /// A projection with an optional bias.
 pub(super) struct DeviceLinear {
@@ -34,6 +34,7 @@ impl DeviceLinear {
 
 /// Uploads weights, one tensor at a time.
 pub(super) struct DeviceLoader<'l, 'a> {
+    pub(super) config: &'l ModelConfig,
     pub(super) loader: Loader<'a>,
     pub(super) device: &'l Device,
 }

@@ -27,7 +27,7 @@ use kvik_gpu::DeviceArena;
 use kvik_kernels::{Isa, KvLayout, Pool};
 
 use super::digest::{digest, within};
-use super::weights::Loader;
+use super::weights::ModelLoader;
 use super::{Conversion, Model, ModelConfig, ModelError};
 use crate::files::TensorSource;
 use loader::DeviceLoader;
@@ -204,6 +204,6 @@ fn upload(
     pool: &Pool,
     progress: &dyn Fn(u64, u64),
 ) -> Result<DeviceWeights, ModelError> {
-    let loader = Loader::open(config, tensors, conversion.on_device(), pool, progress)?;
-    DeviceLoader { loader, device }.load(first)
+    let loader = ModelLoader::open(config, tensors, conversion.on_device(), pool, progress)?.loader;
+    DeviceLoader { config, loader, device }.load(first)
 }

@@ -4,8 +4,9 @@
 use kvik_gpu::DeviceError;
 
 use crate::model::ModelConfig;
-use crate::model::arch::{LayerShape, MixingShape, Presence, Values};
+use crate::model::arch::{LayerShape, MixingShape, Values};
 use crate::model::feed_forward::FeedForwardShape;
+use crate::model::layer_tensor::Presence;
 use crate::model::residual::ResidualShape;
 
 /// Says so where a model has something that there is no kernel for.

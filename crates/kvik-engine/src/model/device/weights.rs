@@ -89,10 +89,9 @@ impl DeviceLayer {
 impl DeviceLoader<'_, '_> {
     /// The weights of a model from layer `first` on, of which there are kernels for every part.
     pub(super) fn load(mut self, first: usize) -> Result<DeviceWeights, ModelError> {
-        let layers =
-            (first..self.loader.config.layers).map(|index| self.layer(index)).collect::<Result<_, _>>()?;
-        let output_norm = self.vector(self.loader.config.arch.output_norm())?;
-        let Ending { rotations, classifier } = self.loader.ending()?;
+        let layers = (first..self.config.layers).map(|index| self.layer(index)).collect::<Result<_, _>>()?;
+        let output_norm = self.vector(self.config.arch.output_norm())?;
+        let Ending { rotations, classifier } = Ending::load(self.config, &mut self.loader)?;
         // Its rows are looked up in the type of the file, as on the processor.
         let view = self.loader.take(EMBEDDING)?;
         let embedding =
@@ -109,7 +108,7 @@ impl DeviceLoader<'_, '_> {
 
     fn layer(&mut self, index: usize) -> Result<DeviceLayer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
-        let shape = self.loader.config.layer(index);
+        let shape = self.config.layer(index);
         let [q, k, v] = self.heads(&shape, &name)?;
         Ok(DeviceLayer {
             shape,

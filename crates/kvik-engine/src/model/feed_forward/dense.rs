@@ -2,10 +2,10 @@
 
 use kvik_kernels::{Activation, Activations, Matrix, Pool, activate, add_bias, matmul, matmul_many};
 
-use super::{Adapt, LayerTensor};
+use super::Adapt;
 use crate::model::ModelError;
-use crate::model::arch::Presence;
-use crate::model::weights::{LayerLoader, Linear};
+use crate::model::layer_tensor::{LayerTensor, Presence};
+use crate::model::loader::{LayerLoader, Linear};
 
 /// The shape of a dense layer.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,18 +5,20 @@
 
 use kvik_kernels::{Activations, Matrix, Pool, add, rms_norm, rms_norm_in_place};
 
+use super::Adapt;
 use super::dense::{Dense, DenseShape, LAYER};
 use super::experts::{Experts, ExpertsShape};
-use super::{Adapt, LayerTensor};
 use crate::model::ModelError;
-use crate::model::arch::Presence;
-use crate::model::weights::LayerLoader;
+use crate::model::layer_tensor::{LayerTensor, Presence};
+use crate::model::loader::LayerLoader;
 
 /// The shapes of both.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct MixedShape {
     pub(crate) dense: DenseShape,
     pub(crate) experts: ExpertsShape,
+    /// Of the norms in between.
+    pub(crate) norm_eps: f32,
 }
 
 const AFTER_DENSE: &str = "post_ffw_norm_1.weight";
@@ -65,7 +67,7 @@ impl Mixed {
             before_experts: layer.vector(BEFORE_EXPERTS)?,
             after_experts: layer.vector(AFTER_EXPERTS)?,
             router_scale,
-            norm_eps: layer.loader.config.norm_eps,
+            norm_eps: shape.norm_eps,
         })
     }
 

@@ -11,8 +11,8 @@ mod tests;
 
 use kvik_kernels::{Activation, Activations, Matrix, Pool};
 
-use super::arch::Presence;
-use super::weights::LayerLoader;
+use super::layer_tensor::LayerTensor;
+use super::loader::LayerLoader;
 use super::{ConfigError, ModelError};
 use dense::{Dense, LAYER};
 use experts::Experts;
@@ -35,10 +35,6 @@ pub(crate) enum FeedForwardShape {
     /// Both side by side.
     Mixed(MixedShape),
 }
-
-/// A tensor of a layer: name in the layer, rows, columns, and whether it must be there. Of a stack of matrices the
-/// rows of all.
-pub(crate) type LayerTensor = (&'static str, usize, usize, Presence);
 
 impl FeedForwardShape {
     /// `down(silu(gate(h)) * up(h))` without biases.
@@ -93,21 +89,6 @@ impl FeedForwardShape {
             FeedForwardShape::Absent => None,
         })
     }
-}
-
-/// Whether a tensor, by its name, holds the same matrix of every expert. Adapters cannot change those.
-pub(crate) fn is_stack(name: &str) -> bool {
-    name.ends_with("_exps.weight")
-}
-
-/// The matrix of one expert of a stack, by the name of the stack: where a file has a tensor for each.
-pub(crate) fn part_of_stack(stack: &str, expert: usize) -> String {
-    format!("{}.{expert}.weight", stack.strip_suffix(".weight").unwrap_or(stack))
-}
-
-/// A stack whose matrices all stand the other way round, by the name of the stack: as checkpoints of Llama 4 have them.
-pub(crate) fn turned_stack(stack: &str) -> String {
-    format!("{}.turned", stack.strip_suffix(".weight").unwrap_or(stack))
 }
 
 /// The weights of a feed-forward layer.

@@ -1,7 +1,5 @@
 //! Feed-forward layers loaded from files, against plain f64, and every row beside others and alone.
 
-use std::path::Path;
-
 use kvik_kernels::{WeightType, dequantize, quantize};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -11,8 +9,8 @@ use crate::files::TensorSource;
 use crate::files::bytes::FileBytes;
 use crate::files::gguf::Gguf;
 use crate::files::gguf::write::GgufWriter;
-use crate::load::LoadedModel;
-use crate::model::weights::Loader;
+use crate::model::layer_tensor::{Presence, is_stack};
+use crate::model::loader::Loader;
 
 /// Experts without anything optional.
 pub(super) fn shape() -> ExpertsShape {
@@ -96,12 +94,10 @@ fn load(shape: FeedForwardShape, tensors: &[Tensor]) -> Result<FeedForward, Mode
     }
     let file = Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
     let source = TensorSource::from_gguf(file);
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/arch-llama-gqa.gguf");
-    let config = LoadedModel::open(&golden).unwrap().config;
     let mut loader = Loader {
-        config: &config,
         tensors: &source,
         left: source.names().map(str::to_owned).collect(),
+        norm_offset: 0.0,
         conversion: crate::model::Conversion::Stored,
         pool: &Pool::new(2),
         progress: &|_, _| {},
@@ -373,7 +369,14 @@ fn a_dense_layer_beside_experts_is_what_it_is_in_f64() {
         output_scale: Presence::Required,
         ..shape()
     };
-    check(FeedForwardShape::Mixed(MixedShape { dense: DenseShape::plain(160, activation), experts }), 8);
+    check(
+        FeedForwardShape::Mixed(MixedShape {
+            dense: DenseShape::plain(160, activation),
+            experts,
+            norm_eps: 1e-5,
+        }),
+        8,
+    );
 }
 
 #[test]

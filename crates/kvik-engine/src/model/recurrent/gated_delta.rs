@@ -9,13 +9,11 @@ use kvik_kernels::{
 };
 
 use super::{
-    Buffers, Inputs, LayerStates, Means, SSM_NORM, SSM_STEP_BIAS, conv_tensors, decay_tensors, load_conv,
-    load_decay,
+    Buffers, Inputs, LayerStates, Means, SSM_STEP_BIAS, conv_tensors, decay_tensors, load_conv, load_decay,
 };
 use crate::model::ModelError;
-use crate::model::arch::Presence;
-use crate::model::feed_forward::LayerTensor;
-use crate::model::weights::LayerLoader;
+use crate::model::layer_tensor::{LayerTensor, Presence, SSM_NORM};
+use crate::model::loader::LayerLoader;
 
 /// The numbers of a layer with the gated delta rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

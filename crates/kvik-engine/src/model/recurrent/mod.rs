@@ -17,9 +17,8 @@ mod tests;
 use kvik_kernels::{Activations, ConvWeights, Matrix, Pool, StateArena, StateRows};
 
 use super::ModelError;
-use super::arch::Presence;
-use super::feed_forward::LayerTensor;
-use super::weights::LayerLoader;
+use super::layer_tensor::{LayerTensor, Presence};
+use super::loader::LayerLoader;
 
 pub(crate) use gated_delta::{DeltaProjections, GatedDelta, GatedDeltaShape};
 pub(crate) use inputs::{Inputs, Tried, TriedRows};
@@ -217,8 +216,6 @@ const SSM_STEP_BIAS: &str = "ssm_dt.bias";
 /// What steps of time are multiplied by for the decay, `[heads]`; and the logarithm of its negative, in checkpoints.
 const SSM_DECAY: &str = "ssm_a";
 const SSM_DECAY_LOG: &str = "ssm_a_log";
-/// Weights of the norm behind the state.
-pub(crate) const SSM_NORM: &str = "ssm_norm.weight";
 
 /// The convolution in front of a state matrix.
 fn load_conv(width: usize, layer: &mut LayerLoader<'_, '_>) -> Result<ConvWeights, ModelError> {

@@ -4,9 +4,8 @@ use kvik_kernels::{Activations, ConvWeights, Matrix, convolve, matmul_many, prod
 
 use super::{Buffers, Inputs, LayerStates, Means};
 use crate::model::ModelError;
-use crate::model::arch::Presence;
-use crate::model::feed_forward::LayerTensor;
-use crate::model::weights::LayerLoader;
+use crate::model::layer_tensor::{LayerTensor, Presence};
+use crate::model::loader::LayerLoader;
 
 /// The numbers of a short convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

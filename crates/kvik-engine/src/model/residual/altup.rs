@@ -3,11 +3,11 @@
 
 use kvik_kernels::{Matrix, add, add_bias, matmul, multiply, rms_norm, soft_cap, vectorised};
 
+use super::Workspace;
 use super::per_layer::PerLayer;
-use super::{LayerTensor, Workspace};
 use crate::model::ModelError;
-use crate::model::arch::Presence;
-use crate::model::weights::{LayerLoader, Loader};
+use crate::model::layer_tensor::{LayerTensor, Presence};
+use crate::model::loader::{LayerLoader, Loader};
 
 /// The most streams that a model may have.
 pub(crate) const INPUTS_MAX: usize = 16;

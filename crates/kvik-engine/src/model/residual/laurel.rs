@@ -4,10 +4,10 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 use kvik_kernels::{Matrix, add, matmul, multiply, rms_norm_in_place};
 
-use super::{LayerTensor, Workspace};
+use super::Workspace;
 use crate::model::ModelError;
-use crate::model::arch::Presence;
-use crate::model::weights::LayerLoader;
+use crate::model::layer_tensor::{LayerTensor, Presence};
+use crate::model::loader::LayerLoader;
 
 const DOWN: &str = "laurel_l.weight";
 const UP: &str = "laurel_r.weight";

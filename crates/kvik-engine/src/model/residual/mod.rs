@@ -11,9 +11,8 @@ mod per_layer;
 use kvik_kernels::{Activations, Matrix, Pool, multiply};
 
 use super::ModelError;
-use super::arch::Presence;
-use super::feed_forward::LayerTensor;
-use super::weights::{LayerLoader, Loader};
+use super::layer_tensor::{LayerTensor, Presence};
+use super::loader::{LayerLoader, Loader};
 use crate::files::TensorView;
 use altup::{AltUp, Streams};
 use laurel::Laurel;

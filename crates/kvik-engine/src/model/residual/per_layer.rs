@@ -4,11 +4,11 @@ use std::f32::consts::FRAC_1_SQRT_2;
 
 use kvik_kernels::{Activation, Matrix, activate, add, dequantize, matmul, multiply, rms_norm_in_place};
 
-use super::{LayerTensor, Workspace};
+use super::Workspace;
 use crate::files::TensorView;
 use crate::model::ModelError;
-use crate::model::arch::Presence;
-use crate::model::weights::{LayerLoader, Loader};
+use crate::model::layer_tensor::{LayerTensor, Presence};
+use crate::model::loader::{LayerLoader, Loader};
 
 /// The embeddings of all layers, whose rows are read from the file: `[vocab, layers * width]`; checkpoints leave
 /// out the last tokens.

@@ -1,22 +1,17 @@
 //! The grammar of tool calls: free text, and calls in the form that the model was trained on.
-//!
-//! The texts of a form are literals; where one contains the name of a control token, the grammar
-//! requires that token, because a control token never counts as the text of its name.
 
 use std::fmt::Write;
 
-use kvik_cache::Token;
 use serde_json::{Value, json};
 
+use super::literals::{ControlTokens, Lead, Piece, TEXT, lead};
 use super::{checked_schema, notations};
 use crate::api::{ArgumentsForm, CallForm, CallStart, Calls};
 use crate::text::references::move_references;
-use crate::text::stream::{TokenKind, Vocabulary};
+use crate::text::stream::Vocabulary;
 
 /// Maximum calls in one answer, whatever the request sets.
 const CALLS_MAX: usize = 128;
-/// Free text.
-const TEXT: &str = "(?s:.+)";
 
 /// The Lark grammar of an answer with these calls.
 pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, String> {
@@ -59,32 +54,6 @@ fn check_trigger(calls: &Calls, trigger: &str) -> Result<(), String> {
 
 fn calls_max(calls: &Calls) -> usize {
     calls.calls_max.clamp(1, CALLS_MAX)
-}
-
-/// Free text up to a given end.
-pub(super) struct Lead {
-    pub(super) rules: String,
-    pub(super) reference: String,
-    /// Bytes of the text that the lead covers.
-    pub(super) skipped: usize,
-}
-
-pub(super) fn lead(name: &str, end: &str, controls: &ControlTokens) -> Result<Lead, String> {
-    match controls.split(end).first() {
-        None => Err("the text that begins a call is empty".to_owned()),
-        // A control token ends text by itself.
-        Some(Piece::Control(token, length)) => Ok(Lead {
-            rules: format!("{name}: /{TEXT}/? <[{token}]>\n"),
-            reference: name.to_owned(),
-            skipped: *length,
-        }),
-        // Lazy: the text ends where `end` appears first.
-        Some(Piece::Text(text)) => Ok(Lead {
-            rules: format!("{name}[lazy]: /(?s:.*)/ {}\n", quoted(text)),
-            reference: name.to_owned(),
-            skipped: text.len(),
-        }),
-    }
 }
 
 /// The rules of `section`: calls with the texts around them, without the first `skipped` bytes.
@@ -182,66 +151,10 @@ fn escaped(letter: char) -> String {
     if letter.is_ascii_alphanumeric() { letter.to_string() } else { format!("\\x{{{:x}}}", letter as u32) }
 }
 
-pub(super) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
-/// The control tokens of a vocabulary by their texts.
-pub(super) struct ControlTokens<'a> {
-    controls: Vec<(&'a str, Token)>,
-}
-
-enum Piece<'t> {
-    Text(&'t str),
-    /// A control token, and the bytes of its text.
-    Control(Token, usize),
-}
-
-impl<'a> ControlTokens<'a> {
-    fn of(vocabulary: &'a Vocabulary) -> ControlTokens<'a> {
-        let ids = 0..vocabulary.len() as Token;
-        let control = |id: Token| {
-            let text = std::str::from_utf8(vocabulary.bytes(id)).ok()?;
-            (vocabulary.kind(id) != TokenKind::Text && !text.is_empty()).then_some((text, id))
-        };
-        ControlTokens { controls: ids.filter_map(control).collect() }
-    }
-
-    /// Splits a text at its control tokens.
-    fn split<'t>(&self, mut text: &'t str) -> Vec<Piece<'t>> {
-        let mut pieces = Vec::new();
-        while let Some((at, length, token)) = self.first_in(text) {
-            if at > 0 {
-                pieces.push(Piece::Text(&text[..at]));
-            }
-            pieces.push(Piece::Control(token, length));
-            text = &text[at + length..];
-        }
-        if !text.is_empty() {
-            pieces.push(Piece::Text(text));
-        }
-        pieces
-    }
-
-    /// Offset, length and id of the first control token in the text; the longest of several.
-    fn first_in(&self, text: &str) -> Option<(usize, usize, Token)> {
-        let found =
-            self.controls.iter().filter_map(|(word, token)| Some((text.find(word)?, word.len(), *token)));
-        found.min_by_key(|&(at, length, _)| (at, std::cmp::Reverse(length)))
-    }
-
-    /// The text as a Lark sequence.
-    pub(super) fn lark(&self, text: &str) -> String {
-        let piece = |piece: Piece<'_>| match piece {
-            Piece::Text(text) => quoted(text),
-            Piece::Control(token, _) => format!("<[{token}]>"),
-        };
-        self.split(text).into_iter().map(piece).collect::<Vec<_>>().join(" ")
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use kvik_cache::Token;
+
     use super::super::tests::{CONTROL, accepted_tokens, accepts};
     use super::*;
     use crate::api::Constraint;

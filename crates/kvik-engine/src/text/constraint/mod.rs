@@ -12,6 +12,7 @@ mod guide;
 #[cfg(test)]
 mod hostile;
 mod limits;
+mod literals;
 mod notations;
 mod pool;
 pub mod schema;

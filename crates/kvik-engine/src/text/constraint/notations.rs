@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::calls::{ControlTokens, lead, quoted};
 use super::checked_schema;
+use super::literals::{ControlTokens, lead, quoted};
 use crate::api::ArgumentsForm;
 
 /// Rules of one tool's arguments, which begin with the rule of this name.

@@ -3,7 +3,6 @@
 use kvik_cache::Token;
 
 use super::Tokenizer;
-use super::vocab::Vocab;
 
 /// The tokens around the parts of a text whose middle is wanted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,9 +59,9 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl FillTokens {
-    /// These, and by their names those that are missing.
-    pub(super) fn or_named(self, vocab: &Vocab) -> FillTokens {
-        let named = |names: &[&str]| names.iter().find_map(|name| vocab.id(name));
+    /// These, and by their names those that are missing, where there is a token of the name.
+    pub(super) fn or_named(self, token: impl Fn(&str) -> Option<Token>) -> FillTokens {
+        let named = |names: &[&str]| names.iter().find_map(|name| token(name));
         FillTokens {
             prefix: self.prefix.or_else(|| named(&PREFIX)),
             suffix: self.suffix.or_else(|| named(&SUFFIX)),

@@ -101,7 +101,7 @@ impl Tokenizer {
         eog.sort_unstable();
         eog.dedup();
         let cache = Mutex::new(TokenCache::new(CACHE_BYTES));
-        let fill = ends.fill.or_named(&vocab);
+        let fill = ends.fill.or_named(|name| vocab.id(name));
         Ok(Tokenizer { vocab, pieces, specials, ends, eog, fill, nfc, cache })
     }
 

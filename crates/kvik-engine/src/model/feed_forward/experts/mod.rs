@@ -14,7 +14,7 @@ use kvik_kernels::{
 use super::Adapt;
 use super::dense::{Dense, SHARED};
 use crate::model::ModelError;
-use crate::model::weights::{LayerLoader, Linear};
+use crate::model::loader::{LayerLoader, Linear};
 use routing::Choices;
 use shape::{DOWN, DOWN_SCALE, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
 

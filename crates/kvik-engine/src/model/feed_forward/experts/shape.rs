@@ -3,9 +3,8 @@
 use kvik_kernels::Activation;
 
 use crate::model::ConfigError;
-use crate::model::arch::Presence;
-use crate::model::feed_forward::LayerTensor;
 use crate::model::feed_forward::dense::{DenseShape, SHARED};
+use crate::model::layer_tensor::{LayerTensor, Presence};
 
 /// The most experts that a layer may have.
 const COUNT_MAX: usize = 1024;
