@@ -26,7 +26,7 @@ use super::{
     replay::ReplayArgs,
     rm::RmArgs,
     run::RunArgs,
-    serve::ServeArgs,
+    serve_args::ServeArgs,
     show::ShowArgs,
     tenant::TenantArgs,
     usage::UsageArgs,

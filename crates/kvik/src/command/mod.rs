@@ -26,6 +26,7 @@ mod replay;
 mod rm;
 mod run;
 pub(crate) mod serve;
+pub(crate) mod serve_args;
 pub(crate) mod shelf;
 mod show;
 mod talk;

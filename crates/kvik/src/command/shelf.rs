@@ -17,7 +17,7 @@ use tokio::runtime::Handle as Runtime;
 
 use super::{
     Cli, Task,
-    serve::{ServeArgs, ServerSetup},
+    serve_args::{ServeArgs, ServerSetup},
 };
 use crate::{
     api,

@@ -209,7 +209,7 @@ mod tests {
         Ok(Cli::from_arg_matches(&matches)?)
     }
 
-    fn serve(file: &str, args: &[&str]) -> crate::command::serve::ServeArgs {
+    fn serve(file: &str, args: &[&str]) -> crate::command::serve_args::ServeArgs {
         let args: Vec<&str> = std::iter::once("serve").chain(args.iter().copied()).collect();
         match parse_with(file, &args).unwrap().task {
             Task::Serve(args) => *args,

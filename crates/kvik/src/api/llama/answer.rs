@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::completion::Settings;
+use super::settings::Settings;
 use crate::{
     api::{
         logprobs::finite,

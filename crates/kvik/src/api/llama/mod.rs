@@ -5,6 +5,7 @@ mod completion;
 mod infill;
 mod lora;
 mod props;
+mod settings;
 mod slots;
 mod tokens;
 

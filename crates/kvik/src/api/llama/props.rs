@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::completion::{LlamaServer, Settings};
+use super::{completion::LlamaServer, settings::Settings};
 use crate::{
     api::request::{generation::GenerationFields, parts::FromBody},
     app::state::App,

@@ -4,7 +4,7 @@ use kvik_engine::stats::{DiskStats, HostStats};
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
 use super::{
-    engines::{ModelLabels, PerModel, put, store},
+    per_model::{ModelLabels, PerModel, put, store},
     register::add,
 };
 

@@ -4,6 +4,7 @@ mod disk;
 mod engines;
 mod life;
 pub(crate) mod memory;
+mod per_model;
 mod register;
 mod remote;
 mod retain;

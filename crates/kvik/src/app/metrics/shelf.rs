@@ -3,7 +3,7 @@
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
 use super::{
-    engines::{ModelLabels, PerModel, put, store},
+    per_model::{ModelLabels, PerModel, put, store},
     register::add,
 };
 use crate::app::shelf::Listed;

@@ -3,7 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use super::report::Diagnosis;
-use crate::command::serve::{CONNECTIONS_MAX, ServeArgs, check_clock, connections_max};
+use crate::command::{
+    serve::check_clock,
+    serve_args::{CONNECTIONS_MAX, ServeArgs, connections_max},
+};
 
 /// The year in which this was written: certificates of today are not valid before.
 const FROM_1970_TO_2026: Duration = Duration::from_secs(1_767_225_600);

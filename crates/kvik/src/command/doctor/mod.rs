@@ -13,7 +13,7 @@ use std::path::Path;
 
 use clap::Args;
 
-use super::serve::ServeArgs;
+use super::serve_args::ServeArgs;
 use report::{Diagnosis, Report};
 
 /// Looks at this machine as `kvik serve` would: what it would choose, what is wrong, and the remedy

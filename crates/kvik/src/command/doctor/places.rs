@@ -11,7 +11,7 @@ use kvik_engine::store::bytes_allowed;
 
 use super::report::Diagnosis;
 use crate::{
-    command::serve::ServeArgs,
+    command::serve_args::ServeArgs,
     settings::{dirs, size::ByteSize},
 };
 

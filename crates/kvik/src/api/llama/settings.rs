@@ -1,0 +1,78 @@
+//! How an answer was generated, in llama-server's words.
+
+use kvik_cache::Token;
+use kvik_engine::text::tokenizer::Tokenizer;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::api::request::generation::Options;
+
+/// `generation_settings`: what was really used.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "GenerationSettings")]
+pub(super) struct Settings {
+    seed: u64,
+    temperature: f64,
+    top_k: usize,
+    top_p: f64,
+    min_p: f64,
+    repeat_last_n: usize,
+    repeat_penalty: f64,
+    presence_penalty: f64,
+    frequency_penalty: f64,
+    stop: Vec<String>,
+    max_tokens: usize,
+    n_predict: usize,
+    ignore_eos: bool,
+    stream: bool,
+    n_probs: usize,
+    cache_prompt: bool,
+    logit_bias: Vec<Bias>,
+}
+
+/// What is added to a token's logit; null of one that is forbidden.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Bias {
+    token: Token,
+    bias: Option<f64>,
+}
+
+impl Settings {
+    pub(super) fn of(
+        options: &Options,
+        max_tokens: usize,
+        n_probs: usize,
+        stream: bool,
+        tokenizer: &Tokenizer,
+    ) -> Settings {
+        let sampling = &options.sampling;
+        // What ends an answer is forbidden where it is ignored.
+        let ends = if options.ignore_eos { tokenizer.eog() } else { &[] };
+        let forbidden = ends.iter().map(|&token| (token, f32::NEG_INFINITY));
+        let biases = forbidden.chain(sampling.logit_bias.iter().copied());
+        Settings {
+            seed: sampling.seed,
+            temperature: f64::from(sampling.temperature),
+            top_k: sampling.top_k,
+            top_p: f64::from(sampling.top_p),
+            min_p: f64::from(sampling.min_p),
+            repeat_last_n: sampling.penalty_last_n,
+            repeat_penalty: f64::from(sampling.repetition_penalty),
+            presence_penalty: f64::from(sampling.presence_penalty),
+            frequency_penalty: f64::from(sampling.frequency_penalty),
+            stop: options.stop.clone(),
+            max_tokens,
+            n_predict: max_tokens,
+            ignore_eos: options.ignore_eos,
+            stream,
+            n_probs,
+            cache_prompt: options.reuse,
+            logit_bias: biases.map(bias).collect(),
+        }
+    }
+}
+
+fn bias((token, bias): (Token, f32)) -> Bias {
+    Bias { token, bias: Some(f64::from(bias)).filter(|bias| bias.is_finite()) }
+}

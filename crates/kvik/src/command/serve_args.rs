@@ -1,0 +1,274 @@
+//! What `kvik serve` is told, and what of it servers and models are set up with.
+
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, builder::FalseyValueParser};
+use kvik_memory::{memory::MemoryConfig, records::Records};
+
+use super::flags::{
+    access::AccessArgs,
+    accounts::{AccountArgs, StateArgs},
+    embedding::EmbeddingArgs,
+    kv_events::KvEventArgs,
+    memory::MemoryArgs,
+};
+use crate::{
+    accounts::{
+        prices::Prices,
+        tenants::{Secret, Share, Source, Tenants},
+    },
+    app::{AppConfig, keys::Keys, spans::Spans, usage_account::Clock},
+    http::{ConnectionLimits, Senders},
+    kv_events::KvEvents,
+    serving::{
+        ModelCard,
+        load::{self, Capacity, Loaded},
+    },
+    settings::{
+        keep_alive::KeepAlive,
+        logging::LogFormat,
+        model::{CacheArgs, ModelArgs},
+        sampling::SamplingArgs,
+        size::ByteSize,
+    },
+    system::open_files,
+};
+
+/// Open connections at most.
+pub(super) const CONNECTIONS_MAX: u64 = 1024;
+/// File descriptors left for everything but connections.
+const FILES_RESERVED: u64 = 128;
+/// Timeout for a request's headers, and for an idle connection.
+const HEAD_TIME: Duration = Duration::from_secs(75);
+/// Timeout of a write to a client that reads nothing.
+const WRITE_TIME: Duration = Duration::from_secs(60);
+
+/// Serves OpenAI's API and llama-server's over HTTP
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik serve                                       the embedded model, on http://127.0.0.1:8080
+  kvik serve -m model.gguf --context 8192          a GGUF file
+  kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF            from the Hugging Face hub, downloaded once
+  kvik serve --shelf                               all models of `kvik list`, each when it is asked for
+  kvik serve --cache-ram 4GiB --parallel 16        a larger cache, more requests at a time
+  kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
+  kvik serve --tenants tenants.toml --admin-key K  for clients isolated from each other
+  kvik serve --kv-events 'tcp://*:5557'            one node of many: a router follows what is cached here
+
+A socket that systemd opened (socket activation) is taken over, and --host and --port are not used.
+
+Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
+config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more; --log is KVIK_LOG_FORMAT.
+llama-server's flags are read as well: -c, -np, -n, -a, -ctk, -ctv, -hf and their long names.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
+    #[command(flatten)]
+    pub(crate) capacity: Capacity,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+    /// Bytes of a request body at most
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", help_heading = "Server")]
+    pub(crate) body_limit: ByteSize,
+    /// Name of the model in the API [default: the model's own]
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) alias: Option<String>,
+    /// Serve all models of `kvik list`, beside those of config.toml
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
+    pub(super) shelf: bool,
+    /// Memory for the weights, keys and values of all models of config.toml ([models.NAME]) [default: three quarters of the
+    /// free memory]
+    #[arg(long, value_name = "SIZE", help_heading = "Server")]
+    pub(super) shelf_ram: Option<ByteSize>,
+    /// How long a model of config.toml stays in memory without a use: 5m, 1h, forever
+    #[arg(long, value_name = "TIME", default_value = "forever", help_heading = "Capacity")]
+    pub(crate) keep_alive: KeepAlive,
+    /// Refuse requests that name another model, instead of answering them with this model
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
+    strict_model: bool,
+    /// Answer 501 to GET /slots, which shows how many requests run
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
+    no_slots: bool,
+    /// Seconds that running answers may take to finish after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
+    pub(crate) grace: u64,
+    /// Seconds after SIGTERM in which requests are still taken while /ready and /health say no, so that a router learns
+    /// of it before any is refused
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, help_heading = "Server")]
+    pub(crate) drain: u64,
+    /// Send a span of each answer to this OpenTelemetry collector (OTLP over HTTP, JSON), as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    otlp: Option<String>,
+    /// Format of log lines
+    #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
+    pub(crate) log: LogFormat,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) accounts: AccountArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) embedding: EmbeddingArgs,
+    #[command(flatten)]
+    kv_events: KvEventArgs,
+}
+
+/// The settings of clients: keys, tenants, prices and records.
+pub(super) struct Clients {
+    pub(super) keys: Arc<Keys>,
+    /// The tenants file, when there is one.
+    pub(super) source: Option<Source>,
+    prices: Option<Prices>,
+    pub(super) records: Option<Records>,
+    conversations: Option<Records>,
+}
+
+/// What all models of the server are set up with.
+pub(crate) struct ServerSetup {
+    senders: Senders,
+    clock: Clock,
+    prices: Option<Prices>,
+    pub(super) records: Option<Records>,
+    conversations: Option<Records>,
+}
+
+impl ServeArgs {
+    pub(super) fn clients(&self) -> anyhow::Result<Clients> {
+        let fleet = self.cache.remote.key()?;
+        let source = self.accounts.source(&self.state, fleet.as_ref())?;
+        let mut keys = self.access.keys()?.with_admin(self.accounts.admin_key()?.as_deref());
+        if let Some(source) = &source {
+            keys = keys.with_tenants(source.read(&Tenants::none())?);
+        }
+        let (records, conversations) = (self.state.records(), self.state.conversations());
+        Ok(Clients { keys: Arc::new(keys), source, prices: self.accounts.prices()?, records, conversations })
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace)
+    }
+
+    pub(super) fn connection_limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            max: connections_max(),
+            head_time: HEAD_TIME,
+            write_time: WRITE_TIME,
+            // The engine finishes within the grace period; its last output still has to reach the clients.
+            drain_time: self.grace() + Duration::from_secs(5),
+        }
+    }
+
+    /// Publishes KV events where that is asked for: of prompts that are nobody's, and of those of tenants that share.
+    pub(super) async fn kv_events(
+        &self,
+        clients: &Clients,
+        has_shelf: bool,
+    ) -> anyhow::Result<Option<KvEvents>> {
+        let Some(config) = self.kv_events.config()? else { return Ok(None) };
+        if has_shelf {
+            bail!("--kv-events tells of one model: serve each of a shelf by a kvik of its own");
+        }
+        let shared = clients.source.as_ref().map(|source| source.secret.salt("", Share::Shared));
+        let salts = std::iter::once([0; 16]).chain(shared).collect();
+        KvEvents::open(config, salts).await.map(Some)
+    }
+
+    /// Loads the model.
+    pub(super) fn load(&self, kv_events: Option<&KvEvents>) -> anyhow::Result<Loaded> {
+        let mut loaded = load::open_told(&self.model, &self.cache, self.capacity, kv_events)?;
+        if let Some(alias) = &self.alias {
+            loaded.serving.model.name.clone_from(alias);
+        }
+        self.embedding.apply(&mut loaded.serving.embedder);
+        Ok(loaded)
+    }
+
+    /// How a model of this server treats its clients.
+    pub(super) fn app_config(&self, around: &ServerSetup, model: &ModelCard) -> anyhow::Result<AppConfig> {
+        let memory = self.memory.config(false)?;
+        if memory.is_wanted() {
+            memory.settings(model.context).context("--memory")?;
+        }
+        let spans = self.otlp.as_ref().map(|address| {
+            Spans::new(address, &model.name).map(Arc::new).with_context(|| format!("--otlp {address}"))
+        });
+        Ok(AppConfig {
+            memory,
+            secret: match self.cache.remote.key()? {
+                Some(key) => Some(Secret::of_fleet(&key)),
+                None => self.state.secret(),
+            },
+            spans: spans.transpose()?,
+            ..around.config(self)
+        })
+    }
+}
+
+impl ServerSetup {
+    /// Of a server that listens at this address.
+    pub(super) fn new(args: &ServeArgs, clients: &Clients, ip: IpAddr) -> ServerSetup {
+        let started = Instant::now();
+        ServerSetup {
+            senders: args.access.senders(ip),
+            clock: Arc::new(move || started.elapsed()),
+            prices: clients.prices,
+            records: clients.records.clone(),
+            conversations: clients.conversations.clone(),
+        }
+    }
+
+    /// Those of one model of several: what it writes down stands beside what others do.
+    pub(super) fn of_model(&self, name: &str) -> ServerSetup {
+        let of_model = |records: &Records| records.of_model(name);
+        ServerSetup {
+            records: self.records.as_ref().map(of_model),
+            senders: self.senders.clone(),
+            clock: self.clock.clone(),
+            conversations: self.conversations.clone(),
+            ..*self
+        }
+    }
+
+    /// How clients are treated where no model is concerned.
+    pub(super) fn config(&self, args: &ServeArgs) -> AppConfig {
+        AppConfig {
+            senders: self.senders.clone(),
+            shows_slots: !args.no_slots,
+            strict_model: args.strict_model,
+            body_limit: args.body_limit,
+            prices: self.prices,
+            clock: self.clock.clone(),
+            admission_slots: args.capacity.parallel + args.capacity.queue,
+            records: self.records.clone(),
+            conversations: self.conversations.clone(),
+            shared_records: None,
+            memory: MemoryConfig::default(),
+            secret: None,
+            spans: None,
+            sampling: args.sampling,
+        }
+    }
+}
+
+/// The number of connections that the limit on file descriptors allows, after raising that limit as
+/// far as the system permits.
+pub(super) fn connections_max() -> usize {
+    let files = open_files(CONNECTIONS_MAX + FILES_RESERVED);
+    let connections = files.saturating_sub(FILES_RESERVED).clamp(16, CONNECTIONS_MAX);
+    if connections < CONNECTIONS_MAX {
+        tracing::warn!(
+            "the limit of {files} open files allows {connections} connections; `ulimit -n` raises it"
+        );
+    }
+    connections as usize
+}
