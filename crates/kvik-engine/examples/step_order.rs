@@ -34,7 +34,7 @@ const ROW_US: f64 = 1_600.0;
 /// And it attends: microseconds for each position that a row sees.
 const POSITION_US: f64 = 1.2;
 /// Rows for prompts beside streams that are compared.
-const MIXED: [usize; 4] = [64, 128, 256, 512];
+const MIXED: [usize; 4] = [64, 128, 192, 256];
 /// Sequences that run at the same time.
 const PARALLEL: usize = 8;
 /// The trace's requests are so many times as long, and so many of them arrive.

@@ -18,7 +18,7 @@ pub mod usual {
     /// Prompt rows of a step while no stream decodes: enough for the matrix kernels' full speed.
     pub const PREFILL_ROWS: usize = 512;
     /// Prompt rows of a step while streams decode, at most: they delay each stream's next token.
-    pub const PREFILL_ROWS_MIXED: usize = 128;
+    pub const PREFILL_ROWS_MIXED: usize = 192;
     /// Rows of a step that drafts add.
     pub const DRAFT_ROWS: usize = 16;
     /// Positions of one sequence that a step stores, at most.
@@ -42,8 +42,8 @@ pub struct EngineConfig {
     pub choices_max: u32,
     /// Maximum prefill rows of a step without decode rows.
     pub prefill_rows_max: usize,
-    /// Maximum prefill rows of a step with decode rows: bounds how long a stream stalls. Half as many where such a step
-    /// takes long, and where requests wait for a place.
+    /// Maximum prefill rows of a step with decode rows: bounds how long a stream stalls. Down to a third of them where
+    /// such a step takes long, and where requests wait for a place.
     pub prefill_rows_mixed_max: usize,
     /// Maximum rows of a step that drafts add; 0 where nothing is drafted.
     pub draft_rows_max: usize,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::plan::Plan;
 
 /// A step that has more than the fewest rows of prompts takes about so long at most.
-const STEP: Duration = Duration::from_millis(500);
+const STEP: Duration = Duration::from_millis(750);
 /// A step with fewer rows of prompts does not say what others would take.
 const ROWS_MIN: usize = 16;
 
@@ -21,9 +21,9 @@ pub(super) struct Mixed {
 }
 
 impl Mixed {
-    /// Rows of prompts beside streams: `most`, or down to half as many.
+    /// Rows of prompts beside streams: `most`, or down to a third of them.
     pub(super) fn rows(&self, most: usize, somebody_waits: bool) -> usize {
-        let least = most.div_ceil(2);
+        let least = most.div_ceil(3);
         match somebody_waits {
             true => least,
             false => ((STEP.as_secs_f64() / self.row) as usize).clamp(least, most),
@@ -44,16 +44,10 @@ mod tests {
 
     #[test]
     fn a_step_is_as_long_as_streams_can_bear() {
-        let rows = |row, somebody_waits| Mixed { row }.rows(128, somebody_waits);
-        assert_eq!(
-            [0.0, 1e-6, 0.003, 0.005, 0.006, 1.0].map(|row| rows(row, false)),
-            [128, 128, 128, 100, 83, 64]
-        );
-        assert_eq!(
-            [0.0, 1.0].map(|row| rows(row, true)),
-            [64, 64],
-            "who waits for a place waits for streams"
-        );
+        let rows = |row, somebody_waits| Mixed { row }.rows(192, somebody_waits);
+        let measured = [0.0, 1e-6, 0.003, 0.004, 0.008, 1.0];
+        assert_eq!(measured.map(|row| rows(row, false)), [192, 192, 192, 187, 93, 64]);
+        assert_eq!(measured.map(|row| rows(row, true)), [64; 6], "who waits for a place waits for streams");
         assert_eq!(Mixed { row: 1.0 }.rows(1, false), 1);
     }
 }
