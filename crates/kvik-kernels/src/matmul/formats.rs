@@ -20,7 +20,7 @@ pub(crate) trait Coded: Format {
     /// Codes of the full range of a byte.
     const WIDE: bool = Self::CODES.low_bits == 8 || Self::CODES.levels.is_some();
     const CODE_MAX: usize = (1 << (Self::CODES.low_bits + Self::CODES.high_bits)) - 1;
-    /// Groups of four columns whose dot products fit a run, see [`Lanes::Run`].
+    /// Groups of four columns whose dot products fit a run, see [`Lanes::Run`](crate::lanes::Lanes::Run).
     const RUN: usize = {
         let groups = i16::MAX as usize / (2 * 127 * Self::CODE_MAX);
         if Self::WIDE || groups >= GROUPS { GROUPS } else { 1 << groups.ilog2() }
