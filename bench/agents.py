@@ -23,6 +23,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
+from memory.gaps import percentile  # noqa: E402
 from server import Server  # noqa: E402
 
 TURNS, ANSWER_TOKENS = 6, 24
@@ -110,11 +111,6 @@ def run(program, args):
     first = [times[0] for times in answers]
     following = [after - before for times in answers for before, after in itertools.pairwise(times)]
     return percentile(first, 50), percentile(first, 95), percentile(following, 99), total, computed
-
-
-def percentile(values, percent):
-    """The value below which so many of them are."""
-    return sorted(values)[len(values) * percent // 100]
 
 
 def main():

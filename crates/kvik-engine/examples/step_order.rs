@@ -6,8 +6,8 @@
 //!
 //! Agents ask one question after the other, as those of `bench/agents.py` do; and requests arrive when those of a recorded
 //! trace did, an eighth as long, and as often as makes them so much of what the machine can do. For each number of prompt
-//! rows that a step has beside streams at most: how long requests wait for their first token, and streams for their next, and how
-//! many rows were computed, in thousands. `BLOCKS` (20,000) of 16 positions hold more than the trace uses at a time.
+//! rows that a step has beside streams at most: how long requests wait for their first token, and streams for their
+//! next, and how many rows were computed, in thousands. `BLOCKS` (20,000) of 16 positions hold more than the trace uses at a time.
 //! A change of the order itself is tried by changing the scheduler, and this again.
 
 use std::collections::HashSet;

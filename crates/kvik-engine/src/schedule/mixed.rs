@@ -15,12 +15,12 @@ const ROWS_MIN: usize = 16;
 
 /// What a row takes in steps that read prompts.
 #[derive(Debug, Default)]
-pub(super) struct Mixed {
+pub(super) struct MixedRows {
     /// Seconds in the last of them; none where there was none.
     row: f64,
 }
 
-impl Mixed {
+impl MixedRows {
     /// Rows of prompts beside streams: `most`, or down to a third of them.
     pub(super) fn rows(&self, most: usize, somebody_waits: bool) -> usize {
         let least = most.div_ceil(3);
@@ -44,10 +44,10 @@ mod tests {
 
     #[test]
     fn a_step_is_as_long_as_streams_can_bear() {
-        let rows = |row, somebody_waits| Mixed { row }.rows(192, somebody_waits);
+        let rows = |row, somebody_waits| MixedRows { row }.rows(192, somebody_waits);
         let measured = [0.0, 1e-6, 0.003, 0.004, 0.008, 1.0];
         assert_eq!(measured.map(|row| rows(row, false)), [192, 192, 192, 187, 93, 64]);
         assert_eq!(measured.map(|row| rows(row, true)), [64; 6], "who waits for a place waits for streams");
-        assert_eq!(Mixed { row: 1.0 }.rows(1, false), 1);
+        assert_eq!(MixedRows { row: 1.0 }.rows(1, false), 1);
     }
 }

@@ -81,7 +81,7 @@ use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};
 use idle::Idle;
 use kept_parts::KeptParts;
-use mixed::Mixed;
+use mixed::MixedRows;
 use plan::{Budgets, Plan, divide_rows};
 use queue::Queue;
 use ram::Ram;
@@ -125,7 +125,7 @@ pub struct Scheduler {
     /// What the background gets of a step.
     beside: Beside,
     /// What prompts get beside streams.
-    mixed: Mixed,
+    mixed: MixedRows,
     /// A smaller model that drafts, if there is one.
     draft_model: Option<DraftModel>,
     /// Where a step stands, for those who watch the engine.
@@ -164,7 +164,7 @@ impl Scheduler {
             disk: Disk::new(DiskSetup::none(), config.beside),
             drafting: Drafting::default(),
             beside: Beside::default(),
-            mixed: Mixed::default(),
+            mixed: MixedRows::default(),
             draft_model: None,
             pulse: Arc::default(),
             config,
