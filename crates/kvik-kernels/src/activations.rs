@@ -16,6 +16,8 @@
 //!
 //! A row is quantised by itself, so its codes do not depend on the panel it is in.
 
+mod filling;
+mod floats;
 mod grouped;
 pub(crate) mod pairs;
 mod quantise;
@@ -25,10 +27,9 @@ use std::ops::Range;
 
 use crate::lines::Lines;
 use crate::matrix::{CHUNK, Matrix};
-use crate::threads::Disjoint;
 use crate::{Isa, Pool, WeightType};
+pub(crate) use filling::Filling;
 pub use grouped::{Group, Groups};
-use quantise::PanelMut;
 use shorts::Shorts;
 
 /// Rows of the widest panel in vector registers.
@@ -192,6 +193,16 @@ impl Activations {
         self.fill(pool, x, Spans::Whole(self.rows));
     }
 
+    /// Makes room for `rows` rows of `cols` columns in the forms that `users` need.
+    ///
+    /// # Panics
+    /// Unless every user has `cols` columns.
+    pub(crate) fn room_for(&mut self, isa: Isa, [rows, cols]: [usize; 2], users: &[&Matrix]) -> Filling<'_> {
+        assert!(users.iter().all(|user| user.cols() == cols), "every user has {cols} columns");
+        self.prepare(isa, [rows, cols], widest_codes(isa, rows), users);
+        self.filling(Spans::Whole(rows))
+    }
+
     /// Chooses the forms that `users` need.
     fn prepare(&mut self, isa: Isa, [rows, cols]: [usize; 2], widest: usize, users: &[&Matrix]) {
         let wants = |form| users.iter().any(|user| Form::of(user.weight_type()) == form);
@@ -207,21 +218,14 @@ impl Activations {
     /// Takes the rows of `x`, `[rows, cols]`, that `spans` names, in the forms that were chosen.
     fn fill(&mut self, pool: &Pool, x: &[f32], spans: Spans<'_>) {
         let cols = self.cols;
-        if let Some(floats) = &mut self.floats {
-            interleave(pool, x, cols, spans, floats);
-        }
-        if let Some(pairs) = &mut self.pairs {
-            pairs::set(pool, x, cols, (spans, self.widest_pairs), pairs);
-        }
-        if let Some(shorts) = &mut self.shorts {
-            shorts.set(pool, x, cols, spans);
-        }
-        if let Some(codes) = &mut self.per_32 {
-            codes.set::<32>(pool, x, cols, (spans, self.widest));
-        }
-        if let Some(codes) = &mut self.per_256 {
-            codes.set::<256>(pool, x, cols, (spans, self.widest));
-        }
+        let filling = self.filling(spans);
+        let widest = filling.widest();
+        pool.run(spans.len(widest), &|span| {
+            let rows = spans.get(span, widest);
+            let x = &x[rows.start * cols..rows.end * cols];
+            // SAFETY: every span has rows of its own, and the pool hands each out once.
+            unsafe { filling.put(rows, 0..cols, x) };
+        });
     }
 
     /// Rows of inputs held.
@@ -287,75 +291,5 @@ fn select<T: Default>(form: &mut Option<T>, spare: &mut T, wanted: bool) {
         (false, true) => *form = Some(std::mem::take(spare)),
         (true, false) => *spare = form.take().unwrap_or_default(),
         _ => {}
-    }
-}
-
-/// `x` is `[n, cols]`, `out` panels of `[cols][panel width]`.
-fn interleave(pool: &Pool, x: &[f32], cols: usize, spans: Spans<'_>, out: &mut Lines<f32>) {
-    out.resize(spans.room(WIDE) * cols);
-    let out = Disjoint::new(out);
-    pool.run(spans.len(WIDE), &|span| {
-        for panel in panels(spans.get(span, WIDE), WIDE) {
-            // SAFETY: every panel has its own range, and the pool hands each `span` out once.
-            let out = unsafe { out.range(panel.start * cols, panel.width * cols) };
-            let x = &x[panel.start * cols..][..panel.rows * cols];
-            match panel.width {
-                1 => out.copy_from_slice(x),
-                2 => interleave_rows::<2>(x, out),
-                4 => interleave_rows::<4>(x, out),
-                _ => interleave_rows::<WIDE>(x, out),
-            }
-        }
-    });
-}
-
-/// From `[rows][cols]` to `[cols][R]`; where there is no row, the last one stands again.
-fn interleave_rows<const R: usize>(x: &[f32], out: &mut [f32]) {
-    let (out, _) = out.as_chunks_mut::<R>();
-    let last = x.len() / out.len() - 1;
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r.min(last) * out.len()..][..out.len()]);
-    for (k, out) in out.iter_mut().enumerate() {
-        *out = std::array::from_fn(|r| rows[r][k]);
-    }
-}
-
-impl Quantised {
-    /// Makes room for so many values in blocks of `block_len`.
-    fn resize(&mut self, values: usize, block_len: usize) {
-        self.codes.resize(values);
-        self.scales.resize(values / block_len);
-        self.sums.resize(values / CHUNK);
-        self.half_sums.resize(if block_len == 256 { values / HALF } else { 0 });
-    }
-
-    fn set<const BLOCK: usize>(
-        &mut self,
-        pool: &Pool,
-        x: &[f32],
-        cols: usize,
-        (spans, widest): (Spans<'_>, usize),
-    ) {
-        self.resize(spans.room(widest) * cols, BLOCK);
-        let (codes, scales) = (Disjoint::new(&mut self.codes), Disjoint::new(&mut self.scales));
-        let (sums, half_sums) = (Disjoint::new(&mut self.sums), Disjoint::new(&mut self.half_sums));
-        pool.run(spans.len(widest), &|span| {
-            for panel in panels(spans.get(span, widest), widest) {
-                let range = |per: usize| (panel.start * cols / per, panel.width * cols / per);
-                let ((c, cs), (s, ss), (u, us)) = (range(1), range(BLOCK), range(CHUNK));
-                let (h, hs) = if BLOCK == 256 { range(HALF) } else { (0, 0) };
-                // SAFETY: every panel has its own ranges, and the pool hands each `span` out once.
-                let mut out = unsafe {
-                    PanelMut {
-                        width: panel.width,
-                        codes: codes.range(c, cs),
-                        scales: scales.range(s, ss),
-                        sums: sums.range(u, us),
-                        half_sums: half_sums.range(h, hs),
-                    }
-                };
-                let x = &x[panel.start * cols..][..panel.rows * cols];
-                out.quantise::<BLOCK>(Isa::current(), x, cols);
-            }
-        });
     }
 }

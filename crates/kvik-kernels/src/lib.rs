@@ -43,7 +43,7 @@ pub use kv::{
     BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,
     KvValues, SeqKv, SeqRow, StoredVectors, UnknownKvFormat, in_runs,
 };
-pub use matmul::{matmul, matmul_grouped, matmul_many};
+pub use matmul::{Activated, matmul, matmul_activated, matmul_grouped, matmul_many};
 pub use matrix::{Matrix, MatrixError};
 pub use ops::{
     Activation, Mass, RopeStyle, RopeTable, Weighing, activate, add, add_bias, largest, mass, multiply,

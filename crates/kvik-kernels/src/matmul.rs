@@ -3,12 +3,14 @@
 //! `out[n, rows] = x[n, cols] · weightsᵀ`. Work is cut by tiles and by rows of `x`, never along the
 //! columns, so the value of an output does not depend on the cut.
 
+mod activated;
 mod dispatch;
 mod family;
 mod formats;
 mod grouped;
 mod inner_loop;
 mod kernel;
+mod outputs;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -19,8 +21,10 @@ use std::ops::Range;
 use crate::activations::{Activations, TALL};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
+pub use activated::{Activated, matmul_activated};
 pub use grouped::matmul_grouped;
 use kernel::TILES;
+pub(crate) use outputs::Outputs;
 
 /// Inputs of one task when there are many rows: as codes they stay in the second-level cache, and floats, which
 /// take more time to multiply, may come from the third.
@@ -60,8 +64,7 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
     }
     for jobs in jobs.chunks_mut(ROUND_JOBS) {
         let mut outs = jobs.iter_mut();
-        let jobs =
-            std::array::from_fn(|_| outs.next().map(|(weights, out)| Job { weights, out: out.as_mut_ptr() }));
+        let jobs = std::array::from_fn(|_| outs.next().map(|(weights, out)| Job::new(weights, out)));
         // SAFETY: `isa` is available, and the outputs are ours and as long as they must be.
         unsafe { run_round(isa, pool, &jobs, x) };
     }
@@ -75,8 +78,9 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     let tiles: usize = jobs.iter().flatten().map(|job| job.weights.tiles()).sum();
     let part_rows = part_rows(x.rows(), x.cols());
     let row_parts = x.rows().div_ceil(part_rows);
-    let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles.div_ceil(TILES));
-    let bound = |part| part_start(tiles, part, tile_parts);
+    let groups = tiles.div_ceil(TILES);
+    let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(groups);
+    let bound = |part| tiles.min(part_start(groups, part, tile_parts) * TILES);
     pool.run(tile_parts * row_parts, &|task| {
         let (part, start) = (task / row_parts, task % row_parts * part_rows);
         let rows = start..x.rows().min(start + part_rows);
@@ -88,15 +92,11 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     });
 }
 
-/// The first tile of a part: later parts are smaller, so that threads end together, but where there are as many
-/// parts as groups of tiles.
-fn part_start(tiles: usize, part: usize, parts: usize) -> usize {
+/// Where a part begins: later parts are smaller, so that threads end together, but where there are as many parts as
+/// `pieces`.
+fn part_start(pieces: usize, part: usize, parts: usize) -> usize {
     let left = parts - part;
-    match left {
-        0 => tiles,
-        _ if parts * TILES >= tiles => part * TILES,
-        _ => (tiles - tiles * left * left / (parts * parts)) / TILES * TILES,
-    }
+    if parts >= pieces { part.min(pieces) } else { pieces - pieces * left * left / (parts * parts) }
 }
 
 /// Rows that a task takes of so many inputs: equal parts of whole panels.
@@ -112,7 +112,14 @@ type Round<'a> = [Option<Job<'a>>; ROUND_JOBS];
 struct Job<'a> {
     weights: &'a Matrix,
     /// `[n, rows]`; tasks write disjoint parts of it, in pieces of a row.
-    out: *mut f32,
+    out: Outputs,
+}
+
+impl<'a> Job<'a> {
+    /// The product of all inputs, `[n, rows]`.
+    fn new(weights: &'a Matrix, out: &mut [f32]) -> Job<'a> {
+        Job { weights, out: Outputs::whole(out, weights.rows()) }
+    }
 }
 
 // SAFETY: `out` stands for a `&mut [f32]` whose parts are handed to one task each.

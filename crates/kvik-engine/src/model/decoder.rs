@@ -13,7 +13,7 @@ use kvik_kernels::{
     rms_norm_in_place, rope, sigmoid, soft_cap,
 };
 
-use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
+use super::adapter::{self, AdaptedRows, Adapters, Adapting, InLayer, Place};
 use super::arch::{LayerShape, QkNorm, Values};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::loader::Linear;
@@ -250,9 +250,8 @@ fn project_latent(
         style: config.rope.style,
         positions: &rows.rotated,
     };
-    let mut adapting = context.adapting(adapted, adapter);
-    let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
-    latent.project(&rows, h, inputs, buffers, [q, k], adapt);
+    let mut adapt = InLayer(context.adapting(adapted, adapter), index);
+    latent.project(&rows, h, inputs, buffers, [q, k], &mut adapt);
     v.clear();
 }
 
@@ -471,9 +470,8 @@ fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (u
     let Some(weights) = &layer.feed_forward else { return };
     let Scratch { x, h, inputs, feed_forward, adapted, adapter, .. } = scratch;
     norm_before(context, x, layer.ffn_norms.before.as_deref(), h);
-    let mut adapting = context.adapting(adapted, adapter);
-    let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
-    weights.forward(context.pool, (x, h), inputs, feed_forward, adapt);
+    let mut adapt = InLayer(context.adapting(adapted, adapter), index);
+    weights.forward(context.pool, (x, h), inputs, feed_forward, &mut adapt);
     add_to_stream(context, x, h, layer.ffn_norms.after.as_deref());
 }
 

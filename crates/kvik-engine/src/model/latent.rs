@@ -11,8 +11,8 @@ use kvik_kernels::{
     rms_norm_in_place, rope,
 };
 
+use super::adapter::Adapt;
 use super::convert::transposed;
-use super::feed_forward::Adapt;
 use super::layer_tensor::{LayerTensor, Presence};
 use super::loader::{LayerLoader, rows_of};
 use super::{LatentConfig, ModelError};
@@ -189,7 +189,7 @@ impl Latent {
         inputs: &mut Activations,
         buffers: &mut Buffers,
         [q, k]: [&mut Vec<f32>; 2],
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
     ) {
         self.project_stream(rows, h, inputs, (&mut *buffers, k), adapt);
         if let Queries::Compressed { norm, up, .. } = &self.queries {
@@ -199,7 +199,7 @@ impl Latent {
             inputs.set(rows.pool, compressed, up.cols(), &[up]);
             queries.resize(rows.positions.len() * up.rows(), 0.0);
             matmul(rows.pool, up, inputs, queries);
-            adapt(QUERIES_UP, compressed, queries);
+            adapt.add(QUERIES_UP, compressed, queries);
         }
         self.finish_keys(rows, buffers, k);
         self.absorb(rows, buffers, q);
@@ -212,7 +212,7 @@ impl Latent {
         h: &[f32],
         inputs: &mut Activations,
         (buffers, k): (&mut Buffers, &mut Vec<f32>),
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
     ) {
         let (n, queries) = (rows.positions.len(), &mut buffers.queries);
         let (name, first) = self.queries.first();
@@ -220,8 +220,8 @@ impl Latent {
         queries.resize(n * first.rows(), 0.0);
         k.resize(n * self.shape.key_dim(), 0.0);
         matmul_many(rows.pool, &mut [(first, &mut queries[..]), (&self.compress, &mut k[..])], inputs);
-        adapt(name, h, queries);
-        adapt(COMPRESS, h, k);
+        adapt.add(name, h, queries);
+        adapt.add(COMPRESS, h, k);
     }
 
     /// Norms the part of keys that is also the value, and rotates the other.

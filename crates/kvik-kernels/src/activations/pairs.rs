@@ -2,11 +2,9 @@
 //!
 //! Plain loops that the compiler turns into vectors, in whole numbers, so all variants agree.
 
-use super::{Spans, TALL, panels};
-use crate::lines::Lines;
+use super::TALL;
+use crate::Isa;
 use crate::narrow::bfloat;
-use crate::threads::Disjoint;
-use crate::{Isa, Pool};
 
 /// Columns rounded before they are spread over the panel.
 const PIECE: usize = 2 * PIECE_PAIRS;
@@ -25,28 +23,8 @@ pub(crate) const fn pair_index(width: usize, row: usize, pair: usize) -> usize {
     (pair / piece * width + row) * piece + pair % piece
 }
 
-/// `x` is `[n, cols]`, `out` panels; an odd last column has a zero beside it.
-pub(super) fn set(
-    pool: &Pool,
-    x: &[f32],
-    cols: usize,
-    (spans, widest): (Spans<'_>, usize),
-    out: &mut Lines<u32>,
-) {
-    let pairs = row_pairs(cols, widest);
-    out.resize(spans.room(widest) * pairs);
-    let out = Disjoint::new(out);
-    pool.run(spans.len(widest), &|span| {
-        for panel in panels(spans.get(span, widest), widest) {
-            // SAFETY: every panel has its own range, and the pool hands each `span` out once.
-            let out = unsafe { out.range(panel.start * pairs, panel.width * pairs) };
-            round(Isa::current(), &x[panel.start * cols..][..panel.rows * cols], cols, panel.width, out);
-        }
-    });
-}
-
 /// One panel with room for `width` rows: `x` is `[rows][cols]`; what is in other rows stays.
-fn round(isa: Isa, x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
+pub(super) fn round(isa: Isa, x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has the features of `isa`.

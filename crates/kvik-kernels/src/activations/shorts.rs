@@ -4,12 +4,9 @@
 
 use super::pairs::{PIECE_PAIRS, place};
 use super::quantise::{code_of, scale_of};
-use super::{Spans, WIDE, panels};
-use crate::Pool;
 use crate::lines::Lines;
 use crate::matrix::CHUNK;
 use crate::quant::{SHORT_MAX, largest};
-use crate::threads::Disjoint;
 use crate::vectorised::vectorised;
 
 const MAX: f32 = SHORT_MAX as f32;
@@ -23,43 +20,20 @@ pub(crate) struct Shorts {
     pub(crate) scales: Lines<f32>,
 }
 
-impl Shorts {
-    /// Makes room for so many values.
-    pub(super) fn resize(&mut self, values: usize) {
-        self.pairs.resize(values / 2);
-        self.scales.resize(values / CHUNK);
-    }
-
-    /// Takes `x`, `[n, cols]`, of whole chunks.
-    pub(super) fn set(&mut self, pool: &Pool, x: &[f32], cols: usize, spans: Spans<'_>) {
-        self.resize(spans.room(WIDE) * cols);
-        let (pairs, scales) = (Disjoint::new(&mut self.pairs), Disjoint::new(&mut self.scales));
-        pool.run(spans.len(WIDE), &|span| {
-            for panel in panels(spans.get(span, WIDE), WIDE) {
-                let range = |per: usize| (panel.start * cols / per, panel.width * cols / per);
-                let ((p, ps), (s, ss)) = (range(2), range(CHUNK));
-                // SAFETY: every panel has its own ranges, and the pool hands each `span` out once.
-                let (pairs, scales) = unsafe { (pairs.range(p, ps), scales.range(s, ss)) };
-                let x = &x[panel.start * cols..][..panel.rows * cols];
-                vectorised(
-                    #[inline(always)]
-                    || quantise(x, cols, panel.width, pairs, scales),
-                );
+/// One panel with room for `width` rows, its pairs and its scales: `x` is `[rows][cols]`; what is in other rows stays.
+pub(super) fn quantise(x: &[f32], cols: usize, width: usize, (pairs, scales): (&mut [u32], &mut [f32])) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (r, row) in x.chunks_exact(cols).enumerate() {
+                for (chunk, x) in row.as_chunks::<CHUNK>().0.iter().enumerate() {
+                    let (scale, inverse) = scale_of(largest(x), MAX);
+                    scales[chunk * width + r] = scale / MAX;
+                    place(codes(x, inverse), width, r, chunk, pairs);
+                }
             }
-        });
-    }
-}
-
-/// One panel with room for `width` rows: `x` is `[rows][cols]`; what is in other rows stays.
-#[inline(always)]
-fn quantise(x: &[f32], cols: usize, width: usize, pairs: &mut [u32], scales: &mut [f32]) {
-    for (r, row) in x.chunks_exact(cols).enumerate() {
-        for (chunk, x) in row.as_chunks::<CHUNK>().0.iter().enumerate() {
-            let (scale, inverse) = scale_of(largest(x), MAX);
-            scales[chunk * width + r] = scale / MAX;
-            place(codes(x, inverse), width, r, chunk, pairs);
-        }
-    }
+        },
+    );
 }
 
 #[inline(always)]

@@ -43,7 +43,7 @@ pub(super) fn matmul_grouped_with(
                 let (weights, width) = (&weights[group.matrix], weights[0].rows());
                 assert_eq!([weights.rows(), weights.cols()], [width, x.cols()], "the shape of a matrix");
                 assert_eq!(out.len(), width * x.rows(), "{width} outputs for {} places", x.rows());
-                list.push(Job { weights, out: out.as_mut_ptr() }, rows.clone());
+                list.push(Job::new(weights, out), rows.clone());
             }
         }
     }
@@ -277,7 +277,7 @@ mod tests {
         for rows in [vec![1], vec![1, 1, 1], vec![500, 1, 1, 40], vec![3; 100]] {
             let mut list = List::default();
             for rows in &rows {
-                list.push(Job { weights: &matrix, out: std::ptr::null_mut() }, 0..*rows);
+                list.push(Job::new(&matrix, &mut []), 0..*rows);
             }
             for parts in 1..40 {
                 let bounds: Vec<Point> = (0..=parts).map(|part| list.bound(part, parts)).collect();

@@ -8,6 +8,7 @@
 use crate::activations::{Activations, Panel};
 use crate::lanes::Lanes;
 use crate::matmul::formats::{Coded, Format};
+use crate::matmul::outputs::Outputs;
 use crate::matrix::{Matrix, TILE_ROWS, VECTOR};
 use crate::quant::{BlockUnit, WeightType};
 
@@ -28,8 +29,7 @@ pub(crate) struct Target<'a> {
     /// Where the tiles begin that are computed after these, to ask for meanwhile: once per group of tiles
     /// is enough.
     pub(crate) next: Option<[*const u8; TILES]>,
-    /// `[n, rows]`, all of it.
-    pub(crate) out: *mut f32,
+    pub(crate) out: Outputs,
 }
 
 /// Computes and stores all tiles of a target together or, where registers lack room for as many sums for each
@@ -111,7 +111,7 @@ pub(super) unsafe fn store<L: Lanes, const R: usize, const T: usize>(
         let start = target.tiles[first + t] * TILE_ROWS;
         for r in 0..R.min(target.panel.rows - target.first) {
             // SAFETY: the row is one of the inputs and `start` one of the outputs.
-            let to = unsafe { target.out.add((target.panel.start + target.first + r) * rows + start) };
+            let to = unsafe { target.out.at(target.panel.start + target.first + r, start) };
             if start + TILE_ROWS <= rows {
                 // SAFETY: sixteen outputs are left.
                 unsafe { lanes.store(acc[t][r], to) };

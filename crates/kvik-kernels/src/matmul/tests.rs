@@ -133,15 +133,15 @@ fn activations_change_forms_without_mixing_them_up() {
 }
 
 #[test]
-fn parts_cover_all_tiles_and_no_thread_gets_more_than_its_share() {
-    for tiles in (1..200usize).chain([9496]) {
-        for parts in 1..=tiles.div_ceil(TILES).min(32) {
-            let starts: Vec<usize> = (0..=parts).map(|part| part_start(tiles, part, parts)).collect();
-            assert_eq!((starts[0], starts[parts]), (0, tiles));
-            assert!(starts.is_sorted() && starts[..parts].iter().all(|start| start % TILES == 0));
+fn parts_cover_all_pieces_and_no_thread_gets_more_than_its_share() {
+    for pieces in (1..200usize).chain([9496]) {
+        for parts in 1..=pieces.min(32) {
+            let starts: Vec<usize> = (0..=parts).map(|part| part_start(pieces, part, parts)).collect();
+            assert_eq!((starts[0], starts[parts]), (0, pieces));
+            assert!(starts.is_sorted());
             let largest = starts.windows(2).map(|span| span[1] - span[0]).max().unwrap();
-            let share = (2 * tiles).div_ceil(parts).next_multiple_of(TILES);
-            assert!(largest <= share, "{largest} of {tiles} tiles in one of {parts} parts");
+            let share = (2 * pieces).div_ceil(parts);
+            assert!(largest <= share, "{largest} of {pieces} pieces in one of {parts} parts");
         }
     }
 }

@@ -30,6 +30,12 @@ impl Activation {
             Activation::Gelu | Activation::ReluSquared => false,
         }
     }
+
+    /// [`activate`] on the calling thread.
+    pub(crate) fn apply(self, x: &mut [f32], up: &[f32]) {
+        // SAFETY: the kernels are those of the machine.
+        unsafe { (kernels().activate)(self, x, up) };
+    }
 }
 
 /// Replaces `x` by the activation: of a gated one `x` is `gate`, and `up` as long; of another `up` is empty.
@@ -39,11 +45,9 @@ impl Activation {
 pub fn activate(pool: &Pool, activation: Activation, x: &mut [f32], up: &[f32]) {
     let expected = if activation.is_gated() { x.len() } else { 0 };
     assert_eq!(up.len(), expected, "{activation:?} of {} elements", x.len());
-    let kernels = kernels();
     by_rows(pool, x, 1, |start, x| {
         let up = if activation.is_gated() { &up[start..start + x.len()] } else { up };
-        // SAFETY: the kernels are those of the machine.
-        unsafe { (kernels.activate)(activation, x, up) };
+        activation.apply(x, up);
     });
 }
 

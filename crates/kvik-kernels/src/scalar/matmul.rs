@@ -20,15 +20,16 @@
 
 use crate::activations::pairs::{PIECE_PAIRS, pair_index, row_pairs};
 use crate::activations::{Activations, Panel, code_index};
+use crate::matmul::Outputs;
 use crate::matrix::{Matrix, TILE_ROWS, TileRef, element_index, lane_cols};
 use crate::narrow::flush;
 use crate::quant::{Block, Codes, ShortBlock, WeightType, dequantize};
 
-/// Computes the outputs of tile `tile` for every row of `panel`; `out` is `[n, rows]`, all of it.
+/// Computes the outputs of tile `tile` for every row of `panel`.
 ///
 /// # Safety
 /// The tile and the panel exist, and nobody else uses their outputs.
-pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel: Panel, out: *mut f32) {
+pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel: Panel, out: Outputs) {
     for r in 0..panel.rows {
         for row in 0..TILE_ROWS.min(weights.rows() - tile * TILE_ROWS) {
             let value = match weights.weight_type().codes() {
@@ -44,8 +45,8 @@ pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel:
                 }
                 None => dot_floats(weights, tile, row, x, panel, r),
             };
-            // SAFETY: both numbers are below those of `out`.
-            unsafe { *out.add((panel.start + r) * weights.rows() + tile * TILE_ROWS + row) = value };
+            // SAFETY: as the caller promises.
+            unsafe { *out.at(panel.start + r, tile * TILE_ROWS + row) = value };
         }
     }
 }

@@ -117,6 +117,28 @@ impl Adapting<'_> {
     }
 }
 
+/// What adapters say in one layer.
+pub(crate) trait Adapt {
+    /// Whether they say nothing, to any row of the batch.
+    fn is_silent(&self) -> bool;
+
+    /// Adds to `out`, `[n, rows]`, what they say of the matrix `name` to `x`, `[n, cols]`.
+    fn add(&mut self, name: &'static str, x: &[f32], out: &mut [f32]);
+}
+
+/// Adapters at work in the layer of that number.
+pub(crate) struct InLayer<'a>(pub(crate) Adapting<'a>, pub(crate) usize);
+
+impl Adapt for InLayer<'_> {
+    fn is_silent(&self) -> bool {
+        self.0.rows.groups.iter().all(|group| group.rows.is_empty())
+    }
+
+    fn add(&mut self, name: &'static str, x: &[f32], out: &mut [f32]) {
+        self.0.add(Place::Layer(self.1, name), x, out);
+    }
+}
+
 /// Ranges of neighbouring rows.
 fn runs(rows: &[(usize, f32)]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let runs = rows.chunk_by(|(one, _), (next, _)| one + 1 == *next);

@@ -1,9 +1,12 @@
 //! One gate, one up and one down for all rows; also the shared expert beside a mixture.
 
-use kvik_kernels::{Activation, Activations, Matrix, Pool, activate, add_bias, matmul, matmul_many};
+use kvik_kernels::{
+    Activated, Activation, Activations, Matrix, Pool, activate, add_bias, matmul, matmul_activated,
+    matmul_many,
+};
 
-use super::Adapt;
 use crate::model::ModelError;
+use crate::model::adapter::Adapt;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::{LayerLoader, Linear};
 
@@ -85,10 +88,10 @@ pub(crate) struct Dense {
 /// Buffers of a dense layer.
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// `[n, d_ff]` each.
+    /// `[n, d_ff]` each, where something stands between products and activation; then what that made of them.
     gate: Vec<f32>,
     up: Vec<f32>,
-    /// What the activation made of them.
+    /// What the activation made of them, as the last product takes it.
     hidden: Activations,
 }
 
@@ -141,7 +144,32 @@ impl Dense {
         x: &[f32],
         inputs: &Activations,
         buffers: &mut Buffers,
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
+    ) {
+        if self.is_plain() && adapt.is_silent() {
+            let gate = self.gate.as_ref().map(|gate| &gate.matrix);
+            let layer = Activated { activation: self.activation, gate, up: &self.up.matrix };
+            return matmul_activated(pool, layer, inputs, &mut buffers.hidden, &[&self.down.matrix]);
+        }
+        self.project_apart(pool, x, inputs, buffers, adapt);
+        let (Buffers { gate, up, hidden }, down) = (buffers, &self.down.matrix);
+        hidden.set(pool, if self.gate.is_some() { gate } else { up }, down.cols(), &[down]);
+    }
+
+    /// Whether nothing stands between the products and the activation.
+    fn is_plain(&self) -> bool {
+        let biased = self.gate.iter().chain([&self.up]).any(|linear| linear.bias.is_some());
+        !biased && self.sparsity.is_none()
+    }
+
+    /// Gate and up as rows of numbers, which adapters and biases add to.
+    fn project_apart(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        inputs: &Activations,
+        buffers: &mut Buffers,
+        adapt: &mut dyn Adapt,
     ) {
         let Buffers { gate: gated, up: projected, .. } = buffers;
         let (up, n) = (&self.up, inputs.rows());
@@ -163,19 +191,17 @@ impl Dense {
     }
 
     /// From there to the output, `[n, d_model]`.
-    pub(super) fn finish(&self, pool: &Pool, out: &mut [f32], buffers: &mut Buffers, adapt: &mut Adapt<'_>) {
+    pub(super) fn finish(&self, pool: &Pool, out: &mut [f32], buffers: &Buffers, adapt: &mut dyn Adapt) {
         let Buffers { gate, up, hidden } = buffers;
         let activated = if self.gate.is_some() { gate } else { up };
-        let down = &self.down;
-        hidden.set(pool, activated, down.matrix.cols(), &[&down.matrix]);
-        matmul(pool, &down.matrix, hidden, out);
-        add(pool, down, self.names.down[0], activated, out, adapt);
+        matmul(pool, &self.down.matrix, hidden, out);
+        add(pool, &self.down, self.names.down[0], activated, out, adapt);
     }
 }
 
 /// What adapters and the bias add to the product of `x` with a matrix.
-fn add(pool: &Pool, linear: &Linear, name: &'static str, x: &[f32], out: &mut [f32], adapt: &mut Adapt<'_>) {
-    adapt(name, x, out);
+fn add(pool: &Pool, linear: &Linear, name: &'static str, x: &[f32], out: &mut [f32], adapt: &mut dyn Adapt) {
+    adapt.add(name, x, out);
     if let Some(bias) = &linear.bias {
         add_bias(pool, out, bias);
     }

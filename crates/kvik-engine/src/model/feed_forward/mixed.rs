@@ -5,10 +5,10 @@
 
 use kvik_kernels::{Activations, Matrix, Pool, add, rms_norm, rms_norm_in_place};
 
-use super::Adapt;
 use super::dense::{Dense, DenseShape, LAYER};
 use super::experts::{Experts, ExpertsShape};
 use crate::model::ModelError;
+use crate::model::adapter::Adapt;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::LayerLoader;
 
@@ -84,7 +84,7 @@ impl Mixed {
         (x, h): (&[f32], &mut [f32]),
         inputs: &mut Activations,
         buffers: &mut super::Buffers,
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
     ) {
         let d_model = self.dense.d_model();
         inputs.set(pool, h, d_model, &self.dense.takers());

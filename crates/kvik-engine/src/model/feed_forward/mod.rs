@@ -11,6 +11,7 @@ mod tests;
 
 use kvik_kernels::{Activation, Activations, Matrix, Pool};
 
+use super::adapter::Adapt;
 use super::layer_tensor::LayerTensor;
 use super::loader::LayerLoader;
 use super::{ConfigError, ModelError};
@@ -101,9 +102,6 @@ pub(crate) enum FeedForward {
     Mixed(Box<Mixed>),
 }
 
-/// Adds what adapters say to a product: the matrix by its name in the layer, its input, its output.
-pub(crate) type Adapt<'a> = dyn FnMut(&'static str, &[f32], &mut [f32]) + 'a;
-
 /// Buffers that the feed-forward layers of a pass share.
 #[derive(Default)]
 pub(crate) struct Buffers {
@@ -129,7 +127,7 @@ impl FeedForward {
         (x, h): (&[f32], &mut [f32]),
         inputs: &mut Activations,
         buffers: &mut Buffers,
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
     ) {
         match self {
             FeedForward::Dense(dense) => {

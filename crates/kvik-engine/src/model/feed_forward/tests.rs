@@ -109,9 +109,39 @@ fn load(shape: FeedForwardShape, tensors: &[Tensor]) -> Result<FeedForward, Mode
     Ok(loaded.expect("the shape is not absent"))
 }
 
+/// Adapters that add nothing, and say so.
+struct Silent;
+
+impl Adapt for Silent {
+    fn is_silent(&self) -> bool {
+        true
+    }
+
+    fn add(&mut self, _: &'static str, _: &[f32], _: &mut [f32]) {}
+}
+
+/// What adapters are asked for: the matrix, and the lengths of its input and output.
+#[derive(Default)]
+struct Offered(Vec<(&'static str, usize, usize)>);
+
+impl Adapt for Offered {
+    fn is_silent(&self) -> bool {
+        false
+    }
+
+    fn add(&mut self, name: &'static str, x: &[f32], out: &mut [f32]) {
+        self.0.push((name, x.len(), out.len()));
+    }
+}
+
+/// A layer's output, which is the same where adapters are asked and add nothing.
 fn forward(layer: &FeedForward, threads: usize, x: &[f32]) -> Vec<f32> {
-    let (mut inputs, mut buffers, mut h) = (Activations::new(), Buffers::default(), x.to_vec());
-    layer.forward(&Pool::new(threads), (x, &mut h), &mut inputs, &mut buffers, &mut |_, _, _| {});
+    let (pool, mut inputs, mut buffers) = (Pool::new(threads), Activations::new(), Buffers::default());
+    let [mut h, mut offered] = [x.to_vec(), x.to_vec()];
+    layer.forward(&pool, (x, &mut h), &mut inputs, &mut buffers, &mut Silent);
+    layer.forward(&pool, (x, &mut offered), &mut inputs, &mut buffers, &mut Offered::default());
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&h), bits(&offered));
     h
 }
 
@@ -432,11 +462,10 @@ fn what_adapters_may_change_is_offered_to_them_and_experts_are_not() {
     let shape = FeedForwardShape::Experts(ExpertsShape { shared, ..shape() });
     let layer = load(shape, &tensors(shape, 64, WeightType::F32, 4)).unwrap();
     let (mut inputs, mut buffers, mut h) = (Activations::new(), Buffers::default(), vec![0.5; 3 * 64]);
-    let mut offered = Vec::new();
+    let mut offered = Offered::default();
     let stream = h.clone();
-    layer.forward(&Pool::new(1), (&stream, &mut h), &mut inputs, &mut buffers, &mut |name, x, out| {
-        offered.push((name, x.len() / 3, out.len() / 3));
-    });
+    layer.forward(&Pool::new(1), (&stream, &mut h), &mut inputs, &mut buffers, &mut offered);
+    let mut offered: Vec<_> = offered.0.iter().map(|(name, x, out)| (*name, x / 3, out / 3)).collect();
     let mut expected: Vec<(&str, usize, usize)> = Vec::new();
     for (name, rows, cols, presence) in shape.tensors(64) {
         if name.ends_with(".weight") && presence == Presence::Required && !is_stack(name) {
@@ -507,7 +536,7 @@ proptest! {
         let (mut inputs, mut buffers) = (Activations::new(), Buffers::default());
         for rows in [n, 1, n.div_ceil(2)] {
             let mut h = x[..rows * 256].to_vec();
-            layer.forward(&Pool::new(1), (&x[..rows * 256], &mut h), &mut inputs, &mut buffers, &mut |_, _, _| {});
+            layer.forward(&Pool::new(1), (&x[..rows * 256], &mut h), &mut inputs, &mut buffers, &mut Silent);
             prop_assert_eq!(bits(&h), bits(&together[..rows * 256]));
         }
         for (x, together) in x.chunks(256).zip(together.chunks(256)) {

@@ -206,14 +206,14 @@ unsafe fn store_sums<T: Tiles, const SUMS: usize>(
     let (rows, start) = (target.weights.rows(), target.tiles[t] * TILE_ROWS);
     // SAFETY: the panel's rows are some of the inputs, and the tile has outputs behind `start`.
     unsafe {
-        let to = target.out.add(target.panel.start * rows + start);
+        let to = target.out.at(target.panel.start, start);
         if target.panel.rows == TALL && start + TILE_ROWS <= rows {
-            return units.store::<SUMS>(to.cast(), rows * size_of::<f32>());
+            return units.store::<SUMS>(to.cast(), target.out.stride() * size_of::<f32>());
         }
         units.store::<SUMS>(room.as_mut_ptr().cast(), VECTOR);
         for (r, sums) in room[..target.panel.rows].iter().enumerate() {
             let len = TILE_ROWS.min(rows - start);
-            to.add(r * rows).copy_from_nonoverlapping(sums.0.as_ptr().cast(), len);
+            to.add(r * target.out.stride()).copy_from_nonoverlapping(sums.0.as_ptr().cast(), len);
         }
     }
 }

@@ -23,7 +23,7 @@ fn by_kernel(kernel: Kernel, case: &Case, width: usize) -> Vec<f32> {
     activations.set_for(Isa::Amx, &Pool::new(1), &x, weights.cols(), &[&weights]);
     let mut out = vec![f32::NAN; activations.rows() * weights.rows()];
     let cut = (width * TALL).min(activations.rows());
-    let job = Job { weights: &weights, out: out.as_mut_ptr() };
+    let job = Job::new(&weights, &mut out);
     for start in (0..weights.tiles()).step_by(width) {
         let span = start..weights.tiles().min(start + width);
         for rows in [0..cut, cut..activations.rows()].into_iter().filter(|rows| !rows.is_empty()) {

@@ -11,9 +11,9 @@ use kvik_kernels::{
     Activations, Groups, Matrix, Pool, activate, add_bias, matmul, matmul_grouped, sigmoid, vectorised,
 };
 
-use super::Adapt;
 use super::dense::{Dense, SHARED};
 use crate::model::ModelError;
+use crate::model::adapter::Adapt;
 use crate::model::loader::{LayerLoader, Linear};
 use routing::Choices;
 use shape::{DOWN, DOWN_SCALE, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
@@ -134,7 +134,7 @@ impl Experts {
         h: &mut [f32],
         inputs: &Activations,
         buffers: &mut super::Buffers,
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
     ) {
         let super::Buffers { dense, experts: buffers, .. } = buffers;
         self.route(pool, h, inputs, buffers, adapt);
@@ -158,12 +158,12 @@ impl Experts {
         h: &[f32],
         inputs: &Activations,
         buffers: &mut Buffers,
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
     ) {
         let Buffers { scores, choices, groups, .. } = buffers;
         scores.resize(inputs.rows() * self.shape.count, 0.0);
         matmul(pool, &self.router.matrix, inputs, scores);
-        adapt(ROUTER[0], h, scores);
+        adapt.add(ROUTER[0], h, scores);
         if let Some(bias) = &self.router.bias {
             add_bias(pool, scores, bias);
         }
@@ -301,7 +301,7 @@ impl Shared {
         h: &[f32],
         inputs: &Activations,
         (dense, buffers): (&mut super::dense::Buffers, &mut Buffers),
-        adapt: &mut Adapt<'_>,
+        adapt: &mut dyn Adapt,
     ) {
         let Buffers { shared, shared_weights, .. } = buffers;
         shared.resize(h.len(), 0.0);
@@ -310,7 +310,7 @@ impl Shared {
         if let Some(gate) = &self.gate {
             shared_weights.resize(inputs.rows(), 0.0);
             matmul(pool, gate, inputs, shared_weights);
-            adapt(SHARED_GATE, h, shared_weights);
+            adapt.add(SHARED_GATE, h, shared_weights);
             sigmoid(pool, shared_weights);
         }
     }

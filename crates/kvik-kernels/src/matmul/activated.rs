@@ -1,0 +1,297 @@
+//! The first half of a feed-forward layer in one round of the pool: gate, up, the activation between them, and what it
+//! gives in the form that the next product takes.
+//!
+//! Outputs of hundreds of rows do not fit a cache: written by products, read by the activation, written again and read to
+//! be rounded, they would cross memory four times. A task computes a few columns of both products in room of its own,
+//! which stays in its cache, and writes nothing else than their form.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use super::{Job, Outputs, TASKS_PER_THREAD, dispatch, matmul_with, part_rows, part_start};
+use crate::activations::{Activations, Filling, TALL};
+use crate::lines::Lines;
+use crate::matrix::{Matrix, TILE_ROWS};
+use crate::{Activation, Isa, Pool};
+
+/// Outputs of a product that a task has at a time: of two products they stay in the second-level cache.
+const ROOM: usize = 16 << 10;
+
+thread_local! {
+    /// Room for a piece of gate, and of up.
+    static PIECES: Cell<[Lines<f32>; 2]> = Cell::default();
+}
+
+/// Both products of a feed-forward layer, and what is between them.
+#[derive(Debug, Clone, Copy)]
+pub struct Activated<'a> {
+    /// The function.
+    pub activation: Activation,
+    /// Of a gated one.
+    pub gate: Option<&'a Matrix>,
+    /// `[d_ff, d_model]`, as the gate.
+    pub up: &'a Matrix,
+}
+
+/// Multiplies the rows of `x` by `gate` and `up` and makes of both, by the activation, inputs of `users` in `out`: the
+/// same bits as [`matmul_many`](super::matmul_many), [`activate`](crate::activate) and [`Activations::set`] give.
+///
+/// # Panics
+/// Unless `x` was set for both matrices, both have the same shape, the activation has a gate if it is gated, and every
+/// user has as many columns as they have rows.
+pub fn matmul_activated(
+    pool: &Pool,
+    layer: Activated<'_>,
+    x: &Activations,
+    out: &mut Activations,
+    users: &[&Matrix],
+) {
+    matmul_activated_with([Isa::current(); 2], pool, layer, x, (out, users));
+}
+
+/// The same with a chosen family of kernels, which must be one of `Isa::available()`, into the form of another one.
+fn matmul_activated_with(
+    [isa, form]: [Isa; 2],
+    pool: &Pool,
+    layer: Activated<'_>,
+    x: &Activations,
+    (out, users): (&mut Activations, &[&Matrix]),
+) {
+    debug_assert!(Isa::available().contains(&isa));
+    assert_eq!(layer.gate.is_some(), layer.activation.is_gated(), "the gate of {:?}", layer.activation);
+    for matrix in layer.matrices() {
+        assert_eq!([matrix.rows(), matrix.cols()], [layer.up.rows(), x.cols()], "the shape of a matrix");
+    }
+    let out = out.room_for(form, [x.rows(), layer.up.rows()], users);
+    let layer = Layer { isa, layer, x, out };
+    match x.rows() {
+        ..TALL => layer.run_few(pool),
+        // SAFETY: `isa` is available.
+        _ => unsafe { layer.run(pool) },
+    }
+}
+
+impl<'a> Activated<'a> {
+    fn matrices(&self) -> impl Iterator<Item = &'a Matrix> {
+        self.gate.into_iter().chain([self.up])
+    }
+}
+
+/// What all tasks share.
+struct Layer<'a> {
+    isa: Isa,
+    layer: Activated<'a>,
+    x: &'a Activations,
+    out: Filling<'a>,
+}
+
+impl Layer<'_> {
+    /// Few rows stay in a cache: products are cut finer than by blocks of columns, and the rest is not worth a round.
+    fn run_few(&self, pool: &Pool) {
+        let Activated { activation, gate, up } = self.layer;
+        let (n, cols) = (self.x.rows(), up.rows());
+        let mut pieces = PIECES.take();
+        pieces.iter_mut().for_each(|piece| piece.resize(n * cols));
+        let [first, second] = &mut pieces;
+        let up: &[f32] = match gate {
+            None => {
+                matmul_with(self.isa, pool, &mut [(up, &mut *first)], self.x);
+                &[]
+            }
+            Some(gate) => {
+                matmul_with(self.isa, pool, &mut [(gate, &mut *first), (up, &mut *second)], self.x);
+                second
+            }
+        };
+        activation.apply(first, up);
+        // SAFETY: nobody else has the forms.
+        unsafe { self.out.put(0..n, 0..cols, first) };
+        PIECES.set(pieces);
+    }
+
+    /// Computes all columns, in tasks of some rows and some blocks of columns.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn run(&self, pool: &Pool) {
+        let (n, cols, block) = (self.x.rows(), self.layer.up.rows(), self.out.block());
+        let (blocks, tasks) = (cols.div_ceil(block), pool.threads() * TASKS_PER_THREAD);
+        // Where blocks are few, rows are cut as well, so that all threads have tasks.
+        let share = n.div_ceil(tasks.div_ceil(blocks)).next_multiple_of(TALL);
+        let part_rows = part_rows(n, self.x.cols()).min(share);
+        let row_parts = n.div_ceil(part_rows);
+        let block_parts = tasks.div_ceil(row_parts).min(blocks);
+        let bound = |part| cols.min(part_start(blocks, part, block_parts) * block);
+        pool.run(block_parts * row_parts, &|task| {
+            let (part, row) = (task / row_parts, task % row_parts * part_rows);
+            let (rows, columns) = (row..n.min(row + part_rows), bound(part)..bound(part + 1));
+            let next = bound(block_parts.min((task + pool.threads()) / row_parts));
+            // SAFETY: tasks differ in their rows or their columns; the rest is the caller's promise.
+            unsafe { self.run_task(rows, columns, next) };
+        });
+    }
+
+    /// Computes some columns for some rows, piece by piece; the thread probably goes on with column `next`.
+    ///
+    /// # Safety
+    /// The machine has the instructions, and nobody else writes these rows of these columns.
+    unsafe fn run_task(&self, rows: Range<usize>, columns: Range<usize>, next: usize) {
+        let block = self.out.block();
+        let piece_rows = rows.len().min(ROOM / block);
+        let piece_cols = (ROOM / piece_rows / block).max(1) * block;
+        let mut pieces = PIECES.take();
+        for column in columns.clone().step_by(piece_cols) {
+            let part = column..columns.end.min(column + piece_cols);
+            let next = if part.end < columns.end { part.end } else { next };
+            for row in rows.clone().step_by(piece_rows) {
+                let rows = row..rows.end.min(row + piece_rows);
+                // SAFETY: as the caller promises.
+                unsafe { self.run_piece(rows, part.clone(), next, &mut pieces) };
+            }
+        }
+        PIECES.set(pieces);
+    }
+
+    /// Computes some columns for some rows in `room`.
+    ///
+    /// # Safety
+    /// As [`Layer::run_task`].
+    unsafe fn run_piece(
+        &self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        next: usize,
+        [first, second]: &mut [Lines<f32>; 2],
+    ) {
+        let Activated { activation, gate, up } = self.layer;
+        let (part, after) = ((&rows, &columns), tile_at(gate.unwrap_or(up), next));
+        // SAFETY: as the caller promises.
+        let (x, up) = unsafe {
+            match gate {
+                None => (self.multiply(up, part, after, first), &[][..]),
+                Some(gate) => {
+                    let gate = self.multiply(gate, part, tile_at(up, columns.start), first);
+                    (gate, &self.multiply(up, part, after, second)[..])
+                }
+            }
+        };
+        activation.apply(x, up);
+        // SAFETY: as the caller promises.
+        unsafe { self.out.put(rows, columns, x) };
+    }
+
+    /// The products of `rows` with some rows of `weights`, `[rows][columns]`, in `room`.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn multiply<'a>(
+        &self,
+        weights: &Matrix,
+        (rows, columns): (&Range<usize>, &Range<usize>),
+        after: *const u8,
+        room: &'a mut Lines<f32>,
+    ) -> &'a mut [f32] {
+        room.resize(rows.len() * columns.len());
+        let out = Outputs::piece(room.as_mut_ptr(), columns.len(), [rows.start, columns.start]);
+        let kernel = dispatch::kernel(self.isa, weights.weight_type());
+        let tiles = columns.start / TILE_ROWS..columns.end.div_ceil(TILE_ROWS);
+        // SAFETY: the kernel is that of the type, and there is room for these outputs; the rest is the caller's promise.
+        unsafe { kernel(&Job { weights, out }, tiles, after, self.x, rows.clone()) };
+        room
+    }
+}
+
+/// Where the tile with row `row` begins; behind the last one, that.
+fn tile_at(weights: &Matrix, row: usize) -> *const u8 {
+    weights.tile((row / TILE_ROWS).min(weights.tiles() - 1)).as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+    use crate::testing::{Random, isas, random_blocks};
+    use crate::{WeightType, activate};
+
+    /// A layer and some rows.
+    #[derive(Debug, Clone)]
+    struct Case {
+        /// Of gate, up and down.
+        types: [WeightType; 3],
+        activation: Activation,
+        d_ff: usize,
+        n: usize,
+        threads: usize,
+        seed: u64,
+    }
+
+    fn cases() -> impl Strategy<Value = Case> {
+        let ty = || select(WeightType::ALL.to_vec());
+        let activation = select(vec![Activation::SwiGlu, Activation::SwiGluOai, Activation::Gelu]);
+        let rows = prop_oneof![1..20usize, 20..700usize];
+        ((ty(), ty(), ty()), activation, 1..100usize, rows, 1..4usize, any::<u64>()).prop_map(
+            |((gate, up, down), activation, width, n, threads, seed)| {
+                let d_ff = width.next_multiple_of(down.block_len());
+                Case { types: [gate, up, down], activation, d_ff, n, threads, seed }
+            },
+        )
+    }
+
+    const D_MODEL: usize = 256;
+
+    impl Case {
+        fn matrix(&self, index: usize, rows: usize, cols: usize) -> Matrix {
+            let raw = random_blocks(self.types[index], rows * cols, self.seed ^ index as u64);
+            Matrix::pack(self.types[index], rows, cols, &raw, &Pool::new(1)).unwrap()
+        }
+
+        /// Outputs of the kernels of `isa` on inputs in the form of `form`, together and apart.
+        fn outputs(&self, isa: Isa, form: Isa) -> [Vec<f32>; 2] {
+            let pool = Pool::new(self.threads);
+            let (gate, up) = (self.matrix(0, self.d_ff, D_MODEL), self.matrix(1, self.d_ff, D_MODEL));
+            let down = self.matrix(2, 16, self.d_ff);
+            let gate = self.activation.is_gated().then_some(&gate);
+            let mut random = Random(self.seed);
+            let values: Vec<f32> = (0..self.n * D_MODEL).map(|_| random.float()).collect();
+            let mut x = Activations::new();
+            x.set_for(form, &pool, &values, D_MODEL, &[gate.unwrap_or(&up), &up]);
+
+            // Buffers that were in use before.
+            let mut hidden = [Activations::new(), Activations::new()];
+            hidden.iter_mut().for_each(|hidden| {
+                hidden.set_for(form, &pool, &vec![1.0; 3 * self.d_ff], self.d_ff, &[&down])
+            });
+            let layer = Activated { activation: self.activation, gate, up: &up };
+            matmul_activated_with([isa, form], &pool, layer, &x, (&mut hidden[0], &[&down]));
+
+            let mut projected = [vec![0.0; self.n * self.d_ff], vec![0.0; self.n * self.d_ff]];
+            let [first, second] = &mut projected;
+            matmul_with(isa, &pool, &mut [(gate.unwrap_or(&up), &mut *first), (&up, &mut *second)], &x);
+            activate(&pool, self.activation, first, if gate.is_some() { second } else { &[] });
+            hidden[1].set_for(form, &pool, first, self.d_ff, &[&down]);
+            hidden.map(|hidden| {
+                let mut out = vec![f32::NAN; self.n * down.rows()];
+                matmul_with(isa, &pool, &mut [(&down, &mut out)], &hidden);
+                out
+            })
+        }
+    }
+
+    fn check(isa: Isa, form: Isa, case: &Case) {
+        let bits = |out: &Vec<f32>| out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let [together, apart] = case.outputs(isa, form);
+        assert_eq!(bits(&together), bits(&apart), "{isa:?} in the form of {form:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        #[test]
+        fn what_is_made_together_has_the_bits_of_what_is_made_apart(case in cases()) {
+            isas().into_iter().for_each(|isa| check(isa, isa, &case));
+            // Panels of matrix units, which this machine need not have.
+            check(Isa::Scalar, Isa::Amx, &Case { n: case.n % 50, ..case });
+        }
+    }
+}
