@@ -26,7 +26,6 @@ use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::disk::{DiskSetup, store_config};
-use kvik_engine::stats::DraftSources;
 use kvik_engine::store::{BlockStore, Buffer, Completed};
 use kvik_kernels::{KvFormat, Pool, performance_cores};
 use kvik_testing::mix;
@@ -92,22 +91,9 @@ fn start(
     let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
     let (context_tokens, digest, block_bytes) = (PROMPT + 16, model.digest(), layout.block_bytes());
     let config = EngineConfig {
-        context_tokens,
-        parallel_max: 1,
-        waiting_max: 1,
-        choices_max: 1,
-        prefill_rows_max: 512,
-        prefill_rows_mixed_max: 64,
         draft_rows_max: 0,
-        draft_sources: DraftSources::ALL,
-        block_bytes,
-        model_digest: digest,
-        kv_format: "f16".to_owned(),
-        repeat: Default::default(),
-        kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
         beside: Beside { block_bytes, ..ModelRunner::beside(model.config(), &layout, STEP_ROWS) },
-        latent: false,
-        calibration: None,
+        ..EngineConfig::new(&layout, digest, context_tokens)
     };
     let disk = store_config((dir, 4 << 30), digest, ("f16", "any"), block_bytes);
     let mut disk = DiskSetup::open(&disk, 0, 0)?.setup;

@@ -203,22 +203,9 @@ impl Tiny {
         let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
         let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {})?);
         let settings = EngineConfig {
-            context_tokens: CONTEXT,
             parallel_max: CLIENTS,
             waiting_max: CLIENTS,
-            choices_max: 1,
-            prefill_rows_max: 512,
-            prefill_rows_mixed_max: 128,
-            draft_rows_max: 16,
-            draft_sources: kvik_engine::stats::DraftSources::ALL,
-            block_bytes: layout.block_bytes(),
-            model_digest: model.digest(),
-            kv_format: "f16".to_owned(),
-            repeat: Default::default(),
-            kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-            beside: kvik_cache::Beside::default(),
-            latent: false,
-            calibration: None,
+            ..EngineConfig::new(&layout, model.digest(), CONTEXT)
         };
         let runner = ModelRunner::new(model, pool, layout, BLOCKS, CONTEXT)?;
         let cache = CacheConfig { blocks: BLOCKS, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };

@@ -23,7 +23,6 @@ use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Retainer, Runner};
 use kvik_engine::model::observation::Watched;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::stats::DraftSources;
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool, performance_cores};
 
@@ -138,22 +137,11 @@ impl Bench {
         let blocks = sequences * blocks_for(context);
         let layout = ModelRunner::uniform_layout(self.model.config(), KvFormat::F16);
         let config = EngineConfig {
-            context_tokens: context,
             parallel_max: sequences,
             waiting_max: sequences,
-            choices_max: 1,
-            prefill_rows_max: 512,
             prefill_rows_mixed_max: 512,
             draft_rows_max: if case.drafts { DRAFT_ROWS } else { 0 },
-            draft_sources: DraftSources::ALL,
-            block_bytes: layout.block_bytes(),
-            model_digest: self.model.digest(),
-            kv_format: "f16".to_owned(),
-            repeat: Default::default(),
-            kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-            beside: kvik_cache::Beside::default(),
-            latent: false,
-            calibration: None,
+            ..EngineConfig::new(&layout, self.model.digest(), context)
         };
         let runner = ModelRunner::new(self.model.clone(), self.pool.clone(), layout, blocks, context)?;
         let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks, pinned_max: 0 };

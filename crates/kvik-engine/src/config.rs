@@ -2,6 +2,7 @@
 
 use kvik_cache::retain::HeadImportance;
 use kvik_cache::{Beside, Namespaces};
+use kvik_kernels::{KvLayout, KvValues};
 
 use crate::retain::repeat::RepeatPrompt;
 use crate::stats::{DraftSource, DraftSources};
@@ -19,6 +20,8 @@ pub mod usual {
     pub const PREFILL_ROWS: usize = 512;
     /// Prompt rows of a step while streams decode, at most: they delay each stream's next token.
     pub const PREFILL_ROWS_MIXED: usize = 192;
+    /// Requests that wait.
+    pub const WAITING: usize = 256;
     /// Rows of a step that drafts add.
     pub const DRAFT_ROWS: usize = 16;
     /// Positions of one sequence that a step stores, at most.
@@ -68,6 +71,29 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// One sequence at a time of a model that stores KV in `layout`, in steps of the [`usual`] sizes, and nothing beside
+    /// blocks.
+    pub fn new(layout: &KvLayout, model_digest: [u8; 32], context_tokens: usize) -> EngineConfig {
+        EngineConfig {
+            context_tokens,
+            parallel_max: 1,
+            waiting_max: usual::WAITING,
+            choices_max: 1,
+            prefill_rows_max: usual::PREFILL_ROWS,
+            prefill_rows_mixed_max: usual::PREFILL_ROWS_MIXED,
+            draft_rows_max: usual::DRAFT_ROWS,
+            draft_sources: DraftSources::ALL,
+            block_bytes: layout.block_bytes(),
+            model_digest,
+            kv_format: layout.format_name(),
+            kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
+            beside: Beside::default(),
+            latent: layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys),
+            repeat: RepeatPrompt::default(),
+            calibration: None,
+        }
+    }
+
     /// Whether anything is drafted from a source.
     pub(crate) fn drafts_from(&self, source: DraftSource) -> bool {
         self.draft_rows_max > 0 && self.draft_sources.has(source)

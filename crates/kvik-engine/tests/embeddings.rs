@@ -242,16 +242,10 @@ fn check_model(path: &Path, seed: u64) {
     let runner = runner(&real.model, 1 + random.below(3), 30);
     let layout = ModelRunner::uniform_layout(real.model.config(), KvFormat::F16);
     let config = EngineConfig {
-        context_tokens: CONTEXT,
         parallel_max: 6,
         prefill_rows_max: rows,
         prefill_rows_mixed_max: rows,
-        draft_rows_max: 16,
-        draft_sources: kvik_engine::stats::DraftSources::ALL,
-        block_bytes: layout.block_bytes(),
-        model_digest: real.model.digest(),
-        kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-        ..config()
+        ..EngineConfig::new(&layout, real.model.digest(), CONTEXT)
     };
     let cache = CacheConfig { blocks: 30, policy: Policy::Lru, ghosts: 30, pinned_max: 0 };
     let engine = Engine::start(runner, vocabulary(), cache, config).unwrap();

@@ -62,22 +62,11 @@ fn tiny(format: KvFormat) -> Tiny {
 impl Tiny {
     fn engine(&self, blocks: usize, rows: usize) -> Engine {
         let config = EngineConfig {
-            context_tokens: CONTEXT,
             parallel_max: 8,
-            waiting_max: 64,
-            choices_max: 1,
             prefill_rows_max: rows,
             prefill_rows_mixed_max: rows.div_ceil(3),
-            draft_rows_max: 16,
-            draft_sources: kvik_engine::stats::DraftSources::ALL,
-            block_bytes: self.layout.block_bytes(),
-            model_digest: self.model.digest(),
-            kv_format: "f16".to_owned(),
             repeat: self.words.clone(),
-            kv_heads: self.layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-            beside: kvik_cache::Beside::default(),
-            latent: false,
-            calibration: None,
+            ..EngineConfig::new(&self.layout, self.model.digest(), CONTEXT)
         };
         let runner =
             ModelRunner::new(self.model.clone(), Pool::new(2), self.layout.clone(), blocks, CONTEXT).unwrap();

@@ -23,22 +23,11 @@ fn engine(threads: usize, blocks: usize) -> (Engine, Tokenizer) {
     let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
     let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
     let config = EngineConfig {
-        context_tokens: CONTEXT,
         parallel_max: 8,
-        waiting_max: 64,
         choices_max: 4,
         prefill_rows_max: 64,
         prefill_rows_mixed_max: 24,
-        draft_rows_max: 16,
-        draft_sources: kvik_engine::stats::DraftSources::ALL,
-        block_bytes: layout.block_bytes(),
-        model_digest: model.digest(),
-        kv_format: "f16".to_owned(),
-        repeat: Default::default(),
-        kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-        beside: kvik_cache::Beside::default(),
-        latent: false,
-        calibration: None,
+        ..EngineConfig::new(&layout, model.digest(), CONTEXT)
     };
     let runner = ModelRunner::new(model, pool, layout, blocks, CONTEXT).unwrap();
     let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks, pinned_max: 0 };

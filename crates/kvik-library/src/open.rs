@@ -4,19 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvik_cache::{Beside, CacheConfig, Policy};
-use kvik_engine::config::usual::{
-    DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS, WARM_SHARE,
-};
+use kvik_engine::config::usual::{GHOSTS, STEP_ROWS, WARM_SHARE};
 use kvik_engine::engine::{Attached, Engine, EngineConfig, TimeShare};
 use kvik_engine::files::KnownDigests;
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{LoadedModel, repeat_prompt, spoken_name};
 use kvik_engine::model::{Conversion, Model, ModelRunner};
 use kvik_engine::schedule::disk::{DiskOpened, DiskSetup, store_config};
-use kvik_engine::stats::DraftSources;
 use kvik_engine::store::StoreConfig;
 use kvik_engine::text::tokenizer::Tokenizer;
-use kvik_kernels::{Isa, KvLayout, KvValues, Pool, performance_cores};
+use kvik_kernels::{Isa, KvLayout, Pool, performance_cores};
 use kvik_memory::clock::unix_seconds;
 use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{Memory, MemoryConfig, MemoryError, Surroundings};
@@ -28,8 +25,6 @@ use crate::kept::KeptPrompts;
 use crate::options::{DiskOptions, Options};
 use crate::texts::Texts;
 
-/// Requests that wait at most; the next one is refused.
-const WAITING_MAX: usize = 256;
 /// Buffers of blocks on their way to and from the disk take one part in this many of the RAM budget, beside it.
 const BUFFERS_PART: usize = 8;
 /// Fewer of them would have the disk wait for the engine.
@@ -80,10 +75,10 @@ pub(crate) fn open(options: Options) -> Result<Opened, Error> {
     let digest = model.digest_within(context_tokens);
     let config = EngineConfig {
         parallel_max: parallel,
-        context_tokens,
-        model_digest: digest,
+        block_bytes: budget.beside.block_bytes,
+        beside: budget.beside,
         repeat: repeat_prompt(&tokenizer, template.as_ref()),
-        ..engine_config(&budget)
+        ..EngineConfig::new(&budget.layout, digest, context_tokens)
     };
     let kept = KeptPrompts::open(disk.as_ref().map(|disk| disk.dir.as_path()), &digest);
     let disk = disk.map(|disk| open_disk(disk, &budget, digest)).transpose()?;
@@ -118,29 +113,6 @@ impl Budget {
             Some(context_tokens) => Ok(context_tokens),
             None => Ok(own.min(fits_tokens)),
         }
-    }
-}
-
-/// What does not depend on the caller.
-fn engine_config(budget: &Budget) -> EngineConfig {
-    let layers = budget.layout.layers();
-    EngineConfig {
-        context_tokens: 0,
-        parallel_max: 1,
-        waiting_max: WAITING_MAX,
-        choices_max: 1,
-        prefill_rows_max: PREFILL_ROWS,
-        prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
-        draft_rows_max: DRAFT_ROWS,
-        draft_sources: DraftSources::ALL,
-        block_bytes: budget.beside.block_bytes,
-        model_digest: [0; 32],
-        kv_format: budget.layout.format_name(),
-        repeat: Default::default(),
-        kv_heads: layers.iter().map(|layer| layer.kv_heads).collect(),
-        beside: budget.beside,
-        latent: layers.iter().any(|layer| layer.values == KvValues::OfKeys),
-        calibration: None,
     }
 }
 

@@ -31,24 +31,13 @@ fn plain_engine() -> (Engine, LoadedModel) {
     let LoadedModel { config, tensors, tokenizer, .. } = loaded;
     let model = kvik_engine::model::Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap();
     let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
-    let kv_heads = layout.layers().iter().map(|layer| layer.kv_heads).collect();
     let config = EngineConfig {
-        context_tokens: 2048,
-        parallel_max: 1,
-        waiting_max: 1,
-        choices_max: 1,
         prefill_rows_max: 48,
         prefill_rows_mixed_max: 16,
         draft_rows_max: 0,
         draft_sources: DraftSources::NONE,
-        block_bytes: layout.block_bytes(),
-        model_digest: model.digest(),
-        kv_format: layout.format_name(),
-        repeat: Default::default(),
-        kv_heads,
         beside: ModelRunner::beside(model.config(), &layout, 64),
-        latent: false,
-        calibration: None,
+        ..EngineConfig::new(&layout, model.digest(), 2048)
     };
     let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, 2048).unwrap();
     let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };

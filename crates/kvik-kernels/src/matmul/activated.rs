@@ -63,7 +63,7 @@ fn matmul_activated_with(
         assert_eq!([matrix.rows(), matrix.cols()], [layer.up.rows(), x.cols()], "the shape of a matrix");
     }
     let out = out.room_for(form, [x.rows(), layer.up.rows()], users);
-    let layer = Layer { isa, layer, x, out };
+    let layer = Layer { isa, of: layer, x, out };
     match x.rows() {
         ..TALL => layer.run_few(pool),
         // SAFETY: `isa` is available.
@@ -80,7 +80,7 @@ impl<'a> Activated<'a> {
 /// What all tasks share.
 struct Layer<'a> {
     isa: Isa,
-    layer: Activated<'a>,
+    of: Activated<'a>,
     x: &'a Activations,
     out: Filling<'a>,
 }
@@ -88,24 +88,17 @@ struct Layer<'a> {
 impl Layer<'_> {
     /// Few rows stay in a cache: products are cut finer than by blocks of columns, and the rest is not worth a round.
     fn run_few(&self, pool: &Pool) {
-        let Activated { activation, gate, up } = self.layer;
-        let (n, cols) = (self.x.rows(), up.rows());
+        let (n, up) = (self.x.rows(), self.of.up);
         let mut pieces = PIECES.take();
-        pieces.iter_mut().for_each(|piece| piece.resize(n * cols));
+        pieces.iter_mut().for_each(|piece| piece.resize(n * up.rows()));
         let [first, second] = &mut pieces;
-        let up: &[f32] = match gate {
-            None => {
-                matmul_with(self.isa, pool, &mut [(up, &mut *first)], self.x);
-                &[]
-            }
-            Some(gate) => {
-                matmul_with(self.isa, pool, &mut [(gate, &mut *first), (up, &mut *second)], self.x);
-                second
-            }
-        };
-        activation.apply(first, up);
+        match self.of.gate {
+            None => matmul_with(self.isa, pool, &mut [(up, first)], self.x),
+            Some(gate) => matmul_with(self.isa, pool, &mut [(gate, first), (up, second)], self.x),
+        }
+        let activated = self.activate(&mut pieces);
         // SAFETY: nobody else has the forms.
-        unsafe { self.out.put(0..n, 0..cols, first) };
+        unsafe { self.out.put(0..n, 0..up.rows(), activated) };
         PIECES.set(pieces);
     }
 
@@ -114,7 +107,7 @@ impl Layer<'_> {
     /// # Safety
     /// The machine has the instructions.
     unsafe fn run(&self, pool: &Pool) {
-        let (n, cols, block) = (self.x.rows(), self.layer.up.rows(), self.out.block());
+        let (n, cols, block) = (self.x.rows(), self.of.up.rows(), self.out.block());
         let (blocks, tasks) = (cols.div_ceil(block), pool.threads() * TASKS_PER_THREAD);
         // Where blocks are few, rows are cut as well, so that all threads have tasks.
         let share = n.div_ceil(tasks.div_ceil(blocks)).next_multiple_of(TALL);
@@ -152,7 +145,7 @@ impl Layer<'_> {
         PIECES.set(pieces);
     }
 
-    /// Computes some columns for some rows in `room`.
+    /// Computes some columns for some rows in the room of `pieces`.
     ///
     /// # Safety
     /// As [`Layer::run_task`].
@@ -161,43 +154,49 @@ impl Layer<'_> {
         rows: Range<usize>,
         columns: Range<usize>,
         next: usize,
-        [first, second]: &mut [Lines<f32>; 2],
+        pieces: &mut [Lines<f32>; 2],
     ) {
-        let Activated { activation, gate, up } = self.layer;
-        let (part, after) = ((&rows, &columns), tile_at(gate.unwrap_or(up), next));
+        let (part, up) = ((&rows, &columns), self.of.up);
+        let [first, second] = pieces;
         // SAFETY: as the caller promises.
-        let (x, up) = unsafe {
-            match gate {
-                None => (self.multiply(up, part, after, first), &[][..]),
+        unsafe {
+            match self.of.gate {
+                None => self.multiply(up, part, tile_at(up, next), first),
                 Some(gate) => {
-                    let gate = self.multiply(gate, part, tile_at(up, columns.start), first);
-                    (gate, &self.multiply(up, part, after, second)[..])
+                    self.multiply(gate, part, tile_at(up, columns.start), first);
+                    self.multiply(up, part, tile_at(gate, next), second);
                 }
             }
-        };
-        activation.apply(x, up);
+        }
+        let activated = self.activate(pieces);
         // SAFETY: as the caller promises.
-        unsafe { self.out.put(rows, columns, x) };
+        unsafe { self.out.put(rows, columns, activated) };
+    }
+
+    /// What the activation makes of both products.
+    fn activate<'a>(&self, [first, second]: &'a mut [Lines<f32>; 2]) -> &'a [f32] {
+        let up: &[f32] = if self.of.gate.is_some() { second } else { &[] };
+        self.of.activation.apply(first, up);
+        first
     }
 
     /// The products of `rows` with some rows of `weights`, `[rows][columns]`, in `room`.
     ///
     /// # Safety
     /// The machine has the instructions.
-    unsafe fn multiply<'a>(
+    unsafe fn multiply(
         &self,
         weights: &Matrix,
         (rows, columns): (&Range<usize>, &Range<usize>),
         after: *const u8,
-        room: &'a mut Lines<f32>,
-    ) -> &'a mut [f32] {
+        room: &mut Lines<f32>,
+    ) {
         room.resize(rows.len() * columns.len());
         let out = Outputs::piece(room.as_mut_ptr(), columns.len(), [rows.start, columns.start]);
         let kernel = dispatch::kernel(self.isa, weights.weight_type());
         let tiles = columns.start / TILE_ROWS..columns.end.div_ceil(TILE_ROWS);
         // SAFETY: the kernel is that of the type, and there is room for these outputs; the rest is the caller's promise.
         unsafe { kernel(&Job { weights, out }, tiles, after, self.x, rows.clone()) };
-        room
     }
 }
 

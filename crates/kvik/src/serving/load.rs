@@ -9,7 +9,7 @@ use kvik_cache::{
     retain::{HeadImportance, Retention, RetentionError},
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
-use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS, PREFILL_ROWS, PREFILL_ROWS_MIXED, STEP_ROWS};
+use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS, STEP_ROWS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{repeat_prompt, spoken_name};
@@ -17,7 +17,7 @@ use kvik_engine::model::{ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
 use kvik_engine::store::Waker;
-use kvik_kernels::{KvLayout, KvValues};
+use kvik_kernels::KvLayout;
 use kvik_memory::shared::SharedRecords;
 
 use super::{
@@ -216,15 +216,13 @@ pub(crate) fn open_told(
     let budget = KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes, kv, threads };
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
-    let latent = layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys);
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
-    let model_digest = model.blocks_digest(context);
-    let config = engine_config(&card, &budget, capacity);
-    let config = EngineConfig { model_digest, kv_heads, latent, repeat, calibration, ..config };
+    let config = EngineConfig::new(&layout, model.blocks_digest(context), context);
+    let config = EngineConfig { repeat, calibration, ..within(config, &budget, capacity) };
     let draft_rows_max = if draft.is_some() { DRAFT_ROWS } else { config.draft_rows_max };
     let config = EngineConfig { draft_rows_max, ..config };
     let idle = cache.retain.retain_idle;
@@ -362,24 +360,17 @@ fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) ->
     }
 }
 
-fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> EngineConfig {
+/// The settings of an engine that has this budget and serves as many.
+fn within(config: EngineConfig, budget: &KvBudget, capacity: Capacity) -> EngineConfig {
     EngineConfig {
-        context_tokens: card.context,
         parallel_max: capacity.parallel,
         waiting_max: capacity.queue,
         choices_max: CHOICES_MAX,
-        prefill_rows_max: PREFILL_ROWS,
-        prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
         draft_rows_max: if capacity.speculate == Speculate(DraftSources::NONE) { 0 } else { DRAFT_ROWS },
         draft_sources: capacity.speculate.0,
         block_bytes: budget.block_bytes,
-        model_digest: card.digest,
-        kv_format: budget.kv.clone(),
-        repeat: Default::default(),
-        kv_heads: Vec::new(),
         beside: budget.beside,
-        latent: false,
-        calibration: None,
+        ..config
     }
 }
 

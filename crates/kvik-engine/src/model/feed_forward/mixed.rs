@@ -89,7 +89,7 @@ impl Mixed {
         let d_model = self.dense.d_model();
         inputs.set(pool, h, d_model, &self.dense.takers());
         self.dense.project(pool, h, inputs, &mut buffers.dense, adapt);
-        self.dense.finish(pool, h, &mut buffers.dense, adapt);
+        self.dense.finish(pool, h, &buffers.dense, adapt);
         rms_norm_in_place(pool, h, &self.after_dense, self.norm_eps);
 
         let super::Buffers { experts, mixed: Buffers { rows }, .. } = buffers;

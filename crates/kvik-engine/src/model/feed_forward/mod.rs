@@ -133,7 +133,7 @@ impl FeedForward {
             FeedForward::Dense(dense) => {
                 inputs.set(pool, h, dense.d_model(), &dense.takers());
                 dense.project(pool, h, inputs, &mut buffers.dense, adapt);
-                dense.finish(pool, h, &mut buffers.dense, adapt);
+                dense.finish(pool, h, &buffers.dense, adapt);
             }
             FeedForward::Experts(experts) => {
                 inputs.set(pool, h, experts.d_model(), &experts.takers());
