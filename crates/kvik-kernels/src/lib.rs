@@ -21,6 +21,7 @@ mod matrix;
 mod memory;
 mod narrow;
 mod ops;
+mod outputs;
 mod quant;
 mod recurrence;
 #[cfg_attr(all(not(test), target_arch = "aarch64"), allow(dead_code, reason = "tests there use the rest"))]

@@ -10,7 +10,6 @@ mod formats;
 mod grouped;
 mod inner_loop;
 mod kernel;
-mod outputs;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -20,11 +19,11 @@ use std::ops::Range;
 
 use crate::activations::{Activations, TALL};
 use crate::matrix::Matrix;
+use crate::outputs::Outputs;
 use crate::{Isa, Pool};
 pub use activated::{Activated, matmul_activated};
 pub use grouped::matmul_grouped;
 use kernel::TILES;
-pub(crate) use outputs::Outputs;
 
 /// Inputs of one task when there are many rows: as codes they stay in the second-level cache, and floats, which
 /// take more time to multiply, may come from the third.

@@ -8,8 +8,8 @@
 use crate::activations::{Activations, Panel};
 use crate::lanes::Lanes;
 use crate::matmul::formats::{Coded, Format};
-use crate::matmul::outputs::Outputs;
 use crate::matrix::{Matrix, TILE_ROWS, VECTOR};
+use crate::outputs::Outputs;
 use crate::quant::{BlockUnit, WeightType};
 
 /// Tiles that a kernel computes together.

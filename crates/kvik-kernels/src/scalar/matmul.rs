@@ -20,9 +20,9 @@
 
 use crate::activations::pairs::{PIECE_PAIRS, pair_index, row_pairs};
 use crate::activations::{Activations, Panel, code_index};
-use crate::matmul::Outputs;
 use crate::matrix::{Matrix, TILE_ROWS, TileRef, element_index, lane_cols};
 use crate::narrow::flush;
+use crate::outputs::Outputs;
 use crate::quant::{Block, Codes, ShortBlock, WeightType, dequantize};
 
 /// Computes the outputs of tile `tile` for every row of `panel`.

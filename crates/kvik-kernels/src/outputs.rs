@@ -1,4 +1,4 @@
-//! Where a product is written.
+//! Where a matrix product is written.
 
 /// Outputs of some rows of inputs and some rows of weights, `[inputs, weights' rows]`; of all of them, or of a piece
 /// that stands in room of its own.
@@ -18,7 +18,7 @@ impl Outputs {
     }
 
     /// Those from the input and the row of weights of `origin` on, of `stride` rows of weights.
-    pub(super) fn piece(start: *mut f32, stride: usize, origin: [usize; 2]) -> Outputs {
+    pub(crate) fn piece(start: *mut f32, stride: usize, origin: [usize; 2]) -> Outputs {
         Outputs { start, stride, origin }
     }
 
@@ -34,7 +34,7 @@ impl Outputs {
 
     /// From the output of one input to that of the next.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn stride(&self) -> usize {
+    pub(crate) fn stride(&self) -> usize {
         self.stride
     }
 }
