@@ -95,7 +95,7 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
 /// `pieces`.
 fn part_start(pieces: usize, part: usize, parts: usize) -> usize {
     let left = parts - part;
-    if parts >= pieces { part.min(pieces) } else { pieces - pieces * left * left / (parts * parts) }
+    if parts >= pieces { part.min(pieces) } else { pieces - (pieces * left * left).div_ceil(parts * parts) }
 }
 
 /// Rows that a task takes of so many inputs: equal parts of whole panels.

@@ -153,7 +153,7 @@ impl Dense {
         }
         self.project_apart(pool, x, inputs, buffers, adapt);
         let (Buffers { gate, up, hidden }, down) = (buffers, &self.down.matrix);
-        hidden.set(pool, if self.gate.is_some() { gate } else { up }, down.cols(), &[down]);
+        hidden.set(pool, self.activated(gate, up), down.cols(), &[down]);
     }
 
     /// Whether nothing stands between the products and the activation.
@@ -193,9 +193,14 @@ impl Dense {
     /// From there to the output, `[n, d_model]`.
     pub(super) fn finish(&self, pool: &Pool, out: &mut [f32], buffers: &Buffers, adapt: &mut dyn Adapt) {
         let Buffers { gate, up, hidden } = buffers;
-        let activated = if self.gate.is_some() { gate } else { up };
         matmul(pool, &self.down.matrix, hidden, out);
-        add(pool, &self.down, self.names.down[0], activated, out, adapt);
+        // Of adapters that are silent nobody reads these rows, which are not there then.
+        add(pool, &self.down, self.names.down[0], self.activated(gate, up), out, adapt);
+    }
+
+    /// Where the activation leaves its rows: it replaces the gate, or what has none.
+    fn activated<'a>(&self, gate: &'a [f32], up: &'a [f32]) -> &'a [f32] {
+        if self.gate.is_some() { gate } else { up }
     }
 }
 
