@@ -27,6 +27,7 @@ pub(crate) unsafe fn scores<L: F32x16, T: FloatTile>(call: &ScoreCall<'_>) {
             // SAFETY: the group is inside the query rows of the call.
             query_row += unsafe {
                 match call.q.len() - query_row {
+                    _ if const { !L::BLOCKED } => score_query_rows::<L, T, 1, 1>(call, query_row, tiles),
                     6.. => score_query_rows::<L, T, 6, 1>(call, query_row, tiles),
                     4.. => score_query_rows::<L, T, 4, 1>(call, query_row, tiles),
                     2.. => score_query_rows::<L, T, 2, 2>(call, query_row, tiles),
@@ -49,13 +50,16 @@ unsafe fn score_query_rows<L: F32x16, T: FloatTile, const M: usize, const N: usi
     let (mut tile, end) = (tiles.start.max(seen.start), tiles.end.min(seen.end));
     // SAFETY: `query_row + M` query rows exist, and `end` tiles.
     unsafe {
-        if L::WIDE && tile + TILES <= end {
-            score_tiles::<L, T, M, TILES>(call, query_row, tile);
-            tile += TILES;
-        }
-        while !L::WIDE && tile + N <= end {
-            score_tiles::<L, T, M, N>(call, query_row, tile);
-            tile += N;
+        if const { L::WIDE } {
+            if tile + TILES <= end {
+                score_tiles::<L, T, M, TILES>(call, query_row, tile);
+                tile += TILES;
+            }
+        } else if const { N > 1 } {
+            while tile + N <= end {
+                score_tiles::<L, T, M, N>(call, query_row, tile);
+                tile += N;
+            }
         }
         while tile < end {
             score_tiles::<L, T, M, 1>(call, query_row, tile);
@@ -142,6 +146,7 @@ pub(super) unsafe fn add_values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>, p
         // SAFETY: the group is inside the query rows of the call.
         query_row += unsafe {
             match call.seen.len() - query_row {
+                _ if const { !L::BLOCKED } => value_query_rows::<L, T, 1, 1, 1>(call, query_row, positions),
                 6.. => value_query_rows::<L, T, 6, 4, 1>(call, query_row, positions),
                 4.. => value_query_rows::<L, T, 4, 4, 1>(call, query_row, positions),
                 2.. => value_query_rows::<L, T, 2, 8, 2>(call, query_row, positions),
@@ -162,12 +167,12 @@ unsafe fn value_query_rows<L: F32x16, T: FloatTile, const M: usize, const W: usi
     let mut vector = 0;
     // SAFETY: `query_row + M` query rows exist, and `vectors` vectors.
     unsafe {
-        if L::WIDE {
+        if const { L::WIDE } {
             while vector + W <= vectors {
                 value_vectors::<L, T, M, W>(call, query_row, vector, positions.clone());
                 vector += W;
             }
-        } else {
+        } else if const { N > 1 } {
             while vector + N <= vectors {
                 value_vectors::<L, T, M, N>(call, query_row, vector, positions.clone());
                 vector += N;
@@ -192,18 +197,19 @@ unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>
     let common = seen_by_all(seen, &positions);
     // SAFETY: the shapes of the call.
     unsafe {
-        // Before the positions that all query rows see, and beyond them, each goes its own way.
-        for (m, seen) in seen.iter().enumerate() {
-            let rest = positions.start.max(seen.start as usize)..common.start.min(seen.end as usize);
-            if !rest.is_empty() {
-                gather::<L, T, 1, N>(call, query_row + m, vector, rest);
-            }
+        if const { M == 1 } {
+            return gather::<L, T, M, N>(call, query_row, vector, common);
         }
-        gather::<L, T, M, N>(call, query_row, vector, common.clone());
-        for (m, seen) in seen.iter().enumerate() {
-            let rest = common.end.max(seen.start as usize)..positions.end.min(seen.end as usize);
-            if !rest.is_empty() {
-                gather::<L, T, 1, N>(call, query_row + m, vector, rest);
+        // Before the positions that all query rows see, and beyond them, each goes its own way.
+        for rest in [positions.start..common.start, common.end..positions.end] {
+            if rest.start == common.end {
+                gather::<L, T, M, N>(call, query_row, vector, common.clone());
+            }
+            for (m, seen) in seen.iter().enumerate() {
+                let rest = rest.start.max(seen.start as usize)..rest.end.min(seen.end as usize);
+                if !rest.is_empty() {
+                    gather::<L, T, 1, N>(call, query_row + m, vector, rest);
+                }
             }
         }
     }

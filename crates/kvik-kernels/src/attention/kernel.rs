@@ -184,17 +184,24 @@ pub(crate) struct AttentionKernels {
 }
 
 /// Declares `kernels(layer)` for one type of lanes, compiled with its target features.
+///
+/// The kernels over floats are those of `$of`, where other lanes have the same.
 macro_rules! attention_kernels {
     ($floats:ty, $sums:ty $(, $features:literal)?) => {
+        $crate::attention::kernel::float_kernels!($floats $(, $features)?);
+        $crate::attention::kernel::attention_kernels!($floats, $sums, floats of self $(, $features)?);
+    };
+    ($floats:ty, $sums:ty, floats of $of:path $(, $features:literal)?) => {
         /// The kernels for what a layer stores.
         pub(super) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{
                 self, AttentionKernels, ScoreCall, Scoring, Seen, Softmax, ValueCall,
             };
-            use $crate::attention::{floats, latent, quantised};
+            use $crate::attention::{latent, quantised};
             use $crate::kv::KvValues;
             use $crate::kv::quantised::Quantised;
-            use $crate::kv::tile::{FloatTile, Tile, with_tile};
+            use $crate::kv::tile::{Tile, with_tile};
+            use $of::{float_latents, float_scores, float_values};
 
             unsafe fn no_query(_q: &[f32], _to: &mut [f32]) {}
             $(#[target_feature(enable = $features)])?
@@ -202,13 +209,8 @@ macro_rules! attention_kernels {
                 quantised::Query::write::<C>(q, to)
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn float_scores<T: FloatTile>(call: &ScoreCall<'_>) {
-                // SAFETY: the contract of `AttentionKernels`.
-                unsafe { floats::scores::<$floats, T>(call) }
-            }
-            $(#[target_feature(enable = $features)])?
             unsafe fn quantised_scores<C: Quantised>(call: &ScoreCall<'_>) {
-                // SAFETY: as above.
+                // SAFETY: the contract of `AttentionKernels`.
                 unsafe { quantised::scores::<$sums, C>(call) }
             }
             $(#[target_feature(enable = $features)])?
@@ -217,19 +219,9 @@ macro_rules! attention_kernels {
                 unsafe { kernel::softmax::<$floats>(scores, seen, scoring) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn float_values<T: FloatTile>(call: &ValueCall<'_>) {
-                // SAFETY: as above.
-                unsafe { floats::values::<$floats, T>(call) }
-            }
-            $(#[target_feature(enable = $features)])?
             unsafe fn quantised_values<C: Quantised>(call: &ValueCall<'_>) {
                 // SAFETY: as above.
                 unsafe { quantised::values::<$sums, C>(call) }
-            }
-            $(#[target_feature(enable = $features)])?
-            unsafe fn float_latents<T: FloatTile>(call: &ValueCall<'_>) {
-                // SAFETY: as above.
-                unsafe { latent::float_values::<$floats, T>(call) }
             }
             $(#[target_feature(enable = $features)])?
             unsafe fn quantised_latents<C: Quantised>(call: &ValueCall<'_>) {
@@ -272,6 +264,42 @@ macro_rules! attention_kernels {
     };
 }
 pub(crate) use attention_kernels;
+
+/// Declares the kernels over floats for one type of lanes.
+macro_rules! float_kernels {
+    ($floats:ty $(, $features:literal)?) => {
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn float_scores<T: $crate::kv::tile::FloatTile>(
+            call: &$crate::attention::kernel::ScoreCall<'_>,
+        ) {
+            // SAFETY: the contract of `AttentionKernels`.
+            unsafe { $crate::attention::floats::scores::<$floats, T>(call) }
+        }
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn float_values<T: $crate::kv::tile::FloatTile>(
+            call: &$crate::attention::kernel::ValueCall<'_>,
+        ) {
+            // SAFETY: as above.
+            unsafe { $crate::attention::floats::values::<$floats, T>(call) }
+        }
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn float_latents<T: $crate::kv::tile::FloatTile>(
+            call: &$crate::attention::kernel::ValueCall<'_>,
+        ) {
+            // SAFETY: as above; turned values are f32 whatever they were, so their products are compiled once.
+            unsafe { $crate::attention::latent::float_values::<$floats, T>(call, add_turned) }
+        }
+        $(#[target_feature(enable = $features)])?
+        unsafe fn add_turned(
+            call: &$crate::attention::kernel::ValueCall<'_>,
+            positions: ::std::ops::Range<usize>,
+        ) {
+            // SAFETY: as above.
+            unsafe { $crate::attention::floats::add_values::<$floats, $crate::kv::tile::F32>(call, positions) }
+        }
+    };
+}
+pub(crate) use float_kernels;
 
 /// Step 2.
 ///
@@ -373,7 +401,7 @@ pub(crate) unsafe fn fold<L: F32x16>(
 pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, head_dim: usize) {
     // SAFETY: the caller's promise.
     unsafe { divide::<L>(out, l) };
-    if T::QUANTISED {
+    if const { T::QUANTISED } {
         rotate(&mut out[..head_dim]);
     }
 }

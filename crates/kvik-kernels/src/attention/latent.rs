@@ -2,7 +2,7 @@
 //!
 //! In a K tile positions are the lanes, values are gathered by dimensions: tiles are turned once for all query rows of
 //! a call, [`TILES`] at a time, and then weighed like stored values: those of floats as f32 in
-//! [`floats`], quantised ones as the integers that they are in [`quantised`], from
+//! [`floats`](super::floats), quantised ones as the integers that they are in [`quantised`], from
 //! the words of [`Q8`] in all formats and with the scales of their keys. So values have the same bits as if they were
 //! stored beside the keys in that format; quantised ones if they are whole keys, and as such rotated.
 //!
@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::kernel::{TILES, ValueCall, divide};
-use super::{SPLIT_BLOCKS, floats, quantised};
+use super::{SPLIT_BLOCKS, quantised};
 use crate::f32x16::{F32x16, LANES};
 use crate::i32x16::I32x16;
 use crate::kv::quantised::{Q8, Quantised, scales_at};
@@ -37,12 +37,16 @@ fn quantised_bytes(dims: usize) -> usize {
     scales_at::<Q8>(std::ptr::null(), BLOCK_POSITIONS, dims).addr()
 }
 
-/// Weighted values of keys that are stored as floats.
+/// Weighted values of keys that are stored as floats; `add` adds those of some positions that are turned, see
+/// [`add_values`](super::floats::add_values).
 ///
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn float_values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>) {
+pub(crate) unsafe fn float_values<L: F32x16, T: FloatTile>(
+    call: &ValueCall<'_>,
+    add: unsafe fn(&ValueCall<'_>, Range<usize>),
+) {
     let (count, tile_len) = (call.dims.min(call.key_dim), BLOCK_POSITIONS * call.dims);
     // SAFETY: keys have `count` dimensions; a turned tile and the results have `dims` numbers in a row.
     unsafe {
@@ -58,7 +62,7 @@ pub(crate) unsafe fn float_values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>)
             #[inline(always)]
             |turned, tiles| {
                 let positions = tiles.start * BLOCK_POSITIONS..tiles.end * BLOCK_POSITIONS;
-                floats::add_values::<L, F32>(turned, positions);
+                add(turned, positions);
             },
         );
     }
@@ -140,7 +144,7 @@ unsafe fn turn<I: I32x16, C: Quantised>(tile: *const u8, key_dim: usize, dims: u
 pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, key_dim: usize) {
     // SAFETY: the caller's promise.
     unsafe { divide::<L>(out, l) };
-    if T::QUANTISED {
+    if const { T::QUANTISED } {
         // A loop, not a closure: only what is inlined is compiled for the machine's registers.
         for together in out.chunks_exact_mut(rotated_together(key_dim)) {
             rotate(together);

@@ -119,13 +119,16 @@ pub(super) unsafe fn scores_from<I: I32x16, C: Quantised>(call: &ScoreCall<'_>, 
             // SAFETY: the group is inside the query rows of the call.
             query_row += unsafe {
                 match call.q.len() - query_row {
-                    6.. if C::ROWS == 2 || I::Floats::WIDE => {
+                    _ if const { !I::Floats::BLOCKED } => {
+                        score_query_rows::<I, C, 1, 1>(call, query_row, tiles)
+                    }
+                    6.. if const { C::ROWS == 2 || I::Floats::WIDE } => {
                         score_query_rows::<I, C, 6, 1>(call, query_row, tiles)
                     }
                     4.. => score_query_rows::<I, C, 4, 1>(call, query_row, tiles),
-                    2.. if C::ROWS == 2 => score_query_rows::<I, C, 2, 2>(call, query_row, tiles),
+                    2.. if const { C::ROWS == 2 } => score_query_rows::<I, C, 2, 2>(call, query_row, tiles),
                     2.. => score_query_rows::<I, C, 2, 1>(call, query_row, tiles),
-                    _ if C::ROWS == 2 => score_query_rows::<I, C, 1, 4>(call, query_row, tiles),
+                    _ if const { C::ROWS == 2 } => score_query_rows::<I, C, 1, 4>(call, query_row, tiles),
                     _ => score_query_rows::<I, C, 1, 2>(call, query_row, tiles),
                 }
             };
@@ -145,13 +148,16 @@ unsafe fn score_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usi
     let (mut tile, end) = (tiles.start.max(seen.start), tiles.end.min(seen.end));
     // SAFETY: `query_row + M` query rows exist, and `end` tiles.
     unsafe {
-        if I::Floats::WIDE && tile + TILES <= end {
-            score_tiles::<I, C, M, TILES>(call, query_row, tile);
-            tile += TILES;
-        }
-        while !I::Floats::WIDE && tile + N <= end {
-            score_tiles::<I, C, M, N>(call, query_row, tile);
-            tile += N;
+        if const { I::Floats::WIDE } {
+            if tile + TILES <= end {
+                score_tiles::<I, C, M, TILES>(call, query_row, tile);
+                tile += TILES;
+            }
+        } else if const { N > 1 } {
+            while tile + N <= end {
+                score_tiles::<I, C, M, N>(call, query_row, tile);
+                tile += N;
+            }
         }
         while tile < end {
             score_tiles::<I, C, M, 1>(call, query_row, tile);
@@ -371,13 +377,16 @@ pub(super) unsafe fn add_values<I: I32x16, W: Quantised, C: Quantised>(
         // SAFETY: the query rows are those of the call.
         query_row += unsafe {
             match query_rows - query_row {
-                6.. if W::ROWS == 2 || I::Floats::WIDE => {
+                _ if const { !I::Floats::BLOCKED } => {
+                    value_query_rows::<I, W, C, 1, 1>(call, query_row, tiles)
+                }
+                6.. if const { W::ROWS == 2 || I::Floats::WIDE } => {
                     value_query_rows::<I, W, C, 6, 1>(call, query_row, tiles)
                 }
                 4.. => value_query_rows::<I, W, C, 4, 1>(call, query_row, tiles),
-                2.. if W::ROWS == 2 => value_query_rows::<I, W, C, 2, 2>(call, query_row, tiles),
+                2.. if const { W::ROWS == 2 } => value_query_rows::<I, W, C, 2, 2>(call, query_row, tiles),
                 2.. => value_query_rows::<I, W, C, 2, 1>(call, query_row, tiles),
-                _ if W::ROWS == 2 && C::GROUP >= 4 * LANES => {
+                _ if const { W::ROWS == 2 && C::GROUP >= 4 * LANES } => {
                     value_query_rows::<I, W, C, 1, 4>(call, query_row, tiles)
                 }
                 _ => value_query_rows::<I, W, C, 1, 2>(call, query_row, tiles),
@@ -438,17 +447,22 @@ unsafe fn value_query_rows<I: I32x16, W: Quantised, C: Quantised, const M: usize
     // Vectors that are taken together meet the same weights.
     // SAFETY: `query_row + M` query rows exist, and `vectors` vectors.
     unsafe {
-        while I::Floats::WIDE && C::GROUP >= 4 * LANES && vector + 4 <= vectors {
-            value_vectors::<I, W, C, M, 4>(call, query_row, vector, tiles.clone());
-            vector += 4;
+        if const { I::Floats::WIDE && C::GROUP >= 4 * LANES } {
+            while vector + 4 <= vectors {
+                value_vectors::<I, W, C, M, 4>(call, query_row, vector, tiles.clone());
+                vector += 4;
+            }
         }
-        while I::Floats::WIDE && vector + 2 <= vectors {
-            value_vectors::<I, W, C, M, 2>(call, query_row, vector, tiles.clone());
-            vector += 2;
-        }
-        while !I::Floats::WIDE && vector + N <= vectors {
-            value_vectors::<I, W, C, M, N>(call, query_row, vector, tiles.clone());
-            vector += N;
+        if const { I::Floats::WIDE } {
+            while vector + 2 <= vectors {
+                value_vectors::<I, W, C, M, 2>(call, query_row, vector, tiles.clone());
+                vector += 2;
+            }
+        } else if const { N > 1 } {
+            while vector + N <= vectors {
+                value_vectors::<I, W, C, M, N>(call, query_row, vector, tiles.clone());
+                vector += N;
+            }
         }
         while vector < vectors {
             value_vectors::<I, W, C, M, 1>(call, query_row, vector, tiles.clone());

@@ -26,6 +26,7 @@ mod avxvnni {
     super::attention_kernels!(
         crate::x86::f32x16_avx2::Avx2,
         crate::x86::i32x16_avx2::Avx2Sums<true>,
+        floats of super::avx2,
         "avx2,fma,f16c,avxvnni"
     );
 }

@@ -154,7 +154,7 @@ pub(crate) unsafe fn add_moments<L: F32x16>(rows: &[f32], sum: &mut [f32], momen
             total.store(sum.as_mut_ptr().add(start));
             let columns = lanes - start;
             let block = &mut moments[half_start(lanes, start)..][..LANES * columns];
-            if L::WIDE {
+            if const { L::WIDE } {
                 block_moments::<L, 8, 3>(rows, lanes, start, block);
             } else {
                 block_moments::<L, 4, 1>(rows, lanes, start, block);
@@ -243,7 +243,7 @@ pub(crate) unsafe fn logits<L: F32x16>(keys: &[f32], mean: &[f32], half: &[f32],
     assert!(shaped, "{lanes} dimensions");
     // SAFETY: the shapes of the call.
     unsafe {
-        if L::WIDE {
+        if const { L::WIDE } {
             vector_logits::<L, 8, 3>(keys, mean, half, 0, to);
         } else {
             for vector in 0..KEYS / LANES {

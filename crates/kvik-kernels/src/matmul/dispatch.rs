@@ -17,7 +17,9 @@ pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => of::<Avx2>(ty),
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => of::<AvxVnni>(ty),
+        Isa::AvxVnni if ty.codes().is_some() => coded::<AvxVnni>(ty),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => of::<Avx2>(ty),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 if ty == WeightType::Bf16 => Avx512Bf16::run::<Bf16>,
         #[cfg(target_arch = "x86_64")]

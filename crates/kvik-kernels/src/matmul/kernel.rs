@@ -36,7 +36,7 @@ pub(crate) struct Target<'a> {
 /// output, one by one.
 macro_rules! by_tiles {
     ($per_output:literal, $sums:ident::<$($generic:ident),*>($lanes:ident, $target:ident, $($x:ident),*)) => {
-        if TILES * R * $per_output > L::SUMS {
+        if const { TILES * R * $per_output > L::SUMS } {
             for t in 0..TILES {
                 let next = $target.next.map(|next| [next[t]]);
                 let acc = $sums::<$($generic,)* 1>($lanes, $target, [$target.starts[t]], next, $($x),*);
@@ -139,7 +139,7 @@ pub(super) unsafe fn load_units<L: Lanes, F: Coded, const T: usize>(
     block: usize,
 ) -> [L::Float; T] {
     let at = plane + F::CODES.unit_at(block);
-    if F::CODES.unit == BlockUnit::Half {
+    if const { matches!(F::CODES.unit, BlockUnit::Half) } {
         // SAFETY: as the caller promises.
         return unsafe { load_halves(lanes, tiles, at) };
     }

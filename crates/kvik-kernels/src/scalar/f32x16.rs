@@ -25,6 +25,7 @@ impl Scalar {
 
 impl F32x16 for Scalar {
     const WIDE: bool = false;
+    const BLOCKED: bool = false;
 
     unsafe fn splat(x: f32) -> Scalar {
         Scalar([x; LANES])

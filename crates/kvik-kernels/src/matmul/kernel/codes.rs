@@ -71,7 +71,7 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize, const T: usize>(
             let dots = dots::<L, F, R, T>(lanes, layout, tiles, next, x, block);
             let d = load_units::<L, F, T>(lanes, tiles, layout.d, block);
             accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
-            if F::CODES.has_min {
+            if const { F::CODES.has_min } {
                 let sums = min_sums::<L, F, R, T>(lanes, tiles, layout, x, block);
                 let m = load_halves(lanes, tiles, layout.m + block * TILE_ROWS * 2);
                 accumulate(lanes, &mut acc, m, sums, x.scales.add(block * x.panel));
@@ -101,10 +101,10 @@ unsafe fn dots<L: Lanes, F: Coded, const R: usize, const T: usize>(
         }
         // SAFETY: all offsets follow from the chunk's number as the layouts of tiles and panels say.
         unsafe {
-            if F::CODES.scales == Scales::None {
+            if const { matches!(F::CODES.scales, Scales::None) } {
                 total = offset_sums::<L, F, R, T>(lanes, x.sums.add(chunk * x.panel));
                 dot_chunk::<L, F, R, T, 0, GROUPS>(lanes, &mut total, tiles, layout, x, chunk);
-            } else if F::CODES.sub_len == CHUNK {
+            } else if const { F::CODES.sub_len == CHUNK } {
                 let mut dots = offset_sums::<L, F, R, T>(lanes, x.sums.add(chunk * x.panel));
                 dot_chunk::<L, F, R, T, 0, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
                 add_scaled::<L, F, R, T>(lanes, &mut total, dots, tiles, layout, chunk);
@@ -162,14 +162,14 @@ unsafe fn dot_chunk<
     x: Inputs,
     chunk: usize,
 ) {
-    if L::TWO_INPUTS && R.is_multiple_of(2) {
+    if const { L::TWO_INPUTS && R.is_multiple_of(2) } {
         // SAFETY: as the caller promises.
         return unsafe { dot_chunk_two::<L, F, R, T, FROM, TO>(lanes, dots, tiles, layout, x, chunk) };
     }
     let mut sums = begin(lanes, *dots);
     macro_rules! groups {
         ($($group:literal)*) => {$(
-            if FROM <= $group && $group < TO {
+            if const { FROM <= $group && $group < TO } {
                 // SAFETY: as the caller promises.
                 unsafe {
                     let mut w = [lanes.splat(0); T];
@@ -180,7 +180,7 @@ unsafe fn dot_chunk<
                         let at = x.codes.add((chunk * x.panel + r) * CHUNK + $group * 4);
                         let x = lanes.splat(at.cast::<i32>().read_unaligned());
                         for t in 0..T {
-                            sums[t][r] = if F::WIDE {
+                            sums[t][r] = if const { F::WIDE } {
                                 lanes.dot::<true>(sums[t][r], w[t], x)
                             } else {
                                 lanes.dot::<false>(sums[t][r], w[t], x)
@@ -188,7 +188,7 @@ unsafe fn dot_chunk<
                         }
                     }
                 }
-                if ($group + 1) % F::RUN == 0 && $group + 1 < TO {
+                if const { ($group + 1) % F::RUN == 0 && $group + 1 < TO } {
                     *dots = end::<L, F, R, T>(lanes, *dots, sums);
                     sums = begin(lanes, *dots);
                 }
@@ -224,7 +224,7 @@ unsafe fn dot_chunk_two<
             let mut runs = lanes.begin_two([dots[t][r], dots[t][r + 1]]);
             macro_rules! pairs {
                 ($($first:literal $second:literal),*) => {$(
-                    if FROM <= $first && $first < TO {
+                    if const { FROM <= $first && $first < TO } {
                         // SAFETY: as the caller promises.
                         unsafe {
                             let w = [
@@ -265,7 +265,7 @@ fn end<L: Lanes, F: Coded, const R: usize, const T: usize>(
 ) -> [[L::Int; R]; T] {
     for t in 0..T {
         for r in 0..R {
-            dots[t][r] = if F::WIDE {
+            dots[t][r] = if const { F::WIDE } {
                 lanes.end::<true>(dots[t][r], runs[t][r])
             } else {
                 lanes.end::<false>(dots[t][r], runs[t][r])
@@ -289,7 +289,7 @@ pub(in crate::matmul) unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usi
     let (low_bits, high_bits) = (F::CODES.low_bits, F::CODES.high_bits);
     // SAFETY: as the caller promises.
     let mut codes = unsafe { plane::<L, GROUP>(lanes, tile.add(layout.low), chunk, low_bits) };
-    if low_bits < 8 {
+    if const { F::CODES.low_bits < 8 } {
         let shift = GROUP % (8 / low_bits) * low_bits;
         codes = lanes.and(move_bits(lanes, codes, shift, 0), byte_mask(lanes, low_bits, 0));
     }
@@ -357,7 +357,7 @@ unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usize>(
         // SAFETY: as the caller promises.
         let scale = unsafe { load_scale::<L, F>(lanes, tiles[t].add(layout.scales + sub * TILE_ROWS)) };
         for r in 0..R {
-            total[t][r] = match F::SHORT {
+            total[t][r] = match const { F::SHORT } {
                 true => lanes.mul_add_short(total[t][r], scale, dots[t][r]),
                 false => lanes.mul_add(total[t][r], dots[t][r], scale),
             };
@@ -415,7 +415,7 @@ pub(in crate::matmul) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, con
 ) -> [[L::Int; R]; T] {
     // SAFETY: all offsets follow from the block number as the layouts of tiles and panels say.
     unsafe {
-        if F::CODES.scales == Scales::None {
+        if const { matches!(F::CODES.scales, Scales::None) } {
             let mut total = [lanes.splat(0); R];
             for r in 0..R {
                 total[r] = lanes.splat(*x.sums.add(block * x.panel + r));
@@ -423,7 +423,7 @@ pub(in crate::matmul) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, con
             return [total; T];
         }
         let subs = F::BLOCK / F::CODES.sub_len;
-        let sums = if F::CODES.sub_len == CHUNK { x.sums } else { x.half_sums };
+        let sums = if const { F::CODES.sub_len == CHUNK } { x.sums } else { x.half_sums };
         let mut total = [[lanes.splat(0); R]; T];
         for sub in block * subs..(block + 1) * subs {
             let mut mins = [lanes.splat(0); T];

@@ -78,7 +78,7 @@ unsafe fn dots<L: Lanes, F: Format, const R: usize, const T: usize>(
     (block, stored): (usize, usize),
 ) -> [[L::Int; R]; T] {
     let mut dots = [[lanes.splat(0); R]; T];
-    if F::UNPACK_ROWS.is_none() {
+    if const { F::UNPACK_ROWS.is_none() } {
         for pair in block * PAIRS..(block + 1) * PAIRS {
             // SAFETY: the pair is one of the row's and of the panel's.
             unsafe {

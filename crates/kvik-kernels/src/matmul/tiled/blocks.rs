@@ -174,7 +174,7 @@ unsafe fn scale<L: Lanes, F: Coded>(
                 let scale = lanes.mul_f32(d, lanes.splat_f32(*scales.add(r)));
                 acc[r] = lanes.fma(scale, lanes.to_float(lanes.load(dots.add(r * VECTOR))), acc[r]);
             }
-            if F::CODES.has_min {
+            if const { F::CODES.has_min } {
                 let sums = min_sums::<L, F, TALL, 1>(lanes, [tile], layout, x, block);
                 let m = load_halves(lanes, [tile], layout.m + block * TILE_ROWS * 2);
                 accumulate(lanes, std::array::from_mut(acc), m, sums, scales);
