@@ -24,6 +24,7 @@ SEEDS = 1000
 SCHEDULE = "crates/kvik-engine/src/schedule/"
 CACHE = "crates/kvik-cache/src/"
 
+# Package, program, and where the program has more, its module.
 SIMULATOR = ("kvik-engine", "simulator")
 
 # Name, file, the current text, the text with the bug; and the test, where that is not the simulator.
@@ -54,7 +55,7 @@ MUTANTS = [
      "let trimmed: Option<StopReason> = trimmed.then_some(StopReason::RecomputeWasCheaper).and(None);"),
     ("what a window needs is not kept at the end of an answer", CACHE + "cache/life.rs",
      # No answer is another without it, but more of it is computed again.
-     "self.add_last_place(seq, tokens.len());", "let _ = tokens;", ("kvik-cache", "beside")),
+     "self.add_last_place(seq, tokens.len());", "let _ = tokens;", ("kvik-cache", "it", "beside::")),
     ("a part is spilled as if it were there", SCHEDULE + "disk/spill.rs",
      "lacks_part: !self.cache.has_part(block),", "lacks_part: false,"),
     ("a load without its state keeps one", SCHEDULE + "disk/load.rs",
@@ -144,8 +145,8 @@ def mutated(checkout, name, file, now, once):
 def run(copy, test):
     """The first seed or test that fails, if any, the time with building, and what was printed."""
     started = time.monotonic()
-    package, name = test
-    command = ["cargo", "test", "--release", "-q", "-p", package, "--test", name]
+    package, *program = test
+    command = ["cargo", "test", "--release", "-q", "-p", package, "--test", *program]
     environment = {**os.environ, "SEEDS": str(SEEDS), "RUST_BACKTRACE": "0",
                    "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants")}
     ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)

@@ -33,8 +33,8 @@ CONVERTED = ("q8_0", "q4_0")
 PEER = """folder with the programs of llama.cpp or ik_llama.cpp, or another build of kvik, or a Python that has openvino_genai
 ("openvino": the one that runs this); the README names them. Several times for several peers"""
 
-KERNELS = """the example `kernels` of kvik-kernels, which measures what this machine can do: `cargo build --release -p kvik-kernels
---example kernels`. Without it there is no limit"""
+KERNELS = """the program `kernels`, which measures what this machine can do: `cargo build --release -p kvik-examples --bin
+kernels`. Without it there is no limit"""
 
 
 def main():
@@ -64,7 +64,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", type=peer_path, action="append", default=[], help=PEER)
     parser.add_argument("--kvik", type=absolute, default=ROOT / "target/release/kvik")
-    parser.add_argument("--kernels", type=absolute, default=ROOT / "target/release/examples/kernels", help=KERNELS)
+    parser.add_argument("--kernels", type=absolute, default=ROOT / "target/release/kernels", help=KERNELS)
     parser.add_argument("--vocab", type=pathlib.Path, help="vocabulary-only GGUF for a model file that is not there yet")
     parser.add_argument("--models", type=absolute, default=ROOT / "target/models", help="folder that keeps the model files")
     parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of make-shape-model.py")

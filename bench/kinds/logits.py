@@ -2,8 +2,8 @@
 """The distributions behind prompts of 1, 100, 1,000 and 3,000 tokens beside llama.cpp's, on quantised files in real shapes.
 
     pip install numpy llama-cpp-python        # LLAMA_CPP_LIB_PATH=BUILD/bin for a llama.cpp that is built
-    cargo build --release -p kvik-engine --example logits
-    bench/kinds/logits.py --kvik target/release/examples/logits MODEL.gguf [...]
+    cargo build --release -p kvik-examples --bin logits
+    bench/kinds/logits.py --kvik target/release/logits MODEL.gguf [...]
 
 One random prompt is computed by kvik and by llama.cpp, with keys and values in F32. Both quantise the inputs of products to 8
 bits, each in its way. So kvik also computes it with weights brought to F32 and inputs as they are, which is exact but for

@@ -54,7 +54,7 @@ def main():
     parser.add_argument("--kvik", required=True)
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--threads", default="2")
-    parser.add_argument("--kernels", type=pathlib.Path, default=ROOT / "target/release/examples/kernels")
+    parser.add_argument("--kernels", type=pathlib.Path, default=ROOT / "target/release/kernels")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     machine = peaks(args.kernels, args.threads)

@@ -16,10 +16,9 @@ PACKAGE = ROOT / "bindings/python/kvik"
 
 def stage_library(target=None, zig=False):
     """Builds the library, beside the binary so that nothing is built twice, and copies it to where maturin takes it."""
-    build = ["cargo", "zigbuild" if zig else "build", "--release", "--locked"]
+    build = ["cargo", "zigbuild" if zig else "build", "--release", "--locked", "-p", "kvik-uniffi"]
     if target:
-        # Here it is the build that everything else uses: with other packages, shared crates may have other features.
-        build += ["-p", "kvik", "-p", "kvik-uniffi"]
+        build += ["-p", "kvik"]
     env = dict(os.environ)
     if target and "musl" in target:
         # A static C library is for programs, and no shared library can be made with it.

@@ -24,8 +24,8 @@ ASKED_FOR = os.environ.get("KVIK_LANGUAGES", "").split()
 
 
 def rust(_):
-    """What `cargo test --workspace` leaves."""
-    return [ROOT / "target/debug/examples/cases"]
+    """What `cargo build -p kvik-examples --bin cases` leaves."""
+    return [ROOT / "target/debug/cases"]
 
 
 def c(folder):

@@ -1,12 +1,17 @@
-//! What tests of several crates share: what the checkout holds, chance, a web server, and what a test says that cannot run.
+//! What tests of several crates share: what the checkout holds, chance, a web server, a process
+//! of its own, and what a test says that cannot run.
 //!
 //! It uses no crate, so that tests of all of them can use it.
 
+mod alone;
 mod checkout;
+mod effort;
 mod skipped;
 mod web;
 
+pub use alone::alone;
 pub use checkout::{golden, repository, tiny_file, tiny_model};
+pub use effort::effort;
 pub use skipped::{outside_data, skip};
 pub use web::{Web, WebAnswer, WebFile, WebRepository, WebRequest};
 

@@ -9,6 +9,7 @@ mod api;
 mod app;
 mod clock;
 mod command;
+mod described;
 mod eval;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -22,8 +23,9 @@ mod system;
 
 use std::process::ExitCode;
 
-/// Runs the command line of this process.
-pub fn main() -> ExitCode {
+/// Runs the command line of this process; `embedded` is the model of commands that name none.
+pub fn main(embedded: Option<&'static [u8]>) -> ExitCode {
+    embedded.into_iter().for_each(serving::open::bring);
     if let Err(error) = system::fail_writes_beyond_limit() {
         let warning = format!("warning: a limit on the size of files will end this process: {error}");
         settings::logging::say(&warning);

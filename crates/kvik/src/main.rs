@@ -4,6 +4,13 @@
 
 use std::process::ExitCode;
 
+/// The model that answers where a command names none.
+#[cfg(feature = "embedded-model")]
+const EMBEDDED: Option<&[u8]> =
+    Some(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf")));
+#[cfg(not(feature = "embedded-model"))]
+const EMBEDDED: Option<&[u8]> = None;
+
 fn main() -> ExitCode {
-    kvik::main()
+    kvik::main(EMBEDDED)
 }

@@ -10,10 +10,9 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use kvik_memory::hex;
 use rust_embed::RustEmbed;
 
-use crate::http::error::ApiError;
+use crate::http::{error::ApiError, tagged::Tagged};
 
 /// Where the page begins.
 pub(crate) const ROOT: &str = "/";
@@ -41,14 +40,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 #[folder = "page"]
 struct Embedded;
 
-/// A file of the page.
-struct File {
-    kind: &'static str,
-    bytes: Cow<'static, [u8]>,
-    /// A hash of the bytes.
-    tag: HeaderValue,
-}
-
 /// Whether a path is the page's.
 pub(crate) fn has(path: &str) -> bool {
     path == ROOT || path.starts_with("/page/")
@@ -65,36 +56,23 @@ pub(crate) async fn file(Path(path): Path<String>, headers: HeaderMap) -> Respon
 }
 
 fn answer(path: &str, headers: &HeaderMap) -> Response {
-    let Some(File { kind, bytes, tag }) = find(path) else {
+    let Some(file) = find(path) else {
         let message = format!("the page has no file {path:?}");
         return ApiError::new(StatusCode::NOT_FOUND, Some("unknown_file"), message).into_response();
     };
-    let is_known = knows(headers, &tag);
     let about = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
-        (header::ETAG, tag),
-        // Asked for again each time, so that page and server are of one version.
-        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (HeaderName::from_static("referrer-policy"), HeaderValue::from_static("no-referrer")),
     ];
-    if is_known { (StatusCode::NOT_MODIFIED, about).into_response() } else { (about, bytes).into_response() }
+    (about, file.answer(headers)).into_response()
 }
 
-/// Whether the browser has the file with this tag already.
-fn knows(headers: &HeaderMap, tag: &HeaderValue) -> bool {
-    let lists = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
-    let mut tags = lists.flat_map(|list| list.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));
-    tags.any(|known| known == "*" || *tag == known)
-}
-
-fn find(path: &str) -> Option<File> {
+fn find(path: &str) -> Option<Tagged> {
     let (_, ending) = path.rsplit_once('.')?;
     let (_, kind) = KINDS.into_iter().find(|(known, _)| *known == ending)?;
     let (bytes, hash) = read(path)?;
-    let tag = hex::written(&hash[..16]);
-    Some(File { kind, bytes, tag: HeaderValue::try_from(format!("\"{tag}\"")).ok()? })
+    Some(Tagged::new(kind, bytes, &hash))
 }
 
 /// The bytes of a file and their SHA-256.
@@ -145,22 +123,6 @@ mod tests {
             ["../secret.js", "parts/../../secret.js", "/../secret.js", outside.to_str().unwrap(), "", "parts"]
         {
             assert_eq!(read_from(&folder, path), None, "{path}");
-        }
-    }
-
-    #[test]
-    fn a_browser_that_has_the_file_gets_no_bytes() {
-        let check = |known: &str, expect: u16| {
-            let headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, known.parse().unwrap())]);
-            assert_eq!(answer(INDEX, &headers).status().as_u16(), expect, "{known}");
-        };
-        let tag = find(INDEX).unwrap().tag;
-        let tag = tag.to_str().unwrap();
-        for known in [tag, "*", &format!("W/{tag}"), &format!("\"x\", {tag}")] {
-            check(known, 304);
-        }
-        for known in ["", "\"x\"", tag.trim_matches('"')] {
-            check(known, 200);
         }
     }
 }

@@ -41,10 +41,11 @@ const PROMPT_BLOCKS_MAX: usize = 7;
 const PINS_MAX: usize = 16;
 
 #[test]
-fn a_million_random_operations_agree_with_the_naive_twin() {
+fn random_operations_agree_with_the_naive_twin() {
+    let count = kvik_testing::effort(SEEDS / 4, SEEDS);
     let seeds = match std::env::var("KVIK_MODEL_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..SEEDS).collect(),
+        Err(_) => (0..count).collect(),
     };
     let mut seen = Seen::default();
     for &seed in &seeds {
@@ -57,10 +58,9 @@ fn a_million_random_operations_agree_with_the_naive_twin() {
             }
         }
     }
-    println!("{seen:#?}");
-    if seeds.len() as u64 == SEEDS {
-        assert_eq!(seen.steps, 1_000_000);
-        seen.assert_all();
+    if seeds.len() as u64 == count {
+        assert_eq!(seen.steps, count * STEPS_PER_SEED);
+        seen.assert_all(count / 2);
     }
 }
 
@@ -82,9 +82,9 @@ impl Seen {
     }
 
     /// Every event is noted by every seed, if only with zero: none may stay rare.
-    fn assert_all(&self) {
+    fn assert_all(&self, least: u64) {
         for (what, &times) in &self.counts {
-            assert!(times >= 100, "{what} happened {times} times: the test does not reach it");
+            assert!(times >= least, "{what} happened {times} times: the test does not reach it");
         }
         assert!(self.counts.len() >= 30, "only {} kinds of events are noted", self.counts.len());
     }

@@ -375,7 +375,7 @@ fn draws_have_the_probabilities_of_a_sort() {
             let probabilities = distribution(&logits, sampling, f64::from(sampling.top_p));
             let (mut sampler, mut scratch) = (Sampler::new(sampling, 0, &[]), Scratch::default());
             let mut counts = vec![0; logits.len()];
-            for _ in 0..40_000 {
+            for _ in 0..kvik_testing::effort(10_000, 40_000) {
                 let token = sampler.sample(&logits, None, &mut scratch).unwrap();
                 sampler.accept(token);
                 counts[token as usize] += 1;

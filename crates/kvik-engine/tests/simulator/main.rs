@@ -18,6 +18,7 @@
 //! cargo test --release -p kvik-engine --test simulator                    10,000 seeds of 1,000 steps
 //! SEED=n cargo test --release -p kvik-engine --test simulator             seed n alone
 //! SEEDS=n STEPS=m cargo test --release -p kvik-engine --test simulator    as many as you like
+//! FIRST=n SEEDS=m cargo test --release -p kvik-engine --test simulator    m of them, from seed n on
 //! ```
 //!
 //! With the feature `gpu` some seeds also run with the blocks in the memory of a device.
@@ -32,7 +33,7 @@ mod client;
 mod coverage;
 mod depot;
 mod disk;
-#[path = "../fake/mod.rs"]
+#[path = "../it/fake/mod.rs"]
 mod fake;
 mod fleet;
 mod forgetting;
@@ -113,12 +114,13 @@ fn every_history_agrees_with_the_naive_twin() {
         println!("{:#?}", simulate(seed, steps));
         return;
     }
-    let (seeds, started) = (variable("SEEDS").unwrap_or(SEEDS), Instant::now());
-    let (next, coverage) = (AtomicU64::new(0), Mutex::new(Coverage::default()));
+    let (first, seeds) = (variable("FIRST").unwrap_or(0), variable("SEEDS").unwrap_or(SEEDS));
+    let (started, end) = (Instant::now(), first + seeds);
+    let (next, coverage) = (AtomicU64::new(first), Mutex::new(Coverage::default()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let failed = std::thread::scope(|scope| {
         let workers: Vec<_> =
-            (0..threads).map(|_| scope.spawn(|| run(&next, seeds, steps, &coverage))).collect();
+            (0..threads).map(|_| scope.spawn(|| run(&next, end, steps, &coverage))).collect();
         workers.into_iter().filter_map(|worker| worker.join().unwrap()).min()
     });
     if let Some(seed) = failed {
@@ -127,7 +129,10 @@ fn every_history_agrees_with_the_naive_twin() {
         );
     }
     let seconds = started.elapsed().as_secs_f64();
-    println!("{seeds} seeds of {steps} steps, {:.0} seeds a second: {coverage:#?}", seeds as f64 / seconds);
+    println!(
+        "{seeds} seeds from {first} on, of {steps} steps, {:.0} seeds a second: {coverage:#?}",
+        seeds as f64 / seconds
+    );
     if seeds >= 5000 && steps >= 1000 {
         coverage.lock().unwrap().check(seeds);
     }

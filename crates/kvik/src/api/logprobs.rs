@@ -1,8 +1,9 @@
 //! Log-probabilities as OpenAI writes them, and dialects that do the same.
 
 use kvik_engine::api::{GeneratedToken, TokenLogprob};
-use schemars::JsonSchema;
 use serde::Serialize;
+
+use crate::described::JsonSchema;
 
 /// A generated token, with the likeliest ones beside it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]

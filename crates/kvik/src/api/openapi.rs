@@ -1,133 +1,21 @@
-//! The document of all routes in OpenAPI 3.1, made from the table of routes and the types of their bodies and answers.
+//! `GET /openapi.json`: the document of all routes in OpenAPI 3.1.
+//!
+//! It is checked in. A test makes it from the table of routes and the types of their bodies and answers
+//! (`tests/document.rs`), and fails where the two differ.
 
-use schemars::{SchemaGenerator, generate::SchemaSettings};
-use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 
-use super::route::{Answer, Dialect, Errors, Frames, Operation};
+use axum::{http::HeaderMap, response::Response};
 
-/// Makes the schemas: a type is described as it is read or as it is sent.
-struct Schemas {
-    read: SchemaGenerator,
-    sent: SchemaGenerator,
-}
+use crate::http::tagged::Tagged;
 
-/// The document.
-pub(super) fn document(dialects: &[Dialect]) -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.definitions_path = "/components/schemas".into();
-        settings.meta_schema = None;
+/// A line for each path and each schema.
+pub(super) const DOCUMENT: &str = include_str!("openapi.json");
+
+pub(super) async fn document(headers: HeaderMap) -> Response {
+    static TAGGED: LazyLock<Tagged> = LazyLock::new(|| {
+        let bytes = DOCUMENT.as_bytes();
+        Tagged::new("application/json", bytes.into(), blake3::hash(bytes).as_bytes())
     });
-    let sent = settings.clone().for_serialize().into_generator();
-    let mut schemas = Schemas { read: settings.into_generator(), sent };
-    let mut paths = Map::new();
-    for dialect in dialects {
-        for (paths_of, listed) in dialect.listed() {
-            for path in paths_of {
-                paths.insert(path.replace("{*", "{"), operations(&mut schemas, dialect, listed, path));
-            }
-        }
-    }
-    let mut named = schemas.read.take_definitions(true);
-    named.extend(schemas.sent.take_definitions(true));
-    json!({
-        "openapi": "3.1.0",
-        "info": {
-            "title": "kvik",
-            "description": "A local LLM server whose centre is the KV cache. Fields that a schema does not name are ignored, and null counts as absent.",
-            "version": env!("CARGO_PKG_VERSION"),
-            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
-        },
-        "paths": paths,
-        "components": {
-            "schemas": named,
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            },
-        },
-        // A server that was started without keys wants none.
-        "security": [{"bearer": []}, {"key": []}, {}],
-    })
-}
-
-fn operations(schemas: &mut Schemas, dialect: &Dialect, listed: &[Operation], path: &str) -> Value {
-    let mut operations = Map::new();
-    if let Some(name) = parameter(path) {
-        let parameter = json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
-        operations.insert("parameters".to_owned(), json!([parameter]));
-    }
-    for operation in listed {
-        operations.insert(operation.method.to_owned(), described(schemas, dialect, operation));
-    }
-    Value::Object(operations)
-}
-
-/// The name of the part of a path that varies.
-fn parameter(path: &str) -> Option<&str> {
-    let (_, rest) = path.split_once('{')?;
-    rest.split_once('}').map(|(name, _)| name.trim_start_matches('*'))
-}
-
-fn described(schemas: &mut Schemas, dialect: &Dialect, operation: &Operation) -> Value {
-    let mut described = json!({
-        "tags": [dialect.name],
-        "summary": operation.summary,
-        "responses": responses(schemas, dialect.errors, operation),
-    });
-    if let Some(body) = operation.body {
-        let content = json!({"application/json": {"schema": body(&mut schemas.read)}});
-        described["requestBody"] = json!({"required": true, "content": content});
-    }
-    if !operation.query.is_empty() {
-        let parameter = |(name, meaning): &(&str, &str)| json!({"name": name, "in": "query", "description": meaning, "schema": {"type": "string"}});
-        described["parameters"] = operation.query.iter().map(parameter).collect();
-    }
-    described
-}
-
-/// What is answered, by status; every status that is not named is an error.
-fn responses(schemas: &mut Schemas, errors: Errors, operation: &Operation) -> Value {
-    let mut responses = Map::new();
-    let content = content(schemas, errors, operation);
-    if !content.is_empty() {
-        responses.insert("200".to_owned(), json!({"description": operation.summary, "content": content}));
-    }
-    let usual = Value::from((errors.schema)(&mut schemas.sent));
-    for (status, schema) in operation.others {
-        let either = json!({"anyOf": [schema(&mut schemas.sent), usual]});
-        responses
-            .insert((*status).to_owned(), refusal("What is wrong, or what else there is to say", &either));
-    }
-    let description = "What is wrong, at which field, and under which code";
-    responses.insert("default".to_owned(), refusal(description, &usual));
-    Value::Object(responses)
-}
-
-fn refusal(description: &str, schema: &Value) -> Value {
-    json!({"description": description, "content": {"application/json": {"schema": schema}}})
-}
-
-/// The bodies of an answer, by media type; of a stream the data of one event or a line.
-fn content(schemas: &mut Schemas, errors: Errors, operation: &Operation) -> Map<String, Value> {
-    let mut content = Map::new();
-    let mut is = |kind: &str, schema: Value| drop(content.insert(kind.to_owned(), json!({"schema": schema})));
-    let string = || json!({"type": "string"});
-    match operation.answer {
-        Answer::Json(schema) => is("application/json", schema(&mut schemas.sent).into()),
-        Answer::Text(kinds) => kinds.iter().for_each(|kind| is(kind, string())),
-        Answer::JsonOrText(schema, kind) => {
-            is("application/json", schema(&mut schemas.sent).into());
-            is(kind, string());
-        }
-        Answer::Refusal => {}
-    }
-    if let Some(Frames { media_type, schema, ends_with_error }) = operation.stream {
-        let frame = schema(&mut schemas.sent);
-        let schema = match ends_with_error {
-            true => json!({"anyOf": [frame, (errors.schema)(&mut schemas.sent)]}),
-            false => frame.into(),
-        };
-        is(media_type, schema);
-    }
-    content
+    TAGGED.clone().answer(&headers)
 }

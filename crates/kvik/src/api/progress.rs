@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use schemars::JsonSchema;
 use serde::Serialize;
+
+use crate::described::JsonSchema;
 
 /// Tokens of a prompt: those from the cache, those stored so far (these included), and all.
 #[derive(Debug, Clone, Copy)]

@@ -1,18 +1,20 @@
 //! What a dialect brings: its routes, what each takes and gives, and the words of its errors.
 
+#![cfg_attr(not(test), expect(dead_code, reason = "the document of all routes is made of these, in a test"))]
+
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     handler::Handler,
     routing::{MethodFilter, MethodRouter},
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::request::parts::{self, FromBody};
 use crate::{
     app::{App, shelf::Shelf},
+    described::{JsonSchema, SchemaOf},
     http::{answer::value, error::ApiError},
 };
 
@@ -27,15 +29,12 @@ pub(super) struct Dialect {
     pub(super) of_server: Vec<Route<Arc<Shelf>>>,
 }
 
-/// The schema of what is sent, made from the type that is serialised.
-pub(super) type Described = fn(&mut SchemaGenerator) -> Schema;
-
 /// How a dialect words an error.
 #[derive(Clone, Copy)]
 pub(super) struct Errors {
     /// The body of an error in its shape.
     pub(super) word: fn(&ApiError) -> Value,
-    pub(super) schema: Described,
+    pub(super) schema: SchemaOf,
 }
 
 impl Dialect {
@@ -52,7 +51,7 @@ impl Errors {
     where
         T: for<'a> From<&'a ApiError> + Serialize + JsonSchema,
     {
-        Errors { word: |error| value(&T::from(error)), schema: schema_of::<T> }
+        Errors { word: |error| value(&T::from(error)), schema: SchemaOf::of::<T>() }
     }
 }
 
@@ -68,14 +67,14 @@ pub(super) struct Operation {
     /// In lower case, as OpenAPI writes it.
     pub(super) method: &'static str,
     pub(super) summary: &'static str,
-    pub(super) body: Option<fn(&mut SchemaGenerator) -> Schema>,
+    pub(super) body: Option<SchemaOf>,
     /// Parameters of the query, each with what it means.
     pub(super) query: &'static [(&'static str, &'static str)],
     pub(super) answer: Answer,
     /// Where the body may ask for a stream.
     pub(super) stream: Option<Frames>,
     /// Statuses whose body has a shape of its own.
-    pub(super) others: &'static [(&'static str, Described)],
+    pub(super) others: &'static [(&'static str, SchemaOf)],
 }
 
 /// What a stream is made of.
@@ -83,7 +82,7 @@ pub(super) struct Operation {
 pub(super) struct Frames {
     pub(super) media_type: &'static str,
     /// The data of an event, or a line.
-    pub(super) schema: Described,
+    pub(super) schema: SchemaOf,
     /// A stream that fails ends with the error as the dialect words it; else one of the frames says it.
     pub(super) ends_with_error: bool,
 }
@@ -92,11 +91,11 @@ pub(super) struct Frames {
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
     /// JSON of this schema.
-    Json(Described),
+    Json(SchemaOf),
     /// Bytes of one of these media types.
     Text(&'static [&'static str]),
     /// Either: JSON of this schema, or a text of this media type.
-    JsonOrText(Described, &'static str),
+    JsonOrText(SchemaOf, &'static str),
     /// Nothing but errors.
     Refusal,
 }
@@ -108,7 +107,7 @@ pub(super) fn at<S: Clone>(paths: &'static [&'static str]) -> Route<S> {
 
 /// An operation that answers with JSON of this type.
 pub(super) fn gives<T: JsonSchema>(summary: &'static str) -> Operation {
-    answers(Answer::Json(schema_of::<T>), summary)
+    answers(Answer::Json(SchemaOf::of::<T>()), summary)
 }
 
 /// An operation that answers so.
@@ -116,15 +115,10 @@ pub(super) fn answers(answer: Answer, summary: &'static str) -> Operation {
     Operation { method: "", summary, body: None, query: &[], answer, stream: None, others: &[] }
 }
 
-/// The schema of a type as it is sent.
-pub(super) fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
 impl Operation {
     /// Reads a body.
     pub(super) fn takes<T: FromBody>(self) -> Operation {
-        Operation { body: Some(parts::schema::<T>), ..self }
+        Operation { body: Some(parts::described::<T>()), ..self }
     }
 
     /// Takes parameters in the query.
@@ -148,7 +142,7 @@ impl Operation {
     }
 
     fn sends<T: JsonSchema>(self, media_type: &'static str, ends_with_error: bool) -> Operation {
-        let frames = Frames { media_type, schema: schema_of::<T>, ends_with_error };
+        let frames = Frames { media_type, schema: SchemaOf::of::<T>(), ends_with_error };
         Operation { stream: Some(frames), ..self }
     }
 }

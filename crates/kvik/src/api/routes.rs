@@ -1,10 +1,7 @@
 //! The routes: one table of dialects, of which the router, the document and the answer to an unknown path
 //! are made.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, LazyLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
@@ -15,14 +12,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_engine::pulse::Life;
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tower::ServiceExt;
 
 use super::{
     anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
-    route::{Answer, Dialect, Errors, Operation, answers, at, gives, schema_of},
+    route::{Answer, Dialect, Errors, Operation, answers, at, gives},
     sglang, vllm,
 };
 use crate::{
@@ -33,6 +29,8 @@ use crate::{
         shelf::{OpenModel, Shelf},
         state::App,
     },
+    described::JsonSchema,
+    described::SchemaOf,
     http::{
         answer::words,
         error::{ApiError, ErrorBody},
@@ -62,7 +60,7 @@ pub(super) fn dialects() -> Vec<Dialect> {
 fn operation() -> Dialect {
     let metrics =
         answers(Answer::Text(&["application/openmetrics-text"]), "Metrics, as Prometheus reads them");
-    let lives = |operation| Operation { others: &[("503", schema_of::<Stuck>)], ..operation };
+    let lives = |operation| Operation { others: const { &[("503", SchemaOf::of::<Stuck>())] }, ..operation };
     let of_server = vec![
         at(&guard::HEALTH).get(health, lives(gives::<Health<OkWord>>("Whether the server answers requests"))),
         at(&guard::READY)
@@ -71,7 +69,7 @@ fn operation() -> Dialect {
         at(&["/metrics"])
             .get(metrics_text, metrics)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
-        at(&["/openapi.json"]).get(document, gives::<Map<String, Value>>("This document")),
+        at(&["/openapi.json"]).get(openapi::document, gives::<Map<String, Value>>("This document")),
     ];
     Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes: Vec::new(), of_server }
 }
@@ -227,12 +225,6 @@ fn stuck(life: Life) -> (StatusCode, Json<Stuck>) {
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("engine_stuck"), message);
     let seconds = (seconds * 10.0).round() / 10.0;
     (error.status(), Json(Stuck { error: (&error).into(), status: StuckWord, seconds, phase }))
-}
-
-/// `GET /openapi.json`
-async fn document() -> Json<&'static Value> {
-    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(&dialects()));
-    Json(&DOCUMENT)
 }
 
 /// `GET /metrics`

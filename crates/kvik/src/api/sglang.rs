@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use axum::{Extension, Json, extract::State, middleware};
 use kvik_cache::BLOCK_POSITIONS;
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::route::{Dialect, Errors, at, gives};
 use crate::{
     app::{guard, keys::Caller, shelf::Shelf, state::App},
+    described::JsonSchema,
     http::error::{ApiError, ErrorBody},
 };
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_cache::Token;
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::kvik::explain::{self, Fields};
 use super::route::{Dialect, Errors, at, gives};
 use crate::{
     app::{body::JsonBody, state::App},
+    described::JsonSchema,
     http::error::{ApiError, ErrorBody},
 };
 

@@ -7,16 +7,18 @@ use kvik_memory::{
     conversations::{ConversationError, ConversationTurn, Conversations},
     records::Records,
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{JoinError, JoinHandle};
 
 use super::{server::Server, state::AppConfig};
-use crate::http::{
-    error::ApiError,
-    json::{VALUES_BYTES_MAX, fit_in_a_body},
-    readers::give_way,
+use crate::{
+    described::JsonSchema,
+    http::{
+        error::ApiError,
+        json::{VALUES_BYTES_MAX, fit_in_a_body},
+        readers::give_way,
+    },
 };
 
 /// When to try again what other nodes have.

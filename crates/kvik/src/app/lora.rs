@@ -2,10 +2,10 @@
 //! what the server applies to all.
 
 use kvik_engine::api::AdapterMix;
-use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
     serving::lora::LoraAdapters,
     settings::lora::SCALE_MAX,

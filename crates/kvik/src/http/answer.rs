@@ -1,8 +1,9 @@
 //! What answers are made of: types, so that what is sent and what the document of all routes says of it are one thing.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::described::JsonSchema;
 
 /// An answer as a value, where something is still chosen from it or it is one of several frames.
 pub(crate) fn value(answer: &impl Serialize) -> Value {
@@ -37,6 +38,7 @@ macro_rules! words {
             }
         }
 
+        #[cfg(test)]
         impl schemars::JsonSchema for $name {
             fn inline_schema() -> bool {
                 true

@@ -12,11 +12,11 @@ use axum::{
 use kvik_cache::retain::RetentionError;
 use kvik_engine::api::RequestError;
 use kvik_memory::records::RecordsError;
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::value;
+use crate::described::JsonSchema;
 
 /// A refused or failed request.
 #[derive(Debug, Clone, PartialEq)]

@@ -14,6 +14,7 @@ pub(crate) mod json;
 mod listen;
 pub(crate) mod origins;
 pub(crate) mod readers;
+pub(crate) mod tagged;
 
 pub(crate) use front::Front;
 pub(crate) use inherited::inherited;

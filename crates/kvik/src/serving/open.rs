@@ -1,5 +1,7 @@
 //! Finds the model of the flags, embedded, on disk, or downloaded first, and puts its weights in place.
 
+use std::sync::OnceLock;
+
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::{
@@ -19,12 +21,14 @@ use crate::settings::{
     model::ModelArgs,
 };
 
-/// The embedded model.
-#[cfg(feature = "embedded-model")]
-const EMBEDDED: Option<&[u8]> =
-    Some(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf")));
-#[cfg(not(feature = "embedded-model"))]
-const EMBEDDED: Option<&[u8]> = None;
+/// The embedded model, as the binary has brought it; see [`bring`].
+static EMBEDDED: OnceLock<&'static [u8]> = OnceLock::new();
+
+/// Takes the model that answers where a command names none. It lies in the binary alone: in this library it would be
+/// copied by every program that is built of it.
+pub(crate) fn bring(model: &'static [u8]) {
+    EMBEDDED.get_or_init(|| model);
+}
 
 /// A model with its weights in place, its tokenizer and chat template.
 pub(crate) struct Opened<M = Model> {
@@ -140,7 +144,13 @@ fn progress(name: &str, bytes: u64) -> ProgressBar {
 }
 
 fn embedded() -> anyhow::Result<LoadedModel> {
-    let Some(bytes) = EMBEDDED else {
+    // Tests of this library are programs without it.
+    #[cfg(any(test, fuzzing))]
+    EMBEDDED.get_or_init(|| {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf");
+        std::fs::read(file).expect("the checkout has the model").leak()
+    });
+    let Some(bytes) = EMBEDDED.get() else {
         bail!("this kvik was built without an embedded model; name a model with -m MODEL");
     };
     LoadedModel::from_bytes(FileBytes::Static(bytes)).context("the embedded model cannot be loaded")

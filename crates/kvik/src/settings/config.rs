@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn the_environment_is_between_flag_and_file() {
         // This checks the names; clap reads the environment. Setting a variable here would race with the
-        // other tests of this process, so `tests/serve.rs` does it in a process of its own.
+        // other tests of this process, so `tests/it/serve.rs` does it in a process of its own.
         let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
         let serve = command.find_subcommand("serve").unwrap();
         let env = |long: &str| {

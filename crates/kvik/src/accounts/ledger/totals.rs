@@ -3,11 +3,10 @@
 use std::{fmt, ops::AddAssign, str::FromStr, time::Duration};
 
 use kvik_engine::api::Report;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Day;
-use crate::accounts::prices::Cost;
+use crate::{accounts::prices::Cost, described::JsonSchema};
 
 /// Identifies one row: a tenant's requests to one model on one UTC day.
 ///

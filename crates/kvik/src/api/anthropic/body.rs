@@ -3,7 +3,6 @@
 use kvik_cache::Lifetime;
 use kvik_engine::text::constraint::schema::Strictness;
 use kvik_memory::random::random;
-use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -28,6 +27,7 @@ use crate::{
         },
     },
     app::{keys::Caller, state::App},
+    described::JsonSchema,
     http::{error::ApiError, json::Json},
 };
 

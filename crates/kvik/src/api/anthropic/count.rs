@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::body::{ManageFields, TellFields};
 use crate::{
     api::request::parts::{FromBody, refuse_unknown},
     app::{body::JsonBody, state::App},
+    described::JsonSchema,
     http::error::ApiError,
 };
 

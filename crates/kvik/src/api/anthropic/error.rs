@@ -2,10 +2,12 @@
 
 use axum::http::StatusCode;
 use kvik_memory::random::random;
-use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::http::{answer::words, error::ApiError};
+use crate::{
+    described::JsonSchema,
+    http::{answer::words, error::ApiError},
+};
 
 words! {
     ErrorWord = "error";

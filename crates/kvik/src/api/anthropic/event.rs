@@ -1,12 +1,12 @@
 //! The message that is the answer, its blocks, and the events of a stream.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::{
     api::chat::{Assistant, CompactionWord},
     app::report::trailer::KvikReport,
+    described::JsonSchema,
     http::answer::words,
 };
 

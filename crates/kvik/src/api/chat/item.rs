@@ -1,10 +1,9 @@
 //! The compaction item as answers have it; what is in it is memory's.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::http::answer::words;
+use crate::{described::JsonSchema, http::answer::words};
 
 words! {
     CompactionWord = "compaction";

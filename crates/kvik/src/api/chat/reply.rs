@@ -1,12 +1,12 @@
 //! What is said in one choice of an answer, as far as it is known.
 
 use kvik_engine::text::answer::AnswerDelta;
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     api::reading::{Reader, Reading, reader},
+    described::JsonSchema,
     http::answer::{value, words},
 };
 

@@ -9,7 +9,6 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kvik_engine::api::{Request, Wants};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -25,6 +24,7 @@ use crate::{
         prompt::Prompts,
     },
     app::{body::JsonBody, state::App},
+    described::JsonSchema,
     http::{answer::words, error::ApiError, json::Body},
 };
 

@@ -8,7 +8,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_engine::api::{Request, Wants};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -23,6 +22,7 @@ use crate::{
         prompt::Prompts,
     },
     app::{body::JsonBody, state::App},
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
 

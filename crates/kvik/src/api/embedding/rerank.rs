@@ -1,15 +1,13 @@
 //! `POST /v1/rerank`: documents in the order in which they fit a query, in the shape of Jina, Cohere and llama-server.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use axum::{Json, extract::State};
 use kvik_engine::api::Request;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, IgnoredAny, MapAccess},
 };
-use serde_json::json;
 
 use super::{
     embeddings::List,
@@ -24,6 +22,7 @@ use crate::{
         parts::{FromBody, Part},
     },
     app::{body::JsonBody, state::App},
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
 
@@ -89,19 +88,19 @@ impl<'de> de::Visitor<'de> for DocumentVisitor {
     }
 }
 
+#[cfg(test)]
 impl JsonSchema for Document {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Document".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let object =
-            json!({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]});
-        json_schema!({"anyOf": [{"type": "string"}, object]})
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let object = serde_json::json!({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]});
+        schemars::json_schema!({"anyOf": [{"type": "string"}, object]})
     }
 }
 

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{Report, Request};
-use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::app::{
-    keys::Caller,
-    report::{
-        cache::{Asked, ByTier, CacheReport, Found},
-        usage::{self, PromptTokens, Timings},
+use crate::{
+    app::{
+        keys::Caller,
+        report::{
+            cache::{Asked, ByTier, CacheReport, Found},
+            usage::{self, PromptTokens, Timings},
+        },
+        state::App,
+        vectors::Computed,
     },
-    state::App,
-    vectors::Computed,
+    described::JsonSchema,
 };
 
 /// What is said of the prompts of a request when all have ended.

@@ -13,7 +13,6 @@ use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, Tenan
 use kvik_engine::api::Unpin;
 use kvik_engine::schedule::prefix::common_prefix;
 use kvik_engine::stats::{DiskStats, EngineStats, HostStats};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -30,6 +29,7 @@ use crate::{
         report::{cache::ByTier, usage::Usage},
         state::App,
     },
+    described::JsonSchema,
     http::{answer::words, error::ApiError, json::Body},
 };
 

@@ -11,7 +11,6 @@ use kvik_memory::{
     conversations::ConversationKey,
     memory::{CorrectionError, Remembered},
 };
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::conversations::find;
@@ -19,6 +18,7 @@ use crate::{
     api::request::parts::{FromBody, Part},
     app::{body::JsonBody, keys::Caller, state::App},
     clock::unix_seconds,
+    described::JsonSchema,
     http::{answer::words, body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
 };
 

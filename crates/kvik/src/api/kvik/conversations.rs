@@ -2,7 +2,7 @@
 //!
 //! `{id}` is an id or a name. What another tenant has does not exist.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Extension, Json,
@@ -13,18 +13,18 @@ use kvik_memory::conversations::{
     ConversationError, ConversationHead, ConversationKey, Conversations, Findings, FoundConversation, Held,
     SEARCHED_MAX, Search, first_behind,
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::markdown::markdown;
 use crate::{
     api::request::{
-        messages::{self, checked},
+        messages::checked,
         number::Whole,
         parts::{FromBody, Part},
     },
     app::{body::JsonBody, kept_answer::KeptAnswer, keys::Caller, server::Server, shelf::Shelf},
+    described::JsonSchema,
     http::{
         answer::{value, words},
         body_memory::SMALL_BYTES,
@@ -124,7 +124,7 @@ pub(super) struct BeginFields {
     /// By which it is found beside its id; no other conversation of the tenant has it.
     name: Option<String>,
     /// What has been said in it already.
-    #[schemars(schema_with = "messages::schema")]
+    #[schemars(schema_with = "crate::api::request::messages::schema")]
     #[serde(default)]
     messages: Option<Any>,
     /// The conversation, by id or name, that it begins as.
@@ -442,30 +442,32 @@ fn at_name(error: ConversationError) -> ApiError {
     if is_names { error.at("name") } else { error }
 }
 
+#[cfg(test)]
 impl JsonSchema for Count {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Conversation".into()
     }
 
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
         usize::json_schema(generator)
     }
 }
 
+#[cfg(test)]
 impl JsonSchema for Said {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "ReadConversation".into()
     }
 
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Vec::<Map<String, Value>>::json_schema(generator)
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Vec::<serde_json::Map<String, Value>>::json_schema(generator)
     }
 }

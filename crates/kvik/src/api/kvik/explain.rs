@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_engine::api::Request;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::named::Named;
@@ -25,6 +24,7 @@ use crate::{
         },
         state::App,
     },
+    described::JsonSchema,
     http::{answer::OneOrAll, error::ApiError, json::Body},
 };
 

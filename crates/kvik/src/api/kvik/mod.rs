@@ -17,8 +17,8 @@ pub(crate) mod usage;
 use std::sync::Arc;
 
 use self::{named::Named, prompts::Fields as KeptFields};
-use super::route::{Answer, Dialect, Errors, Route, answers, at, gives, schema_of};
-use crate::{app::shelf::Shelf, http::error::ErrorBody};
+use super::route::{Answer, Dialect, Errors, Route, answers, at, gives};
+use crate::{app::shelf::Shelf, described::SchemaOf, http::error::ErrorBody};
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
@@ -101,7 +101,8 @@ fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
     let take_back =
         gives::<conversations::ShownConversation>("Takes back the last messages of a conversation");
     let export = "Gives a conversation as `POST /v1/conversations` takes it, or as a text in Markdown";
-    let export = answers(Answer::JsonOrText(schema_of::<conversations::Export>, "text/markdown"), export);
+    let export =
+        answers(Answer::JsonOrText(SchemaOf::of::<conversations::Export>(), "text/markdown"), export);
     vec![
         at(&["/v1/conversations"])
             .get(conversations::list, list.asks(&conversations::PAGE_PARAMETERS))

@@ -6,13 +6,11 @@
 use kvik_cache::Token;
 use kvik_engine::schedule::prefix::common_prefix;
 use kvik_engine::text::template::QUESTIONS;
-use schemars::SchemaGenerator;
-use serde_json::{Map, Value, json};
 
 use crate::{
     api::request::{
         conversation::{Conversation, ConversationFields},
-        parts::{FromBody, schema},
+        parts::FromBody,
         prompt::PromptFields,
     },
     app::state::App,
@@ -36,9 +34,19 @@ impl FromBody for Named {
         PromptFields::from_body(body).map(Named::Prompt)
     }
 
-    fn describe(generator: &mut SchemaGenerator, all: &mut Map<String, Value>) {
+    fn name(fields: &mut Vec<&'static str>) {
+        ConversationFields::name(fields);
+        PromptFields::name(fields);
+    }
+
+    #[cfg(test)]
+    fn describe(
+        generator: &mut schemars::SchemaGenerator,
+        all: &mut serde_json::Map<String, serde_json::Value>,
+    ) {
+        use crate::api::request::parts::schema;
         let kinds = [schema::<ConversationFields>(generator), schema::<PromptFields>(generator)];
-        all.insert("anyOf".to_owned(), json!(kinds));
+        all.insert("anyOf".to_owned(), serde_json::json!(kinds));
     }
 }
 

@@ -1,10 +1,10 @@
 //! What the routes of kept prompts answer.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
     app::report::{retain::RetainReport, usage::Usage},
+    described::JsonSchema,
     http::answer::words,
 };
 

@@ -12,7 +12,6 @@ use axum::{
 use kvik_cache::{BLOCK_POSITIONS, TenantId, Token, retain::Retention, whole_blocks};
 use kvik_engine::api::{AdapterMix, Cached, Evicted, KeptPrompt, Report, RequestError, Retained};
 use kvik_engine::engine::Engine;
-use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -38,6 +37,7 @@ use crate::{
         },
         state::App,
     },
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
     serving::retaining::Reach,
 };

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
     app::state::App,
+    described::JsonSchema,
     http::answer::words,
     measured::{Loss, MeasuredLosses, SettingLosses},
 };

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{Extension, Json, extract::State};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cache::block_bytes;
@@ -15,6 +14,7 @@ use crate::{
         keys::Caller,
         shelf::{Listed, Shelf},
     },
+    described::JsonSchema,
     http::{answer::words, error::ApiError},
 };
 

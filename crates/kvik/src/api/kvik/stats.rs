@@ -9,12 +9,12 @@ use std::{
 
 use axum::{Extension, Json, extract::State};
 use kvik_engine::stats::{DiskStats, EngineStats};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::cache::block_bytes;
 use crate::{
     app::{keys::Caller, report::cache::ByTier, state::App, tally::Counts},
+    described::JsonSchema,
     http::answer::words,
 };
 

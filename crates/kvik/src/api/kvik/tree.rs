@@ -11,7 +11,6 @@ use axum::{
 };
 use kvik_cache::{BLOCK_POSITIONS, NodeInfo, NodeName, Policy, Token};
 use kvik_engine::api::{NodeView, TreeNode};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -20,6 +19,7 @@ use super::{
 };
 use crate::{
     app::{keys::Caller, state::App},
+    described::JsonSchema,
     http::{answer::words, error::ApiError},
 };
 

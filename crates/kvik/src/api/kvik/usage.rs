@@ -6,12 +6,12 @@ use axum::{
     Extension, Json,
     extract::{Query as Parameters, State, rejection::QueryRejection},
 };
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     accounts::ledger::{Bill, Day, Query, UsageRow},
     app::{keys::Caller, shelf::Shelf},
+    described::JsonSchema,
     http::{answer::words, error::ApiError},
 };
 

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Instant};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -22,6 +21,7 @@ use crate::{
         slots::SlotUse,
         wire::Wire,
     },
+    described::JsonSchema,
     http::answer::value,
 };
 

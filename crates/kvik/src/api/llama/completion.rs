@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Instant};
 
 use axum::{extract::State, response::Response};
 use kvik_engine::api::Request;
-use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
@@ -22,6 +21,7 @@ use crate::{
     app::{
         body::JsonBody, keys::Caller, report::trailer::Origin, requests::Prepared, slots::SlotUse, state::App,
     },
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
 

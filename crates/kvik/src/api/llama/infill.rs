@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use kvik_cache::Token;
 use kvik_engine::text::tokenizer::{FillTokens, Tokenizer};
-use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
@@ -19,6 +18,7 @@ use crate::{
         prompt::Prompt,
     },
     app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
 

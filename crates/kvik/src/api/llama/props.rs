@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_cache::Token;
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
@@ -12,6 +11,7 @@ use super::{completion::LlamaServer, settings::Settings};
 use crate::{
     api::request::{generation::GenerationFields, parts::FromBody},
     app::state::App,
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
 

@@ -2,10 +2,9 @@
 
 use kvik_cache::Token;
 use kvik_engine::text::tokenizer::Tokenizer;
-use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::api::request::generation::Options;
+use crate::{api::request::generation::Options, described::JsonSchema};
 
 /// `generation_settings`: what was really used.
 #[derive(Debug, Clone, Serialize, JsonSchema)]

@@ -10,13 +10,13 @@ use axum::{
     http::StatusCode,
 };
 use kvik_cache::Token;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
     api::{kvik::prompts, request::parts::Part},
     app::{body::JsonBody, keys::Caller, slots::SlotKey, state::App},
+    described::JsonSchema,
     http::error::ApiError,
 };
 

@@ -8,7 +8,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_cache::Token;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -18,6 +17,7 @@ use crate::{
         parts::{FromBody, Part},
     },
     app::{body::JsonBody, state::App},
+    described::JsonSchema,
     http::error::ApiError,
 };
 

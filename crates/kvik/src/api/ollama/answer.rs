@@ -3,7 +3,6 @@
 use kvik_cache::Token;
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report};
 use kvik_engine::text::answer::AnswerDelta;
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -19,6 +18,7 @@ use crate::{
         wire::Wire,
     },
     clock::now_rfc3339,
+    described::JsonSchema,
     http::{answer::value, error::ApiError},
 };
 

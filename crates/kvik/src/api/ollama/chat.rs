@@ -8,7 +8,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_memory::random::random;
-use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -27,6 +26,7 @@ use crate::{
         },
     },
     app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
+    described::JsonSchema,
     http::{
         error::ApiError,
         json::{Body, Json},

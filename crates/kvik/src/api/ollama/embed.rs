@@ -4,9 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use axum::{Json as Answered, extract::State};
 use kvik_engine::api::{Request, Wants};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::{
     api::{
@@ -19,6 +17,7 @@ use crate::{
         },
     },
     app::{body::JsonBody, state::App, vectors::Computed},
+    described::JsonSchema,
     http::{
         error::ApiError,
         json::{Body, Json},
@@ -47,7 +46,7 @@ pub(super) struct EmbedFields {
     _truncate: Option<bool>,
     /// Not read: nothing in it concerns embeddings.
     #[serde(rename = "options")]
-    #[schemars(with = "Option<Map<String, Value>>")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     _options: Option<Json>,
 }
 

@@ -1,7 +1,6 @@
 //! The fields that Ollama's endpoints share.
 
 use kvik_engine::{api::Constraint, text::constraint::schema::Strictness};
-use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -18,6 +17,7 @@ use crate::{
         sampling::SamplingFields,
     },
     app::state::App,
+    described::JsonSchema,
     http::{error::ApiError, json::Json},
 };
 

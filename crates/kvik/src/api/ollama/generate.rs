@@ -10,7 +10,6 @@ use axum::{
 use kvik_cache::Token;
 use kvik_engine::api::Request;
 use kvik_engine::text::tools::Tools;
-use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -33,6 +32,7 @@ use crate::{
         },
     },
     app::{body::JsonBody, keys::Caller, report::trailer::Origin, requests::Prepared, state::App},
+    described::JsonSchema,
     http::{
         error::ApiError,
         json::{Body, Json},

@@ -12,12 +12,11 @@ mod refused;
 
 use std::sync::Arc;
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::answer::{ChatLine, GenerateLine};
 use super::route::{Answer, Dialect, Errors, Route, answers, at, gives};
-use crate::{app::shelf::Shelf, http::error::ApiError};
+use crate::{app::shelf::Shelf, described::JsonSchema, http::error::ApiError};
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {

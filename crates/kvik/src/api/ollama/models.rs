@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Extension, Json, extract::State};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -15,6 +14,7 @@ use crate::{
         shelf::{self, Described, Shelf},
     },
     clock::{rfc3339, unix_seconds},
+    described::JsonSchema,
     http::error::ApiError,
     serving::ModelCard,
 };

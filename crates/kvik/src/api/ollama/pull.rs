@@ -7,7 +7,6 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,6 +19,7 @@ use crate::{
         shelf::{Pull, PulledFile, Shelf},
         wire::{Frame, Wire},
     },
+    described::JsonSchema,
     http::{answer::value, error::ApiError},
 };
 

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Instant};
 
 use axum::{extract::State, response::Response};
-use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
@@ -23,6 +22,7 @@ use crate::{
         },
     },
     app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
 

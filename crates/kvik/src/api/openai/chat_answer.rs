@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use kvik_engine::text::answer::AnswerDelta;
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -21,6 +20,7 @@ use crate::{
         report::{trailer::Trailer, usage::Usage},
         wire::Wire,
     },
+    described::JsonSchema,
     http::answer::{value, words},
 };
 

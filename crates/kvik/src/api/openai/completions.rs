@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
@@ -28,6 +27,7 @@ use crate::{
         requests::Prepared,
         state::App,
     },
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
 

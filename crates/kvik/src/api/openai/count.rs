@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::head::HeadFields;
 use crate::{
     api::request::{conversation::ConversationFields, parts::FromBody},
     app::{body::JsonBody, state::App},
+    described::JsonSchema,
     http::{answer::words, error::ApiError},
 };
 

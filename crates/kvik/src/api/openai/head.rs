@@ -1,7 +1,6 @@
 //! What both completion endpoints have in common: fields of the body, and of every frame of the answer.
 
 use kvik_memory::random::random;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -11,6 +10,7 @@ use crate::{
         state::App,
     },
     clock::unix_seconds,
+    described::JsonSchema,
     http::error::ApiError,
 };
 

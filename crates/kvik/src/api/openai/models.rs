@@ -6,7 +6,6 @@ use axum::{
     Extension, Json,
     extract::{Path, State},
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -15,6 +14,7 @@ use crate::{
         keys::Caller,
         shelf::{Listed, Shelf},
     },
+    described::JsonSchema,
     http::{answer::words, error::ApiError},
     serving::lora::LoraCard,
 };

@@ -1,9 +1,8 @@
 //! The answer of `/v1/completions`: plain text, for one prompt or several.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -11,6 +10,7 @@ use super::head::{Completion, FrameEnd, Head, WholeEnd};
 use crate::{
     api::logprobs::finite,
     app::{generation::Answer, report::trailer::Trailer, wire::Wire},
+    described::JsonSchema,
     http::answer::{value, words},
 };
 
@@ -39,7 +39,7 @@ struct Columns {
     tokens: Vec<String>,
     token_logprobs: Vec<f64>,
     /// Tokens by their text.
-    #[schemars(with = "Vec<BTreeMap<String, f64>>")]
+    #[schemars(with = "Vec<std::collections::BTreeMap<String, f64>>")]
     top_logprobs: Vec<Map<String, Value>>,
     text_offset: Vec<usize>,
 }

@@ -1,9 +1,8 @@
 //! The fields that say how the cache treats a prompt: `cache_prompt` and `kvik`.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use kvik_cache::Lifetime;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, Unexpected},
@@ -15,7 +14,10 @@ use super::{
     parts::Part,
     retain::RetainField,
 };
-use crate::{app::kept_prefix::KeptPrefix, http::error::ApiError, settings::retain::RetainChoice};
+use crate::{
+    app::kept_prefix::KeptPrefix, described::JsonSchema, http::error::ApiError,
+    settings::retain::RetainChoice,
+};
 
 /// What a request asks of the cache.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -187,18 +189,19 @@ impl de::Visitor<'_> for PriorityVisitor {
     }
 }
 
+#[cfg(test)]
 impl JsonSchema for Priority {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Priority".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         let names = PRIORITIES.map(|(name, _)| name);
-        json_schema!({
+        schemars::json_schema!({
             "anyOf": [{"type": "integer", "minimum": -100, "maximum": 100}, {"enum": names}],
             "default": 0,
         })

@@ -1,12 +1,11 @@
 //! `context_management`: when a conversation is compacted, and the items that stand for what was said before them.
 
 use kvik_engine::conversation::leading_systems;
-use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{number::Whole, parts::Part};
-use crate::http::error::ApiError;
+use crate::{described::JsonSchema, http::error::ApiError};
 
 pub(crate) use crate::app::memory::ForeignItem as Foreign;
 pub(crate) use kvik_memory::memory::Compaction as Opened;

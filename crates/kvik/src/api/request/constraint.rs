@@ -5,12 +5,14 @@ use kvik_engine::text::constraint::{
     gbnf,
     schema::{Strictness, normalise},
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::parts::Part;
-use crate::http::{error::ApiError, json::Json};
+use crate::{
+    described::JsonSchema,
+    http::{error::ApiError, json::Json},
+};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -70,8 +72,9 @@ struct NamedSchema {
 }
 
 /// A JSON schema.
-fn any_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": ["object", "boolean", "string", "null"]})
+#[cfg(test)]
+fn any_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": ["object", "boolean", "string", "null"]})
 }
 
 impl ConstraintFields {

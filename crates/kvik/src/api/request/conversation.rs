@@ -9,7 +9,6 @@ use kvik_engine::text::answer::{AnswerStart, ReasoningForm};
 use kvik_engine::text::template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError};
 use kvik_engine::text::tools::Tools;
 use kvik_memory::memory::{Compaction, Purpose};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -28,6 +27,7 @@ use crate::{
         report::comparison::{Answered, Parts},
         state::App,
     },
+    described::JsonSchema,
     http::{
         error::ApiError,
         json::{Body, Json, wrong},
@@ -50,6 +50,13 @@ impl FromBody for ConversationFields {
         Ok(ConversationFields { prompt: body.read()?, tools: body.read()? })
     }
 
+    fn name(fields: &mut Vec<&'static str>) {
+        PromptFields::name(fields);
+        ToolFields::name(fields);
+        UnsupportedConversing::name(fields);
+    }
+
+    #[cfg(test)]
     fn describe(generator: &mut schemars::SchemaGenerator, schema: &mut Map<String, Value>) {
         PromptFields::describe(generator, schema);
         ToolFields::describe(generator, schema);

@@ -1,9 +1,9 @@
 //! What holds where a body says nothing: each dialect has its own.
 
-use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::number;
+use crate::described::JsonSchema;
 
 /// What holds in a dialect where a request says nothing, and its bounds; OpenAI's unless it says otherwise.
 pub(crate) trait Defaults {

@@ -6,12 +6,10 @@ use std::fmt;
 
 use kvik_cache::{Lifetime, Token, retain::Retention};
 use kvik_engine::api::{Constraint, Request, Sampling, Wants};
-use schemars::{JsonSchema, SchemaGenerator};
 use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess},
 };
-use serde_json::{Map, Value, json};
 
 use super::{
     cache::{CacheFields, Keep, RETAIN},
@@ -25,6 +23,7 @@ use super::{
 };
 use crate::{
     app::{kept_prefix::KeptPrefix, lora::LoraFields},
+    described::JsonSchema,
     http::{error::ApiError, json::Body},
     serving::retaining::Retaining,
     settings::sampling::SamplingArgs,
@@ -63,7 +62,20 @@ impl<D: Defaults> FromBody for GenerationFields<D> {
         })
     }
 
-    fn describe(generator: &mut SchemaGenerator, schema: &mut Map<String, Value>) {
+    fn name(fields: &mut Vec<&'static str>) {
+        SamplingFields::<D::Temperature>::name(fields);
+        EndFields::name(fields);
+        ConstraintFields::name(fields);
+        CacheFields::name(fields);
+        UnsupportedGenerating::name(fields);
+        LoraFields::name(fields);
+    }
+
+    #[cfg(test)]
+    fn describe(
+        generator: &mut schemars::SchemaGenerator,
+        schema: &mut serde_json::Map<String, serde_json::Value>,
+    ) {
         SamplingFields::<D::Temperature>::describe(generator, schema);
         EndFields::describe(generator, schema);
         ConstraintFields::describe(generator, schema);
@@ -71,12 +83,15 @@ impl<D: Defaults> FromBody for GenerationFields<D> {
         UnsupportedGenerating::describe(generator, schema);
         LoraFields::describe(generator, schema);
         let defaults = [
-            ("temperature", json!(D::TEMPERATURE)),
-            ("top_k", json!(D::TOP_K)),
-            ("top_p", json!(D::TOP_P)),
-            ("min_p", json!(D::MIN_P)),
-            ("repeat_last_n", json!(if D::PENALTY_LAST_N == 0 { -1 } else { D::PENALTY_LAST_N as i64 })),
-            ("n", json!(1)),
+            ("temperature", serde_json::json!(D::TEMPERATURE)),
+            ("top_k", serde_json::json!(D::TOP_K)),
+            ("top_p", serde_json::json!(D::TOP_P)),
+            ("min_p", serde_json::json!(D::MIN_P)),
+            (
+                "repeat_last_n",
+                serde_json::json!(if D::PENALTY_LAST_N == 0 { -1 } else { D::PENALTY_LAST_N as i64 }),
+            ),
+            ("n", serde_json::json!(1)),
         ];
         for (name, default) in defaults {
             schema["properties"][name]["default"] = default;

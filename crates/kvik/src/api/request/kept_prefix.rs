@@ -1,8 +1,7 @@
 //! `kvik.kept_prefix`: of which prefix of its prompt a request reads only what is kept.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, Visitor},
@@ -38,16 +37,17 @@ impl Visitor<'_> for FieldVisitor {
     }
 }
 
-impl JsonSchema for KeptPrefixField {
+#[cfg(test)]
+impl schemars::JsonSchema for KeptPrefixField {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "KeptPrefix".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"type": "string"}, {"type": "boolean"}]})
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"anyOf": [{"type": "string"}, {"type": "boolean"}]})
     }
 }

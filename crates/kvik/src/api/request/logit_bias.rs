@@ -1,7 +1,6 @@
 //! The field `logit_bias`: tokens by id or by text, and how much likelier they become.
 
 use kvik_cache::Token;
-use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::number::whole;
@@ -18,8 +17,9 @@ const BIASES_MAX: usize = 1024;
 pub(super) const BIASED_BYTES_MAX: usize = 256;
 
 /// The field in both of its forms.
-pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
+#[cfg(test)]
+pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
         "anyOf": [
             {"type": "object", "additionalProperties": {"type": ["number", "boolean"]}},
             {"type": "array", "maxItems": BIASES_MAX, "items": {

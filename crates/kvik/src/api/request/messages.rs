@@ -2,8 +2,7 @@
 //!
 //! Bringing them into the shape that a template expects is the template's own work.
 
-use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::http::{error::ApiError, json::wrong};
 
@@ -31,10 +30,10 @@ pub(crate) fn checked(messages: Value) -> Result<Value> {
 }
 
 /// What of a message is looked at here; the rest is the template's.
-pub(crate) fn schema(_: &mut SchemaGenerator) -> Schema {
-    let text =
-        json!({"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
-    json_schema!({"type": "array", "minItems": 1, "maxItems": MESSAGES_MAX, "items": {
+#[cfg(test)]
+pub(crate) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let text = serde_json::json!({"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
+    schemars::json_schema!({"type": "array", "minItems": 1, "maxItems": MESSAGES_MAX, "items": {
         "type": "object",
         "properties": {
             "role": {"enum": ROLES},
@@ -71,6 +70,8 @@ fn check(i: usize, message: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -1,10 +1,11 @@
 //! Numbers with bounds, checked where they are read.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 use kvik_cache::Token;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
+
+use crate::described::JsonSchema;
 
 /// A whole number from `MIN` to `MAX`; `i64::MAX` stands for no end. `4.0` counts as one, because some clients
 /// send floats.
@@ -37,19 +38,20 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
     }
 }
 
+#[cfg(test)]
 impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Whole".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         match MAX {
-            i64::MAX => json_schema!({"type": "integer", "minimum": MIN}),
-            _ => json_schema!({"type": "integer", "minimum": MIN, "maximum": MAX}),
+            i64::MAX => schemars::json_schema!({"type": "integer", "minimum": MIN}),
+            _ => schemars::json_schema!({"type": "integer", "minimum": MIN, "maximum": MAX}),
         }
     }
 }
@@ -176,17 +178,18 @@ macro_rules! reals {
             }
         }
 
-        impl JsonSchema for $name {
+        #[cfg(test)]
+        impl schemars::JsonSchema for $name {
             fn inline_schema() -> bool {
                 true
             }
 
-            fn schema_name() -> Cow<'static, str> {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($name).into()
             }
 
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                let mut schema = json_schema!({"type": "number"});
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let mut schema = schemars::json_schema!({"type": "number"});
                 for (name, end) in [("minimum", Self::MIN), ("maximum", Self::MAX)] {
                     if end.is_finite() && end > f64::MIN {
                         schema.insert(name.to_owned(), end.into());

@@ -2,11 +2,18 @@
 //!
 //! What several endpoints understand is one struct, and an endpoint's body is a tuple of those and its own.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserializer,
+    de::{self, DeserializeOwned, Visitor},
+    forward_to_deserialize_any,
+};
+#[cfg(test)]
 use serde_json::{Map, Value};
 
-use crate::http::{error::ApiError, json::Body};
+use crate::{
+    described::{JsonSchema, SchemaOf},
+    http::{error::ApiError, json::Body},
+};
 
 /// One struct of fields.
 pub(crate) trait Part: DeserializeOwned + JsonSchema {}
@@ -16,8 +23,12 @@ pub(crate) trait FromBody: Sized {
     /// Reads it.
     fn from_body(body: &Body) -> Result<Self, ApiError>;
 
+    /// Adds the names of its fields.
+    fn name(fields: &mut Vec<&'static str>);
+
     /// Adds its fields to the schema of a body.
-    fn describe(generator: &mut SchemaGenerator, schema: &mut Map<String, Value>);
+    #[cfg(test)]
+    fn describe(generator: &mut schemars::SchemaGenerator, schema: &mut Map<String, Value>);
 }
 
 impl<T: Part> FromBody for T {
@@ -25,7 +36,12 @@ impl<T: Part> FromBody for T {
         body.read()
     }
 
-    fn describe(generator: &mut SchemaGenerator, schema: &mut Map<String, Value>) {
+    fn name(fields: &mut Vec<&'static str>) {
+        fields.extend(declared::<T>());
+    }
+
+    #[cfg(test)]
+    fn describe(generator: &mut schemars::SchemaGenerator, schema: &mut Map<String, Value>) {
         let Value::Object(part) = T::json_schema(generator).to_value() else { return };
         // A part describes itself, not the body.
         for (name, value) in part.into_iter().filter(|(name, _)| name != "description" && name != "title") {
@@ -48,7 +64,12 @@ macro_rules! tuples {
                 Ok(($($part::from_body(body)?,)*))
             }
 
-            fn describe(generator: &mut SchemaGenerator, schema: &mut Map<String, Value>) {
+            fn name(fields: &mut Vec<&'static str>) {
+                $($part::name(fields);)*
+            }
+
+            #[cfg(test)]
+            fn describe(generator: &mut schemars::SchemaGenerator, schema: &mut serde_json::Map<String, serde_json::Value>) {
                 $($part::describe(generator, schema);)*
             }
         }
@@ -59,16 +80,58 @@ tuples! { (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) }
 
 /// Refuses a body with a field that none of its parts declare, for dialects whose own servers do.
 pub(crate) fn refuse_unknown<T: FromBody>(body: &Body) -> Result<(), ApiError> {
-    let schema = schema::<T>(&mut SchemaGenerator::default());
-    let known = |name: &str| schema.pointer("/properties").is_some_and(|fields| fields.get(name).is_some());
-    match body.names().find(|name| !known(name)) {
+    let mut known = Vec::new();
+    T::name(&mut known);
+    match body.names().find(|name| !known.contains(name)) {
         Some(name) => Err(ApiError::field(name, format!("`{name}` is not known here; leave it out"))),
         None => Ok(()),
     }
 }
 
+/// The fields that a struct asks its reader for, also under their other names.
+fn declared<T: DeserializeOwned>() -> &'static [&'static str] {
+    struct Asked<'a>(&'a mut &'static [&'static str]);
+
+    impl<'de> Deserializer<'de> for Asked<'_> {
+        type Error = de::value::Error;
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            _: V,
+        ) -> Result<V::Value, Self::Error> {
+            *self.0 = fields;
+            Err(de::Error::custom("only the names are wanted"))
+        }
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+            Err(de::Error::custom("it is no struct"))
+        }
+
+        forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+            unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    let mut fields: &[&str] = &[];
+    // It ends with the names, as an error: there is no value to read.
+    let _ = T::deserialize(Asked(&mut fields));
+    fields
+}
+
+/// How a body is described.
+pub(crate) fn described<T: FromBody>() -> SchemaOf {
+    SchemaOf {
+        #[cfg(test)]
+        schema: schema::<T>,
+    }
+}
+
 /// The schema of a body.
-pub(crate) fn schema<T: FromBody>(generator: &mut SchemaGenerator) -> Schema {
+#[cfg(test)]
+pub(crate) fn schema<T: FromBody>(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let mut schema = Map::new();
     T::describe(generator, &mut schema);
     schema.into()

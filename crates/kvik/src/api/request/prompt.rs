@@ -1,10 +1,9 @@
 //! The forms in which a prompt may come: text, token ids, both mixed, or several prompts at once.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use kvik_cache::Token;
 use kvik_engine::{api::Request, text::tokenizer::Tokenizer};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, IgnoredAny, MapAccess, SeqAccess, Unexpected, value::MapAccessDeserializer},
@@ -17,6 +16,7 @@ use super::{
 };
 use crate::{
     app::state::App,
+    described::JsonSchema,
     http::{
         error::ApiError,
         json::{Body, OR_ARRAY},
@@ -335,27 +335,33 @@ impl PromptObject {
     }
 }
 
+#[cfg(test)]
 impl JsonSchema for Prompts {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Prompts".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let item = || vec![json_schema!({"type": "string"}), json_schema!({"type": "integer", "minimum": 0})];
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let item = || {
+            vec![
+                schemars::json_schema!({"type": "string"}),
+                schemars::json_schema!({"type": "integer", "minimum": 0}),
+            ]
+        };
         let mut entry = item();
-        let text = json_schema!({"type": "string"});
-        let object = json_schema!({
+        let text = schemars::json_schema!({"type": "string"});
+        let object = schemars::json_schema!({
             "type": "object",
             "properties": {"prompt_string": text},
             "required": ["prompt_string"],
         });
-        entry.push(json_schema!({"type": "array", "items": {"anyOf": item()}}));
+        entry.push(schemars::json_schema!({"type": "array", "items": {"anyOf": item()}}));
         entry.push(object.clone());
-        json_schema!({"anyOf": [
+        schemars::json_schema!({"anyOf": [
             text,
             object,
             {"type": "array", "minItems": 1, "items": {"anyOf": entry}},

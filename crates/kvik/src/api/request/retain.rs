@@ -4,12 +4,11 @@
 //! A text as `--retain` takes it, or an object with `policy`, `keep` and the options of the policy. Which options
 //! there are is the policies' business: their names are not repeated here.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use kvik_cache::retain::{Policy, Retention, RetentionError};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Number, Value};
 
 use super::number::whole;
 use crate::{
@@ -134,30 +133,34 @@ fn digits(number: &Number) -> String {
     }
 }
 
-impl JsonSchema for RetainField {
+#[cfg(test)]
+impl schemars::JsonSchema for RetainField {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Retain".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         let names =
             Policy::ALL.iter().map(Policy::name).chain([RetainChoice::AUTO, RetainChoice::EVERYTHING]);
         let names: Vec<&str> = names.collect();
         let of_policy = |policy: &Policy| policy.name().parse::<Retention>().ok();
         let options = Policy::ALL.iter().filter_map(of_policy).flat_map(|retention| retention.option_names());
-        let scalar = json!({"type": ["string", "number", "boolean"]});
+        let scalar = serde_json::json!({"type": ["string", "number", "boolean"]});
         let mut properties: Map<String, Value> =
             options.chain(["loss"]).map(|name| (name.to_owned(), scalar.clone())).collect();
-        properties.insert("policy".to_owned(), json!({"enum": names}));
+        properties.insert("policy".to_owned(), serde_json::json!({"enum": names}));
         let keep = "A share as 0.5, tokens as 512, or bytes as \"64MiB\"";
         let show = "Say in `kvik.retain` of the answer which positions each head kept; not of a kept prompt";
-        properties.insert(SHOW.to_owned(), json!({"type": "boolean", "description": show}));
-        properties.insert("keep".to_owned(), json!({"type": ["number", "string"], "description": keep}));
-        json_schema!({"anyOf": [
+        properties.insert(SHOW.to_owned(), serde_json::json!({"type": "boolean", "description": show}));
+        properties.insert(
+            "keep".to_owned(),
+            serde_json::json!({"type": ["number", "string"], "description": keep}),
+        );
+        schemars::json_schema!({"anyOf": [
             {"type": "string", "maxLength": TEXT_BYTES_MAX, "examples": ["snapkv:0.5", "kvzip:0.25,budget=all", "auto", "none"]},
             {"type": "object", "properties": properties, "required": ["policy"], "additionalProperties": false},
         ]})

@@ -5,7 +5,6 @@ use std::fmt;
 use kvik_cache::Token;
 use kvik_engine::api::Sampling;
 use kvik_memory::random::random;
-use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeOwned, IntoDeserializer},
@@ -18,6 +17,7 @@ use super::{
     parts::Part,
 };
 use crate::{
+    described::JsonSchema,
     http::{error::ApiError, json::Json},
     settings::sampling::SamplingArgs,
 };

@@ -1,14 +1,16 @@
 //! Tools of a chat request: which are offered, which must be called, and how calls are written.
 
 use kvik_engine::text::tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::parts::Part;
-use crate::http::{
-    error::ApiError,
-    json::{Json, wrong},
+use crate::{
+    described::JsonSchema,
+    http::{
+        error::ApiError,
+        json::{Json, wrong},
+    },
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -50,7 +52,7 @@ enum ToolKind {
 struct FunctionField {
     name: String,
     /// JSON schema of the arguments.
-    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     parameters: Option<Json>,
 }
 
@@ -93,16 +95,18 @@ struct NamedFunction {
     name: String,
 }
 
-fn tools_schema(generator: &mut SchemaGenerator) -> Schema {
+#[cfg(test)]
+fn tools_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let tool = generator.subschema_for::<ToolField>();
-    json_schema!({"type": ["array", "null"], "items": tool, "maxItems": TOOLS_MAX})
+    schemars::json_schema!({"type": ["array", "null"], "items": tool, "maxItems": TOOLS_MAX})
 }
 
-fn choice_schema(generator: &mut SchemaGenerator) -> Schema {
+#[cfg(test)]
+fn choice_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let word = generator.subschema_for::<ChoiceWord>();
     let named = generator.subschema_for::<NamedChoice>();
     let allowed = generator.subschema_for::<AllowedChoice>();
-    json_schema!({"anyOf": [word, named, allowed, {"type": "null"}]})
+    schemars::json_schema!({"anyOf": [word, named, allowed, {"type": "null"}]})
 }
 
 impl ToolFields {
@@ -172,6 +176,8 @@ fn choice(field: Option<Json>) -> Result<ToolChoice> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::http::json::Body;
 

@@ -2,14 +2,13 @@
 //! better refused than ignored. A value that switches the feature off, or asks for what kvik does
 //! anyway, passes: many clients send every field they know.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeSeed, IgnoredAny, MapAccess, Visitor},
 };
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::parts::Part;
 use crate::http::json::Json;
@@ -84,12 +83,13 @@ macro_rules! refuses {
             }
         }
 
-        impl JsonSchema for $name {
-            fn schema_name() -> Cow<'static, str> {
+        #[cfg(test)]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
                 stringify!($name).into()
             }
 
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 schema(&$fields)
             }
         }
@@ -111,12 +111,14 @@ const fn names<const N: usize>(fields: [Unsupported; N]) -> [&'static str; N] {
     names
 }
 
-fn schema(fields: &[Unsupported]) -> Schema {
+#[cfg(test)]
+fn schema(fields: &[Unsupported]) -> schemars::Schema {
     let property = |(name, _, remedy): &Unsupported| {
         let description = format!("Refused unless it changes nothing: {remedy}.");
-        ((*name).to_owned(), json!({"description": description, "deprecated": true}))
+        ((*name).to_owned(), serde_json::json!({"description": description, "deprecated": true}))
     };
-    json_schema!({"type": "object", "properties": fields.iter().map(property).collect::<Map<_, _>>()})
+    let properties: serde_json::Map<_, _> = fields.iter().map(property).collect();
+    schemars::json_schema!({"type": "object", "properties": properties})
 }
 
 /// Looks at the fields that are there.
@@ -227,6 +229,8 @@ fn our_order(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::http::json::Body;
 

@@ -3,7 +3,6 @@
 use kvik_engine::api::Constraint;
 use kvik_engine::text::constraint::schema::Strictness;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
-use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -24,6 +23,7 @@ use crate::{
         },
     },
     app::{keys::Caller, responses::ResponseTurn, state::App},
+    described::JsonSchema,
     http::{
         error::ApiError,
         json::{Body, Json, VALUES_BYTES_MAX, fit_in_a_body},

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_memory::random::random;
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -21,6 +20,7 @@ use crate::{
     },
     app::{body::JsonBody, state::App},
     clock::unix_seconds,
+    described::JsonSchema,
     http::{answer::words, error::ApiError},
 };
 

@@ -1,13 +1,12 @@
 //! The events of a stream. Each names its kind and its number behind what it says.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     item::{Item, Part},
     output::Response,
 };
-use crate::{api::logprobs::Logprob, http::answer::words};
+use crate::{api::logprobs::Logprob, described::JsonSchema, http::answer::words};
 
 words! {
     ArgumentsDelta = "response.function_call_arguments.delta";

@@ -1,7 +1,6 @@
 //! The items of an answer: messages, thoughts, calls, and what stands for all that was said before.
 
 use kvik_memory::random::random;
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::input::sealed;
@@ -10,6 +9,7 @@ use crate::{
         chat::{Assistant, CompactionItem},
         logprobs::Logprob,
     },
+    described::JsonSchema,
     http::answer::words,
 };
 

@@ -1,9 +1,8 @@
 //! The response object: what the request said, and the items of the answer as far as they are known.
 
 use kvik_engine::api::Report;
-use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::item::Item;
 use crate::{
@@ -15,6 +14,7 @@ use crate::{
         state::App,
     },
     clock::unix_seconds,
+    described::JsonSchema,
     http::answer::words,
 };
 
@@ -70,7 +70,7 @@ struct Echo {
     prompt_cache_key: Value,
     #[schemars(with = "Option<String>")]
     prompt_cache_retention: Value,
-    #[schemars(with = "Map<String, Value>")]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     reasoning: Value,
     #[schemars(with = "Option<String>")]
     safety_identifier: Value,
@@ -78,10 +78,10 @@ struct Echo {
     service_tier: Value,
     #[schemars(with = "f64")]
     temperature: Value,
-    #[schemars(with = "Map<String, Value>")]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     text: Value,
     tool_choice: Value,
-    #[schemars(with = "Vec<Map<String, Value>>")]
+    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
     tools: Value,
     #[schemars(with = "u64")]
     top_logprobs: Value,

@@ -7,13 +7,13 @@ use axum::{
     extract::{Path, Query, State},
     response::Response,
 };
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::output::ResponseWord;
 use crate::{
     app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, server::Server, shelf::Shelf},
+    described::JsonSchema,
     http::{
         answer::{value, words},
         body_memory::SMALL_BYTES,
@@ -41,7 +41,7 @@ pub(super) struct DeletedResponse {
 pub(super) struct InputItems {
     object: List,
     /// As the request brought them.
-    #[schemars(with = "Vec<Map<String, Value>>")]
+    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
     data: Vec<Value>,
     #[schemars(with = "Option<String>")]
     first_id: Value,

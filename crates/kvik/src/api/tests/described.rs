@@ -22,11 +22,11 @@ use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 
 use crate::{
-    api::{openapi, routes::dialects},
+    api::{routes::dialects, tests::document},
     page,
 };
 
-pub(super) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(&dialects()));
+pub(super) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| document::document(&dialects()));
 
 /// Holds what the router answers against the document.
 pub(in crate::api) async fn check(request: Request, next: Next) -> Response {

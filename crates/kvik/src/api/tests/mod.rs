@@ -8,6 +8,7 @@ mod connections;
 mod conversations;
 mod conversations_of_a_fleet;
 pub(super) mod described;
+mod document;
 mod doors;
 mod embedding;
 mod every_route;

@@ -3,8 +3,8 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::Server;
-use crate::api::{openapi, route::Dialect, routes::dialects};
+use super::{Server, document};
+use crate::api::{route::Dialect, routes::dialects};
 
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
@@ -66,7 +66,7 @@ async fn the_document_is_openapi_in_structure() {
 #[tokio::test]
 async fn every_operation_of_the_document_is_a_route() {
     let server = Server::saying("Hi!");
-    let document = openapi::document(&dialects());
+    let document = document::document(&dialects());
     let mut described = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         let path = path.replace("{name}", "x").replace("{id}", "x").replace("{path}", "x");
@@ -84,7 +84,7 @@ async fn every_operation_of_the_document_is_a_route() {
 
 #[test]
 fn bounds_defaults_and_choices_are_said() {
-    let document = openapi::document(&dialects());
+    let document = document::document(&dialects());
     let chat = body(&document, "/v1/chat/completions", "post");
     let check = |field: &str, name: &str, expect: Value| {
         assert_eq!(chat["properties"][field][name], expect, "{field}: {}", chat["properties"][field]);
@@ -110,7 +110,7 @@ fn bounds_defaults_and_choices_are_said() {
 #[tokio::test]
 async fn every_field_of_a_schema_is_read() {
     let server = Server::saying("Hi!");
-    let document = openapi::document(&dialects());
+    let document = document::document(&dialects());
     for path in ["/v1/chat/completions", "/v1/completions", "/completion", "/tokenize"] {
         for name in body(&document, path, "post")["properties"].as_object().unwrap().keys() {
             let mut refused = false;
@@ -127,7 +127,7 @@ async fn every_field_of_a_schema_is_read() {
 /// A name stands for one type: what is read and what is sent are described apart.
 #[test]
 fn schemas_of_bodies_and_answers_do_not_share_a_name() {
-    let document = openapi::document(&dialects());
+    let document = document::document(&dialects());
     let (mut read, mut sent) = (Vec::new(), Vec::new());
     for operation in
         document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap())

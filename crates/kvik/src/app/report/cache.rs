@@ -5,11 +5,11 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use kvik_cache::{Eviction, StopReason, Token};
 use kvik_engine::api::{Probe, Report};
 use kvik_engine::text::tokenizer::Tokenizer;
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::spans::{message_spans, messages};
+use crate::described::JsonSchema;
 
 /// Characters of text shown on each side of the place where reuse stopped.
 const AROUND_CHARS: usize = 60;

@@ -13,8 +13,9 @@ use std::{
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
 use kvik_engine::api::{AdapterMix, Report, Request};
-use schemars::JsonSchema;
 use serde::Serialize;
+
+use crate::described::JsonSchema;
 
 /// Answers remembered.
 const ANSWERS_MAX: usize = 4096;

@@ -1,7 +1,7 @@
 //! `kvik.memory` as the document of all routes has it. Memory has the object itself (`TurnReport`); the tests hold
 //! every answer that carries one against these types.
 
-use schemars::JsonSchema;
+use crate::described::JsonSchema;
 
 /// What was read of a conversation that is remembered beyond the context.
 #[derive(JsonSchema)]

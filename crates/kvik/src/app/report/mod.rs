@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod comparison;
+#[cfg(test)]
 mod memory;
 pub(crate) mod retain;
 pub(crate) mod spans;

@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use kvik_cache::retain::Retention;
 use kvik_engine::api::{Request, Retained};
-use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::serving::retaining::{Reach, Retaining};
+use crate::{
+    described::JsonSchema,
+    serving::retaining::{Reach, Retaining},
+};
 
 /// What was kept of the tokens of a prompt with a retention.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]

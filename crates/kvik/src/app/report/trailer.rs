@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use kvik_engine::api::{Event, Report, Request};
 use kvik_memory::{conversations::ConversationTurn, memory::TurnReport};
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     cache::{Asked, CacheReport},
     comparison::{CacheDiagnostics, Comparable, Comparison, Diagnosis},
-    memory::MemoryReport,
     retain::{Given, RetainReport},
     usage::{Timings, Usage},
 };
@@ -25,6 +23,7 @@ use crate::{
         spans::{AnswerSpan, Came},
         state::App,
     },
+    described::JsonSchema,
     http::answer::OneOrAll,
     serving::retaining::Retaining,
 };
@@ -39,7 +38,7 @@ pub(crate) struct KvikReport {
     retain: Option<OneOrAll<RetainReport>>,
     /// What was read of a conversation that is remembered beyond the context.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<MemoryReport>")]
+    #[schemars(with = "Option<super::memory::MemoryReport>")]
     memory: Option<TurnReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationReport>,

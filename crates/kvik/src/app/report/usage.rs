@@ -5,10 +5,9 @@
 use std::time::Duration;
 
 use kvik_engine::api::Report;
-use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::accounts::prices::Prices;
+use crate::{accounts::prices::Prices, described::JsonSchema};
 
 /// OpenAI's `usage`.
 #[derive(Debug, Clone, Serialize, JsonSchema)]

@@ -9,10 +9,9 @@ mod complaint;
 mod text;
 mod weigh;
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt};
 
 use axum::body::Bytes;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
@@ -202,17 +201,18 @@ impl<'de> Deserialize<'de> for Json {
 }
 
 /// A shape that is said where the field is declared.
-impl JsonSchema for Json {
+#[cfg(test)]
+impl schemars::JsonSchema for Json {
     fn inline_schema() -> bool {
         true
     }
 
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Json".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        Schema::default()
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::Schema::default()
     }
 }
 

@@ -1,3 +1,6 @@
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::json;
+
 use super::*;
 
 fn read(value: Value) -> Result<RetainChoice> {

@@ -1,0 +1,11 @@
+//! Tests of the crate through what it offers, in one program: each file is a subject.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod beside;
+mod flood;
+mod life;
+mod policies;
+mod shares;
+mod trace;
+mod traffic;

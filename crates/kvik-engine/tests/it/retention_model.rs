@@ -1,0 +1,197 @@
+//! Retention on the real model: what serving answers is what the laboratory answers, cold and warm, alone and in a
+//! batch, in one piece and in many.
+
+use std::sync::Arc;
+
+use kvik_cache::retain::Retention;
+use kvik_cache::{CacheConfig, Policy, Token};
+use kvik_engine::api::Request;
+use kvik_engine::config::EngineConfig;
+use kvik_engine::engine::Engine;
+use kvik_engine::load::LoadedModel;
+use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::retain::lab::Lab;
+use kvik_engine::retain::repeat::RepeatPrompt;
+use kvik_engine::retain::stream::Stream;
+use kvik_engine::text::stream::Vocabulary;
+use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_kernels::{KvFormat, KvLayout, Pool};
+use kvik_testing::tiny_model;
+
+const CONTEXT: usize = 1024;
+
+const RETENTIONS: [&str; 12] = [
+    "sinks:0.5,every=512",
+    "sample:0.5,every=512",
+    "knorm:0.5,order=large,every=512",
+    "vnorm:0.5,budget=all,every=512",
+    "keydiff:0.5,every=512",
+    "h2o:0.5,every=512",
+    "tova:0.5,every=512",
+    "snapkv:0.5,window=16,every=512",
+    "snapkv:0.5,budget=layer,every=512",
+    "expected:0.5,every=512",
+    "r-kv:0.5,every=512",
+    "kvzip:0.5,every=512",
+];
+
+struct Tiny {
+    model: Arc<Model>,
+    tokenizer: Tokenizer,
+    layout: KvLayout,
+    words: RepeatPrompt,
+}
+
+fn tiny(format: KvFormat) -> Tiny {
+    let path = tiny_model();
+    let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(&path).unwrap();
+    let model = Arc::new(Model::load(config, tensors, None, &Pool::new(2), &|_, _| {}).unwrap());
+    let layout = ModelRunner::uniform_layout(model.config(), format);
+    let encode = |text: &str| tokenizer.encode(text, false, true);
+    let words = RepeatPrompt {
+        prefix: encode("<|im_start|>user\n").len(),
+        ask: encode(RepeatPrompt::ASK),
+        ask_more: encode(RepeatPrompt::ASK_MORE),
+        suffix: encode("<|im_end|>\n<|im_start|>assistant\n"),
+    };
+    Tiny { model, layout, words, tokenizer }
+}
+
+impl Tiny {
+    fn engine(&self, blocks: usize, rows: usize) -> Engine {
+        let config = EngineConfig {
+            parallel_max: 8,
+            prefill_rows_max: rows,
+            prefill_rows_mixed_max: rows.div_ceil(3),
+            repeat: self.words.clone(),
+            ..EngineConfig::new(&self.layout, self.model.digest(), CONTEXT)
+        };
+        let runner =
+            ModelRunner::new(self.model.clone(), Pool::new(2), self.layout.clone(), blocks, CONTEXT).unwrap();
+        let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks, pinned_max: 0 };
+        Engine::start(runner, Vocabulary::from(&self.tokenizer), cache, config).unwrap()
+    }
+
+    fn prompt(&self) -> Vec<Token> {
+        let facts =
+            "The code of the shed is 4821. My sister lives in Rome. The red box holds nails. ".repeat(12);
+        let text = format!("<|im_start|>user\n{facts}<|im_end|>\n<|im_start|>assistant\n");
+        self.tokenizer.encode(&text, false, true)
+    }
+
+    fn request(&self, prompt: &[Token], retention: Option<&str>) -> Request {
+        Request {
+            ignore_eos: true,
+            show_special: true,
+            retention: retention.map(|text| text.parse().unwrap()),
+            ..Request::new(prompt.to_vec(), 24)
+        }
+    }
+}
+
+fn text(engine: &Engine, request: Request) -> String {
+    engine.generate(request).unwrap().choices[0].text.clone()
+}
+
+#[test]
+fn serving_answers_what_the_laboratory_answers() {
+    for format in [KvFormat::F16, KvFormat::Q8] {
+        let tiny = tiny(format);
+        let engine = tiny.engine(400, 512);
+        let prompt = tiny.prompt();
+        let room = (CONTEXT, 4000);
+        let mut lab =
+            Lab::new(tiny.model.clone(), Pool::new(2), tiny.layout.clone(), tiny.words.clone(), room)
+                .unwrap();
+        for retention in RETENTIONS {
+            let parsed: Retention = retention.parse().unwrap();
+            let logits = lab.read(&prompt, &[parsed.watch()]);
+            let first = first_of_the_likeliest(&logits);
+            let decision = lab.decide(&parsed, None);
+            let mut variants = [lab.keep_rotated(&decision, parsed.rotated_sinks())];
+            let rest = lab.answer(&mut variants, &[first], 23, &[]);
+            let expect = tiny.tokenizer.decode(&[&[first], &rest[0][..]].concat());
+            let [variant] = variants;
+            lab.drop(variant);
+            assert_eq!(text(&engine, tiny.request(&prompt, Some(retention))), expect, "{format} {retention}");
+        }
+    }
+}
+
+#[test]
+fn everything_kept_answers_as_if_nothing_was_forgotten() {
+    let tiny = tiny(KvFormat::F16);
+    let prompt = tiny.prompt();
+    let engine = tiny.engine(200, 512);
+    let whole = text(&engine, tiny.request(&prompt, None));
+    for retention in ["keydiff:1.0", "kvzip:1.0", "h2o:1.0,every=16", "snapkv:900,every=64"] {
+        assert_eq!(text(&engine, tiny.request(&prompt, Some(retention))), whole, "{retention}");
+    }
+}
+
+#[test]
+fn answers_do_not_depend_on_pieces_batches_or_what_is_cached() {
+    let tiny = tiny(KvFormat::F16);
+    let prompt = tiny.prompt();
+    let cold: Vec<String> = RETENTIONS
+        .iter()
+        .map(|retention| text(&tiny.engine(200, 512), tiny.request(&prompt, Some(retention))))
+        .collect();
+    let whole = text(&tiny.engine(200, 512), tiny.request(&prompt, None));
+    // Together, in pieces, with room for a few at a time, after a part of the prompt was cached.
+    let engine = tiny.engine(130, 48);
+    text(&engine, tiny.request(&prompt[..200], None));
+    std::thread::scope(|scope| {
+        let ask = |retention| {
+            scope.spawn({
+                let (engine, tiny, prompt) = (engine.clone(), &tiny, &prompt);
+                move || text(&engine, tiny.request(prompt, retention))
+            })
+        };
+        let whole_again = ask(None);
+        let answers: Vec<_> = RETENTIONS.iter().map(|retention| ask(Some(*retention))).collect();
+        assert_eq!(whole_again.join().unwrap(), whole, "who forgets changes nobody else's answer");
+        for ((answer, cold), retention) in answers.into_iter().zip(&cold).zip(RETENTIONS) {
+            assert_eq!(&answer.join().unwrap(), cold, "{retention}");
+        }
+    });
+}
+
+/// More tokens than the context has, in constant memory; and serving answers what the stream expects.
+#[test]
+fn a_stream_goes_on_beyond_the_context() {
+    let tiny = tiny(KvFormat::F16);
+    let prompt = tiny.prompt().repeat(8);
+    assert!(prompt.len() > 2 * CONTEXT, "{}", prompt.len());
+    for retention in ["sinks:128,every=64", "knorm:128,order=large,every=64", "h2o:128,every=64"] {
+        let parsed: Retention = retention.parse().unwrap();
+        let mut stream = Stream::new(tiny.model.clone(), Pool::new(2), tiny.layout.clone(), parsed).unwrap();
+        let (mut blocks, mut likeliest) = (0, 0);
+        for piece in prompt.chunks(100) {
+            stream.read(piece, &mut |logits| likeliest = first_of_the_likeliest(logits));
+            blocks = blocks.max(stream.blocks());
+        }
+        assert_eq!(stream.tokens(), prompt.len());
+        assert!(blocks <= 2 * (128 + 64) / 16 + 4, "{retention}: {blocks} blocks");
+        if parsed.rotated_sinks() > 0 {
+            let request = Request { max_tokens: 1, ..tiny.request(&prompt, Some(retention)) };
+            let expect = tiny.tokenizer.decode(&[likeliest]);
+            assert_eq!(text(&tiny.engine(60, 48), request), expect, "{retention}");
+        }
+    }
+}
+
+#[test]
+fn what_never_ends_is_not_kept_in_shares() {
+    let tiny = tiny(KvFormat::F16);
+    for (retention, field) in [("sinks:0.5", "retain.keep"), ("kvzip:512", "retain.policy")] {
+        let parsed = retention.parse().unwrap();
+        let error = Stream::new(tiny.model.clone(), Pool::new(1), tiny.layout.clone(), parsed).err().unwrap();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+fn first_of_the_likeliest(logits: &[f32]) -> Token {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
+    best.unwrap() as Token
+}

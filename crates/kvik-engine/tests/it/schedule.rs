@@ -1,0 +1,420 @@
+//! The guarantees of the scheduler, one by one.
+
+use crate::fake::*;
+use kvik_cache::{PrefixOrder, StopReason, Token};
+use kvik_engine::api::{Event, FinishReason, Request, RequestError, Sampling};
+use kvik_engine::config::EngineConfig;
+
+/// A greedy request that generates up to its limit.
+fn endless(prompt: Vec<Token>, max_tokens: usize) -> Request {
+    Request { ignore_eos: true, ..request(prompt, max_tokens) }
+}
+
+/// A request that samples its tokens.
+fn warm(request: Request, seed: u64) -> Request {
+    let sampling = Sampling { temperature: 1.0, seed, ..request.sampling.clone() };
+    Request { sampling, ..request }
+}
+
+/// Text events so far.
+fn texts(client: &Client) -> usize {
+    client.events().iter().filter(|event| matches!(event, Event::Text { .. })).count()
+}
+
+/// Tokens of a text event.
+fn tokens_of(event: &Event) -> Vec<Token> {
+    match event {
+        Event::Text { tokens, .. } => tokens.iter().map(|token| token.token).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn a_second_request_computes_only_its_new_tokens() {
+    let mut world = World::new(config(), 100);
+    let system = prompt(1, 184);
+    let first = world.submit(request([system.clone(), prompt(2, 35)].concat(), 20));
+    world.settle();
+    let second = request([system, prompt(3, 35)].concat(), 20);
+    let client = world.submit(second.clone());
+    world.settle();
+
+    let report = first.answer().unwrap().report;
+    assert_eq!((report.cached_tokens, report.computed_tokens), (0, 219));
+    assert_eq!(report.cache, Some(StopReason::FirstSeen));
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (184, 35));
+    assert_eq!(answer.report.cache, Some(StopReason::Diverged));
+    assert_eq!(answer.choices, solo(&second).choices);
+}
+
+#[test]
+fn a_repeated_prompt_computes_one_row() {
+    for len in [1, 15, 16, 17, 40, 48, 100] {
+        let mut world = World::new(config(), 100);
+        world.submit(request(prompt(1, len), 5));
+        world.settle();
+        let client = world.submit(request(prompt(1, len), 5));
+        world.settle();
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (len - 1, 1));
+        assert_eq!(answer.choices, solo(&request(prompt(1, len), 5)).choices);
+    }
+}
+
+#[test]
+fn simultaneous_equal_requests_compute_their_prompt_once() {
+    for len in [1, 2, 15, 16, 17, 47, 48, 49, 320, 333] {
+        let mut world = World::new(config(), 400);
+        let wanted = endless(prompt(1, len), 1);
+        let clients: Vec<Client> = (0..8).map(|_| world.submit(wanted.clone())).collect();
+        world.settle();
+        // Each computes its last row, whose logits it needs.
+        assert_eq!(world.rows(), len + 7);
+        for client in &clients {
+            let answer = client.answer().unwrap();
+            assert_eq!(answer.choices, solo(&wanted).choices);
+            let known =
+                if answer.report.cached_tokens > 0 { StopReason::Complete } else { StopReason::FirstSeen };
+            assert!(len == 1 || answer.report.cache == Some(known), "{:?}", answer.report);
+        }
+    }
+}
+
+#[test]
+fn the_tail_of_a_running_sequence_is_reused() {
+    let mut world = World::new(config(), 100);
+    let first = world.submit(endless(prompt(1, 40), 60));
+    for _ in 0..10 {
+        world.step();
+    }
+    // It holds 49 tokens now, 40 of them the prompt's: one in a block that is not full.
+    let tokens = [prompt(1, 40), first.events().iter().flat_map(tokens_of).collect()].concat();
+    let wanted = endless([tokens[..46].to_vec(), prompt(2, 10)].concat(), 3);
+    let second = world.submit(wanted.clone());
+    let follow = endless([tokens, prompt(3, 5)].concat(), 3);
+    let third = world.submit(follow.clone());
+    world.settle();
+    assert_eq!(second.answer().unwrap().report.cached_tokens, 46);
+    assert_eq!(third.answer().unwrap().report.cached_tokens, 49);
+    assert_eq!(third.answer().unwrap().report.cache, Some(StopReason::Diverged));
+    assert_eq!(second.answer().unwrap().choices, solo(&wanted).choices);
+    assert_eq!(third.answer().unwrap().choices, solo(&follow).choices);
+    assert_eq!(first.answer().unwrap().choices, solo(&endless(prompt(1, 40), 60)).choices);
+}
+
+#[test]
+fn a_request_waits_for_a_shared_prefix_only() {
+    let mut world = World::new(config(), 400);
+    let prefix = prompt(1, 96);
+    let long = world.submit(endless([prefix.clone(), prompt(2, 2000)].concat(), 1));
+    world.step();
+    let short = world.submit(endless([prefix, prompt(3, 10)].concat(), 1));
+    (0..4).for_each(|_| world.step());
+    assert!(!long.has_ended(), "33 steps are needed for it");
+    assert_eq!(short.answer().unwrap().report.cached_tokens, 96);
+    world.settle();
+}
+
+#[test]
+fn an_equal_request_continues_when_the_other_is_cancelled() {
+    let mut world = World::new(config(), 200);
+    let first = world.submit(endless(prompt(1, 640), 5));
+    let second = world.submit(endless(prompt(1, 640), 5));
+    world.step();
+    world.step();
+    assert_eq!(world.scheduler.running(), 1);
+    first.close();
+    world.settle();
+    let answer = second.answer().unwrap();
+    assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (128, 512));
+    assert_eq!(answer.choices, solo(&endless(prompt(1, 640), 5)).choices);
+}
+
+#[test]
+fn running_streams_never_stall_for_longer_than_a_step() {
+    let mut world = World::new(config(), 400);
+    let mut request = endless(prompt(1, 10), 200);
+    // Excludes halves of characters, so that every token gives text immediately.
+    request.sampling.logit_bias = vec![(2, f32::NEG_INFINITY), (3, f32::NEG_INFINITY)];
+    let stream = world.submit(request);
+    world.step();
+    world.submit(endless(prompt(2, 3000), 5));
+    world.submit(endless(prompt(3, 500), 5));
+    let mut before = (texts(&stream), world.rows());
+    for _ in 0..100 {
+        world.step();
+        let after = (texts(&stream), world.rows());
+        assert_eq!(after.0, before.0 + 1);
+        assert!(after.1 - before.1 <= config().prefill_rows_mixed_max + 3);
+        before = after;
+    }
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_behind_a_long_one() {
+    let mut world = World::new(config(), 400);
+    let long = world.submit(endless(prompt(1, 3000), 1));
+    world.step();
+    let short = world.submit(endless(prompt(2, 30), 1));
+    world.step();
+    assert!(short.has_ended() && !long.has_ended());
+    world.settle();
+}
+
+#[test]
+fn preemption_does_not_change_answers() {
+    // The three need 3 x 10 blocks at the end and start with 3 x 3.
+    let mut world = World::new(config(), 16);
+    let requests: Vec<Request> = (0..3).map(|seed| warm(endless(prompt(seed, 30), 120), seed)).collect();
+    let clients: Vec<Client> = requests.iter().map(|request| world.submit(request.clone())).collect();
+    world.settle();
+    assert!(world.scheduler.counters().preemptions > 0);
+    for (client, request) in clients.iter().zip(&requests) {
+        let answer = client.answer().unwrap();
+        assert_eq!(answer.choices, solo(request).choices);
+        assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (0, 30));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text_under_load() {
+    let wanted = warm(request(prompt(1, 50), 60), 42);
+    let expect = solo(&wanted).choices;
+    let mut world = World::new(config(), 60);
+    for seed in 0..10 {
+        world.submit(warm(request(prompt(seed, 40), 80), seed));
+        world.step();
+    }
+    let client = world.submit(wanted);
+    for seed in 10..20 {
+        world.submit(warm(request(prompt(1, 10 + seed as usize), 80), seed));
+        world.step();
+    }
+    world.settle();
+    assert_eq!(client.answer().unwrap().choices, expect);
+}
+
+#[test]
+fn choices_share_the_prompt_and_differ_in_seed() {
+    let mut world = World::new(config(), 100);
+    let request = Request { choices: 4, ..warm(endless(prompt(1, 100), 20), 5) };
+    let client = world.submit(request.clone());
+    world.settle();
+    assert_eq!(world.rows(), 100 + 4 * 19);
+    let answer = client.answer().unwrap();
+    assert_eq!(answer.report.generated_tokens, 80);
+    for (index, choice) in answer.choices.iter().enumerate() {
+        let single = warm(endless(prompt(1, 100), 20), 5 + index as u64);
+        assert_eq!(choice, &solo(&single).choices[0]);
+    }
+    assert_ne!(answer.choices[0], answer.choices[1]);
+}
+
+#[test]
+fn a_thousand_conversations_hold_their_prompt_once() {
+    // The prompt's 125 blocks, four for each conversation, and one for each to grow into.
+    let rows = 10_000;
+    let config =
+        EngineConfig { parallel_max: 1000, prefill_rows_max: rows, prefill_rows_mixed_max: rows, ..config() };
+    let mut world = World::new(config, 125 + 1000 * 5);
+    let system = prompt(1, 2000);
+    world.submit(endless(system.clone(), 1));
+    world.settle();
+    for seed in 0..1000 {
+        world.submit(endless([system.clone(), prompt(10 + seed, 10)].concat(), 40));
+    }
+    let mut running_max = 0;
+    while !world.scheduler.is_idle() {
+        world.step();
+        running_max = running_max.max(world.scheduler.running());
+    }
+    world.check_idle();
+    assert_eq!((running_max, world.scheduler.counters().preemptions), (1000, 0));
+    // Fewer if two conversations happen to share their first tokens.
+    assert!((2000 + 1000 * 39..=2000 + 1000 * (10 + 39)).contains(&world.rows()));
+}
+
+#[test]
+fn the_blocks_of_a_cancelled_prefill_are_reused() {
+    let mut world = World::new(config(), 100);
+    let client = world.submit(endless(prompt(1, 500), 5));
+    world.step();
+    world.step();
+    client.close();
+    world.settle();
+    assert_eq!(client.answer(), None);
+    let again = world.submit(endless(prompt(1, 500), 5));
+    world.settle();
+    assert_eq!(again.answer().unwrap().report.cached_tokens, 2 * 64);
+}
+
+#[test]
+fn the_next_turn_finds_the_generated_tokens() {
+    let mut world = World::new(config(), 100);
+    let first = world.submit(endless(prompt(1, 20), 50));
+    world.settle();
+    let generated = first.answer().unwrap().choices[0].1.clone();
+    let next = [prompt(1, 20), generated, prompt(2, 10)].concat();
+    let client = world.submit(endless(next, 1));
+    world.settle();
+    // All but the last generated token, which the model never computed.
+    assert_eq!(client.answer().unwrap().report.cached_tokens, 20 + 49);
+}
+
+#[test]
+fn zero_max_tokens_computes_the_prompt_only() {
+    let mut world = World::new(config(), 100);
+    for (cached, computed) in [(0, 40), (40, 0)] {
+        let client = world.submit(Request { choices: 2, ..request(prompt(1, 40), 0) });
+        world.settle();
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (cached, computed));
+        let nothing = (String::new(), Vec::new(), Some(FinishReason::Length));
+        assert_eq!(answer.choices, [nothing.clone(), nothing]);
+    }
+    assert_eq!(world.rows(), 40);
+}
+
+#[test]
+fn private_requests_publish_nothing_and_reuse_nothing() {
+    let mut world = World::new(config(), 100);
+    let private = Request { reuse: false, ..endless(prompt(1, 100), 20) };
+    for _ in 0..2 {
+        let client = world.submit(private.clone());
+        world.settle();
+        assert_eq!(client.answer().unwrap().report.computed_tokens, 100);
+        assert_eq!(world.scheduler.cache().stats().shared, 0);
+    }
+    let open = world.submit(endless(prompt(1, 100), 20));
+    world.settle();
+    assert_eq!(open.answer().unwrap().report.cached_tokens, 0);
+    let hidden = world.submit(private);
+    world.settle();
+    assert_eq!(hidden.answer().unwrap().report.cached_tokens, 0);
+}
+
+#[test]
+fn tenants_do_not_share() {
+    let mut world = World::new(config(), 100);
+    for (salt, cached) in [(1, 0), (2, 0), (1, 49)] {
+        let client = world.submit(Request { salt: [salt; 16], ..endless(prompt(1, 50), 2) });
+        world.settle();
+        assert_eq!(client.answer().unwrap().report.cached_tokens, cached);
+    }
+}
+
+#[test]
+fn no_request_is_overtaken_for_ever() {
+    // One slot, a crowd that shares a cached prompt, and an outsider that does not.
+    let mut world = World::new(EngineConfig { parallel_max: 1, ..config() }, 60);
+    let crowd = prompt(1, 200);
+    world.submit(endless(crowd.clone(), 1));
+    world.settle();
+    let mut fans: Vec<Client> = (0..5).map(|_| world.submit(endless(crowd.clone(), 4))).collect();
+    let outsider = world.submit(endless(prompt(2, 50), 4));
+    let mut served = 0;
+    while !outsider.has_ended() {
+        world.step();
+        for fan in fans.iter_mut().filter(|fan| fan.has_ended()) {
+            served += 1;
+            *fan = world.submit(endless(crowd.clone(), 4));
+        }
+        assert!(served < 30, "the outsider starves");
+    }
+    assert!(served >= 8, "requests with a cached prompt are admitted first, for a while");
+    world.settle();
+}
+
+#[test]
+fn the_context_ends_an_answer() {
+    let mut world = World::new(EngineConfig { context_tokens: 50, ..config() }, 100);
+    let client = world.submit(endless(prompt(1, 45), 1000));
+    world.settle();
+    let (_, tokens, reason) = &client.answer().unwrap().choices[0];
+    assert_eq!((tokens.len(), *reason), (6, Some(FinishReason::Length)));
+}
+
+#[test]
+fn stop_strings_end_a_choice() {
+    let text = solo(&endless(prompt(1, 30), 60)).choices[0].0.clone();
+    let stop: String = text.chars().skip(20).take(3).collect();
+    let end = text.find(&stop).unwrap();
+    let mut world = World::new(config(), 100);
+    let client = world.submit(Request { stop: vec![stop], ..endless(prompt(1, 30), 60) });
+    world.settle();
+    let (got, _, reason) = &client.answer().unwrap().choices[0];
+    assert_eq!((got.as_str(), *reason), (&text[..end], Some(FinishReason::StopString(0))));
+}
+
+#[test]
+fn an_answer_does_not_end_before_min_tokens() {
+    let asking = |seed: u64, min_tokens: usize| {
+        let request = warm(request(prompt(1, 30), 80), seed);
+        let sampling = Sampling { min_tokens, ..request.sampling.clone() };
+        let (_, tokens, reason) = solo(&Request { sampling, ..request }).choices[0].clone();
+        (tokens.len(), reason.unwrap())
+    };
+    let ended = (0..100).map(|seed| (seed, asking(seed, 0)));
+    let early: Vec<u64> = ended
+        .filter(|(_, (n, reason))| *n < 40 && *reason == FinishReason::Eos)
+        .map(|(seed, _)| seed)
+        .collect();
+    assert!(!early.is_empty(), "no answer of this model ends early");
+    for seed in early {
+        let (tokens, _) = asking(seed, 40);
+        assert!(tokens >= 40, "seed {seed}: {tokens}");
+    }
+}
+
+#[test]
+fn refused_and_failed_requests_say_why() {
+    let mut world = World::new(config(), 100);
+    let running = world.submit(endless(prompt(1, 30), 50));
+    world.step();
+    let queued = world.submit(endless(prompt(2, 30), 50));
+    world.scheduler.fail_queued(&RequestError::Stopping);
+    assert_eq!((running.error(), queued.error()), (None, Some(RequestError::Stopping)));
+    world.step();
+    world.scheduler.fail_all(&RequestError::Stopping);
+    assert_eq!(running.error(), Some(RequestError::Stopping));
+    world.check_idle();
+}
+
+/// A private prompt is never in the prefix tree, with any number of choices, while it runs and afterwards: if
+/// all choices start at once, if only some do, and if they preempt each other.
+#[test]
+fn private_choices_are_never_in_the_prefix_tree() {
+    for (parallel_max, blocks) in [(32, 300), (3, 300), (32, 24)] {
+        let mut world = World::new(EngineConfig { parallel_max, ..config() }, blocks);
+        let asked: Vec<Request> = [0, 16, 17, 40, 64]
+            .map(|extra| Request {
+                choices: 4,
+                reuse: false,
+                ignore_eos: true,
+                sampling: Sampling { temperature: 1.0, seed: 3, ..Sampling::GREEDY },
+                ..request(prompt(1, 32 + extra), 30)
+            })
+            .to_vec();
+        let clients: Vec<Client> = asked.iter().map(|request| world.submit(request.clone())).collect();
+        while !world.scheduler.is_idle() {
+            world.step();
+            assert_eq!(world.scheduler.cache().stats().shared, 0);
+            assert_eq!(world.scheduler.cache().prefixes(PrefixOrder::Blocks, None, 100), []);
+        }
+        for (client, request) in clients.iter().zip(&asked) {
+            assert_eq!(client.answer().unwrap().choices, solo(request).choices);
+        }
+        world.check_idle();
+    }
+}
+
+/// Choices of a private request copy their prompt instead of computing it again.
+#[test]
+fn private_choices_do_not_compute_their_prompt_again() {
+    let mut world = World::new(config(), 300);
+    let asked = Request { choices: 4, reuse: false, ..request(prompt(1, 100), 1) };
+    world.submit(Request { max_tokens: 3, ignore_eos: true, ..asked });
+    world.settle();
+    assert_eq!(world.rows(), 100 + 4 * 2);
+}

@@ -1,0 +1,76 @@
+//! Divergence, sensitivity and choice on the embedded model.
+
+use std::sync::Arc;
+
+use kvik_engine::engine::perplexity::Windows;
+use kvik_engine::eval::choice::{ChoiceError, choose};
+use kvik_engine::eval::divergence::measure;
+use kvik_engine::eval::sensitivity::Sensitivity;
+use kvik_engine::load::LoadedModel;
+use kvik_engine::model::{KvMap, Model, ModelConfig, ModelRunner};
+use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::{tiny_file, tiny_model};
+
+const WINDOW_TOKENS: usize = 256;
+
+/// The embedded model, and the first windows of its held-out stories.
+fn open() -> (ModelRunner, Windows) {
+    let loaded = LoadedModel::open(&tiny_model()).unwrap();
+    let text = std::fs::read_to_string(tiny_file("eval-text.txt")).unwrap();
+    let windows = Windows::new(&loaded.tokenizer, &text, WINDOW_TOKENS, 2).unwrap();
+    let LoadedModel { config, tensors, .. } = loaded;
+    let pool = Pool::new(2);
+    let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
+    let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
+    (ModelRunner::new(model, pool, layout, windows.blocks(), WINDOW_TOKENS).unwrap(), windows)
+}
+
+/// Bits a number that a map takes.
+fn bits(config: &ModelConfig, map: &KvMap) -> f64 {
+    ModelRunner::layout(config, map).unwrap().bits_per_number()
+}
+
+#[test]
+fn coarser_formats_diverge_more_and_f32_not_at_all() {
+    let (mut runner, windows) = open();
+    let layouts = KvFormat::ALL.map(|format| ModelRunner::uniform_layout(runner.model().config(), format));
+    let mut steps = 0;
+    let found = measure(&mut runner, &windows, &layouts, &mut || steps += 1).unwrap();
+    assert_eq!(steps, windows.count() * (1 + layouts.len()));
+    let [f32, f16, bf16, q8, q4, q4s] = [0, 1, 2, 3, 4, 5].map(|i: usize| found[i].mean());
+    assert_eq!(f32, 0.0);
+    assert!(0.0 < f16 && f16 < bf16 && f16 < q8 && q8 < q4 && q4 < q4s, "{found:?}");
+    assert!(found.iter().all(|divergence| divergence.positions() == 2 * WINDOW_TOKENS));
+    let distances: Vec<usize> = found[1].by_distance().iter().map(|(distance, _)| *distance).collect();
+    assert_eq!(distances, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+}
+
+#[test]
+fn what_is_chosen_fits_and_loses_less_with_more_bits() {
+    let (mut runner, windows) = open();
+    let mut steps = 0;
+    let sensitivity = Sensitivity::measure(&mut runner, &windows, &mut || steps += 1).unwrap();
+    let config = runner.model().config().clone();
+    assert_eq!(steps, windows.count() * Sensitivity::computations(&config));
+    assert_eq!(sensitivity.positions, 2 * WINDOW_TOKENS);
+
+    let mut before = f64::INFINITY;
+    for asked in [4.25, 4.5, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0] {
+        let choice = choose(&config, &sensitivity, asked).unwrap();
+        assert!(bits(&config, &choice.map) <= asked, "{asked}: {}", choice.map);
+        assert!(choice.expected <= before, "{asked}: {}", choice.map);
+        before = choice.expected;
+    }
+    assert_eq!(
+        choose(&config, &sensitivity, 16.0).unwrap().map.layers(6).unwrap(),
+        [KvFormat::F16.into(); 6]
+    );
+    assert_eq!(
+        choose(&config, &sensitivity, 4.25).unwrap().map.layers(6).unwrap(),
+        [KvFormat::Q4S.into(); 6]
+    );
+    let too_few = ChoiceError::TooFewBits { asked: 4.0, coarsest: KvFormat::Q4S, least: 4.25 };
+    assert_eq!(choose(&config, &sensitivity, 4.0), Err(too_few));
+    let other = ModelConfig { layers: 7, ..config };
+    assert_eq!(choose(&other, &sensitivity, 5.0), Err(ChoiceError::OtherLayers { measured: 6, model: 7 }));
+}

@@ -1,0 +1,371 @@
+//! The scheduler with its disk tier: times to live, waiting for loads, pins, and held blocks.
+
+use std::time::Duration;
+
+use crate::fake::memory_disk::MemoryDisk;
+use crate::fake::*;
+use kvik_cache::{Beside, Lifetime, StopReason, Token};
+use kvik_engine::api::KeptPrompt;
+use kvik_engine::api::Request;
+use kvik_engine::config::EngineConfig;
+use kvik_engine::schedule::Pause;
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A request whose prompt has a time to live of `ttl_s` seconds.
+fn brief(prompt: Vec<Token>, ttl_s: u64) -> Request {
+    Request { lifetime: Lifetime { ttl: Some(secs(ttl_s)), ..Lifetime::default() }, ..request(prompt, 2) }
+}
+
+/// The answer, after the scheduler has become idle.
+fn ask(world: &mut World, request: &Request) -> Answer {
+    let client = world.submit(request.clone());
+    world.settle();
+    let answer = client.answer().unwrap();
+    assert_eq!(answer.choices, solo(request).choices, "an answer never depends on what is reused");
+    answer
+}
+
+fn steps(world: &mut World, count: usize) {
+    (0..count).for_each(|_| world.step());
+}
+
+fn kept(prompt: &[Token]) -> KeptPrompt {
+    KeptPrompt {
+        tokens: prompt.to_vec(),
+        adapters: None,
+        salt: [0; 16],
+        tenant: Default::default(),
+        retention: None,
+    }
+}
+
+/// Tokens of a prompt that a new process finds on disk.
+fn found(disk: &MemoryDisk, prompt: &[Token]) -> usize {
+    disk.life(config(), 100, 0).scheduler.cached(&kept(prompt)).disk
+}
+
+#[test]
+fn a_use_restarts_the_time_to_live_on_disk_too() {
+    let disk = MemoryDisk::default();
+    let long = prompt(1, 100);
+    let mut world = disk.life(config(), 100, 0);
+    ask(&mut world, &brief(long.clone(), 60));
+    disk.pass(secs(50));
+    ask(&mut world, &brief(long.clone(), 5));
+    disk.pass(secs(50));
+    assert_eq!(found(&disk, &long), 100, "the last use was 50 s ago, and one request set 60 s");
+    disk.pass(secs(11));
+    assert_eq!(found(&disk, &long), 0);
+}
+
+#[test]
+fn a_use_without_a_time_to_live_removes_the_expiry() {
+    let disk = MemoryDisk::default();
+    let long = prompt(1, 100);
+    let mut world = disk.life(config(), 100, 0);
+    ask(&mut world, &brief(long.clone(), 60));
+    ask(&mut world, &request(long.clone(), 2));
+    disk.pass(secs(1_000_000));
+    assert_eq!(found(&disk, &long), 100);
+}
+
+/// As in RAM, where blocks in use do not expire.
+#[test]
+fn the_blocks_of_a_long_answer_do_not_expire_while_it_runs() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 100, 0);
+    let request = Request { max_tokens: 200, ignore_eos: true, ..brief(prompt(1, 100), 10) };
+    let client = world.submit(request.clone());
+    while !world.scheduler.is_idle() {
+        world.step();
+        disk.pass(secs(1));
+    }
+    let answer = client.answer().unwrap().choices[0].1.clone();
+    let whole = [request.prompt, answer].concat();
+    assert_eq!(found(&disk, &whole), 299, "all but the last generated token");
+}
+
+#[test]
+fn expired_blocks_and_their_continuations_are_written_again() {
+    let disk = MemoryDisk::default();
+    let (system, whole) = (prompt(1, 96), [prompt(1, 96), prompt(2, 50)].concat());
+    let mut world = disk.life(config(), 100, 0);
+    ask(&mut world, &brief(system.clone(), 60));
+    disk.pass(secs(61));
+    let report = ask(&mut world, &request(whole.clone(), 2)).report;
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::Expired)));
+    drop(world);
+    disk.pass(secs(1000));
+    assert_eq!(found(&disk, &whole), 146, "nothing is unreachable");
+}
+
+#[test]
+fn expired_blocks_are_erased_from_disk_in_small_batches() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 400, 0);
+    ask(&mut world, &request(prompt(2, 48), 1));
+    let clients: Vec<Client> = (10..30).map(|seed| world.submit(brief(prompt(seed, 160), 60))).collect();
+    world.settle();
+    assert!(clients.iter().all(|client| client.answer().is_some()));
+    let kept = disk.state().blocks.len();
+    assert!(kept > 200, "{kept}");
+    let Pause::For(rest) = world.scheduler.next_pause() else { panic!("there is something to wake up for") };
+    assert!(rest <= secs(61), "{rest:?}");
+    // The requests were made one after the other.
+    disk.pass(rest + secs(20));
+    let mut before = kept;
+    for _ in 0..50 {
+        assert!(
+            before == 3 || world.scheduler.next_pause() == Pause::For(Duration::ZERO),
+            "{before} are left"
+        );
+        world.step();
+        let now = disk.state().blocks.len();
+        assert!(before - now <= 64, "{before} to {now} in one step");
+        before = now;
+    }
+    assert_eq!((before, world.scheduler.next_pause()), (3, Pause::Forever));
+    let report = ask(&mut world, &brief(prompt(10, 160), 60)).report;
+    assert_eq!(report.cache, Some(StopReason::Expired), "the report says so");
+}
+
+/// Loaded blocks have the same time to live in RAM as on disk, also if the load is incomplete.
+#[test]
+fn a_time_to_live_survives_a_load() {
+    let disk = MemoryDisk::default();
+    let long = prompt(1, 200);
+    ask(&mut disk.life(config(), 100, 0), &brief(long.clone(), 60));
+    for whole in [true, false] {
+        let mut world = disk.life(config(), 100, 0);
+        disk.state().reads_stop = !whole;
+        let client = world.submit(brief(long.clone(), 60));
+        steps(&mut world, 2);
+        client.close();
+        disk.state().reads_stop = false;
+        steps(&mut world, 20);
+        disk.pass(secs(30));
+        world.step();
+        disk.pass(secs(31));
+        world.step();
+        assert_eq!(world.scheduler.cached(&kept(&long)).ram, 0, "whole: {whole}");
+    }
+}
+
+/// A long prompt on disk that is being loaded for a request, with a measured rate of computing.
+fn long_load(disk: &MemoryDisk, long: &[Token]) -> (World, Client) {
+    ask(&mut disk.life(config(), 100, 0), &request(long.to_vec(), 2));
+    let mut world = disk.life(config(), 100, 0);
+    ask(&mut world, &request(prompt(9, 64), 2));
+    disk.state().reads_stop = true;
+    let client = world.submit(request(long.to_vec(), 2));
+    steps(&mut world, 3);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    (world, client)
+}
+
+#[test]
+fn a_new_request_does_not_end_the_load_of_another() {
+    let disk = MemoryDisk::default();
+    let long = prompt(1, 320);
+    let (mut world, client) = long_load(&disk, &long);
+    let short = world.submit(request([&long[..32], &prompt(2, 20)].concat(), 2));
+    steps(&mut world, 3);
+    // Computing 32 tokens takes 32 ms, and 320 take ten times as long.
+    disk.pass(Duration::from_millis(100));
+    steps(&mut world, 10);
+    let report = short.answer().expect("its own waiting time has ended").report;
+    assert_eq!(report.cache, Some(StopReason::RecomputeWasCheaper));
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1, "the other one still waits");
+    disk.state().reads_stop = false;
+    world.settle();
+    let report = client.answer().unwrap().report;
+    assert_eq!(report.cached_tokens, 319, "{report:?}");
+    // Blocks that the new request computed meanwhile are neither loaded in vain nor counted as loaded.
+    assert!(report.disk_tokens >= 280, "{report:?}");
+}
+
+#[test]
+fn a_request_that_joins_a_load_continues_when_its_part_is_loaded() {
+    let disk = MemoryDisk::default();
+    let long = prompt(1, 320);
+    let (mut world, _client) = long_load(&disk, &long);
+    let joined = world.submit(request([&long[..32], &prompt(2, 20)].concat(), 2));
+    steps(&mut world, 2);
+    disk.state().reads_stop = false;
+    world.settle();
+    assert_eq!(joined.answer().unwrap().report.disk_tokens, 32);
+}
+
+#[test]
+fn a_load_without_waiting_requests_ends() {
+    let disk = MemoryDisk::default();
+    let (mut world, client) = long_load(&disk, &prompt(1, 320));
+    client.close();
+    world.step();
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
+    disk.state().reads_stop = false;
+    world.settle();
+}
+
+#[test]
+fn a_request_with_nothing_on_disk_does_not_wait_for_loads() {
+    let disk = MemoryDisk::default();
+    let stored: Vec<Request> = (100..150).map(|seed| request(prompt(seed, 40), 2)).collect();
+    let mut world = disk.life(config(), 400, 0);
+    stored.iter().for_each(|request| drop(ask(&mut world, request)));
+    let mut world = disk.life(config(), 400, 0);
+    disk.state().reads_stop = true;
+    let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
+    steps(&mut world, 5);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 16);
+    let new = world.submit(request(prompt(1, 40), 2));
+    steps(&mut world, 5);
+    assert!(new.answer().is_some(), "it has nothing to wait for");
+    assert!(clients.iter().all(|client| !client.has_ended()));
+    disk.state().reads_stop = false;
+    world.settle();
+    for client in &clients {
+        let report = client.answer().unwrap().report;
+        assert!(report.cached_tokens >= 32 && report.disk_tokens > 16, "each has had its turn: {report:?}");
+    }
+}
+
+#[test]
+fn no_request_waits_for_a_load_longer_than_computing_takes() {
+    let disk = MemoryDisk::default();
+    let stored: Vec<Request> = (100..140).map(|seed| request(prompt(seed, 40), 2)).collect();
+    let mut world = disk.life(config(), 400, 0);
+    stored.iter().for_each(|request| drop(ask(&mut world, request)));
+    let mut world = disk.life(config(), 400, 0);
+    ask(&mut world, &request(prompt(9, 64), 2));
+    disk.state().reads_stop = true;
+    let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
+    while !world.scheduler.is_idle() {
+        match world.scheduler.next_pause() {
+            Pause::None => world.step(),
+            Pause::For(rest) => {
+                assert!(rest <= Duration::from_millis(100), "{rest:?}");
+                disk.pass(rest);
+                world.step();
+            }
+            Pause::Forever => panic!("the requests wait for ever"),
+        }
+    }
+    for client in &clients {
+        assert_eq!(client.answer().unwrap().report.cache, Some(StopReason::RecomputeWasCheaper));
+    }
+}
+
+/// Twenty blocks: eight are held until they are written, seven are being loaded, and a request needs nineteen.
+#[test]
+fn the_disk_releases_all_held_blocks_before_a_request_fails() {
+    let disk = MemoryDisk::default();
+    let stored = request(prompt(1, 100), 1);
+    ask(&mut disk.life(config(), 20, 0), &stored);
+    let mut world = disk.life_with(config(), 20, 0, 1);
+    disk.state().writes_stop = true;
+    let written = world.submit(request(prompt(2, 130), 1));
+    world.run_until_idle();
+    assert!(written.answer().is_some());
+    disk.state().reads_stop = true;
+    let read = world.submit(stored.clone());
+    world.step();
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    let large = world.submit(request(prompt(3, 300), 1));
+    (0..30).for_each(|_| world.step());
+    assert!(large.answer().is_some(), "{:?}", large.error());
+    assert_eq!(read.answer().unwrap().choices, solo(&stored).choices);
+}
+
+#[test]
+fn a_pin_removed_during_its_load_does_not_return() {
+    let disk = MemoryDisk::default();
+    let system = prompt(1, 96);
+    let pinned =
+        Request { lifetime: Lifetime { pin: true, ..Lifetime::default() }, ..request(system.clone(), 0) };
+    let mut world = disk.life(config(), 100, 0);
+    world.submit(pinned);
+    world.run_until_idle();
+    assert!(disk.state().blocks.values().any(|(record, _)| record.pinned));
+    let mut world = disk.life(config(), 100, 50);
+    disk.state().reads_stop = true;
+    steps(&mut world, 2);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    world.scheduler.release(&system, [0; 16]);
+    disk.state().reads_stop = false;
+    steps(&mut world, 5);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
+    world.check_idle();
+    assert!(disk.state().blocks.values().all(|(record, _)| !record.pinned));
+}
+
+/// The same while the blocks of the ended request are still being written.
+#[test]
+fn a_pin_removed_during_its_write_does_not_return() {
+    let disk = MemoryDisk::default();
+    let system = prompt(1, 160);
+    let pinned =
+        Request { lifetime: Lifetime { pin: true, ..Lifetime::default() }, ..request(system.clone(), 0) };
+    let mut world = disk.life_with(config(), 100, 0, 2);
+    disk.state().writes_stop = true;
+    world.submit(pinned);
+    world.run_until_idle();
+    world.scheduler.release(&system, [0; 16]);
+    disk.state().writes_stop = false;
+    steps(&mut world, 20);
+    assert_eq!(world.scheduler.disk_stats().unwrap().writing, 0);
+    assert!(disk.state().blocks.values().all(|(record, _)| !record.pinned));
+    world.check_idle();
+}
+
+/// A pin covers a whole prompt: a load of its prefix restores no pin, which nothing would ever remove.
+#[test]
+fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
+    let disk = MemoryDisk::default();
+    let system = prompt(1, 96);
+    let pinned =
+        Request { lifetime: Lifetime { pin: true, ..Lifetime::default() }, ..request(system.clone(), 0) };
+    let mut world = disk.life(config(), 100, 0);
+    world.submit(pinned);
+    world.run_until_idle();
+    let mut world = disk.life(config(), 100, 0);
+    let report = ask(&mut world, &request([&system[..48], &prompt(2, 20)].concat(), 2)).report;
+    assert_eq!(report.disk_tokens, 48);
+    world.submit(request(system.clone(), 2));
+    world.run_until_idle();
+    let stats = world.scheduler.cache().stats();
+    assert_eq!(stats.shared - stats.evictable, 6, "the whole prompt is pinned");
+    world.scheduler.release(&system, [0; 16]);
+    world.check_idle();
+}
+
+/// A state in the middle of a prompt is for forks that may never come; it is written when somebody has gone on from it.
+#[test]
+fn a_fork_in_the_middle_is_gone_on_from_after_a_restart_once_it_was_used() {
+    let beside = Beside { block_bytes: BLOCK_BYTES, windows: None, state_bytes: BLOCK_BYTES + 40 };
+    let config = EngineConfig { beside, draft_rows_max: 0, ..config() };
+    let system = prompt(1, 200);
+    // What a request reuses that shares the first 200 tokens, of which 192 are whole blocks.
+    let fork = |world: &mut World, seed: u64| {
+        let tokens = [&system[..], &prompt(seed, 150)].concat();
+        let report = ask(world, &request(tokens, 3)).report;
+        steps(world, 20);
+        (report.cached_tokens, report.disk_tokens)
+    };
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config.clone(), 400, 0);
+    let seeds = [2, 3, 4];
+    // The second finds the state at the second of the doubling distances, and leaves one where both part.
+    assert_eq!(seeds.map(|seed| fork(&mut world, seed)), [(0, 0), (80, 0), (192, 0)]);
+    let mut world = disk.life(config.clone(), 400, 0);
+    assert_eq!([5, 6].map(|seed| fork(&mut world, seed)), [(192, 192), (192, 0)]);
+
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config.clone(), 400, 0);
+    fork(&mut world, 2);
+    let mut world = disk.life(config, 400, 0);
+    assert_eq!(fork(&mut world, 3), (0, 0), "nobody had gone on from it");
+}

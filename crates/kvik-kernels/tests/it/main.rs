@@ -1,0 +1,6 @@
+//! Tests of the crate through what it offers, in one program: each file is a subject.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod pool_idle;
+mod pool_many;

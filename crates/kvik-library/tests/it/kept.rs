@@ -1,0 +1,158 @@
+//! Kept prompts and what is on disk: warm in another process, cold after they are forgotten, whole after a kill.
+
+use crate::common;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{greedy, model_on, options, text};
+use kvik_library::{Error, KeptState, Message, Model, StopReason};
+
+/// Where the process that is killed has its cache.
+const DIR: &str = "KVIK_LIBRARY_TEST_DIR";
+
+#[test]
+fn a_kept_prompt_is_warm_in_another_process_and_cold_after_it_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let system = vec![Message::system(text(1, 150))];
+    let mut asked = system.clone();
+    asked.push(Message::user("Which river?"));
+    let model = model_on(dir.path());
+    let tokens = model.count_tokens(asked.clone()).unwrap();
+    let kept = model.keep_prompt("notify", system.clone()).unwrap();
+    assert!(kept.is_warm(), "{kept:?}");
+    let expect = model.chat(&asked, &greedy(12)).unwrap().finish().unwrap();
+    assert!(expect.1.cached_tokens > tokens * 3 / 4, "{expect:?}");
+    assert!(model.close().unwrap().is_complete());
+
+    let model = model_on(dir.path());
+    assert!(model.is_kept("notify", system.clone()).unwrap().is_warm());
+    assert_eq!(model.is_kept("other", system.clone()).unwrap(), KeptState::Unknown);
+    assert_eq!(model.is_kept("notify", "Else").unwrap(), KeptState::Changed);
+    let (answer, report) = model.chat(&asked, &greedy(12)).unwrap().finish().unwrap();
+    assert_eq!(answer, expect.0);
+    assert_eq!(report.computed_tokens, 1, "{report:?}");
+    assert!(model.forget_prompt("notify").unwrap());
+    assert!(!model.forget_prompt("notify").unwrap());
+    model.close().unwrap();
+
+    let model = model_on(dir.path());
+    assert_eq!(model.is_kept("notify", system.clone()).unwrap(), KeptState::Unknown);
+    // The chat that began with it is as warm as any, and evicted as any: nothing pins it.
+    model.on_memory_pressure(kvik_library::MemoryPressure::Critical).unwrap();
+    assert_eq!(model.stats().kv_cached_bytes, 0);
+}
+
+#[test]
+fn what_only_a_kept_prompt_needs_is_dropped_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model_on(dir.path());
+    let prompt = text(2, 100);
+    model.keep_prompt("a", prompt.as_str()).unwrap();
+    model.keep_prompt("b", prompt.as_str()).unwrap();
+    model.forget_prompt("a").unwrap();
+    assert!(model.is_kept("b", prompt.as_str()).unwrap().is_warm(), "another name stands for the same");
+    model.forget_prompt("b").unwrap();
+    let explained = model.explain(prompt.as_str()).unwrap();
+    assert!(explained.known_tokens < 16, "{explained:?}");
+    // A name that stands for something else lets go what it stood for.
+    model.keep_prompt("c", prompt.as_str()).unwrap();
+    model.keep_prompt("c", "Something else, and short of course").unwrap();
+    assert!(model.explain(prompt.as_str()).unwrap().known_tokens < 16);
+    assert_eq!(model.is_kept("c", prompt.as_str()).unwrap(), KeptState::Changed);
+}
+
+#[test]
+fn a_directory_is_one_models_at_a_time_and_the_error_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model_on(dir.path());
+    let error = Model::open(options().with_disk(dir.path())).unwrap_err();
+    assert!(matches!(error, Error::Disk(_)) && error.to_string().contains("another process"), "{error}");
+    drop(model);
+    assert!(Model::open(options().with_disk(dir.path())).is_ok(), "a model that is dropped lets go of it");
+}
+
+#[test]
+fn going_to_the_background_cancels_and_makes_durable_and_the_model_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model_on(dir.path());
+    let prompt = text(3, 150);
+    let mut answer = model.generate(prompt.as_str(), &common::endless(1)).unwrap();
+    answer.next().unwrap().unwrap();
+    let started = Instant::now();
+    let durable = model.on_background().unwrap();
+    let took = started.elapsed();
+    assert!(durable.is_complete(), "{durable:?} after {took:?}");
+    assert_eq!(model.stats().disk.unwrap().unwritten_blocks, 0);
+    let (_, report) = answer.finish().unwrap();
+    assert_eq!(report.finish, kvik_library::Finish::Cancelled);
+    let (_, report) = model.generate(prompt.as_str(), &greedy(2)).unwrap().finish().unwrap();
+    assert_eq!((report.computed_tokens, report.finish), (1, kvik_library::Finish::Length));
+}
+
+/// Not a test by itself: the process that [`what_was_computed_before_a_kill_is_found_again`] kills.
+#[test]
+fn process_that_is_killed() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let model = model_on(Path::new(&dir));
+    model.keep_prompt("notify", text(4, 120)).unwrap();
+    let (answer, _) = model.generate(text(5, 160), &greedy(12)).unwrap().finish().unwrap();
+    let durable = model.on_background().unwrap();
+    println!("\nanswer {} {answer:?}", durable.is_complete());
+    loop {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn what_was_computed_before_a_kill_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "kept::process_that_is_killed", "--nocapture"])
+        .env(DIR, dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let said = lines.into_iter().find(|line| line.starts_with("answer ")).expect("it answers");
+    // SIGKILL: nothing in the process has a say.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let model = model_on(dir.path());
+    assert!(model.is_kept("notify", text(4, 120)).unwrap().is_warm());
+    let explained = model.explain(text(5, 160)).unwrap();
+    assert!(explained.prompt_tokens - explained.known_tokens <= 16, "whole blocks are there: {explained:?}");
+    let (answer, report) = model.generate(text(5, 160), &greedy(12)).unwrap().finish().unwrap();
+    assert_eq!(said, format!("answer true {answer:?}"));
+    assert!(report.computed_tokens <= 16 && report.reason != Some(StopReason::LoadFailed), "{report:?}");
+}
+
+#[test]
+fn a_prompt_that_cannot_be_written_down_is_not_kept_and_one_too_large_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model_on(dir.path());
+    model.keep_prompt("a", text(6, 30)).unwrap();
+    let lists = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let list = lists.into_iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir_all(list.join("in the way")).unwrap();
+    let prompt = text(7, 100);
+    let error = model.keep_prompt("b", prompt.as_str()).unwrap_err();
+    assert!(matches!(&error, Error::KeptPrompts { path, .. } if *path == list), "{error}");
+    assert!(model.explain(prompt.as_str()).unwrap().known_tokens < 16, "nothing pins it");
+    assert!(model.is_kept("a", text(6, 30)).unwrap().is_warm(), "what was kept is kept");
+
+    let small = Model::open(kvik_library::Options { kv_bytes: Some(4 << 20), ..options() }).unwrap();
+    let tokens = small.context_tokens();
+    let mut words = 10;
+    while small.count_tokens(text(8, words * 2)).unwrap() < tokens * 3 / 4 {
+        words *= 2;
+    }
+    let error = small.keep_prompt("large", text(8, words)).map(|_| small.keep_prompt("more", text(9, words)));
+    let error = error.and_then(|more| more).unwrap_err();
+    assert!(
+        matches!(error, Error::NoRoomToKeep { .. }) && error.to_string().contains("`kv_bytes`"),
+        "{error}"
+    );
+}

@@ -1,0 +1,7 @@
+//! Tests of the crate through what it offers, in one program: each file is a subject.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod common;
+mod hostile;
+mod stores;

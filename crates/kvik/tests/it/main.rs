@@ -1,0 +1,10 @@
+//! Tests of the crate through what it offers, in one program: each file is a subject.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod doors;
+mod kv_map;
+mod library;
+mod pull;
+mod serve;
+mod tidy;
