@@ -71,6 +71,7 @@ def test_blocks_move_between_three_tiers(tmp_path):
 
 
 @needs_device
+@pytest.mark.full
 def test_two_processes_share_a_device(tmp_path):
     """Both answer as one alone does, and one that is killed takes nothing with it."""
     with start(tmp_path / "alone", "--cache-ram", "4MiB") as server:
@@ -134,7 +135,9 @@ def test_a_device_says_what_it_cannot_do(tmp_path):
 
 
 @needs_device
-@pytest.mark.parametrize("flags", ((), ("--gpu-layers", "2"), ("--repeat-depth",)), ids=" ".join)
+@pytest.mark.parametrize(
+    "flags", ((), *(pytest.param(flags, marks=pytest.mark.full) for flags in (("--gpu-layers", "2"), ("--repeat-depth",)))), ids=" ".join
+)
 def test_a_bench_says_what_keys_and_values_cost_that_do_not_stay(flags):
     """What is copied is what the formula says, also of a part of the layers; without a word they stay."""
     rows = {}

@@ -24,7 +24,7 @@ def test_every_step_does_one_thing():
 
 def test_its_tools_are_those_of_ci():
     run = "\n".join(step.get("run", "") for step in steps())
-    ci = (ROOT / ".ci/run").read_text() + (ROOT / "tests/packages/requirements.txt").read_text()
+    ci = (ROOT / ".ci/setup.sh").read_text() + (ROOT / "tests/packages/requirements.txt").read_text()
     for name, variable in (("cargo-deb", "CARGO_DEB_VERSION"), ("cargo-cyclonedx", "CYCLONEDX_VERSION")):
         assert set(re.findall(rf"cargo install {name} --version (\S+)", run)) == {re.search(rf"{variable}=(\S+)", ci)[1]}
     assert set(re.findall(r"maturin==([\d.]+)", run)) == set(re.findall(r"maturin==([\d.]+)", ci))

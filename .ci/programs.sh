@@ -1,0 +1,66 @@
+# shellcheck shell=bash
+# Stages that drive what was built from outside: packages, other languages, clients, a browser, attacks, kills.
+
+# A folder of tests, those that are long only where a release is proven: suite FOLDER
+suite() {
+    local marks=(-m "not full")
+    if $FULL; then marks=(); fi
+    # With the kvik that the tests left, which has GPUs.
+    KVIK_GPU_BINARY="$PWD/target/debug/kvik" "${PYTHON:-$VENV/bin/python}" -B -m pytest -q -p no:cacheprovider \
+        --durations 15 "${marks[@]}" "$@"
+}
+
+suite_of_clients() {
+    PYTHON=$CLIENTS/bin/python suite "$@"
+}
+
+# Packages of the release binary: installed in a clean place, tried, removed.
+test_packages() {
+    PYTHON=$VENV/bin/python without_c bash .ci/packages
+    suite tests/packages
+    cat target/packages/report.txt
+}
+
+test_sbom() {
+    install_tool cargo-cyclonedx "$CYCLONEDX_VERSION"
+    bash .ci/sbom
+}
+
+# Kotlin's face over the release build, both apps, and the runner of the list of cases for tests/library.
+test_kotlin() {
+    local model=$PWD/models/tiny/kvik-tiny-q8_0.gguf tests=$PWD/target/kotlin/tests.jar
+    local script=target/kotlin/script.jsonl
+    bash bindings/kotlin/compile target/kotlin/kvik.jar bindings/kotlin/src/main
+    bash bindings/kotlin/compile "$tests" bindings/kotlin/src/test examples/notifications/{core,Notifications.kt} examples/endless
+    JAVA_OPTIONS=-Dkvik.model=$model bash bindings/kotlin/run "$tests" org.junit.runner.JUnitCore dev.kvik.ModelTest
+    bash bindings/kotlin/run "$tests" dev.kvik.notifications.Notifications table "$model" models/tiny/eval-notify.jsonl 20
+    rm -rf target/kotlin/endless
+    python3 -B examples/endless/script.py 100 1 >"$script"
+    bash bindings/kotlin/run "$tests" dev.kvik.endless.Endless run "$model" "$script" target/kotlin/endless 3 0
+    mkdir -p target/ci-kotlin
+    printf '#!/bin/sh\nexec bash "%s" "%s" dev.kvik.cases.Cases "$@"\n' "$PWD/bindings/kotlin/run" "$tests" >target/ci-kotlin/cases
+    chmod +x target/ci-kotlin/cases
+}
+
+# The package `kvik` of the wheel, beside what its users have, and the README's ways to a first answer, which use the build
+# that is there.
+test_python() {
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps --force-reinstall target/wheels/kvik-*.whl
+    suite tests/python
+    without_c suite tests/readme
+}
+
+# One list of cases in every language.
+test_library() {
+    cargo build --workspace --features kvik/gpu --bin cases
+    KVIK_LANGUAGES="rust c python kotlin" suite tests/library
+}
+
+# kill -9 at random instants, so many times each: under load, under conversations, on a shelf.
+test_kills() {
+    "$VENV/bin/python" -B tests/restart.py kills --kills "$1"
+    "$VENV/bin/python" -B tests/restart.py conversations --kills "$2"
+    "$VENV/bin/python" -B tests/restart.py hits
+    "$VENV/bin/python" -B tests/shelf.py kills --kills "$3"
+}
+

@@ -1,0 +1,151 @@
+# shellcheck shell=bash
+# Stages that compile and test Rust.
+
+export CARGO_INCREMENTAL=0 CARGO_TERM_COLOR=never
+# Test programs carry the engine each: without line tables they take less than half the disk. A panic still says where.
+export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=debuginfo
+# The C library of a release build for x86-64, stripped: 14.2 MB when this was written, 0.2 more with what a whole build adds.
+C_BYTES_MAX=$((14800 * 1000))
+# The same as an application for aarch64 carries it: profile `small`, without grammars, stripped. 6 MB is what an app's author is promised.
+SMALL_BYTES_MAX=$((6000 * 1000))
+
+# The README's command. Tests on outside data run where the data stands beside the checkout.
+run_tests() {
+    if [[ -z ${KVIK_DATA:-} && -d ../shared/data ]]; then
+        export KVIK_DATA=$PWD/../shared/data
+    fi
+    export KVIK_SKIPPED=$PWD/target/skipped.txt
+    rm -f "$KVIK_SKIPPED"
+    # With the GPU feature: what it adds is tested, and nothing else is built in another way.
+    cargo test --workspace --features kvik/gpu
+    count_skipped
+}
+
+# A test that lacks something passes; how many did, and what they lacked.
+count_skipped() {
+    SKIPPED="0 tests skipped"
+    [[ -s $KVIK_SKIPPED ]] || return 0
+    SKIPPED="$(wc -l <"$KVIK_SKIPPED") tests skipped"
+    echo "$SKIPPED:"
+    sed 's/^[^ ]*: //' "$KVIK_SKIPPED" | sort | uniq -c | sort -rn
+}
+
+# What tries a sample otherwise.
+test_whole() {
+    KVIK_FULL=1 cargo test --workspace --features kvik/gpu --lib --test it -- random_operations_agree \
+        lark_accepts_what_gbnf_accepts draws_have_the_probabilities_of_a_sort greedy_answers_are keep_the_perplexity_of_stories
+}
+
+# What nodes share, through an S3 that is a process of this machine.
+test_stores() {
+    local url=http://127.0.0.1:5577 server
+    "$VENV/bin/moto_server" -H 127.0.0.1 -p 5577 >target/moto.log 2>&1 &
+    server=$!
+    curl -sf --retry 60 --retry-delay 1 --retry-connrefused -X PUT "$url/kvik" >/dev/null
+    AWS_ENDPOINT_URL=$url AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any AWS_REGION=us-east-1 \
+        cargo test --workspace --features kvik/gpu --test it stores::
+    kill $server
+}
+
+sources_of_bindings() {
+    git ls-files Cargo.lock crates/kvik-uniffi bindings/kotlin/src/main/kotlin/dev/kvik/Generated.kt bindings/swift/Sources \
+        bindings/python/kvik/_native.py | tr '\n' ' '
+}
+
+# The sources for Kotlin, Swift and Python that are checked in are what the generator writes.
+test_bindings() {
+    cargo test --workspace --features kvik/gpu,kvik-uniffi/generate --test it generated::
+}
+
+# Histories with the checks of a debug build, by the program that the tests left: simulate FIRST SEEDS
+simulate() {
+    FIRST=$1 SEEDS=$2 cargo test --workspace --features kvik/gpu --test simulator -- --nocapture
+}
+
+# Every interleaving of small thread pools; its flag would have all else built again.
+test_loom() {
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p kvik-kernels --release --test loom_pool
+}
+
+# Links of comments lead somewhere, also those of private items.
+test_documents() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --features kvik/gpu --no-deps --document-private-items
+}
+
+# Only the kernels have code of their own for aarch64.
+test_aarch64() {
+    install_target $AARCH64
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu" \
+        cargo test -p kvik-kernels --lib --target $AARCH64
+}
+
+# Another of the foreign systems for each commit.
+check_one_target() {
+    check_target "${TARGETS[$(($(git rev-list --count HEAD) % ${#TARGETS[@]}))]}"
+}
+
+check_targets() {
+    local target
+    for target in "${TARGETS[@]}"; do check_target "$target"; done
+}
+
+# Compiles a crate for a system: check_target CRATE@SYSTEM
+check_target() {
+    install_target "${1#*@}"
+    echo "$1"
+    cargo check -p "${1%@*}" --target "${1#*@}"
+}
+
+# The README's command, and what is packed beside the binary. No C compiler: who calls one is told no. The linker has its
+# own name.
+build_release() {
+    without_c cargo build --release
+    without_c cargo build --release -p kvik-c
+    without_c cargo build --release -p kvik-uniffi
+}
+
+# Also for what uses that build: blake3 asks which compiler there is, and would be built again for another.
+without_c() {
+    CC=/bin/false CXX=/bin/false AR=/bin/false "$@"
+}
+
+# The C API of the release build: every function under the address sanitiser, then the example twice, which is warm then.
+test_c_api() {
+    local out=target/ci-c model=models/tiny/kvik-tiny-q8_0.gguf
+    local flags=(-std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -g -Icrates/kvik-c/include)
+    local links=(-Ltarget/release -lkvik_c -lpthread "-Wl,-rpath,$PWD/target/release")
+    rm -rf "$out" && mkdir -p "$out/api" "$out/answer"
+    cc "${flags[@]}" -fsanitize=address,undefined crates/kvik-c/tests/api.c -o "$out/api.bin" "${links[@]}"
+    "$out/api.bin" "$model" "$out/api"
+    cc "${flags[@]}" crates/kvik-c/examples/answer.c -o "$out/answer.bin" "${links[@]}"
+    "$out/answer.bin" "$model" "$out/answer" "Who are you?"
+    "$out/answer.bin" "$model" "$out/answer" "Who are you?" 2>&1 | tee "$out/again.txt"
+    grep -q '(complete)' "$out/again.txt"
+    # It grows only on purpose.
+    strip -o "$out/libkvik_c.so" target/release/libkvik_c.so
+    at_most "$C_BYTES_MAX" "$out/libkvik_c.so"
+}
+
+# One forward pass and every kernel under Vulkan's validation layers, which have nothing to say.
+test_validation() {
+    local log=target/validation.txt
+    VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation cargo test --workspace --features kvik/gpu \
+        --test kernels --test it -- --nocapture device::exact kv:: attention experts 2>&1 | tee "$log" | grep '^test '
+    ! grep -E "Validation (Error|Warning)|VUID-" "$log"
+}
+
+# The library as an application carries it: how large it is, and every function of it under emulation.
+test_aarch64_library() {
+    local out=target/ci-aarch64 built=target/$AARCH64/small
+    install_target $AARCH64
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc cargo rustc --profile small -p kvik-c \
+        --no-default-features --lib --crate-type cdylib --target $AARCH64
+    rm -rf "$out" && mkdir -p "$out/api"
+    aarch64-linux-gnu-strip -o "$out/libkvik_c.so" "$built/libkvik_c.so"
+    at_most "$SMALL_BYTES_MAX" "$out/libkvik_c.so"
+    aarch64-linux-gnu-gcc -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -Icrates/kvik-c/include \
+        crates/kvik-c/tests/api.c -o "$out/api.bin" -L"$out" -lkvik_c -lpthread
+    qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$PWD/$out" \
+        "$out/api.bin" models/tiny/kvik-tiny-q8_0.gguf "$out/api"
+}

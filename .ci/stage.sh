@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# Stages of a run: each under a name, with its time; the disk that all take; and the summary.
+
+# Bytes that a whole run may take, and that must be free where it starts.
+DISK_BYTES=$((12 * 1000 * 1000 * 1000))
+# Outlives a checkout: tools by version, and what has passed with which inputs.
+CACHE=${KVIK_CI_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kvik-ci}
+STARTED=$SECONDS
+STAGE=setup
+PASSED=()
+SKIPPED=""
+CHANGE_SECONDS=""
+
+# Checks that there is room, and begins to watch how much is taken.
+begin() {
+    trap summary EXIT
+    mkdir -p "$CACHE/passed" target
+    local free
+    free=$(free_bytes)
+    if ((free < DISK_BYTES)); then
+        echo "$((free / 1000000)) MB are free on the disk of $PWD, and a run takes up to $((DISK_BYTES / 1000000)) MB" >&2
+        exit 1
+    fi
+    FREE_FIRST=$free
+    LEAST_FREE=$PWD/target/ci-least-free
+    echo "$free" >"$LEAST_FREE"
+    watch_disk &
+    WATCH=$!
+}
+
+free_bytes() { df --output=avail -B1 . | tail -n 1; }
+
+# Keeps the least that was free.
+watch_disk() {
+    local free
+    while sleep 2; do
+        free=$(free_bytes)
+        if ((free < $(cat "$LEAST_FREE"))); then echo "$free" >"$LEAST_FREE"; fi
+    done
+}
+
+# Runs a command under a name and keeps its time.
+stage() {
+    STAGE=$1
+    local from=$SECONDS
+    printf '\n== %s\n' "$STAGE"
+    "${@:2}"
+    PASSED+=("$STAGE $((SECONDS - from))")
+}
+
+# Runs a command unless it has passed with the same bytes in these files: run_if_changed NAME "FILE..." COMMAND...
+run_if_changed() {
+    local passed
+    # shellcheck disable=SC2086
+    passed=$CACHE/passed/$1-$(cat $2 | sha256sum | cut -c 1-32)
+    if [[ -e $passed ]]; then
+        echo "$2: as when it passed last"
+        return
+    fi
+    "${@:3}"
+    touch "$passed"
+}
+
+# Holds a file to a number of bytes, and says by how much it is larger.
+at_most() {
+    local bytes
+    bytes=$(stat -c %s "$2")
+    ((bytes <= $1)) || { echo "$2 has $bytes bytes, $((bytes - $1)) more than it may" >&2 && return 1; }
+}
+
+no_server_left() {
+    local exe
+    for exe in /proc/[0-9]*/exe; do
+        if [[ $(readlink "$exe" 2>/dev/null || true) == "$PWD/target/release/kvik"* ]]; then
+            echo "a server still runs: ${exe%/exe}"
+            return 1
+        fi
+    done
+}
+
+summary() {
+    local status=$?
+    local total=$((SECONDS - STARTED)) taken=0
+    printf '\n'
+    ((${#PASSED[@]})) && printf '%s\n' "${PASSED[@]}" | awk '{ printf "%-20s %5d s\n", $1, $2 }'
+    if [[ -n ${WATCH:-} ]]; then
+        kill "$WATCH" 2>/dev/null || true
+        taken=$(((FREE_FIRST - $(cat "$LEAST_FREE")) / 1000000))
+        echo "disk: $taken MB at most, of $((DISK_BYTES / 1000000))"
+    fi
+    if ((status == 0)); then
+        echo "CI passed in $total s${CHANGE_SECONDS:+, a change in $CHANGE_SECONDS s}${SKIPPED:+, $SKIPPED}"
+    else
+        echo "CI failed in stage $STAGE after $total s"
+    fi
+}
