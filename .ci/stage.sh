@@ -80,12 +80,13 @@ no_server_left() {
 
 summary() {
     local status=$?
-    local total=$((SECONDS - STARTED)) taken=0
+    local total=$((SECONDS - STARTED)) taken=0 least
     printf '\n'
     ((${#PASSED[@]})) && printf '%s\n' "${PASSED[@]}" | awk '{ printf "%-20s %5d s\n", $1, $2 }'
     if [[ -n ${WATCH:-} ]]; then
         kill "$WATCH" 2>/dev/null || true
-        taken=$(((FREE_FIRST - $(cat "$LEAST_FREE")) / 1000000))
+        least=$(cat "$LEAST_FREE")
+        taken=$(((FREE_FIRST - ${least:-$FREE_FIRST}) / 1000000))
         echo "disk: $taken MB at most, of $((DISK_BYTES / 1000000))"
     fi
     if ((status == 0)); then
