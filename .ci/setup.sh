@@ -106,7 +106,7 @@ install_target() {
 
 # An environment with what these lists name: environment FOLDER LIST...
 environment() {
-    local lists=()
+    local list lists=()
     for list in "${@:2}"; do lists+=(-r "$list"); done
     [[ -x $1/bin/python ]] || python3 -m venv "$1"
     "$1/bin/python" -m pip install -q --disable-pip-version-check "${lists[@]}"

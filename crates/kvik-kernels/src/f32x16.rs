@@ -21,8 +21,8 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait F32x16: Copy {
     /// Whether 24 accumulators fit the registers; otherwise 6 do.
     const WIDE: bool;
-    /// Whether several sums are computed at a time. The specification computes one: it has the same bits, is plainer,
-    /// and takes a tenth of the time to compile.
+    /// Whether several sums are computed at a time. The specification computes one: it has the same bits,
+    /// and is plainer to read and to compile.
     const BLOCKED: bool = true;
 
     unsafe fn splat(x: f32) -> Self;

@@ -201,8 +201,10 @@ unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>
             return gather::<L, T, M, N>(call, query_row, vector, common);
         }
         // Before the positions that all query rows see, and beyond them, each goes its own way.
-        for rest in [positions.start..common.start, common.end..positions.end] {
-            if rest.start == common.end {
+        for (beyond, rest) in
+            [positions.start..common.start, common.end..positions.end].into_iter().enumerate()
+        {
+            if beyond == 1 {
                 gather::<L, T, M, N>(call, query_row, vector, common.clone());
             }
             for (m, seen) in seen.iter().enumerate() {

@@ -134,5 +134,13 @@ pub(crate) fn described<T: FromBody>() -> SchemaOf {
 pub(crate) fn schema<T: FromBody>(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let mut schema = Map::new();
     T::describe(generator, &mut schema);
+    let mut named = Vec::new();
+    T::name(&mut named);
+    for field in schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
+        assert!(
+            named.contains(&field.as_str()),
+            "`{field}` is described, and refused as unknown where others are"
+        );
+    }
     schema.into()
 }
