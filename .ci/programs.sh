@@ -50,9 +50,9 @@ test_python() {
     without_c suite tests/readme
 }
 
-# One list of cases in every language.
+# One list of cases in every language. Tests are named beside Rust's runner, so that it is built with the features of theirs.
 test_library() {
-    cargo build --workspace --features kvik/gpu --bin cases
+    cargo build --workspace --features kvik/gpu --bin cases --test it
     KVIK_LANGUAGES="rust c python kotlin" suite tests/library
 }
 

@@ -9,7 +9,8 @@ C_BYTES_MAX=$((14800 * 1000))
 # The same as an application for aarch64 carries it: profile `small`, without grammars, stripped. 6 MB is what an app's author is promised.
 SMALL_BYTES_MAX=$((6000 * 1000))
 
-# The README's command. Tests on outside data run where the data stands beside the checkout.
+# The README's command. Tests on outside data run where the data stands beside the checkout, and those of stores against an
+# S3 that is a process of this machine.
 run_tests() {
     if [[ -z ${KVIK_DATA:-} && -d ../shared/data ]]; then
         export KVIK_DATA=$PWD/../shared/data
@@ -17,8 +18,17 @@ run_tests() {
     export KVIK_SKIPPED=$PWD/target/skipped.txt
     rm -f "$KVIK_SKIPPED"
     # With the GPU feature: what it adds is tested, and nothing else is built in another way.
-    cargo test --workspace --features kvik/gpu
+    with_store cargo test --workspace --features kvik/gpu
     count_skipped
+}
+
+with_store() {
+    local url=http://127.0.0.1:5577 server
+    "$VENV/bin/moto_server" -H 127.0.0.1 -p 5577 >target/moto.log 2>&1 &
+    server=$!
+    curl -sf --retry 60 --retry-delay 1 --retry-connrefused -X PUT "$url/kvik" >/dev/null
+    AWS_ENDPOINT_URL=$url AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any AWS_REGION=us-east-1 "$@"
+    kill $server
 }
 
 # A test that lacks something passes; how many did, and what they lacked.
@@ -30,29 +40,8 @@ count_skipped() {
     sed 's/^[^ ]*: //' "$KVIK_SKIPPED" | sort | uniq -c | sort -rn
 }
 
-# What tries a sample otherwise.
-test_whole() {
-    KVIK_FULL=1 cargo test --workspace --features kvik/gpu --lib --test it -- random_operations_agree \
-        lark_accepts_what_gbnf_accepts draws_have_the_probabilities_of_a_sort greedy_answers_are keep_the_perplexity_of_stories
-}
-
-# What nodes share, through an S3 that is a process of this machine.
-test_stores() {
-    local url=http://127.0.0.1:5577 server
-    "$VENV/bin/moto_server" -H 127.0.0.1 -p 5577 >target/moto.log 2>&1 &
-    server=$!
-    curl -sf --retry 60 --retry-delay 1 --retry-connrefused -X PUT "$url/kvik" >/dev/null
-    AWS_ENDPOINT_URL=$url AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any AWS_REGION=us-east-1 \
-        cargo test --workspace --features kvik/gpu --test it stores::
-    kill $server
-}
-
-sources_of_bindings() {
-    git ls-files Cargo.lock crates/kvik-uniffi bindings/kotlin/src/main/kotlin/dev/kvik/Generated.kt bindings/swift/Sources \
-        bindings/python/kvik/_native.py | tr '\n' ' '
-}
-
-# The sources for Kotlin, Swift and Python that are checked in are what the generator writes.
+# The sources for Kotlin, Swift and Python that are checked in are what the generator writes. With every change, those for
+# Kotlin and Python hold the sums of their functions to the library's when they load it.
 test_bindings() {
     cargo test --workspace --features kvik/gpu,kvik-uniffi/generate --test it generated::
 }

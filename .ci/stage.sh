@@ -9,7 +9,7 @@ STARTED=$SECONDS
 STAGE=setup
 PASSED=()
 SKIPPED=""
-CHANGE_SECONDS=""
+declare -A ASIDE
 
 # Checks that there is room, and begins to watch how much is taken.
 begin() {
@@ -46,6 +46,20 @@ stage() {
     printf '\n== %s\n' "$STAGE"
     "${@:2}"
     PASSED+=("$STAGE $((SECONDS - from))")
+}
+
+# Begins a command that goes on beside the stages that follow: aside NAME COMMAND...
+aside() {
+    "${@:2}" >"target/ci-$1.log" 2>&1 &
+    ASIDE[$1]=$!
+}
+
+# Waits for such commands, and prints of each that failed what it said: await NAME...
+await() {
+    local name
+    for name in "$@"; do
+        wait "${ASIDE[$name]}" || { echo "$name failed:" && cat "target/ci-$name.log" && return 1; }
+    done
 }
 
 # Runs a command unless it has passed with the same bytes in these files: run_if_changed NAME "FILE..." COMMAND...
@@ -90,7 +104,7 @@ summary() {
         echo "disk: $taken MB at most, of $((DISK_BYTES / 1000000))"
     fi
     if ((status == 0)); then
-        echo "CI passed in $total s${CHANGE_SECONDS:+, a change in $CHANGE_SECONDS s}${SKIPPED:+, $SKIPPED}"
+        echo "CI passed in $total s${SKIPPED:+, $SKIPPED}"
     else
         echo "CI failed in stage $STAGE after $total s"
     fi

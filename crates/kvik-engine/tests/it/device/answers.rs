@@ -17,7 +17,7 @@ fn greedy_answers_are_those_of_the_processor() {
     if !has_device() {
         return;
     }
-    let count = kvik_testing::effort(40, 200);
+    let count = kvik_testing::effort(8, 200);
     let requests: Vec<Request> = prompts(count, 6).iter().map(|prompt| greedy(prompt, ANSWER)).collect();
     let mut device =
         World::new(on_device(opened(&tiny_model()), KvFormat::F16, BLOCKS), KvFormat::F16, BLOCKS);

@@ -7,7 +7,7 @@ use kvik_engine::api::{GeneratedToken, Request, Sampling};
 use kvik_engine::model::batch::{Batch, Output, Runner, SequenceKv};
 use kvik_engine::model::device::DeviceRunner;
 use kvik_kernels::KvFormat;
-use kvik_testing::tiny_model;
+use kvik_testing::{effort, tiny_model};
 
 use super::shapes::{tokens, within_reach};
 use super::{World, greedy, has_device, ids, layout, logits, on_device, opened, prompts, rows};
@@ -30,7 +30,7 @@ pub(crate) fn check(name: &str, runner: &mut DeviceRunner, [prompt, other]: [&[T
     let (first, second) = (table(0), table(1));
     let vocab = runner.vocab_len();
     let cold = bits(&logits(runner, &rows(0, prompt, 0, 0), &[&first, &second]));
-    for chunk in [1, 7, 40] {
+    for &chunk in effort(&[7, 40][..], &[1, 7, 40]) {
         let mut found = Vec::new();
         let mut others = other.chunks(chunk + 1).enumerate();
         for (index, tokens) in prompt.chunks(chunk).enumerate() {
@@ -66,14 +66,14 @@ fn logits_are_the_same_in_chunks_beside_others_and_from_blocks_that_were_moved()
         return;
     }
     let prompts = prompts(9, 40);
-    for format in [KvFormat::F16, KvFormat::Q8] {
+    for &format in effort(&[KvFormat::Q8][..], &[KvFormat::F16, KvFormat::Q8]) {
         let mut runner = on_device(opened(&tiny_model()), format, 3 * TABLE);
         check(&format.to_string(), &mut runner, [&prompts[7], &prompts[8]]);
     }
 }
 
 /// Windows, chunks, caps, sinks, temperatures, and mixtures of experts with all that these may have.
-pub(crate) const FAMILIES: [&str; 7] = [
+const FAMILIES: [&str; 7] = [
     "arch-gemma2",
     "arch-glm4moe",
     "arch-gpt-oss",
@@ -83,12 +83,17 @@ pub(crate) const FAMILIES: [&str; 7] = [
     "arch-qwen3moe",
 ];
 
+/// A few of these, or all of them.
+pub(crate) fn families() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().step_by(effort(3, 1))
+}
+
 #[test]
 fn logits_of_other_families_are_the_same_in_chunks_beside_others_and_from_blocks_that_were_moved() {
     if !has_device() {
         return;
     }
-    for name in FAMILIES {
+    for name in families() {
         let mut runner = on_device(within_reach(name), KvFormat::F16, 3 * TABLE);
         let [prompt, other] = [5, 11].map(|step| tokens(runner.vocab_len(), 83, step));
         check(name, &mut runner, [&prompt, &other]);
@@ -147,7 +152,7 @@ fn answers_are_the_same_cold_cached_together_and_after_evictions() {
         return;
     }
     let open = |blocks| on_device(opened(&tiny_model()), KvFormat::Q8, blocks);
-    check_answers(&tiny_model(), prompts(8, 24), open);
+    check_answers(&tiny_model(), prompts(effort(5, 8), 24), open);
 }
 
 /// The windows of the model end within a prompt.
@@ -174,7 +179,8 @@ pub(crate) fn check_answers(path: &Path, mut prompts: Vec<Vec<Token>>, open: imp
         let tail = prompts[i][..20].to_vec();
         prompts[i] = [&prompts[0][..21 + i], &tail].concat();
     }
-    let requests = sampled(&prompts.iter().map(|prompt| greedy(prompt, 10)).collect::<Vec<_>>());
+    let tokens = effort(4, 10);
+    let requests = sampled(&prompts.iter().map(|prompt| greedy(prompt, tokens)).collect::<Vec<_>>());
     let alone: Vec<Request> =
         requests.iter().map(|request| Request { reuse: false, ..request.clone() }).collect();
     let world = |blocks| World::of(path, open(blocks), KvFormat::Q8, blocks);

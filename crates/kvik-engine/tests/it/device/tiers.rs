@@ -71,7 +71,8 @@ fn what_the_device_has_no_room_for_is_in_the_hosts_memory() {
     if !has_device() {
         return;
     }
-    let requests: Vec<Request> = prompts(6, 60).iter().map(|prompt| greedy(prompt, 6)).collect();
+    let (count, tokens) = kvik_testing::effort((3, 2), (6, 6));
+    let requests: Vec<Request> = prompts(count, 60).iter().map(|prompt| greedy(prompt, tokens)).collect();
     let block_bytes = layout(&LoadedModel::open(&tiny_model()).unwrap().config, KvFormat::F16).block_bytes();
     let disk = MemoryDisk::of(block_bytes);
     let alone = || {
