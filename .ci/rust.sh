@@ -66,7 +66,7 @@ test_aarch64() {
     install_target $AARCH64
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu" \
-        cargo test -p kvik-kernels --lib --target $AARCH64
+        KVIK_EMULATED=1 cargo test -p kvik-kernels --lib --target $AARCH64
 }
 
 # Another of the foreign systems for each commit.

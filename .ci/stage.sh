@@ -14,6 +14,7 @@ declare -A ASIDE
 # Checks that there is room, and begins to watch how much is taken.
 begin() {
     trap summary EXIT
+    trap 'exit 143' TERM
     mkdir -p "$CACHE/passed" target
     local free
     free=$(free_bytes)

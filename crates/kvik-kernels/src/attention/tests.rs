@@ -322,7 +322,7 @@ fn case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, Vec<SeqRo
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(crate::testing::cases(64))]
 
     /// Alone or among others, on any number of threads, with any instructions: the same bits.
     #[test]
@@ -364,7 +364,7 @@ fn pruned_case() -> impl Strategy<Value = (KvLayer, usize, usize, usize, Vec<Vec
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(crate::testing::cases(48))]
 
     /// A head that has dropped positions sees what a sequence without them would show it.
     #[test]

@@ -97,7 +97,7 @@ fn dims() -> impl Strategy<Value = usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(crate::testing::cases(48))]
 
     #[test]
     fn facts_of_rows_agree_with_their_definitions(dim in dims(), n in 0..400_usize, seed in any::<u64>()) {
@@ -134,7 +134,7 @@ fn moment_bits(moments: &QueryMoments) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(crate::testing::cases(32))]
 
     #[test]
     fn moments_are_the_plain_sums_however_rows_come(
@@ -220,7 +220,7 @@ fn naive_expected(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(crate::testing::cases(32))]
 
     #[test]
     fn expected_attention_agrees_with_its_definition(

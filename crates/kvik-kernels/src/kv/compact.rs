@@ -238,7 +238,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(96))]
+        #![proptest_config(crate::testing::cases(96))]
 
         #[test]
         fn what_is_kept_has_the_bytes_of_what_was_never_beside_others((layer, len, shared, kept, seed) in case()) {

@@ -400,7 +400,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(crate::testing::cases(64))]
 
         #[test]
         fn what_is_read_is_what_was_stored_and_the_same_with_any_instructions(

@@ -286,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
+        #![proptest_config(crate::testing::cases(40))]
         #[test]
         fn what_is_made_together_has_the_bits_of_what_is_made_apart(case in cases()) {
             isas().into_iter().for_each(|isa| check(isa, isa, &case));

@@ -242,7 +242,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(60))]
+        #![proptest_config(crate::testing::cases(60))]
         #[test]
         fn a_row_has_the_bits_it_has_alone(case in cases()) {
             isas().into_iter().for_each(|isa| check([isa, isa], &case));

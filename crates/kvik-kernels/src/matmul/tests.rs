@@ -217,7 +217,7 @@ macro_rules! variants_equal_the_specification {
             if !Isa::available().contains(&$isa) {
                 return kvik_testing::skip(&format!("this machine has no {}", $isa.name()));
             }
-            proptest!(ProptestConfig::with_cases(300), |(case in cases())| {
+            proptest!(crate::testing::cases(300), |(case in cases())| {
                 prop_assume!(!case.extreme || case.ty != WeightType::Bf16 || matches!($isa, Isa::Avx512Bf16 | Isa::Amx));
                 let (weights, x) = (case.weights(), case.inputs());
                 assert_same(&product($isa, 2, &weights, &x), &specified($isa, &weights, &x));

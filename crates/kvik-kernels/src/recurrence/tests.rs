@@ -111,7 +111,7 @@ fn any_shape() -> impl Strategy<Value = LinearShape> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(crate::testing::cases(60))]
 
     #[test]
     fn every_variant_equals_the_specification(

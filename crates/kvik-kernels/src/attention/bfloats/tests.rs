@@ -153,12 +153,12 @@ macro_rules! kernels {
 fn check<O: Order>(kernels: &Kernels) {
     let numbers = || prop_oneof![Just(Numbers::Ordinary), Just(Numbers::Tiny), Just(Numbers::Any)];
     let shapes = (1..=140_usize, 1..=16_usize, 1..=40_usize, numbers(), any::<u64>());
-    proptest!(ProptestConfig::with_cases(48), |((head_dim, tiles, query_rows, numbers, seed) in shapes)| {
+    proptest!(crate::testing::cases(48), |((head_dim, tiles, query_rows, numbers, seed) in shapes)| {
         let case = Case::new(head_dim, tiles, query_rows, numbers, seed);
         prop_assert_eq!(case.scores(kernels.scores), case.scores(specification::scores::<O>));
     });
     let shapes = (1..=9_usize, 1..=16_usize, 1..=40_usize, numbers(), any::<u64>(), 0..16_usize);
-    proptest!(ProptestConfig::with_cases(48), |((vectors, tiles, query_rows, numbers, seed, short) in shapes)| {
+    proptest!(crate::testing::cases(48), |((vectors, tiles, query_rows, numbers, seed, short) in shapes)| {
         let case = Case::new(vectors * LANES, tiles, query_rows, numbers, seed).probabilities();
         for (values, expect, short) in [
             (kernels.values[0], specification::values::<O> as unsafe fn(&ValueCall<'_>), 0),

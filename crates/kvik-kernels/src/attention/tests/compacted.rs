@@ -30,7 +30,7 @@ fn attend_and_watch(attention: Attention<'_>, value_dim: usize) -> (Vec<u32>, Ve
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(crate::testing::cases(48))]
 
     #[test]
     fn what_is_kept_is_attended_as_if_stored_from_the_start((layer, heads, len, kept, seed) in compacted_case()) {

@@ -100,7 +100,7 @@ fn run_of_rows() -> impl Strategy<Value = (KvLayer, Extras, usize, usize, u64)> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(crate::testing::cases(96))]
 
     /// In the blocks that it sees something of, and in all others, which need not even exist.
     #[test]

@@ -58,7 +58,7 @@ impl Store {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(crate::testing::cases(32))]
 
     /// Alone or among others, split or not: the bits of the specification.
     #[test]

@@ -69,7 +69,7 @@ fn tails(store: &Store, table: &[u32], shared: usize, dropped: &[Vec<bool>]) -> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(crate::testing::cases(48))]
 
     #[test]
     fn watching_changes_no_result_and_weights_are_those_of_the_textbook(
@@ -219,7 +219,7 @@ const REDUCES: [WeightReduce; 4] =
     [WeightReduce::Sum, WeightReduce::Decayed(0.9), WeightReduce::Above, WeightReduce::Max];
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(crate::testing::cases(96))]
 
     #[test]
     fn reductions_are_the_plain_ones_however_rows_are_cut(

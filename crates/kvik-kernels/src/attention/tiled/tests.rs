@@ -178,12 +178,12 @@ fn emulated_beside_avx512() -> Kernels {
 fn check(kernels: &Kernels) {
     let shapes =
         (prop_oneof![1..=256_usize, Just(512), Just(576)], 1..=16_usize, 1..=120_usize, any::<u64>());
-    proptest!(ProptestConfig::with_cases(100), |((head_dim, tiles, query_rows, seed) in shapes)| {
+    proptest!(crate::testing::cases(100), |((head_dim, tiles, query_rows, seed) in shapes)| {
         let keys = Keys::new(head_dim, tiles, query_rows, seed);
         prop_assert_eq!(keys.scores(kernels.scores), keys.scores(specification().scores));
     });
     let shapes = (prop_oneof![1..=16_usize, Just(32), Just(36)], 1..=16_usize, 1..=120_usize, any::<u64>());
-    proptest!(ProptestConfig::with_cases(100), |((vectors, tiles, query_rows, seed) in shapes)| {
+    proptest!(crate::testing::cases(100), |((vectors, tiles, query_rows, seed) in shapes)| {
         let case = Values::new(vectors, tiles, query_rows, seed);
         prop_assert_eq!(case.weighted(kernels.values), case.weighted(specification().values));
     });

@@ -41,7 +41,7 @@ macro_rules! emulated_equals_the_specification {
             if !Isa::available().contains(&$isa) {
                 return kvik_testing::skip(&format!("this machine has no {}", $isa.name()));
             }
-            proptest!(ProptestConfig::with_cases(200), |(case in cases(), width in 1..6usize)| {
+            proptest!(crate::testing::cases(200), |(case in cases(), width in 1..6usize)| {
                 let kernel: Kernel = match case.ty {
                     WeightType::Bf16 => <$family>::run_bf16,
                     ty if ty.codes().is_some() => coded::<$family>(ty),
