@@ -1,6 +1,7 @@
 use std::{fs, path::Path, time::Instant};
 
 use super::{
+    fields::Bodies,
     mutate::{Random, Vocabulary, mutate},
     *,
 };
@@ -87,4 +88,30 @@ fn mutated_bodies_are_answered() {
     }
     println!("{accepted} accepted, {refused} refused");
     assert!(accepted > 0 && refused > 0, "{accepted} were accepted and {refused} refused");
+}
+
+/// Bodies of every route, made from what the document says of them: any field may be nested, huge, or of another kind.
+#[test]
+fn bodies_with_any_value_in_any_field_are_answered() {
+    let (bodies, seed, server) = (Bodies::new(), setting("KVIK_FUZZ_SEED", SEED), Server::shared());
+    let (routes, mut random) = (bodies.routes(), Random::new(seed as u64));
+    assert!(routes.len() > 20, "{} routes", routes.len());
+    let (mut accepted, mut slowest) = (0, (Duration::ZERO, String::new()));
+    for number in 0..setting("KVIK_FUZZ_BODIES", kvik_testing::effort(60, 400)) * routes.len() {
+        let (head, schema) = &routes[number % routes.len()];
+        let body = bodies.text(schema, &mut random, 0);
+        let (start, shown) = (Instant::now(), || format!("{head} {}", &body[..body.len().min(2000)]));
+        let (method, path) = head.split_once(' ').unwrap();
+        let answer = server.send(Method::from_bytes(method.as_bytes()).unwrap(), path, body.as_bytes());
+        if let Some((status, _, text)) = answer {
+            let failed = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
+            let text = String::from_utf8_lossy(&text);
+            assert!(!failed, "body {number} of seed {seed}: {status} {text} to {}", shown());
+            accepted += usize::from(status.is_success());
+        }
+        slowest = slowest.max((start.elapsed(), shown()));
+        assert!(slowest.0 < INPUT_MAX, "body {number} of seed {seed} took {slowest:?}");
+    }
+    println!("{accepted} accepted, the slowest took {:?}: {:.300}", slowest.0, slowest.1);
+    assert!(accepted > 0);
 }

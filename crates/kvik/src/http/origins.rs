@@ -143,13 +143,27 @@ impl Senders {
     /// Refuses a request for another host and one of a foreign page.
     ///
     /// The host matters where no key is asked for: a page that took another name has no key. The
-    /// origin matters always, because a proxy may add the key.
+    /// origin matters always, because a proxy may add the key; so does what browsers say of pictures and frames, which
+    /// have no origin.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap, asks_no_key: bool) -> Result<(), ApiError> {
         if asks_no_key {
             self.hosts.check(uri, headers)?;
         }
+        if !self.origins.contains(&AllowedOrigin::Any) {
+            check_site(headers)?;
+        }
         check_origin(headers, &self.origins)
     }
+}
+
+/// Refuses what a foreign page embeds: browsers say so of each request (Fetch Metadata, W3C, section 2). A request with an
+/// origin is judged by that, and someone may follow a link to the page.
+fn check_site(headers: &HeaderMap) -> Result<(), ApiError> {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
+    let follows_a_link = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
+    let is_embedded =
+        is("sec-fetch-site", "cross-site") && !headers.contains_key(header::ORIGIN) && !follows_a_link;
+    if is_embedded { Err(embedded()) } else { Ok(()) }
 }
 
 fn check_origin(headers: &HeaderMap, allowed: &[AllowedOrigin]) -> Result<(), ApiError> {
@@ -205,6 +219,12 @@ fn foreign_origin(origin: &HeaderValue) -> ApiError {
     let message = format!(
         "pages of `{origin}` may not call this server; if they should, start kvik with --cors {origin}"
     );
+    ApiError::new(StatusCode::FORBIDDEN, Some("origin_not_allowed"), message)
+}
+
+fn embedded() -> ApiError {
+    let message =
+        "a page of another site may not embed answers of this server; open them in a window of their own";
     ApiError::new(StatusCode::FORBIDDEN, Some("origin_not_allowed"), message)
 }
 
@@ -340,6 +360,26 @@ mod tests {
             check_origin(&headers(&[("origin", "http://127.0.0.1")]), &[]).is_err(),
             "no host to be the same as"
         );
+    }
+
+    #[test]
+    fn a_foreign_page_embeds_nothing_and_links_to_what_it_likes() {
+        let check = |site: &str, mode: &str, dest: &str, more: &[(&'static str, &str)], expect: bool| {
+            let said = [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
+            let headers = headers(&[&said, more].concat());
+            assert_eq!(check_site(&headers).is_ok(), expect, "{headers:?}");
+        };
+        for dest in ["image", "script", "iframe", "style", "empty"] {
+            check("cross-site", "no-cors", dest, &[], false);
+            for site in ["same-origin", "same-site", "none"] {
+                check(site, "no-cors", dest, &[], true);
+            }
+        }
+        check("cross-site", "navigate", "document", &[], true);
+        check("cross-site", "navigate", "iframe", &[], false);
+        // Judged by its origin.
+        check("cross-site", "cors", "empty", &[("origin", "https://page.example")], true);
+        check_site(&headers(&[])).unwrap();
     }
 
     #[test]

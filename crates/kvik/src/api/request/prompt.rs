@@ -6,7 +6,7 @@ use kvik_cache::Token;
 use kvik_engine::{api::Request, text::tokenizer::Tokenizer};
 use serde::{
     Deserialize, Deserializer,
-    de::{self, IgnoredAny, MapAccess, SeqAccess, Unexpected, value::MapAccessDeserializer},
+    de::{self, IgnoredAny, MapAccess, SeqAccess, value::MapAccessDeserializer},
 };
 
 use super::{
@@ -258,56 +258,88 @@ enum Entry {
 
 impl<'de> Deserialize<'de> for Item {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Item, D::Error> {
-        let entry = deserializer.deserialize_any(EntryVisitor { expected: "a token id or a string" })?;
-        match entry {
-            Entry::Item(item) => Ok(item),
-            Entry::Prompt(_) => Err(de::Error::invalid_type(Unexpected::Seq, &"a token id or a string")),
-        }
+        deserializer.deserialize_any(ItemVisitor { expected: "a token id or a string" })
     }
 }
 
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
-        let expected = "a string, a token id, or an array of those";
-        deserializer.deserialize_struct(OR_ARRAY, &PromptObject::FIELDS, EntryVisitor { expected })
+        deserializer.deserialize_struct(OR_ARRAY, &PromptObject::FIELDS, EntryVisitor)
     }
 }
 
-impl From<TokenId> for Entry {
-    fn from(TokenId(token): TokenId) -> Entry {
-        Entry::Item(Item::Token(token))
-    }
-}
-
-fn token(expected: &'static str) -> TokenVisitor {
-    TokenVisitor { expected }
-}
-
-struct EntryVisitor {
+/// Takes no arrays, so that a prompt is nested as deeply as its types are and no deeper.
+struct ItemVisitor {
     expected: &'static str,
+}
+
+impl ItemVisitor {
+    fn token(&self) -> TokenVisitor {
+        TokenVisitor { expected: self.expected }
+    }
+}
+
+impl From<TokenId> for Item {
+    fn from(TokenId(token): TokenId) -> Item {
+        Item::Token(token)
+    }
+}
+
+impl de::Visitor<'_> for ItemVisitor {
+    type Value = Item;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Item, E> {
+        Ok(Item::Text(text.to_owned()))
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> Result<Item, E> {
+        self.token().visit_u64(id).map(Item::from)
+    }
+
+    fn visit_i64<E: de::Error>(self, id: i64) -> Result<Item, E> {
+        self.token().visit_i64(id).map(Item::from)
+    }
+
+    fn visit_f64<E: de::Error>(self, id: f64) -> Result<Item, E> {
+        self.token().visit_f64(id).map(Item::from)
+    }
+}
+
+struct EntryVisitor;
+
+impl EntryVisitor {
+    const EXPECTED: &'static str = "a string, a token id, or an array of those";
+
+    fn item(self) -> ItemVisitor {
+        ItemVisitor { expected: EntryVisitor::EXPECTED }
+    }
 }
 
 impl<'de> de::Visitor<'de> for EntryVisitor {
     type Value = Entry;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
+        f.write_str(EntryVisitor::EXPECTED)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Entry, E> {
-        Ok(Entry::Item(Item::Text(text.to_owned())))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Entry, E> {
+        self.item().visit_str(text).map(Entry::Item)
     }
 
     fn visit_u64<E: de::Error>(self, id: u64) -> Result<Entry, E> {
-        token(self.expected).visit_u64(id).map(Entry::from)
+        self.item().visit_u64(id).map(Entry::Item)
     }
 
     fn visit_i64<E: de::Error>(self, id: i64) -> Result<Entry, E> {
-        token(self.expected).visit_i64(id).map(Entry::from)
+        self.item().visit_i64(id).map(Entry::Item)
     }
 
     fn visit_f64<E: de::Error>(self, id: f64) -> Result<Entry, E> {
-        token(self.expected).visit_f64(id).map(Entry::from)
+        self.item().visit_f64(id).map(Entry::Item)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {

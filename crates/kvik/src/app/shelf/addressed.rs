@@ -67,10 +67,7 @@ impl Shelf {
         let caller = body.caller.clone();
         let (body, Named { model, name, keep_alive }) = self.named_in(body, fields).await?;
         let name = model.or(name).unwrap_or_default();
-        let lease = self.take(&name, &caller).await?;
-        if let Some(keep_alive) = keep_alive {
-            self.keep_alive(&name, &caller, keep_alive);
-        }
+        let lease = self.take(&name, &caller).await?.keeping(keep_alive);
         let mut request = Request::from_parts(parts, Body::empty());
         request.extensions_mut().insert(ReadBody::new(body));
         Ok((lease, request))

@@ -191,7 +191,7 @@ impl Place {
             (Phase::Loaded, _) => "loaded",
             (Phase::Closing, _) => "unloading",
         };
-        let stays = standing.keep_alive.filter(|_| standing.phase == Phase::Loaded);
+        let stays_until = standing.stays_until.filter(|_| standing.phase == Phase::Loaded);
         Listed {
             name: entry.name.clone(),
             aliases: entry.aliases.clone(),
@@ -203,7 +203,7 @@ impl Place {
             waiting: self.waiting,
             loads: self.loads,
             load_time: standing.load_time,
-            expires_in: stays.map(|stays| (standing.used + stays).saturating_sub(now)),
+            expires_in: stays_until.map(|until| until.saturating_sub(now)),
             card: self.card.clone(),
             failed: self.failed.as_ref().map(|(_, why)| why.clone()),
             app: self.open.as_ref().map(|open| open.app.clone()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 
-use super::{Entry, Place, Shelf, turns::Phase};
+use super::{Entry, Place, Shelf, stay, turns::Phase};
 use crate::http::error::ApiError;
 
 impl Shelf {
@@ -64,7 +64,8 @@ impl Place {
     /// The model is as this entry says from now on.
     fn renew(&mut self, (order, entry): (usize, Entry)) {
         if self.entry.keep_alive != entry.keep_alive {
-            self.standing.keep_alive = entry.keep_alive;
+            self.stay.clear();
+            self.standing.stays_until = stay::after(self.standing.used, entry.keep_alive);
         }
         if self.entry.flags != entry.flags {
             tracing::info!("the model {} has changed", entry.name);

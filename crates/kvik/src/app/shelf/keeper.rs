@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 
 use super::{
-    Entry, OpenModel, Shelf,
+    Entry, OpenModel, Shelf, stay,
     turns::{Phase, ShelfTurn, next},
 };
 
@@ -63,6 +63,8 @@ impl Shelf {
                 standing.phase = if is_current { Phase::Loaded } else { Phase::Closing };
                 (standing.bytes, standing.load_time) = (open.bytes, took);
                 (standing.loaded, standing.used) = (now, now);
+                standing.stays_until = stay::after(now, entry.keep_alive);
+                place.stay.clear();
                 place.card = Some(open.app.serving.model.clone());
                 place.loads += 1;
                 (place.open, place.failed) = (Some(open), None);

@@ -13,34 +13,47 @@ use axum::{
     response::Response,
 };
 use hyper::body::{Frame, SizeHint};
+use kvik_cache::TenantId;
 
-use super::Shelf;
+use super::{Place, Shelf};
+use crate::settings::keep_alive::KeepAlive;
 
 /// A model that stays in memory until this is dropped.
 pub(crate) struct Lease {
     /// Where it was counted, and which; nowhere for one that is out of memory.
     counted: Option<(Arc<Shelf>, usize)>,
     pub(crate) routes: Router,
-    /// Whether the model has been of use by it.
-    is_use: bool,
+    /// Whose use of the model it is; nobody's where it is a question about the server, for which a model stays no longer.
+    user: Option<TenantId>,
+    /// How long the model stays after this use; as its entry says with `None`.
+    keep_alive: Option<KeepAlive>,
     /// How long the request waited for it.
     pub(crate) waited: Option<Duration>,
 }
 
 impl Lease {
-    /// One that was counted.
-    pub(super) fn new(shelf: Arc<Shelf>, index: usize, routes: Router) -> Lease {
-        Lease { counted: Some((shelf, index)), routes, is_use: true, waited: None }
+    /// A tenant's use of a model, which was counted.
+    pub(super) fn of_use(shelf: Arc<Shelf>, index: usize, routes: Router, tenant: TenantId) -> Lease {
+        Lease::new(Some((shelf, index)), routes, Some(tenant))
+    }
+
+    /// A question about the server that a model answers, which was counted.
+    pub(super) fn of_question(shelf: Arc<Shelf>, index: usize, routes: Router) -> Lease {
+        Lease::new(Some((shelf, index)), routes, None)
     }
 
     /// What is left of a model that is out of memory: it answers what is asked of the server.
     pub(super) fn of_shade(routes: Router) -> Lease {
-        Lease { counted: None, routes, is_use: false, waited: None }
+        Lease::new(None, routes, None)
     }
 
-    /// The same for who asks about the server: a model stays no longer for that.
-    pub(super) fn for_a_question(mut self) -> Lease {
-        self.is_use = false;
+    fn new(counted: Option<(Arc<Shelf>, usize)>, routes: Router, user: Option<TenantId>) -> Lease {
+        Lease { counted, routes, user, keep_alive: None, waited: None }
+    }
+
+    /// The model stays for so long after this use, as far as this tenant is concerned.
+    pub(super) fn keeping(mut self, keep_alive: Option<KeepAlive>) -> Lease {
+        self.keep_alive = keep_alive;
         self
     }
 
@@ -51,7 +64,7 @@ impl Lease {
 
     /// The answer, which keeps the model in memory until its end; that to a question is whole and needs it no more.
     pub(crate) fn until_the_end_of(self, response: Response) -> Response {
-        if !self.is_use || self.counted.as_ref().is_none_or(|(shelf, _)| shelf.has_one()) {
+        if self.user.is_none() || self.counted.as_ref().is_none_or(|(shelf, _)| shelf.has_one()) {
             return response;
         }
         response.map(|body| Body::new(Leased { body, lease: Some(self) }))
@@ -63,10 +76,12 @@ impl Drop for Lease {
         let Some((shelf, index)) = self.counted.take() else { return };
         let now = shelf.now();
         let mut places = shelf.places();
-        let standing = &mut places[index].standing;
+        let Place { entry, standing, stay, .. } = &mut places[index];
         standing.in_use -= 1;
-        if self.is_use {
+        if let Some(tenant) = self.user {
+            let time = self.keep_alive.map_or(entry.keep_alive, |KeepAlive(time)| time);
             standing.used = now;
+            standing.stays_until = stay.used(tenant, now, time);
         }
         drop(places);
         shelf.changed.notify_one();

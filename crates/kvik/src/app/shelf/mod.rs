@@ -17,6 +17,7 @@ mod forget;
 mod keeper;
 mod lease;
 mod pull;
+mod stay;
 mod turns;
 
 use std::{
@@ -26,6 +27,7 @@ use std::{
 };
 
 use axum::Router;
+use kvik_cache::TenantId;
 use kvik_engine::pulse::Life;
 use tokio::sync::Notify;
 
@@ -34,12 +36,12 @@ use crate::{
     accounts::tenants::Tenants,
     http::error::ApiError,
     serving::{ModelCard, load::Handle},
-    settings::keep_alive::KeepAlive,
 };
 
 pub(crate) use catalogue::{Catalogue, Described, Entry, Listed, LoadModel};
 pub(crate) use lease::Lease;
 pub(crate) use pull::{Pull, PulledFile};
+use stay::Stay;
 use turns::{Phase, Standing};
 
 /// A model in memory.
@@ -84,6 +86,7 @@ struct Place {
     /// It is no longer among the server's models.
     is_gone: bool,
     standing: Standing,
+    stay: Stay,
     open: Option<OpenModel>,
     /// What the model is called in answers, since it was first loaded.
     card: Option<ModelCard>,
@@ -157,7 +160,7 @@ impl Shelf {
         loop {
             // Registered before looking, so that nothing is missed in between.
             let loaded = self.loaded.notified();
-            if let Some(lease) = self.lease(index, came)? {
+            if let Some(lease) = self.lease(index, came, caller.tenant.id)? {
                 return Ok(lease.after(waiting.map(|_| self.now() - came)));
             }
             waiting.get_or_insert_with(|| lease::Waiting::begin(self, index));
@@ -184,7 +187,7 @@ impl Shelf {
         let place = &mut places[index];
         place.standing.in_use += 1;
         let routes = place.open.as_ref()?.routes.clone();
-        Some(Lease::new(self.clone(), index, routes).for_a_question())
+        Some(Lease::of_question(self.clone(), index, routes))
     }
 
     /// A model takes no more requests, and is out of memory when what runs has ended. The only one of a server stays.
@@ -199,14 +202,6 @@ impl Shelf {
         self.places()[index].close();
         self.changed.notify_one();
         Ok(())
-    }
-
-    /// A model stays for so long without a use, until somebody says otherwise.
-    fn keep_alive(&self, name: &str, caller: &Caller, KeepAlive(time): KeepAlive) {
-        if let Ok(index) = self.find(name, caller) {
-            self.places()[index].standing.keep_alive = time;
-            self.changed.notify_one();
-        }
     }
 
     /// Bytes that all models share; `None` where there is one.
@@ -293,7 +288,12 @@ impl Shelf {
     ///
     /// # Errors
     /// If it has gone, or loading it failed since the request came.
-    fn lease(self: &Arc<Self>, index: usize, came: Duration) -> Result<Option<Lease>, ApiError> {
+    fn lease(
+        self: &Arc<Self>,
+        index: usize,
+        came: Duration,
+        tenant: TenantId,
+    ) -> Result<Option<Lease>, ApiError> {
         let mut places = self.places();
         let place = &mut places[index];
         if place.is_gone {
@@ -306,7 +306,7 @@ impl Shelf {
         }
         let Some(open) = place.open.as_ref().filter(|_| place.takes_requests()) else { return Ok(None) };
         place.standing.in_use += 1;
-        Ok(Some(Lease::new(self.clone(), index, open.routes.clone())))
+        Ok(Some(Lease::of_use(self.clone(), index, open.routes.clone(), tenant)))
     }
 
     fn now(&self) -> Duration {
@@ -340,12 +340,13 @@ fn last_used(places: &[Place], caller: &Caller) -> Option<usize> {
 
 impl Place {
     fn new((order, entry): (usize, Entry)) -> Place {
-        let standing = Standing { bytes: entry.bytes, keep_alive: entry.keep_alive, ..Standing::default() };
+        let standing = Standing { bytes: entry.bytes, ..Standing::default() };
         Place {
             entry: Arc::new(entry),
             order,
             is_gone: false,
             standing,
+            stay: Stay::default(),
             open: None,
             card: None,
             waiting: 0,

@@ -41,8 +41,8 @@ pub(crate) struct Standing {
     pub(crate) used: Duration,
     /// What loading it takes.
     pub(crate) load_time: Duration,
-    /// How long it stays without a use; for ever with `None`.
-    pub(crate) keep_alive: Option<Duration>,
+    /// Until when it stays without a use; for ever with `None`.
+    pub(crate) stays_until: Option<Duration>,
 }
 
 /// What is to be done.
@@ -60,10 +60,12 @@ pub(crate) enum ShelfTurn {
 
 /// The next turn of models that share `budget` bytes.
 pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> ShelfTurn {
-    if let Some(closing) = models.iter().position(|model| model.phase == Phase::Closing) {
-        return if models[closing].in_use == 0 { ShelfTurn::Unload(closing) } else { ShelfTurn::Wait(None) };
+    let is_closing = |model: &Standing| model.phase == Phase::Closing;
+    if let Some(unused) = models.iter().position(|model| is_closing(model) && model.in_use == 0) {
+        return ShelfTurn::Unload(unused);
     }
-    let expiry = |model: &Standing| Some(model.used + model.keep_alive.filter(|_| model.is_idle())?);
+    // A model that somebody waits for is about to be used.
+    let expiry = |model: &Standing| model.stays_until.filter(|_| model.is_idle() && model.awaited.is_none());
     let expiries = models.iter().enumerate().filter_map(|(index, model)| Some((expiry(model)?, index)));
     let first = expiries.min();
     if let Some((_, expired)) = first.filter(|&(at, _)| at <= now) {
@@ -72,9 +74,13 @@ pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> ShelfTurn
     let awaited = models.iter().enumerate().filter(|(_, model)| model.phase == Phase::Cold);
     let awaited = awaited.filter_map(|(index, model)| Some((model.awaited?, index))).min();
     let Some((_, wanted)) = awaited else { return ShelfTurn::Wait(first.map(|(at, _)| at)) };
-    let held: u64 = models.iter().filter(|model| model.phase == Phase::Loaded).map(|model| model.bytes).sum();
+    let held: u64 = models.iter().filter(|model| model.phase != Phase::Cold).map(|model| model.bytes).sum();
     if held == 0 || held.saturating_add(models[wanted].bytes) <= budget {
         return ShelfTurn::Load(wanted);
+    }
+    // One model makes way at a time. Who reads its last answer slowly keeps back what does not fit beside it, and no other.
+    if models.iter().any(is_closing) {
+        return ShelfTurn::Wait(first.map(|(at, _)| at));
     }
     let makes_way = |model: &Standing| model.makes_way_at(&models[wanted]);
     let loaded = models.iter().enumerate().filter(|(_, model)| model.phase == Phase::Loaded);
@@ -94,9 +100,13 @@ impl Standing {
 
     /// When it may be closed for a model that somebody waits for.
     fn makes_way_at(&self, wanted: &Standing) -> Duration {
-        let residence = RESIDENCE * (self.load_time + wanted.load_time);
-        let had_its_turn = self.loaded + residence;
-        if self.is_idle() { had_its_turn.min(self.used + residence / QUIET) } else { had_its_turn }
+        let residence = self.load_time.saturating_add(wanted.load_time).saturating_mul(RESIDENCE);
+        let had_its_turn = self.loaded.saturating_add(residence);
+        if self.is_idle() {
+            had_its_turn.min(self.used.saturating_add(residence / QUIET))
+        } else {
+            had_its_turn
+        }
     }
 }
 
@@ -152,6 +162,8 @@ mod tests {
         closing.phase = Phase::Closing;
         let waits = cold(60, Some(1.0));
         assert_eq!(next(&[closing.clone(), waits.clone()], 100, secs(6.0)), ShelfTurn::Wait(None));
+        let fits = cold(40, Some(2.0));
+        assert_eq!(next(&[closing.clone(), cold(60, None), fits], 100, secs(6.0)), ShelfTurn::Load(2));
         closing.in_use = 0;
         assert_eq!(next(&[closing, waits], 100, secs(6.0)), ShelfTurn::Unload(0));
     }
@@ -159,9 +171,11 @@ mod tests {
     #[test]
     fn what_nobody_asks_for_goes_when_it_has_been_kept_long_enough() {
         let mut model = loaded(60, 0, 0.0, 5.0);
-        model.keep_alive = Some(secs(10.0));
+        model.stays_until = Some(secs(15.0));
         assert_eq!(next(&[model.clone()], 100, secs(14.0)), ShelfTurn::Wait(Some(secs(15.0))));
         assert_eq!(next(&[model.clone()], 100, secs(15.0)), ShelfTurn::Close(0));
+        let awaited = Standing { awaited: Some(secs(15.0)), ..model.clone() };
+        assert_eq!(next(&[awaited], 100, secs(15.0)), ShelfTurn::Wait(None), "somebody waits for it");
         model.in_use = 1;
         assert_eq!(next(&[model], 100, secs(99.0)), ShelfTurn::Wait(None), "it is in use");
     }

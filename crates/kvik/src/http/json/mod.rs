@@ -42,8 +42,10 @@ pub(crate) fn fit_in_a_body(values: &[Value]) -> bool {
 /// Why a text was not read.
 #[derive(Debug, Clone, PartialEq)]
 enum JsonError {
-    /// It is not valid JSON, or nested too deeply.
+    /// It is not valid JSON, or nested too deeply to be built.
     Syntax(String),
+    /// It is nested more deeply than any request needs.
+    TooDeep,
     /// The body has more fields than any request needs.
     TooManyFields,
     /// The values need more memory than one body may take.
@@ -54,6 +56,7 @@ impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JsonError::Syntax(reason) => write!(f, "is not valid JSON: {reason}"),
+            JsonError::TooDeep => f.write_str("is nested too deeply"),
             JsonError::TooManyFields => write!(f, "has more than {FIELDS_MAX} fields"),
             JsonError::OverBudget => {
                 write!(f, "holds more values than fit in {} MiB; send fewer", weigh::BYTES_MAX >> 20)

@@ -158,3 +158,45 @@ fn nothing_is_read_for_a_client_that_has_left() {
     drop(client);
     assert!(body.read::<Outer>().is_err() && body.still_wanted().is_err());
 }
+
+/// What a type of any depth would follow to the end of the stack.
+#[test]
+fn what_is_nested_too_deeply_is_refused_whatever_its_type() {
+    #[derive(Debug)]
+    struct Nested;
+
+    impl<'de> Deserialize<'de> for Nested {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Nested, D::Error> {
+            struct Any;
+            impl<'de> Visitor<'de> for Any {
+                type Value = Nested;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("arrays")
+                }
+
+                fn visit_seq<A: de::SeqAccess<'de>>(
+                    self,
+                    mut seq: A,
+                ) -> std::result::Result<Nested, A::Error> {
+                    while seq.next_element::<Nested>()?.is_some() {}
+                    Ok(Nested)
+                }
+            }
+            deserializer.deserialize_any(Any)
+        }
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Field {
+        #[expect(dead_code, reason = "read for its depth")]
+        deep: Nested,
+    }
+
+    let nested = |levels: usize| format!(r#"{{"deep": {}{}}}"#, "[".repeat(levels), "]".repeat(levels));
+    body(&nested(100)).read::<Field>().unwrap();
+    for levels in [200, 100_000] {
+        let (_, message) = complaint::<Field>(&nested(levels));
+        assert!(message.contains("nested too deeply"), "{message}");
+    }
+}

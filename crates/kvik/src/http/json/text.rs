@@ -23,16 +23,30 @@ pub(super) fn is_null(text: &[u8]) -> bool {
     text == b"null"
 }
 
+/// Arrays and objects within each other that are read into types: as many as serde_json builds of values.
+const DEPTH_MAX: usize = 128;
+
 /// The text of one value.
 #[derive(Clone, Copy)]
 pub(super) struct Text<'a> {
     text: &'a [u8],
     reading: &'a Reading,
+    /// Arrays and objects that it is in.
+    depth: usize,
 }
 
 impl<'a> Text<'a> {
     pub(super) fn new(text: &'a [u8], reading: &'a Reading) -> Text<'a> {
-        Text { text, reading }
+        Text { text, reading, depth: 0 }
+    }
+
+    /// The place of what this array or object holds. Each level is read by a parser of its own, so that none of them
+    /// notices how deep they are together.
+    fn within(&self) -> Result<Within<'a>> {
+        if self.depth == DEPTH_MAX {
+            return Err(JsonError::TooDeep.into());
+        }
+        Ok(Within { reading: self.reading, depth: self.depth + 1 })
     }
 
     fn first(&self) -> u8 {
@@ -43,7 +57,7 @@ impl<'a> Text<'a> {
         let mut parser = serde_json::Deserializer::from_slice(self.text);
         let mut outcome = None;
         let parsed =
-            parser.deserialize_seq(Elements { visitor, reading: self.reading, outcome: &mut outcome });
+            parser.deserialize_seq(Elements { visitor, within: self.within()?, outcome: &mut outcome });
         match (outcome, parsed) {
             // Who complains reads no further.
             (Some(Err(complaint)), _) => Err(complaint),
@@ -70,7 +84,20 @@ impl<'a> Text<'a> {
     fn fields(&self, declared: &'static [&'static str]) -> Result<Fields<'a>> {
         let mut parser = serde_json::Deserializer::from_slice(self.text);
         let split = parser.deserialize_map(Split { declared }).map_err(syntax)?;
-        Ok(Fields::new(declared.iter().copied().zip(split.texts), split.unknown, self.reading))
+        Ok(Fields::new(declared.iter().copied().zip(split.texts), split.unknown, self.within()?))
+    }
+}
+
+/// The inside of an array or an object.
+#[derive(Clone, Copy)]
+struct Within<'a> {
+    reading: &'a Reading,
+    depth: usize,
+}
+
+impl<'a> Within<'a> {
+    fn text(self, text: &'a [u8]) -> Text<'a> {
+        Text { text, reading: self.reading, depth: self.depth }
     }
 }
 
@@ -204,7 +231,8 @@ impl<'de> Deserializer<'de> for Whole<'de> {
         visitor: V,
     ) -> Result<V::Value> {
         let texts = fields.iter().map(|&name| (name, self.0.fields.get(name).map(|text| &text[..])));
-        visitor.visit_map(Fields::new(texts, None, &self.0.reading))
+        let within = Within { reading: &self.0.reading, depth: 0 };
+        visitor.visit_map(Fields::new(texts, None, within))
     }
 
     forward_to_deserialize_any! {
@@ -220,20 +248,20 @@ struct Fields<'a> {
     unknown: Option<String>,
     /// The value whose name was given last.
     value: Option<&'a [u8]>,
-    reading: &'a Reading,
+    within: Within<'a>,
 }
 
 impl<'a> Fields<'a> {
     fn new(
         texts: impl Iterator<Item = (&'static str, Option<&'a [u8]>)>,
         unknown: Option<String>,
-        reading: &'a Reading,
+        within: Within<'a>,
     ) -> Fields<'a> {
         let there = |(name, text): (&'static str, Option<&'a [u8]>)| {
             text.filter(|text| !is_null(text)).map(|text| (name, text))
         };
         let texts: Vec<_> = texts.filter_map(there).collect();
-        Fields { texts: texts.into_iter(), unknown, value: None, reading }
+        Fields { texts: texts.into_iter(), unknown, value: None, within }
     }
 }
 
@@ -241,7 +269,7 @@ impl<'a> MapAccess<'a> for Fields<'a> {
     type Error = Complaint;
 
     fn next_key_seed<K: DeserializeSeed<'a>>(&mut self, seed: K) -> Result<Option<K::Value>> {
-        self.reading.presence.check().map_err(Complaint::Left)?;
+        self.within.reading.presence.check().map_err(Complaint::Left)?;
         if let Some(name) = self.unknown.take() {
             self.value = None;
             return seed.deserialize(name.into_deserializer()).map(Some);
@@ -252,7 +280,7 @@ impl<'a> MapAccess<'a> for Fields<'a> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'a>>(&mut self, seed: V) -> Result<V::Value> {
-        seed.deserialize(Text::new(self.value.take().unwrap_or(b"null"), self.reading))
+        seed.deserialize(self.within.text(self.value.take().unwrap_or(b"null")))
     }
 }
 
@@ -292,7 +320,7 @@ impl<'a> Visitor<'a> for Split {
 /// Takes a visitor of this format to the elements of an array that serde_json reads.
 struct Elements<'a, 'o, V: Visitor<'a>> {
     visitor: V,
-    reading: &'a Reading,
+    within: Within<'a>,
     outcome: &'o mut Option<Result<V::Value>>,
 }
 
@@ -304,7 +332,7 @@ impl<'a, V: Visitor<'a>> Visitor<'a> for Elements<'a, '_, V> {
     }
 
     fn visit_seq<A: SeqAccess<'a>>(self, elements: A) -> std::result::Result<(), A::Error> {
-        *self.outcome = Some(self.visitor.visit_seq(Items { elements, index: 0, reading: self.reading }));
+        *self.outcome = Some(self.visitor.visit_seq(Items { elements, index: 0, within: self.within }));
         Ok(())
     }
 }
@@ -312,7 +340,7 @@ impl<'a, V: Visitor<'a>> Visitor<'a> for Elements<'a, '_, V> {
 struct Items<'a, A> {
     elements: A,
     index: usize,
-    reading: &'a Reading,
+    within: Within<'a>,
 }
 
 impl<'a, A: SeqAccess<'a>> SeqAccess<'a> for Items<'a, A> {
@@ -323,8 +351,8 @@ impl<'a, A: SeqAccess<'a>> SeqAccess<'a> for Items<'a, A> {
             self.elements.next_element::<&RawValue>().map_err(|e| JsonError::Syntax(e.to_string()))?;
         let Some(element) = element else { return Ok(None) };
         let text = element.get().as_bytes();
-        self.reading.budget.charge_item(self.index, text)?;
+        self.within.reading.budget.charge_item(self.index, text)?;
         self.index += 1;
-        seed.deserialize(Text::new(text, self.reading)).map(Some)
+        seed.deserialize(self.within.text(text)).map(Some)
     }
 }

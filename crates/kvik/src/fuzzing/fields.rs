@@ -1,0 +1,131 @@
+//! Bodies made from the document of the routes, in which any value may be another one.
+
+use serde_json::{Map, Value};
+
+use super::mutate::Random;
+
+/// One value in so many is not what its schema says.
+const WRONG_ONE_IN: usize = 12;
+/// Values within each other that a schema is followed to.
+const DEPTH_MAX: usize = 6;
+/// Arrays or objects within each other of a hostile value.
+const NESTED: usize = 3000;
+
+/// The routes that take JSON, and what their bodies are.
+pub(super) struct Bodies {
+    document: Value,
+}
+
+impl Bodies {
+    pub(super) fn new() -> Bodies {
+        Bodies { document: serde_json::from_str(include_str!("../api/openapi.json")).unwrap() }
+    }
+
+    /// Method and path of every route with a body, as the document has them, and the schema of the body.
+    pub(super) fn routes(&self) -> Vec<(String, &Value)> {
+        let mut routes = Vec::new();
+        for (path, methods) in self.document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+                if schema.is_object() {
+                    routes.push((format!("{} {}", method.to_uppercase(), named(path)), schema));
+                }
+            }
+        }
+        routes
+    }
+
+    /// The text of a value that a schema describes, but for what is wrong in it.
+    pub(super) fn text(&self, schema: &Value, random: &mut Random, depth: usize) -> String {
+        if random.below(WRONG_ONE_IN) == 0 || depth == DEPTH_MAX {
+            return wrong(random);
+        }
+        if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+            return self.text(&self.document["components"]["schemas"][name], random, depth);
+        }
+        for key in ["anyOf", "oneOf", "allOf"] {
+            if let Some(kinds) = schema[key].as_array() {
+                return self.text(&kinds[random.below(kinds.len())], random, depth);
+            }
+        }
+        if let Some(words) = schema["enum"].as_array() {
+            return words[random.below(words.len())].to_string();
+        }
+        if schema["const"].is_string() {
+            return schema["const"].to_string();
+        }
+        match kind(schema, random) {
+            "object" => self.object(schema, random, depth),
+            "array" => {
+                let items: Vec<String> =
+                    (0..random.below(3)).map(|_| self.text(&schema["items"], random, depth + 1)).collect();
+                format!("[{}]", items.join(","))
+            }
+            "integer" => {
+                (schema["minimum"].as_f64().unwrap_or(0.0) as i64 + random.below(4) as i64).to_string()
+            }
+            "number" => format!("{:.2}", random.below(100) as f64 / 100.0),
+            "boolean" => (random.below(2) == 0).to_string(),
+            "null" => "null".to_owned(),
+            _ => Value::from(["hi", "user", "a", ""][random.below(4)]).to_string(),
+        }
+    }
+
+    fn object(&self, schema: &Value, random: &mut Random, depth: usize) -> String {
+        let nothing = Map::new();
+        let fields = schema["properties"].as_object().unwrap_or(&nothing);
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let mut texts = Vec::new();
+        for (name, schema) in fields {
+            // An answer is short, so that many of them are asked for.
+            let is_length = name.contains("max_") || name.contains("predict");
+            if is_length || required.contains(&name.as_str()) || random.below(6) == 0 {
+                texts.push(format!(
+                    "{}:{}",
+                    Value::from(name.as_str()),
+                    self.text(schema, random, depth + 1)
+                ));
+            }
+        }
+        format!("{{{}}}", texts.join(","))
+    }
+}
+
+/// A path with a name in each place for one.
+fn named(path: &str) -> String {
+    path.split('/').map(|part| if part.starts_with('{') { "x" } else { part }).collect::<Vec<_>>().join("/")
+}
+
+/// One of the kinds that a schema allows.
+fn kind<'a>(schema: &'a Value, random: &mut Random) -> &'a str {
+    match &schema["type"] {
+        Value::String(kind) => kind,
+        Value::Array(kinds) if !kinds.is_empty() => {
+            kinds[random.below(kinds.len())].as_str().unwrap_or("string")
+        }
+        _ => "string",
+    }
+}
+
+/// A value that nothing expects: nested deeply, at the end of a range, long, or of another kind.
+fn wrong(random: &mut Random) -> String {
+    let nested = |open: &str, inner: &str, close: &str| open.repeat(NESTED) + inner + &close.repeat(NESTED);
+    match random.below(16) {
+        0 | 1 => nested("[", "", "]"),
+        2 => nested("{\"a\":", "1", "}"),
+        3 => nested("[{\"a\":", "0", "}]"),
+        4 => u64::MAX.to_string(),
+        5 => i64::MIN.to_string(),
+        6 => "1e308".to_owned(),
+        7 => "-1".to_owned(),
+        8 => "1e-400".to_owned(),
+        9 => "340282366920938463463374607431768211456".to_owned(),
+        10 => format!("\"{}\"", "a ".repeat(20_000)),
+        11 => "\"\\u0000\"".to_owned(),
+        12 => format!("[{}]", vec!["0"; 5_000].join(",")),
+        13 => "{}".to_owned(),
+        14 => "[]".to_owned(),
+        _ => "null".to_owned(),
+    }
+}
