@@ -23,12 +23,12 @@ run_tests() {
 }
 
 with_store() {
-    local url=http://127.0.0.1:5577 server
-    "$VENV/bin/moto_server" -H 127.0.0.1 -p 5577 >target/moto.log 2>&1 &
-    server=$!
+    local url=http://127.0.0.1:5577
+    aside moto exec "$VENV/bin/moto_server" -H 127.0.0.1 -p 5577
     curl -sf --retry 60 --retry-delay 1 --retry-connrefused -X PUT "$url/kvik" >/dev/null
     AWS_ENDPOINT_URL=$url AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any AWS_REGION=us-east-1 "$@"
-    kill $server
+    kill "${ASIDE[moto]}"
+    unset "ASIDE[moto]"
 }
 
 # A test that lacks something passes; how many did, and what they lacked.

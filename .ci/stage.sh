@@ -60,6 +60,7 @@ await() {
     local name
     for name in "$@"; do
         wait "${ASIDE[$name]}" || { echo "$name failed:" && cat "target/ci-$name.log" && return 1; }
+        unset "ASIDE[$name]"
     done
 }
 
@@ -97,6 +98,7 @@ summary() {
     local status=$?
     local total=$((SECONDS - STARTED)) taken=0 least
     printf '\n'
+    ((${#ASIDE[@]} == 0)) || kill "${ASIDE[@]}" 2>/dev/null || true
     ((${#PASSED[@]})) && printf '%s\n' "${PASSED[@]}" | awk '{ printf "%-20s %5d s\n", $1, $2 }'
     if [[ -n ${WATCH:-} ]]; then
         kill "$WATCH" 2>/dev/null || true

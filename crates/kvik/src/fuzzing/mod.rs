@@ -68,6 +68,7 @@ impl Server {
             .header(header::HOST, "127.0.0.1")
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::CONTENT_LENGTH, body.len())
+            // One dialect answers nothing without it.
             .header("anthropic-version", "2023-06-01")
             .body(Body::from(body.to_vec()))
             .ok()?;

@@ -82,12 +82,16 @@ fn refusal(name: &str) -> Option<String> {
     }
 }
 
+/// Formats of keys and values, or one of them, and how far logits may be from those of the processor.
+pub(crate) fn formats() -> impl Iterator<Item = (KvFormat, f32)> {
+    [(KvFormat::F16, 2e-3), (KvFormat::Q8, 4e-2)].into_iter().take(kvik_testing::effort(1, 2))
+}
+
 /// Fails unless the logits of a prompt are those of the processor.
 fn check(name: &str, open: impl Fn() -> LoadedModel) {
     let vocab = open().config.vocab;
     let rows = rows(0, &tokens(vocab, ROWS, 7), 0, ROWS - 5);
-    let formats = [(KvFormat::F16, 2e-3), (KvFormat::Q8, 4e-2)];
-    for &(format, tolerance) in &formats[..kvik_testing::effort(1, 2)] {
+    for (format, tolerance) in formats() {
         let found = logits(&mut on_device(open(), format, TABLE.len()), &rows, &[&TABLE]);
         let expected = logits(&mut on_processor(open(), format, TABLE.len()), &rows, &[&TABLE]);
         assert_eq!(found.len(), 5 * vocab, "{name}");

@@ -10,7 +10,7 @@ use kvik_kernels::{KvFormat, Pool, WeightType};
 use kvik_testing::{effort, tiny_model};
 
 use super::exact::{self, families};
-use super::shapes::{tokens, within_reach};
+use super::shapes::{formats, tokens, within_reach};
 use super::{CONTEXT, World, greedy, has_device, ids, layout, logits, on_processor, opened, prompts, rows};
 use crate::fake::memory_disk::MemoryDisk;
 use crate::peer::golden_model;
@@ -44,8 +44,7 @@ fn largest_difference(found: &[f32], expected: &[f32]) -> f32 {
 fn check_every_boundary(name: &str, open: impl Fn() -> LoadedModel) {
     let LoadedModel { config, .. } = open();
     let rows = rows(0, &tokens(config.vocab, ROWS, 7), 0, ROWS - 5);
-    let formats = [(KvFormat::F16, 2e-3), (KvFormat::Q8, 4e-2)];
-    for &(format, tolerance) in &formats[..effort(1, 2)] {
+    for (format, tolerance) in formats() {
         let expected = logits(&mut on_processor(open(), format, TABLE.len()), &rows, &[&TABLE]);
         for layers in (1..=config.layers).rev().step_by(effort(2, 1)) {
             let mut runner = split(open(), format, layers, TABLE.len());
@@ -75,7 +74,7 @@ fn logits_are_the_same_in_chunks_beside_others_and_from_blocks_that_were_moved()
     let layers = opened(&tiny_model()).config.layers;
     let prompts = prompts(9, 40);
     for on_device in (1..layers).take(effort(1, layers)) {
-        for &format in effort(&[KvFormat::F16][..], &[KvFormat::F16, KvFormat::Q8]) {
+        for (format, _) in formats() {
             let mut runner = split(opened(&tiny_model()), format, on_device, 24);
             let name = format!("{format}, {on_device} of {layers}");
             exact::check(&name, &mut runner, [&prompts[7], &prompts[8]]);
