@@ -44,6 +44,18 @@ pub struct FilePart {
 impl FilePart {
     /// All of a file.
     pub const ALL: FilePart = FilePart { offset: 0, bytes: None };
+
+    /// Whether a file of so many bytes has this part.
+    fn check(&self, file_bytes: u64) -> std::io::Result<()> {
+        let end = self.offset.checked_add(self.bytes.unwrap_or(0)).filter(|&end| end <= file_bytes);
+        end.map(drop).ok_or_else(|| {
+            let FilePart { offset, bytes } = self;
+            let part = bytes.map_or("the rest".to_owned(), |bytes| format!("{bytes} bytes"));
+            let message =
+                format!("{part} from byte {offset} on are asked for of a file of {file_bytes} bytes");
+            std::io::Error::new(std::io::ErrorKind::UnexpectedEof, message)
+        })
+    }
 }
 
 impl FileBytes {
@@ -53,7 +65,11 @@ impl FileBytes {
     }
 
     /// Maps a part of an open file read-only: a model in an archive, as phones give out their assets.
+    ///
+    /// # Errors
+    /// If the file cannot be mapped, or ends before the part does: to read behind its end would end the process.
     pub fn map_part(file: &File, part: FilePart) -> std::io::Result<FileBytes> {
+        part.check(file.metadata()?.len())?;
         let mut options = memmap2::MmapOptions::new();
         options.offset(part.offset);
         if let Some(bytes) = part.bytes {
@@ -112,6 +128,34 @@ impl Deref for FileBytes {
             FileBytes::Mapped(file) => &file.map,
             FileBytes::Static(bytes) => bytes,
             FileBytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_part_is_mapped_that_the_file_has_and_no_other() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 10_000]).unwrap();
+        for (offset, bytes, expect) in [
+            (0, None, Some(10_000)),
+            (0, Some(10_000), Some(10_000)),
+            (9_000, Some(1_000), Some(1_000)),
+            (9_000, None, Some(1_000)),
+            (0, Some(10_001), None),
+            (9_000, Some(1_001), None),
+            (10_001, None, None),
+            (u64::MAX, Some(1), None),
+            (1, Some(u64::MAX), None),
+        ] {
+            let mapped = FileBytes::map_part(&file, FilePart { offset, bytes });
+            let sum = mapped.ok().map(|mapped| mapped.iter().map(|&byte| usize::from(byte / 7)).sum());
+            assert_eq!(sum, expect, "{offset} and {bytes:?}");
         }
     }
 }

@@ -7,6 +7,7 @@ mod error;
 pub mod gguf;
 pub mod hf;
 mod known;
+pub mod small;
 mod source;
 mod stamp;
 mod view;

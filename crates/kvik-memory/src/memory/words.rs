@@ -6,6 +6,7 @@ use std::{
 };
 
 use kvik_engine::conversation::chain::text_of;
+use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -115,7 +116,7 @@ impl Words {
     /// The words of a file of the user's.
     pub fn read(path: &Path) -> Result<Words, WordsError> {
         let path = path.to_owned();
-        let text = match std::fs::read_to_string(&path) {
+        let text = match read_small_text(&path, SETTINGS_BYTES_MAX) {
             Ok(text) => text,
             Err(error) => return Err(WordsError::Read { path, error }),
         };

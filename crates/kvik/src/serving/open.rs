@@ -5,7 +5,11 @@ use std::sync::OnceLock;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::{
-    files::{KnownDigests, TensorSource, bytes::FileBytes},
+    files::{
+        KnownDigests, TensorSource,
+        bytes::FileBytes,
+        small::{SETTINGS_BYTES_MAX, read_small_text},
+    },
     load::{Embedding, LoadedModel},
     model::{Conversion, Model, ModelConfig, ModelError},
     text::{template::ChatTemplate, tokenizer::Tokenizer},
@@ -117,7 +121,7 @@ impl ModelArgs {
             }
         };
         if let Some(path) = &self.chat_template {
-            let template = std::fs::read_to_string(path)
+            let template = read_small_text(path, SETTINGS_BYTES_MAX)
                 .with_context(|| format!("the chat template {} cannot be read", path.display()))?;
             loaded.chat_template = Some(template);
         }

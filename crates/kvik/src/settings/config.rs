@@ -6,12 +6,13 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
 use clap::{Arg, ArgMatches, Command};
+use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use toml::{Table, Value};
 
 use super::dirs;
@@ -162,7 +163,7 @@ fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
     let Some(path) = named.map(PathBuf::from).or_else(|| Some(dirs::config()?.join("config.toml"))) else {
         return Ok((PathBuf::new(), Table::new()));
     };
-    let table = match fs::read_to_string(&path) {
+    let table = match read_small_text(&path, SETTINGS_BYTES_MAX) {
         Ok(text) => parse(&path, &text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => Table::new(),
         Err(error) => {
@@ -193,6 +194,8 @@ fn flag_value(args: &[OsString]) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use clap::{CommandFactory, FromArgMatches};
 
     use super::*;

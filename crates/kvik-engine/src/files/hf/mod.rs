@@ -8,11 +8,13 @@ mod repack;
 mod settings;
 mod shards;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
 use super::FileError;
+use super::small::read_own;
 
 pub(crate) use names::{Modules, Names};
 pub(crate) use settings::HfSettings;
@@ -122,15 +124,13 @@ const JSON_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads a small file; `None` if it is missing.
 pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
-    let io = |source| FileError::io(path, source);
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io(error)),
-        Ok(metadata) if metadata.len() > JSON_BYTES_MAX => {
-            let reason = format!("{} bytes is above the limit of {JSON_BYTES_MAX}", metadata.len());
-            Err(HfError::Json { path: path.into(), reason }.into())
+    match read_own(path, JSON_BYTES_MAX) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            Err(HfError::Json { path: path.into(), reason: error.to_string() }.into())
         }
-        Ok(_) => std::fs::read(path).map(Some).map_err(io),
+        Err(error) => Err(FileError::io(path, error)),
     }
 }
 

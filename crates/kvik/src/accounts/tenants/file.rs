@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     num::NonZeroU32,
     path::{Path, PathBuf},
 };
 
+use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use serde::Deserialize;
 
 use super::{KeyDigest, Share, TenantLimits};
@@ -70,7 +71,8 @@ fn one() -> f64 {
 /// Reads the file and checks all of it. Tenants are in the order of their names.
 pub(crate) fn read(path: &Path) -> Result<BTreeMap<String, TenantSpec>, FileError> {
     let owned = || path.to_owned();
-    let text = fs::read_to_string(path).map_err(|error| FileError::Io { path: owned(), error })?;
+    let text =
+        read_small_text(path, SETTINGS_BYTES_MAX).map_err(|error| FileError::Io { path: owned(), error })?;
     warn_if_readable_by_others(path, "the tenants file");
     let file: TenantsFile =
         toml::from_str(&text).map_err(|error| FileError::Toml { path: owned(), error })?;
@@ -124,6 +126,8 @@ pub(crate) fn warn_if_readable_by_others(path: &Path, what: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn parse(text: &str) -> Result<BTreeMap<String, TenantSpec>, String> {

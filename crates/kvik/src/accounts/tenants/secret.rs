@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kvik_engine::files::small::read_own;
 use kvik_memory::records::private::readable_by_owner_only;
 use kvik_remote::FleetKey;
 
@@ -20,6 +21,9 @@ const SALT_CONTEXT: &str = "kvik 2026-11-21 tenant salt v1";
 
 /// The same of what a fleet's nodes have in common.
 const FLEET_CONTEXT: &str = "kvik 2026-11-26 secret of the nodes of a fleet v1";
+
+/// Bytes that are read of what may be no secret.
+const BYTES_MAX: u64 = 1 << 10;
 
 /// 32 random bytes known only to this server, or to the nodes of a fleet.
 #[derive(Clone)]
@@ -40,9 +44,10 @@ impl Secret {
     /// Reads the secret in `path`, or creates one that only this user can read.
     pub(crate) fn open(path: &Path) -> Result<Secret, SecretError> {
         let failed = |error| SecretError::Io { path: path.to_owned(), error };
-        let bytes = match fs::read(path) {
+        let read = || read_own(path, BYTES_MAX);
+        let bytes = match read() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                create(path).and_then(|()| fs::read(path)).map_err(failed)?
+                create(path).and_then(|()| read()).map_err(failed)?
             }
             read => read.map_err(failed)?,
         };

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, builder::FalseyValueParser};
+use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use tokio::net::TcpListener;
 
 use crate::{
@@ -62,7 +63,7 @@ pub(crate) fn key(text: &str) -> Result<String, String> {
 
 /// The keys in a file, one per line.
 pub(crate) fn keys_in(path: &Path, flag: &str) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(path)
+    let text = read_small_text(path, SETTINGS_BYTES_MAX)
         .with_context(|| format!("the keys in {} cannot be read", path.display()))?;
     warn_if_readable_by_others(path, "the file of keys");
     let keys: Vec<String> = text.lines().filter_map(|line| key(line).ok()).collect();

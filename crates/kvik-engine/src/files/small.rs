@@ -1,0 +1,72 @@
+//! Small files: settings, keys, lists. Whatever stands in their place is read within a bound.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+/// Bytes that a file of settings has at most.
+pub const SETTINGS_BYTES_MAX: u64 = 16 << 20;
+
+/// Reads a file that somebody named, which may be a pipe.
+///
+/// # Errors
+/// If it cannot be read, or does not end within so many bytes, as some devices never do.
+pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read_whole(File::open(path)?, bytes_max)
+}
+
+/// The same of text.
+///
+/// # Errors
+/// Those of [`read_small`], and if it is not UTF-8.
+pub fn read_small_text(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let bytes = read_small(path, bytes_max)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// Reads a file of this program's own. A pipe in its place would have it wait for ever.
+///
+/// # Errors
+/// Those of [`read_small`], and if it is no regular file.
+pub fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    read_small(path, bytes_max)
+}
+
+fn read_whole(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let message = format!("it has more than the {bytes_max} bytes that it may have");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_within_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings");
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read_small_text(&path, 4).unwrap(), "four");
+        assert_eq!(read_small(&path, 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(read_own(&path, 4).unwrap(), b"four");
+        std::fs::write(&path, [0xff]).unwrap();
+        assert_eq!(read_small_text(&path, 4).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(read_own(folder.path(), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_that_never_end_are_refused() {
+        let endless = Path::new("/dev/zero");
+        assert_eq!(read_small(endless, 1 << 10).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(read_own(endless, 1 << 10).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}
