@@ -18,7 +18,7 @@ import pathlib
 import resource
 import sys
 
-from attack import costs, doors, harness, kept  # noqa: F401  (importing them registers their attacks)
+from attack import costs, doors, harness, kept, sockets  # noqa: F401  (importing them registers their attacks)
 
 ROW = "{:<22} {:<8} {:>8} {:>10} {:>9} {:>12} {:>14}"
 

@@ -1,23 +1,27 @@
 //! Tells routers what is cached here: KV events as vLLM publishes them, so that what indexes those finds kvik too.
 //!
 //! ```text
-//! engine's thread ── events of a step ──> wire ──> steps ──┬─> publish    PUB, to whoever listens
-//!                                         msgpack  numbered, └─> replay   ROUTER, to whoever missed something
+//! engine's thread ── events of a step ──> wire ──> steps ──┬─> publish    PUB, to subscribers
+//!                                         msgpack  numbered, └─> replay   ROUTER, to peers that missed some
 //!                                                  bounded
 //! ```
 //!
-//! | module    | cares about                                                        |
-//! |-----------|--------------------------------------------------------------------|
-//! | `wire`    | the schema: names, order and form of what is sent                  |
-//! | `steps`   | the last steps, by number, within bounds                           |
-//! | `publish` | the sockets                                                        |
+//! | module          | cares about                                      |
+//! |-----------------|--------------------------------------------------|
+//! | `wire`          | the schema: names, order and form of what is sent |
+//! | `steps`         | the last steps, by number, within bounds         |
+//! | `publish`       | both sockets                                     |
+//! | `subscriptions` | topics that a subscriber wants                   |
+//! | `zmtp`          | the protocol of ZeroMQ, within bounds            |
 //!
-//! The engine never waits for a subscriber: it adds a step to what is kept, and both sockets read from there. Who is too
-//! slow sees a gap in the numbers, and asks for what is missing.
+//! The engine never waits for a subscriber: it adds a step to what is kept, and both sockets read from there. A subscriber
+//! that is too slow sees a gap in the numbers, and asks for what is missing.
 
 mod publish;
 mod steps;
+mod subscriptions;
 mod wire;
+mod zmtp;
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -59,11 +63,11 @@ impl KvEvents {
         let steps = Arc::new(Steps::new(config.steps_max, KEPT_BYTES_MAX));
         let listener = listen(&config.publish).context("--kv-events")?;
         tracing::info!("KV events are published at tcp://{}", listener.local_addr()?);
-        publish::publish(listener, config.topic.into(), steps.clone()).await.context("--kv-events")?;
+        publish::publish(listener, config.topic.into(), steps.clone()).context("--kv-events")?;
         if let Some(address) = &config.replay {
             let listener = listen(address).context("--kv-events-replay")?;
             tracing::info!("missed KV events are asked for at tcp://{}", listener.local_addr()?);
-            publish::replay(listener, steps.clone()).await.context("--kv-events-replay")?;
+            publish::replay(listener, steps.clone()).context("--kv-events-replay")?;
         }
         Ok(KvEvents { steps, salts })
     }

@@ -1,4 +1,4 @@
-//! The last steps, numbered, for subscribers and for those who missed some.
+//! The last steps, numbered, for subscribers and for those that missed some.
 //!
 //! Bounded in number and in bytes: the oldest are dropped first, whoever has not had them yet. The numbers show it.
 
@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use axum::body::Bytes;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// Steps of one engine.
 #[derive(Debug)]
 pub(super) struct Steps {
     kept: Mutex<Kept>,
-    /// Wakes the one who publishes.
-    news: Notify,
+    /// Wakes those that wait for another step.
+    news: watch::Sender<()>,
     steps_max: usize,
     bytes_max: usize,
 }
@@ -37,7 +37,7 @@ pub(super) struct Step {
 impl Steps {
     /// None so far, of which the last `steps_max` are kept and at most `bytes_max` of bytes; one is kept however large.
     pub(super) fn new(steps_max: usize, bytes_max: usize) -> Steps {
-        Steps { kept: Mutex::default(), news: Notify::new(), steps_max: steps_max.max(1), bytes_max }
+        Steps { kept: Mutex::default(), news: watch::Sender::new(()), steps_max: steps_max.max(1), bytes_max }
     }
 
     /// Adds a step, and never waits.
@@ -50,21 +50,32 @@ impl Steps {
             kept.bytes -= kept.steps.pop_front().map_or(0, |dropped| dropped.len());
         }
         drop(kept);
-        self.news.notify_one();
+        self.news.send_replace(());
     }
 
-    /// The kept steps from a number on, at most `most`, oldest first.
-    pub(super) fn from(&self, number: u64, most: usize) -> Vec<Step> {
+    /// The number that the next step gets.
+    pub(super) fn end(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// The oldest kept step that has this number or a later one.
+    pub(super) fn first_from(&self, number: u64) -> Option<Step> {
         let kept = self.lock();
         let first = kept.next - kept.steps.len() as u64;
-        let skipped = usize::try_from(number.saturating_sub(first)).unwrap_or(usize::MAX);
-        let steps = kept.steps.iter().zip(first..).skip(skipped).take(most);
-        steps.map(|(payload, number)| Step { number, payload: payload.clone() }).collect()
+        let index = usize::try_from(number.saturating_sub(first)).ok()?;
+        kept.steps.get(index).map(|payload| Step { number: first + index as u64, payload: payload.clone() })
     }
 
-    /// Waits until something was added since the last call, by the one who publishes.
-    pub(super) async fn news(&self) {
-        self.news.notified().await;
+    /// The same, once there is one.
+    pub(super) async fn wait_from(&self, number: u64) -> Step {
+        let mut news = self.news.subscribe();
+        loop {
+            if let Some(step) = self.first_from(number) {
+                return step;
+            }
+            // Its sender lives as long as these steps.
+            let _ = news.changed().await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -77,23 +88,34 @@ impl Steps {
 mod tests {
     use super::*;
 
-    fn numbers(steps: &Steps, from: u64, most: usize) -> Vec<u64> {
-        steps.from(from, most).iter().map(|step| step.number).collect()
+    fn numbers(steps: &Steps, from: u64) -> Vec<u64> {
+        let first = steps.first_from(from);
+        std::iter::successors(first, |step| steps.first_from(step.number + 1))
+            .map(|step| step.number)
+            .collect()
     }
 
     #[test]
     fn the_last_steps_are_kept_in_number_and_in_bytes() {
         let steps = Steps::new(3, 100);
-        assert_eq!(steps.from(0, 9), []);
+        assert_eq!(steps.first_from(0), None);
         (0..5).for_each(|index| steps.push(vec![index; 10].into()));
-        assert_eq!(numbers(&steps, 0, 9), [2, 3, 4]);
-        assert_eq!(numbers(&steps, 3, 9), [3, 4]);
-        assert_eq!(numbers(&steps, 0, 2), [2, 3]);
-        assert!(numbers(&steps, 5, 9).is_empty() && numbers(&steps, u64::MAX, 9).is_empty());
-        assert_eq!(steps.from(4, 1), [Step { number: 4, payload: vec![4; 10].into() }]);
+        assert_eq!(numbers(&steps, 0), [2, 3, 4]);
+        assert_eq!(numbers(&steps, 3), [3, 4]);
+        assert_eq!(steps.end(), 5);
+        assert!(numbers(&steps, 5).is_empty() && numbers(&steps, u64::MAX).is_empty());
+        assert_eq!(steps.first_from(4), Some(Step { number: 4, payload: vec![4; 10].into() }));
         steps.push(vec![5; 85].into());
-        assert_eq!(numbers(&steps, 0, 9), [4, 5], "of 115 bytes 100 are kept");
+        assert_eq!(numbers(&steps, 0), [4, 5], "of 115 bytes 100 are kept");
         steps.push(vec![6; 1000].into());
-        assert_eq!(numbers(&steps, 0, 9), [6], "the last one is kept whatever its size");
+        assert_eq!(numbers(&steps, 0), [6], "the last one is kept whatever its size");
+    }
+
+    #[tokio::test]
+    async fn a_step_is_waited_for() {
+        let steps = Steps::new(3, 100);
+        let pushed = async { steps.push(Bytes::from_static(b"x")) };
+        let (first, second, ()) = tokio::join!(steps.wait_from(0), steps.wait_from(0), pushed);
+        assert_eq!((first.number, second.number), (0, 0));
     }
 }

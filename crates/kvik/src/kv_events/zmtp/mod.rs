@@ -1,0 +1,43 @@
+//! ZMTP 3.1, the wire protocol of ZeroMQ (<https://rfc.zeromq.org/spec/37/>), for sockets that others connect to.
+//!
+//! Bounded where the crate `zeromq` is not: that reserves the length that a frame announces, so nine bytes of a peer end
+//! the process. Here memory follows the bytes that came, and frames, parts of a message and peers have a limit each.
+//!
+//! | module      | cares about                                         |
+//! |-------------|-----------------------------------------------------|
+//! | `frames`    | bytes of a frame, read within bounds and written    |
+//! | `commands`  | frames that the protocol itself uses                |
+//! | `handshake` | greeting, mechanism NULL, which sockets go together |
+//! | `peer`      | both directions of a connection, after the handshake |
+//! | `listen`    | accepting peers, as many as there are places for    |
+
+mod commands;
+mod frames;
+mod handshake;
+mod listen;
+mod peer;
+
+pub(super) use handshake::SocketType;
+pub(super) use listen::serve;
+pub(super) use peer::{Incoming, Receiver, Sender};
+
+use std::io;
+
+/// A reason to end a connection; neither other peers nor the process notice.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ZmtpError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("a frame of {bytes} bytes, more than the {limit} that a peer may send")]
+    FrameTooLong { bytes: u64, limit: usize },
+    #[error("a message of more than {limit} parts")]
+    TooManyParts { limit: usize },
+    #[error("{0}, which is not ZMTP 3")]
+    Malformed(&'static str),
+    #[error("a socket of type {0:?}, which does not go with this one")]
+    Incompatible(String),
+    #[error("more than {limit} subscriptions")]
+    TooManySubscriptions { limit: usize },
+    #[error("nothing was taken for {seconds} s")]
+    Stalled { seconds: u64 },
+}
