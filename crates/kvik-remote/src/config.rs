@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use kvik_engine::store::Waker;
 use url::Url;
 
@@ -93,7 +94,7 @@ impl FleetKey {
     /// # Errors
     /// [`RemoteError::NoKey`] and [`RemoteError::BadKey`].
     pub fn read(path: &Path) -> Result<FleetKey, RemoteError> {
-        let text = std::fs::read_to_string(path)
+        let text = read_small_text(path, SETTINGS_BYTES_MAX)
             .map_err(|source| RemoteError::NoKey { path: path.to_owned(), source })?;
         FleetKey::parse(&text)
     }

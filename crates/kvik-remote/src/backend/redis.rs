@@ -29,6 +29,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
+mod bounded;
+
+use bounded::Bounded;
+
 use super::{Backend, Outdated, RecordKey, Retention, Value};
 use crate::budget::SweepRules;
 use crate::error::{Fault, RemoteError};
@@ -102,7 +106,7 @@ impl Redis {
         // Callers have deadlines of their own.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let (connection, driver) =
-            MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
+            MultiplexedConnection::new_with_config(&self.login, Bounded::new(stream), config).await?;
         tokio::spawn(driver);
         Ok(connection)
     }
