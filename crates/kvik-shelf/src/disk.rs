@@ -20,6 +20,21 @@ pub(crate) fn replace(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result
     sync_directory_of(path)
 }
 
+/// Makes a directory and those above it, while others may remove it: where it is there when it is to be made and gone when
+/// one looks, that is tried again.
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
+    const TRIES: usize = 100;
+    let raced =
+        |error: &io::Error| matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound);
+    for _ in 1..TRIES {
+        match fs::create_dir_all(path) {
+            Err(error) if raced(&error) => {}
+            made => return made,
+        }
+    }
+    fs::create_dir_all(path)
+}
+
 /// Removes a file that may not be there.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
@@ -160,6 +175,24 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"whole");
         assert!(!temporary.exists());
         remove(&temporary).unwrap();
+    }
+
+    #[test]
+    fn a_directory_is_made_while_others_remove_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c");
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = fs::remove_dir(&path);
+                    let _ = fs::remove_dir(path.parent().unwrap());
+                }
+            });
+            let made = (0..20_000).try_for_each(|_| create_directory(&path));
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            made.unwrap();
+        });
     }
 
     #[cfg(unix)]

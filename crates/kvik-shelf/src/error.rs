@@ -172,6 +172,16 @@ pub enum ShelfError {
         /// Bytes of the whole file, as far as is known.
         size: u64,
     },
+    /// A file whose size the hub does not say, and that goes on and on.
+    #[error(
+        "{file} has more than {bytes_max} bytes, half of what is free, and the hub does not say how many; it was given up"
+    )]
+    TooLong {
+        /// The file.
+        file: String,
+        /// Bytes that it may have.
+        bytes_max: u64,
+    },
     /// A download with other bytes than the hub announces.
     #[error(
         "{file} does not have the checksum that the hub gives ({found}, not {expected}); \

@@ -110,9 +110,10 @@ pub(crate) fn is_revision(text: &str) -> bool {
 
 /// The name as a relative path, or `None` when it could leave the directory or is not fit to be printed.
 pub(crate) fn safe_path(name: &str) -> Option<&Path> {
+    // A part that begins with a hyphen is a flag to those that handle the file by its name.
     let fine = |part: &str| {
         !part.is_empty()
-            && !part.starts_with('.')
+            && !part.starts_with(['.', '-'])
             && !part.contains(['\\', ':', '?', '#', '%'])
             && !part.contains(char::is_control)
     };

@@ -41,13 +41,20 @@ pub struct WebAnswer {
     pub sent: usize,
     /// Pause before each 16 KiB of the body.
     pub pause: Duration,
+    /// Whether the length of the body is announced; else it ends with the connection.
+    has_length: bool,
 }
 
 impl WebAnswer {
     /// With a status such as `404 Not Found`.
     pub fn new(status: &'static str, body: &[u8]) -> WebAnswer {
         let (headers, body) = (Vec::new(), body.to_vec());
-        WebAnswer { status, headers, sent: body.len(), body, pause: Duration::ZERO }
+        WebAnswer { status, headers, sent: body.len(), body, pause: Duration::ZERO, has_length: true }
+    }
+
+    /// Without a word about how long it is.
+    pub fn without_length(self) -> WebAnswer {
+        WebAnswer { has_length: false, ..self }
     }
 
     /// With one header more.
@@ -127,8 +134,11 @@ fn read_request(stream: &mut TcpStream) -> Option<WebRequest> {
 }
 
 fn respond(stream: &mut TcpStream, answer: &WebAnswer) -> std::io::Result<()> {
-    let WebAnswer { status, headers, body, sent, pause } = answer;
-    let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n", body.len());
+    let WebAnswer { status, headers, body, sent, pause, has_length } = answer;
+    let mut head = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
+    if *has_length {
+        head += &format!("content-length: {}\r\n", body.len());
+    }
     headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
     stream.write_all(format!("{head}\r\n").as_bytes())?;
     for piece in body[..*sent].chunks(16 << 10) {

@@ -95,7 +95,7 @@ fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
         if let Some(size) = present(wanted) {
             return Ok(Found::Target(size));
         }
-        fs::create_dir_all(directory).map_err(ShelfError::io(directory))?;
+        disk::create_directory(directory).map_err(ShelfError::io(directory))?;
         let file = match disk::open_to_lock(&path) {
             // Who has removed the last file of a directory removes that too.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -166,7 +166,7 @@ fn fetch(
     let directory = part.path.parent().unwrap_or(Path::new("."));
     if let Some(size) = wanted.size {
         let needed = size.saturating_sub(disk::allocated(&part.file));
-        let free = hub.tuning.free_bytes.or_else(|| disk::free_bytes(directory));
+        let free = hub.tuning.free_in(directory);
         if let Some(free) = free.filter(|free| *free < needed) {
             if needed == size {
                 part.discard()?;

@@ -1,6 +1,7 @@
 //! Fetches a file over one connection, from its first byte: of servers without ranges, or that do not say its size.
 
 use std::io::{ErrorKind, Read};
+use std::path::Path;
 
 use super::{
     Wanted, Watch,
@@ -11,6 +12,9 @@ use crate::{
     Hub, ShelfError, disk,
     hub::{Answer, Retry},
 };
+
+/// A file whose size nobody says may take one part in so many of what is free.
+const FREE_PART: u64 = 2;
 
 /// Fetches all bytes. Returns their number and the checksum they should have.
 pub(super) fn fetch(
@@ -48,12 +52,38 @@ fn receive(
     }
     let Answer { response, sha256 } = answer;
     part.file.set_len(0).map_err(ShelfError::io(&part.path))?;
-    let have = copy(part, size, watch, response.into_body().into_reader())?;
+    let free = hub.tuning.free_in(part.path.parent().unwrap_or(Path::new(".")));
+    if let (Some(needed), Some(free)) = (size, free)
+        && free < needed
+    {
+        return Err(ShelfError::NoRoom { path: wanted.target.clone(), needed, free: Some(free) });
+    }
+    let body = response.into_body().into_reader();
+    let have = match size {
+        Some(_) => copy(part, size, watch, body)?,
+        None => copy_within(free.unwrap_or(u64::MAX) / FREE_PART, wanted, part, watch, body)?,
+    };
     let Some(have) = have else { return Err(broke_off(0)) };
     match size.is_none_or(|size| size == have) {
         true => Ok((have, wanted.sha256.clone().or(sha256))),
         false => Err(broke_off(have)),
     }
+}
+
+/// The same of a file whose size nobody says: beyond this many bytes it is given up, and the disk has its room back.
+fn copy_within(
+    bytes_max: u64,
+    wanted: &Wanted,
+    part: &Part,
+    watch: Watch<'_>,
+    bytes: impl Read,
+) -> Result<Option<u64>, ShelfError> {
+    let have = copy(part, None, watch, bytes.take(bytes_max.saturating_add(1)))?;
+    if have.is_some_and(|have| have > bytes_max) {
+        part.file.set_len(0).map_err(ShelfError::io(&part.path))?;
+        return Err(ShelfError::TooLong { file: wanted.what.clone(), bytes_max });
+    }
+    Ok(have)
 }
 
 /// Writes bytes to the part until they end or there are more than `size`; returns how many there were, or `None` where

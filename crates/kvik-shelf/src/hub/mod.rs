@@ -7,7 +7,7 @@ mod choose;
 mod retry;
 mod url;
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, path::Path, time::Duration};
 
 use serde::Deserialize;
 use ureq::{
@@ -19,7 +19,7 @@ pub(crate) use choose::{ModelFiles, choose, names};
 pub(crate) use retry::{Retry, sleep};
 
 use crate::{
-    HubSpec, Progress, ShelfError,
+    HubSpec, Progress, ShelfError, disk,
     manifest::is_sha256,
     source::{is_revision, safe_path},
     tls,
@@ -50,6 +50,13 @@ pub(crate) struct Tuning {
     pub(crate) first_pause: Duration,
     /// Free bytes that are believed instead of the system's.
     pub(crate) free_bytes: Option<u64>,
+}
+
+impl Tuning {
+    /// Bytes that may still be written in a directory, where that is known.
+    pub(crate) fn free_in(&self, directory: &Path) -> Option<u64> {
+        self.free_bytes.or_else(|| disk::free_bytes(directory))
+    }
 }
 
 impl Default for Tuning {

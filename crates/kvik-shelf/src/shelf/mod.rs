@@ -280,7 +280,7 @@ fn used(listing: &Listing) -> HashSet<&str> {
 /// The file `.lock` of a directory, which is made if need be.
 fn open_lock(dir: &Path) -> Result<File, ShelfError> {
     let path = dir.join(".lock");
-    fs::create_dir_all(dir).map_err(ShelfError::io(dir))?;
+    disk::create_directory(dir).map_err(ShelfError::io(dir))?;
     disk::open_to_lock(&path).map_err(ShelfError::io(&path))
 }
 

@@ -174,6 +174,25 @@ fn a_disk_without_room_is_said_before_the_first_byte() {
 }
 
 #[test]
+fn a_file_of_a_size_that_nobody_says_leaves_room_on_the_disk() {
+    let content = content(29, 100_000);
+    let listing = format!(r#"{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "m-Q8_0.gguf"}}]}}"#);
+    let web = Web::serve(move |request| match request.path.contains("/resolve/") {
+        true => WebAnswer::new("200 OK", &content).without_length(),
+        false => WebAnswer::new("200 OK", listing.as_bytes()),
+    });
+    let (shelf, _dir) = shelf_of(&web.url);
+    let mut hub = hub_at(&web.url);
+    hub.tuning.free_bytes = Some(199_999);
+    let error = pull(&shelf.clone().with_hub(hub.clone()), "hf:o/r").unwrap_err();
+    assert!(matches!(error, ShelfError::TooLong { bytes_max: 99_999, .. }), "{error}");
+    let parts = parts(&shelf).into_iter().map(|part| fs::metadata(shelf.dir().join(part)).unwrap().len());
+    assert_eq!(parts.sum::<u64>(), 0, "the disk has its room back");
+    hub.tuning.free_bytes = Some(200_000);
+    pull(&shelf.with_hub(hub), "hf:o/r").unwrap();
+}
+
+#[test]
 fn files_without_a_checksum_are_fetched_from_their_first_byte_unless_a_commit_says_what_they_are() {
     let content = content(28, 400_000);
     for commit in [COMMIT, ""] {

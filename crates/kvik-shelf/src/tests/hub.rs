@@ -153,6 +153,8 @@ fn unsafe_paths_in_a_listing_are_no_files() {
         "../../evil.gguf",
         "/etc/evil.gguf",
         "a/../../b.gguf",
+        "-rf.gguf",
+        "a/-rf.gguf",
         "a\\\\b.gguf",
         ".hidden.gguf",
         "a\\u001bb.gguf",
