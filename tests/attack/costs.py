@@ -101,6 +101,39 @@ def tokenize(trial):
     trial.bound(seconds=30, peak_mib=AT_REST + 1000, neighbour_ms=3000)
 
 
+@attack("log-probabilities", "many answers with thousands of log-probabilities a token take all memory together")
+def log_probabilities(trial):
+    """Alone one is answered; beside others it is, or is asked to come again."""
+    body = completion(n_predict=128, n_probs=2000, ignore_eos=True)
+    crowd = 12 if trial.sample else 48
+    with trial.server("--parallel", 4) as server, trial.neighbour(server):
+        answers = trial.together(*[lambda: trial.send(server, "/completion", body)] * crowd)
+        statuses = sorted({answer.status for answer in answers})
+        trial.expect(set(statuses) <= {200, 429} and 200 in statuses, f"answered {statuses}")
+        waits = [answer.headers.get("retry-after") for answer in answers if answer.status == 429]
+        trial.expect(all(waits), "a refusal does not say when to come again")
+        unread = [unread_answer(server, "/completion", body | {"stream": stream}) for stream in (True, False) * (crowd // 2)]
+        time.sleep(3)
+        for connection in unread:
+            connection.close()
+        alone = trial.send(server, "/completion", body)
+        deadline = time.monotonic() + 10
+        while alone.status == 429 and time.monotonic() < deadline:
+            time.sleep(0.2)
+            alone = trial.send(server, "/completion", body)
+        trial.expect(alone.status == 200, f"when the others are gone it gets {alone.status}")
+    trial.bound(peak_mib=AT_REST + 500, neighbour_ms=5000)
+
+
+def unread_answer(server, path, body):
+    """A connection whose answer nobody reads."""
+    raw = json.dumps(body).encode()
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.sendall(head(server, path, len(raw)) + raw)
+    return connection
+
+
 @attack("ignored-json", "JSON in a field that nobody reads takes and keeps gigabytes")
 def ignored_json(trial):
     sizes = (9.7,) if trial.sample else (9.7, 9.7, 9.7, 28.6)

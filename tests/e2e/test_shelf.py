@@ -267,6 +267,7 @@ def test_a_conversation_is_forgotten_by_models_that_are_not_in_memory(tmp_path):
         name = server.post("/v1/conversations", {"name": "trip"}).json["id"]
 
         def remembered(id):
+            assert server.post("/v1/shelf/load", {"model": "small"}).status == 200
             shown = server.get(f"/v1/conversations/{id}/memory?model=small")
             assert shown.status == 200, shown.text
             return shown.json["summary"]
@@ -289,6 +290,9 @@ def test_a_conversation_is_forgotten_by_models_that_are_not_in_memory(tmp_path):
                 time.sleep(0.02)
 
         unload()
+        shown = server.get(f"/v1/conversations/{again}/memory?model=small")
+        assert (shown.status, shown.json["error"]["code"]) == (409, "model_not_loaded")
+        assert statuses(server)["small"] == "unloaded", "a GET loads nothing"
         assert remembered(again) is not None, "also when the model comes back"
         unload()
         assert server.request("DELETE", f"/v1/conversations/{name}", None, {}).status == 200

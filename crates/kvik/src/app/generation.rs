@@ -1,7 +1,8 @@
 //! A generation as the HTTP side sees it: requests go to the engine, events come back.
 //!
 //! The engine's thread must never wait for a client, so events go through a channel without a
-//! bound of its own: what bounds it is the request's `max_tokens` or the context.
+//! bound of its own: what bounds it is the request's `max_tokens` or the context, and for all together
+//! the memory of answers.
 //! Dropping a [`Generation`] closes the channel, which ends the work at the engine's next step:
 //! that is how a closed connection cancels.
 
@@ -15,22 +16,31 @@ use std::{
 };
 
 use axum::{
-    Json,
+    body::Body,
+    http::header,
     response::{IntoResponse, Response},
 };
 use kvik_engine::api::{Event, EventSink, Report, Request};
 use serde_json::Value;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{
+    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    watch,
+};
 use tokio_stream::Stream;
 
 use super::{
+    answer_memory::AnswerMemory,
     conversations::{Writing, written},
     report::{trailer::Trailer, usage::Usage},
     tally::Counts,
     usage_account::UsageAccount,
     wire::{Frame, KEEP_ALIVE, Wire},
 };
-use crate::{accounts::tenants::AdmissionPermit, http::error::ApiError, serving::Inference};
+use crate::{
+    accounts::tenants::AdmissionPermit,
+    http::{body_memory::charged, error::ApiError},
+    serving::Inference,
+};
 
 /// Events of the prompts of one HTTP request, merged; each is tagged with the prompt's index.
 pub(crate) struct Generation {
@@ -41,6 +51,23 @@ pub(crate) struct Generation {
     running: usize,
     account: Arc<UsageAccount>,
     permit: Option<Arc<AdmissionPermit>>,
+    memory: Arc<AnswerMemory>,
+    computed: Computed,
+    /// What was read is sent, and no longer in memory.
+    is_stream: bool,
+}
+
+/// Told when the engine has computed an answer: what is left of it is to be read by its client, who may be slow, and
+/// needs the model no more. A response carries it.
+#[derive(Debug, Clone)]
+pub(crate) struct Computed(watch::Receiver<()>);
+
+impl Computed {
+    /// Waits for it.
+    pub(crate) async fn wait(mut self) {
+        // Nothing is sent: it ends when the last sender is dropped.
+        while self.0.changed().await.is_ok() {}
+    }
 }
 
 /// The engine's end of the channel.
@@ -51,6 +78,10 @@ pub(super) struct Sink {
     /// The slots of all prompts: free when the last one has ended and its events were read, and before the client
     /// knows of it, who may ask the next question before this sink is dropped.
     pub(super) permit: Option<Arc<AdmissionPermit>>,
+    /// Until the prompt has ended; none of an answer that is a vector.
+    pub(super) memory: Option<Arc<AnswerMemory>>,
+    /// Dropped when a prompt has ended; with the last, the answer is computed.
+    pub(super) computing: Option<Arc<watch::Sender<()>>>,
 }
 
 impl EventSink for Sink {
@@ -64,10 +95,16 @@ impl EventSink for Sink {
             Event::Failed(_) => self.account.count(Counts::FAILED),
             _ => {}
         }
-        if matches!(event, Event::Done(_) | Event::Failed(_)) {
+        let has_ended = matches!(event, Event::Done(_) | Event::Failed(_));
+        if has_ended {
             self.permit = None;
         }
-        self.events.send((self.prompt, event)).is_ok()
+        let fits = self.memory.as_ref().is_none_or(|memory| memory.add(&event));
+        let is_sent = fits && self.events.send((self.prompt, event)).is_ok();
+        if has_ended {
+            (self.computing, self.memory) = (None, None);
+        }
+        is_sent
     }
 
     fn given_up(&mut self, report: &Report) {
@@ -81,21 +118,25 @@ impl EventSink for Sink {
 
 impl Generation {
     /// Submits all requests, or none: a refusal drops the channel, which cancels the earlier ones.
-    pub(crate) fn start(
+    pub(super) fn start(
         engine: &dyn Inference,
         account: UsageAccount,
         permit: AdmissionPermit,
+        memory: Arc<AnswerMemory>,
         requests: Vec<Request>,
     ) -> Result<Generation, ApiError> {
         let (sender, events) = unbounded_channel();
-        let (account, permit) = (Arc::new(account), Some(Arc::new(permit)));
+        let (computing, computed) = watch::channel(());
+        let (account, permit, computing) = (Arc::new(account), Some(Arc::new(permit)), Arc::new(computing));
         let running = requests.len();
         for (prompt, request) in requests.into_iter().enumerate() {
             let (events, account, permit) = (sender.clone(), account.clone(), permit.clone());
-            let sink = Sink { prompt, events, account, permit };
+            let (memory, computing) = (Some(memory.clone()), Some(computing.clone()));
+            let sink = Sink { prompt, events, account, permit, memory, computing };
             engine.submit(request, Box::new(sink))?;
         }
-        Ok(Generation { events, first: None, running, account, permit })
+        let computed = Computed(computed);
+        Ok(Generation { events, first: None, running, account, permit, memory, computed, is_stream: true })
     }
 
     /// Waits a moment for the first event, so that a request which the engine gives up at once is
@@ -121,9 +162,13 @@ impl Generation {
             Some(event) => event,
             None => {
                 self.end();
-                return Poll::Ready(Some(Err(ApiError::internal("the engine has stopped"))));
+                let stopped = || ApiError::internal("the engine has stopped");
+                return Poll::Ready(Some(Err(self.memory.overrun().unwrap_or_else(stopped))));
             }
         };
+        if self.is_stream {
+            self.memory.remove(&event);
+        }
         match event {
             Event::Failed(error) => {
                 self.end();
@@ -179,13 +224,9 @@ impl Generation {
         stream: bool,
     ) -> Result<Response, ApiError> {
         if stream {
-            self.settle(KEEP_ALIVE).await?;
-            let mut first = Vec::new();
-            answer.start(&mut first);
-            let ready = first.into_iter().map(Frame::Json).collect();
-            let frames = Frames { generation: self, answer, trailer, ready, writing: None, ended: false };
-            return Ok(A::WIRE.respond(frames));
+            return self.respond_in_frames(answer, trailer).await;
         }
+        self.is_stream = false;
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             let (prompt, event) = event.inspect_err(|error| trailer.fail(error.code()))?;
             trailer.note(prompt, &event);
@@ -194,7 +235,24 @@ impl Generation {
                 written(writing.await)?;
             }
         }
-        Ok(Json(answer.whole(&trailer)).into_response())
+        let json = charged(answer.whole(&trailer), self.memory);
+        Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(json)).into_response())
+    }
+
+    async fn respond_in_frames<A: Answer>(
+        mut self,
+        mut answer: A,
+        trailer: Trailer,
+    ) -> Result<Response, ApiError> {
+        self.settle(KEEP_ALIVE).await?;
+        let mut first = Vec::new();
+        answer.start(&mut first);
+        let ready = first.into_iter().map(Frame::Json).collect();
+        let computed = (!trailer.remembers()).then(|| self.computed.clone());
+        let frames = Frames { generation: self, answer, trailer, ready, writing: None, ended: false };
+        let mut response = A::WIRE.respond(frames);
+        computed.map(|computed| response.extensions_mut().insert(computed));
+        Ok(response)
     }
 }
 
@@ -219,8 +277,8 @@ pub(crate) trait Answer: Send + Unpin + 'static {
         None
     }
 
-    /// The whole answer, once every prompt has ended.
-    fn whole(self, trailer: &Trailer) -> Value;
+    /// The whole answer as JSON, once every prompt has ended.
+    fn whole(self, trailer: &Trailer) -> Vec<u8>;
 
     /// What a stream that fails sends last; OpenAI's error object where the dialect has none of its own.
     fn failed(&self, error: &ApiError) -> Value {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::{
-    body::{Body, Bytes},
+    body::Body,
     http::header,
     response::{IntoResponse, Response},
 };
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{keys::Caller, server::Server};
 use crate::http::{
-    body_memory::{BodyShare, SMALL_BYTES},
+    body_memory::{SMALL_BYTES, charged},
     error::ApiError,
     readers::{Presence, Reader},
 };
@@ -27,18 +27,6 @@ pub(crate) enum KeptAnswer {
     Json(Value),
     /// With its content type.
     Text(&'static str, String),
-}
-
-/// The text of an answer, and its share of the memory, which is free when the last byte was sent or given up.
-struct Charged {
-    text: Vec<u8>,
-    _share: BodyShare,
-}
-
-impl AsRef<[u8]> for Charged {
-    fn as_ref(&self) -> &[u8] {
-        &self.text
-    }
 }
 
 impl Server {
@@ -58,10 +46,9 @@ impl Server {
         let work = move |client: Presence| {
             client.check()?;
             let (kind, text) = read(&server)?.written();
-            let body = Bytes::from_owner(Charged { text, _share: share });
-            Ok(([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response())
+            Ok(([(header::CONTENT_TYPE, kind)], Body::from(charged(text, share))).into_response())
         };
-        self.readers.in_turn(Reader { tenant, large: bytes > SMALL_BYTES }, work).await
+        self.readers.in_turn_behind_models(Reader { tenant, large: bytes > SMALL_BYTES }, work).await
     }
 }
 
@@ -75,7 +62,8 @@ impl KeptAnswer {
     }
 }
 
-fn no_memory() -> ApiError {
+/// The refusal of an answer.
+pub(super) fn no_memory() -> ApiError {
     let message = format!(
         "answers that their clients have not read yet take the memory for this one; read them, or try again in {RETRY_AFTER_S} s"
     );

@@ -1,6 +1,7 @@
 //! A running server without its words: who may ask, how a request reaches the engine, and what every
 //! answer reports. It knows no dialect; those are in [`crate::api`].
 
+mod answer_memory;
 pub(crate) mod body;
 pub(crate) mod conversations;
 pub(crate) mod generation;

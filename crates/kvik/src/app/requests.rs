@@ -8,6 +8,7 @@ use kvik_memory::memory::{GoesOn, Host, Memory};
 use serde::de::DeserializeOwned;
 
 use super::{
+    answer_memory::AnswerMemory,
     body::JsonBody,
     generation::{Answer, Generation},
     kept_prefix,
@@ -152,7 +153,9 @@ impl App {
         permit: AdmissionPermit,
         requests: Vec<Request>,
     ) -> Result<Generation, ApiError> {
-        let started = Generation::start(&*self.serving.engine, self.account(caller), permit, requests);
+        let memory = AnswerMemory::of(&self.server.bodies, caller.tenant.id, &requests)?;
+        let started =
+            Generation::start(&*self.serving.engine, self.account(caller), permit, memory, requests);
         // How many wait is the other tenants' business.
         started.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
     }

@@ -100,7 +100,14 @@ impl Flow<'_> {
     fn submit_next(&mut self) -> Result<bool, ApiError> {
         let Some((prompt, request)) = self.waiting.peek().cloned() else { return Ok(false) };
         let (events, account) = (self.sender.clone(), self.account.clone());
-        let sink = Sink { prompt, events, account, permit: Some(self.permit.clone()) };
+        let sink = Sink {
+            prompt,
+            events,
+            account,
+            permit: Some(self.permit.clone()),
+            memory: None,
+            computing: None,
+        };
         match self.engine.submit(request, Box::new(sink)) {
             Ok(()) => {
                 self.waiting.next();

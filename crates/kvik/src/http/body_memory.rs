@@ -1,4 +1,4 @@
-//! BodyMemory for bodies: how much of them is in memory at a time, and who has it.
+//! Memory of bodies: how much of them there is at a time, and whose.
 //!
 //! Counted is what has arrived beyond 64 KiB of each, never what was announced. Where the memory is
 //! full a body waits, and those that come slowly are given up; a slow body harms nobody otherwise.
@@ -6,7 +6,8 @@
 //! cannot all wait for each other. Tenants leave as much free as they have.
 //!
 //! Long answers are in it as well, until their clients have read them. They never wait and leave half of it to bodies:
-//! one for which there is no room is refused. One goes through however long it is, where no other is in memory.
+//! one for which there is no room is refused, or ends where it grows. One goes through however long it is, where no other is
+//! in memory.
 
 use std::{
     collections::BTreeMap,
@@ -14,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use axum::body::Bytes;
 use kvik_cache::TenantId;
 use tokio::{
     sync::Notify,
@@ -92,37 +94,41 @@ impl BodyMemory {
 
     /// Begins a body of this tenant.
     pub(crate) fn begin(self: &Arc<Self>, tenant: TenantId) -> BodyShare {
-        self.share(&mut self.lock(), tenant, 0, Progress::Due(Instant::now() + PATIENCE))
+        self.share(tenant, Progress::Due(Instant::now() + PATIENCE))
     }
 
     /// Takes `bytes` for an answer of this tenant, if there is memory.
     pub(crate) fn hold(self: &Arc<Self>, tenant: TenantId, bytes: u64) -> Option<BodyShare> {
+        let share = self.share(tenant, Progress::Answer);
+        share.resize(bytes).then_some(share)
+    }
+
+    /// Makes an answer's part so large, if there is memory.
+    fn resize(&self, id: u64, bytes: u64) -> bool {
         let mut state = self.lock();
         let all = self.body_bytes.saturating_mul(ANSWERS);
         // One that is longer than all may be must not keep bodies out for as long as its client likes.
         let bytes = bytes.min(all.saturating_add(SMALL_BYTES));
-        let (more, answers) = (counted(bytes), state.of_answers());
-        let taken = state.taken + more;
+        let Taken { tenant, arrived, .. } = state.bodies[&id];
+        let (old, new) = (counted(arrived), counted(bytes));
+        let others = state.of_answers() - old;
+        let taken = state.taken - old + new;
         let fits =
-            answers + more <= all && taken <= self.common_bytes() && self.is_fair(&state, tenant, more);
-        if more > 0 && answers > 0 && !fits {
-            return None;
+            || others + new <= all && taken <= self.common_bytes() && self.is_fair(&state, tenant, new - old);
+        if new > old && others > 0 && !fits() {
+            return false;
         }
         state.taken = taken;
-        Some(self.share(&mut state, tenant, bytes, Progress::Answer))
+        state.bodies.get_mut(&id).expect("it is there until its part is dropped").arrived = bytes;
+        true
     }
 
-    /// Adds a body of which so many bytes have arrived.
-    fn share(
-        self: &Arc<Self>,
-        state: &mut State,
-        tenant: TenantId,
-        arrived: u64,
-        progress: Progress,
-    ) -> BodyShare {
+    /// Adds a body of which nothing has arrived.
+    fn share(self: &Arc<Self>, tenant: TenantId, progress: Progress) -> BodyShare {
+        let mut state = self.lock();
         let (id, given_up) = (state.next, Arc::<Notify>::default());
         state.next += 1;
-        state.bodies.insert(id, Taken { tenant, arrived, progress, given_up: given_up.clone() });
+        state.bodies.insert(id, Taken { tenant, arrived: 0, progress, given_up: given_up.clone() });
         BodyShare { memory: self.clone(), id, given_up }
     }
 
@@ -241,6 +247,13 @@ impl BodyShare {
         }
     }
 
+    /// Makes an answer's part so large, if there is memory; for a smaller one there is.
+    pub(crate) fn resize(&self, bytes: u64) -> bool {
+        let fits = self.memory.resize(self.id, bytes);
+        self.memory.freed.notify_waiters();
+        fits
+    }
+
     /// Waits until the body has to be given up.
     pub(crate) async fn given_up(&self) -> TooSlow {
         self.given_up.notified().await;
@@ -254,6 +267,22 @@ impl BodyShare {
         }
         // Another one is the oldest now.
         self.memory.freed.notify_waiters();
+    }
+}
+
+/// The bytes of an answer, which keep its part of the memory until the last of them was sent or given up.
+pub(crate) fn charged<S: Send + Sync + 'static>(text: Vec<u8>, share: S) -> Bytes {
+    Bytes::from_owner(Charged { text, _share: share })
+}
+
+struct Charged<S> {
+    text: Vec<u8>,
+    _share: S,
+}
+
+impl<S> AsRef<[u8]> for Charged<S> {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
     }
 }
 

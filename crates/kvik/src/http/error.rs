@@ -111,6 +111,14 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, Some("model_not_found"), message).at("model")
     }
 
+    /// The request reads something of a model that is not in memory, and does not load it.
+    pub(crate) fn not_in_memory(name: &str) -> ApiError {
+        let message = format!(
+            "the model `{name}` is not in memory, and a request that only reads does not load it; `POST /v1/shelf/load` does"
+        );
+        ApiError::new(StatusCode::CONFLICT, Some("model_not_loaded"), message).at("model")
+    }
+
     pub(crate) fn stopping() -> ApiError {
         RequestError::Stopping.into()
     }

@@ -22,7 +22,10 @@ use crate::{
         },
         wire::Wire,
     },
-    http::{answer::value, error::ApiError},
+    http::{
+        answer::{value, written},
+        error::ApiError,
+    },
 };
 
 /// What the answer repeats of the request.
@@ -254,10 +257,10 @@ impl Answer for MessageAnswer {
         Some(self.reply.message())
     }
 
-    fn whole(mut self, trailer: &Trailer) -> Value {
+    fn whole(mut self, trailer: &Trailer) -> Vec<u8> {
         let blocks = std::mem::take(&mut self.blocks);
         let message = self.message_with(blocks, &trailer.total());
-        value(&Message { trailer: Some(self.trailer(trailer)), ..message })
+        written(&Message { trailer: Some(self.trailer(trailer)), ..message })
     }
 
     fn failed(&self, error: &ApiError) -> Value {

@@ -1,6 +1,6 @@
 //! The answer of `/completion`, in llama-server's words.
 
-use std::{sync::Arc, time::Instant};
+use std::{mem, sync::Arc, time::Instant};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
 use serde::Serialize;
@@ -22,7 +22,7 @@ use crate::{
         wire::Wire,
     },
     described::JsonSchema,
-    http::answer::value,
+    http::answer::{OneOrAll, value, written},
 };
 
 /// An answer. Where the request names fields, those alone are there, under their paths.
@@ -211,16 +211,13 @@ impl LlamaAnswer {
         let first = prompt * self.choices_per_prompt;
         for index in first..first + self.choices_per_prompt {
             // The content has been streamed already.
-            let last = Completion {
-                content: String::new(),
-                tokens: Vec::new(),
-                completion_probabilities: None,
-                ..self.result(index, trailer)
-            };
+            let last =
+                Completion { content: String::new(), tokens: Vec::new(), ..self.result(index, trailer) };
             frames.push(self.chosen(value(&last)));
         }
     }
 
+    /// A result without its log-probabilities.
     fn result(&self, index: usize, trailer: &Trailer) -> Completion {
         let result = &self.results[index];
         let prompt = index / self.choices_per_prompt;
@@ -259,7 +256,7 @@ impl LlamaAnswer {
             usage: trailer.usage_of(&report),
             timings: Timings::of(&report),
             kvik: trailer.kvik(prompt),
-            completion_probabilities: self.echo.probabilities.then(|| result.probabilities.clone()),
+            completion_probabilities: None,
         }
     }
 
@@ -315,10 +312,19 @@ impl Answer for LlamaAnswer {
     }
 
     /// One object, or an array of them where there are several.
-    fn whole(self, trailer: &Trailer) -> Value {
-        let mut results: Vec<Value> =
-            (0..self.results.len()).map(|i| self.chosen(value(&self.result(i, trailer)))).collect();
-        if results.len() == 1 { results.remove(0) } else { Value::Array(results) }
+    fn whole(mut self, trailer: &Trailer) -> Vec<u8> {
+        let results: Vec<Completion> = (0..self.results.len())
+            .map(|i| {
+                let probabilities = mem::take(&mut self.results[i].probabilities);
+                let completion_probabilities = self.echo.probabilities.then_some(probabilities);
+                Completion { completion_probabilities, ..self.result(i, trailer) }
+            })
+            .collect();
+        if self.echo.fields.is_empty() {
+            return written(&OneOrAll::from(results));
+        }
+        let chosen: Vec<Value> = results.iter().map(|result| self.chosen(value(result))).collect();
+        written(&OneOrAll::from(chosen))
     }
 }
 

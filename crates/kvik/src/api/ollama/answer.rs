@@ -19,7 +19,10 @@ use crate::{
     },
     clock::now_rfc3339,
     described::JsonSchema,
-    http::{answer::value, error::ApiError},
+    http::{
+        answer::{value, written},
+        error::ApiError,
+    },
 };
 
 /// An answer of `/api/chat`, or a line of one.
@@ -244,7 +247,7 @@ impl OllamaAnswer {
     }
 
     /// The last line: why it ends, what it cost, what the cache did.
-    fn end(&self, trailer: &Trailer, said: Said, logprobs: Option<Vec<Logprob>>) -> Value {
+    fn end(&self, trailer: &Trailer, said: Said, logprobs: Option<Vec<Logprob>>) -> Line {
         let is_full = self.finish == Some(FinishReason::Length);
         let end = LineEnd {
             done: true,
@@ -254,7 +257,7 @@ impl OllamaAnswer {
             kvik: Some(trailer.kvik(0)),
             logprobs,
         };
-        value(&self.form.line(&self.model, said, end))
+        self.form.line(&self.model, said, end)
     }
 }
 
@@ -270,7 +273,7 @@ impl Answer for OllamaAnswer {
                 rest.extend(self.calls(self.reply.calls.len()));
                 self.lines(rest, None, frames);
             }
-            Event::Done(_) => frames.push(self.end(trailer, Said::default(), None)),
+            Event::Done(_) => frames.push(value(&self.end(trailer, Said::default(), None))),
             Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
     }
@@ -279,14 +282,15 @@ impl Answer for OllamaAnswer {
         Some(self.reply.message())
     }
 
-    fn whole(self, trailer: &Trailer) -> Value {
+    fn whole(mut self, trailer: &Trailer) -> Vec<u8> {
+        let logprobs = self.logprobs.take();
         let reply = &self.reply;
         let said = Said {
             content: reply.content.clone(),
             thinking: (!reply.reasoning.is_empty()).then(|| reply.reasoning.clone()),
             calls: reply.calls.iter().enumerate().map(|(i, call)| Call::of(i, call)).collect(),
         };
-        self.end(trailer, said, self.logprobs.clone())
+        written(&self.end(trailer, said, logprobs))
     }
 
     fn failed(&self, failure: &ApiError) -> Value {

@@ -21,7 +21,7 @@ use crate::{
         wire::Wire,
     },
     described::JsonSchema,
-    http::answer::{value, words},
+    http::answer::{value, words, written},
 };
 
 words! {
@@ -261,13 +261,13 @@ impl Answer for ChatAnswer {
         self.choices.first().map(|choice| choice.reply.message())
     }
 
-    fn whole(self, trailer: &Trailer) -> Value {
+    fn whole(self, trailer: &Trailer) -> Vec<u8> {
         let end = WholeEnd { usage: self.usage(trailer), ending: trailer.ending() };
         let (logprobs, item) = (self.logprobs, self.item);
         let choices = self.choices.into_iter().enumerate();
         let choices = choices.map(|(i, choice)| choice.whole(i, logprobs, item.clone())).collect();
         let whole: WholeChat = self.head.completion(choices, end);
-        value(&whole)
+        written(&whole)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     api::logprobs::finite,
     app::{generation::Answer, report::trailer::Trailer, wire::Wire},
     described::JsonSchema,
-    http::answer::{value, words},
+    http::answer::{value, words, written},
 };
 
 words! {
@@ -184,7 +184,7 @@ impl Answer for TextAnswer {
         }
     }
 
-    fn whole(self, trailer: &Trailer) -> Value {
+    fn whole(self, trailer: &Trailer) -> Vec<u8> {
         let logprobs = self.logprobs;
         let choice = |(index, choice): (usize, Choice)| {
             let text = choice.echo.to_string() + &choice.text;
@@ -194,7 +194,7 @@ impl Answer for TextAnswer {
         let choices = self.choices.into_iter().enumerate().map(choice).collect();
         let end = WholeEnd { usage: trailer.usage(), ending: trailer.ending() };
         let whole: WholeText = self.head.completion(choices, end);
-        value(&whole)
+        written(&whole)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     },
     app::{generation::Answer, report::trailer::Trailer, wire::Wire},
     http::{
-        answer::value,
+        answer::{value, written},
         error::{ApiError, ErrorBody},
     },
 };
@@ -257,8 +257,8 @@ impl Answer for ResponseAnswer {
         Some(value(&self.ended(trailer)))
     }
 
-    fn whole(self, trailer: &Trailer) -> Value {
-        value(&self.ended(trailer))
+    fn whole(self, trailer: &Trailer) -> Vec<u8> {
+        written(&self.ended(trailer))
     }
 
     fn failed(&self, error: &ApiError) -> Value {

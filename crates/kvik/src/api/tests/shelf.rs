@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use axum::{Router, body::Body, http::Request as HttpRequest, response::Response};
-use kvik_engine::api::FinishReason;
+use kvik_engine::api::{Event, FinishReason};
 use kvik_memory::memory::NotDeleted;
 use kvik_testing::{Web, WebRepository, mix, tiny_model};
 use serde_json::{Value, json};
@@ -40,6 +40,8 @@ struct Seen {
     most: AtomicUsize,
     /// Loading fails.
     breaks: AtomicBool,
+    /// Answers do not end.
+    goes_on: AtomicBool,
 }
 
 /// A model that says its name, and takes a moment to be loaded.
@@ -61,7 +63,14 @@ impl LoadModel for Double {
         let open = 1 + self.seen.open.fetch_add(1, Ordering::Relaxed);
         self.seen.most.fetch_max(open, Ordering::Relaxed);
         let said: &'static str = self.name.clone().leak();
-        let engine = Scripted::new(move |request| Ok(say(request, said, FinishReason::Eos)));
+        let seen = self.seen.clone();
+        let engine = Scripted::new(move |request| {
+            let mut events = say(request, said, FinishReason::Eos);
+            if seen.goes_on.load(Ordering::Relaxed) {
+                events.retain(|event| !matches!(event, Event::Done(_)));
+            }
+            Ok(events)
+        });
         let app = App::of(self.server.clone(), serving(&self.name, Arc::new(engine), None), config());
         let seen = self.seen.clone();
         let close = Box::new(move || {
@@ -322,23 +331,25 @@ async fn a_model_that_cannot_be_loaded_says_why_and_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_model_stays_until_its_answer_has_been_read() {
+async fn a_model_stays_until_its_answer_is_computed() {
     let world = World::new(&["a", "b", "c"]);
-    let stream =
-        world.send("POST", "/v1/completions", &json!({"model": "a", "prompt": "x", "stream": true})).await;
-    assert_eq!(stream.status().as_u16(), 200);
+    let asked = json!({"model": "a", "prompt": "x", "stream": true});
+    let unread = world.send("POST", "/v1/completions", &asked).await;
+    assert_eq!(unread.status().as_u16(), 200);
+    world.seen.goes_on.store(true, Ordering::Relaxed);
+    let endless = world.send("POST", "/v1/completions", &asked).await;
+    world.seen.goes_on.store(false, Ordering::Relaxed);
     let unload = world.send("POST", "/v1/shelf/unload", &json!({"model": "a"})).await;
     assert_eq!(unload.status().as_u16(), 200);
     tokio::time::sleep(10 * LOAD).await;
-    assert_eq!(world.statuses().await[0], "unloading", "its answer is not read yet");
-    let text = axum::body::to_bytes(stream.into_body(), usize::MAX).await.unwrap();
-    assert!(String::from_utf8_lossy(&text).contains("[DONE]"));
+    assert_eq!(world.statuses().await[0], "unloading", "an answer has not ended");
+    drop(endless);
     world.until(0, "unloaded").await;
+    let text = axum::body::to_bytes(unread.into_body(), usize::MAX).await.unwrap();
+    assert!(String::from_utf8_lossy(&text).contains("[DONE]"), "all of it is there for a slow reader");
     assert_eq!(world.seen.open.load(Ordering::Relaxed), 0);
     let loaded = world.send("POST", "/models/load", &json!({"model": "c"})).await;
     assert_eq!((loaded.status().as_u16(), world.statuses().await[2].as_str()), (200, "loaded"));
-    // Whoever has not read an answer has its model.
-    drop(loaded);
     world
         .send(
             "POST",

@@ -183,6 +183,11 @@ impl Trailer {
         }
     }
 
+    /// Whether a conversation is remembered, which the model does when the answer has been read.
+    pub(crate) fn remembers(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// Notes what happens to the prompt with this index.
     pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
         if let Event::Done(report) = event {

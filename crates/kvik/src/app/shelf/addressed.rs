@@ -49,7 +49,10 @@ impl Shelf {
             return Ok((self.take("", &caller).await?, request));
         }
         if let Ok(Query(Named { model: Some(name), .. })) = Query::try_from_uri(request.uri()) {
-            return Ok((self.take(&name, &caller).await?, request));
+            let only_reads = request.method().is_safe();
+            let lease =
+                if only_reads { self.in_memory(&name, &caller)? } else { self.take(&name, &caller).await? };
+            return Ok((lease, request));
         }
         if request.method() == Method::GET || !has_json(&request) {
             return Ok((self.for_a_question(&caller).await?, request));

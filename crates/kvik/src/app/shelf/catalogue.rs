@@ -6,7 +6,7 @@ use anyhow::Context;
 use kvik_memory::memory::NotDeleted;
 use serde_json::Value;
 
-use super::{OpenModel, Place, Shelf, there, turns::Phase};
+use super::{Found, OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
     app::{App, keys::Caller},
     http::error::ApiError,
@@ -155,7 +155,7 @@ impl Shelf {
     /// # Errors
     /// If there is none of that name.
     pub(crate) fn get(&self, name: &str, caller: &Caller) -> Result<Listed, ApiError> {
-        let index = self.find(name, caller)?;
+        let Found { index, .. } = self.find(name, caller)?;
         Ok(self.places()[index].listed(self.now()))
     }
 
@@ -164,7 +164,7 @@ impl Shelf {
     /// # Errors
     /// If there is none of that name, or its file cannot be read.
     pub(crate) async fn describe(&self, name: &str, caller: &Caller) -> Result<Described, ApiError> {
-        let index = self.find(name, caller)?;
+        let Found { index, .. } = self.find(name, caller)?;
         let (entry, app) = {
             let place = &self.places()[index];
             (place.entry.clone(), place.open.as_ref().map(|open| open.app.clone()))

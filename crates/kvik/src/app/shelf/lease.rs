@@ -1,4 +1,4 @@
-//! Who has a model, and who waits for one.
+//! Leases of models, and requests that wait for one.
 
 use std::{
     pin::Pin,
@@ -15,8 +15,10 @@ use axum::{
 use hyper::body::{Frame, SizeHint};
 use kvik_cache::TenantId;
 
+use tokio::sync::oneshot;
+
 use super::{Place, Shelf};
-use crate::settings::keep_alive::KeepAlive;
+use crate::{app::generation::Computed, settings::keep_alive::KeepAlive};
 
 /// A model that stays in memory until this is dropped.
 pub(crate) struct Lease {
@@ -62,12 +64,32 @@ impl Lease {
         self
     }
 
-    /// The answer, which keeps the model in memory until its end; that to a question is whole and needs it no more.
+    /// The answer, which keeps the model in memory until all of it is computed, however slowly its client reads: one that
+    /// is whole needs it no more.
     pub(crate) fn until_the_end_of(self, response: Response) -> Response {
-        if self.user.is_none() || self.counted.as_ref().is_none_or(|(shelf, _)| shelf.has_one()) {
+        let is_whole = response.body().size_hint().exact().is_some();
+        if is_whole || self.user.is_none() || self.counted.as_ref().is_none_or(|(shelf, _)| shelf.has_one()) {
             return response;
         }
-        response.map(|body| Body::new(Leased { body, lease: Some(self) }))
+        let computed = response.extensions().get::<Computed>().cloned();
+        let held = match computed {
+            Some(computed) => Held::ByTask { _read: self.until(computed) },
+            None => Held::ByBody { _lease: self },
+        };
+        response.map(|body| Body::new(Leased { body, held: Some(held) }))
+    }
+
+    /// Ends when an answer is computed, or what this returns is dropped.
+    fn until(self, computed: Computed) -> oneshot::Sender<()> {
+        let (read, is_read) = oneshot::channel();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = computed.wait() => {}
+                _ = is_read => {}
+            }
+            drop(self);
+        });
+        read
     }
 }
 
@@ -91,7 +113,13 @@ impl Drop for Lease {
 /// The body of an answer, with the model that gives it.
 struct Leased {
     body: Body,
-    lease: Option<Lease>,
+    held: Option<Held>,
+}
+
+/// Something that holds a lease, for as long as this is there at most.
+enum Held {
+    ByBody { _lease: Lease },
+    ByTask { _read: oneshot::Sender<()> },
 }
 
 impl HttpBody for Leased {
@@ -104,7 +132,7 @@ impl HttpBody for Leased {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if matches!(polled, Poll::Ready(None)) {
-            self.lease = None;
+            self.held = None;
         }
         polled
     }

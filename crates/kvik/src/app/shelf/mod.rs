@@ -78,6 +78,12 @@ pub(crate) struct Shelf {
     loaded: Notify,
 }
 
+/// A model that a request means, and its place when that was asked.
+struct Found {
+    index: usize,
+    name: String,
+}
+
 /// What there is of a model.
 struct Place {
     entry: Arc<Entry>,
@@ -154,18 +160,28 @@ impl Shelf {
     /// # Errors
     /// If there is none of that name, or it cannot be loaded.
     pub(crate) async fn take(self: &Arc<Self>, name: &str, caller: &Caller) -> Result<Lease, ApiError> {
-        let index = self.find(name, caller)?;
+        let found = self.find(name, caller)?;
         let came = self.now();
         let mut waiting = None;
         loop {
             // Registered before looking, so that nothing is missed in between.
             let loaded = self.loaded.notified();
-            if let Some(lease) = self.lease(index, came, caller.tenant.id)? {
+            if let Some(lease) = self.lease(&found, came, caller.tenant.id)? {
                 return Ok(lease.after(waiting.map(|_| self.now() - came)));
             }
-            waiting.get_or_insert_with(|| lease::Waiting::begin(self, index));
+            waiting.get_or_insert_with(|| lease::Waiting::begin(self, found.index));
             loaded.await;
         }
+    }
+
+    /// A model that is in memory, for a request that reads and loads none.
+    ///
+    /// # Errors
+    /// If there is none of that name, or it is not in memory.
+    fn in_memory(self: &Arc<Self>, name: &str, caller: &Caller) -> Result<Lease, ApiError> {
+        let found = self.find(name, caller)?;
+        let lease = self.lease(&found, self.now(), caller.tenant.id)?;
+        lease.ok_or_else(|| ApiError::not_in_memory(&found.name))
     }
 
     /// What answers a question that names no model: the model in memory that was used last, even if it takes no more
@@ -198,8 +214,12 @@ impl Shelf {
         if self.has_one() {
             return Ok(());
         }
-        let index = self.find(name, caller)?;
-        self.places()[index].close();
+        let found = self.find(name, caller)?;
+        let mut places = self.places();
+        if let Some(place) = places.get_mut(found.index).filter(|place| place.entry.name == found.name) {
+            place.close();
+        }
+        drop(places);
         self.changed.notify_one();
         Ok(())
     }
@@ -260,7 +280,7 @@ impl Shelf {
     }
 
     /// Which model a request means. Models that are not for its tenant do not exist.
-    fn find(&self, name: &str, caller: &Caller) -> Result<usize, ApiError> {
+    fn find(&self, name: &str, caller: &Caller) -> Result<Found, ApiError> {
         let places = self.places();
         let unnamed = self.has_one() || name.is_empty() || name == "kvik";
         let found = match unnamed {
@@ -272,6 +292,7 @@ impl Shelf {
                 named(Place::is_called).or_else(|| named(Place::answers_to))
             }
         };
+        let found = found.map(|index| Found { index, name: places[index].entry.name.clone() });
         found.ok_or_else(|| {
             let names: Vec<&str> = there(&places, caller).map(|place| place.entry.name.as_str()).collect();
             let there_is = match names.is_empty() {
@@ -290,14 +311,15 @@ impl Shelf {
     /// If it has gone, or loading it failed since the request came.
     fn lease(
         self: &Arc<Self>,
-        index: usize,
+        &Found { index, ref name }: &Found,
         came: Duration,
         tenant: TenantId,
     ) -> Result<Option<Lease>, ApiError> {
         let mut places = self.places();
         let place = &mut places[index];
-        if place.is_gone {
-            return Err(ApiError::no_model(&place.entry.name, "it was taken off this server"));
+        // Meanwhile its place may have been given to another.
+        if place.is_gone || place.entry.name != *name {
+            return Err(ApiError::no_model(name, "it was taken off this server"));
         }
         if let Some((at, why)) = place.failed.as_ref().filter(|(at, _)| *at >= came && place.open.is_none()) {
             let message = format!("the model `{}` cannot be loaded: {why}", place.entry.name);

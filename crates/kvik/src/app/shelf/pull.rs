@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use kvik_shelf::{ModelName, ModelSource, Progress, Shelf as Names, ShelfError};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::Shelf;
+use super::{Found, Shelf};
 use crate::{
     app::{keys::Caller, server::Server},
     http::error::ApiError,
@@ -115,7 +115,7 @@ impl Shelf {
 
     /// The name on disk of a model of this server.
     fn pulled(&self, name: &str, caller: &Caller) -> Result<String, ApiError> {
-        let index = self.find(name, caller)?;
+        let Found { index, .. } = self.find(name, caller)?;
         let entry = self.places()[index].entry.clone();
         if entry.is_pulled {
             return Ok(entry.name.clone());

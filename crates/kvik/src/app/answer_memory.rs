@@ -1,0 +1,162 @@
+//! Memory of generated answers, until their clients have read them, as a part of what bodies and answers may have together.
+//!
+//! Text is counted while it waits for its reader, log-probabilities from the beginning: a request that wants many of them
+//! is refused where others have the memory, rather than ended when much of it was computed.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use kvik_cache::TenantId;
+use kvik_engine::api::{Event, GeneratedToken, Request};
+
+use super::kept_answer::no_memory;
+use crate::http::{
+    body_memory::{BodyMemory, BodyShare},
+    error::ApiError,
+};
+
+/// Bytes of an event beside its text and tokens, and of a token beside its log-probabilities.
+const EVENT_BYTES: u64 = 128;
+const TOKEN_BYTES: u64 = 64;
+/// Bytes of a log-probability with its token's text: as the answer keeps it, and as JSON.
+const LOGPROB_BYTES: u64 = 256;
+/// Tokens of a choice that are counted from the beginning: most answers are shorter than they may be.
+const TOKENS_PLANNED: usize = 256;
+
+/// The part of one answer.
+pub(super) struct AnswerMemory {
+    share: BodyShare,
+    /// Bytes counted from the beginning.
+    planned: u64,
+    /// Bytes of what the client has not read.
+    held: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl AnswerMemory {
+    /// The part of the answer to these requests of a tenant.
+    ///
+    /// # Errors
+    /// If log-probabilities are wanted, and other answers leave no memory for them.
+    pub(super) fn of(
+        memory: &Arc<BodyMemory>,
+        tenant: TenantId,
+        requests: &[Request],
+    ) -> Result<Arc<AnswerMemory>, ApiError> {
+        let planned = requests.iter().map(planned).fold(0, u64::saturating_add);
+        let share = memory.hold(tenant, planned).ok_or_else(no_memory)?;
+        Ok(Arc::new(AnswerMemory {
+            share,
+            planned,
+            held: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        }))
+    }
+
+    /// Counts an event that waits for its reader; whether there is memory for it.
+    pub(super) fn add(&self, event: &Event) -> bool {
+        let bytes = bytes_of(event);
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let fits = held <= self.planned || self.share.resize(held);
+        if !fits {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// The same event was read.
+    pub(super) fn remove(&self, event: &Event) {
+        let bytes = bytes_of(event);
+        let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
+        if before > self.planned {
+            self.share.resize(self.planned.max(before - bytes));
+        }
+    }
+
+    /// The reason why the answer ended early, if it was its length.
+    pub(super) fn overrun(&self) -> Option<ApiError> {
+        self.is_over.load(Ordering::Relaxed).then(no_memory)
+    }
+}
+
+/// Bytes that are counted of a request's answer before it begins: its log-probabilities.
+fn planned(request: &Request) -> u64 {
+    let Some(likeliest) = request.logprobs else { return 0 };
+    let tokens = request.max_tokens.min(TOKENS_PLANNED) as u64 * u64::from(request.choices);
+    tokens.saturating_mul(likeliest as u64 + 1).saturating_mul(LOGPROB_BYTES)
+}
+
+fn bytes_of(event: &Event) -> u64 {
+    match event {
+        Event::Text { text, tokens, .. } => {
+            EVENT_BYTES + text.len() as u64 + tokens.iter().map(bytes_of_token).sum::<u64>()
+        }
+        Event::Vector(values) => EVENT_BYTES + size_of_val(values.as_slice()) as u64,
+        Event::Prefill { .. } | Event::Finished { .. } | Event::Done(_) | Event::Failed(_) => EVENT_BYTES,
+    }
+}
+
+fn bytes_of_token(token: &GeneratedToken) -> u64 {
+    let logprobs = token.logprob.as_ref().map_or(0, |(_, likeliest)| likeliest.len() as u64 + 1);
+    TOKEN_BYTES + logprobs * LOGPROB_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_engine::api::TokenLogprob;
+
+    use super::*;
+
+    const BODY_BYTES: u64 = 1 << 20;
+    const TENANT: TenantId = TenantId(1);
+
+    fn asking(max_tokens: usize, logprobs: Option<usize>) -> Vec<Request> {
+        vec![Request { logprobs, ..Request::new(vec![1], max_tokens) }]
+    }
+
+    fn text(logprobs: usize) -> Event {
+        let one = TokenLogprob { token: 1, bytes: b"x".to_vec(), logprob: -1.0 };
+        let token = GeneratedToken { token: 1, logprob: Some((one.clone(), vec![one; logprobs])) };
+        Event::Text { choice: 0, text: "x".to_owned(), tokens: vec![token] }
+    }
+
+    #[test]
+    fn many_log_probabilities_are_refused_together_and_not_alone() {
+        let memory = BodyMemory::new(BODY_BYTES, false);
+        let many = asking(128, Some(2000));
+        let first = AnswerMemory::of(&memory, TENANT, &many).expect("it is alone");
+        assert!(AnswerMemory::of(&memory, TENANT, &many).is_err());
+        assert!(AnswerMemory::of(&memory, TENANT, &asking(128, None)).is_ok(), "text is not counted before");
+        drop(first);
+        assert!(AnswerMemory::of(&memory, TENANT, &many).is_ok());
+    }
+
+    #[test]
+    fn answers_that_are_not_read_have_a_bound_together() {
+        let memory = BodyMemory::new(BODY_BYTES, false);
+        let answers: Vec<_> =
+            (0..100).map(|_| AnswerMemory::of(&memory, TENANT, &asking(4096, None)).unwrap()).collect();
+        let event = text(10);
+        let fitted: u64 =
+            answers.iter().map(|answer| (0..100).take_while(|_| answer.add(&event)).count() as u64).sum();
+        let counted = fitted * bytes_of(&event);
+        let small = 100 * crate::http::body_memory::SMALL_BYTES;
+        assert!((2 * BODY_BYTES..=2 * BODY_BYTES + small).contains(&counted), "{counted}");
+        assert!(answers.iter().any(|answer| answer.overrun().is_some()));
+    }
+
+    #[test]
+    fn what_was_read_is_free() {
+        let memory = BodyMemory::new(BODY_BYTES, false);
+        let slow = AnswerMemory::of(&memory, TENANT, &asking(4096, Some(2000))).unwrap();
+        let answer = AnswerMemory::of(&memory, TENANT, &asking(4096, None)).unwrap();
+        for _ in 0..1000 {
+            assert!(answer.add(&text(20)));
+            answer.remove(&text(20));
+        }
+        assert!(answer.overrun().is_none());
+        drop(slow);
+    }
+}
