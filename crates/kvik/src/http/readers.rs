@@ -20,6 +20,7 @@ use kvik_cache::TenantId;
 use tokio::sync::oneshot;
 
 use super::error::ApiError;
+use crate::system::give_priority_up;
 
 /// Bodies that are read at the same time.
 const READERS: usize = 2;
@@ -93,6 +94,29 @@ impl Readers {
     ) -> Result<T, ApiError> {
         let permit = self.enter(reader).await?;
         apart(move |presence| permit.read(|| work(presence))).await
+    }
+
+    /// The same of reading what is kept of a tenant. Where that is much, threads of the model go first: a prompt of that
+    /// size is waited for by its own client, while records are read at the cost of others.
+    pub(crate) async fn in_turn_behind_models<T: Send + 'static>(
+        self: &Arc<Self>,
+        reader: Reader,
+        work: impl FnOnce(Presence) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if !reader.large {
+            return self.in_turn(reader, work).await;
+        }
+        let permit = self.enter(reader).await?;
+        let (done, result) = oneshot::channel();
+        let presence = Presence::default();
+        let _client = presence.client();
+        // A thread of its own: priority that was given up is not given back.
+        let thread = std::thread::Builder::new().name("kvik-records".to_owned()).spawn(move || {
+            give_priority_up();
+            let _ = done.send(permit.read(|| work(presence)));
+        });
+        thread.map_err(|error| ApiError::internal(format!("no thread to read records: {error}")))?;
+        result.await.map_err(|_| ApiError::internal("reading the records failed"))?
     }
 
     /// The same of work of the background.

@@ -14,6 +14,19 @@ pub(crate) fn fail_writes_beyond_limit() -> io::Result<()> {
     runtime.block_on(async { signal(exceeded).map(drop) })
 }
 
+/// Has the system prefer other threads to this one, for as long as it lives. Systems other than Linux know priorities of
+/// processes alone.
+pub(crate) fn give_priority_up() {
+    /// Beside a thread of the usual priority this one has a tenth of a processor.
+    const NICENESS: i32 = 10;
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+        tracing::debug!("a thread keeps its priority: {error}");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = NICENESS;
+}
+
 /// Raises the limit on open files to `wanted` as far as the system permits, and returns what it then is.
 pub(crate) fn open_files(wanted: u64) -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

@@ -269,7 +269,7 @@ async fn search(
     let searched = server.clone();
     server
         .readers
-        .in_turn(reader, move |client| {
+        .in_turn_behind_models(reader, move |client| {
             let Findings { found, next } =
                 searched.conversations.search(&caller.tenant.name, &search, || client.check())?;
             let data = found.into_iter().map(found_in).collect();
@@ -406,7 +406,7 @@ async fn held<T: Send + 'static>(
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
     let holding = server.clone();
     let change = move |_| change(holding.conversations.hold(&caller.tenant.name, &id)?);
-    server.readers.in_turn(reader, change).await
+    server.readers.in_turn_behind_models(reader, change).await
 }
 
 /// A conversation of a caller, by its name or id.
