@@ -14,7 +14,7 @@ suite_of_clients() {
     PYTHON=$CLIENTS/bin/python suite "$@"
 }
 
-# Packages of the release binary: installed in a clean place, tried, removed.
+# Packages of the binary: installed in a clean place, tried, removed.
 test_packages() {
     PYTHON=$VENV/bin/python without_c bash .ci/packages
     suite tests/packages
@@ -26,7 +26,7 @@ test_sbom() {
     bash .ci/sbom
 }
 
-# Kotlin's face over the release build, both apps, and the runner of the list of cases for tests/library.
+# Kotlin's face over the library, both apps, and the runner of the list of cases for tests/library.
 test_kotlin() {
     local model=$PWD/models/tiny/kvik-tiny-q8_0.gguf tests=$PWD/target/kotlin/tests.jar
     local script=target/kotlin/script.jsonl
@@ -42,17 +42,25 @@ test_kotlin() {
     chmod +x target/ci-kotlin/cases
 }
 
-# The package `kvik` of the wheel, beside what its users have, and the README's ways to a first answer, which use the build
-# that is there.
+# The package `kvik`, beside what its users have, and the README's ways to a first answer, which use the build that is there.
+# It is that of the wheel where there is one, else the folder of its sources with the library.
 test_python() {
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps --force-reinstall target/wheels/kvik-*.whl
+    local sources
+    sources=$("$VENV/bin/python" -c 'import site; print(site.getsitepackages()[0])')/kvik-sources.pth
+    rm -f "$sources"
+    if $FULL; then
+        "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-index --no-deps --force-reinstall target/wheels/kvik-*.whl
+    else
+        "$VENV/bin/python" bindings/python/backend.py
+        echo "$PWD/bindings/python" >"$sources"
+    fi
     suite tests/python
     without_c suite tests/readme
 }
 
-# One list of cases in every language. Tests are named beside Rust's runner, so that it is built with the features of theirs.
+# One list of cases in every language.
 test_library() {
-    cargo build --workspace --features kvik/gpu --bin cases --test it
+    if $FULL; then cargo build --workspace --features kvik/gpu --bin cases --test it; fi
     KVIK_LANGUAGES="rust c python kotlin" suite tests/library
 }
 

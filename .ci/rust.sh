@@ -4,6 +4,12 @@
 export CARGO_INCREMENTAL=0 CARGO_TERM_COLOR=never
 # Test programs carry the engine each: without line tables they take less than half the disk. A panic still says where.
 export CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=debuginfo
+# No C compiler: a build that calls one is told no. The linker has its own name. All commands alike, because blake3 asks
+# which compiler there is, and would be built again for another.
+cargo() { without_c command cargo "$@"; }
+without_c() {
+    CC=/bin/false CXX=/bin/false AR=/bin/false "$@"
+}
 # The C library of a release build for x86-64, stripped: 14.2 MB when this was written, 0.2 more with what a whole build adds.
 C_BYTES_MAX=$((14800 * 1000))
 # The same as an application for aarch64 carries it: profile `small`, without grammars, stripped. 6 MB is what an app's author is promised.
@@ -86,24 +92,24 @@ check_target() {
     cargo check -p "${1%@*}" --target "${1#*@}"
 }
 
-# The README's command, and what is packed beside the binary. No C compiler: who calls one is told no. The linker has its
-# own name.
-build_release() {
-    without_c cargo build --release
-    without_c cargo build --release -p kvik-c
-    without_c cargo build --release -p kvik-uniffi
+# The binary and libraries that are tried from outside. With a change those of the tests, which check for overflows too;
+# the release build otherwise: the README's command, and what is packed beside the binary.
+build_tried() {
+    if $FULL; then
+        cargo build --release
+        cargo build --release -p kvik-c
+        cargo build --release -p kvik-uniffi
+    else
+        # Tests are named beside them, so that all has the features that tests have.
+        cargo build --workspace --features kvik/gpu --lib --bin kvik --bin cases --test it
+    fi
 }
 
-# Also for what uses that build: blake3 asks which compiler there is, and would be built again for another.
-without_c() {
-    CC=/bin/false CXX=/bin/false AR=/bin/false "$@"
-}
-
-# The C API of the release build: every function under the address sanitiser, then the example twice, which is warm then.
+# The C API: every function under the address sanitiser, then the example twice, which is warm then.
 test_c_api() {
     local out=target/ci-c model=models/tiny/kvik-tiny-q8_0.gguf
     local flags=(-std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -g -Icrates/kvik-c/include)
-    local links=(-Ltarget/release -lkvik_c -lpthread "-Wl,-rpath,$PWD/target/release")
+    local links=("-L$BUILT" -lkvik_c -lpthread "-Wl,-rpath,$PWD/$BUILT")
     rm -rf "$out" && mkdir -p "$out/api" "$out/answer"
     cc "${flags[@]}" -fsanitize=address,undefined crates/kvik-c/tests/api.c -o "$out/api.bin" "${links[@]}"
     "$out/api.bin" "$model" "$out/api"
@@ -111,8 +117,9 @@ test_c_api() {
     "$out/answer.bin" "$model" "$out/answer" "Who are you?"
     "$out/answer.bin" "$model" "$out/answer" "Who are you?" 2>&1 | tee "$out/again.txt"
     grep -q '(complete)' "$out/again.txt"
+    $FULL || return 0
     # It grows only on purpose.
-    strip -o "$out/libkvik_c.so" target/release/libkvik_c.so
+    strip -o "$out/libkvik_c.so" "$BUILT/libkvik_c.so"
     at_most "$C_BYTES_MAX" "$out/libkvik_c.so"
 }
 

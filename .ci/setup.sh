@@ -96,7 +96,7 @@ install_tool() {
     local root=$CACHE/tools/$1-$2
     PATH=$root/bin:$PATH
     [[ -x $root/bin/$1 ]] && return
-    CARGO_TARGET_DIR=target/ci-tools cargo install "$1" --version "$2" --locked --debug --force --root "$root"
+    CARGO_TARGET_DIR=target/ci-tools command cargo install "$1" --version "$2" --locked --debug --force --root "$root"
     rm -rf target/ci-tools
 }
 

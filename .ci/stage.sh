@@ -87,7 +87,7 @@ at_most() {
 no_server_left() {
     local exe
     for exe in /proc/[0-9]*/exe; do
-        if [[ $(readlink "$exe" 2>/dev/null || true) == "$PWD/target/release/kvik"* ]]; then
+        if [[ $(readlink "$exe" 2>/dev/null || true) == "$PWD/$BUILT/kvik"* ]]; then
             echo "a server still runs: ${exe%/exe}"
             return 1
         fi

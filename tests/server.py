@@ -14,7 +14,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TINY = ROOT / "models/tiny"
-BINARY = pathlib.Path(os.environ.get("KVIK_BINARY", ROOT / "target/release/kvik"))
+# KVIK_TARGET is another build than the release's, KVIK_BINARY any binary.
+BINARY = pathlib.Path(os.environ.get("KVIK_BINARY", ROOT / os.environ.get("KVIK_TARGET", "target/release") / "kvik"))
 START_SECONDS = 120
 STOP_SECONDS = 30
 

@@ -12,10 +12,14 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "bindings/python/kvik"
+RELEASE = "target/release"
 
 
 def stage_library(target=None, zig=False):
-    """Builds the library, beside the binary so that nothing is built twice, and copies it to where maturin takes it."""
+    """Builds the library, beside the binary so that nothing is built twice, and copies it to where maturin takes it.
+
+    KVIK_TARGET names another build than `target/release`, whose library is there already.
+    """
     build = ["cargo", "zigbuild" if zig else "build", "--release", "--locked", "-p", "kvik-uniffi"]
     if target:
         build += ["-p", "kvik"]
@@ -25,8 +29,11 @@ def stage_library(target=None, zig=False):
         env["RUSTFLAGS"] = "-C target-feature=-crt-static"
     # manylinux2014 has glibc 2.17, and zig links to the one that is named.
     linked = f"{target}.2.17" if zig and target.endswith("-gnu") else target
-    subprocess.run([*build, *(["--target", linked] if target else [])], cwd=ROOT, env=env, check=True)
-    built = ROOT / "target" / (target or "") / "release" / library_name(target or platform.system().lower())
+    folder = os.environ.get("KVIK_TARGET", RELEASE)
+    if folder == RELEASE:
+        subprocess.run([*build, *(["--target", linked] if target else [])], cwd=ROOT, env=env, check=True)
+        folder = f"target/{target or ''}/release"
+    built = ROOT / folder / library_name(target or platform.system().lower())
     for old in PACKAGE.glob("*kvik_uniffi.*"):
         old.unlink()
     shutil.copy(built, PACKAGE)

@@ -86,6 +86,7 @@ def test_two_processes_share_a_device(tmp_path):
 
 
 @needs_device
+@pytest.mark.full
 def test_the_machines_memory_alone_is_a_tier(tmp_path):
     with start("off", "--cache-ram", "4MiB") as server:
         cold = [ask(server, prompt) for prompt in PROMPTS]

@@ -3,7 +3,11 @@ import os
 import subprocess
 import time
 
+import pytest
 from conftest import ROOT, only, report
+
+# Made of a release build alone.
+pytestmark = pytest.mark.full
 
 PROGRAM = """
 import sys, kvik
