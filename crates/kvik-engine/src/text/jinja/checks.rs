@@ -1,7 +1,5 @@
 //! Tests, the operands of `is`.
 
-use std::rc::Rc;
-
 use super::arguments::Args;
 use super::ast::Comparison;
 use super::eval::Interpreter;
@@ -75,8 +73,8 @@ fn comparison(name: &str) -> Option<Comparison> {
 /// Python's `is`: the same object, or equal singletons.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::List(a), Value::List(b)) => Rc::ptr_eq(a, b),
-        (Value::Map(a), Value::Map(b)) => Rc::ptr_eq(a, b),
+        (Value::List(a), Value::List(b)) => a.is(b),
+        (Value::Map(a), Value::Map(b)) => a.is(b),
         (Value::Bool(a), Value::Bool(b)) => a == b,
         (Value::Bool(_), _) | (_, Value::Bool(_)) => false,
         _ => a.same_scalar(b),

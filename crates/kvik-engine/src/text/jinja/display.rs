@@ -37,13 +37,18 @@ fn write_repr(value: &Value, out: &mut Builder) -> Result<()> {
         Value::Int(value) => out.push_template(&value.to_string()),
         Value::Float(value) => out.push_template(&python_float(*value)),
         Value::Text(text) => write_quoted(text, out),
-        Value::List(list) => write_list(list, out),
-        Value::Map(map) => write_map(map, out),
+        Value::List(list) => nested(out, |out| write_list(&list.get(), out)),
+        Value::Map(map) => nested(out, |out| write_map(&map.get(), out)),
         Value::Namespace(_) => out.push_template("<Namespace>"),
         Value::Macro(definition) => out.push_template(&format!("<Macro '{}'>", definition.definition.name)),
         Value::Loop(_) => out.push_template("<LoopContext>"),
         Value::Function(_) => out.push_template("<function>"),
     }
+}
+
+fn nested(out: &mut Builder, write: impl FnOnce(&mut Builder) -> Result<()>) -> Result<()> {
+    let meter = out.meter().clone();
+    meter.inside(|| write(out))
 }
 
 fn write_list(list: &List, out: &mut Builder) -> Result<()> {

@@ -9,7 +9,7 @@ use super::format::printf;
 use super::limits::{Meter, Result, failed};
 use super::text::{Builder, Text};
 use super::value::Value;
-use super::{json, methods, sequences};
+use super::{containers, json, methods, sequences};
 
 /// `value | name(args)`
 pub(super) fn apply(
@@ -27,6 +27,7 @@ pub(super) fn apply(
             json::dumps(&value, args, &mut out)?;
             return Ok(Value::Text(out.finish()));
         }
+        "from_json" => json::loads(&text_of(&value, &meter)?, &meter)?,
         "length" | "count" => Value::Int(length(&value, &meter)? as i128),
         "abs" => match value {
             Value::Float(value) => Value::Float(value.abs()),
@@ -37,7 +38,7 @@ pub(super) fn apply(
         "round" => round(&value, &mut args)?,
         "bool" => Value::Bool(value.is_true()),
         "items" => match &value {
-            Value::Map(map) => methods::items(map, &meter)?,
+            Value::Map(map) => containers::items(&map.get(), &meter)?,
             Value::Undefined => Value::list(Vec::new(), &meter)?,
             other => return Err(failed(format!("{} has no items", other.kind()))),
         },
@@ -111,8 +112,8 @@ fn length(value: &Value, meter: &Rc<Meter>) -> Result<usize> {
             meter.spend_bytes(text.as_str().len())?;
             Ok(text.as_str().chars().count())
         }
-        Value::List(list) => Ok(list.items.len()),
-        Value::Map(map) => Ok(map.entries.len()),
+        Value::List(list) => Ok(list.get().items.len()),
+        Value::Map(map) => Ok(map.get().entries.len()),
         Value::Undefined => Ok(0),
         other => Err(failed(format!("{} has no length", other.kind()))),
     }

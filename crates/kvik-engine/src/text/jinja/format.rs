@@ -46,10 +46,15 @@ impl Spec {
 
 /// `format % arguments`; a tuple holds several arguments, a mapping named ones.
 pub(super) fn printf(format: &Text, arguments: &Value, meter: &Rc<Meter>) -> Result<Value> {
-    let mut positional = match arguments {
-        Value::List(list) if list.is_tuple => list.items.iter(),
-        one => std::slice::from_ref(one).iter(),
+    let tuple = match arguments {
+        Value::List(list) => Some(list.get()).filter(|list| list.is_tuple),
+        _ => None,
     };
+    let by_name = match arguments {
+        Value::Map(map) => Some(map.get()),
+        _ => None,
+    };
+    let mut positional = tuple.as_ref().map_or(std::slice::from_ref(arguments), |tuple| &tuple.items).iter();
     let mut out = Builder::new(meter)?;
     let source = format.as_str();
     let mut at = 0;
@@ -69,17 +74,16 @@ pub(super) fn printf(format: &Text, arguments: &Value, meter: &Rc<Meter>) -> Res
             None => None,
         };
         let spec = printf_spec(&mut rest, &mut positional)?;
-        let value = match (named, arguments) {
-            (Some(name), Value::Map(map)) => map.get(name),
-            (Some(_), _) => None,
-            (None, _) => positional.next(),
+        let value = match named {
+            Some(name) => by_name.as_ref().and_then(|map| map.get(name)),
+            None => positional.next(),
         };
         let value = value.ok_or_else(|| failed("not enough arguments for the format"))?;
         write(&spec, value, '>', &mut out)?;
         at = source.len() - rest.len();
     }
     out.push_part(format, at..source.len())?;
-    if positional.next().is_some() && !matches!(arguments, Value::Map(_)) {
+    if positional.next().is_some() && by_name.is_none() {
         return Err(failed("too many arguments for the format"));
     }
     Ok(Value::Text(out.finish()))

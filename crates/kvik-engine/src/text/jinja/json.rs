@@ -1,12 +1,15 @@
 //! `tojson` as Hugging Face renders it: the same characters as Python's `json.dumps`.
 
 use std::fmt::Write;
+use std::rc::Rc;
+
+use serde_json::Value as Json;
 
 use super::arguments::Args;
 use super::display::finite_float;
-use super::limits::{Result, failed};
+use super::limits::{Charge, Meter, Result, failed};
 use super::text::{Builder, Text};
-use super::value::Value;
+use super::value::{Map, Value};
 
 /// Maximum spaces of one level.
 const INDENT_MAX: i128 = 64;
@@ -39,15 +42,11 @@ impl Style {
         let sorted = args.bool("sort_keys")?.unwrap_or(false);
         let default_item = if indent.is_some() { "," } else { ", " };
         let (item, key) = match &separators {
-            None => (default_item, ": "),
-            Some(Value::List(pair)) => match &pair.items[..] {
-                [Value::Text(item), Value::Text(key)] => (item.as_str(), key.as_str()),
-                _ => return Err(failed("tojson: `separators` must be a pair of strings")),
-            },
-            Some(_) => return Err(failed("tojson: `separators` must be a pair of strings")),
+            None => (default_item.to_owned(), ": ".to_owned()),
+            Some(pair) => pair_of(pair)?,
         };
         let indent = indent.map(|indent| indent as usize);
-        Ok(Style { indent, ascii, sorted, item_separator: item.into(), key_separator: key.into() })
+        Ok(Style { indent, ascii, sorted, item_separator: item, key_separator: key })
     }
 
     fn value(&self, value: &Value, level: usize, out: &mut Builder) -> Result<()> {
@@ -59,22 +58,24 @@ impl Style {
             Value::Text(text) => self.text(text, out),
             Value::List(list) => {
                 let write = |item: &Value, out: &mut Builder| self.value(item, level + 1, out);
-                self.list("[", &list.items, "]", level, out, write)
+                self.list("[", &list.get().items, "]", level, out, write)
             }
-            Value::Map(map) => {
-                let mut pairs: Vec<&(Value, Value)> = map.entries.iter().collect();
-                if self.sorted {
-                    out.meter().spend(pairs.len() * 8)?;
-                    pairs.sort_by(|a, b| a.0.as_str().cmp(&b.0.as_str()));
-                }
-                self.list("{", &pairs, "}", level, out, |(key, item), out| {
-                    self.key(key, out)?;
-                    out.push_template(&self.key_separator)?;
-                    self.value(item, level + 1, out)
-                })
-            }
+            Value::Map(map) => self.map(&map.get(), level, out),
             other => Err(failed(format!("tojson: {} is not JSON serializable", other.kind()))),
         }
+    }
+
+    fn map(&self, map: &Map, level: usize, out: &mut Builder) -> Result<()> {
+        let mut pairs: Vec<&(Value, Value)> = map.entries.iter().collect();
+        if self.sorted {
+            out.meter().spend(pairs.len() * 8)?;
+            pairs.sort_by(|a, b| a.0.as_str().cmp(&b.0.as_str()));
+        }
+        self.list("{", &pairs, "}", level, out, |(key, item), out| {
+            self.key(key, out)?;
+            out.push_template(&self.key_separator)?;
+            self.value(item, level + 1, out)
+        })
     }
 
     fn list<T>(
@@ -92,7 +93,8 @@ impl Style {
                 out.push_template(&self.item_separator)?;
             }
             self.new_line(level + 1, out)?;
-            write_item(item, out)?;
+            let meter = out.meter().clone();
+            meter.inside(|| write_item(item, out))?;
         }
         if !items.is_empty() {
             self.new_line(level, out)?;
@@ -144,6 +146,31 @@ impl Style {
             c => out.push(c),
         }
     }
+}
+
+/// Two strings, the separators of items and of keys.
+fn pair_of(value: &Value) -> Result<(String, String)> {
+    let pair = match value {
+        Value::List(pair) => Some(pair.get()),
+        _ => None,
+    };
+    match pair.as_ref().map(|pair| &pair.items[..]) {
+        Some([Value::Text(item), Value::Text(key)]) => {
+            Ok((item.as_str().to_owned(), key.as_str().to_owned()))
+        }
+        _ => Err(failed("tojson: `separators` must be a pair of strings")),
+    }
+}
+
+/// The value that a JSON text stands for. llama.cpp has this filter, and templates that it publishes use it.
+pub(super) fn loads(text: &Text, meter: &Rc<Meter>) -> Result<Value> {
+    // A parsed value takes more memory than its text.
+    let parsed = Charge::new(meter, text.as_str().len().saturating_mul(size_of::<Json>()))?;
+    let json: Json = serde_json::from_str(text.as_str())
+        .map_err(|error| failed(format!("from_json: the text is not valid JSON: {error}")))?;
+    let value = Value::from_json(&json, meter);
+    drop(parsed);
+    value
 }
 
 fn float(x: f64) -> String {

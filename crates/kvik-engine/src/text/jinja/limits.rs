@@ -9,6 +9,9 @@ use std::rc::Rc;
 /// Bytes processed per step: copying that many takes about as long as the rest of a step.
 const BYTES_PER_STEP: usize = 64;
 
+/// Maximum nesting of values, because comparing, writing and dropping them recurse.
+pub(super) const VALUE_DEPTH_MAX: u32 = 200;
+
 /// Bytes charged for every allocation in addition to its contents.
 const OVERHEAD: usize = 64;
 
@@ -56,11 +59,13 @@ pub(super) fn failed(reason: impl Into<String>) -> Fault {
 pub(super) struct Meter {
     steps: Cell<u64>,
     bytes: Cell<usize>,
+    /// Values in each other that are read at the moment.
+    depth: Cell<u32>,
 }
 
 impl Meter {
     pub(super) fn new(limits: &RenderLimits) -> Rc<Meter> {
-        Rc::new(Meter { steps: limits.steps.into(), bytes: limits.memory_bytes.into() })
+        Rc::new(Meter { steps: limits.steps.into(), bytes: limits.memory_bytes.into(), depth: Cell::new(0) })
     }
 
     /// Spends steps.
@@ -68,6 +73,18 @@ impl Meter {
         let left = self.steps.get().checked_sub(steps as u64).ok_or(Fault::Steps)?;
         self.steps.set(left);
         Ok(())
+    }
+
+    /// Reads a value inside another one. A list that was changed may hold itself, which would have no end.
+    pub(super) fn inside<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        let depth = self.depth.get() + 1;
+        if depth > VALUE_DEPTH_MAX {
+            return Err(failed("values are nested too deeply"));
+        }
+        self.depth.set(depth);
+        let result = read();
+        self.depth.set(depth - 1);
+        result
     }
 
     /// Spends the steps for reading or copying bytes.
@@ -89,6 +106,11 @@ impl Charge {
         let mut charge = Charge { meter: meter.clone(), bytes: 0 };
         charge.grow(bytes.saturating_add(OVERHEAD))?;
         Ok(charge)
+    }
+
+    /// Takes no memory.
+    pub(super) fn nothing(meter: &Rc<Meter>) -> Charge {
+        Charge { meter: meter.clone(), bytes: 0 }
     }
 
     /// Takes more memory.

@@ -1,4 +1,4 @@
-//! Python's methods of strings, lists and mappings that do not mutate them.
+//! Python's methods of strings.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -6,10 +6,10 @@ use std::rc::Rc;
 use super::arguments::Args;
 use super::display::write_value;
 use super::format::str_format;
-use super::limits::{Fault, Meter, Result, failed};
-use super::operators::{equal, iterate};
+use super::limits::{Meter, Result, failed};
+use super::operators::iterate;
 use super::text::{Builder, Text};
-use super::value::{List, Map, Value};
+use super::value::Value;
 
 /// Calls a method of a string.
 pub(super) fn of_text(text: &Text, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
@@ -263,6 +263,7 @@ fn affix(args: &mut Args, meter: &Rc<Meter>, is: impl Fn(&str) -> bool) -> Resul
     match args.required("prefix")? {
         Value::Text(text) => Ok(is(text.as_str())),
         Value::List(list) => {
+            let list = list.get();
             meter.spend(list.items.len())?;
             Ok(list.items.iter().filter_map(Value::as_str).any(is))
         }
@@ -322,53 +323,4 @@ fn padded(text: &Text, name: &str, args: &mut Args, meter: &Rc<Meter>) -> Result
     out.push_part(text, sign..text.as_str().len())?;
     out.pad(fill, missing - before)?;
     Ok(Value::Text(out.finish()))
-}
-
-/// Calls a method of a list.
-pub(super) fn of_list(list: &List, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
-    let wanted = match name {
-        "index" | "count" => args.required("value")?,
-        _ => return Err(no_method("a list", name)),
-    };
-    args.finish()?;
-    let mut count = 0;
-    for (i, item) in list.items.iter().enumerate() {
-        if equal(item, &wanted, meter)? {
-            if name == "index" {
-                return Ok(Value::Int(i as i128));
-            }
-            count += 1;
-        }
-    }
-    if name == "index" { Err(failed("the value is not in the list")) } else { Ok(Value::Int(count)) }
-}
-
-/// Calls a method of a mapping.
-pub(super) fn of_map(map: &Map, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
-    meter.spend(1 + map.entries.len() / 8)?;
-    let value = match name {
-        "get" => {
-            let key = args.required("key")?;
-            let default = args.next("default").unwrap_or(Value::None);
-            map.get_value(&key).cloned().unwrap_or(default)
-        }
-        "keys" => Value::list(map.entries.iter().map(|(key, _)| key.clone()).collect(), meter)?,
-        "values" => Value::list(map.entries.iter().map(|(_, value)| value.clone()).collect(), meter)?,
-        "items" => items(map, meter)?,
-        _ => return Err(no_method("a mapping", name)),
-    };
-    args.finish()?;
-    Ok(value)
-}
-
-/// Pairs of keys and values.
-pub(super) fn items(map: &Map, meter: &Rc<Meter>) -> Result<Value> {
-    let pair = |(key, value): &(Value, Value)| Value::tuple(vec![key.clone(), value.clone()], meter);
-    let pairs = map.entries.iter().map(pair).collect::<Result<_>>()?;
-    Value::list(pairs, meter)
-}
-
-/// Methods that mutate their value are missing: values are immutable.
-fn no_method(kind: &str, name: &str) -> Fault {
-    failed(format!("{kind} has no method {name:?} in a chat template"))
 }

@@ -6,12 +6,14 @@
 //! tracks for every byte of the result whether it came from the template or from the request.
 //!
 //! The language is Jinja2 as Hugging Face configures it: `trim_blocks`, `lstrip_blocks`, `break` and
-//! `continue`, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`, and no method that
-//! mutates a value. Templates cannot include others. Where Jinja has Python's semantics, so has this.
+//! `continue`, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`; and, as in llama.cpp,
+//! `from_json` and the methods that change a list or a mapping. Templates cannot include others. Where
+//! Jinja has Python's semantics, so has this.
 
 mod arguments;
 mod ast;
 mod checks;
+mod containers;
 mod display;
 mod eval;
 mod filters;

@@ -10,7 +10,7 @@ pub(super) fn is_test(name: &str) -> bool {
     TESTS.contains(&name)
 }
 
-const FILTERS: [&str; 48] = [
+const FILTERS: [&str; 49] = [
     "abs",
     "attr",
     "batch",
@@ -27,6 +27,7 @@ const FILTERS: [&str; 48] = [
     "float",
     "forceescape",
     "format",
+    "from_json",
     "groupby",
     "indent",
     "int",

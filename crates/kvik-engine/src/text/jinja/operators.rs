@@ -8,7 +8,7 @@ use super::display::write_value;
 use super::format::printf;
 use super::limits::{Charge, Fault, Meter, Result, failed};
 use super::text::{Builder, Text};
-use super::value::{List, Value};
+use super::value::{List, Shared, Value};
 
 pub(super) fn binary(operator: Operator, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
     match operator {
@@ -37,10 +37,11 @@ pub(super) fn add(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
             sum.push_text(b)?;
             Ok(Value::Text(sum.finish()))
         }
-        (Value::List(a), Value::List(b)) if a.is_tuple == b.is_tuple => {
+        (Value::List(a), Value::List(b)) if a.get().is_tuple == b.get().is_tuple => {
+            let (a, b) = (a.get(), b.get());
             reserve(a.items.len() + b.items.len(), meter)?;
             let items = a.items.iter().chain(&b.items).cloned().collect();
-            Ok(Value::List(Rc::new(List::new(items, a.is_tuple, meter)?)))
+            Ok(Value::List(Shared::new(List::new(items, a.is_tuple, meter)?)))
         }
         _ => number(Operator::Add, a, b),
     }
@@ -55,10 +56,11 @@ fn multiply(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
             Ok(Value::Text(product.finish()))
         }
         (Value::List(list), _, _, Some(times)) | (_, Value::List(list), Some(times), _) => {
+            let list = list.get();
             let length = list.items.len().saturating_mul(times);
             reserve(length, meter)?;
             let items = list.items.iter().cycle().take(length).cloned().collect();
-            Ok(Value::List(Rc::new(List::new(items, list.is_tuple, meter)?)))
+            Ok(Value::List(Shared::new(List::new(items, list.is_tuple, meter)?)))
         }
         _ => number(Operator::Multiply, a, b),
     }
@@ -153,24 +155,26 @@ pub(super) fn equal(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
     meter.spend_bytes(a.as_str().map_or(0, str::len))?;
     match (a, b) {
         (Value::List(a), Value::List(b)) => {
+            let (a, b) = (a.get(), b.get());
             if a.is_tuple != b.is_tuple || a.items.len() != b.items.len() {
                 return Ok(false);
             }
             for (a, b) in a.items.iter().zip(&b.items) {
-                if !equal(a, b, meter)? {
+                if !meter.inside(|| equal(a, b, meter))? {
                     return Ok(false);
                 }
             }
             Ok(true)
         }
         (Value::Map(a), Value::Map(b)) => {
+            let (a, b) = (a.get(), b.get());
             if a.entries.len() != b.entries.len() {
                 return Ok(false);
             }
             for (key, value) in &a.entries {
                 meter.spend(1 + b.entries.len() / 8)?;
                 match b.get_value(key) {
-                    Some(other) if equal(value, other, meter)? => {}
+                    Some(other) if meter.inside(|| equal(value, other, meter))? => {}
                     _ => return Ok(false),
                 }
             }
@@ -191,9 +195,10 @@ pub(super) fn compare(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Option<
     }
     match (a, b) {
         (Value::Text(a), Value::Text(b)) => Ok(Some(a.as_str().cmp(b.as_str()))),
-        (Value::List(a), Value::List(b)) if a.is_tuple == b.is_tuple => {
+        (Value::List(a), Value::List(b)) if a.get().is_tuple == b.get().is_tuple => {
+            let (a, b) = (a.get(), b.get());
             for (a, b) in a.items.iter().zip(&b.items) {
-                match compare(a, b, meter)? {
+                match meter.inside(|| compare(a, b, meter))? {
                     Some(Ordering::Equal) => {}
                     decided => return Ok(decided),
                 }
@@ -212,11 +217,12 @@ pub(super) fn contains(whole: &Value, part: &Value, meter: &Rc<Meter>) -> Result
             Ok(whole.as_str().contains(part.as_str()))
         }
         (Value::Map(map), _) => {
+            let map = map.get();
             meter.spend(1 + map.entries.len() / 8)?;
             Ok(map.get_value(part).is_some())
         }
         (Value::List(list), _) => {
-            for item in &list.items {
+            for item in &list.get().items {
                 if equal(item, part, meter)? {
                     return Ok(true);
                 }
@@ -231,8 +237,8 @@ pub(super) fn contains(whole: &Value, part: &Value, meter: &Rc<Meter>) -> Result
 /// The items of a list, the keys of a mapping, the characters of a string.
 pub(super) fn iterate(value: &Value, meter: &Rc<Meter>) -> Result<Rc<List>> {
     let items = match value {
-        Value::List(list) => return Ok(list.clone()),
-        Value::Map(map) => map.entries.iter().map(|(key, _)| key.clone()).collect(),
+        Value::List(list) => return Ok(list.get()),
+        Value::Map(map) => map.get().entries.iter().map(|(key, _)| key.clone()).collect(),
         Value::Text(text) => {
             let characters = text.as_str().char_indices();
             let item = |(at, c): (usize, char)| text.slice(at..at + c.len_utf8(), meter).map(Value::Text);
@@ -249,13 +255,15 @@ pub(super) fn item(value: &Value, index: &Value, meter: &Rc<Meter>) -> Result<Va
     let found = match value {
         Value::Undefined => return Err(failed("cannot read an item of an undefined value")),
         Value::Map(map) => {
+            let map = map.get();
             meter.spend(1 + map.entries.len() / 8)?;
             map.get_value(index).cloned()
         }
-        Value::List(list) => index
-            .as_int()
-            .and_then(|index| from_end(index, list.items.len()))
-            .and_then(|index| list.items.get(index).cloned()),
+        Value::List(list) => {
+            let list = list.get();
+            let index = index.as_int().and_then(|index| from_end(index, list.items.len()));
+            index.and_then(|index| list.items.get(index).cloned())
+        }
         Value::Text(text) => match index.as_int() {
             Some(index) => character(text, index, meter)?,
             None => None,
@@ -266,7 +274,7 @@ pub(super) fn item(value: &Value, index: &Value, meter: &Rc<Meter>) -> Result<Va
 }
 
 /// Negative indices count from the end.
-fn from_end(index: i128, length: usize) -> Option<usize> {
+pub(super) fn from_end(index: i128, length: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(length as i128)? } else { index };
     usize::try_from(index).ok()
 }
@@ -282,10 +290,11 @@ fn character(text: &Text, index: i128, meter: &Rc<Meter>) -> Result<Option<Value
 pub(super) fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Value> {
     match value {
         Value::List(list) => {
+            let list = list.get();
             let indices = indices(bounds, list.items.len())?;
             reserve(indices.len(), meter)?;
             let items = indices.map(|index| list.items[index].clone()).collect();
-            Ok(Value::List(Rc::new(List::new(items, list.is_tuple, meter)?)))
+            Ok(Value::List(Shared::new(List::new(items, list.is_tuple, meter)?)))
         }
         Value::Text(text) => slice_text(text, bounds, meter),
         Value::Undefined => Err(failed("an undefined value cannot be sliced")),

@@ -22,7 +22,7 @@ pub(super) fn apply(
     let meter = interpreter.meter.clone();
     Ok(Some(match name {
         "first" | "last" => end(name, value, &meter)?,
-        "list" => Value::List(iterate(value, &meter)?),
+        "list" => copied(value, &meter)?,
         "join" => join(interpreter, value, args)?,
         "reverse" => reverse(value, &meter)?,
         "sort" => sort(interpreter, value, args)?,
@@ -83,7 +83,9 @@ fn attributes(interpreter: &Interpreter, value: &Value, path: &str) -> Result<Va
 fn attribute(interpreter: &Interpreter, value: &Value, path: &str) -> Result<Value> {
     path.split('.').try_fold(value.clone(), |value, part| match (&value, part.parse::<usize>()) {
         (Value::Undefined, _) => Ok(Value::Undefined),
-        (Value::List(list), Ok(index)) => Ok(list.items.get(index).cloned().unwrap_or(Value::Undefined)),
+        (Value::List(list), Ok(index)) => {
+            Ok(list.get().items.get(index).cloned().unwrap_or(Value::Undefined))
+        }
         _ => interpreter.attribute(&value, part),
     })
 }
@@ -103,22 +105,30 @@ fn key(interpreter: &Interpreter, item: &Value, path: Option<&Text>, exact: bool
 fn reverse(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
     match value {
         Value::Text(_) => {
-            let characters = reverse(&Value::List(iterate(value, meter)?), meter)?;
+            let characters = reversed(iterate(value, meter)?.as_ref(), meter)?;
             methods::join(&Text::constant(&"".into()), &characters, meter).map(Value::Text)
         }
-        other => {
-            let list = iterate(other, meter)?;
-            reserve(list.items.len(), meter)?;
-            Value::list(list.items.iter().rev().cloned().collect(), meter)
-        }
+        other => reversed(iterate(other, meter)?.as_ref(), meter),
     }
 }
 
+fn reversed(list: &List, meter: &Rc<Meter>) -> Result<Value> {
+    reserve(list.items.len(), meter)?;
+    Value::list(list.items.iter().rev().cloned().collect(), meter)
+}
+
+/// A list of its own: it can be changed, and the value stays as it is.
+fn copied(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
+    let list = iterate(value, meter)?;
+    reserve(list.items.len(), meter)?;
+    Value::list(list.items.clone(), meter)
+}
+
 /// Items with their sort keys.
-type Keyed = Vec<(Value, Value)>;
+pub(super) type Keyed = Vec<(Value, Value)>;
 
 /// A stable merge sort whose comparison may fail, unlike the standard library's.
-fn sorted(mut items: Keyed, reverse: bool, meter: &Rc<Meter>) -> Result<Keyed> {
+pub(super) fn sorted(mut items: Keyed, reverse: bool, meter: &Rc<Meter>) -> Result<Keyed> {
     if items.len() < 2 {
         return Ok(items);
     }
@@ -172,6 +182,7 @@ fn dict_sort(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value>
     let by_value = args.text("by")?.is_some_and(|by| by.as_str() == "value");
     let reverse = args.bool("reverse")?.unwrap_or(false);
     let Value::Map(map) = value else { return Err(failed(format!("{} has no items", value.kind()))) };
+    let map = map.get();
     reserve(map.entries.len().saturating_mul(4), meter)?;
     let mut keyed = Vec::with_capacity(map.entries.len());
     for (key, value) in &map.entries {

@@ -116,6 +116,16 @@ fn hostile_templates_end_within_their_limits() {
         doubling("{'a': ns.s, 'b': ns.s}") + "{{ ns.s == ns.s }}",
         doubling("ns.s + ns.s").replace("'xy'", "[1]"),
         "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}".into(),
+        "{% set l = [] %}{% set _ = l.append(l) %}{{ l }}".into(),
+        "{% set l = [] %}{% set _ = l.append(l) %}{{ l | tojson }}".into(),
+        "{% set l = [] %}{% set m = [] %}{% set _ = l.append(m) %}{% set _ = m.append(l) %}{{ l == m }}".into(),
+        "{% set l = [] %}{% set m = [] %}{% set _ = l.append(m) %}{% set _ = m.append(l) %}{{ [l, m] | sort }}".into(),
+        "{% set d = {} %}{% set _ = d.update(d=d) %}{{ d }}".into(),
+        "{% set l = [1] %}{% for i in range(99) %}{% set _ = l.extend(l) %}{% endfor %}".into(),
+        "{% set l = [1] %}{% macro f(n) %}{% for x in l %}{% set _ = l.append(n) %}{% if n %}{{ f(n - 1) }}{% endif %}{% endfor %}{% endmacro %}{{ f(999) }}".into(),
+        // Deeper than any value is when it is made.
+        "{% set ns = namespace(y=[]) %}{% for i in range(99999) %}{% set x = [] %}{% set y = [x] %}{% set _ = x.append(ns.y) %}{% set ns.y = y %}{% endfor %}{{ ns.y }}".into(),
+        "{% set ns = namespace(y=[]) %}{% for i in range(99999) %}{% set x = [] %}{% set y = [x] %}{% set _ = x.append(ns.y) %}{% set ns.y = y %}{% endfor %}{% set ns.y = none %}{{ 1 / 0 }}".into(),
         "{% set ns = namespace() %}{% set ns.a = ns %}{% for i in range(99999) %}{% set ns.a = namespace(b=ns.a) %}{% endfor %}{{ 1 / 0 }}".into(),
     ];
     for source in sources {

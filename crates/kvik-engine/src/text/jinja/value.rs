@@ -1,16 +1,14 @@
-//! The values of a template. All except namespaces are immutable.
+//! The values of a template. Namespaces, lists and mappings can be changed, as in Python.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
 
 use super::ast::{For, Macro};
-use super::limits::{Charge, Meter, Result, failed};
+use super::limits::{Charge, Meter, Result, VALUE_DEPTH_MAX, failed};
 use super::text::Text;
-
-/// Maximum nesting of values, because comparing, writing and dropping them recurse.
-const DEPTH_MAX: u32 = 200;
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
@@ -21,13 +19,23 @@ pub(super) enum Value {
     Int(i128),
     Float(f64),
     Text(Text),
-    List(Rc<List>),
-    Map(Rc<Map>),
+    List(Shared<List>),
+    Map(Shared<Map>),
     /// Its index among the namespaces of this rendering: a namespace may contain itself.
     Namespace(usize),
     Macro(Rc<Closure>),
     Loop(Rc<LoopValue>),
     Function(Function),
+}
+
+/// A list or a mapping that is the same one wherever it is held: all see when it is changed.
+#[derive(Debug)]
+pub(super) struct Shared<T>(Rc<SharedContent<T>>);
+
+#[derive(Debug)]
+struct SharedContent<T> {
+    content: RefCell<Rc<T>>,
+    is_changed: Cell<bool>,
 }
 
 /// A list, or a tuple.
@@ -36,7 +44,7 @@ pub(super) struct List {
     pub(super) items: Vec<Value>,
     pub(super) is_tuple: bool,
     depth: u32,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// Pairs in insertion order with distinct keys.
@@ -44,7 +52,7 @@ pub(super) struct List {
 pub(super) struct Map {
     pub(super) entries: Vec<(Value, Value)>,
     depth: u32,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// A macro, and the frame in which it was defined.
@@ -77,27 +85,30 @@ pub(super) enum Function {
 
 impl Value {
     pub(super) fn list(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value> {
-        List::new(items, false, meter).map(|list| Value::List(Rc::new(list)))
+        List::new(items, false, meter).map(|list| Value::List(Shared::new(list)))
     }
 
     pub(super) fn tuple(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value> {
-        List::new(items, true, meter).map(|list| Value::List(Rc::new(list)))
+        List::new(items, true, meter).map(|list| Value::List(Shared::new(list)))
     }
 
     /// Later pairs replace earlier ones of the same key.
     pub(super) fn map(pairs: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value> {
         let mut entries: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
-            if matches!(key, Value::List(_) | Value::Map(_) | Value::Undefined) {
-                return Err(failed(format!("{} cannot be a key", key.kind())));
-            }
+            check_key(&key)?;
             meter.spend(1 + entries.len() / 8)?;
             match entries.iter_mut().find(|(known, _)| known.same_scalar(&key)) {
                 Some(entry) => entry.1 = value,
                 None => entries.push((key, value)),
             }
         }
-        Map::new(entries, meter).map(|map| Value::Map(Rc::new(map)))
+        Value::map_of_distinct(entries, meter)
+    }
+
+    /// A mapping of keys that are distinct.
+    pub(super) fn map_of_distinct(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value> {
+        Map::new(entries, meter).map(|map| Value::Map(Shared::new(map)))
     }
 
     /// A value from the request.
@@ -121,7 +132,7 @@ impl Value {
                 };
                 // The keys of a JSON object are distinct already.
                 let entries = fields.iter().map(entry).collect::<Result<_>>()?;
-                Value::Map(Rc::new(Map::new(entries, meter)?))
+                Value::map_of_distinct(entries, meter)?
             }
         })
     }
@@ -134,7 +145,7 @@ impl Value {
             Value::Int(_) => "an integer",
             Value::Float(_) => "a float",
             Value::Text(_) => "a string",
-            Value::List(list) if list.is_tuple => "a tuple",
+            Value::List(list) if list.get().is_tuple => "a tuple",
             Value::List(_) => "a list",
             Value::Map(_) => "a mapping",
             Value::Namespace(_) => "a namespace",
@@ -151,8 +162,8 @@ impl Value {
             Value::Int(value) => *value != 0,
             Value::Float(value) => *value != 0.0,
             Value::Text(text) => !text.as_str().is_empty(),
-            Value::List(list) => !list.items.is_empty(),
-            Value::Map(map) => !map.entries.is_empty(),
+            Value::List(list) => !list.get().items.is_empty(),
+            Value::Map(map) => !map.get().entries.is_empty(),
             Value::Namespace(_) | Value::Macro(_) | Value::Loop(_) | Value::Function(_) => true,
         }
     }
@@ -196,13 +207,103 @@ impl Value {
         }
     }
 
+    /// Marks a list or mapping that is about to be changed; false where it is marked already.
+    pub(super) fn begin_change(&self) -> bool {
+        match self {
+            Value::List(list) => !list.0.is_changed.replace(true),
+            Value::Map(map) => !map.0.is_changed.replace(true),
+            _ => false,
+        }
+    }
+
+    /// Takes everything out of a list or mapping.
+    pub(super) fn empty(&self) {
+        match self {
+            Value::List(list) => list.set(List::empty(list.get().charge.meter())),
+            Value::Map(map) => map.set(Map::empty(map.get().charge.meter())),
+            _ => {}
+        }
+    }
+
     fn depth(&self) -> u32 {
         match self {
-            Value::List(list) => list.depth,
-            Value::Map(map) => map.depth,
+            Value::List(list) => list.get().depth,
+            Value::Map(map) => map.get().depth,
             Value::Loop(state) => state.items.depth,
             _ => 0,
         }
+    }
+}
+
+impl<T> Shared<T> {
+    pub(super) fn new(content: T) -> Shared<T> {
+        Shared(Rc::new(SharedContent {
+            content: RefCell::new(Rc::new(content)),
+            is_changed: Cell::new(false),
+        }))
+    }
+
+    /// The content as it is now: a later change does not touch it.
+    pub(super) fn get(&self) -> Rc<T> {
+        self.0.content.borrow().clone()
+    }
+
+    /// Whether both are the same one.
+    pub(super) fn is(&self, other: &Shared<T>) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn set(&self, content: T) {
+        let before = self.0.content.replace(Rc::new(content));
+        // Dropped when nothing is borrowed any more.
+        drop(before);
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        Shared(self.0.clone())
+    }
+}
+
+impl Shared<List> {
+    /// Changes the items, to which `added` are added.
+    pub(super) fn change<R>(
+        &self,
+        added: &[Value],
+        meter: &Rc<Meter>,
+        change: impl FnOnce(&mut Vec<Value>) -> R,
+    ) -> Result<R> {
+        let depth = depth_above(added.iter())?;
+        let mut content = self.0.content.borrow_mut();
+        if Rc::get_mut(&mut content).is_none() {
+            *content = Rc::new(List::new(content.items.clone(), content.is_tuple, meter)?);
+        }
+        let list = Rc::get_mut(&mut content).expect("nobody else holds it");
+        list.charge.grow(size_of_val(added))?;
+        list.depth = list.depth.max(depth);
+        Ok(change(&mut list.items))
+    }
+}
+
+impl Shared<Map> {
+    /// Changes the entries, to which at most `added` are added.
+    pub(super) fn change<R>(
+        &self,
+        added: &[(Value, Value)],
+        meter: &Rc<Meter>,
+        change: impl FnOnce(&mut Vec<(Value, Value)>) -> R,
+    ) -> Result<R> {
+        added.iter().try_for_each(|(key, _)| check_key(key))?;
+        let depth = depth_above(added.iter().map(|(_, value)| value))?;
+        let mut content = self.0.content.borrow_mut();
+        if Rc::get_mut(&mut content).is_none() {
+            *content = Rc::new(Map::new(content.entries.clone(), meter)?);
+        }
+        let map = Rc::get_mut(&mut content).expect("nobody else holds it");
+        map.charge.grow(size_of_val(added))?;
+        map.depth = map.depth.max(depth);
+        Ok(change(&mut map.entries))
     }
 }
 
@@ -210,7 +311,11 @@ impl List {
     pub(super) fn new(items: Vec<Value>, is_tuple: bool, meter: &Rc<Meter>) -> Result<List> {
         let depth = depth_above(items.iter())?;
         let charge = Charge::new(meter, items.len() * size_of::<Value>())?;
-        Ok(List { items, is_tuple, depth, _charge: charge })
+        Ok(List { items, is_tuple, depth, charge })
+    }
+
+    fn empty(meter: &Rc<Meter>) -> List {
+        List { items: Vec::new(), is_tuple: false, depth: 1, charge: Charge::nothing(meter) }
     }
 }
 
@@ -218,7 +323,11 @@ impl Map {
     fn new(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Map> {
         let depth = depth_above(entries.iter().map(|(_, value)| value))?;
         let charge = Charge::new(meter, entries.len() * size_of::<(Value, Value)>())?;
-        Ok(Map { entries, depth, _charge: charge })
+        Ok(Map { entries, depth, charge })
+    }
+
+    fn empty(meter: &Rc<Meter>) -> Map {
+        Map { entries: Vec::new(), depth: 1, charge: Charge::nothing(meter) }
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
@@ -230,9 +339,19 @@ impl Map {
     }
 }
 
+/// Refuses what cannot be a key: what can be changed.
+fn check_key(key: &Value) -> Result<()> {
+    match key {
+        Value::List(_) | Value::Map(_) | Value::Undefined => {
+            Err(failed(format!("{} cannot be a key", key.kind())))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn depth_above<'v>(values: impl Iterator<Item = &'v Value>) -> Result<u32> {
     match values.map(Value::depth).max().unwrap_or(0) + 1 {
-        depth if depth > DEPTH_MAX => Err(failed("values are nested too deeply")),
+        depth if depth > VALUE_DEPTH_MAX => Err(failed("values are nested too deeply")),
         depth => Ok(depth),
     }
 }

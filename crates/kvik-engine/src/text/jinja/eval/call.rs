@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use super::super::arguments::Args;
 use super::super::limits::{Fault, Result, failed};
-use super::super::methods;
 use super::super::operators::reserve;
 use super::super::strftime;
 use super::super::text::Text;
 use super::super::value::{Closure, Function, Value};
+use super::super::{containers, methods};
 use super::{Interpreter, write_value};
 
 /// Maximum numbers of one `range`, as in Jinja's sandbox.
@@ -54,10 +54,16 @@ impl Interpreter {
     ) -> Result<Value> {
         match value {
             Value::Text(text) => methods::of_text(text, name, args, &self.meter),
-            Value::List(list) => methods::of_list(list, name, args, &self.meter),
-            Value::Map(map) => match map.get(name) {
+            Value::List(list) => {
+                self.keep_if_changed(value, name);
+                containers::of_list(list, name, args, &self.meter)
+            }
+            Value::Map(map) => match map.get().get(name) {
                 Some(callee @ Value::Macro(_)) => self.call(callee, args, caller),
-                _ => methods::of_map(map, name, args, &self.meter),
+                _ => {
+                    self.keep_if_changed(value, name);
+                    containers::of_map(map, name, args, &self.meter)
+                }
             },
             Value::Loop(state) if name == "cycle" => {
                 let mut args = args;

@@ -176,6 +176,7 @@ impl Interpreter {
         Ok(match value {
             Value::Undefined => return Err(failed(format!("cannot read {name:?} of an undefined value"))),
             Value::Map(map) => {
+                let map = map.get();
                 self.meter.spend(1 + map.entries.len() / 8)?;
                 map.get(name).cloned().unwrap_or(Value::Undefined)
             }

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use super::arguments::Args;
 use super::ast::{Body, For, Statement, StatementKind, Step, Target};
+use super::containers;
 use super::display::write_value;
 use super::limits::{Charge, Fault, Meter, RenderLimits, Result, failed};
 use super::operators::iterate;
@@ -30,6 +31,8 @@ pub(super) struct Interpreter {
     outputs: Vec<Builder>,
     output_bytes_max: usize,
     depth: usize,
+    /// Lists and mappings that were changed. A changed one may be in itself, so they are emptied at the end.
+    changed: Vec<Value>,
     pub(super) now: SystemTime,
 }
 
@@ -44,7 +47,7 @@ struct Frame {
     parent: Option<usize>,
 }
 
-/// Fields of a namespace, the only mutable values.
+/// Fields of a namespace.
 struct Namespace {
     fields: Variables,
     _charge: Charge,
@@ -74,11 +77,19 @@ pub(super) fn render(
         outputs: vec![Builder::new(&meter)?],
         output_bytes_max: limits.output_bytes,
         depth: 0,
+        changed: Vec::new(),
         now,
         meter,
     };
     interpreter.run(body)?;
     Ok(interpreter.outputs.swap_remove(0))
+}
+
+impl Drop for Interpreter {
+    fn drop(&mut self) {
+        // All are emptied before one is dropped, so that dropping never goes from one into the next.
+        self.changed.iter().for_each(Value::empty);
+    }
 }
 
 impl Interpreter {
@@ -283,6 +294,13 @@ impl Interpreter {
             frame = *parent;
         }
         call::function(name).map_or(Value::Undefined, Value::Function)
+    }
+
+    /// Keeps a list or mapping until the end that this method changes.
+    fn keep_if_changed(&mut self, value: &Value, method: &str) {
+        if containers::is_change(method) && value.begin_change() {
+            self.changed.push(value.clone());
+        }
     }
 
     fn new_namespace(&mut self, mut args: Args) -> Result<Value> {
