@@ -12,7 +12,13 @@ pub enum GgufError {
         /// The first bytes, at most four.
         found: Vec<u8>,
     },
-    /// A version other than 2 and 3, or a big-endian file.
+    /// The numbers of the file have their bytes in the other order.
+    #[error(
+        "this GGUF file is big-endian, for machines such as IBM Z, and kvik reads little-endian files; \
+         download the model's usual file, or convert this one with llama.cpp's gguf_convert_endian.py"
+    )]
+    BigEndian,
+    /// A version other than 2 and 3.
     #[error(
         "GGUF version {version} is not supported (2 and 3 are); convert the file with a current converter"
     )]

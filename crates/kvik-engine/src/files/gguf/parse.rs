@@ -46,6 +46,7 @@ fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     cursor.at = 4;
     match cursor.u32("the version")? {
         version @ (2 | 3) => Ok(version),
+        version if matches!(version.swap_bytes(), 1..=0xffff) => Err(GgufError::BigEndian),
         version => Err(GgufError::BadVersion { version }),
     }
 }

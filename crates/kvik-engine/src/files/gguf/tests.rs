@@ -75,6 +75,9 @@ fn hostile_fields_are_named() {
     let huge = u64::MAX.to_le_bytes();
     check(parse(b"GGML".to_vec()), "not a GGUF file");
     check(patched(b"GGUF", 0, &4u32.to_le_bytes()), "version 4");
+    for version in [2u32, 3, 4] {
+        check(patched(b"GGUF", 0, &version.to_be_bytes()), "big-endian");
+    }
     check(patched(b"GGUF", 4, &huge), "number of tensors");
     check(patched(b"GGUF", 12, &huge), "number of metadata keys");
     check(patched(b"general.name", 4, &huge), "general.name");
