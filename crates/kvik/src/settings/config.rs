@@ -15,7 +15,7 @@ use clap::{Arg, ArgMatches, Command};
 use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use toml::{Table, Value};
 
-use super::dirs;
+use super::{dirs, logging::say};
 
 /// The key of the tables of models.
 const MODELS: &str = "models";
@@ -163,15 +163,26 @@ fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
     let Some(path) = named.map(PathBuf::from).or_else(|| Some(dirs::config()?.join("config.toml"))) else {
         return Ok((PathBuf::new(), Table::new()));
     };
-    let table = match read_small_text(&path, SETTINGS_BYTES_MAX) {
-        Ok(text) => parse(&path, &text)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => Table::new(),
-        Err(error) => {
-            return Err(error)
-                .with_context(|| format!("the configuration {} cannot be read", path.display()));
-        }
-    };
+    let text = if must_exist { read(&path).map(Some) } else { read_of_user(&path) }?;
+    let table = text.map_or_else(|| Ok(Table::new()), |text| parse(&path, &text))?;
     Ok((path, table))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    read_small_text(path, SETTINGS_BYTES_MAX).with_context(|| format!("the configuration {} cannot be read", path.display()))
+}
+
+/// The user's file where there is one. Services often run with a home directory that they may not enter: that one has no
+/// file. A file that is there has to be read, since it may say who is let in.
+fn read_of_user(path: &Path) -> anyhow::Result<Option<String>> {
+    match fs::metadata(path) {
+        Ok(_) => read(path).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            say(&format!("note: there is no configuration in {}: {error}", path.display()));
+            Ok(None)
+        }
+    }
 }
 
 fn parse(path: &Path, text: &str) -> anyhow::Result<Table> {
@@ -200,6 +211,18 @@ mod tests {
 
     use super::*;
     use crate::command::{Cli, Task};
+
+    #[test]
+    fn a_home_that_cannot_be_entered_has_no_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        assert_eq!(read_of_user(&home.join("kvik/config.toml")).unwrap(), None);
+        fs::write(&home, "a file").unwrap();
+        assert_eq!(read_of_user(&home.join("kvik/config.toml")).unwrap(), None);
+        assert!(read(&home.join("kvik/config.toml")).is_err(), "a file that is named has to be there");
+        assert_eq!(read_of_user(&home).unwrap().as_deref(), Some("a file"));
+        assert!(read_of_user(dir.path()).is_err(), "what is there has to be read");
+    }
 
     /// Parses `kvik ARGS` with `file` as its configuration.
     fn parse_with(file: &str, args: &[&str]) -> anyhow::Result<Cli> {
