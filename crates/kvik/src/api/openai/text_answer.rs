@@ -82,8 +82,16 @@ struct Logprobs {
     token_logprobs: Vec<f64>,
     top_logprobs: Vec<Map<String, Value>>,
     text_offset: Vec<usize>,
-    /// Characters of the text before the next token.
-    offset: usize,
+    length: Length,
+}
+
+/// Characters of a text whose tokens may end inside of one.
+#[derive(Debug, Default)]
+struct Length {
+    /// Those that are complete.
+    characters: usize,
+    /// Bytes of the one that is not.
+    begun: Vec<u8>,
 }
 
 impl TextAnswer {
@@ -200,7 +208,8 @@ impl Answer for TextAnswer {
 
 impl Choice {
     fn after(echo: &Arc<str>) -> Choice {
-        let logprobs = Logprobs { offset: echo.chars().count(), ..Logprobs::default() };
+        let length = Length { characters: echo.chars().count(), begun: Vec::new() };
+        let logprobs = Logprobs { length, ..Logprobs::default() };
         Choice { echo: echo.clone(), text: String::new(), logprobs, finish: None }
     }
 }
@@ -209,10 +218,9 @@ impl Logprobs {
     fn extend(&mut self, tokens: &[GeneratedToken]) {
         for token in tokens {
             let Some((chosen, likeliest)) = &token.logprob else { continue };
-            let text = String::from_utf8_lossy(&chosen.bytes);
-            self.text_offset.push(self.offset);
-            self.offset += text.chars().count();
-            self.tokens.push(text.into_owned());
+            self.text_offset.push(self.length.characters);
+            self.length.add(&chosen.bytes);
+            self.tokens.push(String::from_utf8_lossy(&chosen.bytes).into_owned());
             self.token_logprobs.push(finite(chosen.logprob));
             let top = likeliest.iter().map(|token| {
                 (String::from_utf8_lossy(&token.bytes).into_owned(), json!(finite(token.logprob)))
@@ -228,6 +236,67 @@ impl Logprobs {
             token_logprobs: self.token_logprobs[from..].to_vec(),
             top_logprobs: self.top_logprobs[from..].to_vec(),
             text_offset: self.text_offset[from..].to_vec(),
+        }
+    }
+}
+
+impl Length {
+    fn add(&mut self, bytes: &[u8]) {
+        self.begun.extend_from_slice(bytes);
+        let mut rest = &self.begun[..];
+        while let Err(error) = std::str::from_utf8(rest) {
+            let (complete, others) = rest.split_at(error.valid_up_to());
+            self.characters += String::from_utf8_lossy(complete).chars().count();
+            rest = others;
+            // Bytes that begin no character are one of their own in the text.
+            let Some(invalid) = error.error_len() else { break };
+            self.characters += 1;
+            rest = &rest[invalid..];
+        }
+        if let Ok(text) = std::str::from_utf8(rest) {
+            self.characters += text.chars().count();
+            rest = &[];
+        }
+        self.begun = rest.to_vec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The offsets of tokens with these bytes.
+    fn offsets(tokens: &[&[u8]]) -> Vec<usize> {
+        let mut length = Length::default();
+        let offset = |bytes: &&[u8]| {
+            let offset = length.characters;
+            length.add(bytes);
+            offset
+        };
+        tokens.iter().map(offset).collect()
+    }
+
+    #[test]
+    fn a_character_of_several_tokens_counts_once() {
+        assert_eq!(offsets(&[b"a", b"\xf0\x9f", b"\x98\x80", b"b", b"c"]), [0, 1, 1, 2, 3]);
+        assert_eq!(offsets(&[b"\xc3", b"\xa9\xe2\x82", b"\xac!", b"x"]), [0, 0, 1, 3]);
+        assert_eq!(offsets(&[b"\xff", b"a", b"\xe2\x82", b"b", b"c"]), [0, 1, 2, 2, 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn offsets_count_the_characters_before(bytes in prop::collection::vec(any::<u8>(), 0..40), cuts in prop::collection::vec(0..8usize, 1..20)) {
+            let (mut length, mut at) = (Length::default(), 0);
+            for cut in cuts {
+                let end = (at + cut).min(bytes.len());
+                length.add(&bytes[at..end]);
+                at = end;
+                let begun = length.begun.len();
+                prop_assert!(begun < 4);
+                prop_assert_eq!(length.characters, String::from_utf8_lossy(&bytes[..at - begun]).chars().count());
+            }
         }
     }
 }
