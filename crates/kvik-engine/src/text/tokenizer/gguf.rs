@@ -62,7 +62,8 @@ fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     let vocab = vocab(file, Spelling::SentencePiece)?;
     let scores = file.floats(SCORES)?.ok_or_else(|| missing(SCORES))?;
     check_len(SCORES, scores.len(), vocab.len())?;
-    let unknown = special_id(file, "unknown", &vocab)?;
+    let named = special_id(file, "unknown", &vocab)?;
+    let unknown = named.or_else(|| vocab.of_kinds(&[Kind::Unknown]).first().copied());
     let prefix = match file.boolean("tokenizer.ggml.add_space_prefix")? {
         Some(false) => SpacePrefix::Never,
         _ => SpacePrefix::Always,
@@ -83,7 +84,7 @@ fn strips(file: &Gguf, vocab: &Vocab) -> Result<FxHashMap<Token, Strip>, GgufErr
     let keeps = ["<unk>", "<s>", "<|endoftext|>"].map(|text| vocab.id(text));
     let special = vocab.of_kinds(&[Kind::Control, Kind::UserDefined, Kind::Unknown]);
     let stripping = special.into_iter().filter(|&id| !keeps.contains(&Some(id)));
-    Ok(stripping.map(|id| (id, Strip { left: false, right: true })).collect())
+    Ok(stripping.map(|id| (id, Strip { right: true, ..Strip::default() })).collect())
 }
 
 fn vocab(file: &Gguf, spelling: Spelling) -> Result<Vocab, TokenizerError> {

@@ -40,6 +40,8 @@ struct Added {
     rstrip: bool,
     #[serde(default)]
     single_word: bool,
+    #[serde(default)]
+    normalized: bool,
 }
 
 #[derive(Deserialize)]
@@ -49,6 +51,9 @@ struct Model {
     unk_token: Option<String>,
     #[serde(default)]
     byte_fallback: bool,
+    /// One unknown token for all unknown characters in a row.
+    #[serde(default)]
+    fuse_unk: bool,
     #[serde(default)]
     ignore_merges: bool,
     dropout: Option<f32>,
@@ -88,7 +93,7 @@ impl Tokenizer {
         };
         let vocab = vocab(&file, spelling)?;
         let ends = boundary_tokens(&file, hints, &vocab)?;
-        let strips = strips(&file.added_tokens)?;
+        let strips = strips(&file.added_tokens, pipeline.prefix)?;
         let merges = file.model.merges.iter().filter_map(Merge::parts);
         let pieces = match pipeline.byte_level {
             true => {
@@ -100,6 +105,7 @@ impl Tokenizer {
             false => {
                 let unknown = file.model.unk_token.as_deref().and_then(|text| vocab.id(text));
                 let pieces = SentencePiece::from_merges(&vocab, merges, unknown, pipeline.prefix)?;
+                let pieces = pieces.fusing_unknown(file.model.fuse_unk);
                 Pieces::SentencePiece(Box::new(pieces))
             }
         };
@@ -270,11 +276,17 @@ fn is_byte(text: &str) -> bool {
     text.len() == 6 && text.starts_with("<0x") && text.ends_with('>')
 }
 
-fn strips(added: &[Added]) -> Result<FxHashMap<Token, Strip>, TokenizerError> {
+/// A normalizer that adds a space before a text adds it before the tokens that it is applied to, too.
+fn strips(added: &[Added], prefix: SpacePrefix) -> Result<FxHashMap<Token, Strip>, TokenizerError> {
     if added.iter().any(|added| added.single_word) {
         return Err(unknown_step("an added token that matches single words only"));
     }
-    Ok(added.iter().map(|added| (added.id, Strip { left: added.lstrip, right: added.rstrip })).collect())
+    let strip = |added: &Added| Strip {
+        left: added.lstrip,
+        right: added.rstrip,
+        after_space: added.normalized && prefix == SpacePrefix::Always,
+    };
+    Ok(added.iter().map(|added| (added.id, strip(added))).collect())
 }
 
 fn boundary_tokens(

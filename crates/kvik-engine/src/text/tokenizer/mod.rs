@@ -186,6 +186,7 @@ impl Tokenizer {
             match part {
                 Part::Special(token) => out.push(token),
                 Part::Plain(text) => self.encode_plain(text, first, out),
+                Part::Rest(text) => self.encode_rest(text, out),
             }
             first = false;
         });
@@ -196,6 +197,14 @@ impl Tokenizer {
         match &self.pieces {
             Pieces::ByteLevel(pieces) => pieces.encode(&text, out),
             Pieces::SentencePiece(pieces) => pieces.encode(&text, first, out),
+        }
+    }
+
+    /// Encodes plain text that goes on behind a special token.
+    fn encode_rest(&self, text: &str, out: &mut Vec<Token>) {
+        match &self.pieces {
+            Pieces::ByteLevel(_) => self.encode_plain(text, false, out),
+            Pieces::SentencePiece(pieces) => pieces.encode_rest(text, out),
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) struct SentencePiece {
     chars: FxHashMap<char, Token>,
     bytes: [Option<Token>; 256],
     unknown: Option<Token>,
+    /// Characters in a row that have neither a token nor bytes are one unknown token, as in the sentencepiece library.
+    fuses_unknown: bool,
     prefix: SpacePrefix,
     /// No token has a space after another character: no merge crosses that boundary, so text can be
     /// cut there without changing the result.
@@ -73,10 +75,16 @@ impl SentencePiece {
             ranks,
             bytes: std::array::from_fn(|byte| vocab.id(&format!("<0x{byte:02X}>"))),
             unknown,
+            fuses_unknown: true,
             prefix,
             cut_at_spaces: tokens().all(|(_, text)| !has_space_inside(text)),
             newlines: None,
         }
+    }
+
+    /// Whether unknown characters in a row are one unknown token; each is one of its own otherwise.
+    pub(super) fn fusing_unknown(self, fuses_unknown: bool) -> SentencePiece {
+        SentencePiece { fuses_unknown, ..self }
     }
 
     /// No merge crosses the boundary of a line, and a run of newlines that is a token stays whole (Gemma 4).
@@ -90,7 +98,9 @@ impl SentencePiece {
     /// Appends the tokens of `text`, which contains no special tokens; `first` if it is at the beginning of
     /// the whole text.
     pub(super) fn encode(&self, text: &str, first: bool, out: &mut Vec<Token>) {
-        let Some(newlines) = &self.newlines else { return self.encode_run(text, first, out) };
+        let Some(newlines) = &self.newlines else {
+            return self.encode_run(text, self.prefix(text, first), out);
+        };
         let mut rest = text;
         while !rest.is_empty() {
             let is_newlines = rest.starts_with('\n');
@@ -98,26 +108,31 @@ impl SentencePiece {
             let (run, after) = rest.split_at(end);
             match newlines.get(&end).filter(|_| is_newlines) {
                 Some(&token) => out.push(token),
-                None => self.encode_run(run, first, out),
+                None => self.encode_run(run, self.prefix(run, first), out),
             }
             rest = after;
         }
     }
 
-    /// Appends the tokens of `text`, merged as one.
-    fn encode_run(&self, text: &str, first: bool, out: &mut Vec<Token>) {
+    /// Appends the tokens of a text before which no space is added.
+    pub(super) fn encode_rest(&self, text: &str, out: &mut Vec<Token>) {
+        self.encode_run(text, None, out);
+    }
+
+    /// Appends the tokens of `prefix` and `text`, merged as one.
+    fn encode_run(&self, text: &str, prefix: Option<char>, out: &mut Vec<Token>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();
-        let mut last = None;
-        for c in self.prefix(text, first).into_iter().chain(text.chars()) {
+        let (mut last, mut after_unknown) = (None, false);
+        for c in prefix.into_iter().chain(text.chars()) {
             let c = if c == ' ' { SPACE } else { c };
             if self.cut_at_spaces && c == SPACE && last.is_some_and(|last| last != SPACE) {
-                self.flush(&mut symbols, &mut merger, out);
+                self.flush(&mut symbols, &mut merger, &mut after_unknown, out);
             }
             symbols.push(self.symbol(c));
             last = Some(c);
         }
-        self.flush(&mut symbols, &mut merger, out);
+        self.flush(&mut symbols, &mut merger, &mut after_unknown, out);
     }
 
     fn prefix(&self, text: &str, first: bool) -> Option<char> {
@@ -135,15 +150,32 @@ impl SentencePiece {
         self.chars.get(&c).copied().unwrap_or(CHAR | u32::from(c))
     }
 
-    fn flush(&self, symbols: &mut Vec<u32>, merger: &mut Merger, out: &mut Vec<Token>) {
+    /// Merges the symbols and appends their tokens; `after_unknown` if those before end with an unknown character.
+    fn flush(
+        &self,
+        symbols: &mut Vec<u32>,
+        merger: &mut Merger,
+        after_unknown: &mut bool,
+        out: &mut Vec<Token>,
+    ) {
         merger.merge(symbols, &self.ranks);
         for symbol in symbols.drain(..) {
-            match symbol.checked_sub(CHAR).and_then(char::from_u32) {
-                None => out.push(symbol),
-                Some(c) => {
-                    let mut buffer = [0; 4];
-                    let bytes = c.encode_utf8(&mut buffer).bytes();
-                    out.extend(bytes.filter_map(|byte| self.bytes[usize::from(byte)].or(self.unknown)));
+            let Some(c) = symbol.checked_sub(CHAR).and_then(char::from_u32) else {
+                out.push(symbol);
+                *after_unknown = false;
+                continue;
+            };
+            let mut buffer = [0; 4];
+            let bytes = c.encode_utf8(&mut buffer).bytes().map(|byte| self.bytes[usize::from(byte)]);
+            match bytes.collect::<Option<Vec<Token>>>() {
+                Some(bytes) => {
+                    out.extend(bytes);
+                    *after_unknown = false;
+                }
+                None => {
+                    let is_one = self.fuses_unknown && *after_unknown;
+                    out.extend(self.unknown.filter(|_| !is_one));
+                    *after_unknown = true;
                 }
             }
         }

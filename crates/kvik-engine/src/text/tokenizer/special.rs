@@ -9,12 +9,21 @@ use rustc_hash::FxHashMap;
 use super::TokenizerError;
 use super::vocab::{Kind, Vocab};
 
-/// Special tokens of a vocabulary, in two sets: with and without the control tokens.
+/// Special tokens of a vocabulary.
 ///
 /// The leftmost match wins, and of several the longest. (llama.cpp takes the longest match anywhere first;
 /// the two differ only if special tokens overlap in the text, which no known vocabulary allows.)
 #[derive(Debug)]
 pub(super) struct Specials {
+    /// Tokens that are found wherever they stand.
+    anywhere: Matchers,
+    /// Tokens that are found in the text between those, behind a space.
+    after_space: Option<Matchers>,
+}
+
+/// Two sets: with and without the control tokens.
+#[derive(Debug)]
+struct Matchers {
     all: Matcher,
     user_defined: Matcher,
 }
@@ -23,6 +32,8 @@ pub(super) struct Specials {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part<'t> {
     Plain(&'t str),
+    /// Plain text that goes on behind a token with which it was one: no space is added before it.
+    Rest(&'t str),
     Special(Token),
 }
 
@@ -46,11 +57,16 @@ struct Found {
     control: bool,
 }
 
-/// Whether a special token strips the white space next to it.
+/// The white space next to a special token that it takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Strip {
+    /// All before it.
     pub(super) left: bool,
+    /// All behind it.
     pub(super) right: bool,
+    /// One space before it, without which it is not found unless it begins the text. Such a token is spelled as the
+    /// text is after a space was added before it (`normalized` in `tokenizer.json`).
+    pub(super) after_space: bool,
 }
 
 #[derive(Debug)]
@@ -67,45 +83,116 @@ struct Matcher {
 
 impl Specials {
     pub(super) fn new(vocab: &Vocab, strips: &FxHashMap<Token, Strip>) -> Result<Specials, TokenizerError> {
+        let after_space = |token: Token| strips.get(&token).is_some_and(|strip| strip.after_space);
+        let found_so = strips.values().any(|strip| strip.after_space);
         Ok(Specials {
-            all: Matcher::new(vocab, &[Kind::Control, Kind::UserDefined, Kind::Unknown], strips)?,
-            user_defined: Matcher::new(vocab, &[Kind::UserDefined], strips)?,
+            anywhere: Matchers::new(vocab, strips, |token| !after_space(token))?,
+            after_space: found_so.then(|| Matchers::new(vocab, strips, after_space)).transpose()?,
         })
     }
 
-    /// Calls `part` with every part of `text`, in order; plain parts are never empty.
+    /// Calls `part` with every part of `text`, in order; plain parts are never empty, except for the one between the
+    /// space that is added before a text and a token that takes the space after that.
     pub(super) fn split<'t>(&self, text: &'t str, controls: Controls<'_>, part: &mut dyn FnMut(Part<'t>)) {
         let (mut at, mut searched) = (0, 0);
-        while let Some(found) = self.next(text, searched, controls) {
+        while let Some(found) = self.anywhere.next(text, searched..text.len(), controls) {
             searched = found.span.end;
             // White space that the previous token stripped may reach up to this one.
-            let mut before = &text[at.min(found.span.start)..found.span.start];
-            if found.strip.left {
-                before = before.trim_end();
-            }
-            if !before.is_empty() {
-                part(Part::Plain(before));
-            }
+            let from = at.min(found.span.start);
+            let before = &text[from..found.span.start];
+            let before = if found.strip.left { before.trim_end() } else { before };
+            self.split_rest(text, from..from + before.len(), controls, part);
             part(Part::Special(found.token));
             at = found.span.end;
             if found.strip.right {
                 at = text.len() - text[at..].trim_start().len();
             }
         }
-        if at < text.len() {
-            part(Part::Plain(&text[at..]));
+        self.split_rest(text, at..text.len(), controls, part);
+    }
+
+    /// The same of a range without tokens that are found wherever they stand. As in the `tokenizers` library, spaces are no
+    /// white space to tokens that take one: they are letters there.
+    fn split_rest<'t>(
+        &self,
+        text: &'t str,
+        range: Range<usize>,
+        controls: Controls<'_>,
+        part: &mut dyn FnMut(Part<'t>),
+    ) {
+        let Some(matchers) = self.after_space.as_ref().filter(|_| !range.is_empty()) else {
+            if !range.is_empty() {
+                part(Part::Plain(&text[range]));
+            }
+            return;
+        };
+        let is_stripped = |c: char| c.is_whitespace() && c != ' ';
+        let (mut at, mut searched, mut begun) = (range.start, range.start, false);
+        let plain = |text: &'t str, begun: bool, part: &mut dyn FnMut(Part<'t>)| match begun {
+            false => part(Part::Plain(text)),
+            true if text.is_empty() => {}
+            true => part(Part::Rest(text)),
+        };
+        while let Some(found) = matchers.next(text, searched..range.end, controls) {
+            let start = found.span.start;
+            let begins = start == range.start;
+            let before = if begins { Some("") } else { text[at..start].strip_suffix([' ', '▁']) };
+            let Some(before) = before else {
+                searched = start + text[start..].chars().next().map_or(1, char::len_utf8);
+                continue;
+            };
+            let before = if found.strip.left { before.trim_end_matches(is_stripped) } else { before };
+            // A token at the beginning takes the space that is added there.
+            plain(before, begun || begins, part);
+            part(Part::Special(found.token));
+            (at, begun) = (found.span.end, true);
+            if found.strip.right {
+                at = range.end - text[at..range.end].trim_start_matches(is_stripped).len();
+            }
+            searched = at;
+        }
+        if at < range.end {
+            plain(&text[at..range.end], begun, part);
         }
     }
 
-    /// The first special token from `from` on, the longest of several.
-    fn next(&self, text: &str, mut from: usize, controls: Controls<'_>) -> Option<Found> {
+    /// Whether the name of a control token overlaps one of these ranges of the text.
+    pub(super) fn controls_in(&self, text: &str, inputs: &[Range<usize>]) -> bool {
+        let matchers = [Some(&self.anywhere), self.after_space.as_ref()];
+        matchers.into_iter().flatten().any(|matchers| matchers.all.controls_in(text, inputs))
+    }
+
+    /// Offsets where `text` may be cut if control tokens are parsed: the tokens of the parts are the tokens
+    /// of the whole, whatever follows.
+    pub(super) fn cuts(&self, text: &str) -> impl Iterator<Item = usize> {
+        let all = &self.anywhere.all;
+        let matches = all.automaton.find_iter(text);
+        matches.filter(|found| all.safe_cut[found.pattern().as_usize()]).map(|found| found.end())
+    }
+}
+
+impl Matchers {
+    fn new(
+        vocab: &Vocab,
+        strips: &FxHashMap<Token, Strip>,
+        belongs: impl Fn(Token) -> bool,
+    ) -> Result<Matchers, TokenizerError> {
+        Ok(Matchers {
+            all: Matcher::new(vocab, &[Kind::Control, Kind::UserDefined, Kind::Unknown], strips, &belongs)?,
+            user_defined: Matcher::new(vocab, &[Kind::UserDefined], strips, &belongs)?,
+        })
+    }
+
+    /// The first special token of a range, the longest of several.
+    fn next(&self, text: &str, range: Range<usize>, controls: Controls<'_>) -> Option<Found> {
         let inputs = match controls {
-            Controls::Parsed => return self.all.find(text, from..text.len()),
-            Controls::Text => return self.user_defined.find(text, from..text.len()),
+            Controls::Parsed => return self.all.find(text, range),
+            Controls::Text => return self.user_defined.find(text, range),
             Controls::ParsedOutside(inputs) => inputs,
         };
+        let mut from = range.start;
         loop {
-            let found = self.all.find(text, from..text.len())?;
+            let found = self.all.find(text, from..range.end)?;
             let (start, end) = (found.span.start, found.span.end);
             if !found.control || !overlaps(inputs, &found.span) {
                 return Some(found);
@@ -117,20 +204,6 @@ impl Specials {
             from = start + text[start..].chars().next().map_or(1, char::len_utf8);
         }
     }
-
-    /// Whether the name of a control token overlaps one of these ranges of the text.
-    pub(super) fn controls_in(&self, text: &str, inputs: &[Range<usize>]) -> bool {
-        let matches = self.all.automaton.find_iter(text);
-        let mut controls = matches.filter(|found| self.all.controls[found.pattern().as_usize()]);
-        controls.any(|found| overlaps(inputs, &found.range()))
-    }
-
-    /// Offsets where `text` may be cut if control tokens are parsed: the tokens of the parts are the tokens
-    /// of the whole, whatever follows.
-    pub(super) fn cuts(&self, text: &str) -> impl Iterator<Item = usize> {
-        let matches = self.all.automaton.find_iter(text);
-        matches.filter(|found| self.all.safe_cut[found.pattern().as_usize()]).map(|found| found.end())
-    }
 }
 
 impl Matcher {
@@ -138,8 +211,10 @@ impl Matcher {
         vocab: &Vocab,
         kinds: &[Kind],
         strips: &FxHashMap<Token, Strip>,
+        belongs: &dyn Fn(Token) -> bool,
     ) -> Result<Matcher, TokenizerError> {
         let mut tokens = vocab.of_kinds(kinds);
+        tokens.retain(|&token| belongs(token));
         // Among tokens with the same text, keeps the one that the vocabulary's lookup returns.
         tokens.retain(|&token| {
             vocab.text(token).is_some_and(|text| !text.is_empty() && vocab.id(text) == Some(token))
@@ -153,6 +228,13 @@ impl Matcher {
         let controls = tokens.iter().map(|&token| vocab.kind(token) != Some(Kind::UserDefined)).collect();
         let automaton = build(&texts, MatchKind::LeftmostLongest)?;
         Ok(Matcher { automaton, tokens, strips, controls, safe_cut })
+    }
+
+    /// Whether the name of a control token overlaps one of these ranges of the text.
+    fn controls_in(&self, text: &str, inputs: &[Range<usize>]) -> bool {
+        let matches = self.automaton.find_iter(text);
+        let mut controls = matches.filter(|found| self.controls[found.pattern().as_usize()]);
+        controls.any(|found| overlaps(inputs, &found.range()))
     }
 
     fn find(&self, text: &str, range: Range<usize>) -> Option<Found> {

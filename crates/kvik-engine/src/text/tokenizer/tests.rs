@@ -292,6 +292,64 @@ fn sentence_piece_from_json_equals_the_library() {
     }
 }
 
+/// Tokens of a fine-tuned model, added to a file that puts a space before every text: such tokens have one, too.
+#[test]
+fn added_tokens_that_are_normalized_take_a_space_before_them() {
+    let Some(data) = outside_data() else { return };
+    let file = Gguf::open(&data.join("stories260K.gguf")).unwrap();
+    let prepend = r#"{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]}"#;
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&sentence_piece_json(&file, prepend, "null")).unwrap();
+    for (i, (text, special, left, right)) in [
+        ("<tool>", false, false, false),
+        ("<end>", true, false, false),
+        ("<left>", false, true, false),
+        ("<right>", false, false, true),
+        ("<to", false, false, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        json["added_tokens"].as_array_mut().unwrap().push(serde_json::json!({"id": 512 + i, "content": text,
+            "special": special, "single_word": false, "lstrip": left, "rstrip": right, "normalized": true}));
+    }
+    let json = json.to_string().into_bytes();
+    let ours = Tokenizer::from_json(&json, &TokenizerHints::default()).unwrap();
+    let library = tokenizers::Tokenizer::from_bytes(&json).unwrap();
+    let part = prop::sample::select(vec![
+        "<tool>", "<end>", "<left>", "<right>", "<to", "<s>", " ", "  ", "\n", "\t", "once", " upon", "a",
+        "é", "▁",
+    ]);
+    let text = prop::collection::vec(part, 0..10).prop_map(|parts| parts.concat());
+    proptest!(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() }, |(text in text)| {
+        let expect = library.encode_fast(text.as_str(), true).unwrap();
+        prop_assert_eq!(ours.encode(&text, true, true), expect.get_ids(), "{:?}", text);
+    });
+    let end = ours.token_of("<end>").unwrap();
+    assert!(ours.encode("a <end>", false, true).contains(&end));
+    assert!(!ours.encode("a <end>", false, false).contains(&end), "it is a control token");
+    let input = 0.."a <end>".len();
+    assert!(!ours.encode_prompt("a <end>", std::slice::from_ref(&input)).contains(&end));
+}
+
+/// As the sentencepiece library does it with `byte_fallback` false, which merges unknown characters in a row.
+#[test]
+fn unknown_characters_in_a_row_are_one_unknown_token() {
+    let tokens = [("<unk>", 2), ("▁", 1), ("a", 1), ("b", 1), ("▁a", 1), ("<0xC3>", 6)];
+    let tokenizer = of_tokens("llama", "", &tokens, &[]);
+    let encode = |text: &str| tokenizer.encode(text, false, false);
+    for (text, expect) in [
+        ("é", &[1, 0][..]),
+        ("aéb", &[4, 0, 3]),
+        ("a 你好 b", &[4, 1, 0, 1, 3]),
+        ("你 好", &[1, 0, 1, 0]),
+        ("🦙🦙", &[1, 0]),
+        ("aé\u{fe}a🦙", &[4, 0, 2, 0]),
+    ] {
+        assert_eq!(encode(text), expect, "{text}");
+    }
+}
+
 #[test]
 fn special_tokens_can_strip_adjacent_white_space() {
     let mut json: serde_json::Value =
