@@ -6,7 +6,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -169,7 +169,8 @@ fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    read_small_text(path, SETTINGS_BYTES_MAX).with_context(|| format!("the configuration {} cannot be read", path.display()))
+    read_small_text(path, SETTINGS_BYTES_MAX)
+        .with_context(|| format!("the configuration {} cannot be read", path.display()))
 }
 
 /// The user's file where there is one. Services often run with a home directory that they may not enter: that one has no
@@ -205,8 +206,6 @@ fn flag_value(args: &[OsString]) -> Option<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use clap::{CommandFactory, FromArgMatches};
 
     use super::*;
