@@ -1,4 +1,5 @@
 """The package as programs use it: opening, asking, prompts under names, memory, errors."""
+import sys
 import threading
 
 import numpy
@@ -119,6 +120,7 @@ def test_every_failure_has_its_type_and_says_what_helps(model, tmp_path):
         assert isinstance(raised.value, kvik.Error)
 
     check(kvik.ModelError, "nowhere.gguf", kvik.Model, "/nowhere.gguf")
+    check(FileNotFoundError, "nowhere.gguf", kvik.Model, "/nowhere.gguf")
     check(kvik.OutOfMemoryError, "kv_bytes", kvik.Model, MODEL, kv_bytes=7)
     check(kvik.DiskError, None, kvik.Model, MODEL, disk_dir="/dev/null")
     check(kvik.InvalidArgumentError, "threads", kvik.Model, MODEL, threads=-1)
@@ -129,9 +131,50 @@ def test_every_failure_has_its_type_and_says_what_helps(model, tmp_path):
     check(kvik.InvalidArgumentError, "seed", model.generate, "a", seed=-1)
     check(kvik.InvalidArgumentError, "robot", model.chat, [{"role": "robot", "content": "a"}])
     with kvik.Model(MODEL, **SMALL, disk_dir=tmp_path):
-        check(kvik.DiskError, None, kvik.Model, MODEL, **SMALL, disk_dir=tmp_path)
+        check(kvik.DiskError, "a directory of its own", kvik.Model, MODEL, **SMALL, disk_dir=tmp_path)
+    check(kvik.InvalidArgumentError, "role", model.chat, [{"content": "a"}])
+    check(kvik.InvalidArgumentError, "function", model.chat, [{"role": "assistant", "tool_calls": [{"id": "1"}]}])
     with pytest.raises(TypeError, match="colour"):
         model.generate("a", colour="red")
+
+
+def test_what_is_no_message_is_told_what_is_one(model):
+    for wrong in (7, None, [7], ["Hello"], [None], [[]]):
+        for call in (model.chat, model.conversation("wrong").say):
+            with pytest.raises(TypeError, match="kvik.Message"):
+                call(wrong)
+    with pytest.raises(TypeError, match="`content` of a message is a text"):
+        model.chat([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}])
+
+
+def test_a_text_is_a_message_of_the_user(model):
+    expect = model.chat([kvik.Message("user", "Who are you?")], max_tokens=8).text()
+    for said in ("Who are you?", kvik.Message("user", "Who are you?"), {"role": "user", "content": "Who are you?"}):
+        assert model.chat(said, max_tokens=8).text() == expect
+    named = model.conversation("named")
+    assert named.say("Who are you?", max_tokens=8).text() == expect and named.messages()[0].content == "Who are you?"
+
+
+def test_what_is_shown_has_its_fields(model):
+    answer = model.chat("Who are you?", max_tokens=4)
+    answer.text()
+    shown = [model.stats(), answer.report, model.explain("Who"), model.on_memory_pressure(kvik.MemoryPressure.CRITICAL)]
+    for record in shown + [kvik.MemoryOptions(), kvik.Flushed(is_idle=True, unwritten_blocks=0)]:
+        assert repr(record) == str(record) and "=" in repr(record), repr(record)
+    assert "running=" in repr(model.stats()) and "Reason." in repr(kvik.Reason.EVICTED)
+
+
+def test_without_numpy_it_is_said_how_to_get_it(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    for call in (lambda: model.embed("a"), lambda: model.logits("a"), lambda: model.embedding("a").vector):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'kvik\[numpy\]'") as raised:
+            call()
+        assert raised.value.name == "numpy"
+    assert len(model.embedding("a").numbers) == 256
+
+
+def test_the_package_has_a_version():
+    assert kvik.__version__[0].isdigit() and "." in kvik.__version__ or kvik.__version__ == "0+unknown"
 
 
 def test_a_model_is_closed_once_and_then_says_so(model):

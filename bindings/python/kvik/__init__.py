@@ -19,6 +19,7 @@ from ._errors import (
     InternalError,
     InvalidArgumentError,
     ModelError,
+    ModelNotFoundError,
     NoTemplateError,
     OutOfMemoryError,
     OverBudgetError,
@@ -41,7 +42,11 @@ from ._native import (
     Report,
     Stats,
 )
+from ._records import show_fields
 from ._types import AnswerOptions, Embedding, FilePart, KeptState, Message, Prompt, ToolCall
+from ._version import __version__
+
+show_fields()
 
 __all__ = [
     "Answer",
@@ -68,6 +73,7 @@ __all__ = [
     "Message",
     "Model",
     "ModelError",
+    "ModelNotFoundError",
     "NoTemplateError",
     "OutOfMemoryError",
     "OverBudgetError",
@@ -82,4 +88,5 @@ __all__ = [
     "Stats",
     "TooManyKeptError",
     "ToolCall",
+    "__version__",
 ]

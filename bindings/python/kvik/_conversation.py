@@ -38,7 +38,7 @@ class Conversation:
         self._model = model
 
     def say(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Says something, and answers it. Question and answer are written down together when the answer has ended; one
+        """Says something, a text or messages, and answers it. Question and answer are written down together when the answer has ended; one
         that is cancelled, dropped or fails leaves nothing behind."""
         with raised_as_own():
             return Answer(self._handle.say(native_messages(messages), native_options(options)), self._model)

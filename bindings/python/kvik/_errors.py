@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from typing import Iterator
 
 from . import _native
@@ -17,6 +18,13 @@ class InvalidArgumentError(Error, ValueError):
 
 class ModelError(Error):
     """The model cannot be read or used."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """There is nothing where the model should be."""
+
+    def __init__(self, path: str):
+        super().__init__(errno.ENOENT, "there is no model; `kvik pull` fetches one, and `kvik show NAME` says where it is", path)
 
 
 class NoTemplateError(ModelError):

@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Sequence, Union
 from . import _native
 from ._answer import Answer
 from ._conversation import Conversation
-from ._errors import raised_as_own
-from ._types import AnswerOptions, Embedding, FilePart, KeptState, Messages, Prompt, native_options, native_prompt
+from ._errors import ModelNotFoundError, raised_as_own
+from ._types import (
+    AnswerOptions,
+    Embedding,
+    FilePart,
+    KeptState,
+    Messages,
+    Prompt,
+    as_list,
+    native_options,
+    native_prompt,
+    require_numpy,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -81,8 +92,8 @@ class Model:
             return self._handle.shut_down()
 
     def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answers messages, in the form of the model's chat template."""
-        return self._answer(list(messages), options)
+        """Answers messages, in the form of the model's chat template; a text is a message of the user."""
+        return self._answer(as_list(messages), options)
 
     def generate(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Answer:
         """Continues a text, or answers messages. Names of control tokens in a text stand for these tokens: what users
@@ -106,6 +117,7 @@ class Model:
 
     def embed(self, text: str) -> numpy.typing.NDArray[numpy.float32]:
         """What a text means to the model: a vector of length 1, read-only. It takes NumPy (`pip install kvik[numpy]`)."""
+        require_numpy("`embedding` works without it")
         return self.embedding(text).vector
 
     def embedding(self, text: str) -> Embedding:
@@ -117,6 +129,7 @@ class Model:
     def logits(self, prompt: Prompt, tokens: Sequence[int] | None = None) -> numpy.typing.NDArray[numpy.float32]:
         """How likely each token of the vocabulary is to come next, or each of these: logits, before sampling; read-only.
         It takes NumPy."""
+        require_numpy("answers need none")
         with raised_as_own():
             native = self._handle.logits(native_prompt(prompt), None if tokens is None else list(tokens))
         import numpy
@@ -189,7 +202,10 @@ def _open(source: Source, options: _native.ModelOptions) -> _native.ModelHandle:
         return _native.ModelHandle.open_bytes(source, options)
     if isinstance(source, FilePart):
         return _native.ModelHandle.open_descriptor(source.descriptor, source.offset, source.bytes, options)
-    return _native.ModelHandle.open(os.fspath(source), options)
+    path = os.fspath(source)
+    if not os.path.exists(path):
+        raise ModelNotFoundError(path)
+    return _native.ModelHandle.open(path, options)
 
 
 def _kept(state: _native.KeptState) -> KeptState:

@@ -39,8 +39,8 @@ class Message:
     """The call that the result of a tool answers."""
 
 
-Messages = Iterable[Union[Message, Mapping[str, Any]]]
-"""Messages of a chat, in their order."""
+Messages = Union[str, Message, Mapping[str, Any], Iterable[Union[Message, Mapping[str, Any]]]]
+"""Messages of a chat, in their order; one alone, or a text, which is a message of the user."""
 
 Prompt = Union[str, Messages]
 """A text to continue as it is, in which names of control tokens stand for these tokens, or messages to answer, in which
@@ -128,9 +128,18 @@ class Embedding:
     @property
     def vector(self) -> numpy.typing.NDArray[numpy.float32]:
         """The numbers as NumPy has them: read where they are, and read-only."""
-        import numpy  # Only those who want its arrays need it.
+        require_numpy("`numbers` has them without it")
+        import numpy
 
         return numpy.asarray(self.numbers, dtype=numpy.float32)
+
+
+def require_numpy(otherwise: str) -> None:
+    """Only those need NumPy who want its arrays; the others are told how to get it, and what works without it."""
+    try:
+        import numpy  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"arrays need NumPy: pip install 'kvik[numpy]'; {otherwise}", name=error.name) from None
 
 
 def native_prompt(prompt: Prompt) -> _native.Prompt:
@@ -140,7 +149,17 @@ def native_prompt(prompt: Prompt) -> _native.Prompt:
 
 
 def native_messages(messages: Messages) -> list[_native.Message]:
-    return [_native_message(message) for message in messages]
+    return [_native_message(message) for message in as_list(messages)]
+
+
+def as_list(messages: Messages) -> list[Message | Mapping[str, Any]]:
+    if isinstance(messages, str):
+        return [Message("user", messages)]
+    if isinstance(messages, (Message, Mapping)):
+        return [messages]
+    if not isinstance(messages, Iterable):
+        raise TypeError(f"messages are a list of kvik.Message, or a text, and not {messages!r}")
+    return list(messages)
 
 
 def own_message(message: _native.Message) -> Message:
@@ -187,8 +206,12 @@ def _constraint(options: AnswerOptions) -> _native.Constraint | None:
 
 
 def _native_message(message: Message | Mapping[str, Any]) -> _native.Message:
+    if not isinstance(message, (Message, Mapping)):
+        raise TypeError(f"a message is a kvik.Message, or a dictionary in OpenAI's form, and not {message!r}")
     if not isinstance(message, Message):
         message = _read_message(message)
+    if not isinstance(message.content, str):
+        raise TypeError(f"`content` of a message is a text, and not {message.content!r}")
     if message.role not in _ROLES:
         raise InvalidArgumentError(f"`role` {message.role!r} is none of {', '.join(_ROLES)}")
     calls = [_native.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.tool_calls]
@@ -198,9 +221,12 @@ def _native_message(message: Message | Mapping[str, Any]) -> _native.Message:
 
 
 def _read_message(message: Mapping[str, Any]) -> Message:
-    functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
-    calls = tuple(ToolCall(id, function["name"], function["arguments"]) for id, function in functions)
-    return Message(message["role"], message.get("content") or "", calls, message.get("tool_call_id"))
+    try:
+        functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+        calls = tuple(ToolCall(id, function["name"], function["arguments"]) for id, function in functions)
+        return Message(message["role"], message.get("content") or "", calls, message.get("tool_call_id"))
+    except KeyError as missing:
+        raise InvalidArgumentError(f"a message lacks its {missing}: {dict(message)!r}") from None
 
 
 _ROLES = {role.name.lower(): role for role in _native.Role}

@@ -123,7 +123,11 @@ pub enum Completed {
 #[non_exhaustive]
 pub enum StoreError {
     /// Another process uses the store of this model and KV format.
-    #[error("{} is in use by another process; give each its own directory, or stop the other", path.display())]
+    #[error(
+        "{} is in use by another process, or by another model that is open in this one; give each a directory of its own, \
+         or close the other first",
+        path.display()
+    )]
     InUse {
         /// The lock.
         path: PathBuf,
