@@ -113,7 +113,7 @@ def turns(args, folder):
     asks = [(dice.randrange(len(models)), dice.randrange(args.prompts)) for _ in range(args.requests)]
     right = {}
     for model in models:
-        with shelf(folder, [model], "1TiB", kv=args.kv, disk="off") as server:
+        with shelf(folder, [model], "8GiB", kv=args.kv, disk="off") as server:
             right |= {(model.name, prompt): model.ask(server, prompt)[0] for prompt in prompts[model.name]}
             model.bytes = listed(server)[model.name]["bytes"]
         print(f"{model.name}: {model.bytes / 2**20:,.0f} MiB alone", flush=True)
@@ -122,7 +122,7 @@ def turns(args, folder):
     for which, ram in (("all in memory", sum(sizes)), (f"memory for {args.fit}", sum(sizes[: args.fit]))):
         place = folder / which.replace(" ", "-")
         place.mkdir()
-        with shelf(place, models, str(ram), kv=args.kv) as server:
+        with shelf(place, models, f"{ram}B", kv=args.kv) as server:
             shares[which] = run(args, server, models, prompts, asks, right, which)
             fit = max(fits(sizes, ram), 1)
     loads, best = shares[which][1], offline([model for model, _ in asks], fit)
@@ -185,7 +185,7 @@ def swap(args, folder):
     rows = []
     for model in given(args)[:1] if not args.models else given(args):
         for disk in ("on", "off"):
-            with shelf(folder, [model], "1TiB", kv="2GiB", disk=disk) as server:
+            with shelf(folder, [model], "8GiB", kv="2GiB", disk=disk) as server:
                 firsts, loads = [], []
                 dice = random.Random(args.seed)
                 for _ in range(args.rounds):

@@ -83,9 +83,9 @@ def serve(options, folder, memory):
     of_prefix = -(-context // BLOCK) * BLOCK * token_bytes
     flags = [*options.flags, "--device", options.device, "--gpu-layers", options.gpu_layers,
              "--threads", options.threads, "--context", context, "--parallel", 1, "--speculate", "none", "--kv", options.kv,
-             "--cache-device", of_prefix,
-             "--cache-ram", of_prefix * (options.rounds + 2) if memory else 1,
-             "--cache-disk-size", of_prefix * (options.rounds + 4)]
+             "--cache-device", f"{of_prefix}B",
+             "--cache-ram", f"{of_prefix * (options.rounds + 2) if memory else 1}B",
+             "--cache-disk-size", f"{of_prefix * (options.rounds + 4)}B"]
     return Server(*flags, env={"KVIK_CACHE_DISK": str(folder)}, binary=options.kvik)
 
 

@@ -127,7 +127,7 @@ class Fleet:
         place, events = self.network.node(index), self.network.events(index)
         setup = self.setup
         flags = ["--host", place.host, "--allow-no-key", "--alias", MODEL, "--context", "2048", *setup.flags]
-        flags += ["--threads", str(setup.threads), "--cache-ram", str(setup.cache_bytes)]
+        flags += ["--threads", str(setup.threads), "--cache-ram", f"{setup.cache_bytes}B"]
         if setup.placement.startswith("events"):
             flags += ["--kv-events", f"tcp://{events.host}:{events.port}"]
         if setup.tier:

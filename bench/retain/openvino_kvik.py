@@ -25,7 +25,7 @@ class Kvik:
         flags = ["--model", self.model, "--threads", self.threads, "--kv", self.kv, "--parallel", 256]
         # As the default of the server, so that its context need not fit the pool whole.
         flags += ["--retain", retain] if retain else []
-        with harness().Server(*flags, "--cache-ram", pool_bytes, binary=self.binary) as server:
+        with harness().Server(*flags, "--cache-ram", f"{pool_bytes}B", binary=self.binary) as server:
             yield Served(server, retain)
 
     def version(self):

@@ -94,7 +94,7 @@ def test_the_machines_memory_alone_is_a_tier(tmp_path):
         assert said(again) == said(cold) and all(host >= 64 for host in tokens(again, "host")), again
         held = server.get("/v1/cache").json
         assert held["disk"] is None and held["host"]["used_blocks"] > 0
-    with start("off", "--cache-ram", "1") as server:
+    with start("off", "--cache-ram", "1B") as server:
         cold = [ask(server, prompt) for prompt in PROMPTS]
         again = [ask(server, prompt) for prompt in PROMPTS]
         assert said(again) == said(cold) and sum(tokens(again, "host")) == 0

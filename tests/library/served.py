@@ -43,7 +43,10 @@ class Served:
             env = {"KVIK_CACHE_DISK": str(self.directory / disk), "KVIK_STATE_DIR": str(self.directory / f"{disk}-state")}
         if conversations := line.find("conversations"):
             env["KVIK_STATE_DIR"] = str(self.directory / conversations)
-        flags = [word for name, flag in FLAGS.items() if line.find(name) for word in (flag, line.get(name))]
+        given = {flag: line.get(name) for name, flag in FLAGS.items() if line.find(name)}
+        # Flags have sizes with a unit.
+        given |= {"--cache-ram": f"{given['--cache-ram']}B"} if "--cache-ram" in given else {}
+        flags = [word for pair in given.items() for word in pair]
         try:
             self.server = self.stack.enter_context(Server("--model", self.model, *flags, env=env))
         except AssertionError:

@@ -21,7 +21,7 @@ use kvik_kernels::KvLayout;
 use kvik_memory::shared::SharedRecords;
 
 use super::{
-    budget::KvBudget,
+    budget::{KvBudget, check_memory},
     disk,
     draft::DraftFile,
     fleet::Fleet,
@@ -194,6 +194,9 @@ pub(crate) fn open_told(
     capacity: Capacity,
     kv_events: Option<&KvEvents>,
 ) -> anyhow::Result<Loaded> {
+    if let Some(asked) = cache.cache_ram {
+        check_memory("--cache-ram", asked)?;
+    }
     let pool = Arc::new(args.pool());
     let threads = pool.threads();
     let Opened { model, tokenizer, template, embedder } =

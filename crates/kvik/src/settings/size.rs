@@ -1,4 +1,7 @@
-//! Byte sizes in the form that people write: `512MiB`, `2GiB`, `1.5 GB`, `4096`.
+//! Byte sizes in the form that people write: `512MiB`, `2GiB`, `1.5 GB`, `4096B`.
+//!
+//! A size has a unit. Programs disagree about a bare number: to one `--cache-ram 2` is two bytes, to llama-server it is
+//! two mebibytes, and to its user it is two gibibytes.
 
 use std::{fmt, str::FromStr};
 
@@ -33,11 +36,13 @@ impl FromStr for ByteSize {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = (&text[..end], text[end..].trim().to_ascii_lowercase());
         let bad = || format!("`{text}` is not a size; write it like 512MiB or 2GiB");
-        let scale = match unit.as_str() {
-            "" => 1,
-            unit => UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1,
-        };
         let value: f64 = number.parse().map_err(|_| bad())?;
+        if unit.is_empty() {
+            return Err(format!(
+                "`{text}` has no unit; write {number}GiB, {number}MiB, or {number}B for bytes"
+            ));
+        }
+        let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1;
         let bytes = value * scale as f64;
         // 2^53: an f64 holds every whole number of bytes below exactly, and no machine has more.
         if !(1.0..9.0e15).contains(&bytes) {
@@ -65,22 +70,22 @@ impl fmt::Display for ByteSize {
 }
 
 impl<'de> Deserialize<'de> for ByteSize {
-    /// A string with a unit, or a bare number of bytes.
+    /// A string with a unit, as on the command line.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
             type Value = ByteSize;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size like \"2GiB\" or a number of bytes")
+                f.write_str("a size with its unit, like \"2GiB\"")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
                 text.parse().map_err(E::custom)
             }
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
-                bytes.to_string().parse().map_err(E::custom)
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<ByteSize, E> {
+                number.to_string().parse().map_err(E::custom)
             }
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
-                bytes.to_string().parse().map_err(E::custom)
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<ByteSize, E> {
+                number.to_string().parse().map_err(E::custom)
             }
         }
         deserializer.deserialize_any(Visitor)
@@ -89,13 +94,17 @@ impl<'de> Deserialize<'de> for ByteSize {
 
 #[cfg(test)]
 mod tests {
+    use std::any::TypeId;
+
+    use clap::{Arg, CommandFactory};
+
     use super::*;
+    use crate::command::Cli;
 
     #[test]
     fn parses_what_people_write() {
         let check = |text: &str, bytes: u64| assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
-        check("1", 1);
-        check("4096", 4096);
+        check("1B", 1);
         check("4096 B", 4096);
         check("2GiB", 2 << 30);
         check("2gib", 2 << 30);
@@ -109,11 +118,42 @@ mod tests {
 
     #[test]
     fn refuses_other_texts() {
-        for text in ["", "GiB", "0", "-1GiB", "2XiB", "1.2.3MiB", "nan", "inf", "1e3", "99999999TiB", "2GiB4"]
+        for text in ["", "GiB", "0", "-1GiB", "2XiB", "1.2.3MiB", "nan", "inf", "1eB", "99999999TiB", "2GiB4"]
         {
             let error = text.parse::<ByteSize>().expect_err(text);
-            assert!(error.contains("2GiB"), "{error} shows how to write it");
+            assert!(error.contains("GiB"), "{error} shows how to write it");
         }
+    }
+
+    #[test]
+    fn a_number_without_a_unit_is_refused_with_the_units_it_may_have() {
+        for number in ["1", "2", "8192", "1.5", "4294967296"] {
+            let error = number.parse::<ByteSize>().expect_err(number);
+            for remedy in ["GiB", "MiB", "B for bytes"] {
+                assert!(error.contains(&format!("{number}{remedy}")), "{error}");
+            }
+        }
+        for json in ["2", "4294967296", "-1"] {
+            assert!(serde_json::from_str::<ByteSize>(json).is_err(), "{json}");
+        }
+        assert_eq!(serde_json::from_str::<ByteSize>("\"2GiB\"").unwrap(), ByteSize(2 << 30));
+    }
+
+    /// Every flag whose value is a SIZE, of every command.
+    #[test]
+    fn every_size_flag_refuses_a_number_without_a_unit() {
+        let mut flags = 0;
+        for command in Cli::command().get_subcommands() {
+            let of_sizes = |arg: &&Arg| arg.get_value_parser().type_id() == TypeId::of::<ByteSize>();
+            for flag in command.get_arguments().filter(of_sizes) {
+                let long = format!("--{}", flag.get_long().unwrap());
+                let words = ["kvik", command.get_name(), &long, "2"];
+                let error = Cli::command().try_get_matches_from(words).unwrap_err().to_string();
+                assert!(error.contains(&long) && error.contains("2GiB"), "{words:?}: {error}");
+                flags += 1;
+            }
+        }
+        assert!(flags > 10, "{flags} flags take a size");
     }
 
     #[test]
