@@ -63,6 +63,14 @@ pub enum ShelfError {
         /// What brings it back.
         remedy: String,
     },
+    /// A source that is nothing on this machine.
+    #[error("there is neither a file nor a directory {text}; {remedy}")]
+    NoSuchPath {
+        /// The source.
+        text: String,
+        /// What may have been meant.
+        remedy: String,
+    },
     /// A path at which there is no model.
     #[error("{path} is no model: {reason}", path = path.display())]
     NotAModel {

@@ -9,6 +9,7 @@
 //! and a few of its own.
 #![forbid(unsafe_code)]
 
+mod alike;
 mod disk;
 mod download;
 mod error;
@@ -25,6 +26,7 @@ mod split;
 mod tests;
 pub mod tls;
 
+pub use alike::alike;
 pub use error::ShelfError;
 pub use hub::Hub;
 pub use kind::Kind;

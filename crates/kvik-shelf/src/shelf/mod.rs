@@ -17,8 +17,8 @@ use std::{
 };
 
 use crate::{
-    Hub, Kind, Manifest, ModelName, ModelSource, ShelfError, ShelfFile, disk, manifest::HUB_DIRECTORY,
-    source::HubSpec,
+    Hub, Kind, Manifest, ModelName, ModelSource, ShelfError, ShelfFile, alike::suggestion, disk,
+    manifest::HUB_DIRECTORY, source::HubSpec,
 };
 
 /// Names that an error lists at most.
@@ -93,25 +93,21 @@ impl Shelf {
     /// What a name stands for. Its files were there when it was added; [`Shelf::path`] says whether they still are.
     pub fn find(&self, name: &str) -> Result<Manifest, ShelfError> {
         let found = self.read(&name.parse()?)?;
-        found.ok_or_else(|| ShelfError::UnknownName { name: name.to_owned(), known: self.names_told() })
+        found.ok_or_else(|| ShelfError::UnknownName { name: name.to_owned(), known: self.names_told(name) })
     }
 
-    /// The names there are, as a sentence for an error.
-    pub fn names_told(&self) -> String {
-        let names: Vec<String> = self
-            .list()
-            .unwrap_or_default()
-            .manifests
-            .iter()
-            .map(|manifest| manifest.name.to_string())
-            .collect();
-        match names.len() {
+    /// The names there are, as a sentence for an error about one that is not there: those like it first.
+    pub fn names_told(&self, wanted: &str) -> String {
+        let listing = self.list().unwrap_or_default();
+        let names: Vec<&str> = listing.manifests.iter().map(|manifest| manifest.name.as_str()).collect();
+        let there_are = match names.len() {
             0 => "there are no names yet: kvik pull fetches a model".to_owned(),
             count if count > NAMES_TOLD => {
                 format!("there are {} and {} more", names[..NAMES_TOLD].join(", "), count - NAMES_TOLD)
             }
             _ => format!("there are {}", names.join(", ")),
-        }
+        };
+        suggestion(wanted, &names) + &there_are
     }
 
     /// The path of what a manifest stands for, whose files are there with the sizes that it says.
@@ -139,7 +135,7 @@ impl Shelf {
     /// Gives a name to a model or adapter where it is: a GGUF file, with the other files of a split one, or a Hugging
     /// Face directory. Its files stay their owner's: they are never removed.
     pub fn add(&self, path: &Path, name: &ModelName) -> Result<Manifest, ShelfError> {
-        let path = fs::canonicalize(path).map_err(ShelfError::io(path))?;
+        let path = fs::canonicalize(path).map_err(|error| self.not_there(path, error))?;
         let not_a_model =
             |reason: &str| ShelfError::NotAModel { path: path.clone(), reason: reason.to_owned() };
         if fs::canonicalize(&self.dir).is_ok_and(|dir| path.starts_with(dir)) {
@@ -178,7 +174,7 @@ impl Shelf {
         // One that cannot be read can be removed; which files were its, nobody knows.
         let manifest = match Manifest::read(&path) {
             Ok(None) => {
-                let (name, known) = (name.to_string(), self.names_told());
+                let (name, known) = (name.to_string(), self.names_told(name.as_str()));
                 return Err(ShelfError::UnknownName { name, known });
             }
             Ok(manifest) => manifest,
@@ -189,6 +185,23 @@ impl Shelf {
         disk::remove(&path).map_err(ShelfError::io(&path))?;
         disk::sync_directory_of(&path).map_err(ShelfError::io(&path))?;
         manifest.map_or(Ok(Removed::default()), |manifest| self.remove_unused(&manifest))
+    }
+
+    /// Why a path cannot be added. One that is not there may be meant for a name, or for a repository of the hub.
+    fn not_there(&self, path: &Path, error: io::Error) -> ShelfError {
+        if error.kind() != io::ErrorKind::NotFound {
+            return ShelfError::io(path)(error);
+        }
+        let text = path.display().to_string();
+        let of_hub = format!("hf:{text}").parse::<ModelSource>().ok().filter(|_| !text.ends_with(".gguf"));
+        let hub = match of_hub {
+            Some(source) => format!("the model of the Hugging Face hub is written {source}"),
+            None => {
+                "models of the Hugging Face hub are written hf:owner/repo, as hf:Qwen/Qwen3-0.6B-GGUF".into()
+            }
+        };
+        let remedy = format!("{hub}; of names, {}", self.names_told(&text));
+        ShelfError::NoSuchPath { text, remedy }
     }
 
     fn names_dir(&self) -> PathBuf {

@@ -37,6 +37,29 @@ fn an_unknown_name_says_which_there_are() {
 }
 
 #[test]
+fn names_like_the_one_that_was_meant_come_first() {
+    let (shelf, _dir, _) = two_names();
+    shelf.copy("short", &"smollm2:135m".parse().unwrap()).unwrap();
+    says(&shelf.find("smollm2").unwrap_err(), &["`smollm2`", "did you mean `smollm2:135m`?", "o/r"]);
+    says(&shelf.remove("shrot").unwrap_err(), &["`shrot`", "there are o/r"]);
+    says(&shelf.copy("Short", &"x".parse().unwrap()).unwrap_err(), &["did you mean `short`?"]);
+}
+
+#[test]
+fn a_source_that_is_not_there_is_told_how_sources_are_written() {
+    let (shelf, _dir, _) = two_names();
+    let refused = |source: &str| {
+        let error = pull(&shelf, source).unwrap_err();
+        assert!(std::error::Error::source(&error).is_none(), "{source}: the system's words are said once");
+        error
+    };
+    says(&refused("qwen3"), &["neither a file nor a directory qwen3", "hf:owner/repo", "there are o/r"]);
+    says(&refused("Qwen/Qwen3-0.6B-GGUF"), &["is written hf:Qwen/Qwen3-0.6B-GGUF"]);
+    says(&refused("models/mine.gguf"), &["models/mine.gguf", "hf:owner/repo"]);
+    says(&refused("shor"), &["did you mean `short`?"]);
+}
+
+#[test]
 fn a_name_is_not_taken_from_another_model() {
     let (shelf, dir, _) = two_names();
     let path = dir.path().join("mine.gguf");

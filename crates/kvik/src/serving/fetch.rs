@@ -22,6 +22,19 @@ pub(super) fn adapter(file: &Path, dir: &ModelsDirArgs) -> anyhow::Result<Locate
     locate(text, Kind::Adapter, dir)
 }
 
+/// Where a model or an adapter is; `None` where it is still to be downloaded.
+pub(crate) fn without_download(
+    text: &str,
+    kind: Kind,
+    dir: &ModelsDirArgs,
+) -> anyhow::Result<Option<PathBuf>> {
+    let is_here = match text.parse()? {
+        ModelSource::Hub(spec) if !Path::new(text).exists() => downloaded(&dir.shelf()?, &spec)?.is_some(),
+        _ => true,
+    };
+    Ok(if is_here { Some(locate(text, kind, dir)?.path) } else { None })
+}
+
 /// The name that an adapter will have, which need not be there yet.
 pub(crate) fn adapter_name(file: &Path) -> String {
     let source = file.to_str().filter(|_| !file.exists()).and_then(|text| text.parse::<ModelSource>().ok());
@@ -72,7 +85,7 @@ fn named(shelf: &Shelf, name: &str, kind: Kind) -> anyhow::Result<Manifest> {
         Err(ShelfError::UnknownName { .. } | ShelfError::BadName { .. }) => bail!(
             "there is no {} at {name}, and none of this name: {}; {takes}",
             kind.name(),
-            shelf.names_told()
+            shelf.names_told(name)
         ),
         found => Ok(found?),
     }
@@ -80,11 +93,16 @@ fn named(shelf: &Shelf, name: &str, kind: Kind) -> anyhow::Result<Manifest> {
 
 /// A model of the hub: without network, if it was downloaded before.
 fn of_hub(shelf: &Shelf, spec: HubSpec) -> anyhow::Result<Manifest> {
-    if let Some(found) = shelf.find_source(&spec)?.filter(|found| shelf.path(found).is_ok()) {
+    if let Some(found) = downloaded(shelf, &spec)? {
         return Ok(found);
     }
     let source = ModelSource::Hub(spec);
     pull(shelf, &source, &source.default_name()?)
+}
+
+/// What of the hub is here, under whatever name.
+fn downloaded(shelf: &Shelf, spec: &HubSpec) -> anyhow::Result<Option<Manifest>> {
+    Ok(shelf.find_source(spec)?.filter(|found| shelf.path(found).is_ok()))
 }
 
 /// Pulls a model, with a bar for each of its files.
