@@ -70,7 +70,7 @@ impl JsonBody {
 impl JsonBody {
     /// Reads the body of a request.
     pub(crate) async fn receive(request: Request, server: &Server) -> Result<JsonBody, ApiError> {
-        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
+        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(|| server.keys().refusal())?;
         check_form(request.headers())?;
         let mut came = came(&request);
         let share = server.bodies.begin(caller.tenant.id);

@@ -42,7 +42,7 @@ pub(crate) async fn admit(State(server): State<Arc<Server>>, mut request: Reques
         return next.run(request).await;
     }
     let Some(caller) = server.keys().caller(request.headers()) else {
-        return ApiError::unauthorized().into_response();
+        return server.keys().refusal().into_response();
     };
     if server.is_stopping() {
         return ApiError::stopping().into_response();

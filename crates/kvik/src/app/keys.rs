@@ -71,6 +71,19 @@ impl Keys {
         found.or_else(|| self.are_open().then(|| self.default_tenant(self.all_are_admins())))
     }
 
+    /// The answer to a request without a key that opens, which names the place where this server has its keys.
+    pub(crate) fn refusal(&self) -> ApiError {
+        ApiError::unauthorized(match (self.tenants.are_named(), self.api.is_empty()) {
+            (false, _) => "that was given to `kvik serve --api-key`",
+            (true, true) => {
+                "of a tenant: `kvik tenant key NAME` makes one, and the tenants file has its digest"
+            }
+            (true, false) => {
+                "of a tenant, whose digest is in the tenants file, or one that was given to `kvik serve --api-key`"
+            }
+        })
+    }
+
     /// Compares with every key in full, so that the time says nothing about a key.
     fn find(&self, offered: &KeyDigest) -> Option<Caller> {
         let mut found = None;
@@ -190,6 +203,21 @@ mod tests {
         check(&closed, "root", None);
         check(&with_admin, "root", Some(("default", true)));
         check(&Keys::new([]).with_tenants(acme_and_beta()), "anything", None);
+    }
+
+    #[test]
+    fn a_refusal_names_the_place_where_the_keys_are() {
+        let of_tenants = |api: &[&'static str]| Keys::new(api.iter().copied()).with_tenants(acme_and_beta());
+        for (keys, names_flag, names_file) in [
+            (Keys::new(["plain"]), true, false),
+            (of_tenants(&[]), false, true),
+            (of_tenants(&[]).with_admin(Some("root")), false, true),
+            (of_tenants(&["plain"]), true, true),
+        ] {
+            let message = keys.refusal().to_string();
+            assert_eq!(message.contains("--api-key"), names_flag, "{message}");
+            assert_eq!(message.contains("the tenants file"), names_file, "{message}");
+        }
     }
 
     #[test]

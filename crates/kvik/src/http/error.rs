@@ -100,8 +100,11 @@ impl ApiError {
         self
     }
 
-    pub(crate) fn unauthorized() -> ApiError {
-        let message = "this server wants an API key: send the header `Authorization: Bearer KEY` with a key that was given to `kvik serve --api-key`";
+    /// No key came, or an unknown one; `source` says where the keys of this server are.
+    pub(crate) fn unauthorized(source: &str) -> ApiError {
+        let message = format!(
+            "this server wants an API key: send the header `Authorization: Bearer KEY` with a key {source}"
+        );
         ApiError::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message)
     }
 

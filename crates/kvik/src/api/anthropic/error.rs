@@ -85,7 +85,7 @@ mod tests {
             assert_eq!((&body["type"], body["error"]["type"].as_str()), (&json!("error"), Some(kind)));
         };
         check(ApiError::field("x", "`x` is missing"), "invalid_request_error");
-        check(ApiError::unauthorized(), "authentication_error");
+        check(ApiError::unauthorized("of yours"), "authentication_error");
         check(ApiError::admins_only(), "permission_error");
         check(ApiError::new(StatusCode::NOT_FOUND, None, "no"), "not_found_error");
         check(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, None, "large"), "request_too_large");

@@ -44,7 +44,8 @@ impl Shelf {
     }
 
     async fn found(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
-        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| self.server.keys().refusal())?;
         if self.has_one() {
             return Ok((self.take("", &caller).await?, request));
         }
