@@ -32,6 +32,7 @@ pub(crate) struct CacheCommandArgs {
 #[derive(Debug, Subcommand)]
 enum CacheTask {
     /// Lists prefixes
+    #[command(visible_alias = "list")]
     Ls {
         /// Order: by size (blocks) or by uses (hits), largest first
         #[arg(long, value_name = "ORDER", default_value = "blocks", value_parser = ["blocks", "hits"])]

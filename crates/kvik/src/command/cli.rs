@@ -71,6 +71,7 @@ pub(crate) enum Task {
     /// Fetch a model and give it a name
     Pull(PullArgs),
     /// List the models that have a name
+    #[command(visible_alias = "ls")]
     List(ListArgs),
     /// Show what a name stands for
     Show(ShowArgs),
@@ -115,4 +116,29 @@ pub(crate) enum Task {
     /// Write manual pages, one for each command
     #[command(hide = true)]
     Man(ManArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+
+    use super::*;
+
+    /// Every command that lists, at any depth.
+    fn lists(command: &Command) -> Vec<&Command> {
+        let below = command.get_subcommands().flat_map(lists);
+        let own = command.get_subcommands().filter(|sub| ["ls", "list"].contains(&sub.get_name()));
+        own.chain(below).collect()
+    }
+
+    #[test]
+    fn what_lists_is_called_list_and_ls() {
+        let command = Cli::command();
+        let lists = lists(&command);
+        assert_eq!(lists.len(), 3, "kvik list, kvik cache ls, kvik prompt ls");
+        for list in lists {
+            let names: Vec<&str> = list.get_all_aliases().chain([list.get_name()]).collect();
+            assert!(names.contains(&"ls") && names.contains(&"list"), "{names:?}");
+        }
+    }
 }

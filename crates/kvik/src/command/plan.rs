@@ -10,9 +10,12 @@ use kvik_kernels::{KvFormat, KvLayout};
 use serde::Serialize;
 
 use crate::{
-    serving::{kv, load::beside},
+    serving::{budget::machine_bytes, kv, load::beside},
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
+
+/// What fits where the system does not say how much memory there is.
+const UNKNOWN: &str = "unknown; --ram says how much there is";
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.
 #[derive(Debug, Args)]
@@ -39,8 +42,8 @@ pub(crate) struct PlanArgs {
     /// Conversations in memory at the same time
     #[arg(long, default_value_t = 1)]
     users: usize,
-    /// Memory limit, weights included
-    #[arg(long)]
+    /// Memory limit, weights included [default: the memory of this machine]
+    #[arg(long, value_name = "SIZE")]
     ram: Option<ByteSize>,
     /// Also show what fits when conversations forget by this policy, as snapkv:0.5
     #[arg(long, value_name = "POLICY")]
@@ -115,7 +118,7 @@ impl Plan {
         let config = &loaded.config;
         let context_tokens = args.context.unwrap_or(config.context);
         let weight_bytes = loaded.tensors.total_bytes();
-        let ram_bytes = args.ram.map(|size| size.0);
+        let ram_bytes = args.ram.map(|size| size.0).or_else(machine_bytes);
         let retention = args.retention()?;
         if config.extras.latent.is_some() && retention.is_some() {
             return Err(RetentionError::Latent.into());
@@ -181,7 +184,8 @@ impl Plan {
         );
         let context = format!("{} tokens", self.context_tokens);
         let users = format!("{} users", self.users);
-        text += &row(["KV", "a token", &context, &users, "with weights", "fits"]);
+        let fits = self.fits();
+        text += &row(["KV", "a token", &context, &users, "with weights", &fits]);
         text += &row(["-------", "------------", "------------", "------------", "------------", "----"]);
         for cost in &self.kv_formats {
             text += &cost.row(self.ram_bytes);
@@ -189,17 +193,22 @@ impl Plan {
         text + &self.retained().unwrap_or_default()
     }
 
+    /// The head of the column that says what fits.
+    fn fits(&self) -> String {
+        self.ram_bytes.map_or_else(|| "fits".to_owned(), |ram| format!("fits {}", ByteSize(ram)))
+    }
+
     /// What conversations take that forget; `None` where no policy is named.
     fn retained(&self) -> Option<String> {
         let mut text = format!("\nforgetting by {}\n", self.retain.as_ref()?);
-        text += &row(["KV", "", "a context", "at a prompt", "", "fits"]);
+        text += &row(["KV", "", "a context", "at a prompt", "", &self.fits()]);
         text += &row(["-------", "", "------------", "------------", "", "----"]);
         for (cost, retained) in
             self.kv_formats.iter().filter_map(|cost| Some((cost, cost.retained.as_ref()?)))
         {
             let [context, prompt] = [retained.bytes_per_context, retained.bytes_per_prompt].map(ByteSize);
             let fits =
-                retained.users_that_fit.map_or_else(|| "-".to_owned(), |users| format!("{users} users"));
+                retained.users_that_fit.map_or_else(|| UNKNOWN.to_owned(), |users| format!("{users} users"));
             text += &row([&cost.kv, "", &context.to_string(), &prompt.to_string(), "", &fits]);
         }
         Some(text)
@@ -287,7 +296,7 @@ impl FormatCost {
                 let verdict = if self.bytes_with_weights <= ram { "yes" } else { "no" };
                 format!("{verdict}: {tokens} tokens, {users} users")
             }
-            _ => "-".to_owned(),
+            _ => UNKNOWN.to_owned(),
         };
         row([
             &self.kv,

@@ -49,6 +49,7 @@ enum PromptTask {
         public: bool,
     },
     /// Lists the kept prompts
+    #[command(visible_alias = "list")]
     Ls,
     /// Removes a prompt
     Rm { name: String },
