@@ -7,6 +7,7 @@
 mod accounts;
 mod api;
 mod app;
+mod causes;
 mod clock;
 mod command;
 mod described;
@@ -31,7 +32,7 @@ pub fn main(embedded: Option<&'static [u8]>) -> ExitCode {
         settings::logging::say(&warning);
     }
     let code = command::run().unwrap_or_else(|error| {
-        settings::logging::say(&format!("error: {error:#}"));
+        settings::logging::say(&format!("error: {}", causes::with_causes(&error)));
         ExitCode::FAILURE
     });
     settings::logging::finish();

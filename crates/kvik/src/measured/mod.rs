@@ -26,7 +26,7 @@ pub(crate) use heads::MeasuredHeads;
 pub(crate) use losses::{Loss, MeasuredLosses, SettingLosses, TaskLoss};
 pub(crate) use sensitivity::MeasuredSensitivity;
 
-use crate::settings::dirs;
+use crate::{causes::with_causes, settings::dirs};
 
 /// Bytes of a file at most.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -86,7 +86,7 @@ impl Measured {
         match read(&path, &header) {
             Ok(measured) => measured,
             Err(error) => {
-                tracing::warn!("{} is not used: {error:#}", path.display());
+                tracing::warn!("{} is not used: {}", path.display(), with_causes(&error));
                 None
             }
         }

@@ -8,6 +8,7 @@ use kvik_engine::{
 };
 
 use super::budget::KvBudget;
+use crate::causes::with_causes;
 use crate::clock::unix_seconds;
 use crate::settings::{model::CacheArgs, size::ByteSize};
 
@@ -25,7 +26,7 @@ pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32], place: 
     match open_in(&dir, args.cache_disk_size, budget, (model, place)) {
         Ok(disk) => Some(disk),
         Err(error) => {
-            tracing::warn!("serving without a disk cache: {error:#}");
+            tracing::warn!("serving without a disk cache: {}", with_causes(&error));
             None
         }
     }

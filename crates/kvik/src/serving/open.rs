@@ -19,6 +19,7 @@ use kvik_kernels::{Isa, Pool};
 use super::embedding::Embedder;
 use super::placed::Placed;
 use super::{fetch, gpu};
+use crate::causes::with_causes;
 use crate::settings::{
     device::{DeviceChoice, GpuLayers},
     dirs,
@@ -79,7 +80,7 @@ pub(crate) fn placed(
         DeviceChoice::Cpu => on_processor(),
         DeviceChoice::Auto if !cfg!(feature = "gpu") && layers == GpuLayers::All => on_processor(),
         DeviceChoice::Auto => gpu::open(args, None, layers, pool).or_else(|why| {
-            tracing::info!("computing on the processor: {why:#}");
+            tracing::info!("computing on the processor: {}", with_causes(&why));
             on_processor()
         }),
         DeviceChoice::Gpu(number) => gpu::open(args, number, layers, pool).context("--device"),

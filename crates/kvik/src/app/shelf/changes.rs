@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 
 use super::{Entry, Place, Shelf, stay, turns::Phase};
-use crate::http::error::ApiError;
+use crate::{causes::with_causes, http::error::ApiError};
 
 impl Shelf {
     /// Reads again which models there are. New ones can be asked for, those that are gone take no more requests, and one
@@ -27,7 +27,7 @@ impl Shelf {
         let read = tokio::task::spawn_blocking(read).await;
         let entries = match read {
             Ok(Some(Ok(entries))) => entries,
-            Ok(Some(Err(error))) => return Err(wrong(&format!("{error:#}"))),
+            Ok(Some(Err(error))) => return Err(wrong(&with_causes(&error))),
             Ok(None) => return Ok(()),
             Err(panic) => return Err(ApiError::internal(format!("reading the models failed: {panic}"))),
         };

@@ -13,7 +13,9 @@ use super::{
     report,
     screen::Screen,
 };
-use crate::{app::App, clock::unix_seconds, command::talk::TalkArgs, settings::size::ByteSize};
+use crate::{
+    app::App, causes::with_causes, clock::unix_seconds, command::talk::TalkArgs, settings::size::ByteSize,
+};
 
 /// Conversations that `/list` shows.
 const LISTED_MAX: usize = 50;
@@ -60,7 +62,7 @@ impl TerminalChat {
     /// Does what a line says.
     pub(super) fn take(&mut self, line: InputLine<'_>) {
         if let Err(error) = self.follow(line) {
-            self.screen.line(&format!("error: {error:#}"));
+            self.screen.line(&format!("error: {}", with_causes(&error)));
         }
     }
 

@@ -3,9 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use super::report::Diagnosis;
-use crate::command::{
-    serve::check_clock,
-    serve_args::{CONNECTIONS_MAX, ServeArgs, connections_max},
+use crate::{
+    causes::with_causes,
+    command::{
+        serve::check_clock,
+        serve_args::{CONNECTIONS_MAX, ServeArgs, connections_max},
+    },
 };
 
 /// The year in which this was written: certificates of today are not valid before.
@@ -28,7 +31,7 @@ fn port(args: &ServeArgs) -> Diagnosis {
         Err(error) => {
             let remedy =
                 format!("`ss -ltnp 'sport = :{}'` shows who has it; --port names another", args.access.port);
-            return Diagnosis::wrong(SUBJECT, format!("{error:#}"), remedy);
+            return Diagnosis::wrong(SUBJECT, with_causes(&error), remedy);
         }
     };
     let exposed = match args.accounts.has_tenants() {
@@ -38,7 +41,7 @@ fn port(args: &ServeArgs) -> Diagnosis {
     match exposed {
         Ok(()) => Diagnosis::ok(SUBJECT, format!("{address} is free")).with("address", address.to_string()),
         Err(error) => {
-            Diagnosis::wrong(SUBJECT, format!("{error:#}"), "give the server a key, or --host 127.0.0.1")
+            Diagnosis::wrong(SUBJECT, with_causes(&error), "give the server a key, or --host 127.0.0.1")
         }
     }
 }
@@ -60,7 +63,7 @@ fn clock(now: SystemTime) -> Diagnosis {
     const SUBJECT: &str = "clock";
     const REMEDY: &str = "set it right, as with `timedatectl set-ntp true`";
     if let Err(error) = check_clock(now) {
-        return Diagnosis::wrong(SUBJECT, format!("{error:#}"), REMEDY);
+        return Diagnosis::wrong(SUBJECT, with_causes(&error), REMEDY);
     }
     match now < SystemTime::UNIX_EPOCH + FROM_1970_TO_2026 {
         true => {

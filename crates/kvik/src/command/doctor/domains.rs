@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use kvik_kernels::MemoryDomain;
 
 use super::report::Diagnosis;
-use crate::settings::domain::DomainArgs;
+use crate::{causes::with_causes, settings::domain::DomainArgs};
 
 const SUBJECT: &str = "memory domains";
 /// Where Linux says whether it moves pages after the threads that read them.
@@ -21,7 +21,7 @@ pub(super) fn check(
 ) -> Option<Diagnosis> {
     let diagnosis = match flag.stay() {
         Err(error) => {
-            Diagnosis::wrong(SUBJECT, format!("{error:#}"), "leave --memory-domain out, or name one of them")
+            Diagnosis::wrong(SUBJECT, with_causes(&error), "leave --memory-domain out, or name one of them")
         }
         Ok(Some(domain)) => Diagnosis::ok(SUBJECT, format!("this process stays in {domain}{}", of(found)))
             .with("memory_domain", domain.number),

@@ -7,6 +7,7 @@ use kvik_kernels::{Isa, Pool, bound_memory_domains, memory_domains, performance_
 
 use super::{domains, report::Diagnosis};
 use crate::{
+    causes::with_causes,
     serving::load::{device, kv_bytes},
     settings::{
         device::DeviceChoice,
@@ -167,7 +168,7 @@ fn huge_pages(root: &Path) -> Option<Diagnosis> {
 fn gpu(cache: &CacheArgs) -> Diagnosis {
     match device(cache) {
         Ok(choice) => on_device(choice),
-        Err(error) => Diagnosis::wrong("gpu", format!("{error:#}"), "leave one of the two flags out"),
+        Err(error) => Diagnosis::wrong("gpu", with_causes(&error), "leave one of the two flags out"),
     }
 }
 
