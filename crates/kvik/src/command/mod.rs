@@ -46,7 +46,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>());
     notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
     let command = config::configure(Cli::command(), &args)?;
-    let matches = command.get_matches_from(args.clone());
+    let matches = config::matches(&command, &args).unwrap_or_else(|error| error.exit());
     stay_in_domain(&matches)?;
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
         Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, args)?),

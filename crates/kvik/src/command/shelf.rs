@@ -94,7 +94,7 @@ impl ShelfSource {
         let table = |name: String| {
             let mut args = self.args.clone();
             args.push(format!("--model={name}").into());
-            config::ModelTable { name, aliases: Vec::new(), tenants: None, args }
+            config::ModelTable { name, aliases: Vec::new(), tenants: None, args, flags: vec!["model".to_owned()] }
         };
         Ok(models.map(|manifest| table(manifest.name.to_string())).collect())
     }
@@ -124,7 +124,11 @@ pub(super) fn banner(entries: &[Entry], budget: u64, url: &str) -> String {
 impl ShelfModel {
     fn read(command: &Command, table: config::ModelTable, is_pulled: bool) -> anyhow::Result<ShelfModel> {
         let place = || format!("[models.{}]", table.name);
-        let matches = command.clone().try_get_matches_from(&table.args).with_context(place)?;
+        let in_table = |long: &str| {
+            table.flags.iter().any(|flag| flag == long).then(|| format!("{long} in {}", place()))
+        };
+        let matches = command.clone().try_get_matches_from(&table.args);
+        let matches = matches.map_err(|error| config::placed(error, in_table)).with_context(place)?;
         let task = Cli::from_arg_matches(&matches).with_context(place)?.task;
         let Task::Serve(args) = task else { bail!("a model is served by `kvik serve`") };
         let flags = config::flags_in_force(command, &matches);

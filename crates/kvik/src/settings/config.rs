@@ -2,20 +2,26 @@
 //!
 //! The flags of `kvik serve` are the one list of settings. Each can also be set by an environment
 //! variable, `--cache-ram` by `KVIK_CACHE_RAM`, and by a key of the file, `cache-ram = "2GiB"`.
-//! The file's values become clap's defaults, so `--help` shows the values in force.
+//! The file's values become clap's defaults, so `--help` shows the values in force. An error about a value names the
+//! variable or the key of the file that it stands in. A path of any source may begin with `~/`.
 
 use std::{
+    any::TypeId,
     ffi::{OsStr, OsString},
     fs, io,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
-use clap::{Arg, ArgMatches, Command};
+use clap::{
+    Arg, ArgMatches, Command,
+    builder::{PathBufValueParser, TypedValueParser},
+    error::{ContextKind, ContextValue},
+};
 use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use toml::{Table, Value};
 
-use super::{dirs, logging::say};
+use super::{dirs, home, logging::say};
 
 /// The key of the tables of models.
 const MODELS: &str = "models";
@@ -28,9 +34,12 @@ pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Resu
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     for name in names {
         command = command.mut_subcommand(name, |sub| {
-            sub.mut_args(|arg| match setting_of(&arg, &settings) {
-                Some(setting) => with_defaults(arg, &setting, &table),
-                None => arg,
+            sub.mut_args(|arg| {
+                let arg = in_home(arg);
+                match setting_of(&arg, &settings) {
+                    Some(setting) => with_defaults(arg, &setting, &table),
+                    None => arg,
+                }
             })
         });
     }
@@ -49,13 +58,26 @@ fn setting_of(arg: &Arg, settings: &[String]) -> Option<String> {
     settings.iter().find(|setting| *setting == long).cloned()
 }
 
-fn with_defaults(arg: Arg, setting: &str, table: &Table) -> Arg {
+/// The environment variable of a setting.
+fn variable_of(setting: &str) -> String {
     let name = match setting {
         // KVIK_LOG is the level.
         "log" => "log-format",
         _ => setting,
     };
-    let arg = arg.env(format!("KVIK_{}", name.to_uppercase().replace('-', "_")));
+    format!("KVIK_{}", name.to_uppercase().replace('-', "_"))
+}
+
+/// Reads `~/` in a flag that is a path.
+fn in_home(arg: Arg) -> Arg {
+    match arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
+        true => arg.value_parser(PathBufValueParser::new().map(home::path)),
+        false => arg,
+    }
+}
+
+fn with_defaults(arg: Arg, setting: &str, table: &Table) -> Arg {
+    let arg = arg.env(variable_of(setting));
     match table.get(setting).map(words) {
         Some(values) => arg.default_values(values),
         None => arg,
@@ -71,6 +93,51 @@ fn words(value: &Value) -> Vec<String> {
     }
 }
 
+/// Reads the words of the command line with a command that was configured for them.
+pub(crate) fn matches(command: &Command, args: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    let place = |long: &str| {
+        if is_word(command, long, args) {
+            return None;
+        }
+        let variable = variable_of(long);
+        if std::env::var_os(&variable).is_some() {
+            return Some(variable);
+        }
+        let (path, table) = read_file(args).ok()?;
+        table.contains_key(long).then(|| format!("{long} in {}", path.display()))
+    };
+    command.clone().try_get_matches_from(args).map_err(|error| placed(error, place))
+}
+
+/// Whether a flag stands on the command line.
+fn is_word(command: &Command, long: &str, args: &[OsString]) -> bool {
+    let flags = command.get_subcommands().flat_map(Command::get_arguments);
+    let short = flags.filter(|arg| arg.get_long() == Some(long)).find_map(Arg::get_short);
+    let words = args.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let is_it = |word: &str| match word.strip_prefix("--") {
+        Some(word) => word.split('=').next() == Some(long),
+        None => short.is_some_and(|short| word.strip_prefix('-').is_some_and(|word| word.starts_with(short))),
+    };
+    words.into_iter().any(is_it)
+}
+
+/// The error with the place of a value, as `place` knows it by the long name of its flag, instead of the flag.
+pub(crate) fn placed(mut error: clap::Error, place: impl Fn(&str) -> Option<String>) -> clap::Error {
+    let told = |flag: &String| {
+        let long = flag.strip_prefix("--").and_then(|flag| flag.split([' ', '=', '[']).next());
+        long.and_then(&place).unwrap_or_else(|| flag.clone())
+    };
+    for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
+        let told = match error.get(kind) {
+            Some(ContextValue::String(flag)) => ContextValue::String(told(flag)),
+            Some(ContextValue::Strings(flags)) => ContextValue::Strings(flags.iter().map(told).collect()),
+            _ => continue,
+        };
+        error.insert(kind, told);
+    }
+    error
+}
+
 /// A model of the file, `[models.NAME]`, with the flags of `kvik serve` that hold for it.
 #[derive(Debug)]
 pub(crate) struct ModelTable {
@@ -80,6 +147,8 @@ pub(crate) struct ModelTable {
     pub(crate) tenants: Option<Vec<String>>,
     /// The words of `kvik serve` with what the table says instead.
     pub(crate) args: Vec<OsString>,
+    /// The flags that it says.
+    pub(crate) flags: Vec<String>,
 }
 
 /// The models of the file, in the order of their names. `args` are the words of `kvik serve`.
@@ -99,6 +168,8 @@ impl ModelTable {
         let table = table.as_table().with_context(|| format!("{} must be a table", place()))?;
         let serve = command.find_subcommand("serve").expect("the command `serve` exists");
         let (mut args, mut aliases, mut tenants) = (args.to_vec(), Vec::new(), None);
+        let flag = |key: &String| if key == "source" { "model".to_owned() } else { key.clone() };
+        let flags = table.keys().map(flag).collect();
         for (key, value) in table {
             let values = words(value);
             match key.as_str() {
@@ -108,7 +179,7 @@ impl ModelTable {
                 _ => args.extend(flags_of(serve, key, value).with_context(place)?),
             }
         }
-        Ok(ModelTable { name: name.to_owned(), aliases, tenants, args })
+        Ok(ModelTable { name: name.to_owned(), aliases, tenants, args, flags })
     }
 }
 
@@ -159,8 +230,9 @@ fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {
 /// Reads the file named by `--config` or `KVIK_CONFIG`, which must exist, else the user's if it exists.
 fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
     let named = flag_value(args).or_else(|| std::env::var_os("KVIK_CONFIG")).filter(|path| !path.is_empty());
+    let named = named.map(|path| home::path(path.into()));
     let must_exist = named.is_some();
-    let Some(path) = named.map(PathBuf::from).or_else(|| Some(dirs::config()?.join("config.toml"))) else {
+    let Some(path) = named.or_else(|| Some(dirs::config()?.join("config.toml"))) else {
         return Ok((PathBuf::new(), Table::new()));
     };
     let text = if must_exist { read(&path).map(Some) } else { read_of_user(&path) }?;
@@ -209,7 +281,10 @@ mod tests {
     use clap::{CommandFactory, FromArgMatches};
 
     use super::*;
-    use crate::command::{Cli, Task};
+    use crate::{
+        command::{Cli, Task},
+        settings::disk_place::DiskPlace,
+    };
 
     #[test]
     fn a_home_that_cannot_be_entered_has_no_configuration() {
@@ -230,7 +305,7 @@ mod tests {
         fs::write(&path, file)?;
         let mut all: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into()];
         all.extend(args.iter().map(OsString::from));
-        let matches = configure(Cli::command(), &all)?.try_get_matches_from(all)?;
+        let matches = matches(&configure(Cli::command(), &all)?, &all)?;
         Ok(Cli::from_arg_matches(&matches)?)
     }
 
@@ -287,10 +362,70 @@ mod tests {
         };
         check("prot = 9000", &["serve"], &["config.toml", "`prot`", "port"]);
         check("help = true", &["serve"], &["`help`"]);
-        check("port = 99999", &["serve"], &["99999", "--port"]);
+        check("port = 99999", &["serve"], &["99999", "'port in ", "config.toml'"]);
+        check("port = 99999", &["ps"], &["99999", "'port in ", "config.toml'"]);
+        check("port = 99999", &["serve", "--port", "x"], &["'x' for '--port <PORT>'"]);
+        check("threads = 0", &["run", "-t", "none", "Hello"], &["'none' for '--threads <N>'"]);
+        check("threads = 0", &["run", "Hello"], &["'threads in "]);
         check("cache-ram = \"much\"", &["serve"], &["much", "2GiB"]);
         check("[serve]\nport = 1", &["serve"], &["`serve`"]);
         check("port = ", &["serve"], &["TOML"]);
+    }
+
+    #[test]
+    fn a_path_may_begin_in_the_home_directory() {
+        let Some(home) = std::env::var("HOME").ok().filter(|home| !home.is_empty()) else { return };
+        let file = "model = \"~/m.gguf\"\ndraft = \"~/d.gguf\"\nchat-template = \"~/t.jinja\"\nlora = [\"~/a.gguf\"]\n\
+                    lora-scaled = \"~/b.gguf=0.5\"\ncache-disk = \"~/kv\"\nstate-dir = \"~/state\"\nmodels-dir = \"~/models\"";
+        let args = serve(file, &[]);
+        let place = |name: &str| format!("{home}/{name}");
+        let path = |name: &str| PathBuf::from(place(name));
+        assert_eq!((args.model.model, args.cache.draft), (Some(place("m.gguf")), Some(place("d.gguf"))));
+        assert_eq!(args.model.chat_template, Some(path("t.jinja")));
+        assert_eq!(
+            (&args.cache.lora.lora[0], &args.cache.lora.lora_scaled[0].path),
+            (&path("a.gguf"), &path("b.gguf"))
+        );
+        assert_eq!(args.cache.cache_disk.directory(), Some(path("kv")));
+        assert_eq!(
+            (args.state.folder(), args.model.models_dir.directory()),
+            (Some(path("state")), Some(path("models")))
+        );
+        assert_eq!(
+            serve("", &["--state-dir=~/state"]).state.folder(),
+            Some(path("state")),
+            "no shell expands it"
+        );
+    }
+
+    /// Every flag that is a file or a directory, of every command.
+    #[test]
+    fn every_path_may_begin_in_the_home_directory() {
+        let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
+        let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) else { return };
+        let mut flags = 0;
+        for sub in command.get_subcommands() {
+            let is_place = |name: &str| ["FILE", "DIR"].contains(&name);
+            let of_places = |arg: &&Arg| {
+                let names = arg.get_value_names().unwrap_or_default();
+                arg.get_long().is_some() && names.iter().any(|name| is_place(name))
+            };
+            for flag in sub.get_arguments().filter(of_places).filter(|flag| flag.get_long() != Some("config"))
+            {
+                let id = flag.get_id().as_str();
+                let words = ["kvik".to_owned(), format!("--{}=~/x", flag.get_long().unwrap())];
+                let matches = Command::new("kvik").arg(flag.clone()).try_get_matches_from(words);
+                let matches = matches.unwrap_or_else(|error| panic!("{} {id}: {error}", sub.get_name()));
+                let read = match matches.try_get_one::<PathBuf>(id) {
+                    Ok(path) => path.cloned(),
+                    // The directory of the disk cache may be a word.
+                    Err(_) => matches.get_one::<DiskPlace>(id).and_then(DiskPlace::directory),
+                };
+                assert_eq!(read, Some(Path::new(&home).join("x")), "{} {id}", sub.get_name());
+                flags += 1;
+            }
+        }
+        assert!(flags > 20, "{flags} flags are paths");
     }
 
     #[test]

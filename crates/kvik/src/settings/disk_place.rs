@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::dirs;
+use super::{dirs, home};
 
 /// The setting `--cache-disk`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl std::str::FromStr for DiskPlace {
         Ok(match text {
             "off" => DiskPlace::Off,
             "default" => DiskPlace::Default,
-            path => DiskPlace::Directory(path.into()),
+            path => DiskPlace::Directory(home::path(path.into())),
         })
     }
 }

@@ -4,6 +4,8 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, builder::FalseyValueParser};
 
+use super::home;
+
 /// The largest scale of an adapter, either way.
 pub(crate) const SCALE_MAX: f32 = 1000.0;
 
@@ -44,7 +46,7 @@ impl FromStr for ScaledFile {
         let (path, scale) = text.rsplit_once(['=', ':']).ok_or("write FILE=SCALE, as style.gguf=0.5")?;
         let number: Option<f32> = scale.parse().ok();
         match number.filter(|scale| scale.abs() <= SCALE_MAX) {
-            Some(scale) if !path.is_empty() => Ok(ScaledFile { path: path.into(), scale }),
+            Some(scale) if !path.is_empty() => Ok(ScaledFile { path: home::path(path.into()), scale }),
             _ => Err(format!(
                 "`{scale}` is no scale; write FILE=SCALE with a number from -{SCALE_MAX} to {SCALE_MAX}"
             )),

@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod dirs;
 pub(crate) mod disk_place;
 pub(crate) mod domain;
+pub(crate) mod home;
 pub(crate) mod keep_alive;
 pub(crate) mod kv;
 pub(crate) mod llama_flags;

@@ -10,6 +10,7 @@ use kvik_kernels::{Pool, WeightType, performance_cores};
 use super::device::{DeviceChoice, GpuLayers};
 use super::disk_place::DiskPlace;
 use super::domain::DomainArgs;
+use super::home;
 use super::kv::KvArgs;
 use super::lora::LoraArgs;
 use super::models_dir::ModelsDirArgs;
@@ -25,7 +26,7 @@ pub(crate) struct ModelArgs {
     #[allow(rustdoc::broken_intra_doc_links)]
     /// A GGUF file, a Hugging Face directory, a name of `kvik list`, or hf:owner/repo[:file|:Q4_K_M][@revision], which is
     /// downloaded once [default: the embedded model]
-    #[arg(short, long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL", value_parser = home::text)]
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) models_dir: ModelsDirArgs,
@@ -87,7 +88,7 @@ pub(crate) struct CacheArgs {
     #[command(flatten)]
     pub(crate) lora: LoraArgs,
     /// A smaller model with the same vocabulary that tries what may come next, as -m names one; it shares --cache-ram
-    #[arg(long, value_name = "MODEL", help_heading = "Capacity")]
+    #[arg(long, value_name = "MODEL", value_parser = home::text, help_heading = "Capacity")]
     pub(crate) draft: Option<String>,
 }
 

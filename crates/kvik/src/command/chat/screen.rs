@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use super::client::Answer;
 use super::report;
-use crate::command::talk::AnswerPiece;
+use crate::{command::talk::AnswerPiece, settings::logging::may_colour};
 
 /// Standard output, or what a test reads in its place.
 pub(super) struct Screen {
@@ -16,7 +16,8 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn new() -> Screen {
         let out = std::io::stdout();
-        Screen { styled: out.is_terminal(), out: Box::new(out) }
+        let styled = may_colour(out.is_terminal(), std::env::var_os("NO_COLOR"));
+        Screen { styled, out: Box::new(out) }
     }
 
     /// Writes to `out`, without styles.

@@ -7,7 +7,8 @@
 mod queue;
 
 use std::{
-    io::Write,
+    ffi::OsString,
+    io::{IsTerminal, Write},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -44,7 +45,8 @@ pub(crate) fn start(format: LogFormat, default_level: &str) {
     let writer = move || Lines::new(queue.clone());
     match format {
         LogFormat::Text => {
-            let lines = fmt::layer().with_writer(writer).with_target(false).compact();
+            let lines =
+                fmt::layer().with_writer(writer).with_target(false).with_ansi(is_coloured()).compact();
             registry.with(lines).init();
         }
         LogFormat::Json => {
@@ -52,6 +54,16 @@ pub(crate) fn start(format: LogFormat, default_level: &str) {
             registry.with(lines).init();
         }
     }
+}
+
+/// Whether lines have colours: a terminal shows them, a file and a journal keep their escape sequences.
+fn is_coloured() -> bool {
+    may_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR"))
+}
+
+/// By https://no-color.org a variable that is not empty forbids them.
+pub(crate) fn may_colour(is_terminal: bool, no_color: Option<OsString>) -> bool {
+    is_terminal && no_color.is_none_or(|value| value.is_empty())
 }
 
 /// Panics are lines of the log: the usual message would be written by the thread that panics, which then waits for the
@@ -90,5 +102,23 @@ pub(crate) fn say(text: &str) {
 pub(crate) fn finish() {
     if let Some(queue) = LOG.get() {
         queue.flush(FLUSH_TIME);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_terminal_has_colours() {
+        for (is_terminal, no_color, expect) in [
+            (true, None, true),
+            (true, Some(""), true),
+            (true, Some("1"), false),
+            (false, None, false),
+            (false, Some(""), false),
+        ] {
+            assert_eq!(may_colour(is_terminal, no_color.map(OsString::from)), expect, "{no_color:?}");
+        }
     }
 }
