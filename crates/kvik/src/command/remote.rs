@@ -1,18 +1,30 @@
 //! HTTP client of a running server, for the commands that read or change its cache.
+//!
+//! The one place that finds the server: `--url`, else where `kvik serve` with the same settings listens, whether a flag,
+//! a variable (`KVIK_PORT`) or config.toml says so.
 
-use std::{fs, path::Path};
+use std::{fs, net::IpAddr, path::Path};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::Value;
 use ureq::http::{Method, Request};
 
+/// Where a server listens that is told nothing else.
+const LOCAL: &str = "127.0.0.1";
+
 /// Address and key of a server.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// URL of the server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", global = true)]
-    url: String,
+    /// URL of the server [default: where `kvik serve` listens by the same settings, http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", global = true)]
+    url: Option<String>,
+    // `kvik serve` has these two settings, which gives them their variables and their keys of config.toml here too.
+    /// Where the server listens, without --url
+    #[arg(long, value_name = "HOST", default_value = LOCAL, hide = true, global = true)]
+    host: String,
+    #[arg(long, value_name = "PORT", default_value_t = 8080, hide = true, global = true)]
+    port: u16,
     /// API key, where the server requires one
     #[arg(long, value_name = "KEY", env = "KVIK_KEY", hide_env_values = true, global = true)]
     key: Option<String>,
@@ -21,7 +33,13 @@ pub(crate) struct ServerArgs {
 impl ServerArgs {
     /// The same server at another address.
     pub(crate) fn at(self, url: String) -> ServerArgs {
-        ServerArgs { url, ..self }
+        ServerArgs { url: Some(url), ..self }
+    }
+
+    /// The address that is asked.
+    fn url(&self) -> String {
+        let named = self.url.as_ref().map(|url| url.trim_end_matches('/').to_owned());
+        named.unwrap_or_else(|| url_of(&self.host, self.port))
     }
 
     pub(crate) fn key(&self) -> Option<&str> {
@@ -34,7 +52,7 @@ impl ServerArgs {
 
     /// Sends a request, with a JSON body or none, and returns the JSON of the response.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let url = format!("{}{path}", self.url.trim_end_matches('/'));
+        let url = format!("{}{path}", self.url());
         let mut request =
             Request::builder().method(method).uri(&url).header("content-type", "application/json");
         if let Some(key) = &self.key {
@@ -58,6 +76,17 @@ impl ServerArgs {
     }
 }
 
+/// The URL for a client on this machine of a server that listens there.
+pub(crate) fn url_of(host: &str, port: u16) -> String {
+    let plain = host.trim_matches(['[', ']']);
+    let host = match plain.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => LOCAL.to_owned(),
+        Ok(ip) if ip.is_ipv6() => format!("[{ip}]"),
+        _ => plain.to_owned(),
+    };
+    format!("http://{host}:{port}")
+}
+
 /// The JSON in a file.
 pub(crate) fn read_json(path: &Path) -> anyhow::Result<Value> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -74,7 +103,47 @@ pub(crate) fn escaped(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::{command::Cli, settings::config};
+
+    /// Every command that has --url finds the server by the settings of `kvik serve` as well.
+    #[test]
+    fn commands_that_ask_a_server_have_the_settings_of_its_address() {
+        let command =
+            config::configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
+        let of_servers = |sub: &&clap::Command| sub.get_arguments().any(|arg| arg.get_long() == Some("url"));
+        let mut names = Vec::new();
+        for sub in command.get_subcommands().filter(of_servers) {
+            for (long, variable) in [("host", "KVIK_HOST"), ("port", "KVIK_PORT")] {
+                let arg = sub.get_arguments().find(|arg| arg.get_long() == Some(long));
+                let env = arg.and_then(|arg| arg.get_env()).and_then(|env| env.to_str());
+                assert_eq!(env, Some(variable), "{} --{long}", sub.get_name());
+            }
+            names.push(sub.get_name().to_owned());
+        }
+        assert_eq!(
+            names,
+            ["explain", "cache", "prompt", "ps", "health", "usage"],
+            "tests/it/asking.rs runs each"
+        );
+    }
+
+    #[test]
+    fn a_server_is_reached_where_it_listens() {
+        for (host, expect) in [
+            ("127.0.0.1", "http://127.0.0.1:80"),
+            ("0.0.0.0", "http://127.0.0.1:80"),
+            ("::", "http://127.0.0.1:80"),
+            ("[::]", "http://127.0.0.1:80"),
+            ("::1", "http://[::1]:80"),
+            ("[fe80::1]", "http://[fe80::1]:80"),
+            ("kvik.lan", "http://kvik.lan:80"),
+        ] {
+            assert_eq!(url_of(host, 80), expect, "{host}");
+        }
+    }
 
     #[test]
     fn a_name_stays_one_segment_of_a_path() {

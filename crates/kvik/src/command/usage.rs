@@ -18,8 +18,8 @@ use crate::{
 /// Shows requests, tokens, hit rates and costs
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads the records in the state directory. While a server uses them, or when --url names a server, it
-asks the server: the admin's key shows all tenants, a tenant's key its own usage.
+    after_help = "Reads the records in the state directory. While a server uses them it asks that server, and where --url
+names one, that one: the admin's key shows all tenants, a tenant's key its own usage.
 
 Examples:
   kvik usage                        every day, tenant and model
@@ -44,11 +44,6 @@ pub(crate) struct UsageArgs {
     state: StateArgs,
     #[command(flatten)]
     server: ServerArgs,
-    /// Older form of --url; the settings of `kvik serve` say where its server listens
-    #[arg(long, hide = true, conflicts_with = "url")]
-    host: Option<String>,
-    #[arg(long, hide = true, conflicts_with = "url")]
-    port: Option<u16>,
     /// Older form of --key
     #[arg(long, value_name = "KEY", hide = true, hide_env_values = true)]
     admin_key: Option<String>,
@@ -95,8 +90,14 @@ impl UsageArgs {
         let bill = match Records::copy(&folder) {
             Ok(Some(records)) => ledger::recorded(&records, &self.query())?,
             Ok(None) => Bill::default(),
+            // The server that has them says where it listens: another one would answer for other records.
             Err(RecordsError::InUse(_)) => {
-                return self.ask(server).context("a server uses the records; give its --url and --key");
+                let url = self.state.address().with_context(|| {
+                    format!("a server uses the records in {}; name it with --url and --key", folder.display())
+                })?;
+                let asked = self.ask(&server.clone().at(url));
+                return asked
+                    .context("the records are in use, and their server was asked; --url and --key name it");
             }
             Err(error) => return Err(error.into()),
         };
@@ -114,11 +115,7 @@ impl UsageArgs {
 
     /// Address and key of the server; a key on the command line goes before other keys.
     fn server(&self, admin_first: bool) -> ServerArgs {
-        let mut server = self.server.clone();
-        if self.host.is_some() || self.port.is_some() {
-            let host = self.host.as_deref().unwrap_or("127.0.0.1");
-            server = server.at(format!("http://{host}:{}", self.port.unwrap_or(8080)));
-        }
+        let server = self.server.clone();
         let (key, admin_key) = (server.key().map(str::to_owned), self.admin_key.clone());
         server.with_key(if admin_first { admin_key.or(key) } else { key.or(admin_key) })
     }
@@ -202,9 +199,15 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
 
     /// The request line and the key that the command sends to a server under these flags.
     fn sent(flags: &[&str]) -> (String, String) {
+        sent_to(flags, |_| {})
+    }
+
+    /// The same, when `before` knew the server's URL.
+    fn sent_to(flags: &[&str], before: impl FnOnce(&str)) -> (String, String) {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        before(&format!("http://{address}"));
         let flags = flags.iter().map(|flag| {
             flag.replace("URL", &format!("http://{address}")).replace("PORT", &address.port().to_string())
         });
@@ -243,6 +246,28 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
             "",
         );
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the command creates no file there");
+    }
+
+    /// The records of a state directory are those of one server, whatever listens at the usual port.
+    #[test]
+    fn records_in_use_are_asked_of_the_server_that_has_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_str().unwrap();
+        let _records = Records::open(dir.path(), std::time::Duration::ZERO).unwrap();
+        let usage = |flags: &[&str]| {
+            let matches =
+                Flags::command().get_matches_from([&["usage", "--state-dir", state], flags].concat());
+            run(&Flags::from_arg_matches(&matches).unwrap().usage, &matches)
+        };
+        let error = format!("{:#}", usage(&[]).unwrap_err());
+        assert!(error.contains(state) && error.contains("--url"), "{error}");
+        let flags = ["--state-dir", state, "--key", "k"];
+        let says_where = |url: &str| {
+            let state = Flags::try_parse_from(["usage", "--state-dir", state]).unwrap().usage.state;
+            state.write_address(url);
+        };
+        let asked = sent_to(&flags, says_where);
+        assert_eq!(asked, ("GET /v1/usage? HTTP/1.1".to_owned(), "k".to_owned()));
     }
 
     #[test]

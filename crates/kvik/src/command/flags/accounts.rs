@@ -1,6 +1,8 @@
 //! Flags of tenants, prices and the state directory.
 
 use std::{
+    fs::{self, File},
+    io::Read,
     num::NonZeroU32,
     path::{Path, PathBuf},
 };
@@ -14,7 +16,7 @@ use super::access::{key, keys_in};
 use crate::{
     accounts::{
         prices::{Decimal, PriceList, Prices},
-        tenants::{Secret, SecretError, Source},
+        tenants::{Secret, SecretError, Source, file},
     },
     http::readers::give_way,
     settings::dirs,
@@ -51,6 +53,11 @@ pub(crate) struct AccountArgs {
     price_per: Option<NonZeroU32>,
 }
 
+/// File in the state directory with the address of the server whose records are there.
+const ADDRESS_FILE: &str = "address";
+/// Bytes of an address at most.
+const ADDRESS_BYTES_MAX: u64 = 1024;
+
 /// The state directory.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
@@ -81,6 +88,11 @@ impl AccountArgs {
         let secret_file = self.secret_file.clone().or_else(default);
         let secret_file = secret_file.context("there is no home directory; give --secret-file")?;
         Ok(Some(Source { path, secret: Secret::open(&secret_file)? }))
+    }
+
+    /// Reads the tenants file, when there is one.
+    pub(crate) fn check_tenants(&self) -> anyhow::Result<()> {
+        self.tenants.as_deref().map_or(Ok(()), |path| file::read(path).map(drop).map_err(Into::into))
     }
 
     /// The admin's key, when there is one.
@@ -114,6 +126,22 @@ impl StateArgs {
         self.state_dir.clone().or_else(dirs::state)
     }
 
+    /// Writes down where the server listens that has the records open.
+    pub(crate) fn write_address(&self, url: &str) {
+        let written = self.folder().map(|folder| fs::write(folder.join(ADDRESS_FILE), url));
+        if let Some(Err(error)) = written {
+            tracing::debug!("the server's address was not written down: {error}");
+        }
+    }
+
+    /// Where the server listens that has the records open. One that has ended leaves its address behind.
+    pub(crate) fn address(&self) -> Option<String> {
+        let file = File::open(self.folder()?.join(ADDRESS_FILE)).ok()?;
+        let mut url = String::new();
+        file.take(ADDRESS_BYTES_MAX).read_to_string(&mut url).ok()?;
+        Some(url.trim().to_owned()).filter(|url| url.starts_with("http://"))
+    }
+
     /// The server's secret, where one can be kept.
     pub(crate) fn secret(&self) -> Option<Secret> {
         let opened = Secret::open(&self.folder()?.join("secret"));
@@ -126,7 +154,12 @@ impl StateArgs {
     /// The records of a server. When another process has them open, the server runs without them and
     /// loses its accounts when it stops.
     pub(crate) fn records(&self) -> Option<Records> {
-        let folder = self.folder()?;
+        let Some(folder) = self.folder() else {
+            tracing::error!(
+                "there is no home directory for accounts, kept prompts and conversations; give --state-dir"
+            );
+            return None;
+        };
         let opened = open(&folder);
         let without = |error: &RecordsError| {
             tracing::error!("{error}; this server loses its accounts and kept prompts when it stops");
@@ -176,10 +209,10 @@ mod tests {
         assert_eq!(admin_key(&["--admin-key", " root"]).unwrap().as_deref(), Some("root"));
         assert!(admin_key(&["--admin-key", " "]).unwrap_err().to_string().contains("the key is empty"));
         for (text, expect) in [("root\n", Some("root")), ("", None), ("\n", None), ("a\nb\n", None)] {
-            std::fs::write(path, text).unwrap();
+            fs::write(path, text).unwrap();
             assert_eq!(admin_key(&["--admin-key-file", path]).ok().flatten().as_deref(), expect, "{text:?}");
         }
-        std::fs::write(path, "root").unwrap();
+        fs::write(path, "root").unwrap();
         let both = admin_key(&["--admin-key", "root", "--admin-key-file", path]).unwrap_err();
         assert!(both.to_string().contains("leave one out"), "{both}");
     }

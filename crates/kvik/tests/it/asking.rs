@@ -1,0 +1,120 @@
+//! Commands that ask a server, as processes: each finds it by a flag, by a variable and by config.toml.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// Something that listens like a server, answers everything with an empty object, and counts.
+struct Listening {
+    port: u16,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Listening {
+    fn start() -> Listening {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, asked) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+        let count = asked.clone();
+        // It ends with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut head = [0; 16 << 10];
+                let _ = stream.read(&mut head).unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+                let _ =
+                    write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
+            }
+        });
+        Listening { port, asked }
+    }
+}
+
+/// Every command that has --url, but for `usage`, which reads records where it can; `FILE` stands for a request's body.
+const COMMANDS: [&[&str]; 16] = [
+    &["explain", "FILE"],
+    &["cache", "ls"],
+    &["cache", "list"],
+    &["cache", "show"],
+    &["cache", "pins"],
+    &["cache", "pin", "FILE"],
+    &["cache", "unpin", "--all"],
+    &["cache", "evict", "FILE"],
+    &["cache", "clear"],
+    &["prompt", "ls"],
+    &["prompt", "list"],
+    &["prompt", "add", "p", "--system", "x"],
+    &["prompt", "rm", "p"],
+    &["ps"],
+    &["ps", "--load", "m"],
+    &["health"],
+];
+
+/// Runs a command with words behind it, a variable, and the text of config.toml.
+fn run(dir: &Path, command: &[&str], words: &[&str], env: &[(&str, String)], config: &str) -> Output {
+    let (config_file, body) = (dir.join("config.toml"), dir.join("body.json"));
+    std::fs::write(&config_file, config).unwrap();
+    std::fs::write(&body, r#"{"prompt": "x"}"#).unwrap();
+    let command = command.iter().map(|word| if *word == "FILE" { body.to_str().unwrap() } else { word });
+    Command::new(env!("CARGO_BIN_EXE_kvik"))
+        .args(command)
+        .args(words)
+        .env_remove("KVIK_PORT")
+        .env_remove("KVIK_HOST")
+        .env("KVIK_CONFIG", &config_file)
+        .envs(env.iter().map(|(name, value)| (*name, value.as_str())))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn every_command_finds_the_server_by_flag_variable_and_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Listening::start();
+    let port = server.port.to_string();
+    let url = format!("http://127.0.0.1:{port}");
+    let nowhere = ("KVIK_PORT", "1".to_owned());
+    for command in COMMANDS {
+        let check = |words: &[&str], env: &[(&str, String)], config: &str| {
+            let before = server.asked.load(Ordering::SeqCst);
+            let output = run(dir.path(), command, words, env, config);
+            let asked = server.asked.load(Ordering::SeqCst) - before;
+            assert_eq!(asked, 1, "{command:?} {words:?} {env:?} {config}: {output:?}");
+        };
+        check(&["--port", &port], &[], "");
+        check(&[], &[("KVIK_PORT", port.clone())], "");
+        check(&[], &[], &format!("port = {port}"));
+        check(&[], &[("KVIK_HOST", "0.0.0.0".to_owned())], &format!("port = {port}"));
+        check(&["--port", &port], &[nowhere.clone()], "port = 2");
+        check(&[], &[("KVIK_PORT", port.clone())], "port = 2");
+        check(&["--url", &url], &[nowhere.clone()], "port = 2");
+    }
+}
+
+#[test]
+fn a_value_is_told_where_it_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |words: &[&str], env: &[(&str, String)], config: &str| {
+        let output = run(dir.path(), &["ps"], words, env, config);
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let variable = [("KVIK_PORT", "x".to_owned())];
+    for (text, expect) in [
+        (said(&["--port", "x"], &[], ""), "'x' for '--port <PORT>'"),
+        (said(&[], &variable, ""), "'x' for 'KVIK_PORT'"),
+        (said(&[], &variable, "port = 1"), "'x' for 'KVIK_PORT'"),
+        (said(&[], &[], "port = \"x\""), "'x' for 'port in "),
+    ] {
+        assert!(text.contains(expect), "{text} says {expect}");
+    }
+}
