@@ -25,9 +25,12 @@ export function createList(actions) {
 
 function inMemory({ bytes: most, models }) {
   if (models.length === 0) return "There are no models yet.";
-  const held = models.filter(({ held }) => held).reduce((sum, { bytes: own }) => sum + own, 0);
+  const used = models.reduce((sum, { bytes_used: own }) => sum + (own ?? 0), 0);
   const loaded = plural(models.filter(({ status }) => status === "loaded").length, "model");
-  return most === null ? `${bytes(held)} in memory.` : `${loaded} in memory: ${bytes(held)} of ${bytes(most)}.`;
+  // What they may take with all their keys and values is what the server makes room by.
+  const reserved = models.filter(({ held }) => held).reduce((sum, { bytes: own }) => sum + own, 0);
+  const room = `may take ${bytes(reserved)}`;
+  return most === null ? `${bytes(used)} in memory, ${room}.` : `${loaded} in memory: ${bytes(used)}, ${room} of ${bytes(most)}.`;
 }
 
 const HEAD = ["Model", "State", "Weights", "Keys and values", "On disk", "Loaded", ""];

@@ -44,16 +44,16 @@ pub(crate) fn run(args: &PsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-const HEADS: [&str; 7] = ["NAME", "STATUS", "MEMORY", "IN USE", "WAITING", "LOADS", "STAYS"];
+const HEADS: [&str; 8] = ["NAME", "STATUS", "MEMORY", "AT MOST", "IN USE", "WAITING", "LOADS", "STAYS"];
 
 /// A line for each model, and one for what they share.
 fn table(shelf: &Value) -> String {
     let models = shelf["models"].as_array().map_or(&[][..], Vec::as_slice);
-    let rows: Vec<[String; 7]> =
+    let rows: Vec<[String; 8]> =
         std::iter::once(HEADS.map(str::to_owned)).chain(models.iter().map(row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let line = |row: &[String; 7]| {
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let line = |row: &[String; 8]| {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
@@ -62,7 +62,8 @@ fn table(shelf: &Value) -> String {
     rows.iter().map(line).collect::<String>() + &shared.unwrap_or_default()
 }
 
-fn row(model: &Value) -> [String; 7] {
+/// A model: the memory that it takes now, and what it may take with all its keys and values.
+fn row(model: &Value) -> [String; 8] {
     let text = |field: &str| model[field].as_str().unwrap_or_default().to_owned();
     let count = |field: &str| model[field].as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string());
     let stays = match (model["status"].as_str(), model["expires_in_s"].as_u64()) {
@@ -70,8 +71,11 @@ fn row(model: &Value) -> [String; 7] {
         (Some("loaded"), None) => "forever".to_owned(),
         _ => model["failed"].as_str().map(|why| format!("cannot be loaded: {why}")).unwrap_or_default(),
     };
-    let bytes = ByteSize(model["bytes"].as_u64().unwrap_or(0)).to_string();
-    [text("name"), text("status"), bytes, count("in_use"), count("waiting"), count("loads"), stays]
+    let bytes = |field: &str| {
+        model[field].as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
+    };
+    let (used, most) = (bytes("bytes_used"), bytes("bytes"));
+    [text("name"), text("status"), used, most, count("in_use"), count("waiting"), count("loads"), stays]
 }
 
 #[cfg(test)]
@@ -81,14 +85,14 @@ mod tests {
     #[test]
     fn the_table_shows_each_model() {
         let shelf = json!({"bytes": 2u64 << 30, "models": [
-            {"name": "small", "status": "loaded", "bytes": 1 << 20, "in_use": 2, "waiting": 0, "loads": 3},
+            {"name": "small", "status": "loaded", "bytes": 8u64 << 30, "bytes_used": 1 << 20, "in_use": 2, "waiting": 0, "loads": 3},
             {"name": "wide", "status": "unloaded", "bytes": 5 << 20, "loads": 0, "failed": "no such file"},
         ]});
         let table = table(&shelf);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines[1].split_whitespace().collect::<Vec<_>>(),
-            ["small", "loaded", "1", "MiB", "2", "0", "3", "forever"]
+            ["small", "loaded", "1", "MiB", "8", "GiB", "2", "0", "3", "forever"]
         );
         assert!(
             lines[2].ends_with("cannot be loaded: no such file") && lines[2].contains("-  "),

@@ -4,14 +4,14 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_engine::{free_memory::available_bytes, load::LoadedModel};
 use kvik_memory::memory::{NotDeleted, forget_at_rest, make_summaries};
-use kvik_shelf::Kind;
+use kvik_shelf::{Kind, Manifest, ModelSource, ShelfFile};
 use serde_json::Value;
 use tokio::runtime::Handle as Runtime;
 
@@ -24,7 +24,7 @@ use crate::{
     app::{
         App,
         server::Server,
-        shelf::{Catalogue, Described, Entry, LoadModel, OpenModel},
+        shelf::{Catalogue, Described, Entry, LoadModel, ModelFile, OpenModel},
     },
     serving::{
         fetch,
@@ -94,7 +94,13 @@ impl ShelfSource {
         let table = |name: String| {
             let mut args = self.args.clone();
             args.push(format!("--model={name}").into());
-            config::ModelTable { name, aliases: Vec::new(), tenants: None, args, flags: vec!["model".to_owned()] }
+            config::ModelTable {
+                name,
+                aliases: Vec::new(),
+                tenants: None,
+                args,
+                flags: vec!["model".to_owned()],
+            }
         };
         Ok(models.map(|manifest| table(manifest.name.to_string())).collect())
     }
@@ -146,7 +152,7 @@ impl ShelfModel {
     pub(super) fn entry(self, setup: &Arc<LoadSetup>) -> Entry {
         let ShelfModel { name, aliases, tenants, args, is_pulled, mut flags } = self;
         let kv = args.cache.cache_ram.map_or(0, |size| size.0);
-        let (path, bytes) = file_of(&args.model).unwrap_or_default();
+        let (path, file) = file_of(&args.model).unwrap_or_default();
         // Pulled again it may be another file of the same name.
         flags.push(format!("file={}", path.display()));
         let adapters = args.cache.lora.files();
@@ -155,7 +161,8 @@ impl ShelfModel {
             aliases,
             adapters: adapters.iter().map(|file| fetch::adapter_name(&file.path)).collect(),
             source: args.model.source().to_owned(),
-            bytes: bytes + kv,
+            bytes: file.bytes + kv,
+            file,
             keep_alive: args.keep_alive.0,
             tenants,
             is_pulled,
@@ -165,25 +172,58 @@ impl ShelfModel {
     }
 }
 
-/// Where the file of a model is, and its bytes; none where it is not there yet.
-fn file_of(model: &ModelArgs) -> Option<(PathBuf, u64)> {
+/// Where the file of a model is, and what is known of it; none where it is not there yet.
+fn file_of(model: &ModelArgs) -> Option<(PathBuf, ModelFile)> {
     let source = model.source();
-    if let Some(bytes) = bytes_at(Path::new(source)) {
-        return Some((source.into(), bytes));
+    if let Some(file) = file_at(Path::new(source)) {
+        return Some((source.into(), file));
     }
     let shelf = model.models_dir.shelf().ok()?;
-    let manifest = shelf.find(source).ok()?;
-    Some((shelf.path(&manifest).ok()?, manifest.bytes()))
+    let manifest = match source.parse() {
+        Ok(ModelSource::Hub(spec)) => shelf.find_source(&spec).ok()??,
+        _ => shelf.find(source).ok()?,
+    };
+    Some((shelf.path(&manifest).ok()?, pulled_file(&manifest)))
 }
 
-/// Bytes of a file, or of those in a folder.
-fn bytes_at(path: &Path) -> Option<u64> {
-    let found = path.metadata().ok()?;
-    if !found.is_dir() {
-        return Some(found.len());
+/// A file, or those in a folder. Their digest is of their names, sizes and times: nobody has read them.
+fn file_at(path: &Path) -> Option<ModelFile> {
+    let parts = match path.metadata().ok()? {
+        found if found.is_dir() => {
+            let entries = path.read_dir().into_iter().flatten().flatten();
+            let mut parts: Vec<_> =
+                entries.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?))).collect();
+            parts.sort_by(|(a, _), (b, _)| a.cmp(b));
+            parts
+        }
+        found => vec![(path.to_owned(), found)],
+    };
+    let mut hash = blake3::Hasher::new();
+    let mut file = ModelFile::default();
+    for (path, found) in parts {
+        let modified_s = found.modified().ok()?.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        hash.update(path.as_os_str().as_encoded_bytes()).update(&found.len().to_le_bytes());
+        hash.update(&modified_s.to_le_bytes());
+        file.bytes += found.len();
+        file.modified_s = file.modified_s.max(modified_s);
     }
-    let entries = path.read_dir().into_iter().flatten().flatten();
-    Some(entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum())
+    Some(ModelFile { digest: hash.finalize().to_hex().to_string(), ..file })
+}
+
+/// What a manifest says of its files. The digest of one file is its SHA-256, as the hub gives it.
+fn pulled_file(manifest: &Manifest) -> ModelFile {
+    let digest = match &manifest.files[..] {
+        [ShelfFile { sha256: Some(sha256), .. }] => sha256.clone(),
+        files => {
+            let mut hash = blake3::Hasher::new();
+            for ShelfFile { path, size, sha256 } in files {
+                hash.update(path.as_bytes()).update(&size.to_le_bytes());
+                hash.update(sha256.as_deref().unwrap_or_default().as_bytes());
+            }
+            hash.finalize().to_hex().to_string()
+        }
+    };
+    ModelFile { bytes: manifest.bytes(), modified_s: manifest.added_s, digest }
 }
 
 /// What all models of a server are loaded beside.
@@ -275,4 +315,42 @@ pub(super) fn begin(
         engine.shutdown(grace);
     });
     OpenModel { app, routes, bytes, handle: Some(handle), close }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::settings::models_dir::ModelsDirArgs;
+
+    #[test]
+    fn a_file_is_known_without_reading_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.gguf");
+        fs::write(&path, b"GGUF and more").unwrap();
+        let file = file_at(&path).unwrap();
+        assert_eq!((file.bytes, file.digest.len()), (13, 64));
+        assert!(file.modified_s > 1_700_000_000, "{file:?}");
+        assert_eq!(file_at(&path).unwrap(), file);
+        fs::write(&path, b"GGUF and much more").unwrap();
+        assert_ne!(file_at(&path).unwrap().digest, file.digest, "another file has another digest");
+        let folder = file_at(dir.path()).unwrap();
+        assert_eq!((folder.bytes, folder.digest.len()), (18, 64));
+        assert_eq!(file_at(&dir.path().join("nothere")), None);
+    }
+
+    #[test]
+    fn a_named_model_has_the_size_and_time_of_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.gguf");
+        fs::write(&path, b"GGUF and more").unwrap();
+        let models_dir = ModelsDirArgs { models_dir: Some(dir.path().join("models")) };
+        let manifest = models_dir.shelf().unwrap().add(&path, &"m".parse().unwrap()).unwrap();
+        let mut args = ModelArgs::embedded().of("m");
+        args.models_dir = models_dir;
+        let (found, file) = file_of(&args).unwrap();
+        assert!(found.ends_with("m.gguf"));
+        assert_eq!((file.bytes, file.modified_s, file.digest.len()), (13, manifest.added_s, 64));
+    }
 }

@@ -13,6 +13,7 @@ mod host;
 pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod lora;
+mod no_template;
 pub(crate) mod open;
 pub(crate) mod placed;
 mod remote;
@@ -32,6 +33,7 @@ use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
 use crate::http::error::ApiError;
 use embedding::Embedder;
 use lora::LoraAdapters;
+use no_template::NoTemplate;
 use retaining::Retaining;
 
 /// Runs requests: the engine, or a scripted double in tests of the routes.
@@ -77,7 +79,7 @@ pub(crate) struct ModelCard {
     pub(crate) own_name: String,
     /// Its architecture, as GGUF names it.
     pub(crate) family: String,
-    /// Its origin: a path, `hf:...`, or "embedded model".
+    /// Its origin, which is a name of it too: what `-m` says, or "embedded model".
     pub(crate) source: String,
     /// Whether it is the embedded model, which knows little.
     pub(crate) embedded: bool,
@@ -96,8 +98,22 @@ pub(crate) struct ModelCard {
 impl ModelCard {
     /// Whether a request's `model` field names this model.
     pub(crate) fn answers_to(&self, name: &str) -> bool {
-        name.is_empty() || name == "kvik" || name == self.name || name == self.own_name
+        let own = [&self.name, &self.own_name, &self.source];
+        name.is_empty() || name == "kvik" || own.into_iter().any(|own| means(name, own))
     }
+}
+
+/// How the names of models of the hub begin: here, and in Ollama's clients.
+const OF_HUB: [&str; 3] = ["hf.co/", "huggingface.co/", "hf:"];
+
+/// Whether a client that says `said` means the model that is called `name`. Ollama's clients add the tag of the latest,
+/// and where it was pulled from.
+pub(crate) fn means(said: &str, name: &str) -> bool {
+    fn plain(name: &str) -> &str {
+        let name = name.strip_suffix(":latest").filter(|plain| !plain.is_empty()).unwrap_or(name);
+        OF_HUB.iter().find_map(|hub| name.strip_prefix(hub)).unwrap_or(name)
+    }
+    plain(said) == plain(name)
 }
 
 impl Serving {
@@ -125,8 +141,54 @@ impl Serving {
         self.tokenizer.encode_chat(&prompt.text, &prompt.inputs)
     }
 
+    /// The template of the model's chats.
+    ///
+    /// # Errors
+    /// Where it has none, what it can do instead, and what gives it one.
+    pub(crate) fn chat_template(&self) -> Result<&ChatTemplate, NoTemplate> {
+        self.template.as_ref().ok_or_else(|| NoTemplate::of(self))
+    }
+
     /// The form in which the model writes its reasoning.
     pub(crate) fn reasoning_form(&self) -> ReasoningForm {
         self.template.as_ref().map(ChatTemplate::reasoning_form).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_answers_to_the_name_that_it_was_started_with() {
+        let card = |source: &str| ModelCard {
+            name: "SmolLM2-135M-Instruct".to_owned(),
+            own_name: "SmolLM2-135M-Instruct".to_owned(),
+            family: "llama".to_owned(),
+            source: source.to_owned(),
+            embedded: false,
+            context: 64,
+            parallel: 1,
+            bytes: 1,
+            loaded: 0,
+            digest: [0; 32],
+        };
+        for (source, said, expect) in [
+            ("smollm2:135m", "smollm2:135m", true),
+            ("smollm2:135m", "SmolLM2-135M-Instruct", true),
+            ("smollm2:135m", "SmolLM2-135M-Instruct:latest", true),
+            ("smollm2:135m", "kvik", true),
+            ("smollm2:135m", "", true),
+            ("smollm2:135m", "smollm2", false),
+            ("smollm2", "smollm2:latest", true),
+            ("smollm2:latest", "smollm2", true),
+            ("hf:o/r:Q4_K_M", "o/r:Q4_K_M", true),
+            ("hf:o/r:Q4_K_M", "hf.co/o/r:Q4_K_M", true),
+            ("hf:o/r:Q4_K_M", "o/r", false),
+            ("/data/m.gguf", "/data/m.gguf", true),
+            ("/data/m.gguf", ":latest", false),
+        ] {
+            assert_eq!(card(source).answers_to(said), expect, "{source} {said}");
+        }
     }
 }

@@ -44,8 +44,10 @@ struct ShownModel {
     is_pulled: bool,
     /// `loaded`, `loading`, `unloading` or `unloaded`.
     status: &'static str,
-    /// Bytes that it takes in memory, or would take.
+    /// Bytes that it may take in memory, with all the keys and values that it may have.
     bytes: u64,
+    /// Bytes that it takes now: its weights, and the keys and values that are there; null unless it is loaded.
+    bytes_used: Option<u64>,
     /// What of it is in memory and on disk; null unless it is loaded.
     held: Option<Held>,
     /// Requests that have it, and that wait for it; null for a tenant.
@@ -142,6 +144,7 @@ fn shown(shelf: &Shelf, caller: &Caller) -> Json<ShownShelf> {
 
 impl ShownModel {
     fn of(listed: Listed, all: bool) -> ShownModel {
+        let held = listed.app.as_deref().map(Held::of);
         ShownModel {
             name: listed.name,
             aliases: listed.aliases,
@@ -149,7 +152,8 @@ impl ShownModel {
             is_pulled: listed.is_pulled,
             status: listed.status,
             bytes: listed.bytes,
-            held: listed.app.as_deref().map(Held::of),
+            bytes_used: held.as_ref().map(|held| held.weights + held.kv_used),
+            held,
             in_use: all.then_some(listed.in_use),
             waiting: all.then_some(listed.waiting),
             loads: listed.loads,

@@ -11,7 +11,7 @@ use crate::{
     app::{
         body::JsonBody,
         keys::Caller,
-        shelf::{self, Described, Shelf},
+        shelf::{self, Described, ModelFile, Shelf},
     },
     clock::{rfc3339, unix_seconds},
     described::JsonSchema,
@@ -119,20 +119,17 @@ pub(super) async fn running(
     Json(Listed { models: shelf.list(&caller).iter().filter_map(of).collect() })
 }
 
-/// A model of the shelf; what it says of itself is known once it was loaded.
+/// A model of the shelf: as its file is, whether it is in memory or not. Its family is known once it was loaded.
 fn on_shelf(model: &shelf::Listed, running: Option<Running>) -> Model {
-    let name = model.name.clone();
-    match &model.card {
-        Some(card) => Model { model: name.clone(), name, ..listed(card, running) },
-        None => Model {
-            model: name.clone(),
-            name,
-            modified_at: rfc3339(0, 0),
-            size: model.bytes,
-            digest: String::new(),
-            details: details_of(String::new()),
-            running,
-        },
+    let ModelFile { bytes, modified_s, digest } = model.file.clone();
+    Model {
+        name: model.name.clone(),
+        model: model.name.clone(),
+        modified_at: rfc3339(modified_s, 0),
+        size: bytes,
+        digest,
+        details: model.card.as_ref().map_or_else(|| details_of(String::new()), details),
+        running,
     }
 }
 
@@ -158,6 +155,8 @@ pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
         app.accept_model(&name)?;
     }
     let (listed, described) = (shelf.get(&name, &caller)?, shelf.describe(&name, &caller).await?);
+    let loaded_s = listed.card.as_ref().map_or(0, |card| card.loaded);
+    let modified_s = if shelf.has_one() { loaded_s } else { listed.file.modified_s };
     let template = described.template.clone().unwrap_or_default();
     let mut capabilities = vec!["completion"];
     // Templates that know tools and thoughts name them.
@@ -171,7 +170,7 @@ pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
         details: details_of(described.family.clone()),
         model_info: model_info(&described),
         capabilities,
-        modified_at: rfc3339(listed.card.as_ref().map_or(0, |card| card.loaded), 0),
+        modified_at: rfc3339(modified_s, 0),
     }))
 }
 

@@ -26,7 +26,7 @@ use crate::{
         App,
         keys::Keys,
         server::Server,
-        shelf::{Catalogue, Described, Entry, LoadModel, OpenModel, Shelf},
+        shelf::{Catalogue, Described, Entry, LoadModel, ModelFile, OpenModel, Shelf},
     },
 };
 
@@ -125,6 +125,7 @@ impl Doubles {
             adapters: vec![format!("{name}-style")],
             source: format!("{name}.gguf"),
             bytes: 40,
+            file: ModelFile { bytes: 30, modified_s: 1_795_429_999, digest: name.repeat(64) },
             keep_alive: None,
             tenants: None,
             is_pulled: false,
@@ -218,6 +219,39 @@ impl World {
         let models = shelf["models"].as_array().unwrap().iter();
         models.map(|model| model["status"].as_str().unwrap().to_owned()).collect()
     }
+}
+
+/// Ollama's clients know a model by its size, time and digest: they are its file's, before it is loaded and after.
+#[tokio::test]
+async fn ollamas_list_says_of_a_model_what_its_file_is() {
+    let world = World::with(&["a", "b"], None);
+    let before = world.get("/api/tags").await;
+    for (model, name) in before["models"].as_array().unwrap().iter().zip(["a", "b"]) {
+        let expect = (json!(name), json!(30), json!("2026-11-23T10:33:19.000000Z"), json!(name.repeat(64)));
+        let [name, size, modified, digest] =
+            ["name", "size", "modified_at", "digest"].map(|field| model[field].clone());
+        assert_eq!((name, size, modified, digest), expect);
+    }
+    assert_eq!(world.ask(body("a")).await.0, 200);
+    let after = world.get("/api/tags").await;
+    for field in ["size", "modified_at", "digest"] {
+        assert_eq!(after["models"][0][field], before["models"][0][field], "{field}");
+    }
+    let shown = json_of(world.send("POST", "/api/show", &json!({"model": "b"})).await).await.1;
+    assert_eq!(shown["modified_at"], before["models"][1]["modified_at"]);
+}
+
+/// What a model takes is told apart from what it may take.
+#[tokio::test]
+async fn memory_that_is_used_is_not_what_is_reserved() {
+    let world = World::with(&["a"], None);
+    let model = world.get("/v1/shelf").await["models"][0].clone();
+    assert_eq!((&model["bytes"], &model["bytes_used"]), (&json!(40), &Value::Null));
+    assert_eq!(world.ask(body("a")).await.0, 200);
+    let model = world.get("/v1/shelf").await["models"][0].clone();
+    let held = |part: &str| model["held"][part].as_u64().unwrap();
+    assert_eq!(model["bytes"], 40);
+    assert_eq!(model["bytes_used"], held("weights") + held("kv_used"));
 }
 
 fn body(model: &str) -> Value {

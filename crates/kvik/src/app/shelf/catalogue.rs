@@ -9,8 +9,9 @@ use serde_json::Value;
 use super::{Found, OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
     app::{App, keys::Caller},
+    causes::with_causes,
     http::error::ApiError,
-    serving::{ModelCard, Serving},
+    serving::{ModelCard, Serving, means},
 };
 
 /// Where a server learns which models it has.
@@ -59,6 +60,17 @@ impl Described {
     }
 }
 
+/// What is known of the file of a model without reading it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ModelFile {
+    /// Bytes of all its parts; 0 where it is not there yet.
+    pub(crate) bytes: u64,
+    /// When it came here, in seconds since 1970.
+    pub(crate) modified_s: u64,
+    /// Digest by which it is known as the same: 64 hexadecimal digits.
+    pub(crate) digest: String,
+}
+
 /// A model by name.
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -69,6 +81,7 @@ pub(crate) struct Entry {
     pub(crate) source: String,
     /// Bytes that it takes with its keys and values, as far as that is known before it is loaded.
     pub(crate) bytes: u64,
+    pub(crate) file: ModelFile,
     /// How long it stays in memory without a use; for ever with `None`.
     pub(crate) keep_alive: Option<Duration>,
     /// The tenants that it is there for; all of them with `None`.
@@ -81,9 +94,6 @@ pub(crate) struct Entry {
     pub(crate) loader: Option<Arc<dyn LoadModel>>,
 }
 
-/// How Ollama's clients begin the name of a model that comes from the hub.
-const OF_HUB: [&str; 3] = ["hf.co/", "huggingface.co/", "hf:"];
-
 /// A model as it is listed.
 pub(crate) struct Listed {
     pub(crate) name: String,
@@ -91,8 +101,9 @@ pub(crate) struct Listed {
     pub(crate) source: String,
     /// Whether it can be removed.
     pub(crate) is_pulled: bool,
-    /// Bytes that it takes in memory, or would take.
+    /// Bytes that it may take in memory, with all the keys and values that it may have.
     pub(crate) bytes: u64,
+    pub(crate) file: ModelFile,
     /// `loaded`, `loading`, `unloading` or `unloaded`.
     pub(crate) status: &'static str,
     /// Requests that have it, and that wait for it.
@@ -120,6 +131,7 @@ impl Entry {
             adapters: Vec::new(),
             source: String::new(),
             bytes: 0,
+            file: ModelFile::default(),
             keep_alive: None,
             tenants: None,
             is_pulled: false,
@@ -134,12 +146,9 @@ impl Entry {
         caller.admin || self.tenants.as_ref().is_none_or(is_one)
     }
 
-    /// Whether a request means it by a name; Ollama's clients add the tag of the latest, and where it was pulled from.
+    /// Whether a request means it by a name.
     pub(super) fn answers_to(&self, name: &str) -> bool {
-        let name = name.strip_suffix(":latest").filter(|plain| !plain.is_empty()).unwrap_or(name);
-        let name = OF_HUB.iter().find_map(|hub| name.strip_prefix(hub)).unwrap_or(name);
-        let own = [&self.name].into_iter().chain(&self.aliases);
-        own.map(|own| own.strip_suffix(":latest").unwrap_or(own)).any(|own| own == name)
+        [&self.name].into_iter().chain(&self.aliases).any(|own| means(name, own))
     }
 }
 
@@ -176,7 +185,7 @@ impl Shelf {
         let describe = move || loader.context("nothing loads it")?.describe();
         let described = tokio::task::spawn_blocking(describe).await.context("its reading failed").flatten();
         described.map_err(|error| {
-            let message = format!("the model `{}` cannot be read: {error:#}", entry.name);
+            let message = format!("the model `{}` cannot be read: {}", entry.name, with_causes(&error));
             ApiError::unavailable("model_load_failed", message, 1)
         })
     }
@@ -198,6 +207,7 @@ impl Place {
             source: entry.source.clone(),
             is_pulled: entry.is_pulled,
             bytes: standing.bytes,
+            file: entry.file.clone(),
             status,
             in_use: standing.in_use,
             waiting: self.waiting,

@@ -38,7 +38,7 @@ use crate::{
     serving::{ModelCard, load::Handle},
 };
 
-pub(crate) use catalogue::{Catalogue, Described, Entry, Listed, LoadModel};
+pub(crate) use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
 pub(crate) use lease::Lease;
 pub(crate) use pull::{Pull, PulledFile};
 use stay::Stay;
@@ -299,7 +299,12 @@ impl Shelf {
                 true => {
                     "this server has no models yet; `kvik pull` and `POST /api/pull` fetch one".to_owned()
                 }
-                false => format!("this server has {}", names.join(", ")),
+                false => {
+                    let meant = kvik_shelf::alike(name, names.iter().copied());
+                    let meant =
+                        meant.first().map_or(String::new(), |name| format!("did you mean `{name}`? "));
+                    format!("{meant}this server has {}", names.join(", "))
+                }
             };
             ApiError::no_model(name, &there_is)
         })
