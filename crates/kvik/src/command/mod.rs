@@ -9,7 +9,7 @@ mod cp;
 mod devices;
 mod doctor;
 mod eval;
-mod example;
+pub(crate) mod example;
 mod explain;
 pub(crate) mod flags;
 mod health;
@@ -17,6 +17,7 @@ mod inspect;
 mod lint;
 mod list;
 mod perplexity;
+mod piped;
 mod plan;
 mod prompt;
 mod ps;
@@ -51,7 +52,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
         Task::Serve(serve) => serve::run(&serve, shelf::models(&serve, args)?),
         Task::Chat(args) => chat::run(&args),
-        Task::Run(args) => run::run(&args),
+        Task::Run(args) => run::run(&args, matches.subcommand().map_or(&matches, |(_, matches)| matches)),
         Task::Pull(args) => pull::run(&args),
         Task::List(args) => list::run(&args),
         Task::Show(args) => show::run(&args),

@@ -5,15 +5,22 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
 use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
 use kvik_engine::text::template::RenderInput;
+use kvik_shelf::Kind;
 use serde_json::{Map, Value, json};
 
-use crate::serving::Serving;
+use crate::{
+    serving::Serving,
+    settings::{logging::say, model::ModelArgs},
+};
+
+/// Names that a note lists at most.
+const NAMES_TOLD: usize = 5;
 
 /// Flags of the system message and of sampling.
 #[derive(Debug, Clone, Args)]
@@ -52,6 +59,20 @@ pub(crate) struct Turn {
 pub(crate) enum AnswerPiece<'a> {
     Reasoning(&'a str),
     Content(&'a str),
+}
+
+/// Says that the embedded model answers, where others have names and none was chosen.
+pub(crate) fn tell_of_names(model: &ModelArgs) {
+    let listed = || model.models_dir.shelf().ok()?.list().ok();
+    let Some(listing) = model.is_embedded().then(listed).flatten() else { return };
+    let models = listing.manifests.iter().filter(|manifest| manifest.kind == Kind::Model);
+    let names: Vec<&str> = models.map(|manifest| manifest.name.as_str()).take(NAMES_TOLD).collect();
+    if !names.is_empty() {
+        say(&format!(
+            "note: the embedded model answers, which knows little; -m asks another: {}",
+            names.join(", ")
+        ));
+    }
 }
 
 impl TalkArgs {
@@ -99,9 +120,7 @@ impl TalkArgs {
         messages: &[Value],
         show: &mut dyn FnMut(AnswerPiece<'_>),
     ) -> anyhow::Result<Turn> {
-        let template = serving.template.as_ref().context(
-            "this model has no chat template; give one with --chat-template FILE, or use `kvik run --raw`",
-        )?;
+        let template = serving.chat_template()?;
         let prompt = template.render(&RenderInput {
             messages: Value::Array(messages.to_vec()),
             tools: None,

@@ -109,7 +109,15 @@ fn a_model_is_pulled_listed_run_copied_and_removed() {
     let shown: Value = serde_json::from_str(&printed(dir, nowhere, &["show", "tiny", "--json"])).unwrap();
     assert!(Path::new(shown["path"].as_str().unwrap()).is_file(), "{shown}");
     let error = refused(&run(dir, nowhere, &["run", "-m", "tinny", "Hello"]));
-    assert!(error.contains("tinny") && error.contains("tiny, tiny:q8"), "{error}");
+    assert!(error.contains("did you mean") && error.contains("tiny, tiny:q8"), "{error}");
+    let error = refused(&run(dir, nowhere, &["run", "tiny"]));
+    assert!(error.contains("`tiny` is the name of a model"), "{error}");
+    let flags = ["--cache-disk", "off", "--context", "128", "--max-tokens", "8", "--temperature", "0"];
+    let asked = printed(dir, nowhere, &[&["run", "tiny", "Hello"], &flags[..]].concat());
+    assert_eq!(asked, answer("tiny:q8"), "a name before the prompt is the model's");
+    let error = refused(&run(dir, nowhere, &["pull", "tiny:q4"]));
+    assert!(error.contains("hf:owner/repo") && error.contains("`tiny:q8`"), "{error}");
+    assert!(!error.contains("os error"), "{error}");
     let removed = printed(dir, nowhere, &["rm", "tiny", "tiny:q8"]);
     assert!(removed.contains("tiny:q8: removed with its file"), "{removed}");
     assert!(names(dir).is_empty());

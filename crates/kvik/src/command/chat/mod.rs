@@ -40,7 +40,7 @@ use self::{
 };
 use super::{
     flags::{accounts::StateArgs, memory::MemoryArgs},
-    talk::TalkArgs,
+    talk::{self, TalkArgs},
 };
 use crate::{
     accounts::ledger::Ledger,
@@ -103,7 +103,9 @@ pub(crate) struct ChatArgs {
 /// Runs the command.
 pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     logging::start(LogFormat::Text, "warn");
+    talk::tell_of_names(&args.model);
     let Loaded { serving, budget, handle, .. } = load::open(&args.model, &args.cache, CAPACITY)?;
+    serving.chat_template()?;
     let mut screen = Screen::new();
     greet(&mut screen, &serving, ByteSize(budget.bytes()));
     let (config, remembering) = args.remembering(serving.model.context)?;

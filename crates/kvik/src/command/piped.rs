@@ -1,0 +1,56 @@
+//! Standard input as a prompt.
+
+use std::{
+    io::{IsTerminal, Read},
+    sync::mpsc::channel,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+
+use crate::settings::logging::say;
+
+/// Bytes of a prompt at most.
+const BYTES_MAX: u64 = 64 << 20;
+/// How long a prompt that nobody has announced is waited for without a word.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// All of standard input, which was asked for.
+pub(super) fn all() -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = std::io::stdin().take(BYTES_MAX + 1).read_to_string(&mut text);
+    read.context("standard input cannot be read as text")?;
+    ensure!(text.len() as u64 <= BYTES_MAX, "standard input is longer than 64 MiB, which is no prompt");
+    Ok(text)
+}
+
+/// What stands in standard input beside a prompt; `None` where nothing can have been put there.
+pub(super) fn behind_prompt() -> anyhow::Result<Option<String>> {
+    if !is_put_there() {
+        return Ok(None);
+    }
+    // A program that starts this one may leave a pipe open that it never writes to.
+    let (sender, read) = channel();
+    thread::Builder::new().name("kvik-stdin".to_owned()).spawn(move || sender.send(all()))?;
+    let text = read.recv_timeout(QUIET).or_else(|_| {
+        say("note: waiting for the end of standard input; `< /dev/null` says that there is none");
+        read.recv()
+    });
+    let text = text.context("standard input could not be read")??;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+/// Whether standard input is a pipe or a file. Terminals, `/dev/null` and what a service manager opens are not.
+#[cfg(unix)]
+fn is_put_there() -> bool {
+    use rustix::fs::{FileType, fstat};
+    let stdin = std::io::stdin();
+    let kind = fstat(&stdin).map(|found| FileType::from_raw_mode(found.st_mode));
+    !stdin.is_terminal() && matches!(kind, Ok(FileType::Fifo | FileType::RegularFile))
+}
+
+#[cfg(not(unix))]
+fn is_put_there() -> bool {
+    !std::io::stdin().is_terminal()
+}
