@@ -20,9 +20,28 @@ pub(crate) fn rfc3339(seconds: u64, micros: u32) -> String {
     format!("{day}T{hours:02}:{minutes:02}:{seconds:02}.{micros:06}Z")
 }
 
+/// A time that something took: in milliseconds below a second, so that none is nothing.
+pub(crate) fn spoken(took: Duration) -> String {
+    let ms = took.as_secs_f64() * 1e3;
+    match ms {
+        ..10.0 => format!("{ms:.1} ms"),
+        ..1000.0 => format!("{ms:.0} ms"),
+        _ => format!("{:.2} s", ms / 1e3),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_took_a_moment_took_milliseconds() {
+        for (us, expect) in
+            [(40, "0.0 ms"), (1_230, "1.2 ms"), (43_600, "44 ms"), (999_400, "999 ms"), (2_340_000, "2.34 s")]
+        {
+            assert_eq!(spoken(Duration::from_micros(us)), expect);
+        }
+    }
 
     #[test]
     fn times_are_written_as_clients_read_them() {

@@ -1,7 +1,7 @@
 //! The routes: one table of dialects, of which the router, the document and the answer to an unknown path
 //! are made.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -90,7 +90,8 @@ pub(crate) fn of_model(app: Arc<App>) -> Router {
 /// All routes of a server of one model.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let (bytes, routes) = (app.serving.model.bytes, of_model(app.clone()));
-    over(Shelf::of(OpenModel { app, routes, bytes, handle: None, close: Box::new(|| ()) }))
+    let open = OpenModel { app, routes, bytes, handle: None, close: Box::new(|| ()) };
+    over(Shelf::of(open, Duration::ZERO))
 }
 
 /// All routes of a server with these models: who asks, for which model, and what that answers.

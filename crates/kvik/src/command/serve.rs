@@ -10,9 +10,9 @@ use std::{
 use anyhow::{Context, bail};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
-use super::example;
 use super::serve_args::{Clients, ServeArgs, ServerSetup};
 use super::shelf::{self, LoadSetup, Models, ShelfModel, ShelfSource};
+use super::{example, remote::url_of};
 use crate::{
     accounts::ledger::Ledger,
     api,
@@ -53,15 +53,22 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     if let Some(number) = args.model.domain.memory_domain {
         tracing::info!("threads and memory stay in memory domain {number}");
     }
-    let clients = args.clients()?;
+    args.check()?;
+    let mut clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
     let port = runtime.block_on(open_port(args, &clients.keys, inherited))?;
     let kv_events = runtime.block_on(args.kv_events(&clients, shelf.is_some()))?;
+    let began = Instant::now();
     let loaded = shelf.is_none().then(|| args.load(kv_events.as_ref())).transpose()?;
+    // Last, because another server may hold them for seconds: what else is wrong is told at once.
+    clients.open_records(&args.state);
+    if clients.records.is_some() {
+        args.state.write_address(&url(port.address));
+    }
     let served = runtime.block_on(async {
         let around = ServerSetup::new(args, &clients, port.address.ip());
         let (shelf, banner) = match (loaded, shelf) {
-            (Some(loaded), _) => one_model(args, &clients, loaded, (&around, port.address))?,
+            (Some(loaded), _) => one_model(args, &clients, (loaded, began), (&around, port.address))?,
             (None, shelf) => {
                 let shelf = shelf.context("there is no model to serve")?;
                 models_of(args, &clients, shelf, (around, port.address))
@@ -98,25 +105,27 @@ async fn open_port(args: &ServeArgs, keys: &Keys, inherited: Option<TcpListener>
     Ok(Port { address, front, stop, connections })
 }
 
-/// A server of one model, which was loaded, and what is printed of it.
+/// A server of one model, whose loading began at that instant, and what is printed of it.
 fn one_model(
     args: &ServeArgs,
     clients: &Clients,
-    loaded: Loaded,
+    (loaded, began): (Loaded, Instant),
     (around, address): (&ServerSetup, SocketAddr),
 ) -> anyhow::Result<(Arc<Shelf>, String)> {
     let Loaded { serving, budget, device, disk, remote, draft, handle } = loaded;
     let url = url(address);
-    let example =
-        example::curl(&url, &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
-    let attached = [&disk, &draft, &device, &remote].map(Option::as_deref);
+    let shows = example::Shows::of(&serving);
+    let example = example::curl(&url, &serving.model.name, shows, !clients.keys.are_open());
+    let state = Some(clients.state_line(&args.state));
+    let attached = [&disk, &draft, &device, &remote, &state].map(Option::as_deref);
     let banner = banner(&serving.model, &budget, attached, &url, &example);
     handle.set_tenants(clients.keys.tenants());
     handle.warm(args.cache.remote.warm());
     let bytes = serving.model.bytes + budget.bytes();
     let app = app(args, clients, serving, (around, &handle))?;
     let runtime = tokio::runtime::Handle::current();
-    Ok((Shelf::of(shelf::begin(&runtime, app, handle, (bytes, args.grace()))), banner))
+    let open = shelf::begin(&runtime, app, handle, (bytes, args.grace()));
+    Ok((Shelf::of(open, began.elapsed()), banner))
 }
 
 /// A server of several models, which are loaded when somebody asks for them.
@@ -133,7 +142,8 @@ fn models_of(
     let setup = Arc::new(LoadSetup { server: server.clone(), around, runtime, grace });
     let catalogue = Models { source, setup, budget };
     let entries = catalogue.entries(models);
-    let banner = shelf::banner(&entries, budget, &url(address));
+    let state = clients.state_line(&args.state);
+    let banner = shelf::banner(&entries, (budget, &state), &url(address));
     (Shelf::new(server, entries, budget, Box::new(catalogue)), banner)
 }
 
@@ -196,7 +206,8 @@ fn app(
 /// The state without a port, for tests that call the routes in process.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
-    let clients = args.clients()?;
+    let mut clients = args.clients()?;
+    clients.open_records(&args.state);
     let Loaded { serving, handle, .. } = args.load(None)?;
     handle.set_tenants(clients.keys.tenants());
     let around = ServerSetup::new(args, &clients, std::net::Ipv4Addr::LOCALHOST.into());
@@ -243,20 +254,15 @@ async fn stop_on_signal(
 
 /// The URL for a client on this machine.
 fn url(address: SocketAddr) -> String {
-    let host = match address.ip() {
-        ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
-        ip if ip.is_ipv6() => format!("[{ip}]"),
-        ip => ip.to_string(),
-    };
-    format!("http://{host}:{}", address.port())
+    url_of(&address.ip().to_string(), address.port())
 }
 
 /// What is printed when the server listens; `disk` and `draft` are what is attached to the model, `device` is the GPU that
-/// it is on, `remote` where the store is that nodes share.
+/// it is on, `remote` where the store is that nodes share, `state` where accounts and conversations are.
 fn banner(
     model: &ModelCard,
     budget: &KvBudget,
-    [disk, draft, device, remote]: [Option<&str>; 4],
+    [disk, draft, device, remote, state]: [Option<&str>; 5],
     url: &str,
     example: &str,
 ) -> String {
@@ -274,6 +280,7 @@ kvik {version}
   context  {context} tokens
   cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
   disk     {disk}
+  state    {state}
 {remote}{draft}  runs     {parallel} requests at a time on {place}
 
 listening on {url}
@@ -294,6 +301,7 @@ Try it:
         positions = kvik_cache::BLOCK_POSITIONS,
         kv = budget.kv,
         disk = disk.unwrap_or("off"),
+        state = state.unwrap_or("off"),
         parallel = model.parallel,
         place = device.map_or_else(threads, str::to_owned),
     )

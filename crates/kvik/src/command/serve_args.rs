@@ -10,12 +10,15 @@ use anyhow::{Context, bail};
 use clap::{Args, builder::FalseyValueParser};
 use kvik_memory::{memory::MemoryConfig, records::Records};
 
-use super::flags::{
-    access::AccessArgs,
-    accounts::{AccountArgs, StateArgs},
-    embedding::EmbeddingArgs,
-    kv_events::KvEventArgs,
-    memory::MemoryArgs,
+use super::{
+    flags::{
+        access::AccessArgs,
+        accounts::{AccountArgs, StateArgs},
+        embedding::EmbeddingArgs,
+        kv_events::KvEventArgs,
+        memory::MemoryArgs,
+    },
+    talk,
 };
 use crate::{
     accounts::{
@@ -26,7 +29,8 @@ use crate::{
     http::{ConnectionLimits, Senders},
     kv_events::KvEvents,
     serving::{
-        ModelCard,
+        ModelCard, Serving,
+        budget::check_memory,
         load::{self, Capacity, Loaded},
     },
     settings::{
@@ -143,6 +147,26 @@ pub(crate) struct ServerSetup {
 }
 
 impl ServeArgs {
+    /// Refuses flags that contradict each other or name what is not there, before anything is opened or waited for.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.model.kv.choice()?;
+        load::device(&self.cache)?;
+        self.memory.config(false)?;
+        self.kv_events.config()?;
+        self.cache.remote.place()?;
+        check_memory("--body-limit", self.body_limit)?;
+        self.shelf_ram.map_or(Ok(()), |size| check_memory("--shelf-ram", size))
+    }
+
+    /// Reads what flags of clients name, as [`ServeArgs::clients`] does, and makes nothing.
+    pub(super) fn check_clients(&self) -> anyhow::Result<()> {
+        self.access.keys()?;
+        self.accounts.admin_key()?;
+        self.accounts.prices()?;
+        self.accounts.check_tenants()
+    }
+
+    /// The clients, without what is written down of them.
     pub(super) fn clients(&self) -> anyhow::Result<Clients> {
         let fleet = self.cache.remote.key()?;
         let source = self.accounts.source(&self.state, fleet.as_ref())?;
@@ -150,8 +174,8 @@ impl ServeArgs {
         if let Some(source) = &source {
             keys = keys.with_tenants(source.read(&Tenants::none())?);
         }
-        let (records, conversations) = (self.state.records(), self.state.conversations());
-        Ok(Clients { keys: Arc::new(keys), source, prices: self.accounts.prices()?, records, conversations })
+        let prices = self.accounts.prices()?;
+        Ok(Clients { keys: Arc::new(keys), source, prices, records: None, conversations: None })
     }
 
     pub(super) fn grace(&self) -> Duration {
@@ -185,11 +209,13 @@ impl ServeArgs {
 
     /// Loads the model.
     pub(super) fn load(&self, kv_events: Option<&KvEvents>) -> anyhow::Result<Loaded> {
+        talk::tell_of_names(&self.model);
         let mut loaded = load::open_told(&self.model, &self.cache, self.capacity, kv_events)?;
         if let Some(alias) = &self.alias {
             loaded.serving.model.name.clone_from(alias);
         }
         self.embedding.apply(&mut loaded.serving.embedder);
+        warn_without_template(&loaded.serving);
         Ok(loaded)
     }
 
@@ -211,6 +237,26 @@ impl ServeArgs {
             spans: spans.transpose()?,
             ..around.config(self)
         })
+    }
+}
+
+impl Clients {
+    /// Opens what is written down of them. Waits for another process that has it.
+    pub(super) fn open_records(&mut self, state: &StateArgs) {
+        (self.records, self.conversations) = (state.records(), state.conversations());
+    }
+
+    /// The banner's line on what outlasts the process.
+    pub(super) fn state_line(&self, state: &StateArgs) -> String {
+        let lost = match (&self.records, &self.conversations) {
+            (Some(_), Some(_)) => {
+                return state.folder().unwrap_or_default().display().to_string();
+            }
+            (None, None) => "accounts, kept prompts and conversations",
+            (None, Some(_)) => "accounts and kept prompts",
+            (Some(_), None) => "conversations",
+        };
+        format!("{lost} END WITH THIS PROCESS: nothing can be kept; --state-dir names a directory for them")
     }
 }
 
@@ -257,6 +303,13 @@ impl ServerSetup {
             spans: None,
             sampling: args.sampling,
         }
+    }
+}
+
+/// Says of a model that answers no chats what it does instead, before the first client finds out.
+pub(super) fn warn_without_template(serving: &Serving) {
+    if let Err(error) = serving.chat_template() {
+        tracing::warn!("{error}");
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::runtime::Handle as Runtime;
 
 use super::{
     Cli, Task,
-    serve_args::{ServeArgs, ServerSetup},
+    serve_args::{ServeArgs, ServerSetup, warn_without_template},
 };
 use crate::{
     api,
@@ -113,7 +113,7 @@ pub(super) fn budget(asked: Option<ByteSize>) -> u64 {
 }
 
 /// What is printed when the server listens.
-pub(super) fn banner(entries: &[Entry], budget: u64, url: &str) -> String {
+pub(super) fn banner(entries: &[Entry], (budget, state): (u64, &str), url: &str) -> String {
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     let line = |entry: &Entry| {
         let Entry { name, source, bytes, .. } = entry;
@@ -122,7 +122,7 @@ pub(super) fn banner(entries: &[Entry], budget: u64, url: &str) -> String {
     let models: String = entries.iter().map(line).collect();
     let version = env!("CARGO_PKG_VERSION");
     format!(
-        "kvik {version}\n{models}  share {} of memory, and are loaded when they are asked for\n\nlistening on {url}\nthe page is at {url}/\n",
+        "kvik {version}\n{models}  share {} of memory, and are loaded when they are asked for\n  state    {state}\n\nlistening on {url}\nthe page is at {url}/\n",
         ByteSize(budget)
     )
 }
@@ -272,6 +272,7 @@ impl LoadModel for Loader {
         let Loaded { mut serving, budget, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
         serving.model.name.clone_from(name);
         args.embedding.apply(&mut serving.embedder);
+        warn_without_template(&serving);
         handle.set_tenants(setup.server.keys().tenants());
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;

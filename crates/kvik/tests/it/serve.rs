@@ -19,7 +19,7 @@ struct Server {
     /// Its output up to the banner's end.
     banner: String,
     /// Its state directory, removed when dropped.
-    _state: tempfile::TempDir,
+    state: tempfile::TempDir,
 }
 
 impl Server {
@@ -48,7 +48,7 @@ impl Server {
             assert!(out.read_line(&mut banner).unwrap() > 0, "the server ended at its start:\n{banner}");
         }
         let address = banner.split("listening on http://").nth(1).unwrap().lines().next().unwrap().to_owned();
-        Server { child, address, banner, _state: state }
+        Server { child, address, banner, state }
     }
 
     fn open(&self, method: &str, path: &str, body: &str) -> TcpStream {
@@ -326,6 +326,68 @@ fn the_environment_is_between_the_flags_and_the_file() {
     let of_environment = [("KVIK_CONFIG", config), ("KVIK_ALIAS", "of-the-environment")];
     assert_eq!(alias(&Server::start_with(&[], &of_environment)), "of-the-environment");
     assert_eq!(alias(&Server::start_with(&["--alias", "of-the-flag"], &of_environment)), "of-the-flag");
+}
+
+/// A second server is told the first thing that is wrong, and waits for no lock of the first one to find it out.
+#[test]
+fn a_second_server_is_told_at_once_what_is_wrong() {
+    let first = Server::start(&[]);
+    let port = first.address.rsplit(':').next().unwrap();
+    assert!(first.banner.contains(&format!("state    {}", first.state.path().display())), "{}", first.banner);
+    for (flags, says) in [
+        (&["--port", port][..], "cannot listen on 127.0.0.1"),
+        (&["--port", port, "--cache-ram", "2"], "2GiB"),
+        (&["--port", port, "--kv", "q8", "--kv-map", "x"], "--kv and --kv-map"),
+        (&["--port", port, "--tenants", "/nowhere.toml"], "/nowhere.toml"),
+        (&["--port", "0", "--host", "0.0.0.0"], "no key is asked for"),
+        (&["--port", "0", "--cache-ram", "900TiB"], "--cache-ram is 900 TiB"),
+        (&["--port", "0", "-m", "nothere"], "there is no model at nothere"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kvik"))
+            .arg("serve")
+            .args(flags)
+            .env("KVIK_CACHE_DISK", "off")
+            .env("KVIK_STATE_DIR", first.state.path())
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(says), "{flags:?}: {error}");
+        assert!(!error.contains("in use by another"), "{flags:?}: {error}");
+    }
+}
+
+#[test]
+fn a_server_without_a_state_directory_says_what_it_loses() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let below = file.path().join("state");
+    let server = Server::start(&["--state-dir", below.to_str().unwrap()]);
+    assert!(server.banner.contains("END WITH THIS PROCESS"), "{}", server.banner);
+}
+
+#[test]
+fn run_reads_its_words_and_what_is_piped_in() {
+    let run = |words: &[&str], piped: Option<&str>| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kvik"))
+            .args(["run", "--cache-ram", "16MiB", "--max-tokens", "8"])
+            .args(words)
+            .env("KVIK_CACHE_DISK", "off")
+            .stdin(if piped.is_some() { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        if let (Some(text), Some(mut stdin)) = (piped, child.stdin.take()) {
+            stdin.write_all(text.as_bytes()).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        let said = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (output.status.success(), said(&output.stdout), said(&output.stderr))
+    };
+    let (_, alone, _) = run(&["Say this:\n\nSun"], None);
+    assert_eq!(run(&["Say this:"], Some("Sun")).1, alone, "what is piped in stands behind the prompt");
+    let (succeeded, _, error) = run(&[""], None);
+    assert!(!succeeded && error.contains("the prompt is empty"), "{error}");
+    assert!(run(&["-"], Some("Who are you?")).0);
 }
 
 #[test]

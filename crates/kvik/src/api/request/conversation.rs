@@ -294,10 +294,8 @@ impl Conversation {
 
     /// The prompt, and what of it the request wrote.
     pub(crate) fn render(&self, serving: &Serving) -> Result<Prompt> {
-        let Some(template) = &serving.template else {
-            let message = "this model has no chat template; use /v1/completions, or start kvik with --chat-template FILE";
-            return Err(ApiError::field("messages", message));
-        };
+        let template =
+            serving.chat_template().map_err(|error| ApiError::field("messages", error.to_string()))?;
         let prompt = self.text(template, SystemTime::now())?;
         serving.check_length(&prompt.text)?;
         Ok(prompt)

@@ -19,6 +19,7 @@ mod lora;
 mod memory;
 mod memory_bounds;
 mod memory_worlds;
+mod no_template;
 mod ollama;
 mod openapi;
 mod outside;

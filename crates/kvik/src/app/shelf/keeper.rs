@@ -8,6 +8,7 @@ use super::{
     Entry, OpenModel, Shelf, stay,
     turns::{Phase, ShelfTurn, next},
 };
+use crate::{causes::with_causes, clock::spoken};
 
 impl Shelf {
     /// Loads models that are waited for and takes out those that make way, until the server stops.
@@ -39,7 +40,7 @@ impl Shelf {
         let load = move || loader.context("nothing loads it")?.load();
         let loaded = tokio::task::spawn_blocking(load).await;
         let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
-        self.put(index, &entry, loaded.map_err(|error| format!("{error:#}")), self.now() - began);
+        self.put(index, &entry, loaded.map_err(|error| with_causes(&error)), self.now() - began);
     }
 
     fn begin_load(&self, index: usize) -> Arc<Entry> {
@@ -56,7 +57,7 @@ impl Shelf {
         place.is_loading = false;
         match loaded {
             Ok(open) => {
-                tracing::info!("the model {name} was loaded in {:.2} s", took.as_secs_f64());
+                tracing::info!("the model {name} was loaded in {}", spoken(took));
                 let standing = &mut place.standing;
                 // What has changed meanwhile is loaded anew.
                 let is_current = !place.is_gone && place.entry.flags == entry.flags;
@@ -99,8 +100,7 @@ impl Shelf {
             if let Err(panic) = ended.await {
                 tracing::error!("the model {name} did not end cleanly: {panic}");
             }
-            let took = (self.now() - began).as_secs_f64();
-            tracing::info!("the model {name} is out of memory, after {took:.2} s");
+            tracing::info!("the model {name} is out of memory, after {}", spoken(self.now() - began));
         }
         let mut places = self.places();
         places[index].standing.phase = Phase::Cold;

@@ -117,12 +117,12 @@ impl Shelf {
         Shelf::with(server, entries, budget, Some(catalogue))
     }
 
-    /// One model, which is there and stays.
-    pub(crate) fn of(open: OpenModel) -> Arc<Shelf> {
+    /// One model, which took so long to load, is there and stays.
+    pub(crate) fn of(open: OpenModel, took: Duration) -> Arc<Shelf> {
         let entry = Entry::alone(&open.app.serving.model.name);
         let shelf = Shelf::with(open.app.server.clone(), vec![entry], u64::MAX, None);
         let entry = shelf.places()[0].entry.clone();
-        shelf.put(0, &entry, Ok(open), Duration::ZERO);
+        shelf.put(0, &entry, Ok(open), took);
         shelf
     }
 

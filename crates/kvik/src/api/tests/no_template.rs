@@ -1,0 +1,53 @@
+//! A model without a chat template: every route of chats says what works instead, and completions work.
+
+use std::sync::Arc;
+
+use super::*;
+
+/// A server of a base model.
+fn base() -> Server {
+    let engine = Arc::new(Scripted::new(|request| Ok(say(request, "and so on", FinishReason::Eos))));
+    let serving = Serving { template: None, ..serving("base", engine.clone(), None) };
+    let ledger = Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH);
+    let app = App::new(serving, Keys::new([]), Arc::new(ledger), config());
+    Server { engine, router: router(app.clone()), app }
+}
+
+#[tokio::test]
+async fn every_route_of_chats_says_what_works_instead() {
+    let server = base();
+    let messages = json!([{"role": "user", "content": "Hello"}]);
+    let chats = [
+        ("/v1/chat/completions", json!({"messages": messages})),
+        ("/v1/messages", json!({"model": "base", "messages": messages, "max_tokens": 4})),
+        ("/v1/responses", json!({"input": "Hello"})),
+        ("/api/chat", json!({"model": "base", "messages": messages})),
+        ("/apply-template", json!({"messages": messages})),
+    ];
+    for (path, body) in chats {
+        let version = [("anthropic-version", "2023-06-01")];
+        let answer = server.send_with("POST", path, body.to_string(), &version).await;
+        let (status, error) = json_of(answer).await;
+        assert_eq!(status, 400, "{path}: {error}");
+        for word in ["`base`", "no chat template", "/v1/completions", "--chat-template FILE"] {
+            assert!(error.to_string().contains(word), "{path}: {error} says {word}");
+        }
+    }
+    let (status, answer) = server.post("/v1/completions", json!({"prompt": "Once"})).await;
+    assert_eq!((status, &answer["choices"][0]["text"]), (StatusCode::OK, &json!("and so on")));
+}
+
+/// What is printed at the start works.
+#[tokio::test]
+async fn the_example_of_a_model_without_a_template_is_answered() {
+    use crate::command::example::{Shows, body, curl};
+    let server = base();
+    let shows = Shows::of(&server.app.serving);
+    assert_eq!(shows, Shows::Completion);
+    assert!(curl("http://h:1", "base", shows, false).starts_with("curl -s http://h:1/v1/completions "));
+    assert_eq!(server.post("/v1/completions", body("base", shows)).await.0, 200);
+    for template in [Shows::Chat, Shows::Triage] {
+        let chat = Server::saying("Hi");
+        assert_eq!(chat.post("/v1/chat/completions", body("tiny", template)).await.0, 200);
+    }
+}
