@@ -6,6 +6,7 @@
 mod access;
 mod domains;
 mod hardware;
+mod model;
 mod places;
 mod report;
 
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<bool> {
 /// Everything that is looked at, on a machine whose kernel speaks under `root`.
 fn examine(args: &ServeArgs, root: &Path) -> Vec<Diagnosis> {
     let mut all = hardware::all(&args.model, &args.cache, root);
+    all.extend(model::all(args));
     all.extend(places::all(args));
     all.extend(access::all(args));
     all
