@@ -71,7 +71,8 @@ impl JsonBody {
     /// Reads the body of a request.
     pub(crate) async fn receive(request: Request, server: &Server) -> Result<JsonBody, ApiError> {
         let caller = request.extensions().get::<Caller>().cloned().ok_or_else(|| server.keys().refusal())?;
-        check_form(request.headers())?;
+        let is_a_programs = server.senders.is_a_programs(request.uri(), request.headers());
+        check_form(request.headers(), is_a_programs)?;
         let mut came = came(&request);
         let share = server.bodies.begin(caller.tenant.id);
         let bytes = read(request.into_body(), &share, server).await?;
@@ -148,9 +149,9 @@ async fn read(mut body: Body, share: &BodyShare, server: &Server) -> Result<Vec<
     }
 }
 
-/// Refuses what does not say that it is plain JSON. A foreign page can make a browser send forms
-/// and text unasked, but not this type.
-fn check_form(headers: &HeaderMap) -> Result<(), ApiError> {
+/// Refuses what does not say that it is plain JSON, where a browser may have sent it: a foreign page can make one send
+/// forms and text unasked, but not this type. Programs say what they like, as curl that a body is a form.
+fn check_form(headers: &HeaderMap, is_a_programs: bool) -> Result<(), ApiError> {
     let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?"));
     if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
         let message = format!(
@@ -159,7 +160,7 @@ fn check_form(headers: &HeaderMap) -> Result<(), ApiError> {
         return Err(unsupported("content_encoding_not_supported", message));
     }
     let kind = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?"));
-    if kind.is_some_and(is_json) {
+    if is_a_programs || kind.is_some_and(is_json) {
         return Ok(());
     }
     let found = kind.map_or("has no content-type".to_owned(), |kind| format!("says that it is `{kind}`"));

@@ -156,6 +156,18 @@ impl Senders {
     }
 }
 
+/// What browsers say of a request, and programs do not; `Origin` stands in every `POST` of a page, whichever its site
+/// (Fetch, WHATWG, section 3.2).
+const OF_BROWSERS: [&str; 5] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest"];
+
+impl Senders {
+    /// Whether a request comes from a program and from no page: it is for a host of this server, and nothing in it says
+    /// that a browser has sent it.
+    pub(crate) fn is_a_programs(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        self.hosts.check(uri, headers).is_ok() && !OF_BROWSERS.iter().any(|name| headers.contains_key(*name))
+    }
+}
+
 /// Refuses what a foreign page embeds: browsers say so of each request (Fetch Metadata, W3C, section 2). A request with an
 /// origin is judged by that, and someone may follow a link to the page.
 fn check_site(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -380,6 +392,22 @@ mod tests {
         // Judged by its origin.
         check("cross-site", "cors", "empty", &[("origin", "https://page.example")], true);
         check_site(&headers(&[])).unwrap();
+    }
+
+    #[test]
+    fn a_program_is_told_from_a_browser() {
+        let senders = Senders { hosts: Hosts::new([127, 0, 0, 1].into(), Vec::new()), origins: Vec::new() };
+        let check = |pairs: &[(&'static str, &str)], expect: bool| {
+            assert_eq!(senders.is_a_programs(&Uri::from_static("/"), &headers(pairs)), expect, "{pairs:?}");
+        };
+        check(&[("host", "127.0.0.1:8080"), ("user-agent", "curl/8.1"), ("accept", "*/*")], true);
+        check(&[], true);
+        check(&[("host", "evil.example")], false);
+        for name in OF_BROWSERS {
+            for value in ["null", "http://127.0.0.1:8080", "none"] {
+                check(&[("host", "127.0.0.1:8080"), (name, value)], false);
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     body::{Body, HttpBody},
     extract::{Query, Request},
-    http::{Method, header},
+    http::Method,
 };
 use serde::Deserialize;
 
@@ -55,7 +55,7 @@ impl Shelf {
                 if only_reads { self.in_memory(&name, &caller)? } else { self.take(&name, &caller).await? };
             return Ok((lease, request));
         }
-        if request.method() == Method::GET || !has_json(&request) {
+        if request.method() == Method::GET || request.body().is_end_stream() {
             return Ok((self.for_a_question(&caller).await?, request));
         }
         self.by_body(request).await
@@ -104,10 +104,4 @@ fn anew(mut request: Request) -> Request {
         extensions.insert(body.clone());
     }
     request
-}
-
-/// Whether a request brings JSON.
-fn has_json(request: &Request) -> bool {
-    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    !request.body().is_end_stream() && kind.is_some_and(|kind| kind.contains("json"))
 }
