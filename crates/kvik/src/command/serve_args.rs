@@ -39,6 +39,7 @@ use crate::{
         model::{CacheArgs, ModelArgs},
         sampling::SamplingArgs,
         size::ByteSize,
+        template::TemplateArgs,
     },
     system::open_files,
 };
@@ -68,7 +69,7 @@ A socket that systemd opened (socket activation) is taken over, and --host and -
 
 Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
 config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more; --log is KVIK_LOG_FORMAT.
-llama-server's flags are read as well: -c, -np, -n, -a, -ctk, -ctv, -hf and their long names.")]
+llama-server's flags are read as well: -c, -np, -n, -a, -ctk, -ctv, -hf and the others of its command lines.")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -121,6 +122,8 @@ pub(crate) struct ServeArgs {
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
     #[command(flatten)]
     pub(crate) embedding: EmbeddingArgs,
     #[command(flatten)]
@@ -216,6 +219,7 @@ impl ServeArgs {
         }
         self.embedding.apply(&mut loaded.serving.embedder);
         warn_without_template(&loaded.serving);
+        loaded.serving.variables = self.template.variables()?;
         Ok(loaded)
     }
 

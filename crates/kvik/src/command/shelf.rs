@@ -273,6 +273,7 @@ impl LoadModel for Loader {
         serving.model.name.clone_from(name);
         args.embedding.apply(&mut serving.embedder);
         warn_without_template(&serving);
+        serving.variables = args.template.variables()?;
         handle.set_tenants(setup.server.keys().tenants());
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;

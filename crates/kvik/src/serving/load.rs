@@ -262,7 +262,9 @@ pub(crate) fn open_told(
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
     let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));
-    let serving = Serving { engine, cache, tokenizer, template, model: card, embedder, retaining, lora };
+    let variables = Default::default();
+    let serving =
+        Serving { engine, cache, tokenizer, template, variables, model: card, embedder, retaining, lora };
     let [disk, remote] = lines;
     Ok(Loaded { serving, budget, device, disk, remote, draft: draft_name, handle })
 }

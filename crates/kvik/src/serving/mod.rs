@@ -30,7 +30,7 @@ use kvik_engine::text::answer::ReasoningForm;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
 
-use crate::http::error::ApiError;
+use crate::{http::error::ApiError, settings::template::TemplateVariables};
 use embedding::Embedder;
 use lora::LoraAdapters;
 use no_template::NoTemplate;
@@ -61,6 +61,8 @@ pub(crate) struct Serving {
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// `None` when the model has none and `--chat-template` was not given.
     pub(crate) template: Option<ChatTemplate>,
+    /// What its variables are where a request sets none.
+    pub(crate) variables: TemplateVariables,
     pub(crate) model: ModelCard,
     /// How it embeds and ranks.
     pub(crate) embedder: Embedder,

@@ -17,3 +17,4 @@ pub(crate) mod remote;
 pub(crate) mod retain;
 pub(crate) mod sampling;
 pub(crate) mod size;
+pub(crate) mod template;

@@ -64,13 +64,25 @@ impl<T: DeserializeOwned + JsonSchema> Part for SamplingFields<T> {}
 impl<T: DeserializeOwned> SamplingFields<T> {
     /// The same, with the server's settings where it says nothing.
     pub(super) fn or(mut self, usual: &SamplingArgs) -> Self {
-        let temperature =
-            |temp: f64| T::deserialize(temp.into_deserializer()).map_err(|_: de::value::Error| ());
-        self.temperature = self.temperature.or_else(|| temperature(usual.temp?).ok());
+        self.temperature = self.temperature.or_else(|| number(usual.temp));
         self.seed =
             self.seed.or_else(|| usual.seed.map(|seed| Seed(u64::try_from(seed).unwrap_or(RANDOM_SEED))));
+        self.top_k = self.top_k.or(usual.top_k.map(Whole::of));
+        self.top_p = self.top_p.or_else(|| number(usual.top_p));
+        self.min_p = self.min_p.or_else(|| number(usual.min_p));
+        if self.repetition_penalty.is_none() {
+            self.repeat_penalty = self.repeat_penalty.or_else(|| number(usual.repeat_penalty));
+        }
+        self.repeat_last_n = self.repeat_last_n.or(usual.repeat_last_n.map(Whole::of));
+        self.presence_penalty = self.presence_penalty.or_else(|| number(usual.presence_penalty));
+        self.frequency_penalty = self.frequency_penalty.or_else(|| number(usual.frequency_penalty));
         self
     }
+}
+
+/// A number of the server's settings as a field has it; none where the dialect has no such number.
+fn number<T: DeserializeOwned>(number: Option<f64>) -> Option<T> {
+    T::deserialize::<de::value::F64Deserializer<de::value::Error>>(number?.into_deserializer()).ok()
 }
 
 impl<T: Into<f64>> SamplingFields<T> {

@@ -1,5 +1,7 @@
 //! llama-server's routes: its fields, and what it has that kvik has not.
 
+use kvik_engine::api::Sampling;
+
 use super::*;
 use crate::settings::sampling::SamplingArgs;
 
@@ -126,7 +128,18 @@ async fn a_model_that_cannot_fill_in_says_what_it_lacks() {
 
 #[tokio::test]
 async fn the_server_says_what_a_request_does_not() {
-    let sampling = SamplingArgs { temp: Some(0.25), seed: Some(7), n_predict: Some(5) };
+    let sampling = SamplingArgs {
+        temp: Some(0.25),
+        seed: Some(7),
+        n_predict: Some(5),
+        top_k: Some(3),
+        top_p: Some(0.5),
+        min_p: Some(0.25),
+        repeat_penalty: Some(1.5),
+        repeat_last_n: Some(9),
+        presence_penalty: Some(0.5),
+        frequency_penalty: Some(-0.5),
+    };
     let script = |request: &Request| Ok(say(request, "a", FinishReason::Eos));
     let server = Server::build(script, Keys::new([]), AppConfig { sampling, ..config() });
     for path in ["/completion", "/v1/completions"] {
@@ -139,5 +152,13 @@ async fn the_server_says_what_a_request_does_not() {
         assert_eq!(asked(json!({"temperature": 1, "seed": 9, "max_tokens": 3})).await, (1.0, 9, 3));
         assert_eq!(asked(json!({"n_predict": -1})).await.2, 5);
         assert_eq!(asked(json!({"max_tokens": 100})).await.2, 100);
+        asked(json!({})).await;
+        let Sampling { top_k, top_p, min_p, repetition_penalty, .. } = server.asked().sampling;
+        assert_eq!((top_k, top_p, min_p, repetition_penalty), (3, 0.5, 0.25, 1.5), "{path}");
+        let Sampling { penalty_last_n, presence_penalty, frequency_penalty, .. } = server.asked().sampling;
+        assert_eq!((penalty_last_n, presence_penalty, frequency_penalty), (9, 0.5, -0.5), "{path}");
+        asked(json!({"top_k": 0, "repetition_penalty": 1, "presence_penalty": 0})).await;
+        let Sampling { top_k, repetition_penalty, presence_penalty, .. } = server.asked().sampling;
+        assert_eq!((top_k, repetition_penalty, presence_penalty), (0, 1.0, 0.0), "{path}");
     }
 }

@@ -1,0 +1,490 @@
+//! What each flag of llama-server is here: those of its `tools/server/README.md`, and some that it had before.
+//!
+//! A flag that is not here is an error: one that would serve another model than was meant (`--model-url`, presets), over a
+//! door that is no longer locked (`--ssl-key-file`), or under other paths (`--api-prefix`), must not be ignored.
+
+/// Names of one flag, and what it is here.
+pub(super) struct Row {
+    pub(super) names: &'static [&'static str],
+    pub(super) meaning: Meaning,
+    /// A value, for those that have one.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test starts a server with each"))]
+    pub(super) example: Option<&'static str>,
+}
+
+/// What a flag is.
+#[derive(Clone, Copy)]
+pub(super) enum Meaning {
+    /// The same, under this name and in these words.
+    Flag(&'static str, Convert),
+    /// The same without a value.
+    Switch(&'static [&'static str]),
+    /// A repository of the Hugging Face hub, which is a model here.
+    Repository,
+    /// The file in it.
+    File,
+    /// Nothing: kvik does it anyway, or has no such thing.
+    Ignored(Takes, &'static str),
+    /// kvik's own flag of this name where one of these values stands behind it, else nothing.
+    OwnWith(&'static [&'static str], &'static str),
+}
+
+/// What stands behind a flag that is ignored.
+#[derive(Clone, Copy)]
+pub(super) enum Takes {
+    Nothing,
+    Value,
+    /// `on`, `off`, `auto`, or nothing.
+    Word,
+}
+
+/// A value in kvik's words; none where it asks for what kvik does without the flag.
+pub(super) type Convert = fn(&str) -> Option<String>;
+
+use Meaning::{File, Flag, Ignored, OwnWith, Repository, Switch};
+use Takes::{Nothing, Value, Word};
+
+const fn row(names: &'static [&'static str], meaning: Meaning) -> Row {
+    let example = match meaning {
+        Flag(..) | Repository | File | Ignored(Value, _) => Some("1"),
+        Switch(_) | Ignored(..) | OwnWith(..) => None,
+    };
+    Row { names, meaning, example }
+}
+
+/// The same with a value that is one.
+const fn of(example: &'static str, names: &'static [&'static str], meaning: Meaning) -> Row {
+    Row { example: Some(example), ..row(names, meaning) }
+}
+
+impl Row {
+    /// Its line of the documentation.
+    #[cfg(test)]
+    pub(super) fn documented(&self) -> String {
+        let names: Vec<String> = self.names.iter().map(|name| format!("`{name}`")).collect();
+        let here = match self.meaning {
+            Flag(flag, _) => format!("`{flag}`"),
+            Switch(flags) => format!("`{}`", flags.join(" ")),
+            Repository => "`--model hf:REPOSITORY`".to_owned(),
+            File => "the file in that repository".to_owned(),
+            Ignored(_, why) => format!("ignored: {why}"),
+            OwnWith(values, why) => format!("with `{}` the same, else ignored: {why}", values.join("`, `")),
+        };
+        format!("| {} | {here} |\n", names.join(", "))
+    }
+}
+
+const BATCHES: &str = "kvik finds the size of its batches itself";
+const PLACES: &str = "--threads and --memory-domain say where a model is computed";
+const DRAFTS: &str = "how far a draft goes is measured";
+const ONE_GPU: &str = "one GPU computes a model, or its last layers: --device, --gpu-layers";
+const TEXT: &str = "kvik reads text";
+const ROPE: &str = "positions are those of the model's file";
+const WEIGHTS: &str = "weights are in memory as kvik lays them out";
+const SAMPLERS: &str = "there are temperature, top_k, top_p, min_p and penalties";
+const ASKED: &str = "a request asks for it";
+const LOGS: &str = "KVIK_LOG and --log say what is logged";
+const PAGE: &str = "the page is kvik's own, and always there";
+const NO_TOOLS: &str = "no tools run in the server";
+const MANY: &str = "several models are [models.NAME] in config.toml, or --shelf";
+const CONTEXT: &str = "the context is never shifted";
+const VECTORS: &str = "a control vector is not applied";
+
+/// All flags, those that mean something first.
+pub(super) const FLAGS: &[Row] = &[
+    of("a.gguf", &["-m", "--model"], Flag("--model", same)),
+    of("o/r", &["-hf", "-hfr", "--hf-repo"], Repository),
+    row(&["-hff", "--hf-file"], File),
+    row(&["-a", "--alias"], Flag("--alias", first)),
+    of("512", &["-c", "--ctx-size"], Flag("--context", unless_zero)),
+    row(&["-n", "--predict", "--n-predict"], Flag("--n-predict", same)),
+    row(&["-np", "--parallel"], Flag("--parallel", unless_negative)),
+    row(&["-t", "--threads"], Flag("--threads", unless_negative)),
+    row(&["-ngl", "--gpu-layers", "--n-gpu-layers"], Flag("--gpu-layers", layers)),
+    of("cpu", &["-dev", "--device"], Flag("--device", device)),
+    of("q8_0", &["-ctk", "--cache-type-k"], Flag("--kv-k", format)),
+    of("q8_0", &["-ctv", "--cache-type-v"], Flag("--kv-v", format)),
+    of("512", &["-cram", "--cache-ram"], Flag("--cache-ram", mebibytes)),
+    of("a.gguf", &["-md", "--model-draft", "--spec-draft-model", "--draft"], Flag("--draft", draft)),
+    of("o/r", &["-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"], Flag("--draft", of_hub)),
+    of("none", &["--spec-type"], Flag("--speculate", drafts)),
+    row(&["--temp", "--temperature"], Flag("--temp", same)),
+    row(&["-s", "--seed"], Flag("--seed", same)),
+    row(&["--top-k"], Flag("--top-k", same)),
+    row(&["--top-p"], Flag("--top-p", same)),
+    row(&["--min-p"], Flag("--min-p", same)),
+    row(&["--repeat-penalty"], Flag("--repeat-penalty", same)),
+    row(&["--repeat-last-n"], Flag("--repeat-last-n", same)),
+    row(&["--presence-penalty"], Flag("--presence-penalty", same)),
+    row(&["--frequency-penalty"], Flag("--frequency-penalty", same)),
+    row(&["--chat-template", "--chat-template-file"], Flag("--chat-template", template)),
+    of("{}", &["--chat-template-kwargs"], Flag("--chat-template-kwargs", same)),
+    of("off", &["-rea", "--reasoning"], Flag("--chat-template-kwargs", reasoning)),
+    of("0", &["--reasoning-budget"], Flag("--chat-template-kwargs", reasoning)),
+    of("low", &["--reasoning-effort"], Flag("--chat-template-kwargs", effort)),
+    of("last", &["--pooling"], Flag("--pooling", pooling)),
+    row(&["--lora"], Flag("--lora", same)),
+    of("a.gguf:1", &["--lora-scaled"], Flag("--lora-scaled", same)),
+    of("localhost", &["--host"], Flag("--host", same)),
+    row(&["--api-key"], Flag("--api-key", same)),
+    row(&["--api-key-file"], Flag("--api-key-file", same)),
+    of("*", &["--cors-origins"], Flag("--cors", same)),
+    row(&["--log-jsonl"], Switch(&["--log", "json"])),
+    row(&["-b", "--batch-size", "-ub", "--ubatch-size"], Ignored(Value, BATCHES)),
+    row(&["-tb", "--threads-batch"], Ignored(Value, "--threads holds for prompts as well")),
+    row(
+        &["-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict", "--prio", "--poll", "--numa"],
+        Ignored(Value, PLACES),
+    ),
+    row(
+        &[
+            "-Cb",
+            "--cpu-mask-batch",
+            "-Crb",
+            "--cpu-range-batch",
+            "--cpu-strict-batch",
+            "--prio-batch",
+            "--poll-batch",
+        ],
+        Ignored(Value, PLACES),
+    ),
+    row(&["--threads-http"], Ignored(Value, "requests are read as they come")),
+    row(&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], Ignored(Value, ONE_GPU)),
+    row(
+        &["-ot", "--override-tensor", "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"],
+        Ignored(Value, ONE_GPU),
+    ),
+    row(&["--moe-cache-mib", "--rpc"], Ignored(Value, ONE_GPU)),
+    row(&["-cmoe", "--cpu-moe"], Ignored(Nothing, ONE_GPU)),
+    row(&["-fit", "--fit"], Ignored(Word, "what is not set is chosen by the memory there is")),
+    row(
+        &["-fitt", "--fit-target", "-fitc", "--fit-ctx"],
+        Ignored(Value, "what is not set is chosen by the memory there is"),
+    ),
+    row(
+        &["-kvo", "--kv-offload", "-nkvo", "--no-kv-offload"],
+        Ignored(Nothing, "keys and values are where their layer is"),
+    ),
+    row(
+        &["--op-offload", "--no-op-offload", "--no-host"],
+        Ignored(Nothing, "a layer is computed where it is"),
+    ),
+    row(&["-fa", "--flash-attn"], Ignored(Word, "attention is always of this kind")),
+    row(&["--repack", "-nr", "--no-repack", "--mlock", "--mmap", "--no-mmap"], Ignored(Nothing, WEIGHTS)),
+    row(&["--direct-io", "-dio", "--no-direct-io", "-ndio", "--check-tensors"], Ignored(Nothing, WEIGHTS)),
+    row(&["-lm", "--load-mode", "-lzm", "--lazy-mode"], Ignored(Value, WEIGHTS)),
+    row(&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], Ignored(Value, ROPE)),
+    row(
+        &[
+            "--yarn-orig-ctx",
+            "--yarn-ext-factor",
+            "--yarn-attn-factor",
+            "--yarn-beta-slow",
+            "--yarn-beta-fast",
+        ],
+        Ignored(Value, ROPE),
+    ),
+    row(&["-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"], Ignored(Value, ROPE)),
+    row(&["--override-kv"], Ignored(Value, "what the file says of the model holds")),
+    row(&["--control-vector", "--control-vector-scaled"], Ignored(Value, VECTORS)),
+    row(&["--slot-save-path"], Ignored(Value, "prefixes are on disk by themselves; see --cache-disk")),
+    row(
+        &["--cache-reuse", "-sps", "--slot-prompt-similarity"],
+        Ignored(Value, "every prefix of every request is found"),
+    ),
+    row(
+        &["-cb", "--cont-batching", "-nocb", "--no-cont-batching"],
+        Ignored(Nothing, "batching is always continuous"),
+    ),
+    row(&["--cache-prompt"], Ignored(Nothing, "prompts are always cached")),
+    row(&["--no-cache-prompt"], Ignored(Nothing, "a request says it: `cache_prompt` false")),
+    row(
+        &["--cache-idle-slots", "--no-cache-idle-slots"],
+        Ignored(Nothing, "every prefix is kept while there is room"),
+    ),
+    row(
+        &["-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified"],
+        Ignored(Nothing, "there is one cache for all requests"),
+    ),
+    row(&["--kv-unified-per-slot"], Ignored(Value, "--context is what one request may have")),
+    row(
+        &["-ctxcp", "--ctx-checkpoints", "--swa-checkpoints", "-cms", "--checkpoint-min-step"],
+        Ignored(Value, "states are kept where prompts part"),
+    ),
+    row(&["--swa-full"], Ignored(Nothing, "what a window needs to go on is kept where prompts part")),
+    row(&["-dt", "--defrag-thold"], Ignored(Value, "blocks have no gaps")),
+    row(&["--keep"], Ignored(Value, CONTEXT)),
+    row(&["--context-shift", "--no-context-shift"], Ignored(Nothing, CONTEXT)),
+    row(&["--jinja", "--no-jinja"], Ignored(Nothing, "templates are always read as Jinja")),
+    row(&["--reasoning-format"], Ignored(Value, "thoughts are told apart, each dialect in its way")),
+    row(
+        &["--reasoning-budget-message"],
+        Ignored(Value, "thoughts are not cut: `reasoning_effort` says how long they are"),
+    ),
+    row(
+        &["--reasoning-preserve", "--no-reasoning-preserve"],
+        Ignored(Nothing, "the template says which thoughts stay"),
+    ),
+    row(
+        &["--skip-chat-parsing", "--no-skip-chat-parsing"],
+        Ignored(Nothing, "answers are read as the template writes them"),
+    ),
+    row(
+        &["--prefill-assistant", "--no-prefill-assistant"],
+        Ignored(Nothing, "a request says it: `continue_final_message`"),
+    ),
+    row(&["--slots", "--props", "--metrics"], Ignored(Nothing, "the route is always there")),
+    row(&["--embedding", "--embeddings", "--reranking"], Ignored(Nothing, "the routes are always there")),
+    row(&["--rerank"], OwnWith(&["embedding", "yes-no"], "the routes are always there")),
+    row(&["--embd-normalize"], Ignored(Value, "embeddings have the length 1")),
+    row(&["--warmup", "--no-warmup"], Ignored(Nothing, "there is no warm-up")),
+    row(&["--perf", "--no-perf"], Ignored(Nothing, "answers always say their times")),
+    row(
+        &["--samplers", "--sampler-seq", "--sampling-seq", "--top-nsigma", "--top-n-sigma"],
+        Ignored(Value, SAMPLERS),
+    ),
+    row(&["--xtc-probability", "--xtc-threshold", "--typical", "--typical-p"], Ignored(Value, SAMPLERS)),
+    row(
+        &[
+            "--dry-multiplier",
+            "--dry-base",
+            "--dry-allowed-length",
+            "--dry-penalty-last-n",
+            "--dry-sequence-breaker",
+        ],
+        Ignored(Value, SAMPLERS),
+    ),
+    row(
+        &["--adaptive-target", "--adaptive-decay", "--dynatemp-range", "--dynatemp-exp"],
+        Ignored(Value, SAMPLERS),
+    ),
+    row(&["--mirostat", "--mirostat-lr", "--mirostat-ent"], Ignored(Value, SAMPLERS)),
+    row(&["-bs", "--backend-sampling"], Ignored(Nothing, "tokens are chosen by the processor")),
+    row(&["-l", "--logit-bias", "-r", "--reverse-prompt"], Ignored(Value, ASKED)),
+    row(
+        &["--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"],
+        Ignored(Value, ASKED),
+    ),
+    row(&["--ignore-eos", "-sp", "--special", "--spm-infill"], Ignored(Nothing, ASKED)),
+    row(&["-e", "--escape", "--no-escape"], Ignored(Nothing, "a prompt is read as it is sent")),
+    row(
+        &[
+            "-ctkd",
+            "--cache-type-k-draft",
+            "--spec-draft-type-k",
+            "-ctvd",
+            "--cache-type-v-draft",
+            "--spec-draft-type-v",
+        ],
+        Ignored(Value, "a draft has the formats of its model"),
+    ),
+    row(
+        &[
+            "-td",
+            "--threads-draft",
+            "--spec-draft-threads",
+            "-tbd",
+            "--threads-batch-draft",
+            "--spec-draft-threads-batch",
+        ],
+        Ignored(Value, PLACES),
+    ),
+    row(
+        &[
+            "-ngld",
+            "--gpu-layers-draft",
+            "--n-gpu-layers-draft",
+            "--spec-draft-ngl",
+            "-devd",
+            "--device-draft",
+            "--spec-draft-device",
+        ],
+        Ignored(Value, ONE_GPU),
+    ),
+    row(
+        &[
+            "--draft-max",
+            "--draft-n",
+            "--spec-draft-n-max",
+            "--draft-min",
+            "--draft-n-min",
+            "--spec-draft-n-min",
+        ],
+        Ignored(Value, DRAFTS),
+    ),
+    row(
+        &[
+            "--draft-p-min",
+            "--spec-draft-p-min",
+            "--draft-p-split",
+            "--spec-draft-p-split",
+            "--spec-draft-sampling",
+        ],
+        Ignored(Value, DRAFTS),
+    ),
+    row(
+        &["-cd", "--ctx-size-draft", "-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"],
+        Ignored(Value, DRAFTS),
+    ),
+    row(
+        &[
+            "--spec-ngram-mod-n-min",
+            "--spec-ngram-mod-n-max",
+            "--spec-ngram-mod-n-match",
+            "--spec-ngram-size-n",
+            "--spec-ngram-size-m",
+            "--spec-ngram-min-hits",
+        ],
+        Ignored(Value, DRAFTS),
+    ),
+    row(&["--spec-default"], Ignored(Nothing, "drafts are tried by themselves")),
+    row(
+        &["-mm", "--mmproj", "-mmu", "--mmproj-url", "-mmdev", "--mmproj-device", "--media-path"],
+        Ignored(Value, TEXT),
+    ),
+    row(
+        &["--mmproj-auto", "--no-mmproj", "--no-mmproj-auto", "--mmproj-offload", "--no-mmproj-offload"],
+        Ignored(Nothing, TEXT),
+    ),
+    row(
+        &["--image-min-tokens", "--image-max-tokens", "--mtmd-batch-max-tokens", "--video-fps"],
+        Ignored(Value, TEXT),
+    ),
+    row(&["-hft", "--hf-token"], Ignored(Value, "kvik takes the token from HF_TOKEN")),
+    row(&["--offline"], Ignored(Nothing, "nothing is fetched but a model that is not on disk")),
+    row(&["--tags"], Ignored(Value, "models have no tags")),
+    row(
+        &["-v", "--verbose", "--log-verbose", "--log-disable", "--log-enable", "--no-log-jsonl"],
+        Ignored(Nothing, LOGS),
+    ),
+    row(
+        &["--log-prefix", "--no-log-prefix", "--log-timestamps", "--no-log-timestamps"],
+        Ignored(Nothing, LOGS),
+    ),
+    row(&["-lv", "--verbosity", "--log-verbosity", "--log-file", "--log-prompts-dir"], Ignored(Value, LOGS)),
+    row(&["--log-colors"], Ignored(Word, LOGS)),
+    row(
+        &["-to", "--timeout", "--sse-ping-interval"],
+        Ignored(Value, "an answer takes as long as it takes, and a connection is kept alive"),
+    ),
+    row(&["--sleep-idle-seconds"], Ignored(Value, "--keep-alive says how long a model of several stays")),
+    row(&["--reuse-port"], Ignored(Nothing, "a port is this server's alone")),
+    row(&["--cors-methods", "--cors-headers"], Ignored(Value, "pages that may call may call everything")),
+    row(
+        &["--cors-credentials", "--no-cors-credentials"],
+        Ignored(Nothing, "pages send no credentials of a browser"),
+    ),
+    row(
+        &["--path", "--ui-config", "--webui-config", "--ui-config-file", "--webui-config-file"],
+        Ignored(Value, PAGE),
+    ),
+    row(&["--ui", "--webui", "--no-ui", "--no-webui"], Ignored(Nothing, PAGE)),
+    row(
+        &["--ui-mcp-proxy", "--webui-mcp-proxy", "--no-ui-mcp-proxy", "--no-webui-mcp-proxy"],
+        Ignored(Nothing, PAGE),
+    ),
+    row(
+        &["--tools", "--tools-runtime", "--mcp-servers-config", "--mcp-servers-json"],
+        Ignored(Value, NO_TOOLS),
+    ),
+    row(&["-ag", "--agent", "-no-ag", "--no-agent"], Ignored(Nothing, NO_TOOLS)),
+    row(&["--models-max"], Ignored(Value, MANY)),
+    row(&["--models-autoload", "--no-models-autoload"], Ignored(Nothing, MANY)),
+];
+
+fn same(value: &str) -> Option<String> {
+    Some(value.to_owned())
+}
+
+/// A size that 0 leaves to the model's file.
+fn unless_zero(value: &str) -> Option<String> {
+    same(value).filter(|value| value != "0")
+}
+
+/// A number that -1 leaves open.
+fn unless_negative(value: &str) -> Option<String> {
+    same(value).filter(|value| !value.starts_with('-'))
+}
+
+/// The first of several names.
+fn first(value: &str) -> Option<String> {
+    value.split(',').next().map(str::to_owned)
+}
+
+fn layers(value: &str) -> Option<String> {
+    unless_negative(value).filter(|value| value != "auto")
+}
+
+/// A device by kvik's names; one of llama.cpp's is chosen by kvik.
+fn device(value: &str) -> Option<String> {
+    match value {
+        "none" => same("cpu"),
+        kvik if kvik.starts_with("gpu") || matches!(kvik, "auto" | "cpu") => same(kvik),
+        _ => None,
+    }
+}
+
+/// The name of a KV format: one of as many bits or more.
+fn format(value: &str) -> Option<String> {
+    same(match value {
+        "q8_0" | "q5_0" | "q5_1" => "q8",
+        "q4_0" | "q4_1" | "iq4_nl" => "q4",
+        other => other,
+    })
+}
+
+/// A number is of mebibytes, unless only bytes can be meant; none and no limit are kvik's own choice.
+fn mebibytes(value: &str) -> Option<String> {
+    match value.parse::<i64>() {
+        Ok(..=0) => None,
+        Ok(number @ ..0x10_0000) => Some(format!("{number}MiB")),
+        _ => same(value),
+    }
+}
+
+/// A model; older versions had a number of tokens there.
+fn draft(value: &str) -> Option<String> {
+    same(value).filter(|value| value.parse::<i64>().is_err())
+}
+
+fn of_hub(value: &str) -> Option<String> {
+    Some(format!("hf:{value}"))
+}
+
+/// Sources of drafts: n-grams are one here, and a model is named by its own flag.
+fn drafts(value: &str) -> Option<String> {
+    match value {
+        "none" => same("none"),
+        names if names.split(',').any(|name| name.starts_with("ngram")) => same("all"),
+        _ => None,
+    }
+}
+
+/// A file. llama.cpp's templates by name are not here, and a model has its own.
+fn template(value: &str) -> Option<String> {
+    let is_name = |text: &str| {
+        let letters = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        text.bytes().all(letters) && !std::path::Path::new(text).exists()
+    };
+    same(value).filter(|value| !is_name(value))
+}
+
+/// Whether to think: `off`, or 0 tokens.
+fn reasoning(value: &str) -> Option<String> {
+    match value {
+        "off" | "0" => same(r#"{"enable_thinking": false}"#),
+        "on" => same(r#"{"enable_thinking": true}"#),
+        _ => None,
+    }
+}
+
+/// How much to think.
+fn effort(value: &str) -> Option<String> {
+    let level = Some(value).filter(|value| *value != "default");
+    level.map(|level| serde_json::json!({"reasoning_effort": level}).to_string())
+}
+
+/// Of which states an embedding is made; ranking and states of all tokens are not among them.
+fn pooling(value: &str) -> Option<String> {
+    same(value).filter(|value| !matches!(value.as_str(), "none" | "rank"))
+}
