@@ -1,5 +1,6 @@
 //! A conversation that nobody else changes meanwhile.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvik_engine::conversation::leading_systems;
@@ -72,6 +73,11 @@ impl Held {
             more.map(|(i, message)| (self.key.message(said + i), Some(Record::Message(message.clone())))),
         );
         self.commit(records, head)
+    }
+
+    /// Keeps this beside it instead of what was kept there, from its next change on.
+    pub fn describe(&mut self, metadata: BTreeMap<String, String>) {
+        self.head.metadata = metadata;
     }
 
     /// Takes back the messages from this index on.

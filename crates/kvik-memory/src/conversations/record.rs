@@ -7,6 +7,8 @@
 //! shared \0 tenant \0 id              what the nodes of a fleet had of it when this one last wrote or read it there
 //! ```
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -48,6 +50,9 @@ pub struct ConversationHead {
     /// Which change this is: random, where nodes share conversations; 0 for one that was never shared.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stamp: u64,
+    /// What clients keep beside it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// One record.

@@ -2,7 +2,7 @@
 //!
 //! `{id}` is an id or a name. What another tenant has does not exist.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Extension, Json,
@@ -16,7 +16,10 @@ use kvik_memory::conversations::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::markdown::markdown;
+use super::{
+    conversation_items::{messages, metadata},
+    markdown::markdown,
+};
 use crate::{
     api::request::{
         messages::checked,
@@ -55,7 +58,11 @@ pub(crate) struct ShownConversation<M = Count> {
     name: Option<String>,
     /// Unix time, seconds.
     created: u64,
+    /// The same, under OpenAI's name.
+    created_at: u64,
     updated: u64,
+    /// What the client keeps beside it.
+    metadata: BTreeMap<String, String>,
     messages: M,
     bytes: u64,
 }
@@ -115,6 +122,7 @@ pub(crate) struct DeletedConversation {
 #[schemars(rename = "ExportedConversation")]
 pub(crate) struct Export {
     name: Option<String>,
+    metadata: BTreeMap<String, String>,
     messages: Said,
 }
 
@@ -127,6 +135,12 @@ pub(super) struct BeginFields {
     #[schemars(schema_with = "crate::api::request::messages::schema")]
     #[serde(default)]
     messages: Option<Any>,
+    /// The same as items of OpenAI's Conversations API.
+    #[schemars(with = "Option<Vec<serde_json::Map<String, Value>>>")]
+    items: Option<Any>,
+    /// What the client keeps beside it: at most 16 names with texts.
+    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    metadata: Option<Any>,
     /// The conversation, by id or name, that it begins as.
     from: Option<String>,
     /// With `from`: so many of its messages; all where nothing is said.
@@ -135,13 +149,17 @@ pub(super) struct BeginFields {
 
 impl Part for BeginFields {}
 
-/// A conversation's new name.
+/// What is to be another of a conversation: at least one of these.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct RenameFields {
-    name: String,
+pub(super) struct ChangeFields {
+    /// Its new name.
+    name: Option<String>,
+    /// What the client keeps beside it from now on.
+    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    metadata: Option<Any>,
 }
 
-impl Part for RenameFields {}
+impl Part for ChangeFields {}
 
 /// Which part of the list is asked for.
 #[derive(Debug, Default, Deserialize)]
@@ -192,8 +210,10 @@ pub(crate) async fn begin(
         .read_by(body, move |server, body| {
             let fields = BeginFields::from_body(body)?;
             let messages = fields.messages(&server.conversations, &tenant)?;
+            let metadata = fields.metadata.as_ref().map(metadata).transpose()?;
             let mut held = server.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
             held.make_room(&messages)?;
+            held.describe(metadata.unwrap_or_default());
             held.append(&messages)?;
             Ok(Json(head_of(held.key(), held.head())))
         })
@@ -203,6 +223,13 @@ pub(crate) async fn begin(
 impl BeginFields {
     /// What the conversation begins with.
     fn messages(&self, conversations: &Conversations, tenant: &str) -> Result<Vec<Value>> {
+        if let Some(items) = &self.items {
+            if self.messages.is_some() || self.from.is_some() {
+                let message = "`items` beside `messages` or `from`: a conversation begins with one of them";
+                return Err(ApiError::field("items", message));
+            }
+            return messages(items);
+        }
         match (&self.messages, &self.from, &self.upto) {
             (Some(_), Some(_), _) => Err(ApiError::field(
                 "from",
@@ -295,29 +322,29 @@ pub(crate) async fn get(
     Path(id): Path<String>,
 ) -> Result<Response> {
     answer(&shelf.server, caller, &id, |key, head, messages| {
-        KeptAnswer::Json(value(&with_messages(key, head, Said(messages))))
+        Ok(KeptAnswer::Json(value(&with_messages(key, head, Said(messages)))))
     })
     .await
 }
 
 /// Answers with a conversation of a caller as `word` words it.
-async fn answer(
+pub(super) async fn answer(
     server: &Arc<Server>,
     caller: Caller,
     id: &str,
-    word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> KeptAnswer + Send + 'static,
+    word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> Result<KeptAnswer> + Send + 'static,
 ) -> Result<Response> {
     let (key, head) = find(server, &caller, id).await?;
     server
         .answer_kept(&caller, head.bytes, move |server| {
             let (key, head, messages) = server.conversations.read(&key.tenant, &key.id)?;
-            Ok(word(&key, &head, messages))
+            word(&key, &head, messages)
         })
         .await
 }
 
 /// `POST /v1/conversations/{id}`
-pub(crate) async fn rename(
+pub(crate) async fn change(
     State(shelf): State<Arc<Shelf>>,
     Path(id): Path<String>,
     body: JsonBody,
@@ -326,9 +353,17 @@ pub(crate) async fn rename(
     shelf
         .server
         .read_by(body, move |server, body| {
-            let RenameFields { name } = RenameFields::from_body(body)?;
+            let ChangeFields { name, metadata: pairs } = ChangeFields::from_body(body)?;
+            if name.is_none() && pairs.is_none() {
+                return Err(ApiError::field("name", "`name` is missing; send that or `metadata`"));
+            }
+            let pairs = pairs.as_ref().map(metadata).transpose()?;
             let mut held = server.conversations.hold(&tenant, &id)?;
-            held.rename(&name).map_err(at_name)?;
+            pairs.into_iter().for_each(|pairs| held.describe(pairs));
+            match name {
+                Some(name) => held.rename(&name).map_err(at_name)?,
+                None => held.append(&[])?,
+            }
             Ok(Json(head_of(held.key(), held.head())))
         })
         .await
@@ -385,12 +420,14 @@ pub(crate) async fn export(
         Some("markdown") => true,
         Some(_) => return Err(ApiError::field("format", "`format` is `json` or `markdown`")),
     };
-    answer(&shelf.server, caller, &id, move |key, head, messages| match as_markdown {
-        true => {
-            let name = head.name.as_ref().unwrap_or(&key.id);
-            KeptAnswer::Text("text/markdown; charset=utf-8", markdown(name, &messages))
+    answer(&shelf.server, caller, &id, move |key, head, messages| {
+        let name = head.name.as_ref();
+        if as_markdown {
+            let text = markdown(name.unwrap_or(&key.id), &messages);
+            return Ok(KeptAnswer::Text("text/markdown; charset=utf-8", text));
         }
-        false => KeptAnswer::Json(value(&Export { name: head.name.clone(), messages: Said(messages) })),
+        let (name, metadata) = (name.cloned(), head.metadata.clone());
+        Ok(KeptAnswer::Json(value(&Export { name, metadata, messages: Said(messages) })))
     })
     .await
 }
@@ -419,7 +456,7 @@ pub(super) async fn find(
     Ok(server.ask_conversations(move |conversations| conversations.find(&tenant, &id)).await??)
 }
 
-fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {
+pub(super) fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {
     with_messages(key, head, Count(head.messages))
 }
 
@@ -429,6 +466,8 @@ fn with_messages<M>(key: &ConversationKey, head: &ConversationHead, messages: M)
         object: ConversationWord,
         name: head.name.clone(),
         created: head.created,
+        created_at: head.created,
+        metadata: head.metadata.clone(),
         updated: head.updated,
         messages,
         bytes: head.bytes,

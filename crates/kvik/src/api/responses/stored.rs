@@ -7,26 +7,17 @@ use axum::{
     extract::{Path, Query, State},
     response::Response,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
-use super::output::ResponseWord;
+use super::{items::ListedItems, output::ResponseWord};
 use crate::{
     app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, server::Server, shelf::Shelf},
     described::JsonSchema,
-    http::{
-        answer::{value, words},
-        body_memory::SMALL_BYTES,
-        error::ApiError,
-        readers::Reader,
-    },
+    http::{body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
-
-words! {
-    List = "list";
-}
 
 /// A response that was deleted.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -36,44 +27,13 @@ pub(super) struct DeletedResponse {
     deleted: bool,
 }
 
-/// What a response was given.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct InputItems {
-    object: List,
-    /// As the request brought them.
-    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
-    data: Vec<Value>,
-    #[schemars(with = "Option<String>")]
-    first_id: Value,
-    #[schemars(with = "Option<String>")]
-    last_id: Value,
-    has_more: bool,
-}
-
-/// Items that are listed at most.
-const LISTED_MAX: usize = 100;
-
-/// Which part of the list is asked for.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct ListedItems {
-    limit: Option<usize>,
-    order: Option<String>,
-}
-
-/// The same, for the document of all routes.
-pub(super) const ITEM_PARAMETERS: [(&str, &str); 2] = [
-    ("limit", "Items at most; 20 where nothing is asked for"),
-    ("order", "`desc`, the newest first, or `asc`"),
-];
-
 /// `GET /v1/responses/{id}`
 pub(super) async fn get(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response> {
-    answer(&shelf.server, caller, id, |stored| stored.response).await
+    answer(&shelf.server, caller, id, |stored| Ok(stored.response)).await
 }
 
 /// `DELETE /v1/responses/{id}`: with what is remembered of it.
@@ -118,25 +78,10 @@ async fn answer(
     server: &Arc<Server>,
     caller: Caller,
     id: String,
-    show: impl FnOnce(StoredResponse) -> Value + Send + 'static,
+    show: impl FnOnce(StoredResponse) -> Result<Value> + Send + 'static,
 ) -> Result<Response> {
     let tenant = caller.tenant.name.clone();
     let bytes = server.responses.bytes(&tenant, &id)?;
-    let read = move |server: &Server| Ok(KeptAnswer::Json(show(server.responses.get(&tenant, &id)?)));
+    let read = move |server: &Server| Ok(KeptAnswer::Json(show(server.responses.get(&tenant, &id)?)?));
     server.answer_kept(&caller, bytes, read).await
-}
-
-impl ListedItems {
-    /// The part of these items that is asked for.
-    fn of(&self, mut items: Vec<Value>) -> Value {
-        if self.order.as_deref() != Some("asc") {
-            items.reverse();
-        }
-        let limit = self.limit.unwrap_or(20).clamp(1, LISTED_MAX);
-        let has_more = items.len() > limit;
-        items.truncate(limit);
-        let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-        let (first_id, last_id) = (id(items.first()), id(items.last()));
-        value(&InputItems { object: List, data: items, first_id, last_id, has_more })
-    }
 }

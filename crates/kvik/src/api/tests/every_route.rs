@@ -129,6 +129,8 @@ fn records_and_operation() -> Vec<Ask> {
         ("GET /v1/conversations?search=Ann", "/v1/conversations", none.clone()),
         ("GET /v1/conversations/trip", "/v1/conversations/{id}", none.clone()),
         ("POST /v1/conversations/trip", "/v1/conversations/{id}", named.clone()),
+        ("GET /v1/conversations/trip/items?order=asc", "/v1/conversations/{id}/items", none.clone()),
+        ("POST /v1/conversations/trip/items", "/v1/conversations/{id}/items", json!({"items": hello})),
         ("GET /v1/conversations/trip/memory", "/v1/conversations/{id}/memory", none.clone()),
         ("GET /v1/conversations/trip/export", "/v1/conversations/{id}/export", none.clone()),
         ("DELETE /v1/conversations/trip/messages?from=0", "/v1/conversations/{id}/messages", none.clone()),

@@ -1,0 +1,195 @@
+//! Items that are listed: what an answer was given, and what was said in a conversation.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::input;
+use crate::{
+    described::JsonSchema,
+    http::{
+        answer::{value, words},
+        error::ApiError,
+    },
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+words! {
+    List = "list";
+}
+
+/// Items that are listed at most.
+const LISTED_MAX: usize = 100;
+
+/// A part of a list of items.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::api) struct InputItems {
+    object: List,
+    /// As a request brought them, or as what was said in a conversation.
+    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
+    data: Vec<Value>,
+    #[schemars(with = "Option<String>")]
+    first_id: Value,
+    #[schemars(with = "Option<String>")]
+    last_id: Value,
+    has_more: bool,
+}
+
+/// Which part of the list is asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ListedItems {
+    limit: Option<usize>,
+    order: Option<String>,
+    after: Option<String>,
+}
+
+/// The same, for the document of all routes.
+pub(in crate::api) const ITEM_PARAMETERS: [(&str, &str); 3] = [
+    ("limit", "Items at most; 20 where nothing is asked for"),
+    ("order", "`desc`, the newest first, or `asc`"),
+    ("after", "The id of the last item of the page before"),
+];
+
+impl ListedItems {
+    /// The part of these items that is asked for.
+    pub(in crate::api) fn of(&self, mut items: Vec<Value>) -> Result<Value> {
+        if self.order.as_deref() != Some("asc") {
+            items.reverse();
+        }
+        if let Some(after) = &self.after {
+            let at = items.iter().position(|item| item["id"] == after.as_str());
+            let at = at.ok_or_else(|| ApiError::field("after", format!("there is no item `{after}`")))?;
+            items.drain(..=at);
+        }
+        let limit = self.limit.unwrap_or(20).clamp(1, LISTED_MAX);
+        let has_more = items.len() > limit;
+        items.truncate(limit);
+        let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+        let (first_id, last_id) = (id(items.first()), id(items.last()));
+        Ok(value(&InputItems { object: List, data: items, first_id, last_id, has_more }))
+    }
+}
+
+/// The messages that items say which stand in the field `path`; what is no message or call is left out.
+pub(in crate::api) fn told(path: &str, items: &Value) -> Result<Vec<Value>> {
+    let messages = input::told(path, items, &mut Vec::new())?;
+    if messages.iter().any(|message| message.get("role").is_none()) {
+        let text = "holds a compaction item, and a conversation that the server keeps is kept as a whole";
+        return Err(ApiError::field(path, format!("`{path}` {text}")));
+    }
+    Ok(messages)
+}
+
+/// What was said, as items whose ids are made of `label` and their place.
+pub(in crate::api) fn of_conversation(label: &str, messages: &[Value]) -> Vec<Value> {
+    let mut items = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
+        let id = |kind: &str, part: usize| format!("{kind}_{label}_{index}_{part}");
+        of_message(message, &id, &mut items);
+    }
+    items
+}
+
+/// The items of one message: what was thought, said and called, or what a call has returned.
+fn of_message(message: &Value, id: &dyn Fn(&str, usize) -> String, items: &mut Vec<Value>) {
+    let role = message["role"].as_str().unwrap_or_default();
+    if role == "tool" {
+        items.push(json!({
+            "type": "function_call_output", "id": id("fco", 0), "status": "completed",
+            "call_id": message["tool_call_id"], "output": text_of(&message["content"]),
+        }));
+        return;
+    }
+    if let Some(text) = message["reasoning_content"].as_str() {
+        let content = json!([{"type": "reasoning_text", "text": text}]);
+        items.push(json!({"type": "reasoning", "id": id("rs", 0), "summary": [], "content": content}));
+    }
+    if !message["content"].is_null() {
+        let text = text_of(&message["content"]);
+        let part = match role {
+            "assistant" => json!({"type": "output_text", "text": text, "annotations": []}),
+            _ => json!({"type": "input_text", "text": text}),
+        };
+        items.push(json!({
+            "type": "message", "id": id("msg", 0), "status": "completed", "role": role, "content": [part],
+        }));
+    }
+    for (part, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
+        let function = &call["function"];
+        items.push(json!({
+            "type": "function_call", "id": id("fc", part), "status": "completed", "call_id": call["id"],
+            "name": function["name"], "arguments": text_of(&function["arguments"]),
+        }));
+    }
+}
+
+/// A text, parts of text, or a value as JSON.
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(parts) if parts.iter().all(|part| part["text"].is_string()) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_comes_back_from_its_items() {
+        let call =
+            json!({"id": "c", "type": "function", "function": {"name": "look", "arguments": "{\"at\": 1}"}});
+        let messages = vec![
+            json!({"role": "system", "content": "Be brief."}),
+            json!({"role": "user", "content": "Look."}),
+            json!({"role": "assistant", "content": "I look.", "reasoning_content": "so", "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": "c", "content": "seen"}),
+            json!({"role": "assistant", "content": "Done."}),
+        ];
+        let items = of_conversation("a", &messages);
+        let kinds: Vec<&str> = items.iter().filter_map(|item| item["type"].as_str()).collect();
+        let expect = [
+            "message",
+            "message",
+            "reasoning",
+            "message",
+            "function_call",
+            "function_call_output",
+            "message",
+        ];
+        assert_eq!(kinds, expect);
+        assert_eq!(told("items", &Value::Array(items)), Ok(messages));
+        let item = json!([{"type": "compaction", "encrypted_content": "x"}]);
+        assert_eq!(told("items", &item).unwrap_err().param(), Some("items"));
+    }
+
+    #[test]
+    fn a_list_is_read_page_by_page() {
+        let items: Vec<Value> = (0..5).map(|i| json!({"id": format!("i{i}")})).collect();
+        let page = |limit, order: &str, after: Option<&str>| {
+            let asked = ListedItems {
+                limit: Some(limit),
+                order: Some(order.to_owned()),
+                after: after.map(str::to_owned),
+            };
+            let page = asked.of(items.clone())?;
+            let ids: Vec<&str> = page["data"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|item| item["id"].as_str())
+                .collect();
+            Ok::<_, ApiError>((ids.join(" "), page["has_more"] == true))
+        };
+        assert_eq!(page(2, "asc", None), Ok(("i0 i1".to_owned(), true)));
+        assert_eq!(page(2, "asc", Some("i1")), Ok(("i2 i3".to_owned(), true)));
+        assert_eq!(page(2, "asc", Some("i3")), Ok(("i4".to_owned(), false)));
+        assert_eq!(page(9, "desc", Some("i4")), Ok(("i3 i2 i1 i0".to_owned(), false)));
+        assert_eq!(page(2, "asc", Some("x")).unwrap_err().param(), Some("after"));
+    }
+}
