@@ -44,8 +44,9 @@ async fn render_texts(State(app): State<Arc<App>>, body: JsonBody) -> Result<Jso
 }
 
 async fn render(app: Arc<App>, body: JsonBody) -> Result<Vec<Rendered>> {
-    app.read(body, |app, body| {
-        let (requests, _) = explain::requests(app, body)?;
+    let tenant = body.caller.tenant.clone();
+    app.read(body, move |app, body| {
+        let (requests, _) = explain::requests(app, &tenant.name, body)?;
         Ok(requests.into_iter().map(|request| Rendered { token_ids: request.prompt }).collect())
     })
     .await

@@ -1,4 +1,4 @@
-//! `POST /v1/cache/explain`: what a chat or a completion would find in the cache, without running it.
+//! `POST /v1/cache/explain`: what a chat in any dialect, or a completion, would find in the cache, without running it.
 
 use std::sync::Arc;
 
@@ -9,11 +9,17 @@ use serde::{Deserialize, Serialize};
 use super::named::Named;
 use crate::{
     accounts::tenants::Tenant,
-    api::request::{
-        defaults::Usual,
-        generation::GenerationFields,
-        parts::{FromBody, Part},
-        prompt::Prompt,
+    api::{
+        request::{
+            cache::CacheFields,
+            conversation::Conversation,
+            defaults::Usual,
+            generation::{GenerationFields, Manner, Options},
+            parts::{FromBody, Part},
+            prompt::Prompt,
+            sampling::unsaid,
+        },
+        spoken,
     },
     app::{
         body::JsonBody,
@@ -31,7 +37,7 @@ use crate::{
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// All fields of a body: those of a chat or of a completion that decide what is computed. How the answer
-/// would be sent changes nothing, and is ignored.
+/// would be sent changes nothing, and is ignored. Bodies of `/v1/messages` and `/v1/responses` are read as there.
 pub(in crate::api) type Fields = (ModelField, Named, GenerationFields<Usual>);
 
 /// Which model is asked.
@@ -63,7 +69,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 }
 
 fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
-    let (mut requests, origin) = requests(app, body)?;
+    let (mut requests, origin) = requests(app, &tenant.name, body)?;
     if let Some(prefix) = &origin.kept_prefix {
         kept_prefix::read(app, tenant, prefix, &mut requests)?;
     }
@@ -79,8 +85,13 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
     Ok(Json(Explained { kvik: Would { cache: caches.into() } }))
 }
 
-/// What the engine would be asked.
-pub(in crate::api) fn requests(app: &App, body: &Body) -> Result<(Vec<Request>, Origin)> {
+/// What the engine would be asked by a tenant.
+pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(Vec<Request>, Origin)> {
+    if let Some(conversation) = spoken::conversation(app, tenant, body)? {
+        let (ModelField { model }, cache) = <(ModelField, CacheFields)>::from_body(body)?;
+        app.accept_model(&model)?;
+        return of_conversation(app, conversation, told_elsewhere(cache, app)?, body);
+    }
     let (ModelField { model }, named, generation) = Fields::from_body(body)?;
     app.accept_model(&model)?;
     let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
@@ -88,10 +99,7 @@ pub(in crate::api) fn requests(app: &App, body: &Body) -> Result<(Vec<Request>, 
     options.check_unkept()?;
     match named {
         Named::Conversation(conversation) => {
-            let kept_prefix = options.kept_prefix.clone();
-            let chat = conversation.conversation()?.request(app, options, None, body)?;
-            let origin = Origin { messages: Some(chat.messages), kept_prefix, ..Origin::default() };
-            Ok((vec![chat.request], origin))
+            of_conversation(app, conversation.conversation()?, options, body)
         }
         Named::Prompt(prompts) => {
             let length = (options.max_tokens(MAX_TOKENS, app.serving.model.context), None);
@@ -99,6 +107,33 @@ pub(in crate::api) fn requests(app: &App, body: &Body) -> Result<(Vec<Request>, 
             Ok((requests, Origin { kept_prefix: options.kept_prefix, ..Origin::default() }))
         }
     }
+}
+
+/// How a conversation of another dialect is continued, as far as the cache is concerned.
+fn told_elsewhere(cache: CacheFields, app: &App) -> Result<Options> {
+    let manner = Manner {
+        sampling: unsaid::<Usual>(),
+        stop: Vec::new(),
+        length: None,
+        keep: cache.keep()?,
+        constraint: None,
+        schema_notes: Vec::new(),
+    };
+    let options = Options::of(manner, &app.serving.retaining)?;
+    options.check_unkept()?;
+    Ok(options)
+}
+
+fn of_conversation(
+    app: &App,
+    conversation: Conversation,
+    options: Options,
+    body: &Body,
+) -> Result<(Vec<Request>, Origin)> {
+    let kept_prefix = options.kept_prefix.clone();
+    let chat = conversation.request(app, options, None, body)?;
+    let origin = Origin { messages: Some(chat.messages), kept_prefix, ..Origin::default() };
+    Ok((vec![chat.request], origin))
 }
 
 /// Tokens of a completion where a body does not say: as of `/v1/completions`.

@@ -9,7 +9,7 @@ use super::request::{PromptEncoder, RequestBody};
 /// A change to a pair of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Fix {
-    /// Move a sentence of one text to the end of the last text; `sentence` is its byte range in each request.
+    /// Move sentences of one text to the end of the last text; `sentence` is their byte range in each request.
     MoveToEnd { text: usize, sentence: [Range<usize>; 2] },
     /// Send tools, equal up to their order or the order of their keys, as the first request does.
     OneToolOrder,
@@ -65,7 +65,9 @@ impl Pair {
             for (text, sentence) in moves.into_iter().rev() {
                 let taken: String = texts[text].drain(sentence).collect();
                 request.set_text(text, texts[text].clone());
-                moved.push(taken.trim().to_owned());
+                if !taken.trim().is_empty() {
+                    moved.push(taken.trim().to_owned());
+                }
             }
             if let Some(mut last) = texts.pop().filter(|_| !moved.is_empty()) {
                 moved

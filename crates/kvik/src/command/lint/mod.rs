@@ -1,10 +1,11 @@
 //! `kvik lint`: finds the parts of requests that defeat the cache.
 //!
 //! The cache reuses a prompt up to the first token that differs. Lint looks for parts that differ at
-//! every request: in one request by patterns such as dates, in several also by comparing them. It then
+//! every request: in one request by patterns such as dates, in several by comparing them. It then
 //! applies the advised fix, tokenizes both versions, and counts: a finding reports the gain of its fix
 //! on top of the findings before it.
 
+mod align;
 mod fix;
 mod report;
 mod request;
@@ -43,7 +44,8 @@ const CANDIDATES_MAX: usize = 24;
   kvik lint -m model.gguf request.json   counted with the tokens and the template of that model
   kvik lint --json request.json          the findings as JSON
 
-A request is the body of a chat (`messages`) or of a completion (`prompt`, a text). A prompt is
+A request is the body of a chat, as OpenAI's clients, Anthropic's or Codex send it (`messages`, `input`),
+or of a completion (`prompt`, a text). A prompt is
 reused up to its first token that differs, so changing parts belong at its end: each line says
 how many tokens of every later request a move saves.
 
@@ -134,11 +136,13 @@ fn read(path: &Path, now: SystemTime) -> anyhow::Result<RequestBody> {
     RequestBody::new(serde_json::from_str(&text).with_context(source)?, now).with_context(source)
 }
 
-/// The findings of these requests: of the first compared with each other one, then of the first alone.
+/// The findings of these requests: of the first compared with each other one; of one alone, by what looks as if it
+/// changed. Text on which several requests agree defeats nothing, whatever it looks like.
 pub(crate) fn lint(requests: &[RequestBody], encoder: PromptEncoder<'_>) -> anyhow::Result<Vec<Finding>> {
     let Some((first, others)) = requests.split_first() else { return Ok(Vec::new()) };
     let mut findings: Vec<Finding> = Vec::new();
-    let pairs = others.iter().map(|other| compared(first, other)).chain([alone(first)]);
+    let by_itself = if others.is_empty() { alone(first) } else { later(first) };
+    let pairs = others.iter().map(|other| compared(first, other)).chain([by_itself]);
     for (pair, mut candidates) in pairs {
         candidates.truncate(CANDIDATES_MAX);
         // Earlier findings are fixed here too, so that later ones become visible.
@@ -151,10 +155,7 @@ pub(crate) fn lint(requests: &[RequestBody], encoder: PromptEncoder<'_>) -> anyh
     Ok(findings)
 }
 
-/// The candidates whose fix gains tokens, in the order of fixing.
-///
-/// A candidate gains nothing while an earlier part of the prompt still differs, so candidates without
-/// gain are tried again after each that gains.
+/// The candidates whose fixes gain tokens, in the order of fixing.
 fn gains(
     pair: &Pair,
     mut candidates: Vec<Finding>,
@@ -162,28 +163,73 @@ fn gains(
 ) -> anyhow::Result<Vec<Finding>> {
     let (mut fixes, mut found) = (Vec::new(), Vec::new());
     let mut shared = pair.shared_tokens(encoder)?;
-    let mut at = 0;
-    while at < candidates.len() {
-        fixes.push(candidates[at].fix.clone());
-        let with = pair.fixed(&fixes).shared_tokens(encoder)?;
-        if with < shared + GAIN_MIN {
-            fixes.pop();
-            at += 1;
-            continue;
+    while let Some(group) = next_group(pair, (&fixes, shared), &candidates, encoder)? {
+        for index in group.into_iter().rev() {
+            found.push(candidates.remove(index));
         }
-        let finding = candidates.remove(at);
-        found.push(Finding { saved_tokens: with - shared, ..finding });
-        (shared, at) = (with, 0);
+        // They were taken from back to front.
+        let start = fixes.len();
+        found[start..].reverse();
+        for finding in &mut found[start..] {
+            fixes.push(finding.fix.clone());
+            let with = pair.fixed(&fixes).shared_tokens(encoder)?;
+            finding.saved_tokens = with.saturating_sub(shared);
+            shared = shared.max(with);
+        }
     }
     Ok(found)
 }
 
-/// A request and its likely next version, with the candidates that differ between the two.
-fn alone(request: &RequestBody) -> (Pair, Vec<Finding>) {
+/// The indexes of the candidates that are fixed next: one that gains tokens on top of `fixes`, which share so many; or
+/// several that gain them together, as two differences a few words apart do.
+fn next_group(
+    pair: &Pair,
+    (fixes, shared): (&[Fix], usize),
+    candidates: &[Finding],
+    encoder: PromptEncoder<'_>,
+) -> anyhow::Result<Option<Vec<usize>>> {
+    let gain = |group: &[usize]| -> anyhow::Result<bool> {
+        let more = group.iter().map(|&index| candidates[index].fix.clone());
+        let fixes: Vec<Fix> = fixes.iter().cloned().chain(more).collect();
+        Ok(pair.fixed(&fixes).shared_tokens(encoder)? >= shared + GAIN_MIN)
+    };
+    for index in 0..candidates.len() {
+        if gain(&[index])? {
+            return Ok(Some(vec![index]));
+        }
+    }
+    let all: Vec<usize> = (0..candidates.len()).collect();
+    let mut until = 2;
+    while until <= all.len() && !gain(&all[..until])? {
+        until += 1;
+    }
+    if until > all.len() {
+        return Ok(None);
+    }
+    // Those without which the others gain as well are not needed.
+    let mut group = all[..until].to_vec();
+    let mut at = 0;
+    while at < group.len() {
+        let without: Vec<usize> = group.iter().copied().filter(|index| *index != group[at]).collect();
+        match gain(&without)? {
+            true => group = without,
+            false => at += 1,
+        }
+    }
+    Ok(Some(group))
+}
+
+/// A request as it is sent again later: what differs then is the template's.
+fn later(request: &RequestBody) -> (Pair, Vec<Finding>) {
     let mut twin = request.clone();
     // Forty days and a bit, so that every part of a date and of a time changes.
     twin.now += Duration::from_secs(3600 * 24 * 40 + 3723);
-    let mut candidates = vec![Finding::of_template()];
+    (Pair([request.clone(), twin]), vec![Finding::of_template()])
+}
+
+/// A request and its likely next version, with the candidates that differ between the two.
+fn alone(request: &RequestBody) -> (Pair, Vec<Finding>) {
+    let (Pair([_, mut twin]), mut candidates) = later(request);
     let mut tools = twin.tools().to_vec();
     for (index, tool) in tools.iter_mut().enumerate() {
         candidates.extend(twin_of_tool(index, tool));
@@ -246,34 +292,48 @@ fn compared(first: &RequestBody, other: &RequestBody) -> (Pair, Vec<Finding>) {
             reordered.map(|index| tools[index]["function"]["name"].as_str().unwrap_or_default().to_owned());
         candidates.push(Finding::of_tools(kind, reordered, text.unwrap_or_default(), Fix::OneToolOrder));
     }
-    let texts = first.texts().into_iter().zip(other.texts()).enumerate();
-    for (index, ((role, left), (other_role, right))) in texts {
-        if role == other_role && left != right && matches!(role.as_str(), "system" | "developer" | "prompt") {
-            candidates.extend(differing_sentences(index, &role, &left, &right));
+    candidates.extend(differing_tools(tools, other_tools));
+    let (texts, other_texts) = (first.texts(), other.texts());
+    let is_question = |index: usize| index + 1 >= texts.len().min(other_texts.len());
+    for (index, ((role, left), (other_role, right))) in texts.iter().zip(&other_texts).enumerate() {
+        if role != other_role || left == right {
+            continue;
+        }
+        let found = differing_sentences(index, role, left, right);
+        match role.as_str() {
+            "system" | "developer" | "prompt" => candidates.extend(found),
+            // What an application tells a model before the question, as where it works, is a message of the user's too.
+            "user" if !is_question(index) && are_alike(left, right) => candidates.extend(found),
+            _ => {}
         }
     }
     (Pair([first.clone(), other.clone()]), candidates)
 }
 
-/// The differing sentences of two texts of the same role; of texts with unequal numbers of sentences,
-/// the first only.
-fn differing_sentences(index: usize, role: &str, left: &str, right: &str) -> Vec<Finding> {
-    let (left_sentences, right_sentences) = (ranges(left), ranges(right));
-    let paired = left_sentences.len() == right_sentences.len();
-    let differ = left_sentences
-        .into_iter()
-        .zip(right_sentences)
-        .filter(|(a, b)| left[a.clone()] != right[b.clone()])
-        .take(if paired { usize::MAX } else { 1 });
-    let finding = |(a, b): (Range<usize>, Range<usize>)| {
-        let kind = volatile::find(&left[a.clone()]).first().map_or("differs", |piece| piece.kind.name());
-        Finding::of_text(kind, index, role, left, [a, b])
+/// Tools that have the same name and place in both requests, and differ.
+fn differing_tools(tools: &[Value], others: &[Value]) -> Vec<Finding> {
+    let name = |tool: &Value| tool["function"]["name"].as_str().unwrap_or_default().to_owned();
+    let pairs = tools.iter().zip(others).enumerate();
+    let differing = pairs.filter(|(_, (tool, other))| name(tool) == name(other) && !equal(tool, other));
+    let finding = |(index, (tool, _)): (usize, (&Value, &Value))| {
+        Finding::of_tools("differs", Some(index), name(tool), Fix::OneTool(index))
     };
-    differ.map(finding).collect()
+    differing.map(finding).collect()
 }
 
-fn ranges(text: &str) -> Vec<Range<usize>> {
-    let ends = volatile::sentences(text);
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    starts.zip(ends.clone()).map(|(start, end)| start..end).collect()
+/// Whether two texts have half of their sentences in common.
+fn are_alike(left: &str, right: &str) -> bool {
+    let sentences = [left, right].map(|text| volatile::sentences(text).len());
+    align::common(left, right) * 2 >= sentences.into_iter().max().unwrap_or_default()
+}
+
+/// The sentences that one of two texts of the same role has and the other has not.
+fn differing_sentences(index: usize, role: &str, left: &str, right: &str) -> Vec<Finding> {
+    let finding = |[a, b]: [Range<usize>; 2]| {
+        // One that only the other request has is shown as that has it.
+        let shown = if a.is_empty() { &right[b.clone()] } else { &left[a.clone()] };
+        let kind = volatile::find(shown).first().map_or("differs", |piece| piece.kind.name());
+        Finding { text: shown.to_owned(), ..Finding::of_text(kind, index, role, left, [a, b]) }
+    };
+    align::differences(left, right).into_iter().map(finding).collect()
 }

@@ -8,7 +8,10 @@ use kvik_engine::text::template::ChatTemplate;
 use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-use crate::{api::conversation_prompt, app::report::spans};
+use crate::{
+    api::{as_chat, conversation_prompt},
+    app::report::spans,
+};
 
 /// Renders and tokenizes requests.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +21,7 @@ pub(crate) struct PromptEncoder<'a> {
     pub(crate) template: Option<&'a ChatTemplate>,
 }
 
-/// The body of a chat, or of a completion whose prompt is one text.
+/// The body of a chat in any dialect, as one of Chat Completions, or of a completion whose prompt is one text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestBody {
     fields: Map<String, Value>,
@@ -27,12 +30,12 @@ pub(crate) struct RequestBody {
 }
 
 impl RequestBody {
-    /// Accepts a body with either `messages` or `prompt`.
+    /// Accepts a body with either `messages` (of OpenAI or Anthropic), `input` or `prompt`.
     pub(crate) fn new(body: Value, now: SystemTime) -> anyhow::Result<RequestBody> {
-        let Value::Object(mut fields) = body else { bail!("a request is a JSON object") };
+        let Value::Object(mut fields) = as_chat(body)? else { bail!("a request is a JSON object") };
         match (fields.get("messages"), fields.get("prompt")) {
             (Some(Value::Array(_)), _) | (None, Some(Value::String(_))) => {}
-            _ => bail!("a request has `messages` (an array) or `prompt` (a string)"),
+            _ => bail!("a request has `messages` (an array), `input` or `prompt` (a string)"),
         }
         if let Some(messages) = fields.get_mut("messages") {
             join_parts(messages);

@@ -103,12 +103,53 @@ fn each_of_several_findings_has_its_own_gain() {
 }
 
 #[test]
-fn volatile_text_that_all_files_share_is_found_beside_their_differences() {
+fn text_on_which_all_files_agree_defeats_nothing() {
     let model = Model::new();
     let at =
         |time: &str| chat(&format!("It is {time} now. {RULES} Build 20261121.3. {RULES}"), "Parcel arrived");
     let findings = model.lint(&[at("13:05:59"), at("14:11:02")]);
-    assert_eq!(kinds(&findings), [("timestamp", "system", Some(0)), ("version", "system", Some(0))]);
+    assert_eq!(kinds(&findings), [("timestamp", "system", Some(0))]);
+    let dated =
+        json!({"name": "f", "description": "Index of 2026-11-21.", "input_schema": {"type": "object"}});
+    let mut same = at("13:05:59");
+    same["tools"] = json!([dated]);
+    assert_eq!(model.lint(&[same.clone(), same]), [], "not even where it looks like a date");
+}
+
+/// The directory of an agent stands in several sentences, some of them close together, and in what it says before the
+/// question; each is found, and together they are all that is lost.
+#[test]
+fn what_differs_in_several_places_is_found_as_a_whole() {
+    let model = Model::new();
+    let of = |directory: &str, extra: &str| {
+        let system = format!(
+            "You work in {directory}. Be quick.\nIts notes are in {directory}/notes.\n{RULES}\n{extra}{RULES} Never leave {directory}."
+        );
+        let context = format!("This is what you know.\nThe directory is {directory}.\n{RULES} {RULES}");
+        json!({"messages": [
+            {"role": "system", "content": system}, {"role": "user", "content": context},
+            {"role": "assistant", "content": "Got it."}, {"role": "user", "content": "Sort my notes."},
+        ]})
+    };
+    let requests = [of("/home/ann/letters", ""), of("/srv/work/invoices", "It is a repository.\n")];
+    let findings = model.lint(&requests);
+    let all: usize = findings.iter().map(|finding| finding.saved_tokens).sum();
+    let encoded = |body: &Value| request(body).tokens(model.encoder()).unwrap().len();
+    let least = encoded(&requests[0]).min(encoded(&requests[1]));
+    assert!(all + 80 > least, "{all} of {least}: {findings:#?}");
+    assert!(findings.iter().any(|finding| finding.role == "user"), "{findings:#?}");
+}
+
+#[test]
+fn bodies_of_every_dialect_are_read() {
+    let model = Model::new();
+    let dated = format!("It is 13:05:59 now. {RULES}");
+    for body in [
+        json!({"model": "x", "max_tokens": 5, "system": [{"type": "text", "text": dated}], "messages": [{"role": "user", "content": "Parcel"}]}),
+        json!({"model": "x", "instructions": dated, "input": [{"role": "user", "content": "Parcel"}], "client_metadata": {}}),
+    ] {
+        assert_eq!(kinds(&model.lint(&[body])), [("timestamp", "system", Some(0))]);
+    }
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl Server {
 
     /// The prompts that a body asks for.
     fn prompts(&self, body: &Value) -> Vec<Vec<Token>> {
-        let (requests, _) = explain::requests(&self.app, &json::Body::of(body).unwrap()).unwrap();
+        let (requests, _) = explain::requests(&self.app, "", &json::Body::of(body).unwrap()).unwrap();
         requests.into_iter().map(|request| request.prompt).collect()
     }
 }
