@@ -1,14 +1,11 @@
 """Plugin of pytest: llama-server's tests with one model, without a network, and without some of its internals.
 
-What is taken out of the tests, so that they test the rest: a fingerprint that begins as the number of a build does,
-capitals in the names of headers, null for the empty text that a stream begins with, and words that only llama.cpp's own
-random numbers draw. A test that would have failed by its words is noted.
+What is taken out of the tests, so that they test the rest: words that only llama.cpp's own random numbers draw. A test that
+would have failed by its words is noted.
 """
 import sys
-import types
 
 import pytest
-import requests
 
 REASONS = {
     "return code 77": "needs another model",
@@ -27,8 +24,6 @@ def pytest_configure():
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     utils.DEFAULT_HTTP_TIMEOUT = 20
     utils.match_regex = without_draws(utils.match_regex, utils)
-    for name in ("make_request", "make_stream_request"):
-        setattr(utils.ServerProcess, name, as_clients_do(getattr(utils.ServerProcess, name)))
 
 
 def without_draws(match_regex, utils):
@@ -42,38 +37,6 @@ def without_draws(match_regex, utils):
         return is_drawn
 
     return match
-
-
-def as_clients_do(send):
-    """Requests with the version that Anthropic's clients name, answers with a fingerprint like llama.cpp's."""
-    def request(self, method, path, data=None, headers=None, *args, **more):
-        if path.startswith("/v1/messages"):
-            headers = {"anthropic-version": "2023-06-01", **(headers or {})}
-        answer = send(self, method, path, data, headers, *args, **more)
-        if isinstance(answer, types.GeneratorType):
-            return map(begun, answer)
-        if hasattr(answer, "headers"):
-            answer.headers = requests.structures.CaseInsensitiveDict(answer.headers)
-        body = getattr(answer, "body", None)
-        fingerprinted(body)
-        return answer
-
-    return request
-
-
-def fingerprinted(body):
-    if isinstance(body, dict) and "system_fingerprint" in body:
-        body["system_fingerprint"] = "b" + body["system_fingerprint"]
-
-
-def begun(chunk):
-    """OpenAI's own streams begin with empty content, llama-server's with null."""
-    fingerprinted(chunk)
-    for choice in chunk.get("choices") or []:
-        delta = choice.get("delta") or {}
-        if "role" in delta and delta.get("content") == "":
-            delta["content"] = None
-    return chunk
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -124,7 +124,8 @@ async fn exchanges(
     let left_unread = exchange.left_unread();
     let io = TokioIo::new(TimedWrites::new(HalfOpen::new(stream, open), limits.write_time));
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
+    // Some clients look for the names of headers as llama-server and others write them, though case says nothing.
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time).title_case_headers(true);
     let mut connection = builder.serve_connection(io, exchange);
     tokio::select! {
         ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended?,

@@ -290,7 +290,7 @@ fn a_full_queue_answers_with_retry_after() {
         }
     };
     assert_eq!(status, 429, "{text}");
-    assert!(head.contains("retry-after: "), "{head}");
+    assert!(head.to_ascii_lowercase().contains("retry-after: "), "{head}");
     let error: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(error["error"]["code"], "queue_full");
 }

@@ -70,8 +70,9 @@ pub(super) struct DeltaChoice {
 struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<Assistant>,
+    /// Null where a message begins, as llama-server writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<String>,
+    content: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -175,7 +176,8 @@ impl ChatAnswer {
             let state = &mut self.choices[choice as usize];
             if !std::mem::replace(&mut state.started, true) {
                 let compaction = self.item.clone();
-                let first = Delta { role: Some(Assistant), compaction, ..Delta::content(String::new()) };
+                let first =
+                    Delta { role: Some(Assistant), content: Some(None), compaction, ..Delta::default() };
                 frames.push(value(&self.chunk(choice, first, None, None)));
             }
             frames.push(value(&self.chunk(choice, delta, logprobs.take(), None)));
@@ -288,7 +290,7 @@ impl Choice {
 
 impl Delta {
     fn content(text: String) -> Delta {
-        Delta { content: Some(text), ..Delta::default() }
+        Delta { content: Some(Some(text)), ..Delta::default() }
     }
 
     fn call(call: CallDelta) -> Delta {

@@ -77,7 +77,7 @@ async fn a_chat_streams_deltas_that_join_to_the_answer() {
         assert_eq!(joined(&chunks, choice, "content"), "Grüße!");
         let of_choice: Vec<&Value> =
             chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|c| c["index"] == choice).collect();
-        assert_eq!(of_choice[0]["delta"], json!({"role": "assistant", "content": ""}));
+        assert_eq!(of_choice[0]["delta"], json!({"role": "assistant", "content": null}));
         let ends: Vec<&&Value> = of_choice.iter().filter(|c| !c["finish_reason"].is_null()).collect();
         assert_eq!(ends.len(), 1, "a choice ends once");
         let logprobs: usize =
