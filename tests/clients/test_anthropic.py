@@ -49,6 +49,35 @@ def test_tools_are_called_in_a_loop(client):
     assert ask(client, messages=messages, tools=[TOOL]).type == "message"
 
 
+def test_a_tool_runner_goes_on_from_what_the_server_keeps(client):
+    asked = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather in a city.
+
+        Args:
+            city: The name of a city.
+        """
+        asked.append(city)
+        return "Sunny, 21 degrees."
+
+    runner = client.beta.messages.tool_runner(
+        model=MODEL, max_tokens=100, max_iterations=3, tools=[get_weather], tool_choice={"type": "tool", "name": "get_weather"},
+        system="Be brief.", messages=[{"role": "user", "content": "What is the weather in Paris?"}], extra_body={"temperature": 0})
+    answers = list(runner)
+    assert len(answers) == 3 and len(asked) >= 2, (answers, asked)
+    read = [answer.usage.cache_read_input_tokens for answer in answers]
+    assert read == sorted(read) and read[0] < read[2], "each turn is read behind the one before"
+
+
+def test_tools_that_anthropic_names_are_called(client):
+    answer = ask(client, "List the files.", tools=[{"type": "bash_20250124", "name": "bash"}, {"type": "web_search_20250305", "name": "web_search"}],
+                 tool_choice={"type": "tool", "name": "bash"}, max_tokens=60)
+    assert answer.content[0].name == "bash", answer
+    assert any("web_search" in note for note in answer.model_extra["kvik"]["notes"]), answer
+
+
 def test_an_answer_is_held_to_a_schema(client):
     schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"],
               "additionalProperties": False}

@@ -2,7 +2,8 @@
 //!
 //! A route reads its body off the async threads (parse, check, template, tokenize) into the one
 //! request that the engine takes, and words the engine's events. Dialects hold no state and use nothing
-//! of one another but what `request` has for all; only llama-server's slots are kept prompts of kvik's own dialect.
+//! of one another but what `request` has for all; only llama-server's slots are kept prompts of kvik's own dialect, and kvik's own
+//! routes are given conversations of others (`spoken`).
 
 mod anthropic;
 mod chat;
@@ -21,6 +22,7 @@ mod responses;
 mod route;
 mod routes;
 mod sglang;
+mod spoken;
 #[cfg(test)]
 mod tests;
 mod vllm;
@@ -28,3 +30,4 @@ mod vllm;
 pub(crate) use kvik::{prompts::restore as restore_prompts, usage::listing as usage_listing};
 pub(crate) use request::conversation::conversation_prompt;
 pub(crate) use routes::{of_model, over, router};
+pub(crate) use spoken::as_chat;

@@ -100,12 +100,13 @@ impl App {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, body: &Body| {
-            let Prepared { mut requests, origin, answer, stream } = read(app, &caller, body)?;
+            let Prepared { mut requests, mut origin, answer, stream } = read(app, &caller, body)?;
             if let Some(prefix) = &origin.kept_prefix {
                 kept_prefix::read(app, &caller.tenant, prefix, &mut requests)?;
             }
             let adapters = lora::adapters(body, &app.serving.lora)?;
             requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
+            origin.notes = body.notes();
             let permit = app.admit(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             let trailer = Trailer::new(app, origin, came, &requests, app.prices(&caller));

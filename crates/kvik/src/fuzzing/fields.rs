@@ -35,6 +35,27 @@ impl Bodies {
         routes
     }
 
+    /// The kinds that a schema allows, behind its references.
+    pub(super) fn kinds<'a>(&'a self, schema: &'a Value) -> Vec<&'a Value> {
+        if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+            return self.kinds(&self.document["components"]["schemas"][name]);
+        }
+        let several = ["anyOf", "oneOf"].iter().find_map(|key| schema[key].as_array());
+        match several {
+            Some(kinds) => kinds.iter().flat_map(|kind| self.kinds(kind)).collect(),
+            None => vec![schema],
+        }
+    }
+
+    /// The fields of an object: name, schema, and whether it has to be there.
+    pub(super) fn fields<'a>(&'a self, schema: &'a Value) -> Vec<(&'a str, &'a Value, bool)> {
+        let needed = |name: &str| {
+            schema["required"].as_array().is_some_and(|required| required.iter().any(|field| field == name))
+        };
+        let fields = schema["properties"].as_object().into_iter().flatten();
+        fields.map(|(name, field)| (name.as_str(), field, needed(name))).collect()
+    }
+
     /// The text of a value that a schema describes, but for what is wrong in it.
     pub(super) fn text(&self, schema: &Value, random: &mut Random, depth: usize) -> String {
         if random.below(WRONG_ONE_IN) == 0 || depth == DEPTH_MAX {

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod fields;
 #[cfg(test)]
+mod lenient;
+#[cfg(test)]
 mod mutate;
 #[cfg(test)]
 mod tests;

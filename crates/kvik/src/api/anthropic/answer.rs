@@ -257,6 +257,10 @@ impl Answer for MessageAnswer {
         Some(self.reply.message())
     }
 
+    fn stored(&self, trailer: &Trailer) -> Option<Value> {
+        Some(value(&self.message_with(self.blocks.clone(), &trailer.total())))
+    }
+
     fn whole(mut self, trailer: &Trailer) -> Vec<u8> {
         let blocks = std::mem::take(&mut self.blocks);
         let message = self.message_with(blocks, &trailer.total());

@@ -2,12 +2,13 @@
 
 use kvik_cache::Lifetime;
 use kvik_engine::text::constraint::schema::Strictness;
-use kvik_memory::random::random;
+use kvik_memory::{conversations::MESSAGES_MAX, random::random};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
     messages::{self, Times},
+    thread::{Thread, ThreadField},
     tools,
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
         chat::{ChatTurn, Compacted},
         request::{
             cache::CacheFields,
-            compaction::{self, Compacting},
+            compaction::{self, Compacting, Open},
             constraint::read_schema,
             conversation::{Conversation, Effort, Thinking},
             defaults::Usual,
@@ -26,9 +27,12 @@ use crate::{
             sampling::unsaid,
         },
     },
-    app::{keys::Caller, state::App},
+    app::{conversations::check_values, keys::Caller, responses::ResponseTurn, state::App},
     described::JsonSchema,
-    http::{error::ApiError, json::Json},
+    http::{
+        error::ApiError,
+        json::{Body, Json},
+    },
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -45,7 +49,7 @@ pub(super) type Fields = (TellFields, AnswerFields, ManageFields, CacheFields);
 
 /// What decides the prompt.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct TellFields {
+pub(in crate::api) struct TellFields {
     /// The one model that runs here answers for any name, unless the server is strict.
     #[serde(default)]
     pub(super) model: String,
@@ -55,7 +59,8 @@ pub(super) struct TellFields {
     /// The system prompt: a text or blocks of text.
     #[schemars(with = "Option<Value>")]
     system: Option<Json>,
-    /// `{"name", "description", "input_schema"}` each.
+    /// `{"name", "description", "input_schema"}` each, or one that Anthropic names and a client runs, as
+    /// `{"type": "bash_20250124", "name": "bash"}`; others are not offered.
     #[schemars(with = "Option<Vec<Map<String, Value>>>")]
     tools: Option<Json>,
     /// `{"type": "auto" | "any" | "tool" | "none"}`, with `disable_parallel_tool_use` for one call at most.
@@ -96,6 +101,8 @@ pub(super) struct ManageFields {
     context_management: Option<Json>,
     /// Say what has changed since the answer `previous_message_id`.
     diagnostics: Option<Diagnostics>,
+    /// Keep what is said for the next request, or go on from an answer that was kept.
+    thread: Option<ThreadField>,
     /// Not read: whose a request is comes from its key.
     #[serde(rename = "metadata")]
     #[schemars(with = "Option<Map<String, Value>>")]
@@ -108,14 +115,12 @@ pub(super) struct ManageFields {
 impl Part for ManageFields {}
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct Diagnostics {
     previous_message_id: Option<String>,
 }
 
 /// Whether to think.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct ThinkingField {
     r#type: ThinkingKind,
     /// Not counted: the answer's `max_tokens` bound thoughts as well.
@@ -136,14 +141,12 @@ enum ThinkingKind {
 
 /// How much to think, and the form of the answer.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct OutputConfig {
     effort: Option<Effort>,
     format: Option<Format>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct Format {
     #[serde(rename = "type")]
     _kind: FormatKind,
@@ -166,25 +169,42 @@ pub(super) struct Wanted {
     pub(super) context_management: bool,
 }
 
+/// A conversation as a body tells it.
+pub(in crate::api) struct Told {
+    pub(in crate::api) conversation: Conversation,
+    before: Option<compaction::Opened>,
+    /// Times to live that its blocks ask for.
+    times: Times,
+    /// Messages that this request brought, without its system prompt.
+    new: Vec<Value>,
+}
+
 impl TellFields {
-    /// The conversation, and the times to live that its blocks ask for.
-    pub(super) fn told(self, open: Open<'_>) -> Result<(Conversation, Option<compaction::Opened>, Times)> {
-        let mut times = Times::new();
-        let system = self.system.as_ref().map(|Json(system)| system);
-        let mut messages = messages::told(system, &self.messages.0, &mut times)?;
-        let opened = compaction::expand(&mut messages, open)?;
-        let (offered, choice) =
-            (self.tools.map(|Json(tools)| tools), self.tool_choice.map(|Json(choice)| choice));
-        let tools = tools::tools(offered.as_ref(), choice.as_ref(), &mut times)?;
+    /// What was said, `earlier` messages first.
+    pub(in crate::api) fn told(&self, earlier: &[Value], open: Open<'_>, body: &Body) -> Result<Told> {
+        let (mut times, mut notes) = (Times::new(), Vec::new());
+        let value = |field: &'_ Option<Json>| field.as_ref().map(|Json(value)| value.clone());
+        let system = value(&self.system);
+        let mut messages = messages::told(system.as_ref(), &self.messages.0, &mut times, &mut notes)?;
+        let has_system = system.is_some() && messages.first().is_some_and(|first| first["role"] == "system");
+        let new = messages[usize::from(has_system)..].to_vec();
+        messages.splice(usize::from(has_system)..usize::from(has_system), earlier.iter().cloned());
+        let before = compaction::expand(&mut messages, open)?;
+        check_thread(earlier, &messages)?;
+        let (offered, choice) = (value(&self.tools), value(&self.tool_choice));
+        let tools = tools::tools(offered.as_ref(), choice.as_ref(), &mut times, &mut notes)?;
+        notes.into_iter().for_each(|note| body.note(note));
         if let Some(Json(control)) = &self.cache_control {
             times.push(messages::ttl(&Place::new("cache_control", control))?);
         }
         let thinking = Thinking {
-            enabled: Some(self.thinking.is_some_and(|thinking| thinking.r#type != ThinkingKind::Disabled)),
+            enabled: Some(
+                self.thinking.as_ref().is_some_and(|thinking| thinking.r#type != ThinkingKind::Disabled),
+            ),
             effort: self.output_config.as_ref().and_then(|config| config.effort),
         };
         let conversation = Conversation::told(Value::Array(messages), tools, thinking, Map::new());
-        Ok((conversation.continuing()?, opened, times))
+        Ok(Told { conversation: conversation.continuing()?, before, times, new })
     }
 
     fn format(&mut self) -> Option<Format> {
@@ -192,21 +212,32 @@ impl TellFields {
     }
 }
 
-/// Opens compaction items.
-pub(super) type Open<'a> = &'a dyn Fn(&str) -> std::result::Result<compaction::Opened, compaction::Foreign>;
-
-/// The turn that a body asks for.
-pub(super) fn turn(app: &App, caller: &Caller, fields: Fields) -> Result<(ChatTurn, Wanted)> {
+/// The turn that a body asks for, what its answer is worded with, and what is written down of a thread.
+pub(super) fn turn(
+    app: &App,
+    caller: &Caller,
+    fields: Fields,
+    body: &Body,
+) -> Result<(ChatTurn, Wanted, Option<ResponseTurn>)> {
     let (mut tell, answer, manage, cache) = fields;
     app.accept_model(&tell.model)?;
+    let id = format!("msg_{:016x}", random());
+    let thread = manage.thread.as_ref().map(|thread| thread.thread(app, caller)).transpose()?;
+    if let Some(thread) = &thread {
+        (tell.system, tell.tools) = (thread.field("system", tell.system), thread.field("tools", tell.tools));
+    }
     let mut schema_notes = Vec::new();
     let schema = |Format { schema: Json(schema), .. }| {
         read_schema("output_config.format.schema", &schema, Strictness::Lenient, &mut schema_notes)
     };
     let constraint = tell.format().map(schema).transpose()?;
-    let (conversation, before, times) = tell.told(&|item| app.seal.open(&caller.tenant.name, item))?;
+    let earlier = thread.as_ref().map_or(&[][..], |thread| &thread.said);
+    let open = |item: &str| app.seal.open(&caller.tenant.name, item);
+    let Told { conversation, before, times, new } = tell.told(earlier, &open, body)?;
     let mut keep = cache.keep()?;
     keep.lifetime = lifetime(keep.lifetime, &times);
+    let keeps = kept(thread, keep.reuse, body)
+        .map(|thread| thread.turn((app, caller, &id), new, (tell.system.as_ref(), tell.tools.as_ref())));
     let mut sampling = unsaid::<Usual>();
     sampling.temperature = answer.temperature.map_or(sampling.temperature, |t| f64::from(t) as f32);
     sampling.top_p = answer.top_p.map_or(sampling.top_p, |p| f64::from(p) as f32);
@@ -228,12 +259,33 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields) -> Result<(ChatTu
         conversation,
         options: Options::of(manner, &app.serving.retaining)?,
         logprobs: None,
-        compacted: Compacted { before, compacting: compacting(manage.context_management.as_ref())? },
-        id: format!("msg_{:016x}", random()),
+        compacted: Compacted { before, compacting: compacting(manage.context_management.as_ref(), body)? },
+        id,
         compared_with: manage.diagnostics.and_then(|diagnostics| diagnostics.previous_message_id),
         stream: answer.stream,
     };
-    Ok((turn, wanted))
+    Ok((turn, wanted, keeps))
+}
+
+/// Refuses more than could be sent in one body, where what was kept comes before what is said now.
+fn check_thread(earlier: &[Value], messages: &[Value]) -> Result<()> {
+    if earlier.is_empty() {
+        return Ok(());
+    }
+    let at = |error: ApiError| error.at("thread");
+    if messages.len() > MESSAGES_MAX {
+        let message = format!("`thread` has more than {MESSAGES_MAX} messages with these; begin another one");
+        return Err(ApiError::field("thread", message));
+    }
+    check_values(messages).map_err(at)
+}
+
+/// A thread of which this turn is written down: of one that is to leave nothing behind nothing is.
+fn kept(thread: Option<Thread>, reuse: bool, body: &Body) -> Option<Thread> {
+    if thread.is_some() && !reuse {
+        body.note("`thread` is not kept: the request is to leave nothing behind".to_owned());
+    }
+    thread.filter(|_| reuse)
 }
 
 /// How long the prompt is kept. A time to live there is a promise to keep it so long; forgetting it then would be worse
@@ -248,10 +300,11 @@ fn lifetime(own: Lifetime, times: &Times) -> Lifetime {
 }
 
 /// `{"edits": [...]}`: a conversation that is to be compacted, and old thoughts, of which the template says what becomes.
-fn compacting(field: Option<&Json>) -> Result<Option<Compacting>> {
+/// Other edits are ignored: the answer is the same, of a longer prompt.
+fn compacting(field: Option<&Json>, body: &Body) -> Result<Option<Compacting>> {
     let Some(Json(value)) = field else { return Ok(None) };
     let field = Place::new("context_management", value);
-    field.only(&["edits"])?;
+    field.beside(&["edits"])?.for_each(|note| body.note(note));
     let Some(edits) = field.get("edits") else { return Ok(None) };
     let mut compacting = None;
     for edit in edits.items()? {
@@ -259,11 +312,10 @@ fn compacting(field: Option<&Json>) -> Result<Option<Compacting>> {
         match kind.text()? {
             "compact_20260112" => compacting = Some(Compacting { threshold: threshold(&edit)? }),
             "clear_thinking_20251015" => {}
-            _ => {
-                return Err(kind.error(
-                    "is not known here; kvik compacts conversations (`compact_20260112`), and thins old results of tools by itself where a summary is made",
-                ));
-            }
+            other => body.note(format!(
+                "`{}` is {other:?}, which is not done here; `compact_20260112` compacts a conversation, and thins old results of tools",
+                edit.path
+            )),
         }
     }
     Ok(compacting)

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::body::{ManageFields, TellFields};
 use crate::{
-    api::request::parts::{FromBody, refuse_unknown},
+    api::request::parts::FromBody,
     app::{body::JsonBody, state::App},
     described::JsonSchema,
     http::error::ApiError,
@@ -31,10 +31,9 @@ pub(super) async fn route(
     let input_tokens = app
         .read(body, move |app, body| {
             let (tell, _) = Fields::from_body(body)?;
-            refuse_unknown::<Fields>(body)?;
             app.accept_model(&tell.model)?;
-            let (conversation, ..) = tell.told(&|item| app.seal.open(&tenant, item))?;
-            Ok(app.serving.encode_rendered(&conversation.render(&app.serving)?).len())
+            let told = tell.told(&[], &|item| app.seal.open(&tenant, item), body)?;
+            Ok(app.serving.encode_rendered(&told.conversation.render(&app.serving)?).len())
         })
         .await?;
     Ok(Json(MessageTokens { input_tokens }))

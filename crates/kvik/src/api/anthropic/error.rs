@@ -30,6 +30,15 @@ struct Fault {
     message: String,
     /// Path of the field.
     param: Option<String>,
+    /// Of errors from which clients know how to go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Details {
+    error_code: &'static str,
 }
 
 impl From<&ApiError> for ErrorBody {
@@ -43,9 +52,11 @@ impl From<&ApiError> for ErrorBody {
             None => error.to_string(),
         };
         let param = error.param().map(str::to_owned);
+        let details = Some(error.code()).filter(|code| code.starts_with("thread_"));
+        let details = details.map(|error_code| Details { error_code });
         ErrorBody {
             r#type: ErrorWord,
-            error: Fault { r#type: kind(error.status()), message, param },
+            error: Fault { r#type: kind(error.status()), message, param, details },
             request_id: format!("req_{:016x}", random()),
         }
     }

@@ -21,7 +21,12 @@ const BILLING: &str = "x-anthropic-billing-header:";
 pub(super) type Times = Vec<Option<&'static str>>;
 
 /// The messages that a model is told.
-pub(super) fn told(system: Option<&Value>, messages: &Value, times: &mut Times) -> Result<Vec<Value>> {
+pub(super) fn told(
+    system: Option<&Value>,
+    messages: &Value,
+    times: &mut Times,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Value>> {
     let mut told = Vec::new();
     if let Some(system) = system {
         let text = system_text(&Place::new("system", system), times)?;
@@ -38,7 +43,7 @@ pub(super) fn told(system: Option<&Value>, messages: &Value, times: &mut Times) 
         return Err(place.error(&format!("holds more than {MESSAGES_MAX} messages")));
     }
     for item in items {
-        told.extend(message(&item, times)?);
+        told.extend(message(&item, times, notes)?);
     }
     Ok(told)
 }
@@ -76,9 +81,19 @@ fn refused(block: &Place<'_>, kind: &str) -> ApiError {
     block.at("type", &text)
 }
 
+/// Leaves out what a server did that ran tools of its own, and what is not known yet; pictures and files are refused,
+/// since the question is about them.
+fn leave_out(block: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<()> {
+    if matches!(kind, "image" | "document") {
+        return Err(refused(block, kind));
+    }
+    notes.push(format!("`{}` is a block of type {kind:?}, which is not read here", block.path));
+    Ok(())
+}
+
 /// The messages that one of Anthropic's is.
-fn message(message: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
-    message.only(&["role", "content"])?;
+fn message(message: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Result<Vec<Value>> {
+    notes.extend(message.beside(&["role", "content"])?);
     let role = message.need("role")?;
     let content = message.need("content")?;
     if let Some(text) = content.value.as_str() {
@@ -88,8 +103,8 @@ fn message(message: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
         };
     }
     match role.text()? {
-        "user" => user(&content, times),
-        "assistant" => assistant(&content, times),
+        "user" => user(&content, times, notes),
+        "assistant" => assistant(&content, times, notes),
         "system" => Ok(vec![json!({"role": "system", "content": system_text(&content, times)?})]),
         _ => Err(unknown_role(&role)),
     }
@@ -100,7 +115,7 @@ fn unknown_role(role: &Place<'_>) -> ApiError {
 }
 
 /// Texts of the user, and results of tools, each run of them in its place.
-fn user(content: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
+fn user(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Result<Vec<Value>> {
     let mut told: Vec<Value> = Vec::new();
     let mut texts: Vec<String> = Vec::new();
     let say = |texts: &mut Vec<String>, told: &mut Vec<Value>| {
@@ -114,11 +129,12 @@ fn user(content: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
         match block.need_text("type")? {
             "text" => texts.push(block.need_text("text")?.to_owned()),
             "document" => texts.push(document(&block)?),
+            "search_result" => texts.push(search_result(&block)?),
             "tool_result" => {
                 say(&mut texts, &mut told);
-                told.push(tool_result(&block)?);
+                told.push(tool_result(&block, notes)?);
             }
-            kind => return Err(refused(&block, kind)),
+            kind => leave_out(&block, kind, notes)?,
         }
     }
     say(&mut texts, &mut told);
@@ -142,9 +158,20 @@ fn document(block: &Place<'_>) -> Result<String> {
     }
 }
 
-fn tool_result(block: &Place<'_>) -> Result<Value> {
+/// What a search of the client's has found: a title, where it stands, and texts.
+fn search_result(block: &Place<'_>) -> Result<String> {
+    let head = ["title", "source"].map(|name| block.get(name).map(|text| text.text()).transpose());
+    let mut texts: Vec<String> = Vec::new();
+    for text in head {
+        texts.extend(text?.map(str::to_owned));
+    }
+    texts.push(texts_of(&block.need("content")?)?);
+    Ok(texts.join("\n\n"))
+}
+
+fn tool_result(block: &Place<'_>, notes: &mut Vec<String>) -> Result<Value> {
     let id = block.need_text("tool_use_id")?;
-    let text = block.get("content").map_or(Ok(String::new()), |content| texts_of(&content))?;
+    let text = block.get("content").map_or(Ok(String::new()), |content| result_text(&content, notes))?;
     let failed = block.get("is_error").map_or(Ok(false), |failed| failed.bool())?;
     let content = if failed { format!("Error: {text}") } else { text };
     Ok(json!({"role": "tool", "tool_call_id": id, "content": content}))
@@ -159,8 +186,25 @@ fn texts_of(content: &Place<'_>) -> Result<String> {
     Ok(texts?.join("\n\n"))
 }
 
+/// What a tool returns: a text, or blocks of what can be read as text.
+fn result_text(content: &Place<'_>, notes: &mut Vec<String>) -> Result<String> {
+    if let Some(text) = content.value.as_str() {
+        return Ok(text.to_owned());
+    }
+    let mut texts = Vec::new();
+    for block in content.items()? {
+        match block.need_text("type")? {
+            "text" => texts.push(block.need_text("text")?.to_owned()),
+            "document" => texts.push(document(&block)?),
+            "search_result" => texts.push(search_result(&block)?),
+            kind => leave_out(&block, kind, notes)?,
+        }
+    }
+    Ok(texts.join("\n\n"))
+}
+
 /// What the assistant has said, thought and called; a block that stands for all before it becomes an entry of its own.
-fn assistant(content: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
+fn assistant(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Result<Vec<Value>> {
     let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
     let mut told = Vec::new();
     for block in content.items()? {
@@ -175,7 +219,7 @@ fn assistant(content: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
                 let item = block.need_text("content")?;
                 told.push(json!({"type": "compaction", "encrypted_content": item}));
             }
-            kind => return Err(refused(&block, kind)),
+            kind => leave_out(&block, kind, notes)?,
         }
     }
     let mut message = Map::from_iter([("role".to_owned(), json!("assistant"))]);
@@ -226,7 +270,7 @@ mod tests {
 
     fn read(system: Value, messages: Value) -> Result<Vec<Value>> {
         let system = Some(&system).filter(|system| !system.is_null());
-        told(system, &messages, &mut Vec::new())
+        told(system, &messages, &mut Vec::new(), &mut Vec::new())
     }
 
     #[test]
@@ -262,6 +306,33 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_did_and_what_is_not_known_yet_is_left_out() {
+        let messages = json!([
+            {"role": "user", "content": "x", "name": "y"},
+            {"role": "assistant", "content": [
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                {"type": "text", "text": "Found.", "citations": []},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": [
+                    {"type": "tool_reference", "tool_name": "f"},
+                    {"type": "search_result", "title": "A", "source": "b", "content": [{"type": "text", "text": "c"}]},
+                ]},
+                {"type": "a block of tomorrow"}, {"type": "text", "text": "and?"},
+            ]},
+        ]);
+        let mut notes = Vec::new();
+        let expect = json!([
+            {"role": "user", "content": "x"}, {"role": "assistant", "content": "Found."},
+            {"role": "tool", "tool_call_id": "t", "content": "A\n\nb\n\nc"}, {"role": "user", "content": "and?"},
+        ]);
+        assert_eq!(told(None, &messages, &mut Vec::new(), &mut notes).map(Value::Array), Ok(expect));
+        assert_eq!(notes.len(), 5, "{notes:?}");
+        assert!(notes[0].contains("messages[0].name") && notes[1].contains("server_tool_use"), "{notes:?}");
+    }
+
+    #[test]
     fn what_is_wrong_is_named_by_its_place() {
         let check = |messages: Value, at: &str| {
             let error = read(Value::Null, messages).unwrap_err();
@@ -272,7 +343,6 @@ mod tests {
         check(json!("hi"), "messages");
         check(json!([{"role": "user"}]), "messages[0].content");
         check(json!([{"role": "tool", "content": "x"}]), "messages[0].role");
-        check(json!([{"role": "user", "content": "x", "name": "y"}]), "messages[0].name");
         check(json!([{"role": "user", "content": []}]), "messages[0].content");
         check(user(json!({"type": "image", "source": {}})), "messages[0].content[0].type");
         check(user(json!({"type": "text"})), "messages[0].content[0].text");

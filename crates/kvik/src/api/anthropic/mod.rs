@@ -2,15 +2,19 @@
 
 mod answer;
 mod body;
+mod client_tools;
 mod count;
 mod error;
 mod event;
 mod messages;
 mod route;
+mod thread;
 mod tools;
 mod version;
 
 use axum::middleware;
+
+pub(super) use self::body::TellFields;
 
 use super::route::{Dialect, Errors, at, gives};
 

@@ -9,7 +9,7 @@ use super::{
     body::{Fields, turn},
 };
 use crate::{
-    api::request::parts::{FromBody, refuse_unknown},
+    api::request::parts::FromBody,
     app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
     http::{error::ApiError, json::Body},
 };
@@ -21,8 +21,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 
 fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<MessageAnswer>, ApiError> {
     let fields = Fields::from_body(body)?;
-    refuse_unknown::<Fields>(body)?;
-    let (turn, wanted) = turn(app, caller, fields)?;
+    let (turn, wanted, keeps) = turn(app, caller, fields, body)?;
     let spoken = Spoken {
         id: turn.id.clone(),
         model: app.serving.model.name.clone(),
@@ -31,5 +30,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<MessageAnswe
         context: app.serving.model.context,
         wanted,
     };
-    turn.prepare(app, caller, body, |worded| MessageAnswer::new(spoken, worded))
+    let mut prepared = turn.prepare(app, caller, body, |worded| MessageAnswer::new(spoken, worded))?;
+    prepared.origin.response = keeps;
+    Ok(prepared)
 }

@@ -1,9 +1,12 @@
 //! `tools` and `tool_choice` in Anthropic's form.
+//!
+//! Tools that Anthropic's servers run are left out, and the answer says so; those that it names and a client runs are
+//! offered with what they take.
 
 use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
 use serde_json::Value;
 
-use super::messages::cache_control;
+use super::{client_tools::client_tool, messages::cache_control};
 use crate::{
     api::request::{place::Place, tools::offered as offered_tools},
     http::error::ApiError,
@@ -12,7 +15,7 @@ use crate::{
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// Fields of a tool that say how it is offered, not what it is.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 11] = [
     "type",
     "name",
     "description",
@@ -22,6 +25,8 @@ const KNOWN: [&str; 9] = [
     "eager_input_streaming",
     "input_examples",
     "defer_loading",
+    "allowed_callers",
+    "max_characters",
 ];
 
 /// The tools, and the lifetimes that their `cache_control` asks for.
@@ -29,12 +34,13 @@ pub(super) fn tools(
     tools: Option<&Value>,
     choice: Option<&Value>,
     times: &mut Vec<Option<&'static str>>,
+    notes: &mut Vec<String>,
 ) -> Result<Tools> {
     let mut offered = Vec::new();
     if let Some(tools) = tools {
         for tool in Place::new("tools", tools).items()? {
             times.extend(cache_control(&tool)?);
-            offered.push(read(&tool)?);
+            offered.extend(read(&tool, notes)?);
         }
     }
     let (choice, several) = choice
@@ -42,23 +48,40 @@ pub(super) fn tools(
     offered_tools(offered, choice, several)
 }
 
-fn read(tool: &Place<'_>) -> Result<OfferedTool> {
-    if let Some(kind) = tool.get("type").filter(|kind| kind.value != "custom") {
-        return Err(kind.error(
-            "is a tool that Anthropic's servers run; kvik runs none: offer it as a tool of your own, with `input_schema`",
-        ));
+/// A tool; none where it does not run here.
+fn read(tool: &Place<'_>, notes: &mut Vec<String>) -> Result<Option<OfferedTool>> {
+    match tool.get("type").map(|kind| kind.text()).transpose()? {
+        None | Some("custom") => {}
+        Some(kind) => return named(tool, kind, notes),
     }
-    tool.only(&KNOWN)?;
+    notes.extend(tool.beside(&KNOWN)?);
     let schema = tool.need("input_schema")?;
     if !schema.value.is_object() {
         return Err(schema.wrong("a JSON schema (an object)"));
     }
     let description = tool.get("description").map(|text| text.text()).transpose()?;
-    Ok(OfferedTool {
+    Ok(Some(OfferedTool {
         name: tool.need_text("name")?.to_owned(),
         description: description.map(str::to_owned),
         parameters: schema.value.clone(),
-    })
+    }))
+}
+
+/// A tool that Anthropic names.
+fn named(tool: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<Option<OfferedTool>> {
+    let Some(known) = client_tool(kind) else {
+        let path = &tool.path;
+        notes
+            .push(format!("`{path}` is a tool of type {kind:?}, which does not run here; it is not offered"));
+        return Ok(None);
+    };
+    notes.extend(tool.beside(&KNOWN)?);
+    let name = tool.get("name").map(|name| name.text()).transpose()?;
+    Ok(Some(OfferedTool {
+        name: name.unwrap_or(known.name).to_owned(),
+        description: Some(known.description.to_owned()),
+        parameters: known.schema,
+    }))
 }
 
 /// The choice, and whether an answer may have several calls, where it says so.

@@ -84,7 +84,7 @@ impl ChatTurn {
             kept_prefix,
             memory,
             conversation: kept,
-            response: None,
+            ..Origin::default()
         };
         Ok(Prepared { requests: vec![chat.request], origin, answer, stream })
     }

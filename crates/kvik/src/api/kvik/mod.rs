@@ -1,6 +1,7 @@
 //! kvik's own endpoints: the cache, kept prompts, conversations, usage, statistics.
 
 pub(crate) mod cache;
+mod conversation_items;
 mod conversation_memory;
 pub(crate) mod conversations;
 pub(super) mod explain;
@@ -17,7 +18,10 @@ pub(crate) mod usage;
 use std::sync::Arc;
 
 use self::{named::Named, prompts::Fields as KeptFields};
-use super::route::{Answer, Dialect, Errors, Route, answers, at, gives};
+use super::{
+    responses::items::{ITEM_PARAMETERS, InputItems},
+    route::{Answer, Dialect, Errors, Route, answers, at, gives},
+};
 use crate::{app::shelf::Shelf, described::SchemaOf, http::error::ErrorBody};
 
 /// The routes of this dialect.
@@ -97,7 +101,12 @@ fn memory_route() -> Route {
 fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
     let begin = gives::<conversations::ShownConversation>("Begins a conversation that the server keeps");
     let list = gives::<conversations::ListedConversations>("Lists the conversations that the server keeps");
-    let rename = gives::<conversations::ShownConversation>("Gives a conversation another name");
+    let change = gives::<conversations::ShownConversation>(
+        "Changes the name of a conversation, or what is kept beside it",
+    );
+    let items = gives::<InputItems>("Lists what was said in a conversation as items").asks(&ITEM_PARAMETERS);
+    let add = gives::<conversations::ShownConversation>("Adds items to a conversation")
+        .takes::<conversation_items::AddFields>();
     let take_back =
         gives::<conversations::ShownConversation>("Takes back the last messages of a conversation");
     let export = "Gives a conversation as `POST /v1/conversations` takes it, or as a text in Markdown";
@@ -114,13 +123,16 @@ fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
                     "Shows a conversation and what was said in it",
                 ),
             )
-            .post(conversations::rename, rename.takes::<conversations::RenameFields>())
+            .post(conversations::change, change.takes::<conversations::ChangeFields>())
             .delete(
                 conversations::delete,
                 gives::<conversations::DeletedConversation>("Deletes a conversation"),
             ),
         at(&["/v1/conversations/{id}/messages"])
             .delete(conversations::take_back, take_back.asks(&conversations::TAKEN_BACK_PARAMETERS)),
+        at(&["/v1/conversations/{id}/items"])
+            .get(conversation_items::list, items)
+            .post(conversation_items::add, add),
         at(&["/v1/conversations/{id}/export"])
             .get(conversations::export, export.asks(&conversations::EXPORT_PARAMETERS)),
     ]

@@ -34,11 +34,6 @@ impl FromBody for Named {
         PromptFields::from_body(body).map(Named::Prompt)
     }
 
-    fn name(fields: &mut Vec<&'static str>) {
-        ConversationFields::name(fields);
-        PromptFields::name(fields);
-    }
-
     #[cfg(test)]
     fn describe(
         generator: &mut schemars::SchemaGenerator,

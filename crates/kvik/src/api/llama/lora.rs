@@ -70,8 +70,6 @@ impl FromBody for UsualList {
         body.read()
     }
 
-    fn name(_: &mut Vec<&'static str>) {}
-
     #[cfg(test)]
     fn describe(
         generator: &mut schemars::SchemaGenerator,

@@ -62,7 +62,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
     let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
     let name = Head::new(app, "chatcmpl");
     let shows = Shows {
-        usage: head.include_usage()?,
+        usage: head.include_usage(),
         progress: (head.stream && fields.return_progress).then(Instant::now),
     };
     let turn = ChatTurn {

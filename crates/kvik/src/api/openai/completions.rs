@@ -76,7 +76,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     let tokens = prompts.len() * options.choices as usize * max_tokens.min(app.serving.model.context);
     let likeliest = |asked| logprobs("logprobs", asked, tokenizer.vocab_len(), tokens);
     let logprobs = fields.logprobs.and_then(Whole::count).map(likeliest).transpose()?;
-    let (stream, include_usage) = (head.stream, head.include_usage()?);
+    let (stream, include_usage) = (head.stream, head.include_usage());
     fields.refuse(&options)?;
     options.check_memory()?;
 

@@ -11,7 +11,6 @@ use crate::{
     },
     clock::unix_seconds,
     described::JsonSchema,
-    http::error::ApiError,
 };
 
 /// The fields that say which model is to answer and how the answer is sent.
@@ -45,16 +44,9 @@ struct PromptCacheOptions {
 }
 
 impl HeadFields {
-    /// Whether a stream ends with a frame of usage.
-    pub(super) fn include_usage(&self) -> Result<bool, ApiError> {
-        match &self.stream_options {
-            None => Ok(false),
-            Some(_) if !self.stream => {
-                let message = "`stream_options` is only allowed when `stream` is true";
-                Err(ApiError::field("stream_options", message))
-            }
-            Some(options) => Ok(options.include_usage),
-        }
+    /// Whether a stream ends with a frame of usage; a whole answer has it anyway.
+    pub(super) fn include_usage(&self) -> bool {
+        self.stream && self.stream_options.as_ref().is_some_and(|options| options.include_usage)
     }
 
     /// Id of the earlier answer that the client wants this one compared with.
@@ -62,6 +54,9 @@ impl HeadFields {
         self.prompt_cache_options.and_then(|options| options.comparison_response_id)
     }
 }
+
+/// Begins as llama-server's, whose clients look for the number of a build there.
+const FINGERPRINT: &str = concat!("b0-kvik-", env!("CARGO_PKG_VERSION"));
 
 /// What the frames of one answer have in common.
 #[derive(Debug, Clone)]
@@ -144,7 +139,7 @@ impl Head {
             object: O::default(),
             created: self.created,
             model: self.model.clone(),
-            system_fingerprint: concat!("kvik-", env!("CARGO_PKG_VERSION")),
+            system_fingerprint: FINGERPRINT,
             choices,
             end,
         }

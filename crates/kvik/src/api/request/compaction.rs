@@ -10,6 +10,9 @@ use crate::{described::JsonSchema, http::error::ApiError};
 pub(crate) use crate::app::memory::ForeignItem as Foreign;
 pub(crate) use kvik_memory::memory::Compaction as Opened;
 
+/// Opens compaction items.
+pub(crate) type Open<'a> = &'a dyn Fn(&str) -> Result<Opened, Foreign>;
+
 /// Tokens that `compact_threshold` may name.
 const THRESHOLD_MAX: i64 = 1 << 30;
 
@@ -26,7 +29,6 @@ impl Part for ContextFields {}
 
 /// One way to manage it.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct Management {
     #[serde(rename = "type")]
     _kind: ManagementKind,

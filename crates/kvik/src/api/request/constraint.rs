@@ -45,6 +45,7 @@ impl Part for ConstraintFields {}
 /// OpenAI's form of a constraint.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ResponseFormat {
+    #[serde(default)]
     r#type: FormatKind,
     /// Of `json_object`: llama-server's clients put a schema beside it.
     #[schemars(schema_with = "any_schema")]
@@ -53,9 +54,10 @@ struct ResponseFormat {
     json_schema: Option<NamedSchema>,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum FormatKind {
+    #[default]
     Text,
     JsonObject,
     JsonSchema,
@@ -64,6 +66,12 @@ enum FormatKind {
 /// A schema and how strictly it is read.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct NamedSchema {
+    /// Not read: it is for people.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    /// Not read, likewise.
+    #[serde(rename = "description")]
+    _description: Option<String>,
     /// Refuse keywords that OpenAI refuses.
     #[serde(default)]
     strict: bool,
@@ -90,9 +98,9 @@ impl ConstraintFields {
             ("grammar", self.grammar.map_or(Ok(None), grammar)?),
             ("grammar_lark", lark("grammar_lark", self.grammar_lark)?),
             ("guided_grammar", lark("guided_grammar", self.guided_grammar)?),
-            ("regex", self.regex.map(Constraint::Regex)),
+            ("regex", regex(self.regex)),
             ("guided_json", guided_json),
-            ("guided_regex", self.guided_regex.map(Constraint::Regex)),
+            ("guided_regex", regex(self.guided_regex)),
             ("guided_choice", self.guided_choice.map(one_of).transpose()?),
         ];
         only_one(found)
@@ -125,7 +133,7 @@ impl ResponseFormat {
             },
             FormatKind::JsonSchema => {
                 let missing = || ApiError::field(SCHEMA, format!("`{SCHEMA}` is missing"));
-                let NamedSchema { strict, schema } = self.json_schema.ok_or_else(missing)?;
+                let NamedSchema { strict, schema, .. } = self.json_schema.ok_or_else(missing)?;
                 let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
                 read_schema(&format!("{SCHEMA}.schema"), &schema.0, strictness, notes).map(Some)
             }
@@ -198,6 +206,11 @@ fn is_lark(text: &str) -> bool {
     first.starts_with('%') || start.is_some_and(|rest| rest.starts_with(':') && !rest.starts_with("::="))
 }
 
+/// An empty one says nothing, as an empty grammar.
+fn regex(text: Option<String>) -> Option<Constraint> {
+    text.filter(|text| !text.is_empty()).map(Constraint::Regex)
+}
+
 /// A field that holds Lark.
 fn lark(name: &str, text: Option<String>) -> Result<Option<Constraint>> {
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
@@ -264,7 +277,8 @@ mod tests {
         );
         let gbnf = "start ::= root\nroot ::= \"a\"";
         check(json!({"grammar": gbnf}), Some(Constraint::Lark(gbnf::to_lark(gbnf).unwrap())));
-        check(json!({"grammar": ""}), None);
+        check(json!({"grammar": "", "regex": "", "guided_regex": "", "grammar_lark": " "}), None);
+        check(json!({"response_format": {}}), None);
         check(json!({"regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
         check(json!({"guided_regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
         check(json!({"guided_json": schema}), Some(Constraint::JsonSchema(schema.clone())));

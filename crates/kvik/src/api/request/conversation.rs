@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use kvik_cache::Token;
-use kvik_engine::api::Request;
+use kvik_engine::api::{Constraint, Request};
 use kvik_engine::conversation::leading_systems;
 use kvik_engine::text::answer::{AnswerStart, ReasoningForm};
 use kvik_engine::text::template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError};
@@ -33,6 +33,7 @@ use crate::{
         json::{Body, Json, wrong},
     },
     serving::Serving,
+    settings::template::TemplateVariables,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -47,13 +48,9 @@ pub(crate) struct ConversationFields {
 impl FromBody for ConversationFields {
     fn from_body(body: &Body) -> Result<Self> {
         body.read::<UnsupportedConversing>()?;
-        Ok(ConversationFields { prompt: body.read()?, tools: body.read()? })
-    }
-
-    fn name(fields: &mut Vec<&'static str>) {
-        PromptFields::name(fields);
-        ToolFields::name(fields);
-        UnsupportedConversing::name(fields);
+        let (prompt, mut tools) = (body.read()?, body.read::<ToolFields>()?);
+        tools.leave_out_others(|note| body.note(note));
+        Ok(ConversationFields { prompt, tools })
     }
 
     #[cfg(test)]
@@ -154,6 +151,22 @@ impl Conversation {
         self.continues
     }
 
+    /// A body of Chat Completions that tells it.
+    pub(crate) fn chat_body(self) -> Value {
+        let mut body = json!({"messages": self.messages});
+        let fields = [
+            ("tools", self.tools.offered),
+            ("enable_thinking", self.enable_thinking.map(Value::from)),
+            ("chat_template_kwargs", (!self.kwargs.is_empty()).then_some(Value::Object(self.kwargs))),
+        ];
+        for (name, value) in fields {
+            if let Some(value) = value {
+                body[name] = value;
+            }
+        }
+        body
+    }
+
     /// Its settings without what is said, and that.
     pub(crate) fn apart(self) -> (Conversation, Vec<Value>) {
         let messages = match self.messages {
@@ -240,7 +253,8 @@ impl Conversation {
         logprobs: Option<usize>,
         body: &Body,
     ) -> Result<ChatRequest> {
-        self.make_room_for_a_call(&options)?;
+        self.make_room_for_a_call(&mut options, body)?;
+        self.note_calls_left_out(&options, body);
         body.still_wanted()?;
         let mut prompt = self.render(&app.serving)?;
         body.still_wanted()?;
@@ -263,18 +277,35 @@ impl Conversation {
         })
     }
 
-    /// A call that has to be made leaves no room for another constraint, nor for thinking before it.
-    fn make_room_for_a_call(&mut self, options: &Options) -> Result<()> {
+    /// A call that has to be made leaves no room for thinking before it, nor for another constraint: JSON is the form of
+    /// the text that an answer has, and this one has none; a grammar is the form of all that it says.
+    fn make_room_for_a_call(&mut self, options: &mut Options, body: &Body) -> Result<()> {
         if !self.tools.forced {
             return Ok(());
         }
-        if options.constraint.is_some() {
-            let message =
-                "`tool_choice` asks for a call, and another field constrains the answer; send one of them";
-            return Err(ApiError::field("tool_choice", message));
+        match &options.constraint {
+            None => {}
+            Some(Constraint::JsonObject | Constraint::JsonSchema(_)) => {
+                options.constraint = None;
+                body.note(
+                    "`tool_choice` asks for a call, so that the form of the text is not needed".to_owned(),
+                );
+            }
+            Some(_) => {
+                let message =
+                    "`tool_choice` asks for a call, and a grammar constrains the answer; send one of them";
+                return Err(ApiError::field("tool_choice", message));
+            }
         }
         self.enable_thinking = Some(false);
         Ok(())
+    }
+
+    /// Notes that no tool is called where the answer has a form.
+    fn note_calls_left_out(&self, options: &Options, body: &Body) {
+        if options.constraint.is_some() && self.tools.offered.is_some() {
+            body.note("`tools` are not called: another field says the form of the whole answer".to_owned());
+        }
     }
 
     /// How the answer is read, and the control tokens that reasoning and calls are written with. Where
@@ -296,7 +327,7 @@ impl Conversation {
     pub(crate) fn render(&self, serving: &Serving) -> Result<Prompt> {
         let template =
             serving.chat_template().map_err(|error| ApiError::field("messages", error.to_string()))?;
-        let prompt = self.text(template, SystemTime::now())?;
+        let prompt = self.text(template, &serving.variables, SystemTime::now())?;
         serving.check_length(&prompt.text)?;
         Ok(prompt)
     }
@@ -316,18 +347,20 @@ impl Conversation {
         }
     }
 
-    /// The prompt as this template writes it at that time.
-    fn text(&self, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
+    /// The prompt as this template writes it at that time, with these variables where the request sets none.
+    fn text(&self, template: &ChatTemplate, usual: &TemplateVariables, now: SystemTime) -> Result<Prompt> {
         let mut messages = self.messages.clone();
         if self.continues {
             continuation::mark(&mut messages);
         }
+        let mut kwargs = usual.kwargs.clone();
+        kwargs.extend(self.kwargs.clone());
         let input = RenderInput {
             messages,
             tools: self.tools.offered.clone(),
             add_generation_prompt: self.add_generation_prompt,
-            enable_thinking: self.enable_thinking,
-            kwargs: self.kwargs.clone(),
+            enable_thinking: self.enable_thinking.or(usual.enable_thinking),
+            kwargs,
             now,
         };
         let prompt = template.render(&input).map_err(refused)?;
@@ -345,7 +378,11 @@ impl Conversation {
 
 /// The prompt of the body of a chat, as this template writes it at that time; needs no server.
 pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
-    ConversationFields::from_body(&Body::of(&body)?)?.conversation()?.text(template, now)
+    ConversationFields::from_body(&Body::of(&body)?)?.conversation()?.text(
+        template,
+        &TemplateVariables::default(),
+        now,
+    )
 }
 
 /// `chat_template_kwargs`; the switch for thinking in it is the one of the request.

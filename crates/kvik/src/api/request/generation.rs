@@ -62,15 +62,6 @@ impl<D: Defaults> FromBody for GenerationFields<D> {
         })
     }
 
-    fn name(fields: &mut Vec<&'static str>) {
-        SamplingFields::<D::Temperature>::name(fields);
-        EndFields::name(fields);
-        ConstraintFields::name(fields);
-        CacheFields::name(fields);
-        UnsupportedGenerating::name(fields);
-        LoraFields::name(fields);
-    }
-
     #[cfg(test)]
     fn describe(
         generator: &mut schemars::SchemaGenerator,

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use crate::http::{error::ApiError, json::wrong};
+use crate::http::{
+    error::ApiError,
+    json::{unknown, wrong},
+};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -52,11 +55,12 @@ impl<'a> Place<'a> {
         Ok(items.iter().enumerate().map(move |(i, item)| Place::new(format!("{path}[{i}]"), item)))
     }
 
-    /// Refuses an object with other fields than these.
-    pub(crate) fn only(&self, known: &[&str]) -> Result<()> {
+    /// A note for each field that the object has beside these.
+    pub(crate) fn beside(&self, known: &[&str]) -> Result<impl Iterator<Item = String>> {
         let object = self.value.as_object().ok_or_else(|| self.wrong("an object"))?;
-        let unknown = object.iter().find(|(name, value)| !value.is_null() && !known.contains(&name.as_str()));
-        unknown.map_or(Ok(()), |(name, _)| Err(self.at(name, "is not known here; leave it out")))
+        let others =
+            object.iter().filter(|(name, value)| !value.is_null() && !known.contains(&name.as_str()));
+        Ok(others.map(|(name, _)| unknown(&format!("{}.{name}", self.path))))
     }
 
     /// What is wrong with the field `name` of it, as the end of a sentence.
@@ -90,9 +94,11 @@ mod tests {
         let param = |error: ApiError| error.param().unwrap().to_owned();
         assert_eq!(param(item.need("c").unwrap_err()), "messages[0].a[0].c");
         assert_eq!(param(item.need_text("b").unwrap_err()), "messages[0].a[0].b");
-        assert_eq!(param(item.only(&["c"]).unwrap_err()), "messages[0].a[0].b");
+        assert_eq!(param(place.need("d").unwrap().beside(&[]).err().unwrap()), "messages[0].d");
+        let notes: Vec<String> = item.beside(&["c"]).unwrap().collect();
+        assert_eq!(notes, ["`messages[0].a[0].b` is not known here and was ignored"]);
         assert_eq!(param(place.need("d").unwrap().need("x").unwrap_err()), "messages[0].d");
         assert_eq!(place.need_text("d").unwrap(), "x");
-        assert!(item.only(&["b"]).is_ok(), "what is null is absent");
+        assert_eq!(item.beside(&["b"]).unwrap().count(), 0, "what is null is absent");
     }
 }

@@ -110,6 +110,23 @@ fn choice_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema 
 }
 
 impl ToolFields {
+    /// Leaves out tools that do not run here, with a note of each.
+    pub(super) fn leave_out_others(&mut self, note: impl Fn(String)) {
+        let mut index = 0;
+        self.tools.iter_mut().for_each(|tools| {
+            tools.retain(|Json(tool)| {
+                let other = tool["type"].as_str().filter(|kind| *kind != "function");
+                if let Some(kind) = other {
+                    note(format!(
+                        "`tools[{index}]` is a tool of type {kind:?}, which does not run here; it is not offered"
+                    ));
+                }
+                index += 1;
+                other.is_none()
+            });
+        });
+    }
+
     /// What they mean together.
     pub(super) fn tools(self) -> Result<Tools> {
         let tools = self.tools.unwrap_or_default();

@@ -36,29 +36,28 @@ const GENERATING: [Unsupported; 30] = [
     ("grammar_lazy", off, "a grammar holds from the first token on"),
     ("bad_words", off, "forbid tokens with `logit_bias`"),
     ("stop_token_ids", off, "use `stop`"),
-    ("allowed_token_ids", never, "use `grammar`, `regex` or `logit_bias`"),
+    ("allowed_token_ids", empty, "use `grammar`, `regex` or `logit_bias`"),
     ("include_stop_str_in_output", off, "append the string yourself"),
     ("skip_special_tokens", on, "control tokens are never part of the text"),
     ("use_beam_search", off, "ask for `n` answers and choose yourself"),
     ("length_penalty", at_one, "it is for beam search"),
     ("early_stopping", off, "it is for beam search"),
-    ("truncate_prompt_tokens", never, "shorten the prompt yourself"),
+    ("truncate_prompt_tokens", empty, "shorten the prompt yourself"),
     ("prompt_logprobs", off, "kvik gives log-probabilities of generated tokens only"),
     ("logits_processors", off, "use `logit_bias` or a constraint"),
-    ("guided_whitespace_pattern", never, "use `grammar`"),
-    ("structural_tag", never, "use `grammar`"),
+    ("guided_whitespace_pattern", empty, "use `grammar`"),
+    ("structural_tag", empty, "use `grammar`"),
     ("thinking_budget_tokens", negative, "use `reasoning_effort` or `enable_thinking`"),
 ];
 
 /// For conversations.
-const CONVERSING: [Unsupported; 9] = [
+const CONVERSING: [Unsupported; 8] = [
     ("functions", off, "use `tools`"),
     ("function_call", no_call, "use `tool_choice`"),
     ("modalities", text_only, "kvik reads and writes text only"),
     ("audio", off, "kvik reads and writes text only"),
-    ("web_search_options", never, "offer a tool that searches"),
     ("documents", off, "put them into a message"),
-    ("chat_template", never, "start kvik with --chat-template FILE"),
+    ("chat_template", empty, "start kvik with --chat-template FILE"),
     ("reasoning_format", ours, "thoughts come as `reasoning_content`"),
     ("thinking_forced_open", off, "it is the template's to open a thought"),
 ];
@@ -173,8 +172,14 @@ fn on(value: &Value) -> bool {
     *value == Value::Bool(true)
 }
 
-fn never(_: &Value) -> bool {
-    false
+/// Says nothing, of a field of which no value changes nothing.
+fn empty(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
 }
 
 fn at_one(value: &Value) -> bool {
@@ -252,6 +257,7 @@ mod tests {
             json!({"samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]}),
         );
         check(json!({"samplers": "edskypmxt"}));
+        check(json!({"allowed_token_ids": [], "structural_tag": "", "chat_template": "", "documents": {}}));
         check(json!({"skip_special_tokens": true, "length_penalty": 1, "thinking_budget_tokens": -1}));
         let names = GENERATING.iter().chain(&CONVERSING).map(|(name, ..)| ((*name).to_owned(), Value::Null));
         check(Value::Object(names.collect()));

@@ -7,11 +7,12 @@ use serde_json::Value;
 use super::{
     event::{
         ArgumentsDelta, ArgumentsDeltaSaid, ArgumentsDone, ArgumentsSaid, DeltaKind, DeltaSaid, ErrorWord,
-        Failed, InItem, InPart, ItemKind, ItemSaid, PartKind, PartSaid, ResponseKind, ResponseSaid, Said,
-        StreamEvent, TextKind, TextSaid,
+        Failed, InItem, InPart, InputDelta, InputDeltaSaid, InputDone, InputSaid, ItemKind, ItemSaid,
+        PartKind, PartSaid, ResponseKind, ResponseSaid, Said, StreamEvent, TextKind, TextSaid,
     },
     item::{Item, Part},
     output::{Output, Response, Status},
+    tools::CalledNames,
 };
 use crate::{
     api::{
@@ -30,6 +31,8 @@ use crate::{
 pub(crate) struct ResponseAnswer {
     output: Output,
     reply: Reply,
+    /// How clients know the tools that are called.
+    called: CalledNames,
     /// Thoughts are given in a form that clients keep.
     sealed_thoughts: bool,
     logprobs: bool,
@@ -51,11 +54,17 @@ enum Kind {
 }
 
 impl ResponseAnswer {
-    pub(super) fn new(mut output: Output, worded: Worded, sealed_thoughts: bool) -> ResponseAnswer {
+    pub(super) fn new(
+        mut output: Output,
+        worded: Worded,
+        called: CalledNames,
+        sealed_thoughts: bool,
+    ) -> ResponseAnswer {
         output.items.extend(worded.item.map(Item::Compaction));
         ResponseAnswer {
             output,
             reply: Reply::new(&worded.reading),
+            called,
             sealed_thoughts,
             logprobs: worded.logprobs,
             pending: Vec::new(),
@@ -156,29 +165,40 @@ impl ResponseAnswer {
 
     fn begin_call(&mut self, id: &str, name: &str, frames: &mut Vec<Value>) {
         self.close(frames);
-        self.output.items.push(Item::call(id, name));
+        self.output.items.push(Item::call(id, self.called.of(name)));
         self.item_event(ItemKind::Added, frames);
         self.open = Some(Kind::Call);
     }
 
     /// More arguments of the call that is the last item.
     fn grow_call(&mut self, text: &str, frames: &mut Vec<Value>) {
-        if let Some(item) = self.output.items.last_mut() {
-            item.grow(text, &[]);
-        }
-        if !text.is_empty() {
+        let Some(item) = self.output.items.last_mut() else { return };
+        item.grow(text, &[]);
+        if !text.is_empty() && matches!(item, Item::Call(_)) {
             let (delta, at) = (text.to_owned(), self.in_item());
             let said = ArgumentsDeltaSaid { delta, at, r#type: ArgumentsDelta };
             self.event(Said::ArgumentsDelta(said), frames);
         }
     }
 
-    /// The last call is complete.
+    /// The last call is complete. The text of one that takes a text is a string in JSON until here, and comes as a whole.
     fn close_call(&mut self, frames: &mut Vec<Value>) {
-        let Some(Item::Call(call)) = self.output.items.last() else { return };
-        let (arguments, name) = (call.arguments.clone(), call.name.clone());
-        let said = ArgumentsSaid { arguments, name, at: self.in_item(), r#type: ArgumentsDone };
-        self.event(Said::Arguments(said), frames);
+        self.output.items.iter_mut().last().into_iter().for_each(Item::read_input);
+        let at = self.in_item();
+        match self.output.items.last() {
+            Some(Item::Call(call)) => {
+                let (arguments, name) = (call.arguments.clone(), call.name.clone());
+                let said = ArgumentsSaid { arguments, name, at, r#type: ArgumentsDone };
+                self.event(Said::Arguments(said), frames);
+            }
+            Some(Item::CustomCall(call)) => {
+                let input = call.input.clone();
+                let delta = InputDeltaSaid { delta: input.clone(), at: self.in_item(), r#type: InputDelta };
+                self.event(Said::InputDelta(delta), frames);
+                self.event(Said::Input(InputSaid { input, at, r#type: InputDone }), frames);
+            }
+            _ => {}
+        }
     }
 
     /// The last text is complete.

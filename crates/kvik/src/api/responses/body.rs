@@ -6,7 +6,10 @@ use kvik_memory::{conversations::MESSAGES_MAX, random::random};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{input, tools};
+use super::{
+    input,
+    tools::{self, CalledNames},
+};
 use crate::{
     api::{
         chat::{ChatTurn, Compacted},
@@ -36,6 +39,8 @@ type Result<T> = std::result::Result<T, ApiError>;
 const PRIORITY_DAY: i8 = 50;
 /// What `include` may ask for; the first is what is given.
 const INCLUDES: [&str; 2] = [LOGPROBS, SEALED_THOUGHTS];
+/// Characters of a name in `include` that a note repeats.
+const INCLUDE_CHARS: usize = 80;
 const LOGPROBS: &str = "message.output_text.logprobs";
 const SEALED_THOUGHTS: &str = "reasoning.encrypted_content";
 
@@ -44,7 +49,7 @@ pub(super) type Fields = (TellFields, AnswerFields, KeepFields, ContextFields, C
 
 /// What decides the prompt.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(super) struct TellFields {
+pub(in crate::api) struct TellFields {
     /// The one model that runs here answers for any name, unless the server is strict.
     #[serde(default)]
     pub(super) model: String,
@@ -53,7 +58,8 @@ pub(super) struct TellFields {
     pub(super) input: Option<Json>,
     /// The system prompt; not carried over by `previous_response_id`.
     instructions: Option<String>,
-    /// `{"type": "function", "name", "description", "parameters"}` each.
+    /// `{"type": "function", "name", "description", "parameters"}`, `{"type": "custom", "name", "format"}`, or
+    /// `{"type": "namespace", "name", "tools"}` of those; others are not offered.
     #[schemars(with = "Option<Vec<Map<String, Value>>>")]
     tools: Option<Json>,
     /// `none`, `auto`, `required`, a function, or allowed tools.
@@ -80,7 +86,7 @@ pub(super) struct AnswerFields {
     top_p: Option<Fraction>,
     /// Log-probabilities of as many of the likeliest tokens.
     top_logprobs: Option<Whole<0, LOGPROBS_MAX>>,
-    /// `message.output_text.logprobs`, `reasoning.encrypted_content`.
+    /// `message.output_text.logprobs`, `reasoning.encrypted_content`; others are ignored.
     include: Option<Vec<String>>,
     text: Option<TextField>,
     /// Refused: an answer is given to whoever waits for it.
@@ -168,7 +174,14 @@ struct TextField {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct TextFormat {
+    #[serde(default)]
     r#type: TextKind,
+    /// Not read: it is for people.
+    #[serde(rename = "name")]
+    _name: Option<String>,
+    /// Not read, likewise.
+    #[serde(rename = "description")]
+    _description: Option<String>,
     /// Of `json_schema`.
     #[schemars(with = "Option<Map<String, Value>>")]
     schema: Option<Json>,
@@ -176,32 +189,49 @@ struct TextFormat {
     strict: Option<bool>,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum TextKind {
+    #[default]
     Text,
     JsonObject,
     JsonSchema,
 }
 
 /// What was said before the answer.
-pub(super) struct Said {
-    pub(super) conversation: Conversation,
+pub(in crate::api) struct Said {
+    pub(in crate::api) conversation: Conversation,
     pub(super) before: Option<compaction::Opened>,
     /// Messages that this request brought, without its instructions.
     pub(super) new: Vec<Value>,
+    pub(super) called: CalledNames,
 }
 
 impl TellFields {
     /// The conversation that the body goes on with.
-    pub(super) fn said(&self, app: &App, caller: &Caller) -> Result<Said> {
-        let tenant = &caller.tenant.name;
-        let new = self.input.as_ref().map_or(Ok(Vec::new()), |Json(input)| input::told(input))?;
-        let mut messages = Vec::new();
-        if let Some(id) = &self.previous_response_id {
-            let said = app.server.responses.said_up_to(tenant, id);
-            messages = said.map_err(|error| ApiError::from(error).at("previous_response_id"))?;
-        }
+    pub(in crate::api) fn said(&self, app: &App, tenant: &str, body: &Body) -> Result<Said> {
+        let earlier = match &self.previous_response_id {
+            Some(id) => {
+                let said = app.server.responses.said_up_to(tenant, id);
+                said.map_err(|error| ApiError::from(error).at("previous_response_id"))?
+            }
+            None => Vec::new(),
+        };
+        self.said_after(earlier, &|item| app.seal.open(tenant, item), body)
+    }
+
+    /// The same after these messages.
+    pub(in crate::api) fn said_after(
+        &self,
+        mut messages: Vec<Value>,
+        open: compaction::Open<'_>,
+        body: &Body,
+    ) -> Result<Said> {
+        let mut notes = Vec::new();
+        let new = self
+            .input
+            .as_ref()
+            .map_or(Ok(Vec::new()), |Json(input)| input::told("input", input, &mut notes))?;
         if let Some(text) = &self.instructions {
             messages.insert(0, json!({"role": "system", "content": text}));
         }
@@ -212,15 +242,16 @@ impl TellFields {
                 "`input` is missing, or says nothing; send a text or items",
             ));
         }
-        let before = compaction::expand(&mut messages, |item| app.seal.open(tenant, item))?;
+        let before = compaction::expand(&mut messages, open)?;
         check_length(&messages)?;
         let json = |field: &Option<Json>| field.as_ref().map(|Json(value)| value.clone());
         let (offered, choice) = (json(&self.tools), json(&self.tool_choice));
-        let tools = tools::tools(offered.as_ref(), choice.as_ref(), self.parallel_tool_calls)?;
+        let offered = tools::tools(offered.as_ref(), choice.as_ref(), self.parallel_tool_calls)?;
+        notes.into_iter().chain(offered.notes).for_each(|note| body.note(note));
         let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.effort);
         let thinking = Thinking { enabled: None, effort };
-        let conversation = Conversation::told(Value::Array(messages), tools, thinking, Map::new());
-        Ok(Said { conversation, before, new })
+        let conversation = Conversation::told(Value::Array(messages), offered.tools, thinking, Map::new());
+        Ok(Said { conversation, before, new, called: offered.called })
     }
 }
 
@@ -242,6 +273,8 @@ pub(super) struct Wanted {
     pub(super) echo: Value,
     /// Thoughts are given in a form that clients keep.
     pub(super) sealed_thoughts: bool,
+    /// How clients know the tools that are called.
+    pub(super) called: CalledNames,
     /// What is written down, where the answer is to be kept.
     pub(super) keeps: Option<ResponseTurn>,
 }
@@ -274,7 +307,8 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     let (tell, answer, keep, context, cache) = fields;
     app.accept_model(&tell.model)?;
     answer.refuse(&keep, &tell)?;
-    let Said { conversation, before, new } = tell.said(app, caller)?;
+    answer.note_includes(body);
+    let Said { conversation, before, new, called } = tell.said(app, &caller.tenant.name, body)?;
     let id = format!("resp_{:016x}{:016x}", random(), random());
     let mut keeping = cache.keep()?;
     let own_conversation = keep.conversation()?;
@@ -310,8 +344,8 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
         input: tell.input.as_ref().map_or_else(Vec::new, |Json(input)| input::items(input)),
         new,
     });
-    let wanted =
-        Wanted { echo: body.copy(&ECHOED)?, sealed_thoughts: answer.includes(SEALED_THOUGHTS), keeps };
+    let sealed_thoughts = answer.includes(SEALED_THOUGHTS);
+    let wanted = Wanted { echo: body.copy(&ECHOED)?, sealed_thoughts, called, keeps };
     let turn = ChatTurn {
         conversation,
         options: Options::of(manner, &app.serving.retaining)?,
@@ -338,10 +372,16 @@ impl AnswerFields {
             let text = "beside `conversation`: an answer goes on from either of them";
             return refused("previous_response_id", text);
         }
-        let unknown = self.include.iter().flatten().find(|name| !INCLUDES.contains(&name.as_str()));
-        unknown.map_or(Ok(()), |name| {
-            refused("include", &format!("asks for {name:?}; kvik knows {}", INCLUDES.join(", ")))
-        })
+        Ok(())
+    }
+
+    /// Notes what `include` asks for and no answer here has.
+    fn note_includes(&self, body: &Body) {
+        let unknown = self.include.iter().flatten().filter(|name| !INCLUDES.contains(&name.as_str()));
+        for name in unknown {
+            let name: String = name.chars().take(INCLUDE_CHARS).collect();
+            body.note(format!("`include` asks for {name:?}; kvik has {}", INCLUDES.join(", ")));
+        }
     }
 
     fn includes(&self, name: &str) -> bool {

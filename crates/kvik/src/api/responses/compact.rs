@@ -13,10 +13,7 @@ use super::{
 use crate::{
     api::{
         chat::{CompactionItem, to_compact},
-        request::{
-            cache::CacheFields,
-            parts::{FromBody, refuse_unknown},
-        },
+        request::{cache::CacheFields, parts::FromBody},
     },
     app::{body::JsonBody, state::App},
     clock::unix_seconds,
@@ -51,13 +48,12 @@ pub(super) async fn route(
     let job = app
         .read(body, move |app, body| {
             let (tell, _, cache) = Fields::from_body(body)?;
-            refuse_unknown::<Fields>(body)?;
             app.accept_model(&tell.model)?;
             if !cache.keep()?.reuse {
                 let message = "a conversation is not compacted beside a private cache; leave one of them out";
                 return Err(ApiError::field("kvik.cache", message));
             }
-            let said = tell.said(app, &reader)?;
+            let said = tell.said(app, &reader.tenant.name, body)?;
             to_compact(app, &reader, said.conversation, said.before.as_ref())
         })
         .await?;

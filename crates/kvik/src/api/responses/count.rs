@@ -6,10 +6,7 @@ use axum::{Json, extract::State};
 
 use super::body::{KeepFields, TellFields};
 use crate::{
-    api::{
-        openai::count::CountedTokens,
-        request::parts::{FromBody, refuse_unknown},
-    },
+    api::{openai::count::CountedTokens, request::parts::FromBody},
     app::{body::JsonBody, state::App},
     http::error::ApiError,
 };
@@ -26,9 +23,8 @@ pub(super) async fn route(
     let tokens = app
         .read(body, move |app, body| {
             let (tell, _) = Fields::from_body(body)?;
-            refuse_unknown::<Fields>(body)?;
             app.accept_model(&tell.model)?;
-            let said = tell.said(app, &caller)?;
+            let said = tell.said(app, &caller.tenant.name, body)?;
             Ok(app.serving.encode_rendered(&said.conversation.render(&app.serving)?).len())
         })
         .await?;

@@ -11,6 +11,8 @@ use crate::{api::logprobs::Logprob, described::JsonSchema, http::answer::words};
 words! {
     ArgumentsDelta = "response.function_call_arguments.delta";
     ArgumentsDone = "response.function_call_arguments.done";
+    InputDelta = "response.custom_tool_call_input.delta";
+    InputDone = "response.custom_tool_call_input.done";
     ErrorWord = "error";
 }
 
@@ -35,6 +37,8 @@ pub(super) enum Said {
     Text(TextSaid),
     ArgumentsDelta(ArgumentsDeltaSaid),
     Arguments(ArgumentsSaid),
+    InputDelta(InputDeltaSaid),
+    Input(InputSaid),
     Failed(Failed),
 }
 
@@ -174,6 +178,26 @@ pub(super) struct ArgumentsSaid {
     #[serde(flatten)]
     pub(super) at: InItem,
     pub(super) r#type: ArgumentsDone,
+}
+
+/// More text of a call that takes one.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CustomInputDeltaEvent")]
+pub(super) struct InputDeltaSaid {
+    pub(super) delta: String,
+    #[serde(flatten)]
+    pub(super) at: InItem,
+    pub(super) r#type: InputDelta,
+}
+
+/// All text of such a call.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CustomInputDoneEvent")]
+pub(super) struct InputSaid {
+    pub(super) input: String,
+    #[serde(flatten)]
+    pub(super) at: InItem,
+    pub(super) r#type: InputDone,
 }
 
 /// What went wrong.

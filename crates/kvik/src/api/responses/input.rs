@@ -6,13 +6,17 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use kvik_memory::conversations::MESSAGES_MAX;
 use serde_json::{Map, Value, json};
 
-use crate::{api::request::place::Place, http::error::ApiError};
+use super::tools::{custom_arguments, full_name};
+use crate::{
+    api::{chat::arguments_text, request::place::Place},
+    http::error::ApiError,
+};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// The messages that an input says.
-pub(super) fn told(input: &Value) -> Result<Vec<Value>> {
-    let place = Place::new("input", input);
+/// The messages that the items in the field `path` say, or a text; of items that are left out a note says so.
+pub(super) fn told(path: &str, input: &Value, notes: &mut Vec<String>) -> Result<Vec<Value>> {
+    let place = Place::new(path, input);
     if let Some(text) = input.as_str() {
         return Ok(vec![json!({"role": "user", "content": text})]);
     }
@@ -27,6 +31,7 @@ pub(super) fn told(input: &Value) -> Result<Vec<Value>> {
     for item in items {
         told.item(&item)?;
     }
+    notes.append(&mut told.notes);
     Ok(told.messages)
 }
 
@@ -49,6 +54,7 @@ struct Told {
     messages: Vec<Value>,
     /// The last one is the assistant's, and further items may be part of it.
     open: bool,
+    notes: Vec<String>,
 }
 
 impl Told {
@@ -56,8 +62,19 @@ impl Told {
         let kind = item.get("type").map(|kind| kind.text()).transpose()?.unwrap_or("message");
         match kind {
             "message" => self.message(item),
-            "function_call" => self.call(item),
-            "function_call_output" => self.call_output(item),
+            "function_call" => {
+                let arguments = item.need_text("arguments")?.to_owned();
+                self.call(item, &called_name(item)?, arguments)
+            }
+            "custom_tool_call" => {
+                let arguments = arguments_text(&custom_arguments(item.need_text("input")?));
+                self.call(item, &called_name(item)?, arguments)
+            }
+            "function_call_output" | "custom_tool_call_output" => self.call_output(item),
+            "local_shell_call" | "shell_call" | "apply_patch_call" => self.own_call(item, kind),
+            "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output" => {
+                self.own_output(item)
+            }
             "reasoning" => self.reasoning(item),
             "compaction" | "compaction_summary" => {
                 let content = item.need_text("encrypted_content")?;
@@ -68,12 +85,12 @@ impl Told {
                 "type",
                 "refers to an item by its id; send the item itself, or go on with `previous_response_id`",
             )),
-            other => Err(item.at(
-                "type",
-                &format!(
-                    "is {other:?}; kvik knows message, function_call, function_call_output, reasoning and compaction"
-                ),
-            )),
+            // What a server did that ran tools of its own, and what is not known yet: the messages say what came of it.
+            other => {
+                let path = &item.path;
+                self.notes.push(format!("`{path}` is an item of type {other:?}, which is not read here"));
+                Ok(())
+            }
         }
     }
 
@@ -109,10 +126,9 @@ impl Told {
         Ok(())
     }
 
-    fn call(&mut self, item: &Place<'_>) -> Result<()> {
-        let (id, name) = (item.need_text("call_id")?, item.need_text("name")?);
-        let function = json!({"name": name, "arguments": item.need_text("arguments")?});
-        let call = json!({"id": id, "type": "function", "function": function});
+    fn call(&mut self, item: &Place<'_>, name: &str, arguments: String) -> Result<()> {
+        let function = json!({"name": name, "arguments": arguments});
+        let call = json!({"id": call_id(item)?, "type": "function", "function": function});
         let calls = self.assistant(false).entry("tool_calls").or_insert_with(|| json!([]));
         if let Value::Array(calls) = calls {
             calls.push(call);
@@ -121,9 +137,27 @@ impl Told {
     }
 
     fn call_output(&mut self, item: &Place<'_>) -> Result<()> {
-        let id = item.need_text("call_id")?;
         let text = content(&item.need("output")?)?;
-        self.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
+        self.push(json!({"role": "tool", "tool_call_id": call_id(item)?, "content": text}));
+        Ok(())
+    }
+
+    /// The call of a tool that OpenAI names and a client runs: what it does is its argument.
+    fn own_call(&mut self, item: &Place<'_>, kind: &str) -> Result<()> {
+        let does = item.get("action").or_else(|| item.get("operation")).map(|does| does.value.clone());
+        let name = kind.strip_suffix("_call").unwrap_or(kind);
+        self.call(item, name, arguments_text(&does.unwrap_or_else(|| json!({}))))
+    }
+
+    /// What came of it: a text, or an object for each command.
+    fn own_output(&mut self, item: &Place<'_>) -> Result<()> {
+        let output = item.get("output").map_or(Value::Null, |output| output.value.clone());
+        let text = match &output {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => arguments_text(other),
+        };
+        self.push(json!({"role": "tool", "tool_call_id": call_id(item)?, "content": text}));
         Ok(())
     }
 
@@ -133,8 +167,11 @@ impl Told {
             (Some(content), _) if content.value.as_array().is_some_and(|parts| !parts.is_empty()) => {
                 texts(&content)?
             }
-            (_, Some(sealed)) => unsealed(sealed.text()?)
-                .ok_or_else(|| sealed.error("is not what this server has made; leave the item out"))?,
+            (_, Some(sealed)) => unsealed(sealed.text()?).unwrap_or_else(|| {
+                self.notes
+                    .push(format!("`{}` was made by another server, and is not read here", sealed.path));
+                String::new()
+            }),
             _ => String::new(),
         };
         if !text.is_empty() {
@@ -142,6 +179,18 @@ impl Told {
         }
         Ok(())
     }
+}
+
+/// What a call and its output have in common; some items have their own id alone.
+fn call_id<'a>(item: &Place<'a>) -> Result<&'a str> {
+    let id = item.get("call_id").or_else(|| item.get("id"));
+    id.ok_or_else(|| item.at("call_id", "is missing"))?.text()
+}
+
+/// The name by which the model called a tool.
+fn called_name(item: &Place<'_>) -> Result<String> {
+    let space = item.get("namespace").map(|space| space.text()).transpose()?;
+    Ok(full_name(space, item.need_text("name")?))
 }
 
 /// A text, or parts of text, one to a line.
@@ -213,25 +262,61 @@ mod tests {
             {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [call("c3", "{}")]},
             {"role": "assistant", "content": "Done."},
         ]);
-        assert_eq!(told(&items).map(Value::Array), Ok(expect));
-        assert_eq!(told(&json!("hi")), Ok(vec![json!({"role": "user", "content": "hi"})]));
+        assert_eq!(told("input", &items, &mut Vec::new()).map(Value::Array), Ok(expect));
+        assert_eq!(
+            told("input", &json!("hi"), &mut Vec::new()),
+            Ok(vec![json!({"role": "user", "content": "hi"})])
+        );
+    }
+
+    #[test]
+    fn calls_of_every_kind_are_calls_and_what_a_server_did_is_left_out() {
+        let items = json!([
+            {"role": "user", "content": "go"},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "+\"a\"\n"},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+            {"type": "function_call", "call_id": "c2", "namespace": "mcp__sea", "name": "dive", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c2", "output": "deep"},
+            {"type": "local_shell_call", "id": "c3", "call_id": null, "status": "completed", "action": {"type": "exec", "command": ["ls"]}},
+            {"type": "local_shell_call_output", "id": "c3", "output": "a"},
+            {"type": "apply_patch_call", "call_id": "c4", "operation": {"type": "delete_file", "path": "a"}},
+            {"type": "apply_patch_call_output", "call_id": "c4", "status": "completed", "output": null},
+            {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"type": "search", "query": "x"}},
+            {"type": "an item of tomorrow"}, {"type": "reasoning", "summary": [], "encrypted_content": "gAAA%"},
+        ]);
+        let call = |id: &str, name: &str, arguments: &str| {
+            let function = json!({"name": name, "arguments": arguments});
+            let calls = json!([{"id": id, "type": "function", "function": function}]);
+            json!({"role": "assistant", "content": null, "tool_calls": calls})
+        };
+        let result = |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+        let expect = json!([
+            {"role": "user", "content": "go"},
+            call("c1", "patch", "{\"input\": \"+\\\"a\\\"\\n\"}"), result("c1", "done"),
+            call("c2", "mcp__sea__dive", "{}"), result("c2", "deep"),
+            call("c3", "local_shell", "{\"type\": \"exec\", \"command\": [\"ls\"]}"), result("c3", "a"),
+            call("c4", "apply_patch", "{\"type\": \"delete_file\", \"path\": \"a\"}"), result("c4", ""),
+        ]);
+        let mut notes = Vec::new();
+        assert_eq!(told("input", &items, &mut notes).map(Value::Array), Ok(expect));
+        assert_eq!(notes.len(), 3, "{notes:?}");
+        assert!(notes[0].starts_with("`input[9]`") && notes[0].contains("web_search_call"), "{notes:?}");
     }
 
     #[test]
     fn what_is_wrong_is_named_by_its_place() {
         let check = |input: Value, at: &str| {
-            assert_eq!(told(&input).unwrap_err().param(), Some(at), "{input}");
+            assert_eq!(told("input", &input, &mut Vec::new()).unwrap_err().param(), Some(at), "{input}");
         };
         check(json!(7), "input");
         check(json!(["hi"]), "input[0]");
         check(json!([{"role": "user"}]), "input[0].content");
         check(json!([{"role": "tool", "content": "x"}]), "input[0].role");
-        check(json!([{"type": "magic"}]), "input[0].type");
         check(json!([{"type": "item_reference", "id": "x"}]), "input[0].type");
         let image = json!([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]);
         check(image, "input[0].content[0].type");
         check(json!([{"type": "function_call", "call_id": "c", "name": "f"}]), "input[0].arguments");
         check(json!([{"type": "function_call_output", "output": "x"}]), "input[0].call_id");
-        check(json!([{"type": "reasoning", "encrypted_content": "%"}]), "input[0].encrypted_content");
+        check(json!([{"type": "reasoning", "encrypted_content": 7}]), "input[0].encrypted_content");
     }
 }

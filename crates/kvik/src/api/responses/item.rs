@@ -3,7 +3,10 @@
 use kvik_memory::random::random;
 use serde::Serialize;
 
-use super::input::sealed;
+use super::{
+    input::sealed,
+    tools::{Called, custom_input},
+};
 use crate::{
     api::{
         chat::{Assistant, CompactionItem},
@@ -17,6 +20,7 @@ words! {
     MessageWord = "message";
     ReasoningWord = "reasoning";
     FunctionCall = "function_call";
+    CustomCall = "custom_tool_call";
     OutputText = "output_text";
     ReasoningText = "reasoning_text";
 }
@@ -30,6 +34,7 @@ pub(super) enum Item {
     Message(MessageItem),
     Reasoning(ReasoningItem),
     Call(CallItem),
+    CustomCall(CustomCallItem),
 }
 
 /// How an item stands.
@@ -69,7 +74,28 @@ pub(super) struct CallItem {
     pub(super) status: ItemStatus,
     call_id: String,
     pub(super) name: String,
+    /// Of a tool that has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
     pub(super) arguments: String,
+}
+
+/// The call of a tool that takes a text.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct CustomCallItem {
+    id: String,
+    r#type: CustomCall,
+    pub(super) status: ItemStatus,
+    call_id: String,
+    name: String,
+    /// Of a tool that has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    /// Empty until it is complete.
+    pub(super) input: String,
+    /// JSON, as the model writes it.
+    #[serde(skip)]
+    arguments: String,
 }
 
 /// A part of a message.
@@ -123,15 +149,25 @@ impl Item {
     }
 
     /// A call without its arguments.
-    pub(super) fn call(call_id: &str, name: &str) -> Item {
-        Item::Call(CallItem {
-            id: id("fc"),
-            r#type: FunctionCall,
-            status: ItemStatus::InProgress,
-            call_id: call_id.to_owned(),
-            name: name.to_owned(),
-            arguments: String::new(),
-        })
+    pub(super) fn call(call_id: &str, called: Called) -> Item {
+        let Called { name, namespace, custom } = called;
+        let (call_id, status) = (call_id.to_owned(), ItemStatus::InProgress);
+        let (arguments, input) = (String::new(), String::new());
+        if custom {
+            let (id, r#type) = (id("ctc"), CustomCall);
+            return Item::CustomCall(CustomCallItem {
+                id,
+                r#type,
+                status,
+                call_id,
+                name,
+                namespace,
+                input,
+                arguments,
+            });
+        }
+        let (id, r#type) = (id("fc"), FunctionCall);
+        Item::Call(CallItem { id, r#type, status, call_id, name, namespace, arguments })
     }
 
     pub(super) fn id(&self) -> &str {
@@ -140,6 +176,7 @@ impl Item {
             Item::Message(item) => &item.id,
             Item::Reasoning(item) => &item.id,
             Item::Call(item) => &item.id,
+            Item::CustomCall(item) => &item.id,
         }
     }
 
@@ -148,7 +185,7 @@ impl Item {
         match self {
             Item::Message(item) => item.content = vec![TextPart::default()],
             Item::Reasoning(item) => item.content = vec![ReasoningPart::default()],
-            Item::Compaction(_) | Item::Call(_) => {}
+            Item::Compaction(_) | Item::Call(_) | Item::CustomCall(_) => {}
         }
     }
 
@@ -157,7 +194,7 @@ impl Item {
         match self {
             Item::Message(item) => item.content.first().cloned().map(Part::Text),
             Item::Reasoning(item) => item.content.first().cloned().map(Part::Reasoning),
-            Item::Compaction(_) | Item::Call(_) => None,
+            Item::Compaction(_) | Item::Call(_) | Item::CustomCall(_) => None,
         }
     }
 
@@ -172,7 +209,15 @@ impl Item {
             }
             Item::Reasoning(item) => item.content.iter_mut().for_each(|part| part.text.push_str(text)),
             Item::Call(item) => item.arguments.push_str(text),
+            Item::CustomCall(item) => item.arguments.push_str(text),
             Item::Compaction(_) => {}
+        }
+    }
+
+    /// The text of a call that is one, once all of it is there.
+    pub(super) fn read_input(&mut self) {
+        if let Item::CustomCall(item) = self {
+            item.input = custom_input(&item.arguments);
         }
     }
 
@@ -182,6 +227,7 @@ impl Item {
         match self {
             Item::Message(item) => item.status = done,
             Item::Call(item) => item.status = done,
+            Item::CustomCall(item) => item.status = done,
             Item::Reasoning(item) => {
                 item.status = done;
                 let text = item.content.first().filter(|_| seals_thoughts);

@@ -5,13 +5,16 @@ mod body;
 mod compact;
 mod count;
 mod event;
+mod grammar;
 mod input;
 mod item;
+pub(super) mod items;
 mod output;
 mod route;
 mod stored;
 mod tools;
 
+pub(super) use self::body::TellFields;
 use self::{event::StreamEvent, output::Response};
 use super::{
     openai::count::CountedTokens,
@@ -26,7 +29,7 @@ pub(super) fn dialect() -> Dialect {
     let count = gives::<CountedTokens>("Counts the tokens of an input").takes::<count::Fields>();
     let get = gives::<Response>("Shows an answer that is stored");
     let delete = gives::<stored::DeletedResponse>("Forgets an answer");
-    let items = gives::<stored::InputItems>("Lists what an answer was given").asks(&stored::ITEM_PARAMETERS);
+    let given = gives::<items::InputItems>("Lists what an answer was given").asks(&items::ITEM_PARAMETERS);
     let routes = vec![
         at(&["/v1/responses", "/responses"]).post(route::route, create),
         at(&["/v1/responses/compact"]).post(compact::route, compact),
@@ -34,7 +37,7 @@ pub(super) fn dialect() -> Dialect {
     ];
     let of_server = vec![
         at(&["/v1/responses/{id}"]).get(stored::get, get).delete(stored::delete, delete),
-        at(&["/v1/responses/{id}/input_items"]).get(stored::items, items),
+        at(&["/v1/responses/{id}/input_items"]).get(stored::items, given),
     ];
     Dialect { name: "responses", errors: Errors::of::<ErrorBody>(), routes, of_server }
 }

@@ -10,7 +10,7 @@ use super::{
     output::Output,
 };
 use crate::{
-    api::request::parts::{FromBody, refuse_unknown},
+    api::request::parts::FromBody,
     app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
     http::{error::ApiError, json::Body},
 };
@@ -22,12 +22,12 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 
 fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ResponseAnswer>, ApiError> {
     let fields = Fields::from_body(body)?;
-    refuse_unknown::<Fields>(body)?;
     let (turn, wanted) = turn(app, caller, fields, body)?;
     let keeps = wanted.keeps;
     let output = Output::new(app, &turn.id, &wanted.echo, keeps.is_some());
-    let mut prepared = turn
-        .prepare(app, caller, body, |worded| ResponseAnswer::new(output, worded, wanted.sealed_thoughts))?;
+    let mut prepared = turn.prepare(app, caller, body, |worded| {
+        ResponseAnswer::new(output, worded, wanted.called, wanted.sealed_thoughts)
+    })?;
     prepared.origin.response = keeps;
     Ok(prepared)
 }

@@ -211,12 +211,10 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
     check(with(ask(), json!({"max_tokens": "many"})), "max_tokens").await;
     check(with(ask(), json!({"messages": []})), "messages").await;
     check(with(ask(), json!({"temperature": 1.5})), "temperature").await;
-    check(with(ask(), json!({"presence_penalty": 1})), "presence_penalty").await;
     check(with(ask(), json!({"tools": [{"name": "f"}]})), "tools[0].input_schema").await;
-    check(with(ask(), json!({"tools": [{"type": "bash_20250124", "name": "bash"}]})), "tools[0].type").await;
     check(with(ask(), json!({"tool_choice": {"type": "tool", "name": "f"}})), "tool_choice").await;
     check(with(ask(), json!({"thinking": {"type": "much"}})), "thinking.type").await;
-    let edit = json!({"edits": [{"type": "forget"}]});
+    let edit = json!({"edits": [{"type": 7}]});
     check(with(ask(), json!({"context_management": edit})), "context_management.edits[0].type").await;
     let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);
     check(with(ask(), json!({"messages": image})), "messages[0].content[0].type").await;
@@ -225,15 +223,112 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_missing_or_unknown_is_refused() {
+async fn a_version_that_is_unknown_is_refused_and_none_is_needed() {
     let server = Server::saying("Hi.");
-    for headers in [&[][..], &[("anthropic-version", "2019-01-01")]] {
-        for path in ["/v1/messages", "/v1/messages/count_tokens"] {
-            let response = server.send_with("POST", path, ask().to_string(), headers).await;
-            let (status, error) = json_of(response).await;
-            assert_eq!((status.as_u16(), &error["type"]), (400, &json!("error")), "{error}");
-            assert_eq!(error["error"]["param"], "anthropic-version");
-        }
+    for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+        let ask = async |headers: &[(&str, &str)]| {
+            json_of(server.send_with("POST", path, ask().to_string(), headers).await).await
+        };
+        assert_eq!(ask(&[]).await.0, 200);
+        let (status, error) = ask(&[("anthropic-version", "2019-01-01")]).await;
+        assert_eq!((status.as_u16(), &error["type"]), (400, &json!("error")), "{error}");
+        assert_eq!(error["error"]["param"], "anthropic-version");
+    }
+}
+
+/// Fields, tools, blocks and edits that only Anthropic's servers know.
+#[tokio::test]
+async fn what_is_not_known_here_is_ignored_and_said() {
+    let server = Server::saying("Hi.");
+    let body = with(
+        ask(),
+        json!({
+            "presence_penalty": 1, "container": {"id": "x"}, "mcp_servers": [{"type": "url"}],
+            "thinking": {"type": "enabled", "budget_tokens": 1024, "depth": 3}, "output_config": {"effort": "low", "tone": "x"},
+            "context_management": {"edits": [{"type": "clear_tool_uses_20250919", "keep": {}}], "more": 1},
+            "tools": [
+                {"name": "look", "input_schema": {"type": "object"}, "colour": "red"},
+                {"type": "bash_20250124", "name": "bash"}, {"type": "web_search_20250305", "name": "web_search"},
+                {"type": "mcp_toolset", "mcp_server_name": "x"},
+            ],
+        }),
+    );
+    let (status, told) = post(&server, "/v1/messages", &body).await;
+    assert_eq!(status, 200, "{told}");
+    let notes: Vec<&str> =
+        told["kvik"]["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for named in [
+        "`presence_penalty`",
+        "`container`",
+        "`mcp_servers`",
+        "`thinking.depth`",
+        "`output_config.tone`",
+        "`context_management.edits[0]`",
+        "`context_management.more`",
+        "`tools[0].colour`",
+        "`tools[2]`",
+        "`tools[3]`",
+    ] {
+        assert!(notes.iter().any(|note| note.contains(named)), "{named} is not among {notes:#?}");
+    }
+    assert_eq!(notes.len(), 10, "{notes:#?}");
+}
+
+/// A model is told what a tool takes that Anthropic names by its type alone.
+#[tokio::test]
+async fn tools_that_anthropic_names_and_clients_run_are_offered() {
+    let template = "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let server = Server::with_template(template, "Hi.");
+    for (tool, names) in [
+        (json!({"type": "bash_20250124", "name": "bash"}), ["\"bash\"", "restart"]),
+        (
+            json!({"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 9}),
+            ["str_replace_based_edit_tool", "insert_line"],
+        ),
+        (json!({"type": "memory_20250818", "name": "memory"}), ["\"memory\"", "/memories"]),
+    ] {
+        let (status, told) = post(&server, "/v1/messages", &with(ask(), json!({"tools": [tool]}))).await;
+        assert_eq!((status.as_u16(), &told["kvik"]["notes"]), (200, &Value::Null), "{told}");
+        let read = server.app.serving.tokenizer.decode(&server.asked().prompt);
+        assert!(names.iter().all(|name| read.contains(name)), "{read}");
+    }
+}
+
+/// What the tool runners of Anthropic's SDKs send: a thread is created, then only what is new is sent.
+#[tokio::test]
+async fn a_thread_goes_on_from_what_was_kept_of_it() {
+    let template =
+        "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let server = Server::with_template(template, "Hi.");
+    let tool = json!({"name": "look", "input_schema": {"type": "object"}});
+    let begun = with(ask(), json!({"system": "Be brief.", "tools": [tool], "thread": {"type": "create"}}));
+    let (status, first) = post(&server, "/v1/messages", &begun).await;
+    assert_eq!(status, 200, "{first}");
+    let next = |previous: &Value, text: &str| {
+        let thread = json!({"type": "continue", "previous_message_id": previous});
+        json!({"model": "x", "max_tokens": 50, "thread": thread, "messages": [{"role": "user", "content": text}]})
+    };
+    let read = || server.app.serving.tokenizer.decode(&server.asked().prompt);
+    let (status, second) = post(&server, "/v1/messages", &next(&first["id"], "And you?")).await;
+    assert_eq!(status, 200, "{second}");
+    let so_far = "<system>Be brief.<user>Hello there, my friend.<assistant>Hi.<user>And you?";
+    assert!(read().contains(so_far) && read().contains("look"), "{}", read());
+    post(&server, "/v1/messages", &next(&second["id"], "Well?")).await;
+    assert!(
+        read().contains(&format!("{so_far}<assistant>Hi.<user>Well?")) && read().contains("look"),
+        "{}",
+        read()
+    );
+    // Clients send the whole again where a thread is not there, by the code of the error.
+    let private = with(begun, json!({"kvik": {"cache": "private"}}));
+    let (_, private) = post(&server, "/v1/messages", &private).await;
+    assert!(private["kvik"]["notes"][0].as_str().unwrap().contains("`thread`"), "{private}");
+    for id in [&private["id"], &json!("msg_0")] {
+        let (status, error) = post(&server, "/v1/messages", &next(id, "x")).await;
+        assert_eq!(
+            (status.as_u16(), &error["error"]["details"]["error_code"]),
+            (404, &json!("thread_not_found"))
+        );
     }
 }
 

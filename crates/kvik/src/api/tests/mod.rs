@@ -301,6 +301,7 @@ fn serving(name: &str, engine: Arc<Scripted>, template: Option<&str>) -> Serving
         digest: [0; 32],
     };
     Serving {
+        variables: Default::default(),
         cache: None,
         engine,
         tokenizer: Arc::new(loaded.tokenizer),

@@ -35,7 +35,8 @@ fn gathered(events: &[Value]) -> Vec<Value> {
             }
             "response.output_text.delta"
             | "response.reasoning_text.delta"
-            | "response.function_call_arguments.delta" => {
+            | "response.function_call_arguments.delta"
+            | "response.custom_tool_call_input.delta" => {
                 assert_eq!(event["item_id"], items.last().unwrap()["id"]);
                 text.push_str(event["delta"].as_str().unwrap());
             }
@@ -43,6 +44,7 @@ fn gathered(events: &[Value]) -> Vec<Value> {
                 assert_eq!(event["text"], text.as_str())
             }
             "response.function_call_arguments.done" => assert_eq!(event["arguments"], text.as_str()),
+            "response.custom_tool_call_input.done" => assert_eq!(event["input"], text.as_str()),
             "response.output_item.done" => *items.last_mut().unwrap() = event["item"].clone(),
             _ => {}
         }
@@ -220,11 +222,13 @@ async fn bad_input_is_refused_by_its_name() {
     check(json!({"model": "x"}), "input").await;
     check(ask(json!([])), "input").await;
     check(ask(7), "input").await;
-    check(ask(json!([{"type": "magic"}])), "input[0].type").await;
-    check(with(ask("x"), json!({"nonsense": 1})), "nonsense").await;
+    check(ask(json!([{"type": "magic"}])), "input").await;
     check(with(ask("x"), json!({"background": true})), "background").await;
-    check(with(ask("x"), json!({"include": ["web"]})), "include").await;
-    check(with(ask("x"), json!({"tools": [{"type": "web_search"}]})), "tools[0].type").await;
+    check(with(ask("x"), json!({"tools": [{"name": "f"}]})), "tools[0].type").await;
+    check(with(ask("x"), json!({"tool_choice": {"type": "web_search"}})), "tool_choice.type").await;
+    let grammar = json!({"type": "grammar", "syntax": "yacc", "definition": ""});
+    let custom = json!({"type": "custom", "name": "f", "format": grammar});
+    check(with(ask("x"), json!({"tools": [custom]})), "tools[0].format.syntax").await;
     check(with(ask("x"), json!({"tool_choice": "maybe"})), "tool_choice").await;
     check(with(ask("x"), json!({"temperature": -1})), "temperature").await;
     check(with(ask("x"), json!({"truncation": "some"})), "truncation").await;
@@ -234,6 +238,110 @@ async fn bad_input_is_refused_by_its_name() {
     check(with(ask("x"), json!({"conversation": 7})), "conversation").await;
     let format = json!({"format": {"type": "json_schema", "schema": {"type": "nonsense"}}});
     check(with(ask("x"), json!({"text": format})), "text.format.schema.type").await;
+}
+
+/// The body of a coding agent: fields, tools and items that only OpenAI's own servers know.
+#[tokio::test]
+async fn what_an_agent_sends_for_others_is_ignored_and_said() {
+    let server = Server::saying("Hi.");
+    let body = json!({
+        "model": "x", "instructions": "Be brief.", "store": false, "stream_options": {"include_obfuscation": false},
+        "client_metadata": {"originator": "cli"}, "return_progress": true, "reasoning": {"effort": "medium", "summary": "auto"},
+        "text": {"verbosity": "low"}, "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
+        "tools": [
+            {"type": "function", "name": "look", "strict": false, "parameters": {"type": "object"}},
+            {"type": "web_search", "external_web_access": true}, {"type": "image_generation"},
+            {"type": "namespace", "name": "mcp__sea", "description": "x", "tools": [{"type": "function", "name": "dive"}]},
+        ],
+        "tool_choice": "auto",
+        "input": [
+            {"role": "user", "content": "Hello."},
+            {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+            {"role": "user", "content": "And?"},
+        ],
+    });
+    let told = answer(&server, body).await;
+    let notes: Vec<&str> =
+        told["kvik"]["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for named in [
+        "`client_metadata`",
+        "`return_progress`",
+        "`reasoning.summary`",
+        "`text.verbosity`",
+        "web_search_call.action.sources",
+        "`tools[1]`",
+        "`tools[2]`",
+        "`input[1]`",
+    ] {
+        assert!(notes.iter().any(|note| note.contains(named)), "{named} is not among {notes:#?}");
+    }
+    assert_eq!(notes.len(), 8, "{notes:#?}");
+}
+
+/// A call is told in the form of its tool: with its namespace, or as the text that a custom tool takes.
+#[tokio::test]
+async fn a_call_is_told_as_its_tool_is_known() {
+    let tools = json!([
+        {"type": "namespace", "name": "mcp__sea", "tools": [{"type": "function", "name": "dive"}]},
+        {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"+\" /.+/"}},
+    ]);
+    let dive = "<tool_call>\n{\"name\": \"mcp__sea__dive\", \"arguments\": {\"deep\": true}}\n</tool_call>";
+    let patch =
+        "<tool_call>\n{\"name\": \"patch\", \"arguments\": {\"input\": \"+a \\\"b\\\"\"}}\n</tool_call>";
+    for (text, fields) in [
+        (
+            dive,
+            json!({"type": "function_call", "name": "dive", "namespace": "mcp__sea", "arguments": "{\"deep\": true}"}),
+        ),
+        (patch, json!({"type": "custom_tool_call", "name": "patch", "input": "+a \"b\""})),
+    ] {
+        let server = Server::saying(text);
+        let body = with(ask("Go."), json!({"tools": tools, "store": false}));
+        let whole = answer(&server, body.clone()).await;
+        let mut expect = fields.clone();
+        let item = &whole["output"][0];
+        (expect["id"], expect["call_id"], expect["status"]) =
+            (item["id"].clone(), item["call_id"].clone(), json!("completed"));
+        assert_eq!(item, &expect);
+        let events = events(&server, body.clone()).await;
+        assert_eq!(comparable(&gathered(&events)), comparable(whole["output"].as_array().unwrap()));
+        // Sent back, it is the call that was made.
+        let sent_back = json!([
+            {"role": "user", "content": "Go."}, item,
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "done"},
+        ]);
+        answer(&server, with(body, json!({"input": sent_back}))).await;
+        let read = server.app.serving.tokenizer.decode(&server.asked().prompt);
+        assert!(read.contains("done"), "{read}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_chosen_stands_beside_the_form_of_a_text() {
+    let server = Server::saying("{\"name\": \"look\", \"arguments\": {}}");
+    let tool = json!({"type": "function", "name": "look", "parameters": {"type": "object"}});
+    let format = json!({"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}});
+    for choice in [json!({"type": "function", "name": "look"}), json!("required")] {
+        let more = json!({"tools": [tool], "tool_choice": choice, "text": format});
+        let told = answer(&server, with(ask("Look."), more)).await;
+        assert!(told["kvik"]["notes"][0].as_str().unwrap().contains("tool_choice"), "{told}");
+    }
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}});
+    let mut chat = json!({"messages": [{"role": "user", "content": "Look."}], "response_format": schema});
+    chat["tools"] = json!([{"type": "function", "function": {"name": "look"}}]);
+    chat["tool_choice"] = json!("required");
+    let (status, told) = server.post("/v1/chat/completions", chat.clone()).await;
+    assert_eq!(status, 200, "{told}");
+    chat["tool_choice"] = json!("auto");
+    let (_, told) = server.post("/v1/chat/completions", chat.clone()).await;
+    assert!(told["kvik"]["notes"][0].as_str().unwrap().contains("`tools`"), "{told}");
+    chat.as_object_mut().unwrap().remove("response_format");
+    (chat["tool_choice"], chat["regex"]) = (json!("required"), json!("a+"));
+    assert_eq!(
+        server.post("/v1/chat/completions", chat).await.0,
+        400,
+        "a grammar is the form of all that is said"
+    );
 }
 
 #[tokio::test]

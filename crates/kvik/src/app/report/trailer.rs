@@ -45,6 +45,9 @@ pub(crate) struct KvikReport {
     /// What of a schema is not enforced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     schema_notes: Vec<String>,
+    /// What of the request was ignored, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// What an answer in OpenAI's shape has behind its usage.
@@ -65,6 +68,8 @@ pub(crate) struct Origin {
     pub(crate) comparable: Option<Comparable>,
     /// What of a schema is not enforced.
     pub(crate) schema_notes: Vec<String>,
+    /// What of the body was ignored; said once all of it was read.
+    pub(crate) notes: Vec<String>,
     /// Of which prefix of each prompt what is kept is read.
     pub(crate) kept_prefix: Option<KeptPrefix>,
     /// What is read of a conversation that may be longer than the context.
@@ -99,6 +104,7 @@ pub(crate) struct Trailer {
     ended: Vec<Option<Ended>>,
     comparison: Option<Comparison>,
     schema_notes: Vec<String>,
+    notes: Vec<String>,
     memory: Option<Remembering>,
     conversation: Option<ConversationReport>,
     /// With none an answer names no cost.
@@ -162,6 +168,7 @@ impl Trailer {
         let span = app.config.spans.as_ref().map(|spans| AnswerSpan::new(spans, came, id, requests));
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
         let schema_notes = std::mem::take(&mut origin.schema_notes);
+        let notes = std::mem::take(&mut origin.notes);
         let given = requests.iter().map(Given::to).collect();
         let retaining = app.serving.retaining.clone();
         let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
@@ -175,6 +182,7 @@ impl Trailer {
             ended,
             comparison,
             schema_notes,
+            notes,
             memory,
             conversation,
             prices,
@@ -271,6 +279,7 @@ impl Trailer {
             memory: self.memory.as_ref().map(|memory| memory.turn.report().clone()),
             conversation: self.conversation.clone(),
             schema_notes: self.schema_notes.clone(),
+            notes: self.notes.clone(),
         }
     }
 

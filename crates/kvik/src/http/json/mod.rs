@@ -1,11 +1,12 @@
 //! JSON of a request body, read into types: field by field, within a budget, while somebody waits.
 //!
 //! [`Body`] only finds where each field begins and ends. A struct then reads the fields that it declares, in
-//! the order in which it declares them; what no struct declares is never built. An explicit `null` counts as
+//! the order in which it declares them; what no struct declares is never built, and noted. An explicit `null` counts as
 //! absent, and the last of several fields with one name wins, at every depth.
 //! A wrong value is answered with the path of its field, what it may be and what it was.
 
 mod complaint;
+mod notes;
 mod text;
 mod weigh;
 
@@ -20,10 +21,11 @@ use serde_json::{Map, Value, value::RawValue};
 
 use self::{
     complaint::Complaint,
+    notes::Notes,
     text::{Text, Whole},
     weigh::Budget,
 };
-pub(crate) use self::{complaint::wrong, text::OR_ARRAY};
+pub(crate) use self::{complaint::wrong, notes::unknown, text::OR_ARRAY};
 use super::{error::ApiError, readers::Presence};
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -74,6 +76,7 @@ fn syntax(error: impl fmt::Display) -> JsonError {
 struct Reading {
     budget: Budget,
     presence: Presence,
+    notes: Notes,
 }
 
 /// The fields of a request body, by their text.
@@ -126,8 +129,18 @@ impl Body {
     }
 
     /// The names of its fields, those that are null excepted.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().filter(|(_, text)| !text::is_null(text)).map(|(name, _)| name.as_str())
+    }
+
+    /// Notes what of it is not obeyed, in a sentence.
+    pub(crate) fn note(&self, text: String) {
+        self.reading.notes.note(text);
+    }
+
+    /// What of it was not read or is not obeyed, once everything that is wanted of it has been read.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.reading.notes.with(self.names())
     }
 
     /// Reads the fields that a struct declares.

@@ -200,3 +200,23 @@ fn what_is_nested_too_deeply_is_refused_whatever_its_type() {
         assert!(message.contains("nested too deeply"), "{message}");
     }
 }
+
+/// What nobody reads is noted by its path, at every depth; what is null is not there.
+#[test]
+fn what_is_not_read_is_noted() {
+    let text = r#"{"name": "a", "odd": 1, "none": null, "inner": {"on": true, "deep": [1], "nothing": null},
+        "ids": [1], "strange": {}}"#;
+    let body = body(text);
+    body.read::<Outer>().unwrap();
+    body.note("it was late".to_owned());
+    let expect = [
+        "`inner.deep` is not known here and was ignored",
+        "it was late",
+        "`odd` is not known here and was ignored",
+        "`strange` is not known here and was ignored",
+    ];
+    assert_eq!(body.notes(), expect);
+    let many: String = (0..100).map(|i| format!("\"f{i}\": 0, ")).collect();
+    let notes = self::body(&format!("{{{many}\"name\": \"a\"}}")).notes();
+    assert_eq!((notes.len(), notes[32].as_str()), (33, "and 69 more"));
+}

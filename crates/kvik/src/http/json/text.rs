@@ -7,14 +7,14 @@
 use serde::{
     Deserializer,
     de::{
-        DeserializeSeed, EnumAccess, Error, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
-        Visitor, value::StrDeserializer,
+        DeserializeSeed, EnumAccess, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+        value::StrDeserializer,
     },
     forward_to_deserialize_any,
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{Body, JsonError, Reading, complaint::Complaint, syntax};
+use super::{Body, JsonError, Reading, complaint::Complaint, notes::Step, syntax};
 
 type Result<T> = std::result::Result<T, Complaint>;
 
@@ -22,6 +22,9 @@ type Result<T> = std::result::Result<T, Complaint>;
 pub(super) fn is_null(text: &[u8]) -> bool {
     text == b"null"
 }
+
+/// Names of one object that its type does not declare, and is told of.
+const UNKNOWN_MAX: usize = 16;
 
 /// Arrays and objects within each other that are read into types: as many as serde_json builds of values.
 const DEPTH_MAX: usize = 128;
@@ -80,7 +83,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The last text of each field that a struct declares, and the first other name.
+    /// The last text of each field that a struct declares, and the other names.
     fn fields(&self, declared: &'static [&'static str]) -> Result<Fields<'a>> {
         let mut parser = serde_json::Deserializer::from_slice(self.text);
         let split = parser.deserialize_map(Split { declared }).map_err(syntax)?;
@@ -98,6 +101,11 @@ struct Within<'a> {
 impl<'a> Within<'a> {
     fn text(self, text: &'a [u8]) -> Text<'a> {
         Text { text, reading: self.reading, depth: self.depth }
+    }
+
+    /// Reads the text of what stands at this step.
+    fn read<S: DeserializeSeed<'a>>(self, step: Step, text: &'a [u8], seed: S) -> Result<S::Value> {
+        self.reading.notes.within(step, || seed.deserialize(self.text(text)))
     }
 }
 
@@ -230,9 +238,10 @@ impl<'de> Deserializer<'de> for Whole<'de> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value> {
+        self.0.reading.notes.declare(fields);
         let texts = fields.iter().map(|&name| (name, self.0.fields.get(name).map(|text| &text[..])));
         let within = Within { reading: &self.0.reading, depth: 0 };
-        visitor.visit_map(Fields::new(texts, None, within))
+        visitor.visit_map(Fields::new(texts, Vec::new(), within))
     }
 
     forward_to_deserialize_any! {
@@ -244,24 +253,30 @@ impl<'de> Deserializer<'de> for Whole<'de> {
 /// The fields of an object that a struct declares, as far as they are there.
 struct Fields<'a> {
     texts: std::vec::IntoIter<(&'static str, &'a [u8])>,
-    /// A name that the struct does not declare.
-    unknown: Option<String>,
-    /// The value whose name was given last.
-    value: Option<&'a [u8]>,
+    /// Names that the struct does not declare.
+    unknown: std::vec::IntoIter<String>,
+    /// The field whose name was given last.
+    field: Option<Field<'a>>,
     within: Within<'a>,
+}
+
+enum Field<'a> {
+    Declared(&'static str, &'a [u8]),
+    /// Its value is not built.
+    Unknown(String),
 }
 
 impl<'a> Fields<'a> {
     fn new(
         texts: impl Iterator<Item = (&'static str, Option<&'a [u8]>)>,
-        unknown: Option<String>,
+        unknown: Vec<String>,
         within: Within<'a>,
     ) -> Fields<'a> {
         let there = |(name, text): (&'static str, Option<&'a [u8]>)| {
             text.filter(|text| !is_null(text)).map(|text| (name, text))
         };
         let texts: Vec<_> = texts.filter_map(there).collect();
-        Fields { texts: texts.into_iter(), unknown, value: None, within }
+        Fields { texts: texts.into_iter(), unknown: unknown.into_iter(), field: None, within }
     }
 }
 
@@ -270,17 +285,26 @@ impl<'a> MapAccess<'a> for Fields<'a> {
 
     fn next_key_seed<K: DeserializeSeed<'a>>(&mut self, seed: K) -> Result<Option<K::Value>> {
         self.within.reading.presence.check().map_err(Complaint::Left)?;
-        if let Some(name) = self.unknown.take() {
-            self.value = None;
-            return seed.deserialize(name.into_deserializer()).map(Some);
+        if let Some(name) = self.unknown.next() {
+            let key = seed.deserialize(name.as_str().into_deserializer());
+            self.field = Some(Field::Unknown(name));
+            return key.map(Some);
         }
         let Some((name, text)) = self.texts.next() else { return Ok(None) };
-        self.value = Some(text);
+        self.field = Some(Field::Declared(name, text));
         seed.deserialize(name.into_deserializer()).map(Some)
     }
 
+    /// A struct that denies unknown fields has complained of their names; what asks for the value of one ignores it.
     fn next_value_seed<V: DeserializeSeed<'a>>(&mut self, seed: V) -> Result<V::Value> {
-        seed.deserialize(self.within.text(self.value.take().unwrap_or(b"null")))
+        match self.field.take() {
+            Some(Field::Declared(name, text)) => self.within.read(Step::Field(name), text, seed),
+            Some(Field::Unknown(name)) => {
+                self.within.reading.notes.unread(&name);
+                seed.deserialize(self.within.text(b"null"))
+            }
+            None => seed.deserialize(self.within.text(b"null")),
+        }
     }
 }
 
@@ -292,7 +316,8 @@ struct Split {
 struct Found<'a> {
     /// As many as are declared.
     texts: Vec<Option<&'a [u8]>>,
-    unknown: Option<String>,
+    /// Those of other fields that are not null.
+    unknown: Vec<String>,
 }
 
 impl<'a> Visitor<'a> for Split {
@@ -303,13 +328,15 @@ impl<'a> Visitor<'a> for Split {
     }
 
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> std::result::Result<Found<'a>, A::Error> {
-        let mut found = Found { texts: vec![None; self.declared.len()], unknown: None };
+        let mut found = Found { texts: vec![None; self.declared.len()], unknown: Vec::new() };
         while let Some(name) = map.next_key::<String>()? {
             match self.declared.iter().position(|declared| *declared == name) {
                 Some(at) => found.texts[at] = Some(map.next_value::<&RawValue>()?.get().as_bytes()),
                 None => {
-                    map.next_value::<IgnoredAny>()?;
-                    found.unknown.get_or_insert(name);
+                    let is_null = is_null(map.next_value::<&RawValue>()?.get().as_bytes());
+                    if !is_null && found.unknown.len() < UNKNOWN_MAX {
+                        found.unknown.push(name);
+                    }
                 }
             }
         }
@@ -350,9 +377,9 @@ impl<'a, A: SeqAccess<'a>> SeqAccess<'a> for Items<'a, A> {
         let element =
             self.elements.next_element::<&RawValue>().map_err(|e| JsonError::Syntax(e.to_string()))?;
         let Some(element) = element else { return Ok(None) };
-        let text = element.get().as_bytes();
-        self.within.reading.budget.charge_item(self.index, text)?;
+        let (text, index) = (element.get().as_bytes(), self.index);
+        self.within.reading.budget.charge_item(index, text)?;
         self.index += 1;
-        seed.deserialize(self.within.text(text)).map(Some)
+        self.within.read(Step::Item(index), text, seed).map(Some)
     }
 }

@@ -141,7 +141,6 @@ fn wrong_values_name_their_field() {
     check(json!({"logit_bias": [[5]]}), "logit_bias[0]");
     check(json!({"logit_bias": [[-5, 1]]}), "logit_bias");
     check(json!({"response_format": "json"}), "response_format");
-    check(json!({"response_format": {}}), "response_format.type");
     check(json!({"response_format": {"type": "xml"}}), "response_format.type");
     check(json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema");
     check(

@@ -1,0 +1,109 @@
+//! `thread`: a conversation of which the server keeps what was said, so that a client sends only what is new
+//! (Anthropic's beta `message-threads-2026-08-12`, which the tool runners of its SDKs use).
+//!
+//! Answers of a thread are kept beside those of `/v1/responses`, each with what is new in it. The first holds what the
+//! thread was begun with, its system prompt and its tools; the others hold its id.
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    app::{
+        keys::Caller,
+        responses::{ResponseTurn, StoredResponse},
+        state::App,
+    },
+    described::JsonSchema,
+    http::{error::ApiError, json::Json},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// The field `thread`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ThreadField {
+    r#type: ThreadKind,
+    /// Of `continue`: the id of the answer that this one goes on from.
+    previous_message_id: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ThreadKind {
+    Create,
+    Continue,
+}
+
+/// A thread as far as it goes.
+#[derive(Default)]
+pub(super) struct Thread {
+    /// The first answer, and the last; absent of one that begins.
+    ids: Option<(String, String)>,
+    /// What was said in it, without the system prompt.
+    pub(super) said: Vec<Value>,
+    /// The fields `system` and `tools` with which it began.
+    begun: Value,
+}
+
+impl ThreadField {
+    /// What is kept of it.
+    ///
+    /// # Errors
+    /// If it goes on from an answer that is not there: clients send the whole again then, by the error's code.
+    pub(super) fn thread(&self, app: &App, caller: &Caller) -> Result<Thread> {
+        const PREVIOUS: &str = "thread.previous_message_id";
+        if self.r#type == ThreadKind::Create {
+            return Ok(Thread::default());
+        }
+        let missing = || ApiError::field(PREVIOUS, format!("`{PREVIOUS}` is missing"));
+        let previous = self.previous_message_id.as_deref().ok_or_else(missing)?;
+        let (store, tenant) = (&app.server.responses, &caller.tenant.name);
+        let found = store.said_up_to(tenant, previous).and_then(|said| {
+            let last = store.get(tenant, previous)?;
+            let first = last.input.first().and_then(|input| input["first"].as_str()).map(str::to_owned);
+            let begun = match &first {
+                Some(first) => store.get(tenant, first)?,
+                None => last,
+            };
+            let first = first.unwrap_or_else(|| previous.to_owned());
+            Ok(Thread { ids: Some((first, previous.to_owned())), said, begun: begun_with(begun) })
+        });
+        found.map_err(|error| {
+            ApiError::new(StatusCode::NOT_FOUND, Some("thread_not_found"), error.to_string()).at(PREVIOUS)
+        })
+    }
+}
+
+fn begun_with(first: StoredResponse) -> Value {
+    first.input.into_iter().next().unwrap_or_default()
+}
+
+impl Thread {
+    /// A field as the thread was begun with it; what the request says itself goes before it.
+    pub(super) fn field(&self, name: &str, own: Option<Json>) -> Option<Json> {
+        own.or_else(|| self.begun.get(name).filter(|value| !value.is_null()).cloned().map(Json))
+    }
+
+    /// What is written down of the answer `id`, to which `new` was said with this system prompt and these tools.
+    pub(super) fn turn(
+        self,
+        (app, caller, id): (&App, &Caller, &str),
+        new: Vec<Value>,
+        (system, tools): (Option<&Json>, Option<&Json>),
+    ) -> ResponseTurn {
+        let value = |field: Option<&Json>| field.map(|Json(value)| value.clone());
+        let (input, previous) = match self.ids {
+            Some((first, previous)) => (json!({"first": first}), Some(previous)),
+            None => (json!({"system": value(system), "tools": value(tools)}), None),
+        };
+        ResponseTurn {
+            store: app.server.responses.clone(),
+            tenant: caller.tenant.name.clone(),
+            id: id.to_owned(),
+            previous,
+            input: vec![input],
+            new,
+        }
+    }
+}
