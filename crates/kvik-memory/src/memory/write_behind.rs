@@ -15,6 +15,8 @@ use crate::records::RecordsError;
 
 /// Keys that wait at most. Where a disk stands still, what changes beyond that is not written.
 const QUEUED_MAX: usize = 4096;
+/// When a write that has failed is tried again, if nothing changes before.
+const RETRY: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for the disk.
 pub(super) const CLOSING_TIME: Duration = Duration::from_secs(5);
 
@@ -34,7 +36,7 @@ struct State<K> {
     writing: BTreeSet<K>,
     /// Writes that have failed: their keys are queued again, and tried with the next one.
     failures: u64,
-    /// Somebody has to write; not so behind a failure, until something changes.
+    /// Somebody has to write; behind a failure only when something changes, or after a while.
     is_due: bool,
     is_closing: bool,
     has_ended: bool,
@@ -133,7 +135,14 @@ impl<K: Ord + Clone> Shared<K> {
             if state.is_closing {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if state.queued.is_empty() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let waited = self.changed.wait_timeout(state, RETRY);
+                let (waited, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = waited;
+                state.is_due |= ended.timed_out();
+            }
         }
     }
 

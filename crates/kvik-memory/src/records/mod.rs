@@ -5,12 +5,16 @@
 //! file aside and starts a new one: a bad file must not keep the server from starting. A record that
 //! cannot be read is kept, under its own key, beside its replacement.
 //!
+//! Where the file system fails (a full disk, say), the file is opened again when somebody asks and a pause has passed, and
+//! all is as it was when that succeeds ([`RecordsError::is_outage`]).
+//!
 //! A thread that reads or writes takes a turn at the file, and may be made to give up what others wait for meanwhile
 //! ([`GiveWay`]): a file system that hangs holds few threads and nothing else.
 //!
 //! One process at a time writes. A reader copies the file and locks it only while copying; a writer
 //! waits for that.
 
+mod file;
 mod file_turns;
 pub mod map;
 pub mod private;
@@ -27,12 +31,13 @@ use std::{
 
 use redb::{
     Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, StorageError,
-    TableDefinition, TableError, WriteTransaction,
+    TableDefinition, TableError, TableHandle, WriteTransaction,
     backends::{FileBackend, InMemoryBackend},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::clock::unix_seconds;
+use file::RecordsFile;
 use private::{close_to_others, readable_by_owner_only};
 
 pub use file_turns::{FileSilent, FileTurns};
@@ -61,11 +66,6 @@ pub struct Records {
 
 /// Runs what waits for the file, while the thread that does holds nothing that others want.
 pub type GiveWay = fn(&mut dyn FnMut());
-
-struct RecordsFile {
-    database: Database,
-    turns: FileTurns,
-}
 
 /// Records of one kind, by key.
 #[derive(Clone)]
@@ -102,31 +102,20 @@ pub enum RecordsError {
     /// Reading or writing failed.
     #[error("the records cannot be read or written: {0}")]
     Access(#[from] Box<redb::Error>),
+    /// The file system has failed, and the file is not open.
+    #[error("the file that this is kept in cannot be used now: {0}; send it again when that is mended")]
+    Unavailable(String),
+    /// What was removed may still be in the file.
+    #[error("{} cannot be written anew: {error}", path.display())]
+    Rewrite {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The file system does not answer.
     #[error(transparent)]
     Silent(#[from] FileSilent),
-}
-
-impl RecordsFile {
-    fn new(database: Database) -> Arc<RecordsFile> {
-        Arc::new(RecordsFile { database, turns: FileTurns::new(FILE_PLACES) })
-    }
-
-    /// Does what may take as long as the file system likes.
-    fn visit<R>(
-        &self,
-        give_way: GiveWay,
-        visit: impl FnOnce(&Database) -> Result<R, RecordsError>,
-    ) -> Result<R, RecordsError> {
-        let (mut visit, mut visited) = (Some(visit), None);
-        give_way(&mut || {
-            visited = visit.take().map(|visit| {
-                let _turn = self.turns.enter()?;
-                visit(&self.database)
-            });
-        });
-        visited.expect("who gives way runs what waits")
-    }
 }
 
 impl Records {
@@ -135,19 +124,22 @@ impl Records {
         let path = folder.join(FILE_NAME);
         fs::create_dir_all(folder).map_err(|error| unopened(&path, error))?;
         let start = Instant::now();
-        let mut opened = database(&path);
+        let mut opened = create_at(&path);
         while matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen)) && start.elapsed() < patience {
             std::thread::sleep(LOCK_RETRY);
-            opened = database(&path);
+            opened = create_at(&path);
         }
         if let Err(error) = &opened
             && is_broken(error)
         {
             set_aside(&path, error).map_err(|error| unopened(&path, error))?;
-            opened = database(&path);
+            opened = create_at(&path);
         }
         match opened {
-            Ok(database) => Ok(Records::of(RecordsFile::new(database))),
+            Ok(database) => {
+                file::remove_left(&path);
+                Ok(Records::of(RecordsFile::at(&path, database)))
+            }
             Err(DatabaseError::DatabaseAlreadyOpen) => Err(RecordsError::InUse(path)),
             Err(error) => Err(unopened(&path, error)),
         }
@@ -172,13 +164,15 @@ impl Records {
         drop(file);
         let memory = in_memory(&bytes).map_err(|error| unopened(&path, error))?;
         let database = builder().create_with_backend(memory).map_err(|error| unopened(&path, error))?;
-        Ok(Some(Records::of(RecordsFile::new(database))))
+        Ok(Some(Records::of(RecordsFile::in_memory(database))))
     }
 
     /// Records that end with the process.
     pub fn in_memory() -> Records {
         let database = builder().create_with_backend(InMemoryBackend::new());
-        Records::of(RecordsFile::new(database.expect("a new database in memory has nothing that could fail")))
+        Records::of(RecordsFile::in_memory(
+            database.expect("a new database in memory has nothing that could fail"),
+        ))
     }
 
     /// Records in what stands for a file.
@@ -186,7 +180,48 @@ impl Records {
     /// # Errors
     /// If it holds something else.
     pub fn over(backend: impl StorageBackend) -> Result<Records, DatabaseError> {
-        Ok(Records::of(RecordsFile::new(builder().create_with_backend(backend)?)))
+        Ok(Records::of(RecordsFile::in_memory(builder().create_with_backend(backend)?)))
+    }
+
+    /// Records in what stands for a file, which is opened again when it has failed.
+    ///
+    /// # Errors
+    /// If it holds something else.
+    pub fn over_again<B: StorageBackend>(
+        open: impl Fn() -> B + Send + Sync + 'static,
+    ) -> Result<Records, DatabaseError> {
+        let open = move || builder().create_with_backend(open());
+        Ok(Records::of(RecordsFile::reopened_by(open()?, Box::new(open))))
+    }
+
+    /// Leaves nothing in the file of what was removed from it, by writing it anew. Takes as long as copying what it holds.
+    ///
+    /// # Errors
+    /// If what was removed may still be there.
+    pub fn rewrite(&self) -> Result<(), RecordsError> {
+        self.file.rewrite(self.give_way)
+    }
+
+    /// The names of all tables of this name, of one model or of several, as [`named_table`](Records::named_table) takes
+    /// them.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn tables_of_models(&self, name: &str) -> Result<Vec<String>, RecordsError> {
+        let names = self.file.visit(self.give_way, |database| {
+            let read = database.begin_read().map_err(access)?;
+            let tables = read.list_tables().map_err(access)?;
+            Ok(tables.map(|table| table.name().to_owned()).collect::<Vec<String>>())
+        })?;
+        let is_it = |found: &String| {
+            found.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
+        };
+        Ok(names.into_iter().filter(is_it).collect())
+    }
+
+    /// The table of exactly this name.
+    pub fn named_table<T: Serialize + DeserializeOwned>(&self, name: &str) -> Table<T> {
+        Table { file: self.file.clone(), name: name.into(), give_way: self.give_way, kind: PhantomData }
     }
 
     /// The same, whose readers and writers give way while they wait for the file.
@@ -211,15 +246,26 @@ impl Records {
         Records { model: Some(name.into()), ..self.clone() }
     }
 
-    fn of(file: Arc<RecordsFile>) -> Records {
-        Records { file, model: None, give_way: |wait| wait() }
+    fn of(file: RecordsFile) -> Records {
+        Records { file: Arc::new(file), model: None, give_way: |wait| wait() }
     }
 }
 
 /// Opens or creates the file and checks all of it for damage.
-fn database(path: &Path) -> Result<Database, DatabaseError> {
+fn create_at(path: &Path) -> Result<Database, DatabaseError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
+    open_with(options, path)
+}
+
+/// Opens the file that is there.
+fn open_at(path: &Path) -> Result<Database, DatabaseError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    open_with(options, path)
+}
+
+fn open_with(mut options: OpenOptions, path: &Path) -> Result<Database, DatabaseError> {
     readable_by_owner_only(&mut options);
     let file = options.open(path)?;
     close_to_others(&file);
@@ -454,6 +500,110 @@ mod tests {
                 "what cannot be read is left out"
             );
         }
+    }
+
+    /// Bytes that outlive whoever opens them, on a disk that may be full.
+    #[derive(Debug, Clone, Default)]
+    struct Disk(Arc<(InMemoryBackend, std::sync::atomic::AtomicBool)>);
+
+    impl Disk {
+        fn set_full(&self, is_full: bool) {
+            self.0.1.store(is_full, std::sync::atomic::Ordering::SeqCst);
+        }
+
+        fn room(&self) -> std::io::Result<()> {
+            match self.0.1.load(std::sync::atomic::Ordering::SeqCst) {
+                true => Err(ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> std::io::Result<u64> {
+            self.0.0.len()
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+            self.0.0.read(offset, out)
+        }
+        fn set_len(&self, len: u64) -> std::io::Result<()> {
+            self.room()?;
+            self.0.0.set_len(len)
+        }
+        fn sync_data(&self) -> std::io::Result<()> {
+            self.room()?;
+            self.0.0.sync_data()
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+            self.room()?;
+            StorageBackend::write(&self.0.0, offset, data)
+        }
+    }
+
+    #[test]
+    fn a_full_disk_refuses_what_needs_it_until_there_is_room_again() {
+        let disk = Disk::default();
+        let (again, mut read_between) = (disk.clone(), 0);
+        let records = Records::over_again(move || again.clone()).unwrap();
+        let table = records.table::<u64>("numbers");
+        table.change(["a"], |_, _| Some(1)).unwrap();
+        for round in 0..2 {
+            disk.set_full(true);
+            let refused = table.change(["b"], |_, _| Some(2)).unwrap_err();
+            assert!(refused.is_outage(), "{refused}");
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while Instant::now() < deadline && read_between == round {
+                match table.all_from("") {
+                    Ok(found) => {
+                        assert_eq!(found.records, [("a".to_owned(), 1)], "nothing is written by halves");
+                        read_between += 1;
+                    }
+                    Err(error) => assert!(error.is_outage(), "{error}"),
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            disk.set_full(false);
+            let mut written = table.change(["b"], |_, _| None);
+            while written.is_err() && Instant::now() < deadline + Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(20));
+                written = table.change(["b"], |_, _| None);
+            }
+            written.unwrap();
+        }
+        table.change(["b"], |_, _| Some(3)).unwrap();
+        assert_eq!(table.all_from("").unwrap().records, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn nothing_is_left_in_a_file_written_anew_of_what_was_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let holds = |word: &str| {
+            let read = |entry: std::io::Result<fs::DirEntry>| fs::read(entry.unwrap().path()).unwrap();
+            fs::read_dir(dir.path())
+                .unwrap()
+                .map(read)
+                .any(|bytes| bytes.windows(word.len()).any(|window| window == word.as_bytes()))
+        };
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let (table, other) = (records.table::<String>("words"), records.of_model("m").table::<u64>("words"));
+        other.change(["n"], |_, _| Some(7)).unwrap();
+        table.change(["a", "b"], |key, _| Some(format!("marker-{key}-xyzzy").repeat(50))).unwrap();
+        table.change(["a"], |_, _| None).unwrap();
+        records.rewrite().unwrap();
+        assert!(!holds("marker-a-xyzzy") && holds("marker-b-xyzzy"));
+        assert_eq!(other.all_from("").unwrap().records, [("n".to_owned(), 7)]);
+        assert_eq!(records.tables_of_models("words").unwrap(), ["words", "words@m"]);
+        table.change(["c"], |_, _| Some("new".to_owned())).unwrap();
+        assert!(
+            matches!(Records::open(dir.path(), Duration::ZERO), Err(RecordsError::InUse(_))),
+            "it is locked"
+        );
+        drop((records, table, other));
+        fs::write(dir.path().join("records.new"), "marker-a-xyzzy").unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(records.table::<String>("words").all_from("").unwrap().records.len(), 2);
+        assert!(!holds("marker-a-xyzzy"), "what a killed process left is removed");
+        assert_eq!(files(dir.path()), 1);
     }
 
     #[test]

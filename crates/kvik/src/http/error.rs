@@ -247,7 +247,7 @@ impl From<RetentionError> for ApiError {
     }
 }
 
-/// When a client that was refused for a silent file should come back.
+/// When a client that was refused for a file which is silent or has failed should come back.
 const FILE_RETRY_AFTER_S: u64 = 10;
 
 impl From<RecordsError> for ApiError {
@@ -255,6 +255,9 @@ impl From<RecordsError> for ApiError {
         let message = error.to_string();
         match error {
             RecordsError::Silent(_) => {
+                ApiError::unavailable("storage_unavailable", message, FILE_RETRY_AFTER_S)
+            }
+            error if error.is_outage() => {
                 ApiError::unavailable("storage_unavailable", message, FILE_RETRY_AFTER_S)
             }
             _ => ApiError::internal(message),
