@@ -48,6 +48,15 @@ pub trait SharedRecords: Send + Sync + 'static {
     /// [`SharedError`], but no conflict.
     fn delete(&self, kind: &str, name: &str) -> Result<(), SharedError>;
 
+    /// Leaves nothing to be read of the versions of a record before the newest one, where the store keeps any.
+    ///
+    /// # Errors
+    /// [`SharedError`], but no conflict.
+    fn forget_older(&self, kind: &str, name: &str) -> Result<(), SharedError> {
+        let _ = (kind, name);
+        Ok(())
+    }
+
     /// Names of all records of a kind, in no order.
     ///
     /// # Errors

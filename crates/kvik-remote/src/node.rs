@@ -1,6 +1,6 @@
 //! What the engine's thread and the store's own have in common.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(crate) struct Node {
     pub(crate) budget: Budget,
     pub(crate) counters: Counters,
     pub(crate) known: Mutex<Known>,
+    /// Values that are to be removed.
+    forgetting: Mutex<HashSet<Key>>,
     pub(crate) done: Done,
     /// Bytes that are asked for and have not come.
     pub(crate) reading_bytes: AtomicU64,
@@ -81,6 +83,7 @@ impl Node {
             budget: config.budget,
             counters: Counters::default(),
             known: Mutex::default(),
+            forgetting: Mutex::default(),
             done: Done { queue: Mutex::default(), waker: config.waker },
             reading_bytes: AtomicU64::new(0),
             reads: Arc::new(Semaphore::new(READ_BYTES_MAX / PERMIT_BYTES)),
@@ -89,6 +92,10 @@ impl Node {
 
     pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn forgetting(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The name of the run that ends with a block.

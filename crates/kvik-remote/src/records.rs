@@ -4,9 +4,9 @@
 //! the same each time and can be read back from a list. A store can hide a record or give an older version of it, and
 //! nothing else.
 
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -28,6 +28,8 @@ pub const RECORD_BYTES_MAX: usize = 16 << 20;
 pub const NAME_BYTES_MAX: usize = 120;
 /// How long a request about a record may take.
 const TIME_MAX: Duration = Duration::from_secs(5);
+/// How long nothing is asked behind a request that has failed: a store that is away is not asked for each turn.
+const REST: Duration = Duration::from_secs(1);
 const NONCE_BYTES: usize = 24;
 
 /// A version of a record.
@@ -67,15 +69,20 @@ pub enum RecordError {
 }
 
 /// The records of a store, for callers that wait. Can be cloned and outlives the store, which it then calls closed.
+///
+/// Whether it is asked does not follow from how blocks are read: a store that is too slow to be worth asking for blocks,
+/// which can be computed, is the only one that has the records.
 #[derive(Clone)]
 pub struct Records {
     node: Arc<Node>,
     commands: UnboundedSender<Command>,
+    /// Until when nothing is asked.
+    rests: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Records {
     pub(crate) fn new(node: Arc<Node>, commands: UnboundedSender<Command>) -> Records {
-        Records { node, commands }
+        Records { node, commands, rests: Arc::default() }
     }
 
     /// The newest version of a record.
@@ -108,6 +115,15 @@ impl Records {
         self.wait(async move { Ok(node.backend.delete_record(&place.key).await?) })
     }
 
+    /// Leaves nothing to be read of the versions of a record before the newest one.
+    ///
+    /// # Errors
+    /// [`RecordError`], but no conflict.
+    pub fn forget_older(&self, kind: &str, name: &str) -> Result<(), RecordError> {
+        let (node, place) = self.place(kind, name)?;
+        self.wait(async move { Ok(node.backend.forget_older(&place.key).await?) })
+    }
+
     /// Names of all records of a kind, in no order.
     ///
     /// # Errors
@@ -134,21 +150,34 @@ impl Records {
         &self,
         work: impl Future<Output = Result<T, RecordError>> + Send + 'static,
     ) -> Result<T, RecordError> {
-        if !self.node.health.is_up() {
+        if self.is_at_rest() {
             return Err(RecordError::Down);
         }
         let (answer, answered): (SyncSender<Result<T, RecordError>>, _) = sync_channel(1);
-        let node = Arc::clone(&self.node);
         let work = async move {
             let done = timeout(TIME_MAX, work).await.unwrap_or(Err(RecordError::Fault(Fault::Late)));
-            if let Err(RecordError::Fault(fault)) = &done {
-                node.health.fault(fault);
-            }
             let _ = answer.send(done);
         };
         self.commands.send(Command::Run(Box::pin(work))).map_err(|_| RecordError::Closed)?;
         // A thread that ends drops what it has not done.
-        answered.recv().map_err(|_| RecordError::Closed)?
+        let done = answered.recv().map_err(|_| RecordError::Closed)?;
+        match done {
+            Err(RecordError::Fault(fault)) => {
+                self.node.health.fault(&fault);
+                *self.rests() = Some(Instant::now() + REST);
+                Err(RecordError::Fault(fault))
+            }
+            done => done,
+        }
+    }
+
+    /// Whether the last request has failed just now.
+    fn is_at_rest(&self) -> bool {
+        self.rests().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn rests(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -216,4 +245,58 @@ fn open_name(node: &Node, kind: OwnerTag, sealed: &str) -> Option<String> {
     let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
     let name = name_cipher(node, kind).decrypt(&XNonce::from(*nonce), sealed).ok()?;
     String::from_utf8(name).ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests {
+    use kvik_engine::store::Waker;
+
+    use super::*;
+    use crate::backend::memory::Memory;
+    use crate::{Budget, FleetKey, Remote, RemoteConfig, RemoteUrl, TTL_DEFAULT};
+
+    fn remote(backend: &Arc<Memory>) -> Remote {
+        let config = RemoteConfig {
+            url: RemoteUrl::parse("file:///nowhere").unwrap(),
+            key: FleetKey::new([1; 32]),
+            fingerprint: [7; 32],
+            payload_bytes: 100,
+            ttl: TTL_DEFAULT,
+            budget: Budget::default(),
+            waker: Waker::default(),
+        };
+        Remote::over(backend.clone(), config).unwrap()
+    }
+
+    #[test]
+    fn records_are_read_and_written_while_blocks_are_not() {
+        let remote = remote(&Arc::new(Memory::new(1 << 20, 16)));
+        let records = remote.records();
+        for round in 0..20 {
+            // Lookups of blocks that came too late to be worth it.
+            remote.node().health.late();
+            remote.node().health.late();
+            assert_eq!(records.put("talk", "a", round, vec![1]), Ok(round + 1));
+            assert_eq!(records.get("talk", "a").unwrap().unwrap().version, round + 1);
+        }
+    }
+
+    #[test]
+    fn a_store_that_fails_is_asked_again_after_a_rest() {
+        let backend = Arc::new(Memory::new(1 << 20, 16));
+        let remote = remote(&backend);
+        let records = remote.records();
+        assert_eq!(records.put("talk", "a", 0, vec![1]), Ok(1));
+        backend.set_fault(Some(Fault::Unreachable("away".to_owned())));
+        assert!(matches!(records.get("talk", "a"), Err(RecordError::Fault(_))));
+        assert_eq!(records.get("talk", "a"), Err(RecordError::Down), "it is not asked at once");
+        backend.set_fault(None);
+        let began = Instant::now();
+        while records.get("talk", "a").is_err() {
+            assert!(began.elapsed() < 10 * REST);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(records.put("talk", "a", 1, vec![2]), Ok(2));
+    }
 }

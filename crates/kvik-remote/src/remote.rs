@@ -11,6 +11,7 @@ use kvik_cache::Identity;
 use kvik_engine::store::remote::{Chain, Expected, RemoteDone, RemoteStats, RemoteStore};
 
 use crate::blocks::Offer;
+use crate::names::Key;
 use crate::node::{Node, WRITE_BYTES_MAX, count};
 use crate::thread::{Command, Thread};
 
@@ -103,6 +104,17 @@ impl RemoteStore for Remote {
         self.node.known().insert(self.node.run(owner, &end), true);
         self.node.counters.writing_blocks.fetch_add(blocks, Relaxed);
         self.thread.send(Command::Write(Offer { owner, end, bytes, ttl: ttl.unwrap_or(self.node.ttl) }));
+    }
+
+    fn forget(&mut self, owner: u64, ends: &[Identity]) {
+        let keys: Vec<Key> = ends.iter().map(|end| self.node.run(owner, end)).collect();
+        keys.iter().for_each(|key| self.node.known().remove(key));
+        self.node.forgetting().extend(&keys);
+        self.thread.send(Command::Forget(keys));
+    }
+
+    fn forgetting(&self) -> usize {
+        self.node.forgetting().len()
     }
 
     fn done(&mut self) -> Option<RemoteDone> {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::blocks::{Offer, fetch, look_up, renew, write_all};
+use crate::blocks::{Offer, fetch, forget, look_up, renew, write_all};
 use crate::budget::SweepRules;
 use crate::error::RemoteError;
 use crate::names::Key;
@@ -44,6 +44,7 @@ pub(crate) enum Command {
     Cancel(u64),
     Write(Offer),
     Renew(Key, Duration),
+    Forget(Vec<Key>),
     Run(Work),
     Close,
 }
@@ -110,6 +111,7 @@ async fn serve(node: Arc<Node>, mut commands: UnboundedReceiver<Command>) {
             Command::Cancel(ticket) => tasks.cancel(ticket),
             Command::Write(offer) => drop(offers.send(offer)),
             Command::Renew(key, ttl) => drop(tokio::spawn(async move { renew(&node, key, ttl).await })),
+            Command::Forget(keys) => drop(tokio::spawn(async move { forget(&node, keys).await })),
             Command::Run(work) => drop(tokio::spawn(work)),
             Command::Close => break,
         }

@@ -93,6 +93,15 @@ pub trait RemoteStore: Send {
     }
     /// Takes a run to be written, which is kept for `ttl` at most.
     fn offer(&mut self, owner: u64, end: Identity, bytes: Vec<u8>, ttl: Option<Duration>);
+    /// Removes the runs that end with these blocks, as far as they are there. What could not be removed is when it is asked
+    /// for again.
+    fn forget(&mut self, owner: u64, ends: &[Identity]) {
+        let _ = (owner, ends);
+    }
+    /// Runs that are to be removed and may still be there.
+    fn forgetting(&self) -> usize {
+        0
+    }
     /// Something that was done and not given out yet.
     fn done(&mut self) -> Option<RemoteDone>;
     /// Numbers.

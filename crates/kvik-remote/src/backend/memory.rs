@@ -1,6 +1,6 @@
 //! A store in the memory of this process, which tests of other crates can make slow, wrong, full or unreachable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub struct Memory {
 struct State {
     values: BTreeMap<Key, Stored>,
     records: BTreeMap<RecordKey, (u64, Vec<u8>)>,
+    /// Records that a test has altered.
+    changed: BTreeSet<RecordKey>,
     delay: Duration,
     fault: Option<Fault>,
     write_fault: Option<Fault>,
@@ -74,6 +76,16 @@ impl Memory {
     pub fn values(&self) -> Vec<(Key, Vec<u8>)> {
         let state = self.state();
         state.values.iter().map(|(&key, stored)| (key, stored.bytes.clone())).collect()
+    }
+
+    /// Alters the first record that was not altered yet, as `change` says.
+    pub fn change_record(&self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) {
+        let mut state = self.state();
+        let State { records, changed, .. } = &mut *state;
+        if let Some((key, (_, bytes))) = records.iter_mut().find(|(key, _)| !changed.contains(*key)) {
+            *bytes = change(std::mem::take(bytes));
+            changed.insert(key.clone());
+        }
     }
 
     /// Requests so far.

@@ -89,6 +89,11 @@ pub trait Backend: Send + Sync + 'static {
         after: u64,
         bytes: Vec<u8>,
     ) -> Result<Result<(), Outdated>, Fault>;
+    /// Leaves nothing to be read of the versions of a record before the newest one. Most stores keep none.
+    async fn forget_older(&self, key: &RecordKey) -> Result<(), Fault> {
+        let _ = key;
+        Ok(())
+    }
     /// Removes a record if it is there.
     async fn delete_record(&self, key: &RecordKey) -> Result<(), Fault>;
     /// Names of all records of a kind, in no order.

@@ -228,9 +228,13 @@ impl Backend for Objects {
     }
 
     async fn record(&self, key: &RecordKey, bytes_max: usize) -> Result<Option<(u64, Vec<u8>)>, Fault> {
-        // A version may leave for a newer one between both requests.
+        // A version may leave for a newer one between both requests, or be emptied.
+        let mut emptied = None;
         while let Some((version, _)) = self.versions_there(key).await?.last().copied() {
             if let Some(object) = found(self.store()?.get(&self.version(key, version)).await)? {
+                if object.meta.size == 0 && emptied.replace(version) != Some(version) {
+                    continue;
+                }
                 return Ok(Some((version, bounded(object, bytes_max).await?)));
             }
         }
@@ -260,6 +264,20 @@ impl Backend for Objects {
             found(self.store()?.delete(&self.version(key, version)).await)?;
         }
         Ok(Ok(()))
+    }
+
+    async fn forget_older(&self, key: &RecordKey) -> Result<(), Fault> {
+        let versions = self.versions_there(key).await?;
+        let gone: Vec<u64> = outlived(&versions).collect();
+        for (version, _) in versions.iter().rev().skip(1) {
+            let path = self.version(key, *version);
+            match gone.contains(version) {
+                true => drop(found(self.store()?.delete(&path).await)?),
+                // Its name stays, so that nobody writes it a second time.
+                false => drop(self.store()?.put(&path, PutPayload::default()).await?),
+            }
+        }
+        Ok(())
     }
 
     async fn delete_record(&self, key: &RecordKey) -> Result<(), Fault> {

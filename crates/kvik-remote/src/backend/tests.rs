@@ -293,3 +293,26 @@ async fn versions_of_a_record_leave_when_they_have_been_replaced_for_long() {
     backend.delete_record(&record).await.unwrap();
     assert_eq!(backend.record(&record, 100).await, Ok(None));
 }
+
+#[tokio::test]
+async fn nothing_is_read_of_versions_that_are_forgotten_and_none_is_written_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = opened(&format!("file://{}", directory.path().display()));
+    backend.connect().await.unwrap();
+    let record = RecordKey { kind: OwnerTag([2; 8]), name: "name".to_owned() };
+    for after in 0..3 {
+        let bytes = format!("secret {after}").into_bytes();
+        assert_eq!(backend.put_record(&record, after, bytes).await, Ok(Ok(())));
+    }
+    for _ in 0..2 {
+        backend.forget_older(&record).await.unwrap();
+        assert_eq!(backend.record(&record, 100).await, Ok(Some((3, b"secret 2".to_vec()))));
+    }
+    let place = directory.path().join("kvik1-0101010101010101/r").join(record.kind.to_string()).join("name");
+    let held = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file.unwrap().path()).unwrap();
+    let mut all: Vec<Vec<u8>> = std::fs::read_dir(place).unwrap().map(held).collect();
+    all.sort();
+    assert_eq!(all, [Vec::new(), Vec::new(), b"secret 2".to_vec()]);
+    assert_eq!(backend.put_record(&record, 1, vec![1]).await, Ok(Err(Outdated { version: 3 })));
+    assert_eq!(backend.put_record(&record, 3, vec![4]).await, Ok(Ok(())));
+}

@@ -7,4 +7,4 @@ mod write;
 
 pub(crate) use fetch::fetch;
 pub(crate) use lookup::look_up;
-pub(crate) use write::{Offer, renew, write_all};
+pub(crate) use write::{Offer, forget, renew, write_all};

@@ -18,6 +18,9 @@ const WRITES_MAX: usize = 2;
 /// Nobody waits for a write: it has this long, whatever reading takes.
 const WRITE_TIME_MIN: Duration = Duration::from_secs(2);
 
+/// The same for removing some values.
+const FORGET_TIME: Duration = Duration::from_secs(10);
+
 /// A run to be written.
 pub(crate) struct Offer {
     pub(crate) owner: u64,
@@ -34,7 +37,8 @@ pub(crate) async fn write_all(node: Arc<Node>, offers: UnboundedReceiver<Offer>)
 
 async fn write(node: &Node, offer: Offer) {
     let (key, blocks) = (node.run(offer.owner, &offer.end), offer.bytes.len() / node.payload_bytes);
-    let outcome = put(node, &key, offer).await;
+    // What was to be removed before it was written is not.
+    let outcome = if node.forgetting().contains(&key) { Err(None) } else { put(node, &key, offer).await };
     node.counters.writing_blocks.fetch_sub(blocks, Relaxed);
     match outcome {
         Ok(Some(bytes)) => {
@@ -78,5 +82,28 @@ pub(crate) async fn renew(node: &Node, key: Key, ttl: Duration) {
     if let Err(fault) = told.unwrap_or(Err(Fault::Late)) {
         count(&node.counters.faults, 1);
         node.health.fault(&fault);
+    }
+}
+
+/// Removes values, as far as they are there. Those that could not be removed are removed when that is asked again.
+pub(crate) async fn forget(node: &Node, keys: Vec<Key>) {
+    for some in keys.chunks(node.backend.questions_max().max(1)) {
+        let remove = async {
+            let there = node.backend.exists(some).await?;
+            for (key, _) in some.iter().zip(there).filter(|(_, there)| *there) {
+                node.backend.delete(key).await?;
+            }
+            Ok(())
+        };
+        match timeout(FORGET_TIME, remove).await.unwrap_or(Err(Fault::Late)) {
+            Ok(()) => {
+                let mut forgetting = node.forgetting();
+                forgetting.retain(|key| !some.contains(key));
+            }
+            Err(fault) => {
+                count(&node.counters.faults, 1);
+                return node.health.fault(&fault);
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@ use kvik_cache::Identity;
 use kvik_engine::{api::HotPrefix, engine::Engine};
 use kvik_memory::hex;
 use kvik_memory::shared::{SharedError, SharedRecord, SharedRecords};
+use kvik_remote::Fault;
 use kvik_remote::records::{RecordError, Records};
 use serde::{Deserialize, Serialize};
 
@@ -135,25 +136,45 @@ impl Fleet {
             written => written,
         };
         match written {
-            Ok(version) => self.version.store(version, Ordering::Relaxed),
+            Ok(version) => {
+                self.version.store(version, Ordering::Relaxed);
+                // What is no longer used, or was deleted, is in no list.
+                if let Err(error) = self.records.forget_older(KIND, &self.name) {
+                    tracing::debug!("an older list of what this node uses is still there: {error}");
+                }
+            }
             Err(error) => tracing::debug!("the list of what this node uses was not written: {error}"),
         }
     }
 
-    /// The lists of all other nodes that are not old; those that are, are removed.
+    /// The lists of all other nodes that are not old; those that are, and what is no list, are removed. One that cannot be
+    /// read keeps back no other.
+    ///
+    /// # Errors
+    /// If the store does not say which there are.
     fn lists(&self) -> Result<Vec<HotList>, RecordError> {
-        let mut lists = Vec::new();
-        for name in self.records.list(KIND)?.into_iter().filter(|name| *name != self.name) {
-            let Some(record) = self.records.get(KIND, &name)? else { continue };
-            match rmp_serde::from_slice::<HotList>(&record.bytes) {
-                Ok(list) if list.at_s.saturating_add(OLD_S) > unix_seconds() => lists.push(list),
-                _ => self.records.delete(KIND, &name)?,
+        let others = self.records.list(KIND)?.into_iter().filter(|name| *name != self.name);
+        Ok(others.filter_map(|name| self.list_of(&name)).take(LISTS_MAX).collect())
+    }
+
+    /// The list of another node.
+    fn list_of(&self, name: &str) -> Option<HotList> {
+        let list = match self.records.get(KIND, name) {
+            Ok(record) => rmp_serde::from_slice::<HotList>(&record?.bytes).ok(),
+            // It is not what a node wrote, and no node that has gone writes it anew.
+            Err(RecordError::Corrupt) => None,
+            Err(error) => {
+                tracing::debug!("a list of what another node uses was not read: {error}");
+                return None;
             }
-            if lists.len() == LISTS_MAX {
-                break;
-            }
+        };
+        let list = list.filter(|list| list.at_s.saturating_add(OLD_S) > unix_seconds());
+        if list.is_none()
+            && let Err(error) = self.records.delete(KIND, name)
+        {
+            tracing::debug!("an old list of what another node used was not removed: {error}");
         }
-        Ok(lists)
+        list
     }
 }
 
@@ -174,6 +195,10 @@ impl SharedRecords for FleetRecords {
         self.0.delete(kind, name).map_err(shared)
     }
 
+    fn forget_older(&self, kind: &str, name: &str) -> Result<(), SharedError> {
+        self.0.forget_older(kind, name).map_err(shared)
+    }
+
     fn list(&self, kind: &str) -> Result<Vec<String>, SharedError> {
         self.0.list(kind).map_err(shared)
     }
@@ -182,7 +207,9 @@ impl SharedRecords for FleetRecords {
 fn shared(error: RecordError) -> SharedError {
     match error {
         RecordError::Conflict { version } => SharedError::Conflict { version },
-        RecordError::Down | RecordError::Closed => SharedError::Down,
+        RecordError::Down | RecordError::Closed | RecordError::Fault(Fault::Unreachable(_) | Fault::Late) => {
+            SharedError::Down
+        }
         other => SharedError::Failed(other.to_string()),
     }
 }
@@ -211,7 +238,55 @@ fn merged(lists: Vec<HotList>) -> Vec<HotPrefix> {
 
 #[cfg(test)]
 mod tests {
+    use kvik_engine::store::Waker;
+    use kvik_remote::backend::memory::Memory;
+    use kvik_remote::{Budget, FleetKey, Remote, RemoteConfig, RemoteUrl, TTL_DEFAULT};
+
     use super::*;
+
+    /// A node with this key among those that share a store.
+    fn node(store: &Arc<Memory>, key: u8) -> (Remote, Fleet) {
+        let config = RemoteConfig {
+            url: RemoteUrl::parse("file:///nowhere").unwrap(),
+            key: FleetKey::new([key; 32]),
+            fingerprint: [7; 32],
+            payload_bytes: 100,
+            ttl: TTL_DEFAULT,
+            budget: Budget::default(),
+            waker: Waker::default(),
+        };
+        let remote = Remote::over(store.clone(), config).unwrap();
+        let fleet = Fleet::new(remote.records());
+        (remote, fleet)
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_keeps_back_no_other() {
+        let store = Arc::new(Memory::new(1 << 20, 16));
+        let nodes: Vec<_> = (0..6).map(|_| node(&store, 1)).collect();
+        let (_reading, reader) = node(&store, 1);
+        for (index, (_, fleet)) in nodes.iter().enumerate() {
+            fleet.list(vec![HotPrefix { root: Identity([1; 32]), tokens: vec![index as u32], uses: 1 }]);
+        }
+        assert_eq!(reader.lists().unwrap().len(), 6);
+        let damages: [fn(Vec<u8>) -> Vec<u8>; 4] = [
+            |_| Vec::new(),
+            |bytes| bytes[..9].to_vec(),
+            |bytes| bytes.iter().map(|byte| byte ^ 1).collect(),
+            |_| vec![7; 99],
+        ];
+        for damage in damages {
+            store.change_record(damage);
+            let left = reader.lists().unwrap().len();
+            assert!(left >= 2, "{left} of those that were written are read");
+        }
+        let (_, fleet) = &nodes[0];
+        fleet.records.put(KIND, "no list", 0, b"nonsense".to_vec()).unwrap();
+        let old = HotList { at_s: 1, prefixes: Vec::new() };
+        fleet.records.put(KIND, "old", 0, rmp_serde::to_vec(&old).unwrap()).unwrap();
+        let left = reader.lists().unwrap().len();
+        assert_eq!((left, fleet.records.list(KIND).unwrap().len()), (left, left), "those are removed");
+    }
 
     #[test]
     fn what_several_nodes_use_comes_first() {
