@@ -4,13 +4,14 @@
 //! a whole: it says which tokens a name stands for, so that a changed text is noticed and the old one let go.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::Token;
 use kvik_memory::hex;
+use kvik_memory::records::private::{close_to_others, readable_by_owner_only};
 
 use crate::error::Error;
 
@@ -124,7 +125,10 @@ fn check_room(prompts: &Prompts, id: &str) -> Result<(), Error> {
 /// Reads a list, which may be anything by now.
 fn read(file: &Path) -> Prompts {
     let mut text = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_end(&mut text));
+    let read = File::open(file).and_then(|file| {
+        close_to_others(&file);
+        file.take(LIST_BYTES_MAX + 1).read_to_end(&mut text)
+    });
     match read {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Prompts::new(),
         Err(error) => tracing::warn!("the kept prompts in {} cannot be read: {error}", file.display()),
@@ -146,7 +150,12 @@ fn replace(file: &Path, prompts: &Prompts) -> io::Result<()> {
         fs::create_dir_all(dir)?;
     }
     let new = file.with_extension("new");
-    let mut out = File::create(&new)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    readable_by_owner_only(&mut options);
+    let mut out = options.open(&new)?;
+    // A process that was killed may have left one that others can read.
+    close_to_others(&out);
     out.write_all(&serde_json::to_vec(prompts)?)?;
     out.sync_all()?;
     fs::rename(new, file)
@@ -157,6 +166,25 @@ mod tests {
     use super::*;
 
     const MODEL: [u8; 32] = [7; 32];
+
+    #[cfg(unix)]
+    #[test]
+    fn nobody_else_reads_the_tokens_of_kept_prompts() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let list = KeptPrompts::open(Some(dir.path()), &MODEL);
+        list.keep("a", &[1, 2]).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let file = list.file.clone().unwrap();
+        assert_eq!(mode(&file), 0o600);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(file.with_extension("new"), "left").unwrap();
+        list.keep("b", &[3]).unwrap();
+        assert_eq!(mode(&file), 0o600, "whatever was there before");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        drop(KeptPrompts::open(Some(dir.path()), &MODEL));
+        assert_eq!(mode(&file), 0o600, "and of an older version");
+    }
 
     #[test]
     fn a_list_outlives_the_process_and_is_the_models_own() {

@@ -1,6 +1,8 @@
 //! Files that their owner alone reads. Elsewhere than on Unix they are as private as their folder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::path::Path;
 
 /// Creates a file readable by its owner only.
 pub fn readable_by_owner_only(options: &mut OpenOptions) {
@@ -8,6 +10,18 @@ pub fn readable_by_owner_only(options: &mut OpenOptions) {
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     #[cfg(not(unix))]
     let _ = options;
+}
+
+/// Creates a folder, and those that it is in, that their owner only can look into.
+///
+/// # Errors
+/// If one cannot be created.
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
 }
 
 /// Makes an existing file readable by its owner only.

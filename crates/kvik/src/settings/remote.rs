@@ -9,6 +9,7 @@ use kvik_remote::{FleetKey, RemoteUrl};
 
 use super::keep_alive::KeepAlive;
 use super::size::ByteSize;
+use crate::system::warn_if_readable_by_others;
 
 /// The store that nodes share.
 #[derive(Debug, Clone, Args)]
@@ -62,7 +63,9 @@ impl RemoteArgs {
 
     /// The key of the fleet, where one is named.
     pub(crate) fn key(&self) -> anyhow::Result<Option<FleetKey>> {
-        self.cache_remote_key.as_deref().map(FleetKey::read).transpose().context("--cache-remote-key")
+        let Some(path) = self.cache_remote_key.as_deref() else { return Ok(None) };
+        warn_if_readable_by_others(path, "the key of --cache-remote-key");
+        FleetKey::read(path).map(Some).context("--cache-remote-key")
     }
 
     pub(crate) fn writes(&self) -> RemoteWrites {

@@ -10,6 +10,12 @@ use other as system;
 #[cfg(unix)]
 use unix as system;
 
-pub(crate) use system::{
-    Hangups, fail_writes_beyond_limit, give_priority_up, is_open_to_others, open_files, stop_signal,
-};
+use system::is_open_to_others;
+pub(crate) use system::{Hangups, fail_writes_beyond_limit, give_priority_up, open_files, stop_signal};
+
+/// Warns about a file that others can read: a key, the secret that yields every salt, the tenants file with all names.
+pub(crate) fn warn_if_readable_by_others(path: &std::path::Path, what: &str) {
+    if is_open_to_others(path) {
+        tracing::warn!("{what} {} is open to other users; chmod 600 closes it", path.display());
+    }
+}

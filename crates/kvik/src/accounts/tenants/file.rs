@@ -11,7 +11,7 @@ use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use serde::Deserialize;
 
 use super::{KeyDigest, Share, TenantLimits};
-use crate::{accounts::prices::Prices, settings::size::ByteSize, system::is_open_to_others};
+use crate::{accounts::prices::Prices, settings::size::ByteSize, system::warn_if_readable_by_others};
 
 /// Tenants of one server at most; each has its metrics and its ledger row of every day.
 const TENANTS_MAX: usize = 10_000;
@@ -115,13 +115,6 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         return Err(format!("`{name}` is the tenant of clients with an --api-key; choose another name"));
     }
     Ok(())
-}
-
-/// Warns about a file that others can read: the secret yields every salt, the tenants file all names.
-pub(crate) fn warn_if_readable_by_others(path: &Path, what: &str) {
-    if is_open_to_others(path) {
-        tracing::warn!("{what} {} is open to other users; chmod 600 closes it", path.display());
-    }
 }
 
 #[cfg(test)]

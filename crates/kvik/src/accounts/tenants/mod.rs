@@ -25,7 +25,7 @@ use serde::Deserialize;
 use super::prices::Prices;
 use crate::settings::size::ByteSize;
 
-pub(crate) use file::{FileError, TenantSpec, warn_if_readable_by_others};
+pub(crate) use file::{FileError, TenantSpec};
 pub(crate) use key::KeyDigest;
 pub(crate) use meter::{AdmissionPermit, AdmissionSlots, Allowance, Meter, Refusal, TenantLimits};
 pub(crate) use secret::{Secret, SecretError};

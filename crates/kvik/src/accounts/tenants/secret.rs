@@ -51,7 +51,7 @@ impl Secret {
             }
             read => read.map_err(failed)?,
         };
-        super::file::warn_if_readable_by_others(path, "the server's secret");
+        crate::system::warn_if_readable_by_others(path, "the server's secret");
         let not_a_secret = |_| SecretError::NotASecret { path: path.to_owned(), bytes: bytes.len() };
         Ok(Secret(bytes.as_slice().try_into().map_err(not_a_secret)?))
     }

@@ -11,9 +11,9 @@ use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use tokio::net::TcpListener;
 
 use crate::{
-    accounts::tenants::warn_if_readable_by_others,
     app::keys::Keys,
     http::{AllowedHost, AllowedOrigin, Hosts, Senders},
+    system::warn_if_readable_by_others,
 };
 
 /// The listening address, and the clients that may use it.
