@@ -70,6 +70,7 @@
 mod admission;
 mod beside;
 mod cache;
+mod deleted;
 mod evict;
 mod explain;
 mod hash;
@@ -88,9 +89,10 @@ mod tree;
 pub use admission::{Admission, Admitted, Changes, CopyPart, CopyPartial, CopyState, Forked, Match, NoSpace};
 pub use beside::{Beside, Reach, Windows};
 pub use cache::{
-    Cache, CacheConfig, CacheError, NodeInfo, Outline, OutlineNode, OutlineScan, PrefixInfo, PrefixOrder,
-    PrefixScan, Violation,
+    Cache, CacheConfig, CacheError, ForgottenBlocks, NodeInfo, Outline, OutlineNode, OutlineScan, PrefixInfo,
+    PrefixOrder, PrefixScan, Violation,
 };
+pub use deleted::{DeletedPrompts, DeletedWalk};
 pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::Identity;

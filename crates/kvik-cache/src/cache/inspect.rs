@@ -187,7 +187,7 @@ impl Cache {
     }
 
     /// Drops a node, if it is an unlocked leaf.
-    fn drop_leaf(&mut self, id: NodeId) -> usize {
+    pub(super) fn drop_leaf(&mut self, id: NodeId) -> usize {
         let blocks = self.radix.candidate(id).map_or(0, |candidate| candidate.facts.blocks as usize);
         if blocks > 0 {
             self.radix.pop(id, blocks).release(&mut self.pool);

@@ -3,6 +3,7 @@
 mod check;
 mod derived;
 mod followers;
+mod forget;
 mod inspect;
 mod life;
 mod marks;
@@ -21,6 +22,7 @@ mod telling;
 mod tenants;
 
 pub use check::Violation;
+pub use forget::ForgottenBlocks;
 pub use inspect::{PrefixInfo, PrefixOrder, PrefixScan};
 pub use life::{Cache, CacheConfig, CacheError};
 pub use outline::{NodeInfo, Outline, OutlineNode, OutlineScan};

@@ -320,6 +320,31 @@ impl Tier {
         under
     }
 
+    /// Where a block is.
+    pub fn slot(&self, identity: &Identity) -> Option<SlotId> {
+        self.index.slot(identity)
+    }
+
+    /// Blocks that come after one, or after the root of a namespace.
+    pub fn after(&self, identity: &Identity) -> Vec<SlotId> {
+        self.index.children(identity).collect()
+    }
+
+    /// The identities after which blocks come without being there: roots of namespaces.
+    pub fn roots(&self, owner: u64) -> Vec<Identity> {
+        let own = self.used().map(|(_, record)| record).filter(|record| record.owner == owner);
+        let mut roots: Vec<Identity> = own.map(|record| record.parent).collect();
+        roots.retain(|parent| self.index.slot(parent).is_none());
+        roots.sort_unstable();
+        roots.dedup();
+        roots
+    }
+
+    /// Slots that are erased as soon as what is written in them has been.
+    pub fn dropping(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state == State::Dropped).count()
+    }
+
     /// Takes a block out that nothing comes after; its slot, to erase. One that is pinned or read stays; one that is
     /// being written is forgotten, and erased when it is [`written`](Tier::written).
     pub fn drop_leaf(&mut self, identity: &Identity) -> Option<SlotId> {

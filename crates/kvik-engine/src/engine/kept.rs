@@ -7,13 +7,16 @@
 //! pins, unpin         ──► lists pins, removes pins
 //! ```
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kvik_cache::{PinInfo, PrefixInfo, PrefixOrder, PrefixScan, TenantId};
+use kvik_cache::{DeletedPrompts, PinInfo, PrefixInfo, PrefixOrder, PrefixScan, TenantId};
 
 use super::Engine;
 use crate::api::{Cached, Evicted, KeptPrompt, Report, RequestError, Unpin};
 use crate::schedule::Scheduler;
+
+/// Between two looks at what is being erased.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Engine {
     /// Computes the part of a prompt that is not cached, and pins the prompt until it is
@@ -56,6 +59,46 @@ impl Engine {
     pub fn evict(&self, prompt: &KeptPrompt) -> Result<Evicted, RequestError> {
         let prompt = prompt.clone();
         self.with_scheduler(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))
+    }
+
+    /// Drops what was computed for something that was deleted, with all that goes on behind it, as far as no other prompt
+    /// has it: from RAM, from disk, of the draft model, and from the store that nodes share. Waits, for at most `within`,
+    /// until it is erased everywhere; whether it is. What is pinned stays.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn forget(
+        &self,
+        salt: [u8; 16],
+        prompts: &DeletedPrompts,
+        within: Duration,
+    ) -> Result<bool, RequestError> {
+        let until = Instant::now() + within;
+        loop {
+            let prompts = prompts.clone();
+            let left = self.with_scheduler(move |scheduler| scheduler.forget_deleted(salt, &prompts))?;
+            if left == 0 || Instant::now() >= until {
+                return Ok(left == 0);
+            }
+            // What is on its way to the disk ends first, and what was cancelled.
+            self.until_erased(until.saturating_duration_since(Instant::now()).min(LOOK_EVERY * 20))?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits, for at most `within`, until all blocks that were dropped from the disk are erased there; whether they are.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn until_erased(&self, within: Duration) -> Result<bool, RequestError> {
+        let until = Instant::now() + within;
+        loop {
+            let left = self.with_scheduler(|scheduler| scheduler.erasing())?;
+            if left == 0 || Instant::now() >= until {
+                return Ok(left == 0);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// The first `limit` pins of one tenant or of all tenants, oldest first.

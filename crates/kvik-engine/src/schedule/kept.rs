@@ -131,7 +131,7 @@ impl Scheduler {
     }
 
     /// The roots of all that requests with this salt have run with, and of what is on disk of this prompt, each once.
-    fn all_roots(&self, salt: [u8; 16], tokens: &[Token]) -> Vec<Roots> {
+    pub(super) fn all_roots(&self, salt: [u8; 16], tokens: &[Token]) -> Vec<Roots> {
         let table = &self.tenants.namespaces;
         let mut roots: Vec<Roots> = table.all_of(salt).into_iter().map(|id| *table.roots(id)).collect();
         // On disk there may be what was computed before the start, also with adapters that nobody has named since.

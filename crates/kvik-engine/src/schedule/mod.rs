@@ -29,6 +29,7 @@ mod answer;
 mod beside;
 mod compute;
 mod cost;
+mod deleted;
 pub mod disk;
 mod draft;
 mod drafting;

@@ -20,8 +20,12 @@ pub trait BlockStore: Send {
     fn touch(&mut self, slot: SlotId, use_: Use);
     /// Records whether a stored block is pinned.
     fn pin(&mut self, slot: SlotId, pinned: bool);
-    /// Empties a slot.
+    /// Empties a slot, and gives back what it takes.
     fn erase(&mut self, slot: SlotId);
+    /// Slots that are to be emptied and may still hold their blocks.
+    fn erasing(&self) -> usize {
+        0
+    }
     /// Lets go of memory that only makes it faster.
     fn trim(&mut self) {}
     /// Something that was completed and not given out yet.
@@ -63,6 +67,10 @@ impl BlockStore for Store {
 
     fn erase(&mut self, slot: SlotId) {
         Store::erase(self, slot);
+    }
+
+    fn erasing(&self) -> usize {
+        Store::erasing(self)
     }
 
     fn trim(&mut self) {

@@ -171,6 +171,10 @@ impl BlockStore for HostStore {
         }
     }
 
+    fn erasing(&self) -> usize {
+        self.below.as_ref().map_or(0, |below| below.erasing())
+    }
+
     fn trim(&mut self) {
         match &mut self.below {
             Some(below) => below.trim(),

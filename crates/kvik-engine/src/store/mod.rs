@@ -15,6 +15,7 @@
 //! each slot is written at most as often as there are buffers, erased at most once between two writes, and pinned by the
 //! last of all pins alone.
 
+mod at_rest;
 mod block_store;
 mod buffers;
 mod directory;
@@ -31,6 +32,7 @@ mod tests;
 mod threads;
 mod waker;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,6 +44,7 @@ use std::time::{Duration, Instant};
 use kvik_cache::Identity;
 use kvik_cache::tier::{IoFault, Record, Relation, SlotId, Use};
 
+pub use at_rest::{AtRest, Picked, erase_at_rest};
 pub use block_store::BlockStore;
 pub use buffers::{Buffer, Buffers};
 pub use host::HostStore;
@@ -201,6 +204,7 @@ impl Store {
             wake: Box::new(wake),
             touches: AtomicUsize::new(0),
             pins: Pins::default(),
+            erasing: AtomicUsize::new(0),
             abandoned: AtomicBool::new(false),
         });
         let (changes, changes_waiting) = channel();
@@ -213,6 +217,7 @@ impl Store {
             lock,
             written_count: written.iter().map(|&written| u32::from(written)).sum(),
             written,
+            unerased: BTreeSet::new(),
             backoff: Backoff::default(),
             seen: Instant::now(),
         };
@@ -276,11 +281,20 @@ impl Store {
         }
     }
 
-    /// Erases the block of a slot. Has no completion; on a failing disk the next start may find the block
-    /// again.
+    /// Erases the block of a slot, and gives its bytes back to the system. Has no completion: [`erasing`](Store::erasing)
+    /// counts those that are not erased yet. On a failing disk it is tried again until the store is dropped; the next
+    /// start may find the block again.
     pub fn erase(&mut self, slot: SlotId) {
         self.shared.pins.forget(slot);
-        self.send(Change::Erase { slot });
+        self.shared.erasing.fetch_add(1, Ordering::AcqRel);
+        if !self.send(Change::Erase { slot }) {
+            self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Blocks that are to be erased and may still be in the files.
+    pub fn erasing(&self) -> usize {
+        self.shared.erasing.load(Ordering::Acquire)
     }
 
     /// The next completed operation, if any. Never waits.

@@ -16,7 +16,7 @@ use super::format::{
     HEADER_BYTES, Header, HeaderLocation, PAYLOAD_ALIGN, PayloadChecksum, SUPERBLOCK_BYTES, USE_OFFSET,
     encode_use,
 };
-use super::system::{is_at, read_exact_at, write_all_at};
+use super::system::{is_at, punch_hole, read_exact_at, write_all_at};
 
 /// Bytes that are read at once, then hashed while they are still in the core's L2 cache.
 const PIECE_BYTES: usize = 128 << 10;
@@ -72,6 +72,18 @@ impl Slab {
     /// Marks a slot as holding no block.
     pub(super) fn vacate(&self, slot: SlotId) -> io::Result<()> {
         self.write_header(slot, Header::Vacant)
+    }
+
+    /// Leaves nothing of the slot's block, and gives its bytes back to the system; whether that has room for them now. The
+    /// header goes last: a block of which a part is gone is no block.
+    pub(super) fn erase(&self, slot: SlotId) -> io::Result<bool> {
+        let length = self.payload_bytes.next_multiple_of(PAYLOAD_ALIGN);
+        let is_given_back = punch_hole(&self.payloads, self.payload_offset(slot), length)?;
+        match is_given_back {
+            true => write_all_at(&self.headers, &[0; HEADER_BYTES], header_offset(slot))?,
+            false => self.vacate(slot)?,
+        }
+        Ok(is_given_back)
     }
 
     /// Pins or unpins the slot's block by rewriting its header. Does nothing if the slot holds none.

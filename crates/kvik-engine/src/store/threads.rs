@@ -3,9 +3,10 @@
 //! Only they wait for the disk. They put completed operations into a queue and wake the engine. They
 //! end when the store is dropped.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ use super::{Completed, StoreError};
 
 /// How often the writer checks that its files are still at their paths.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
+/// When what could not be erased is tried again.
+const ERASE_AGAIN: Duration = Duration::from_secs(1);
 /// How long the writer pauses after the first fault, and at most after many.
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
@@ -55,6 +58,8 @@ pub(super) struct Shared {
     /// Touches in the queue; beyond a limit they are dropped, because they are hints.
     pub(super) touches: AtomicUsize,
     pub(super) pins: Pins,
+    /// Slots to erase that are not erased yet.
+    pub(super) erasing: AtomicUsize,
     /// Set when the dropped store no longer waits for the threads.
     pub(super) abandoned: AtomicBool,
 }
@@ -96,6 +101,8 @@ pub(super) struct Writer {
     pub(super) written: Vec<bool>,
     /// Number of `true` values in `written`.
     pub(super) written_count: u32,
+    /// Slots that could not be erased.
+    pub(super) unerased: BTreeSet<SlotId>,
     pub(super) backoff: Backoff,
     /// When the files were last seen at their paths.
     pub(super) seen: Instant,
@@ -104,12 +111,50 @@ pub(super) struct Writer {
 impl Writer {
     /// Writes until the store is dropped and the queue is empty, or the dropped store no longer waits.
     pub(super) fn write_all(mut self) {
-        while let Ok(change) = self.changes.recv() {
+        while let Some(change) = self.next() {
             if self.shared.abandoned.load(Ordering::Relaxed) {
                 break;
             }
-            self.execute(change);
+            change.into_iter().for_each(|change| self.execute(change));
         }
+    }
+
+    /// Waits for a change, or until it is time to try again what could not be erased; `None` when there will be none.
+    fn next(&mut self) -> Option<Option<Change>> {
+        if self.unerased.is_empty() {
+            return self.changes.recv().ok().map(Some);
+        }
+        match self.changes.recv_timeout(ERASE_AGAIN) {
+            Ok(change) => Some(Some(change)),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                for slot in std::mem::take(&mut self.unerased) {
+                    // That it cannot be erased was said already.
+                    let _ = self.erase(slot);
+                }
+                Some(None)
+            }
+        }
+    }
+
+    /// Empties a slot, now or when that is tried again.
+    fn erase(&mut self, slot: SlotId) -> io::Result<()> {
+        let erased = match self.written.get(slot.index()) {
+            Some(true) => self.shared.slab().erase(slot),
+            _ => Ok(true),
+        };
+        if erased.is_err() {
+            self.unerased.insert(slot);
+        }
+        let is_given_back = erased?;
+        self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
+        if is_given_back
+            && let Some(written) = self.written.get_mut(slot.index())
+            && std::mem::replace(written, false)
+        {
+            self.written_count -= 1;
+        }
+        Ok(())
     }
 
     fn execute(&mut self, change: Change) {
@@ -134,11 +179,11 @@ impl Writer {
                 }
             }
             Change::Erase { slot } => {
-                if let Err(error) = self.change_header(slot, |slab| slab.vacate(slot)) {
-                    tracing::warn!(
-                        "disk cache: slot {} keeps its block until it is rewritten: {error}",
-                        slot.0
-                    );
+                if self.unerased.remove(&slot) {
+                    self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
+                }
+                if let Err(error) = self.erase(slot) {
+                    tracing::warn!("disk cache: slot {} keeps its block for now: {error}", slot.0);
                 }
             }
         }
@@ -174,7 +219,12 @@ impl Writer {
             self.seen = now;
         }
         self.reserve_bytes(slot)?;
-        Ok(self.shared.slab().write(slot, record, payload)?)
+        self.shared.slab().write(slot, record, payload)?;
+        if self.unerased.remove(&slot) {
+            // Nothing is left of what was there.
+            self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// Creates new files if they were removed. Their blocks are lost: reads of them miss.

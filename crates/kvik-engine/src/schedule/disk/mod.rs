@@ -20,10 +20,12 @@
 //! | `fetch`    | how long a waiting request waits for a load                    |
 //! | `prefetch` | what is read before anybody asks                               |
 //! | `release`  | unpinning and dropping                                         |
+//! | `deleted`  | what of a deleted conversation is dropped                      |
 //! | `remote`   | the store that nodes share                                     |
 //! | `lookup`   | asking it                                                      |
 //! | `share`    | offering blocks to it                                          |
 
+mod deleted;
 mod fetch;
 mod find;
 mod load;
@@ -48,6 +50,7 @@ use crate::stats::DiskStats;
 use crate::store::BlockStore;
 use remote::Remote;
 
+pub use deleted::forget_at_rest;
 pub use setup::{
     DiskOpened, DiskSetup, RemoteSetup, RemoteWrites, bits_name, buffers, store_config, writes_max,
 };

@@ -62,6 +62,17 @@ fn piece_tokens(index: usize, rest: &[Token]) -> Vec<Token> {
     }
 }
 
+/// Whether these are no tokens of a prompt, but stand for a piece of a state.
+pub(super) fn is_piece(tokens: &[Token]) -> bool {
+    tokens.first().is_some_and(|&token| token >= RESERVED)
+}
+
+/// The tokens of a block that the first piece of a state stands behind; `None` of the other pieces.
+pub(super) fn tokens_of_piece(tokens: &[Token]) -> Option<&[Token]> {
+    let (&first, rest) = tokens.split_first()?;
+    (first == PIECE - rest.len() as Token).then_some(rest)
+}
+
 /// The tokens before the first that stands for none.
 pub(super) fn before_pieces(tokens: &mut Vec<Token>) {
     let end = tokens.iter().position(|&token| token >= RESERVED).unwrap_or(tokens.len());

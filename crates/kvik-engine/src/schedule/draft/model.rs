@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use kvik_cache::{
-    Admission, Cache, CacheConfig, CacheError, Lifetime, NamespaceId, Namespaces, SeqId, Token,
+    Admission, Cache, CacheConfig, CacheError, DeletedPrompts, Lifetime, NamespaceId, Namespaces, SeqId,
+    Token,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -139,6 +140,12 @@ impl DraftModel {
         if let Some(&own) = self.namespaces.get(&Some(namespace)) {
             self.cache.evict_prefix(own, tokens);
         }
+    }
+
+    /// Drops what is to be forgotten in a namespace; blocks of it that somebody follows.
+    pub(in crate::schedule) fn forget(&mut self, namespace: NamespaceId, prompts: &DeletedPrompts) -> usize {
+        let own = self.namespaces.get(&Some(namespace));
+        own.map_or(0, |&own| self.cache.forget(own, prompts).in_use)
     }
 
     /// Drops what is known in a namespace, or in all, as far as nobody follows it.

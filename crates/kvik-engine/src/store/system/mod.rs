@@ -12,6 +12,6 @@ use other as system;
 use unix as system;
 
 pub(super) use system::{
-    allocated_bytes, free_bytes, is_at, make_private_directories, private, read_at, read_exact_at,
-    write_all_at,
+    allocated_bytes, free_bytes, is_at, make_private_directories, private, punch_hole, read_at,
+    read_exact_at, write_all_at,
 };

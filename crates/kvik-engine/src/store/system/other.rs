@@ -29,6 +29,11 @@ pub(in super::super) fn free_bytes(_: &Path) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Bytes of a file that are no longer needed stay as they are.
+pub(in super::super) fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<bool> {
+    Ok(false)
+}
+
 pub(in super::super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     file.seek_read(bytes, offset)
 }

@@ -39,6 +39,25 @@ pub(in super::super) fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
+/// Gives bytes of a file back to the system, which reads them as zeros from now on; whether it can do that.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(in super::super) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
+    use rustix::fs::FallocateFlags;
+    use rustix::io::Errno;
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, offset, length) {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Bytes of a file that are no longer needed stay as they are.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(in super::super) fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<bool> {
+    Ok(false)
+}
+
 pub(in super::super) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     file.read_at(bytes, offset)
 }

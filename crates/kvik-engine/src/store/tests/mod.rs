@@ -1,6 +1,7 @@
 //! Test stores, filled with blocks whose bytes are derived from their identities.
 
 mod damage;
+mod erase;
 mod faults;
 mod hang;
 mod kill;

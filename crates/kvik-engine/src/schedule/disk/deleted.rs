@@ -1,0 +1,139 @@
+//! Forgetting prompts on disk, with all that was computed for them alone: by the engine that has the store open, and in
+//! stores that no engine has open.
+
+use std::path::Path;
+
+use kvik_cache::tier::{Record, SlotId, Tier};
+use kvik_cache::{BLOCK_POSITIONS, DeletedPrompts, DeletedWalk, Identity, Token};
+
+use super::Disk;
+use super::states::{is_piece, tokens_of_piece};
+use crate::schedule::forget::kept;
+use crate::schedule::namespaces::{Roots, disk_owner};
+use crate::store::{AtRest, Picked, StoreError, erase_at_rest};
+
+/// A block that stands on the way, and what is behind it.
+struct Visited {
+    identity: Identity,
+    is_gone: bool,
+    walk: DeletedWalk,
+}
+
+/// Takes blocks of these prompts out of a tier, in the namespaces with these roots: slots to erase, and how many blocks
+/// stay for now, since they are read.
+fn take_out(tier: &mut Tier, roots: &[Identity], prompts: &DeletedPrompts) -> (Vec<SlotId>, usize) {
+    let (mut slots, mut staying) = (Vec::new(), 0);
+    let visited = visited(tier, roots, prompts);
+    for Visited { identity, .. } in visited.into_iter().rev().filter(|visited| visited.is_gone) {
+        let Some(slot) = tier.slot(&identity) else { continue };
+        let is_pinned = tier.record(slot).pinned;
+        match tier.drop_leaf(&identity) {
+            Some(slot) => slots.push(slot),
+            // Others come after it, or it is being read.
+            None => staying += usize::from(!is_pinned && tier.after(&identity).is_empty()),
+        }
+    }
+    (slots, staying)
+}
+
+/// Erases prompts of a tenant, with all that goes on behind them, in all stores of a directory that are not open, whatever
+/// model they are of.
+///
+/// # Errors
+/// If a file cannot be changed.
+pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> Result<AtRest, StoreError> {
+    let owner = disk_owner(salt);
+    erase_at_rest(dir, |records| {
+        let slots = records.iter().map(|(slot, _)| slot.0 + 1).max().unwrap_or(0);
+        let (mut tier, mut erased) = Tier::with(slots, records);
+        let roots = tier.roots(owner);
+        erased.extend(take_out(&mut tier, &roots, prompts).0);
+        // What a policy keeps of a prompt says nothing of how it begins: it may be one of these.
+        let is_part =
+            |record: &&Record| record.owner == owner && kept::named(record.tokens.as_slice()).is_some();
+        let parts = tier.used().map(|(_, record)| record).filter(is_part);
+        let parts: Vec<Identity> = parts.map(|record| record.identity).collect();
+        let under: Vec<Identity> = parts.iter().flat_map(|part| tier.under(part)).collect();
+        for identity in under.into_iter().rev() {
+            tier.pin(&identity, false);
+            erased.extend(tier.drop_leaf(&identity));
+        }
+        Picked::Slots(erased)
+    })
+}
+
+/// The identities of all blocks of these prompts alone, whether they are there or not.
+pub(super) fn named(root: &Identity, prompts: &DeletedPrompts) -> Vec<Identity> {
+    let mut named = Vec::new();
+    for prompt in prompts.mine() {
+        let whole = &prompt[..prompt.len() - prompt.len() % BLOCK_POSITIONS];
+        let blocks = root.blocks(whole).enumerate();
+        let alone = blocks.filter(|(index, _)| prompts.are_gone(&whole[..(index + 1) * BLOCK_POSITIONS]));
+        named.extend(alone.map(|(_, identity)| identity));
+    }
+    named.sort_unstable();
+    named.dedup();
+    named
+}
+
+/// The blocks on the way, each before those behind it.
+fn visited(tier: &Tier, roots: &[Identity], prompts: &DeletedPrompts) -> Vec<Visited> {
+    let start = |root: &Identity| Visited { identity: *root, is_gone: false, walk: prompts.start() };
+    let mut open: Vec<Visited> = roots.iter().map(start).collect();
+    let mut found = Vec::new();
+    while let Some(at) = open.pop() {
+        for slot in tier.after(&at.identity) {
+            let record = tier.record(slot);
+            if let Some(next) = behind(&at, record.identity, record.tokens.as_slice(), prompts) {
+                open.push(Visited { walk: next.walk.clone(), ..next });
+                found.push(next);
+            }
+        }
+        // A file may name blocks that come before each other.
+        if found.len() > tier.stats().used {
+            break;
+        }
+    }
+    found
+}
+
+/// What stands behind a block; `None` where it is of no prompt that is to be forgotten.
+fn behind(at: &Visited, identity: Identity, tokens: &[Token], prompts: &DeletedPrompts) -> Option<Visited> {
+    if !is_piece(tokens) {
+        let walk = prompts.behind(&at.walk, tokens)?;
+        return Some(Visited { identity, is_gone: walk.is_gone(), walk });
+    }
+    // A state goes with the tokens that it stands behind, and its pieces with each other.
+    match tokens_of_piece(tokens) {
+        Some(rest) if !rest.is_empty() => {
+            let walk = prompts.behind(&at.walk, rest)?;
+            Some(Visited { identity, is_gone: walk.is_gone(), walk })
+        }
+        _ => Some(Visited { identity, is_gone: at.is_gone, walk: at.walk.clone() }),
+    }
+}
+
+impl Disk {
+    /// Drops prompts that are to be forgotten, with all that goes on behind them, in the namespaces with these roots, and
+    /// what nodes share of them; how many blocks are still there.
+    pub(crate) fn forget_deleted(&mut self, roots: &[Roots], prompts: &DeletedPrompts) -> usize {
+        let identities: Vec<Identity> = roots.iter().map(|roots| roots.identity).collect();
+        let (slots, staying) = take_out(&mut self.tier, &identities, prompts);
+        slots.iter().for_each(|&slot| self.store.erase(slot));
+        if let Some(remote) = &mut self.remote {
+            for roots in roots.iter().filter(|roots| !roots.is_part) {
+                let ends = named(&roots.identity, prompts);
+                if !ends.is_empty() {
+                    remote.store.forget(roots.owner, &ends);
+                }
+            }
+        }
+        staying
+    }
+
+    /// Blocks that were dropped, and are still in a file or in the store that nodes share.
+    pub(crate) fn erasing(&self) -> usize {
+        let shared = self.remote.as_ref().map_or(0, |remote| remote.store.forgetting());
+        self.tier.dropping() + self.store.erasing() + shared
+    }
+}
