@@ -292,7 +292,7 @@ Try it:
 ",
         version = env!("CARGO_PKG_VERSION"),
         name = model.name,
-        source = model.source,
+        source = model.source.for_host(),
         bytes = ByteSize(model.bytes),
         context = model.context,
         cache = ByteSize(budget.bytes()),

@@ -116,7 +116,7 @@ pub(super) fn budget(asked: Option<ByteSize>) -> u64 {
 pub(super) fn banner(entries: &[Entry], (budget, state): (u64, &str), url: &str) -> String {
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     let line = |entry: &Entry| {
-        let Entry { name, source, bytes, .. } = entry;
+        let (Entry { name, bytes, .. }, source) = (entry, entry.source.for_host());
         format!("  {name:width$}  {:>9}  {source}\n", ByteSize(*bytes).to_string())
     };
     let models: String = entries.iter().map(line).collect();
@@ -160,7 +160,7 @@ impl ShelfModel {
             name: name.clone(),
             aliases,
             adapters: adapters.iter().map(|file| fetch::adapter_name(&file.path)).collect(),
-            source: args.model.source().to_owned(),
+            source: args.model.source().into(),
             bytes: file.bytes + kv,
             file,
             keep_alive: args.keep_alive.0,

@@ -355,7 +355,7 @@ fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) ->
         name: spoken_name(&model.config().name),
         own_name: spoken_name(&model.config().name),
         family: model.config().arch.name().to_owned(),
-        source: args.source().to_owned(),
+        source: args.source().into(),
         embedded: args.is_embedded(),
         context,
         parallel: capacity.parallel,

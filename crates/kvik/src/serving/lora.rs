@@ -1,5 +1,6 @@
 //! The adapters beside the model: their names, and which apply where a request does not say.
 
+use super::HostText;
 use std::{
     collections::HashMap,
     path::Path,
@@ -35,7 +36,7 @@ pub(crate) struct LoraAdapters {
 pub(crate) struct LoraCard {
     /// Its name on the shelf, or the stem of its file's, by which requests name it.
     pub(crate) name: String,
-    pub(crate) path: String,
+    pub(crate) path: HostText,
     /// The scale with which a request has it that names it as its model.
     pub(crate) scale: f32,
     /// What it was trained for, in words.
@@ -75,17 +76,17 @@ impl LoraAdapters {
                 adapter.with_context(|| format!("the adapter {} cannot be used", path.display()))?;
             let card = LoraCard::new(name, &path, scale, file, adapter.digest());
             if let Some(other) = cards.iter().find(|other| other.name == card.name) {
-                let (path, name) = (&card.path, &card.name);
+                let (path, name) = (card.path.for_host(), &card.name);
                 bail!(
                     "the adapters {} and {path} are both called `{name}`; give one another name",
-                    other.path
+                    other.path.for_host()
                 );
             }
             tracing::info!(
                 "adapter {} `{}` of {}: {} matrices, {} KiB, scale {scale}",
                 cards.len(),
                 card.name,
-                card.path,
+                card.path.for_host(),
                 adapter.matrices(),
                 adapter.bytes() >> 10
             );
@@ -174,6 +175,6 @@ impl LoraAdapters {
 impl LoraCard {
     fn new(name: String, path: &Path, scale: f32, file: LoadedAdapter, digest: [u8; 32]) -> LoraCard {
         let LoadedAdapter { task_name, prompt_prefix, .. } = file;
-        LoraCard { name, path: path.display().to_string(), scale, task_name, prompt_prefix, digest }
+        LoraCard { name, path: path.display().to_string().into(), scale, task_name, prompt_prefix, digest }
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod fetch;
 pub(crate) mod fleet;
 mod gpu;
 mod host;
+mod host_text;
 pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod lora;
@@ -32,6 +33,7 @@ use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
 
 use crate::{http::error::ApiError, settings::template::TemplateVariables};
 use embedding::Embedder;
+pub(crate) use host_text::HostText;
 use lora::LoraAdapters;
 use no_template::NoTemplate;
 use retaining::Retaining;
@@ -82,7 +84,7 @@ pub(crate) struct ModelCard {
     /// Its architecture, as GGUF names it.
     pub(crate) family: String,
     /// Its origin, which is a name of it too: what `-m` says, or "embedded model".
-    pub(crate) source: String,
+    pub(crate) source: HostText,
     /// Whether it is the embedded model, which knows little.
     pub(crate) embedded: bool,
     /// Tokens of prompt and answer together.

@@ -38,7 +38,7 @@ pub(super) struct ShownShelf {
 struct ShownModel {
     name: String,
     aliases: Vec<String>,
-    /// Where it comes from.
+    /// Where it comes from; for a tenant its name.
     source: String,
     /// Whether it was pulled, so that it can be removed.
     is_pulled: bool,
@@ -138,17 +138,19 @@ pub(super) async fn reload(
 }
 
 fn shown(shelf: &Shelf, caller: &Caller) -> Json<ShownShelf> {
-    let models = shelf.list(caller).into_iter().map(|listed| ShownModel::of(listed, caller.admin)).collect();
+    let models = shelf.list(caller).into_iter().map(|listed| ShownModel::of(listed, caller)).collect();
     Json(ShownShelf { object: ShelfWord, bytes: shelf.budget(), can_pull: shelf.can_pull(), models })
 }
 
 impl ShownModel {
-    fn of(listed: Listed, all: bool) -> ShownModel {
+    fn of(listed: Listed, caller: &Caller) -> ShownModel {
+        let all = caller.admin;
         let held = listed.app.as_deref().map(Held::of);
         ShownModel {
+            source: listed.source.for_caller(all, &listed.name).to_owned(),
+            failed: listed.why_failed(caller),
             name: listed.name,
             aliases: listed.aliases,
-            source: listed.source,
             is_pulled: listed.is_pulled,
             status: listed.status,
             bytes: listed.bytes,
@@ -159,7 +161,6 @@ impl ShownModel {
             loads: listed.loads,
             load_ms: u64::try_from(listed.load_time.as_millis()).unwrap_or(u64::MAX),
             expires_in_s: listed.expires_in.map(|left| left.as_secs()),
-            failed: listed.failed,
         }
     }
 }

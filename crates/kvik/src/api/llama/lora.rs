@@ -44,7 +44,7 @@ pub(super) async fn list(
 ) -> Json<Vec<Adapter>> {
     let adapters = &app.serving.lora;
     // Clients of llama-server read a path; where the files of the server lie is nothing to its tenants.
-    let path = |card: &LoraCard| if caller.admin { card.path.clone() } else { card.name.clone() };
+    let path = |card: &LoraCard| card.path.for_caller(caller.admin, &card.name).to_owned();
     let cards = adapters.cards().iter().zip(adapters.usual_scales()).enumerate();
     let listed = cards
         .map(|(id, (card, scale))| Adapter {

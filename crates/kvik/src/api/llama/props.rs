@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use kvik_cache::Token;
 use serde::Serialize;
 use serde_json::json;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{completion::LlamaServer, settings::Settings};
 use crate::{
     api::request::{generation::GenerationFields, parts::FromBody},
-    app::state::App,
+    app::{keys::Caller, state::App},
     described::JsonSchema,
     http::{error::ApiError, json::Body},
 };
@@ -46,7 +46,10 @@ struct Modalities {
 }
 
 /// `GET /props`: what llama-server's clients ask at their start.
-pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Props>> {
+pub(super) async fn route(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Props>> {
     let model = &app.serving.model;
     let tokenizer = &app.serving.tokenizer;
     let text = |token: Option<Token>| {
@@ -61,7 +64,7 @@ pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Props>> {
             params: Settings::of(&options, max_tokens, 0, false, tokenizer),
         },
         total_slots: model.parallel,
-        model_path: model.source.clone(),
+        model_path: model.source.for_caller(caller.admin, &model.name).to_owned(),
         model_alias: model.name.clone(),
         modalities: Modalities { vision: false, audio: false },
         chat_template: app.serving.template.as_ref().map(|template| template.source().to_owned()),

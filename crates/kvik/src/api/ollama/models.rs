@@ -164,7 +164,7 @@ pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
     capabilities.extend(template.contains("enable_thinking").then_some("thinking"));
     let source = listed.card.as_ref().map_or(&listed.source, |card| &card.source);
     Ok(Json(Shown {
-        modelfile: format!("FROM {source}\n"),
+        modelfile: format!("FROM {}\n", source.for_caller(caller.admin, &listed.name)),
         parameters: "",
         template,
         details: details_of(described.family.clone()),

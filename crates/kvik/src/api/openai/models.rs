@@ -73,8 +73,8 @@ struct Meta {
 }
 
 impl Status {
-    fn of(listed: &Listed) -> Status {
-        Status { value: listed.status, failed: listed.failed.clone() }
+    fn of(listed: &Listed, caller: &Caller) -> Status {
+        Status { value: listed.status, failed: listed.why_failed(caller) }
     }
 }
 
@@ -84,22 +84,22 @@ pub(super) async fn list(
     Extension(caller): Extension<Caller>,
 ) -> Json<Models> {
     if let Some(app) = shelf.only() {
-        return Json(Models { object: List, data: with_adapters(&app).collect() });
+        return Json(Models { object: List, data: with_adapters(&app, &caller).collect() });
     }
     let of = |listed: Listed| {
         let mut models: Vec<Model> = match &listed.app {
-            Some(app) => with_adapters(app).collect(),
+            Some(app) => with_adapters(app, &caller).collect(),
             None => vec![listed_card(&listed)],
         };
-        models[0].status = Some(Status::of(&listed));
+        models[0].status = Some(Status::of(&listed, &caller));
         models
     };
     Json(Models { object: List, data: shelf.list(&caller).into_iter().flat_map(of).collect() })
 }
 
 /// A model in memory and its adapters.
-fn with_adapters(app: &App) -> impl Iterator<Item = Model> {
-    let adapters = app.serving.lora.cards().iter().map(|adapter| adapter_card(app, adapter));
+fn with_adapters<'a>(app: &'a App, caller: &'a Caller) -> impl Iterator<Item = Model> + 'a {
+    let adapters = app.serving.lora.cards().iter().map(|adapter| adapter_card(app, caller, adapter));
     std::iter::once(card(app)).chain(adapters)
 }
 
@@ -127,23 +127,23 @@ pub(super) async fn get(
 ) -> Result<Json<Model>, ApiError> {
     let listed = shelf.get(&id, &caller)?;
     let Some(app) = &listed.app else {
-        return Ok(Json(Model { status: Some(Status::of(&listed)), ..listed_card(&listed) }));
+        return Ok(Json(Model { status: Some(Status::of(&listed, &caller)), ..listed_card(&listed) }));
     };
     app.check_model(&id)?;
     let lora = &app.serving.lora;
-    let adapter = lora.find(&id).map(|number| adapter_card(app, &lora.cards()[number]));
+    let adapter = lora.find(&id).map(|number| adapter_card(app, &caller, &lora.cards()[number]));
     Ok(Json(adapter.unwrap_or_else(|| card(app))))
 }
 
 /// An adapter is a model that has another one as its parent.
-fn adapter_card(app: &App, adapter: &LoraCard) -> Model {
+fn adapter_card(app: &App, caller: &Caller, adapter: &LoraCard) -> Model {
     let model = &app.serving.model;
     Model {
         id: adapter.name.clone(),
         object: ModelWord,
         created: model.loaded,
         owned_by: Kvik,
-        root: Some(adapter.path.clone()),
+        root: Some(adapter.path.for_caller(caller.admin, &adapter.name).to_owned()),
         parent: Some(model.name.clone()),
         meta: None,
         status: None,

@@ -123,7 +123,7 @@ impl Doubles {
         Entry {
             aliases: vec![format!("{name}-alias")],
             adapters: vec![format!("{name}-style")],
-            source: format!("{name}.gguf"),
+            source: format!("/secret/{name}.gguf").into(),
             bytes: 40,
             file: ModelFile { bytes: 30, modified_s: 1_795_429_999, digest: name.repeat(64) },
             keep_alive: None,

@@ -11,7 +11,7 @@ use crate::{
     app::{App, keys::Caller},
     causes::with_causes,
     http::error::ApiError,
-    serving::{ModelCard, Serving, means},
+    serving::{HostText, ModelCard, Serving, means},
 };
 
 /// Where a server learns which models it has.
@@ -78,7 +78,7 @@ pub(crate) struct Entry {
     /// Names of its adapters, each of which is a model to clients.
     pub(crate) adapters: Vec<String>,
     /// Where its file is.
-    pub(crate) source: String,
+    pub(crate) source: HostText,
     /// Bytes that it takes with its keys and values, as far as that is known before it is loaded.
     pub(crate) bytes: u64,
     pub(crate) file: ModelFile,
@@ -94,11 +94,28 @@ pub(crate) struct Entry {
     pub(crate) loader: Option<Arc<dyn LoadModel>>,
 }
 
+impl Listed {
+    /// Why it cannot be loaded, as a caller may know it.
+    pub(crate) fn why_failed(&self, caller: &Caller) -> Option<String> {
+        self.failed.as_ref().map(|why| why.for_caller(caller.admin, NOT_FOR_TENANTS).to_owned())
+    }
+}
+
+/// What a tenant is told of a failure that may name files of the server.
+const NOT_FOR_TENANTS: &str = "the server's log says why";
+
+/// The refusal of a caller's request for a model that cannot be loaded.
+pub(super) fn load_failed(name: &str, why: &HostText, caller: &Caller) -> ApiError {
+    let why = why.for_caller(caller.admin, NOT_FOR_TENANTS);
+    let message = format!("the model `{name}` cannot be loaded: {why}");
+    ApiError::unavailable("model_load_failed", message, 1)
+}
+
 /// A model as it is listed.
 pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
-    pub(crate) source: String,
+    pub(crate) source: HostText,
     /// Whether it can be removed.
     pub(crate) is_pulled: bool,
     /// Bytes that it may take in memory, with all the keys and values that it may have.
@@ -117,7 +134,7 @@ pub(crate) struct Listed {
     /// What it says of itself, once it was loaded.
     pub(crate) card: Option<ModelCard>,
     /// Why it cannot be loaded.
-    pub(crate) failed: Option<String>,
+    pub(crate) failed: Option<HostText>,
     /// The model itself, while it is in memory.
     pub(crate) app: Option<Arc<App>>,
 }
@@ -129,7 +146,7 @@ impl Entry {
             name: name.to_owned(),
             aliases: Vec::new(),
             adapters: Vec::new(),
-            source: String::new(),
+            source: String::new().into(),
             bytes: 0,
             file: ModelFile::default(),
             keep_alive: None,
@@ -185,8 +202,9 @@ impl Shelf {
         let describe = move || loader.context("nothing loads it")?.describe();
         let described = tokio::task::spawn_blocking(describe).await.context("its reading failed").flatten();
         described.map_err(|error| {
-            let message = format!("the model `{}` cannot be read: {}", entry.name, with_causes(&error));
-            ApiError::unavailable("model_load_failed", message, 1)
+            let why = with_causes(&error).to_string();
+            tracing::warn!("the model {} cannot be read: {why}", entry.name);
+            load_failed(&entry.name, &why.into(), caller)
         })
     }
 }

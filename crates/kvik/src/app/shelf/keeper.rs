@@ -73,7 +73,7 @@ impl Shelf {
             Err(why) => {
                 tracing::warn!("the model {name} cannot be loaded: {why}");
                 // Those who wait are told, and nobody waits any more.
-                (place.failed, place.standing.awaited) = (Some((now, why)), None);
+                (place.failed, place.standing.awaited) = (Some((now, why.into())), None);
             }
         }
         let is_there = place.open.is_some();

@@ -27,7 +27,6 @@ use std::{
 };
 
 use axum::Router;
-use kvik_cache::TenantId;
 use kvik_engine::pulse::Life;
 use tokio::sync::Notify;
 
@@ -35,7 +34,7 @@ use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{
     accounts::tenants::Tenants,
     http::error::ApiError,
-    serving::{ModelCard, load::Handle},
+    serving::{HostText, ModelCard, load::Handle},
 };
 
 pub(crate) use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};
@@ -99,7 +98,7 @@ struct Place {
     /// How many wait for it.
     waiting: usize,
     /// When loading failed last, and why.
-    failed: Option<(Duration, String)>,
+    failed: Option<(Duration, HostText)>,
     /// Times it was loaded.
     loads: u64,
     is_loading: bool,
@@ -166,7 +165,7 @@ impl Shelf {
         loop {
             // Registered before looking, so that nothing is missed in between.
             let loaded = self.loaded.notified();
-            if let Some(lease) = self.lease(&found, came, caller.tenant.id)? {
+            if let Some(lease) = self.lease(&found, came, caller)? {
                 return Ok(lease.after(waiting.map(|_| self.now() - came)));
             }
             waiting.get_or_insert_with(|| lease::Waiting::begin(self, found.index));
@@ -180,7 +179,7 @@ impl Shelf {
     /// If there is none of that name, or it is not in memory.
     fn in_memory(self: &Arc<Self>, name: &str, caller: &Caller) -> Result<Lease, ApiError> {
         let found = self.find(name, caller)?;
-        let lease = self.lease(&found, self.now(), caller.tenant.id)?;
+        let lease = self.lease(&found, self.now(), caller)?;
         lease.ok_or_else(|| ApiError::not_in_memory(&found.name))
     }
 
@@ -318,7 +317,7 @@ impl Shelf {
         self: &Arc<Self>,
         &Found { index, ref name }: &Found,
         came: Duration,
-        tenant: TenantId,
+        caller: &Caller,
     ) -> Result<Option<Lease>, ApiError> {
         let mut places = self.places();
         let place = &mut places[index];
@@ -326,14 +325,12 @@ impl Shelf {
         if place.is_gone || place.entry.name != *name {
             return Err(ApiError::no_model(name, "it was taken off this server"));
         }
-        if let Some((at, why)) = place.failed.as_ref().filter(|(at, _)| *at >= came && place.open.is_none()) {
-            let message = format!("the model `{}` cannot be loaded: {why}", place.entry.name);
-            tracing::debug!("{message} ({at:?})");
-            return Err(ApiError::unavailable("model_load_failed", message, 1));
+        if let Some((_, why)) = place.failed.as_ref().filter(|(at, _)| *at >= came && place.open.is_none()) {
+            return Err(catalogue::load_failed(&place.entry.name, why, caller));
         }
         let Some(open) = place.open.as_ref().filter(|_| place.takes_requests()) else { return Ok(None) };
         place.standing.in_use += 1;
-        Ok(Some(Lease::of_use(self.clone(), index, open.routes.clone(), tenant)))
+        Ok(Some(Lease::of_use(self.clone(), index, open.routes.clone(), caller.tenant.id)))
     }
 
     fn now(&self) -> Duration {

@@ -128,7 +128,7 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
 fn greet(screen: &mut Screen, serving: &Serving, cache: ByteSize) {
     let model = &serving.model;
     screen
-        .line(&format!("{} ({}), context {} tokens, cache {cache}", model.name, model.source, model.context));
+        .line(&format!("{} ({}), context {} tokens, cache {cache}", model.name, model.source.for_host(), model.context));
     if model.embedded {
         screen.line(
             "This is a very small model that knows little: try \"Who are you?\" or \"My dog is called Bolt.\"",
