@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, Subcommand};
+use kvik_cache::tier::{Record, SlotId};
+use kvik_engine::store::{Picked, erase_at_rest};
 use kvik_remote::FleetKey;
 use serde_json::Value;
 use ureq::http::Method;
 
 use super::remote::{ServerArgs, escaped, read_json};
-use crate::settings::size::ByteSize;
+use crate::settings::{disk_place::DiskPlace, size::ByteSize};
 
 /// List, pin and evict what a running server has cached
 #[derive(Debug, Args)]
@@ -20,7 +23,7 @@ use crate::settings::size::ByteSize;
   kvik cache pins                   what is pinned
   kvik cache unpin 7                remove pin 7; --tenant NAME, --all for more
   kvik cache evict agent.json       evict a prompt, pinned or not
-  kvik cache clear                  evict all that is neither in use nor pinned
+  kvik cache clear                  evict all that is neither in use nor pinned, with or without a server
   kvik cache key > fleet.key        a key for nodes that share a cache; asks no server")]
 pub(crate) struct CacheCommandArgs {
     #[command(flatten)]
@@ -67,8 +70,13 @@ enum CacheTask {
         /// A JSON file with `messages` or `prompt`, as in a request
         file: PathBuf,
     },
-    /// Evicts all that is neither in use nor pinned
-    Clear,
+    /// Evicts all that is neither in use nor pinned, and gives its memory and disk back; of the disk also where no server
+    /// runs
+    Clear {
+        /// Directory of the disk cache that is cleared where no server answers [default: the user's cache directory]
+        #[arg(long, value_name = "DIR", default_value = "default", hide_default_value = true)]
+        cache_disk: DiskPlace,
+    },
     /// Prints a new key for nodes that share a cache: --cache-remote-key names a file with it
     Key,
 }
@@ -105,15 +113,39 @@ pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
             };
             println!("{} pins removed", server.call(Method::DELETE, &path, None)?["pins"]);
         }
-        CacheTask::Clear => {
-            let answer = server.call(Method::DELETE, "/v1/cache", None)?;
-            println!(
-                "evicted {} blocks in memory and {} on disk",
-                answer["blocks"]["ram"], answer["blocks"]["disk"]
-            );
-        }
+        CacheTask::Clear { cache_disk } => clear(server, cache_disk)?,
     }
     Ok(())
+}
+
+/// Clears the cache of a server, or the disk cache where no server has it open.
+fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
+    if server.answers() {
+        let answer = server.call(Method::DELETE, "/v1/cache", None)?;
+        let (ram, disk) = (&answer["blocks"]["ram"], &answer["blocks"]["disk"]);
+        println!("evicted {ram} blocks in memory and {disk} on disk");
+        return Ok(());
+    }
+    let Some(folder) = place.directory() else { bail!("no server answers, and there is no disk cache") };
+    let cleared = erase_at_rest(&folder, unpinned)?;
+    println!(
+        "no server answers; evicted {} blocks in {}, which frees {}",
+        cleared.blocks,
+        folder.display(),
+        ByteSize(cleared.bytes)
+    );
+    if cleared.in_use > 0 {
+        bail!("{} of its caches are in use by other processes and stay as they are", cleared.in_use);
+    }
+    Ok(())
+}
+
+/// The blocks of a store that no pin keeps: its files, where that is all of them.
+fn unpinned(records: Vec<(SlotId, Record)>) -> Picked {
+    let count = records.len();
+    let free: Vec<SlotId> =
+        records.into_iter().filter(|(_, record)| !record.pinned).map(|(slot, _)| slot).collect();
+    if free.len() == count { Picked::All } else { Picked::Slots(free) }
 }
 
 fn list(answer: &Value) {

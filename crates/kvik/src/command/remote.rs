@@ -50,6 +50,15 @@ impl ServerArgs {
         ServerArgs { key, ..self }
     }
 
+    /// Whether something listens at its address.
+    pub(crate) fn answers(&self) -> bool {
+        let agent = kvik_shelf::tls::agent(ureq::Agent::config_builder().http_status_as_error(false));
+        !matches!(
+            agent.get(&self.url).call(),
+            Err(ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::Io(_))
+        )
+    }
+
     /// Sends a request, with a JSON body or none, and returns the JSON of the response.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.url());

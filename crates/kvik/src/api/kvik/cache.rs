@@ -35,6 +35,8 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
+/// How long a client waits until what was dropped is erased on disk; the rest is erased behind the answer.
+const ERASE_TIME: Duration = Duration::from_secs(5);
 /// Prefixes that are listed where nothing is asked for, and at most.
 const LISTED: usize = 20;
 const LISTED_MAX: usize = 1000;
@@ -338,7 +340,14 @@ pub(crate) async fn clear(
 ) -> Result<Json<Cleared>> {
     blocking(move || {
         let salt = (!caller.admin).then(|| caller.tenant.salt());
-        let (ram, disk) = engine(&app)?.clear_cache(salt)?;
+        let engine = engine(&app)?;
+        let (ram, disk) = engine.clear_cache(salt)?;
+        if salt.is_none() {
+            // What is free keeps no memory until it is used again.
+            engine.trim(usize::MAX)?;
+        }
+        // Nor does what was dropped from the disk take room there.
+        engine.until_erased(ERASE_TIME)?;
         Ok(Json(Cleared { object: ClearedWord, blocks: ByTier::new(ram, disk) }))
     })
     .await
