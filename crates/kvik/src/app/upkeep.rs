@@ -71,8 +71,10 @@ fn read_tenants(shelf: &Shelf, source: &Source) {
     match source.read(keys.tenants()) {
         Ok(tenants) => {
             tracing::info!("{}: {} tenants", source.path.display(), tenants.all().count() - 1);
-            shelf.set_tenants(&tenants);
-            shelf.server.replace_keys(keys.with_tenants(tenants));
+            // A model that is being loaded reads the keys when it is there.
+            let keys = keys.with_tenants(tenants);
+            shelf.server.replace_keys(keys);
+            shelf.set_tenants(shelf.server.keys().tenants());
         }
         Err(error) => tracing::warn!("{error}; the tenants stay as they were"),
     }

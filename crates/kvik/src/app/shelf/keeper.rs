@@ -41,6 +41,12 @@ impl Shelf {
         let loaded = tokio::task::spawn_blocking(load).await;
         let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
         self.put(index, &entry, loaded.map_err(|error| with_causes(&error)), self.now() - began);
+        // The tenants may have been read again while it was loaded, and nobody could tell it then.
+        let shelf = self.clone();
+        let told = tokio::task::spawn_blocking(move || shelf.set_tenants(shelf.server.keys().tenants()));
+        if let Err(panic) = told.await {
+            tracing::error!("a model does not know its tenants: {panic}");
+        }
     }
 
     fn begin_load(&self, index: usize) -> Arc<Entry> {
