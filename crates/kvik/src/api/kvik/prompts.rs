@@ -264,7 +264,8 @@ impl Asked {
         Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256, says_retain })
     }
 
-    /// Finds out what is to be done, and makes room for it: what had this name before is released.
+    /// Finds out what is to be done, and whether there is room for it. What had this name before stays until this is
+    /// computed.
     fn begin(&self, app: &App) -> Result<Step> {
         match app.registry.change(&self.key, &self.sha256) {
             Change::New => self.make_room(app).map(|()| Step::Compute { builds: 0 }),
@@ -274,10 +275,7 @@ impl Asked {
                 let is_kept = there.pinned && there.ram >= there.tokens;
                 Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
             }
-            Change::Replaces(old) => {
-                release(app, &self.key, &self.before(app, &old))?;
-                Ok(Step::Compute { builds: old.builds })
-            }
+            Change::Replaces(old) => Ok(Step::Compute { builds: old.builds }),
         }
     }
 
@@ -305,7 +303,14 @@ impl Asked {
         let tokens = self.prompt.tokens.clone();
         let lora = app.serving.lora.written(self.prompt.adapters.as_ref());
         let record = PromptRecord { body, public, sha256, tokens, builds, retained, lora };
-        let before = app.registry.keep(&self.key, record)?;
+        let there = app.registry.get(&self.key).map(|there| self.before(app, &there));
+        let kept = app.registry.keep(&self.key, record).inspect_err(|_| {
+            // What nobody finds by its name is not kept.
+            if there.is_none_or(|there| !is_same(&there, &self.prompt)) {
+                let _ = release(app, &self.key, &self.prompt);
+            }
+        });
+        let before = kept?;
         publish(app)?;
         let before = before.filter(|before| before.sha256 != self.sha256);
         match before.map(|before| self.before(app, &before)) {
