@@ -42,6 +42,11 @@ impl Held {
         }
     }
 
+    /// From its next change on, turns that name no model ask this one.
+    pub fn asks(&mut self, model: Option<String>) {
+        self.head.model = model;
+    }
+
     /// Refuses messages for which there is no room.
     pub fn make_room(&self, messages: &[Value]) -> Result<()> {
         let limit = |what, have, max| match have <= max {

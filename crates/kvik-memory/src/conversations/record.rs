@@ -39,6 +39,9 @@ pub struct ConversationHead {
     pub created: u64,
     /// Unix seconds.
     pub updated: u64,
+    /// The model that was asked last, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// All of them, the system messages included.
     pub messages: usize,
     /// System messages that it begins with.

@@ -34,6 +34,11 @@ impl ConversationTurn {
         Ok((ConversationTurn { held, new: new.to_vec() }, messages))
     }
 
+    /// This model answers it, and the turns behind it that name none.
+    pub fn asks(&mut self, model: &str) {
+        self.held.head.model = Some(model.to_owned());
+    }
+
     /// Which conversation it is.
     pub fn key(&self) -> &ConversationKey {
         self.held.key()

@@ -42,7 +42,8 @@ pub(super) fn continued(
     let begun =
         ConversationTurn::begin(&app.server.conversations, &caller.tenant.name, reference, new.messages());
     let at = |error: ApiError| error.at("kvik.conversation");
-    let (turn, messages) = begun.map_err(|error| at(error.into()))?;
+    let (mut turn, messages) = begun.map_err(|error| at(error.into()))?;
+    turn.asks(&app.serving.model.name);
     check_values(&messages).map_err(at)?;
     Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
 }

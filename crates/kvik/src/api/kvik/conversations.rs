@@ -63,6 +63,9 @@ pub(crate) struct ShownConversation<M = Count> {
     updated: u64,
     /// What the client keeps beside it.
     metadata: BTreeMap<String, String>,
+    /// The model that was asked last, which answers turns that name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     messages: M,
     bytes: u64,
 }
@@ -209,11 +212,12 @@ pub(crate) async fn begin(
         .server
         .read_by(body, move |server, body| {
             let fields = BeginFields::from_body(body)?;
-            let messages = fields.messages(&server.conversations, &tenant)?;
+            let (model, messages) = fields.messages(&server.conversations, &tenant)?;
             let metadata = fields.metadata.as_ref().map(metadata).transpose()?;
             let mut held = server.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
             held.make_room(&messages)?;
             held.describe(metadata.unwrap_or_default());
+            held.asks(model);
             held.append(&messages)?;
             Ok(Json(head_of(held.key(), held.head())))
         })
@@ -221,14 +225,14 @@ pub(crate) async fn begin(
 }
 
 impl BeginFields {
-    /// What the conversation begins with.
-    fn messages(&self, conversations: &Conversations, tenant: &str) -> Result<Vec<Value>> {
+    /// The model of the conversation that it begins as, and what it begins with.
+    fn messages(&self, conversations: &Conversations, tenant: &str) -> Result<(Option<String>, Vec<Value>)> {
         if let Some(items) = &self.items {
             if self.messages.is_some() || self.from.is_some() {
                 let message = "`items` beside `messages` or `from`: a conversation begins with one of them";
                 return Err(ApiError::field("items", message));
             }
-            return messages(items);
+            return Ok((None, messages(items)?));
         }
         match (&self.messages, &self.from, &self.upto) {
             (Some(_), Some(_), _) => Err(ApiError::field(
@@ -239,22 +243,22 @@ impl BeginFields {
                 "upto",
                 "`upto` counts the messages of another conversation; say which in `from`",
             )),
-            (None, None, None) => Ok(Vec::new()),
-            (Some(Any(Value::Array(messages))), None, None) if messages.is_empty() => Ok(Vec::new()),
+            (None, None, None) => Ok((None, Vec::new())),
+            (Some(Any(Value::Array(messages))), None, None) if messages.is_empty() => Ok((None, Vec::new())),
             (Some(Any(messages)), None, None) => match checked(messages.clone())? {
-                Value::Array(messages) => Ok(messages),
-                _ => Ok(Vec::new()),
+                Value::Array(messages) => Ok((None, messages)),
+                _ => Ok((None, Vec::new())),
             },
             (None, Some(from), upto) => {
                 let read = conversations.read(tenant, from).map_err(|error| ApiError::from(error).at("from"));
-                let (_, _, mut messages) = read?;
+                let (_, head, mut messages) = read?;
                 let upto = upto.map_or(messages.len(), |upto| upto.get() as usize);
                 if upto > messages.len() {
                     let (asked, messages) = (upto, messages.len());
                     return Err(ConversationError::BeyondItsEnd { field: "upto", asked, messages }.into());
                 }
                 messages.truncate(upto);
-                Ok(messages)
+                Ok((head.model, messages))
             }
         }
     }
@@ -469,6 +473,7 @@ fn with_messages<M>(key: &ConversationKey, head: &ConversationHead, messages: M)
         created_at: head.created,
         metadata: head.metadata.clone(),
         updated: head.updated,
+        model: head.model.clone(),
         messages,
         bytes: head.bytes,
     }

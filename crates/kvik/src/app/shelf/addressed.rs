@@ -8,6 +8,7 @@ use axum::{
     http::Method,
 };
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Lease, Shelf};
 use crate::{
@@ -24,6 +25,10 @@ use crate::{
 struct Named {
     #[serde(default)]
     model: Option<String>,
+    /// In it, of whatever kind it is, the conversation that the request goes on with, which has the model that was asked last
+    /// in it.
+    #[serde(default)]
+    kvik: Value,
     /// The field of old clients of Ollama; in bodies of others it names something else.
     #[serde(default)]
     name: Option<String>,
@@ -65,16 +70,34 @@ impl Shelf {
     async fn by_body(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
-        let fields: &'static [&'static str] =
-            if path.starts_with("/api/") { &["model", "name", "keep_alive"] } else { &["model"] };
+        let fields: &'static [&'static str] = if path.starts_with("/api/") {
+            &["model", "name", "keep_alive", "kvik"]
+        } else {
+            &["model", "kvik"]
+        };
         let body = JsonBody::receive(Request::from_parts(parts.clone(), body), &self.server).await?;
         let caller = body.caller.clone();
-        let (body, Named { model, name, keep_alive }) = self.named_in(body, fields).await?;
-        let name = model.or(name).unwrap_or_default();
+        let (body, Named { model, name, keep_alive, kvik }) = self.named_in(body, fields).await?;
+        let conversation = kvik.get("conversation").and_then(Value::as_str);
+        let name = match (model.or(name).unwrap_or_default(), conversation) {
+            (name, Some(reference)) if name.is_empty() => {
+                self.model_of(&caller, reference.to_owned()).await?
+            }
+            (name, _) => name,
+        };
         let lease = self.take(&name, &caller).await?.keeping(keep_alive);
         let mut request = Request::from_parts(parts, Body::empty());
         request.extensions_mut().insert(ReadBody::new(body));
         Ok((lease, request))
+    }
+
+    /// The model that was asked last in a conversation; none of one that is not there yet.
+    async fn model_of(&self, caller: &Caller, reference: String) -> Result<String, ApiError> {
+        let tenant = caller.tenant.name.clone();
+        let found =
+            self.server.ask_conversations(move |conversations| conversations.find(&tenant, &reference));
+        // Its route says what is wrong with it.
+        Ok(found.await?.ok().and_then(|(_, head)| head.model).unwrap_or_default())
     }
 
     /// The name in a body; none where its route is to say what is wrong with it.
