@@ -12,6 +12,7 @@
 
 pub mod clock;
 pub mod conversations;
+pub mod deletions;
 pub mod hex;
 pub mod memory;
 pub mod random;

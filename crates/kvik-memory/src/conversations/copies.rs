@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::fleet::Content;
 use super::record::{ConversationHead, ConversationKey, Record};
 use super::shelf::Shelf;
+use crate::deletions::Deletion;
 use crate::records::RecordsError;
 
 type Result<T> = std::result::Result<T, RecordsError>;
@@ -41,8 +42,28 @@ impl Shelf {
         Ok(())
     }
 
-    /// Removes what is here of a conversation.
+    /// Removes what was said in a conversation, and its head; that it was shared stays, until the store has it.
+    pub(super) fn remove_said(&self, key: &ConversationKey) -> Result<()> {
+        let mut removal = self.removal(key)?;
+        removal.remove(&key.shared());
+        // Those that cannot be read are not found by reading.
+        let said = self.heads().all.get(key).map_or(0, |head| head.messages.saturating_sub(head.systems));
+        removal.extend((0..said).map(|index| (key.message(index), None)));
+        removal.insert(key.systems(), None);
+        self.change(removal)?;
+        self.heads().all.remove(key);
+        Ok(())
+    }
+
+    /// Removes what is here of a conversation that another node has deleted, and notes that what was made of it here is
+    /// to be deleted too.
     pub(super) fn drop_copy(&self, key: &ConversationKey) -> Result<()> {
+        let name = self.heads().all.get(key).and_then(|head| head.name.clone());
+        let said = self.said(key).unwrap_or_default();
+        if let Some(deletions) = self.deletions.as_ref().filter(|_| !said.is_empty()) {
+            let left = Deletion::of(&key.tenant, &said, 0);
+            deletions.begin(&key.owner(), left.named(name).removed())?;
+        }
         self.change(self.removal(key)?)?;
         let mut heads = self.heads();
         heads.forget(key);

@@ -12,6 +12,7 @@ use super::limits::{BYTES_MAX, MESSAGES_MAX, TENANT_BYTES_MAX};
 use super::record::{ConversationHead, ConversationKey, Record};
 use super::shelf::Shelf;
 use crate::clock::unix_seconds;
+use crate::deletions::Deletion;
 
 type Result<T> = std::result::Result<T, ConversationError>;
 
@@ -91,6 +92,11 @@ impl Held {
         if from > messages {
             return Err(ConversationError::BeyondItsEnd { field: "from", asked: from, messages });
         }
+        if let Some(deletions) = &self.shelf.deletions {
+            // Once they are taken back nothing leads to what was made of them any more.
+            let left = Deletion::of(&self.key.tenant, &self.messages().unwrap_or_default(), from);
+            deletions.begin(&self.key.owner().part(), left.of_part())?;
+        }
         let mut head = self.head.clone();
         let kept = from.saturating_sub(head.systems);
         let gone = kept..messages - head.systems;
@@ -122,12 +128,20 @@ impl Held {
         self.commit(Vec::new(), head)
     }
 
-    /// Deletes it with all that was said.
+    /// Deletes it with all that was said. What others have made of it is written down as to be deleted before.
     pub fn delete(self) -> Result<()> {
-        let said = (0..self.head.messages - self.head.systems).map(|index| self.key.message(index));
-        let keys: Vec<String> = said.chain([self.key.systems(), self.key.head()]).collect();
-        self.shelf.table.change(keys.iter().map(String::as_str), |_, _| None)?;
-        self.shelf.heads().all.remove(&self.key);
+        let owner = self.key.owner();
+        if let Some(deletions) = &self.shelf.deletions {
+            // One that cannot be read can be deleted all the same.
+            let left = Deletion::of(&self.key.tenant, &self.messages().unwrap_or_default(), 0);
+            deletions.begin(&owner, left.named(self.head.name.clone()))?;
+        }
+        self.shelf.remove_said(&self.key)?;
+        if let Some(deletions) = &self.shelf.deletions
+            && let Some(left) = deletions.get(&owner)
+        {
+            deletions.put(&owner, Some(left.removed()))?;
+        }
         self.shelf.sharing().map(|sharing| sharing.write_through(&self.key));
         Ok(())
     }

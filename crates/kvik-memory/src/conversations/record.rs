@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fleet::Content;
+use crate::deletions::Owner;
 use crate::random::random;
 
 /// Bytes of a name at most.
@@ -80,6 +81,11 @@ impl ConversationKey {
     pub(super) fn random(tenant: &str) -> ConversationKey {
         let id = format!("{ID_PREFIX}{:016x}{:08x}", random(), random() as u32);
         ConversationKey { tenant: tenant.to_owned(), id }
+    }
+
+    /// The same as whose what was computed of it is.
+    pub fn owner(&self) -> Owner {
+        Owner::new(&self.tenant, &self.id)
     }
 
     pub(super) fn head(&self) -> String {

@@ -10,6 +10,7 @@ use super::error::ConversationError;
 use super::fleet::{Content, Fleet};
 use super::record::{ConversationHead, ConversationKey, HEADS, Record, SHARED, is_id, is_name};
 use crate::clock::unix_millis;
+use crate::deletions::Deletions;
 use crate::random::random;
 use crate::records::{Records, RecordsError, Table};
 use crate::shared::SharedRecords;
@@ -24,6 +25,8 @@ pub(super) struct Shelf {
     compared: Condvar,
     /// The nodes that share the conversations, if any do.
     pub(super) fleet: Option<Fleet>,
+    /// Where it is written down what of a deleted conversation others are to delete, if there are any.
+    pub(super) deletions: Option<Arc<Deletions>>,
 }
 
 /// How long somebody waits until a conversation has been compared with the store.
@@ -61,7 +64,12 @@ impl Shelf {
             Heads::default()
         });
         let fleet = shared.map(|shared| Fleet::new(shared, records.give_way()));
-        Shelf { table, heads: Mutex::new(heads), compared: Condvar::new(), fleet }
+        Shelf { table, heads: Mutex::new(heads), compared: Condvar::new(), fleet, deletions: None }
+    }
+
+    /// The same, which writes down what others have to delete of a deleted one.
+    pub(super) fn deleting(self, deletions: Arc<Deletions>) -> Shelf {
+        Shelf { deletions: Some(deletions), ..self }
     }
 
     /// What was said in a conversation, as of one moment.

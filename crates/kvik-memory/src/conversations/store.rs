@@ -11,6 +11,7 @@ use super::limits::CONVERSATIONS_MAX;
 use super::record::{ConversationHead, ConversationKey, is_id};
 use super::shelf::Shelf;
 use crate::clock::unix_seconds;
+use crate::deletions::{Deletion, Deletions, Owner};
 use crate::records::Records;
 use crate::shared::SharedRecords;
 
@@ -34,9 +35,39 @@ impl Conversations {
         records: Option<&Records>,
         shared: Option<Arc<dyn SharedRecords>>,
     ) -> Arc<Conversations> {
-        let shelf = Arc::new(Shelf::open(records, shared));
+        Conversations::with(Shelf::open(records, shared))
+    }
+
+    /// The same, that write down what others have to delete of a deleted one.
+    pub fn open_deleting(
+        records: Option<&Records>,
+        shared: Option<Arc<dyn SharedRecords>>,
+        deletions: Arc<Deletions>,
+    ) -> Arc<Conversations> {
+        Conversations::with(Shelf::open(records, shared).deleting(deletions))
+    }
+
+    fn with(shelf: Shelf) -> Arc<Conversations> {
+        let shelf = Arc::new(shelf);
         fleet::start(&shelf);
         Arc::new(Conversations { shelf })
+    }
+
+    /// Removes what is left of a deleted conversation, here and in the store that nodes share. May be repeated.
+    ///
+    /// # Errors
+    /// If something may be left: the store does not answer, or has not heard of it yet.
+    pub fn erase(&self, owner: &Owner, left: &Deletion) -> Result<()> {
+        let key = ConversationKey { tenant: owner.tenant.clone(), id: owner.id.clone() };
+        if !left.is_removed {
+            self.shelf.take(&key, None, &key.id)?;
+            // It was to be deleted when the process ended.
+            let held =
+                Held { head: ConversationHead::default(), key: key.clone(), shelf: self.shelf.clone() };
+            self.shelf.remove_said(&held.key)?;
+            self.shelf.sharing().map(|sharing| sharing.write_through(&held.key));
+        }
+        self.shelf.erase_shared(&key, left.name.as_deref())
     }
 
     /// Whether nodes share them, so that asking for one may take its time.

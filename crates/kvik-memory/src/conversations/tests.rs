@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::limits::CONVERSATIONS_MAX;
 use super::twin::{NAMES, TENANTS, Twin, new_messages, said};
 use super::*;
+use crate::deletions::Deletions;
 use crate::records::Records;
 
 fn open(folder: &Path) -> std::sync::Arc<Conversations> {
@@ -230,4 +231,31 @@ fn a_lost_message_is_said_and_never_passed_over() {
     let store = open(dir.path());
     store.hold("a", "x").unwrap().delete().unwrap();
     assert!(store.of("a").is_empty());
+}
+
+#[test]
+fn what_others_are_to_delete_is_written_down_before_anything_is_deleted() {
+    let records = Records::in_memory();
+    let deletions = Deletions::open(Some(&records));
+    let store = Conversations::open_deleting(Some(&records), None, deletions.clone());
+    let mut held = store.begin("a", Some("trip")).unwrap();
+    held.append(&new_messages(0, 1, 4)).unwrap();
+    held.take_back(3).unwrap();
+    let owner = held.key().owner();
+    drop(held);
+    let parts = deletions.all();
+    assert!(parts.len() == 1 && parts[0].1.is_part && parts[0].1.chain().len() == 2, "{parts:?}");
+    store.hold("a", "trip").unwrap().delete().unwrap();
+    let left = deletions.find("a", "trip").and_then(|owner| deletions.get(&owner)).unwrap();
+    assert_eq!((left.chain().len(), left.is_removed, left.is_part), (2, true, false));
+    assert_eq!(deletions.find("a", &owner.id), Some(owner.clone()));
+    // As if the process had ended between both.
+    let begun = left.begun_only();
+    let mut held = store.begin("a", Some("trip")).unwrap();
+    held.append(&new_messages(1, 0, 2)).unwrap();
+    let again = held.key().owner();
+    assert!(matches!(store.erase(&again, &begun), Err(ConversationError::Busy(_))), "somebody changes it");
+    drop(held);
+    store.erase(&again, &begun).unwrap();
+    assert!(store.of("a").is_empty() && store.erase(&again, &begun).is_ok());
 }

@@ -15,6 +15,8 @@ use crate::hex;
 use crate::records::map::{self, RecordKey};
 use crate::records::{Records, RecordsError, Table};
 
+/// The name of their table.
+pub(super) const SUMMARIES: &str = "summaries";
 /// Summaries of one tenant at most; the one that was not used for longest goes first.
 const SUMMARIES_MAX: usize = 1024;
 
@@ -78,7 +80,7 @@ pub struct NotDeleted;
 impl Book {
     /// The summaries that were known when the records were closed.
     pub(super) fn open(records: Option<&Records>) -> Book {
-        let (table, known) = map::open(records, "summaries");
+        let (table, known) = map::open(records, SUMMARIES);
         let summaries = Arc::new(Summaries(Mutex::new(known)));
         let records = table.and_then(|table| {
             let summaries = summaries.clone();

@@ -6,10 +6,11 @@ use kvik_engine::conversation::ChainId;
 use serde_json::Value;
 
 use super::Memory;
-use super::book::{Book, NotDeleted, Summary, SummaryKey};
+use super::book::{NotDeleted, SUMMARIES, Summary, SummaryKey};
 use super::host::Host;
 use super::identity::Identity;
-use crate::records::Records;
+use crate::records::map::RecordKey;
+use crate::records::{Records, RecordsError, Table};
 
 /// The newest summary of a conversation.
 pub struct Remembered {
@@ -41,27 +42,32 @@ pub enum CorrectionError {
     },
 }
 
-/// Forgets what a model that is not in memory remembers of a conversation's messages from this index on: what it has
-/// written down of it.
+/// Forgets what is written down of a conversation's messages for any model, also for one that is not in memory or has gone.
 ///
 /// # Errors
 /// If it may still be on the disk.
 pub fn forget_at_rest(
     records: &Records,
-    protect_first: bool,
     tenant: &str,
-    (messages, from): (&[Value], usize),
-) -> Result<(), NotDeleted> {
-    let chain = chain_behind(tenant, messages, from, protect_first);
-    let book = Book::open(Some(records));
-    book.forget(tenant, &chain);
-    book.is_deleted(tenant, &chain)
+    chain: &BTreeSet<ChainId>,
+) -> Result<(), RecordsError> {
+    for name in records.tables_of_models(SUMMARIES)? {
+        let table: Table<Value> = records.named_table(&name);
+        let kept = table.between(&format!("{tenant}\0"), &format!("{tenant}\x01"))?;
+        let is_meant = |text: &String| SummaryKey::parse(text).is_some_and(|key| chain.contains(&key.chain));
+        let meant: Vec<String> = kept.into_iter().map(|(text, _)| text).filter(is_meant).collect();
+        if !meant.is_empty() {
+            table.change(meant.iter().map(String::as_str), |_, _| None)?;
+        }
+    }
+    Ok(())
 }
 
-/// The identities of messages from this index on.
-fn chain_behind(tenant: &str, messages: &[Value], from: usize, protect_first: bool) -> BTreeSet<ChainId> {
-    let Identity { prefix, chain, .. } = Identity::of(tenant, messages, None, protect_first);
-    chain.into_iter().skip(from.saturating_sub(prefix)).collect()
+/// The identities of a tenant's messages from this index on: those of all summaries that any of them is in.
+pub fn chain_behind(tenant: &str, messages: &[Value], from: usize) -> BTreeSet<ChainId> {
+    // A protected opening exchange only leaves the first of them out.
+    let Identity { systems, chain, .. } = Identity::of(tenant, messages, None, false);
+    chain.into_iter().skip(from.saturating_sub(systems)).collect()
 }
 
 impl<H: Host> Memory<H> {
@@ -84,10 +90,17 @@ impl<H: Host> Memory<H> {
     /// # Errors
     /// If it may still be on the disk.
     pub fn forget_from(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted> {
-        let Ok(settings) = &self.settings else { return Ok(()) };
-        let chain = chain_behind(tenant, messages, from, settings.protect_first);
-        self.latest.forget(tenant, &chain, &self.book);
-        self.book.is_deleted(tenant, &chain)
+        self.forget(tenant, &chain_behind(tenant, messages, from))
+    }
+
+    /// The same of messages with these identities. What was made with other bounds is found as well, and so it is where
+    /// the bounds do not fit.
+    ///
+    /// # Errors
+    /// As [`forget_from`](Memory::forget_from).
+    pub fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) -> Result<(), NotDeleted> {
+        self.latest.forget(tenant, chain, &self.book);
+        self.book.is_deleted(tenant, chain)
     }
 
     /// Ends all that is made behind answers, and waits until all summaries are on the disk, not for ever.

@@ -49,7 +49,7 @@ use systems::Systems;
 pub use book::{NotDeleted, Summary};
 pub use compact::CompactJob;
 pub use compaction::Compaction;
-pub use correct::{CorrectionError, Remembered, forget_at_rest};
+pub use correct::{CorrectionError, Remembered, chain_behind, forget_at_rest};
 pub use error::MemoryError;
 pub use host::{GoesOn, Host};
 pub use job::Pending;

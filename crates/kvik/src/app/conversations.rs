@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use kvik_memory::{
     conversations::{ConversationError, ConversationTurn, Conversations},
+    deletions::Deletions,
     records::Records,
 };
 use serde::Serialize;
@@ -48,11 +49,11 @@ impl ConversationReport {
 }
 
 /// The conversations of a server, and of the nodes that share them with it.
-pub(super) fn open(config: &AppConfig) -> Arc<Conversations> {
+pub(super) fn open(config: &AppConfig, deletions: Arc<Deletions>) -> Arc<Conversations> {
     let shared = config.shared_records.clone();
     // Who waits for other nodes gives way as who waits for a file does.
     let in_memory = shared.is_some().then(|| Records::in_memory().giving_way(give_way));
-    Conversations::open_shared(config.conversations.as_ref().or(in_memory.as_ref()), shared)
+    Conversations::open_deleting(config.conversations.as_ref().or(in_memory.as_ref()), shared, deletions)
 }
 
 impl Server {

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use axum::http::{HeaderMap, header};
+use kvik_memory::deletions::Owner;
 
 use crate::{
     accounts::tenants::{KeyDigest, Tenant, Tenants},
@@ -15,9 +16,17 @@ pub(crate) struct Caller {
     pub(crate) tenant: Arc<Tenant>,
     /// May see what concerns all tenants.
     pub(crate) admin: bool,
+    /// For which things that may be deleted the request is: a conversation, a stored response.
+    pub(crate) owners: Arc<[Owner]>,
 }
 
 impl Caller {
+    /// The same caller with a request for something that may be deleted.
+    pub(crate) fn on_behalf_of(&self, owner: Owner) -> Caller {
+        let owners = self.owners.iter().cloned().chain([owner]);
+        Caller { owners: owners.collect(), ..self.clone() }
+    }
+
     /// Refuses all but the admin.
     pub(crate) fn as_admin(&self) -> Result<(), ApiError> {
         if self.admin { Ok(()) } else { Err(ApiError::admins_only()) }
@@ -89,7 +98,7 @@ impl Keys {
         let mut found = None;
         for (key, tenant) in self.tenants.keys() {
             if key.equals(offered) {
-                found = Some(Caller { tenant: tenant.clone(), admin: false });
+                found = Some(Caller { tenant: tenant.clone(), admin: false, owners: Arc::default() });
             }
         }
         for key in &self.api {
@@ -109,7 +118,7 @@ impl Keys {
     }
 
     fn default_tenant(&self, admin: bool) -> Caller {
-        Caller { tenant: self.tenants.default.clone(), admin }
+        Caller { tenant: self.tenants.default.clone(), admin, owners: Arc::default() }
     }
 }
 

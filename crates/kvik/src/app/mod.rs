@@ -15,6 +15,7 @@ pub(crate) mod lora;
 pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod node_ids;
+pub(crate) mod prompt_log;
 pub(crate) mod prompts;
 pub(crate) mod rate_limits;
 pub(crate) mod report;

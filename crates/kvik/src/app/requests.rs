@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use kvik_engine::api::{Report, Request};
-use kvik_memory::memory::{GoesOn, Host, Memory};
+use kvik_memory::{
+    deletions::Owner,
+    memory::{GoesOn, Host, Memory},
+};
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -30,7 +33,7 @@ use crate::{
     http::{
         error::ApiError,
         json::Body,
-        readers::{Presence, Reader},
+        readers::{Presence, Reader, aside},
     },
 };
 
@@ -109,6 +112,8 @@ impl App {
             origin.notes = body.notes();
             let permit = app.admit(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
+            let owners = origin.owners(&caller.tenant.name);
+            aside(|| requests.iter_mut().for_each(|request| app.note(&owners, request)));
             let trailer = Trailer::new(app, origin, came, &requests, app.prices(&caller));
             Ok((app.submit(&caller, permit, requests)?, answer, trailer, stream))
         };
@@ -135,6 +140,7 @@ impl App {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
+        let request = self.noted(caller, request).await?;
         self.submit(caller, permit, vec![request])?.text().await
     }
 
@@ -144,7 +150,26 @@ impl App {
         let permit = self.admit(caller, 1)?;
         request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
+        let request = self.noted(caller, request).await?;
         self.submit(caller, permit, vec![request])?.text().await
+    }
+
+    /// Notes for which things that may be deleted a signed request is.
+    fn note(&self, owners: &[Owner], request: &mut Request) {
+        self.server.prompt_log.note_or_keep_nothing(owners, request);
+    }
+
+    /// The same for a caller, on a thread that may wait for a file.
+    async fn noted(&self, caller: &Caller, mut request: Request) -> Result<Request, ApiError> {
+        if caller.owners.is_empty() {
+            return Ok(request);
+        }
+        let (server, owners) = (self.server.clone(), caller.owners.clone());
+        let noted = tokio::task::spawn_blocking(move || {
+            server.prompt_log.note_or_keep_nothing(&owners, &mut request);
+            request
+        });
+        noted.await.map_err(|panic| ApiError::internal(format!("the prompt was not noted: {panic}")))
     }
 
     /// Runs requests on their tenant's account.

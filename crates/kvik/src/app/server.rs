@@ -1,18 +1,23 @@
 //! What all models of a server share: who may come in, what is counted and billed, what is written down.
 
 use std::{
+    path::PathBuf,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use kvik_memory::conversations::Conversations;
+use kvik_memory::{
+    conversations::Conversations,
+    deletions::{Deletions, Owner},
+    records::Records,
+};
 
 use super::{
-    conversations, keys::Keys, metrics::Metrics, responses::Responses, state::AppConfig, tally::Tally,
-    usage_account::Clock,
+    conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog, responses::Responses,
+    state::AppConfig, tally::Tally, usage_account::Clock,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},
@@ -33,6 +38,16 @@ pub(crate) struct Server {
     pub(crate) conversations: Arc<Conversations>,
     /// Answers that clients go on from by their id.
     pub(crate) responses: Arc<Responses>,
+    /// What is to be deleted of them, and of kept prompts.
+    pub(crate) deletions: Arc<Deletions>,
+    /// What was computed for them.
+    pub(crate) prompt_log: Arc<PromptLog>,
+    /// The files that hold what was said, and what is remembered of it.
+    pub(super) records: Vec<Records>,
+    /// Directory of the disk cache.
+    pub(super) cache_disk: Option<PathBuf>,
+    /// Held by whoever deletes.
+    pub(super) deleting: Mutex<()>,
     /// The engines' admission slots, where several tenants share them.
     pub(super) admission: Option<Arc<AdmissionSlots>>,
     /// Memory for bodies.
@@ -51,14 +66,22 @@ impl Server {
     pub(crate) fn new(keys: impl Into<Arc<Keys>>, ledger: Arc<Ledger>, config: &AppConfig) -> Arc<Server> {
         let keys = keys.into();
         let shared = keys.tenants().are_named();
+        let deletions = Deletions::open(config.conversations.as_ref());
+        let prompt_log = Arc::new(PromptLog::open(config.state_dir.as_deref()));
+        let records = [&config.conversations, &config.records].into_iter().flatten().cloned();
         Arc::new(Server {
             senders: config.senders.clone(),
             body_limit: config.body_limit,
             metrics: Arc::new(Metrics::new()),
             tally: Arc::new(Tally::new()),
             ledger,
-            conversations: conversations::open(config),
-            responses: Responses::open(config.conversations.as_ref()),
+            conversations: conversations::open(config, deletions.clone()),
+            responses: Responses::open(config.conversations.as_ref(), prompt_log.clone()),
+            deletions,
+            prompt_log,
+            records: records.collect(),
+            cache_disk: config.cache_disk.clone(),
+            deleting: Mutex::default(),
             admission: shared.then(|| AdmissionSlots::new(config.admission_slots)),
             bodies: BodyMemory::new(config.body_limit.0, shared),
             readers: Readers::new(shared),
@@ -83,6 +106,16 @@ impl Server {
     /// Whether several tenants share it.
     pub(crate) fn is_shared(&self) -> bool {
         self.admission.is_some()
+    }
+
+    /// Leaves nothing in files of something that was removed, and of whose deletion nothing else is left to do; whether
+    /// that is done. Takes its time.
+    pub(crate) fn end_deletion(&self, owner: &Owner) -> bool {
+        let ended = self.records.iter().try_for_each(Records::rewrite);
+        let ended = ended.and_then(|()| self.deletions.put(owner, None));
+        ended
+            .inspect_err(|error| tracing::warn!("something that was deleted is tried again: {error}"))
+            .is_ok()
     }
 
     /// The time by which rates are limited.

@@ -1,6 +1,6 @@
 //! What all routes share.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use kvik_cache::Token;
 use kvik_engine::api::RequestError;
@@ -55,6 +55,10 @@ pub(crate) struct AppConfig {
     pub(crate) spans: Option<Arc<Spans>>,
     /// What holds where a request does not say it.
     pub(crate) sampling: SamplingArgs,
+    /// Where it is noted what was computed for conversations; absent where they end with the process.
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Directory of the disk cache, also of models that are not in memory.
+    pub(crate) cache_disk: Option<PathBuf>,
 }
 
 /// The state behind the routes of a model.

@@ -11,6 +11,10 @@ use crate::{accounts::tenants::Source, system::Hangups};
 /// Between two writes of the accounts: what a crash may lose.
 const WRITE_PERIOD: Duration = Duration::from_secs(5);
 
+/// When what could not be deleted is tried again: soon, and then less often.
+const DELETE_AGAIN: Duration = Duration::from_millis(500);
+const DELETE_AGAIN_MAX: Duration = Duration::from_secs(16);
+
 /// Between two lists of what this node uses: what one that is killed does not tell.
 const TELL_PERIOD: Duration = Duration::from_secs(60);
 
@@ -30,6 +34,26 @@ pub(crate) async fn tell_nodes(shelf: Arc<Shelf>) {
         period.tick().await;
         let shelf = shelf.clone();
         let _ = tokio::task::spawn_blocking(move || shelf.tell_nodes()).await;
+    }
+}
+
+/// Finishes what could not be deleted at once, for ever: a model may be loaded, a disk be full, a store not answer.
+pub(crate) async fn finish_deletions(shelf: Arc<Shelf>) {
+    let mut pause = DELETE_AGAIN;
+    loop {
+        tokio::time::sleep(pause).await;
+        if shelf.server.deletions.all().is_empty() {
+            pause = DELETE_AGAIN;
+            continue;
+        }
+        let deleting = shelf.clone();
+        let ended = tokio::task::spawn_blocking(move || deleting.delete_all()).await;
+        pause =
+            if matches!(ended, Ok(Some(true))) { DELETE_AGAIN } else { (pause * 2).min(DELETE_AGAIN_MAX) };
+        if pause == DELETE_AGAIN_MAX {
+            let left = shelf.server.deletions.all().len();
+            tracing::info!("{left} deletions are not complete yet and are tried again");
+        }
     }
 }
 

@@ -162,6 +162,7 @@ async fn serve(
     let stopping = tokio::spawn(stop_on_signal(shelf.clone(), times, port.stop, supervisor.clone()));
     tokio::spawn(shelf.clone().keep());
     tokio::spawn(upkeep::tell_nodes(shelf.clone()));
+    tokio::spawn(upkeep::finish_deletions(shelf.clone()));
     port.front.replace(api::over(shelf.clone()));
     print(banner)?;
     let watched = shelf.clone();

@@ -306,6 +306,8 @@ impl ServerSetup {
             secret: None,
             spans: None,
             sampling: args.sampling,
+            state_dir: args.state.folder().filter(|_| self.conversations.is_some()),
+            cache_disk: args.cache.cache_disk.directory(),
         }
     }
 }

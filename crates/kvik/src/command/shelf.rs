@@ -10,9 +10,8 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Command, CommandFactory, FromArgMatches};
 use kvik_engine::{free_memory::available_bytes, load::LoadedModel};
-use kvik_memory::memory::{NotDeleted, forget_at_rest, make_summaries};
+use kvik_memory::memory::make_summaries;
 use kvik_shelf::{Kind, Manifest, ModelSource, ShelfFile};
-use serde_json::Value;
 use tokio::runtime::Handle as Runtime;
 
 use super::{
@@ -294,10 +293,8 @@ impl LoadModel for Loader {
         })
     }
 
-    fn forget(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted> {
-        let Loader { name, args, setup } = self;
-        let Some(records) = setup.around.of_model(name).records else { return Ok(()) };
-        forget_at_rest(&records, args.memory.protects_first(), tenant, (messages, from))
+    fn cache_disk(&self) -> Option<PathBuf> {
+        self.args.cache.cache_disk.directory()
     }
 }
 

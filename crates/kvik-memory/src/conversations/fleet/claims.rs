@@ -60,7 +60,8 @@ impl Sharing<'_> {
         if claim.id != key.id {
             return Ok(());
         }
-        let free = NameClaim { id: String::new(), until: 0, ..claim };
+        // Nor does the store know the name any more.
+        let free = NameClaim { name: String::new(), id: String::new(), until: 0 };
         match self.store.put(NAME, &name_name(&key.tenant, name), version, &free) {
             // Somebody else has it by now.
             Err(SharedError::Conflict { .. }) => Ok(()),
@@ -79,7 +80,7 @@ impl Sharing<'_> {
         name: &str,
     ) -> std::result::Result<Option<(u64, NameClaim)>, SharedError> {
         let found = self.store.get::<NameClaim>(NAME, &name_name(tenant, name))?;
-        Ok(found.filter(|(_, claim)| claim.name == name))
+        Ok(found.filter(|(_, claim)| claim.name == name || claim.id.is_empty()))
     }
 
     /// Whether another conversation has what it has claimed, or may still take it.

@@ -10,6 +10,7 @@
 //! by others. Where both is so, both are kept: the store's under the id, this node's under another.
 
 mod claims;
+mod erase;
 mod leases;
 mod listing;
 mod reconcile;

@@ -97,6 +97,10 @@ impl Store {
         self.ask(0, move |records| records.delete(kind, &name))
     }
 
+    pub(super) fn forget_older(&self, kind: &'static str, name: String) -> Result<()> {
+        self.ask(0, move |records| records.forget_older(kind, &name))
+    }
+
     pub(super) fn list(&self, kind: &'static str) -> Result<Vec<String>> {
         self.ask(0, move |records| records.list(kind))
     }

@@ -13,7 +13,7 @@ use crate::conversations::shelf::Shelf;
 use crate::shared::SharedError;
 
 /// Tasks that wait at most. Each can be left out: leases end, lists are corrected by whoever reads them, and segments
-/// that nobody names take room.
+/// that nobody names take room until their conversation is deleted, which finds them by their names.
 const TASKS_MAX: usize = 4096;
 /// How long the end of the process waits for the store.
 const CLOSING_TIME: Duration = Duration::from_secs(5);

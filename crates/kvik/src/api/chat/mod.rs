@@ -67,6 +67,8 @@ impl ChatTurn {
         let ChatTurn { conversation, options, logprobs, compacted, id, compared_with, stream } = self;
         let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
         let (conversation, kept) = continued(app, caller, conversation, &options)?;
+        let owner = kept.as_ref().map(|turn| turn.key().owner());
+        let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
         let (conversation, mut memory) = remembered(app, caller, conversation, &options, &compacted)?;
         let chat = conversation.request(app, options, logprobs, body)?;
         if let Some(turn) = memory.as_mut().filter(|_| choices == 1) {

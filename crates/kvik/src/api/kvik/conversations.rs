@@ -112,12 +112,17 @@ pub(crate) struct ListedConversations {
     next: Option<Option<String>>,
 }
 
-/// A conversation that was deleted.
+/// A conversation that was deleted: nobody reads it any more.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct DeletedConversation {
     id: String,
     object: DeletedWord,
+    /// Nothing of it is left, in memory or in a file.
     deleted: bool,
+    /// Something of it is left, and is deleted as soon as that can be done, also after a restart; asking again says
+    /// whether it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pending: bool,
 }
 
 /// A conversation as `POST /v1/conversations` takes it.
@@ -373,24 +378,25 @@ pub(crate) async fn change(
         .await
 }
 
-/// `DELETE /v1/conversations/{id}`: with what is remembered of it.
+/// `DELETE /v1/conversations/{id}`: with what is remembered of it, and what was computed for it.
 pub(crate) async fn delete(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<DeletedConversation>> {
-    let remembering = shelf.clone();
-    held(&shelf.server, caller, id, move |held| {
-        let ConversationKey { tenant, id } = held.key().clone();
-        // One that cannot be read can be deleted all the same.
-        let messages = held.messages().unwrap_or_default();
-        // What is remembered goes first: it is found by the messages alone.
-        let forgotten = remembering.forget(&tenant, &messages, 0);
-        forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
+    let before = shelf.server.deletions.find(&caller.tenant.name, &id);
+    let delete = |held: Held| {
+        let owner = held.key().owner();
         held.delete()?;
-        Ok(Json(DeletedConversation { id, object: DeletedWord, deleted: true }))
-    })
-    .await
+        Ok(owner)
+    };
+    let owner = match (held(&shelf.server, caller, id, delete).await, before) {
+        // It was deleted before, and not everywhere yet.
+        (Err(_), Some(before)) => before,
+        (deleted, _) => deleted?,
+    };
+    let pending = shelf.is_pending(owner.clone()).await;
+    Ok(Json(DeletedConversation { id: owner.id, object: DeletedWord, deleted: !pending, pending }))
 }
 
 /// `DELETE /v1/conversations/{id}/messages?from=N`: with what is remembered of them.
@@ -400,16 +406,15 @@ pub(crate) async fn take_back(
     Path(id): Path<String>,
     Parameters(TakenBack { from }): Parameters<TakenBack>,
 ) -> Result<Json<ShownConversation>> {
-    let remembering = shelf.clone();
-    held(&shelf.server, caller, id, move |mut held| {
-        // Once they are taken back nothing leads to their summaries any more.
-        let messages = held.messages().unwrap_or_default();
-        let forgotten = remembering.forget(&held.key().tenant, &messages, from);
-        forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
+    let shown = held(&shelf.server, caller, id, move |mut held| {
         held.take_back(from)?;
-        Ok(Json(head_of(held.key(), held.head())))
+        Ok(head_of(held.key(), held.head()))
     })
-    .await
+    .await?;
+    // What models remember of them goes behind the answer where it cannot go now: nothing leads to it any more.
+    let remembering = shelf.clone();
+    let _ = tokio::task::spawn_blocking(move || remembering.delete_all()).await;
+    Ok(Json(shown))
 }
 
 /// `GET /v1/conversations/{id}/export`

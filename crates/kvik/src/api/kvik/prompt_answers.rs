@@ -67,5 +67,9 @@ pub(crate) struct PromptKept {
 pub(crate) struct PromptDeleted {
     pub(super) object: DeletedWord,
     pub(super) name: String,
+    /// Nothing of it is left, in memory or in a file, but what others share.
     pub(super) deleted: bool,
+    /// Something of it is left in a file, and is deleted as soon as that can be done, also after a restart.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) pending: bool,
 }

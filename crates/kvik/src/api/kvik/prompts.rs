@@ -3,7 +3,7 @@
 //! What is kept of a conversation is what every request that begins with it has in common: its template
 //! is rendered with two different questions at the end, and the tokens before they part are the prompt.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json,
@@ -12,6 +12,7 @@ use axum::{
 use kvik_cache::{BLOCK_POSITIONS, TenantId, Token, retain::Retention, whole_blocks};
 use kvik_engine::api::{AdapterMix, Cached, Evicted, KeptPrompt, Report, RequestError, Retained};
 use kvik_engine::engine::Engine;
+use kvik_memory::deletions::{Deletion, Owner};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -44,6 +45,8 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
+/// How long the disk may take to erase what is released.
+const ERASE_TIME: Duration = Duration::from_secs(2);
 /// Bytes of a name at most.
 const NAME_MAX: usize = 128;
 /// Fields of a body that are written down, to compute the prompt anew after a change of the model.
@@ -204,11 +207,16 @@ pub(crate) async fn delete(
     blocking(move || {
         let key = key(&caller.tenant, &name);
         may_publish(&app, &caller, &key, false)?;
+        app.registry.get(&key).ok_or_else(|| unknown(&name))?;
+        let owner = Owner::new(&caller.tenant.name, "prompt").part();
+        app.server.deletions.begin(&owner, Deletion::default().removed())?;
         let record = app.registry.remove(&key)?;
         let record = record.ok_or_else(|| unknown(&name))?;
         publish(&app)?;
         release(&app, &key, &of_record(&app, &record, &caller.tenant))?;
-        Ok(Json(PromptDeleted { object: DeletedWord, name, deleted: true }))
+        let erased = engine(&app)?.until_erased(ERASE_TIME)?;
+        let pending = !(erased && app.server.end_deletion(&owner));
+        Ok(Json(PromptDeleted { object: DeletedWord, name, deleted: !pending, pending }))
     })
     .await
 }

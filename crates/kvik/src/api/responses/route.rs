@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
+use kvik_memory::deletions::Owner;
 
 use super::{
     answer::ResponseAnswer,
@@ -24,6 +25,8 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ResponseAnsw
     let fields = Fields::from_body(body)?;
     let (turn, wanted) = turn(app, caller, fields, body)?;
     let keeps = wanted.keeps;
+    let owner = keeps.as_ref().map(|keeps| Owner::new(&keeps.tenant, &keeps.id));
+    let caller = &owner.map_or_else(|| caller.clone(), |owner| caller.on_behalf_of(owner));
     let output = Output::new(app, &turn.id, &wanted.echo, keeps.is_some());
     let mut prepared = turn.prepare(app, caller, body, |worded| {
         ResponseAnswer::new(output, worded, wanted.called, wanted.sealed_thoughts)

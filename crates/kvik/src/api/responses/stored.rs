@@ -7,6 +7,7 @@ use axum::{
     extract::{Path, Query, State},
     response::Response,
 };
+use kvik_memory::deletions::{Deletion, Owner};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -24,7 +25,11 @@ type Result<T> = std::result::Result<T, ApiError>;
 pub(super) struct DeletedResponse {
     id: String,
     object: ResponseWord,
+    /// Nothing of it is left, in memory or in a file.
     deleted: bool,
+    /// Something of it is left, and is deleted as soon as that can be done, also after a restart.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pending: bool,
 }
 
 /// `GET /v1/responses/{id}`
@@ -42,25 +47,27 @@ pub(super) async fn delete(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<DeletedResponse>> {
-    let tenant = caller.tenant.name.clone();
-    let server = shelf.server.clone();
-    let large = server.responses.bytes(&tenant, &id)? > SMALL_BYTES;
-    let delete = move |_| {
-        forget(&shelf, &tenant, &id)?;
-        shelf.server.responses.delete(&tenant, &id)?;
-        Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: true }))
-    };
-    server.readers.in_turn(Reader { tenant: caller.tenant.id, large }, delete).await
+    let owner = Owner::new(&caller.tenant.name, &id);
+    let server = &shelf.server;
+    if server.deletions.get(&owner).is_none() {
+        let large = server.responses.bytes(&owner.tenant, &id)? > SMALL_BYTES;
+        let (deleting, own) = (server.clone(), owner.clone());
+        let delete = move |_| remove(&deleting, &own);
+        server.readers.in_turn(Reader { tenant: caller.tenant.id, large }, delete).await?;
+    }
+    let pending = shelf.is_pending(owner).await;
+    Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: !pending, pending }))
 }
 
-/// Forgets the summaries that say what was said in a stored response, as long as what came before it is there: they are
-/// found by that.
-fn forget(shelf: &Shelf, tenant: &str, id: &str) -> Result<()> {
-    let responses = &shelf.server.responses;
-    let said = responses.said_up_to(tenant, id).unwrap_or_default();
-    let own = responses.get(tenant, id).map_or(0, |stored| stored.said.len());
-    let forgotten = shelf.forget(tenant, &said, said.len().saturating_sub(own));
-    forgotten.map_err(|error| ApiError::internal(error.to_string()))
+/// Removes a stored response, and writes down what else is to be deleted of it: the summaries that say what was said in it
+/// are found by what came before, as long as that is there.
+fn remove(server: &Server, owner: &Owner) -> Result<()> {
+    let Owner { tenant, id } = owner;
+    let said = server.responses.said_up_to(tenant, id).unwrap_or_default();
+    let own = server.responses.get(tenant, id).map_or(0, |stored| stored.said.len());
+    let left = Deletion::of(tenant, &said, said.len().saturating_sub(own));
+    server.deletions.begin(owner, left)?;
+    Ok(server.responses.delete(tenant, id)?)
 }
 
 /// `GET /v1/responses/{id}/input_items`

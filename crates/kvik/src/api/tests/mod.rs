@@ -7,6 +7,7 @@ mod compaction;
 mod connections;
 mod conversations;
 mod conversations_of_a_fleet;
+mod deleted;
 pub(super) mod described;
 mod document;
 mod doors;
@@ -178,6 +179,8 @@ pub(crate) fn config() -> AppConfig {
         secret: None,
         spans: None,
         sampling: Default::default(),
+        state_dir: None,
+        cache_disk: None,
     }
 }
 

@@ -13,7 +13,6 @@ use std::{
 use anyhow::Context;
 use axum::{Router, body::Body, http::Request as HttpRequest, response::Response};
 use kvik_engine::api::{Event, FinishReason};
-use kvik_memory::memory::NotDeleted;
 use kvik_testing::{Web, WebRepository, mix, tiny_model};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -32,16 +31,18 @@ use crate::{
 
 /// What a test sees of loading.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     /// Times each model was loaded.
     loads: Mutex<BTreeMap<String, usize>>,
     /// Models in memory, and the most at a time.
     open: AtomicUsize,
     most: AtomicUsize,
     /// Loading fails.
-    breaks: AtomicBool,
+    pub(super) breaks: AtomicBool,
     /// Answers do not end.
     goes_on: AtomicBool,
+    /// Loading does not end.
+    pub(super) stalls: AtomicBool,
 }
 
 /// A model that says its name, and takes a moment to be loaded.
@@ -56,6 +57,9 @@ const LOAD: Duration = Duration::from_millis(5);
 impl LoadModel for Double {
     fn load(&self) -> anyhow::Result<OpenModel> {
         std::thread::sleep(LOAD);
+        while self.seen.stalls.load(Ordering::Relaxed) {
+            std::thread::sleep(LOAD);
+        }
         if self.seen.breaks.load(Ordering::Relaxed) {
             anyhow::bail!("its file is broken");
         }
@@ -79,8 +83,8 @@ impl LoadModel for Double {
         Ok(OpenModel { routes: of_model(app.clone()), app, bytes: 40, handle: None, close })
     }
 
-    fn forget(&self, _: &str, _: &[Value], _: usize) -> Result<(), NotDeleted> {
-        Ok(())
+    fn cache_disk(&self) -> Option<std::path::PathBuf> {
+        None
     }
 
     fn describe(&self) -> anyhow::Result<Described> {
@@ -137,15 +141,20 @@ impl Doubles {
 }
 
 /// A server of models of 40 bytes, of which two fit.
-struct World {
+pub(super) struct World {
     router: Router,
-    seen: Arc<Seen>,
+    pub(super) seen: Arc<Seen>,
     written: Written,
 }
 
 impl World {
-    fn new(names: &[&str]) -> World {
+    pub(super) fn new(names: &[&str]) -> World {
         World::with(names, None)
+    }
+
+    /// The same for whoever has one of these keys.
+    pub(super) fn keyed(names: &[&str], keys: Keys) -> World {
+        World::open(names, None, keys)
     }
 
     /// A server of the models on disk, with a hub that has `o/r`.
@@ -160,8 +169,12 @@ impl World {
     }
 
     fn with(names: &[&str], pulled: Option<kvik_shelf::Shelf>) -> World {
+        World::open(names, pulled, Keys::new([]))
+    }
+
+    fn open(names: &[&str], pulled: Option<kvik_shelf::Shelf>, keys: Keys) -> World {
         let ledger = Arc::new(Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH));
-        let server = Server::new(Keys::new([]), ledger, &config());
+        let server = Server::new(keys, ledger, &config());
         let (seen, written) = (Arc::new(Seen::default()), Written::default());
         let world = |router| World { router, seen: seen.clone(), written: written.clone() };
         let (server_of, seen_of) = (server.clone(), seen.clone());
@@ -187,9 +200,14 @@ impl World {
         self.seen.loads.lock().unwrap().get(name).copied().unwrap_or(0)
     }
 
-    async fn send(&self, method: &str, path: &str, body: &Value) -> Response {
-        let request =
-            HttpRequest::builder().method(method).uri(path).header("content-type", "application/json");
+    pub(super) async fn send(&self, method: &str, path: &str, body: &Value) -> Response {
+        self.send_as("", method, path, body).await
+    }
+
+    pub(super) async fn send_as(&self, key: &str, method: &str, path: &str, body: &Value) -> Response {
+        let request = HttpRequest::builder().method(method).uri(path);
+        let request = request.header("authorization", format!("Bearer {key}"));
+        let request = request.header("content-type", "application/json");
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap()
     }
@@ -204,7 +222,7 @@ impl World {
     }
 
     /// Waits until a model stands like this.
-    async fn until(&self, index: usize, status: &str) {
+    pub(super) async fn until(&self, index: usize, status: &str) {
         for _ in 0..1000 {
             if self.statuses().await[index] == status {
                 return;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_engine::api::{Event, Report, Request};
-use kvik_memory::{conversations::ConversationTurn, memory::TurnReport};
+use kvik_memory::{conversations::ConversationTurn, deletions::Owner, memory::TurnReport};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -81,6 +81,13 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// The things of a tenant that may be deleted for which they are computed.
+    pub(crate) fn owners(&self, tenant: &str) -> Vec<Owner> {
+        let conversation = self.conversation.as_ref().map(|turn| turn.key().owner());
+        let response = self.response.as_ref().map(|turn| Owner::new(tenant, &turn.id));
+        conversation.into_iter().chain(response).collect()
+    }
+
     /// The prompts of `requests`, one each; a conversation has one prompt.
     pub(crate) fn asked(self, app: &App, requests: &[Request]) -> Vec<Asked> {
         let mut messages = self.messages;

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ResponseError, StoredResponse};
+use crate::app::prompt_log::PromptLog;
+use kvik_memory::deletions::Owner;
 use kvik_memory::records::{Records, RecordsError, Table};
 
 type Result<T> = std::result::Result<T, ResponseError>;
@@ -45,17 +47,19 @@ struct Head {
 pub(crate) struct Responses {
     table: Table<Record>,
     heads: Mutex<BTreeMap<Key, Head>>,
+    /// What was computed for them is noted as long as they are there.
+    log: Arc<PromptLog>,
 }
 
 impl Responses {
     /// Those that were stored when the records were closed; without records they last as long as the process.
-    pub(crate) fn open(records: Option<&Records>) -> Arc<Responses> {
+    pub(crate) fn open(records: Option<&Records>, log: Arc<PromptLog>) -> Arc<Responses> {
         let table: Table<Record> = records.map_or_else(Records::in_memory, Records::clone).table("responses");
         let heads = heads(&table).unwrap_or_else(|error| {
             tracing::warn!("the stored responses cannot be read: {error}");
             BTreeMap::new()
         });
-        Arc::new(Responses { table, heads: Mutex::new(heads) })
+        Arc::new(Responses { table, heads: Mutex::new(heads), log })
     }
 
     /// Bytes of one answer of a tenant, which is not read for that.
@@ -124,6 +128,12 @@ impl Responses {
         let mut heads = self.lock();
         forgotten.iter().for_each(|key| drop(heads.remove(key)));
         heads.insert(key, head);
+        drop(heads);
+        for (tenant, id) in &forgotten {
+            if let Err(error) = self.log.forget(&Owner::new(tenant, id)) {
+                tracing::debug!("it stays noted what was computed for a response that is gone: {error}");
+            }
+        }
         Ok(())
     }
 

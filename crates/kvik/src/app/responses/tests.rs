@@ -3,6 +3,7 @@ use serde_json::json;
 
 use super::store::RESPONSES_MAX;
 use super::*;
+use crate::app::prompt_log::PromptLog;
 use kvik_memory::records::Records;
 
 fn stored(text: &str, previous: Option<&str>) -> StoredResponse {
@@ -18,7 +19,7 @@ proptest! {
     /// Each answer goes on from any earlier one or from none; what was said up to it is what a walk back says.
     #[test]
     fn what_was_said_up_to_an_answer_is_the_chain_of_all_before(parents in prop::collection::vec(0..8_usize, 1..8)) {
-        let store = Responses::open(None);
+        let store = Responses::open(None, Arc::new(PromptLog::open(None)));
         let id = |at: usize| format!("resp_{at}");
         let previous = |at: usize| (parents[at] < at).then(|| parents[at]);
         for at in 0..parents.len() {
@@ -41,11 +42,11 @@ proptest! {
 #[test]
 fn they_are_there_after_a_restart_and_gone_when_deleted() {
     let records = Records::in_memory();
-    let store = Responses::open(Some(&records));
+    let store = Responses::open(Some(&records), Arc::new(PromptLog::open(None)));
     store.keep("a", "one", &stored("one", None)).unwrap();
     store.keep("a", "two", &stored("two", Some("one"))).unwrap();
     drop(store);
-    let store = Responses::open(Some(&records));
+    let store = Responses::open(Some(&records), Arc::new(PromptLog::open(None)));
     assert_eq!(store.get("a", "two").unwrap(), stored("two", Some("one")));
     assert_eq!(store.said_up_to("a", "two").unwrap().len(), 4);
     store.delete("a", "one").unwrap();
@@ -56,7 +57,7 @@ fn they_are_there_after_a_restart_and_gone_when_deleted() {
 
 #[test]
 fn the_oldest_are_forgotten_and_what_is_used_is_not() {
-    let store = Responses::open(None);
+    let store = Responses::open(None, Arc::new(PromptLog::open(None)));
     store.keep("a", "root", &stored("root", None)).unwrap();
     store.keep("b", "other", &stored("other", None)).unwrap();
     for at in 0..RESPONSES_MAX + 5 {

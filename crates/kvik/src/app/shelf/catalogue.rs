@@ -1,10 +1,8 @@
 //! What models there are, by name, and how each stands.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use kvik_memory::memory::NotDeleted;
-use serde_json::Value;
 
 use super::{Found, OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
@@ -28,8 +26,8 @@ pub(crate) trait LoadModel: Send + Sync {
     fn load(&self) -> anyhow::Result<OpenModel>;
     /// Reads what its file says of it. Takes a moment.
     fn describe(&self) -> anyhow::Result<Described>;
-    /// Forgets what it has written down of a tenant's messages from this index on. Waits for the disk.
-    fn forget(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted>;
+    /// The directory of its disk cache, if it has one.
+    fn cache_disk(&self) -> Option<PathBuf>;
 }
 
 /// What is known of a model without its weights.

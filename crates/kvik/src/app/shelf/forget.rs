@@ -1,60 +1,203 @@
-//! What models remember of conversations is forgotten by all of them, in memory or not.
+//! What was deleted is deleted everywhere: what models remember of it, whether they are in memory or not, and what was
+//! computed for it, in RAM, on disk and in the store that nodes share.
+//!
+//! Each step finds what is left by what is written down of the deletion, and may be repeated; only when all of them are
+//! done nothing is written down any more. A model that is being loaded, or goes out of memory, keeps back its part: that
+//! is tried again, and who asked is told so.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, TryLockError},
+    time::Duration,
+};
 
-use kvik_memory::memory::NotDeleted;
-use serde_json::Value;
+use kvik_cache::DeletedPrompts;
+use kvik_engine::schedule::disk::forget_at_rest as erase_at_rest;
+use kvik_memory::{
+    conversations::ConversationError,
+    deletions::{Deletion, Owner},
+    memory::{NotDeleted, forget_at_rest},
+    records::RecordsError,
+};
 
-use super::{Entry, Shelf};
-use crate::{app::App, http::readers::aside};
+use super::{Shelf, turns::Phase};
+use crate::app::{prompt_log::NotedPrompts, responses::ResponseError};
 
-/// Between two looks at a model that is being loaded.
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long an engine may take to drop what was computed: what it is writing ends first.
+const ENGINE_TIME: Duration = Duration::from_secs(2);
+/// How long whoever deletes something waits for its end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why something is not deleted yet.
+#[derive(Debug, thiserror::Error)]
+enum Undeleted {
+    #[error("a model is being loaded or goes out of memory")]
+    Moving,
+    #[error("blocks that were computed for it are in use or not erased yet")]
+    Blocks,
+    #[error("another process has a disk cache open that may hold blocks of it")]
+    ElsewhereOpen,
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error("{0}")]
+    Response(ResponseError),
+    #[error(transparent)]
+    Summaries(#[from] NotDeleted),
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+    #[error("what was computed for it cannot be read: {0}")]
+    Log(#[from] std::io::Error),
+    #[error(transparent)]
+    Store(#[from] kvik_engine::store::StoreError),
+}
+
+type Result<T> = std::result::Result<T, Undeleted>;
 
 impl Shelf {
-    /// Forgets what is remembered of a tenant's messages from this index on, by every model. Takes its time: it waits for
-    /// the disk, and for a model that is being loaded.
-    ///
-    /// # Errors
-    /// If something of it may still be on the disk.
-    pub(crate) fn forget(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted> {
-        let count = self.places().len();
-        (0..count).try_for_each(|index| self.forget_at(index, tenant, messages, from))
+    /// Deletes what is left of something, and of all else that is to be deleted, as far as that can be done in a moment;
+    /// whether something is left.
+    pub(crate) async fn is_pending(self: &Arc<Self>, owner: Owner) -> bool {
+        let shelf = self.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let deletions = &shelf.server.deletions;
+            if shelf.delete_all().is_none() {
+                deletions.wait(&owner, PATIENCE);
+            }
+            deletions.get(&owner).is_some()
+        });
+        !matches!(tokio::time::timeout(PATIENCE, work).await, Ok(Ok(false)))
     }
 
-    fn forget_at(
-        &self,
-        index: usize,
-        tenant: &str,
-        messages: &[Value],
-        from: usize,
-    ) -> Result<(), NotDeleted> {
-        loop {
-            let (entry, app, loads) = self.settled(index);
-            match (app, &entry.loader) {
-                (Some(app), _) => app.memory.forget_from(tenant, messages, from)?,
-                (None, Some(loader)) => loader.forget(tenant, messages, from)?,
-                (None, None) => {}
+    /// Deletes what is left of all that is to be deleted, as far as that can be done now; whether nothing is left, and `None`
+    /// where somebody else does it. Takes its time.
+    pub(crate) fn delete_all(&self) -> Option<bool> {
+        let server = &self.server;
+        let _deleting = match server.deleting.try_lock() {
+            Ok(deleting) => deleting,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let mut deleted = Vec::new();
+        for (owner, left) in server.deletions.all() {
+            match self.delete(&owner, &left) {
+                Ok(()) => deleted.push((owner, left)),
+                Err(why) => tracing::debug!("{} is not deleted everywhere yet: {why}", owner.id),
             }
-            // One that was loaded meanwhile may have read what was there before.
-            if self.settled(index).2 == loads {
-                return Ok(());
+        }
+        if let Err(error) = self.end(deleted) {
+            tracing::warn!(
+                "what was deleted may have left something in a file, which is tried again: {error}"
+            );
+        }
+        Some(server.deletions.all().is_empty())
+    }
+
+    fn delete(&self, owner: &Owner, left: &Deletion) -> Result<()> {
+        if left.is_done {
+            return Ok(());
+        }
+        // Nothing is computed for it any more, whatever is still on its way.
+        self.server.prompt_log.close(owner);
+        let before = self.loads().ok_or(Undeleted::Moving)?;
+        self.delete_said(owner, left)?;
+        self.delete_summaries(owner, left)?;
+        for noted in self.server.prompt_log.of(owner)? {
+            self.delete_computed(owner, &noted)?;
+        }
+        for app in self.open_apps() {
+            let erased = app.serving.cache.as_ref().map(|engine| engine.until_erased(ENGINE_TIME));
+            // An engine that stops has a store that erases before it is closed.
+            if matches!(erased, Some(Ok(false))) {
+                return Err(Undeleted::Blocks);
             }
+        }
+        // One that was loaded meanwhile may have read what was there before.
+        if self.loads() == Some(before) { Ok(()) } else { Err(Undeleted::Moving) }
+    }
+
+    /// What was said, here and in the store that nodes share.
+    fn delete_said(&self, owner: &Owner, left: &Deletion) -> Result<()> {
+        if owner.id.starts_with("resp_") {
+            return match self.server.responses.delete(&owner.tenant, &owner.id) {
+                Ok(()) | Err(ResponseError::NotFound(_)) => Ok(()),
+                Err(error) => Err(Undeleted::Response(error)),
+            };
+        }
+        match owner.id.starts_with("conv_") && !left.is_part {
+            true => Ok(self.server.conversations.erase(owner, left)?),
+            false => Ok(()),
         }
     }
 
-    /// A model that is not being loaded: in memory or not, and how often it was loaded.
-    fn settled(&self, index: usize) -> (Arc<Entry>, Option<Arc<App>>, u64) {
-        loop {
-            {
-                let places = self.places();
-                let place = &places[index];
-                if !place.is_loading {
-                    let app = place.open.as_ref().map(|open| open.app.clone());
-                    return (place.entry.clone(), app, place.loads);
-                }
-            }
-            aside(|| thread::sleep(PAUSE));
+    fn delete_summaries(&self, owner: &Owner, left: &Deletion) -> Result<()> {
+        let chain = left.chain();
+        if chain.is_empty() {
+            return Ok(());
         }
+        for app in self.open_apps() {
+            app.memory.forget(&owner.tenant, &chain)?;
+        }
+        for records in &self.server.records {
+            forget_at_rest(records, &owner.tenant, &chain)?;
+        }
+        Ok(())
+    }
+
+    /// What was computed for it, by models that are in memory and by those that are not.
+    fn delete_computed(&self, owner: &Owner, noted: &NotedPrompts) -> Result<()> {
+        let others = self.server.prompt_log.others(owner, noted)?;
+        let prompts = DeletedPrompts::new(noted.prompts.clone(), others);
+        let apps = self.open_apps();
+        for engine in apps.iter().filter_map(|app| app.serving.cache.as_ref()) {
+            // One that stops is seen as a model that moves.
+            if matches!(engine.forget(noted.salt, &prompts, ENGINE_TIME), Ok(false)) {
+                return Err(Undeleted::Blocks);
+            }
+        }
+        let open = apps.iter().filter(|app| app.serving.engine.stats().disk.is_some()).count();
+        for folder in self.cache_folders() {
+            // What is open here is dropped above.
+            if erase_at_rest(&folder, noted.salt, &prompts)?.in_use > open {
+                return Err(Undeleted::ElsewhereOpen);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is left but in places of files that are free: these go too, and then what is written down of it.
+    fn end(&self, deleted: Vec<(Owner, Deletion)>) -> Result<()> {
+        let server = &self.server;
+        let (parts, whole): (Vec<_>, Vec<_>) = deleted.into_iter().partition(|(_, left)| left.is_part);
+        for (owner, _) in parts {
+            server.deletions.put(&owner, None)?;
+        }
+        if whole.is_empty() {
+            return Ok(());
+        }
+        self.tell_nodes();
+        whole.iter().try_for_each(|(owner, _)| server.deletions.put(owner, Some(Deletion::done())))?;
+        server.records.iter().try_for_each(|records| records.rewrite())?;
+        for (owner, _) in &whole {
+            server.prompt_log.forget(owner)?;
+            server.deletions.put(owner, None)?;
+        }
+        Ok(())
+    }
+
+    /// How often each model was loaded; `None` while one is being loaded or goes out of memory.
+    fn loads(&self) -> Option<Vec<u64>> {
+        let places = self.places();
+        let moves = |place: &super::Place| {
+            place.is_loading || (place.standing.phase == Phase::Closing && place.open.is_none())
+        };
+        (!places.iter().any(moves)).then(|| places.iter().map(|place| place.loads).collect())
+    }
+
+    /// Directories of disk caches, of all models.
+    fn cache_folders(&self) -> BTreeSet<PathBuf> {
+        let places = self.places();
+        let of_models = places.iter().filter_map(|place| place.entry.loader.as_ref()?.cache_disk());
+        self.server.cache_disk.iter().cloned().chain(of_models).collect()
     }
 }

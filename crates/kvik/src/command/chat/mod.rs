@@ -18,7 +18,7 @@ mod tests;
 
 use std::{
     net::Ipv4Addr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -117,7 +117,11 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
         screen.line(&format!("Conversations are kept until this program ends: {why}."));
     }
     let lasting = records.as_ref().map(drop).map_err(String::clone);
-    let app = app(serving, config, records.ok());
+    let places = Places {
+        state_dir: args.state.folder().map(|folder| folder.join(FOLDER)).filter(|_| records.is_ok()),
+        cache_disk: args.cache.cache_disk.directory(),
+    };
+    let app = app(serving, config, records.ok(), places);
     let mut chat =
         TerminalChat::new(app.clone(), client(app)?, screen, args.talk.clone(), remembering, lasting);
     let outcome = args.open_conversation(&mut chat).and_then(|()| converse(&mut chat));
@@ -127,8 +131,12 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
 
 fn greet(screen: &mut Screen, serving: &Serving, cache: ByteSize) {
     let model = &serving.model;
-    screen
-        .line(&format!("{} ({}), context {} tokens, cache {cache}", model.name, model.source.for_host(), model.context));
+    screen.line(&format!(
+        "{} ({}), context {} tokens, cache {cache}",
+        model.name,
+        model.source.for_host(),
+        model.context
+    ));
     if model.embedded {
         screen.line(
             "This is a very small model that knows little: try \"Who are you?\" or \"My dog is called Bolt.\"",
@@ -173,8 +181,15 @@ impl ChatArgs {
     }
 }
 
+/// Where it is written down what was computed for conversations, and where blocks are.
+#[derive(Default)]
+struct Places {
+    state_dir: Option<PathBuf>,
+    cache_disk: Option<PathBuf>,
+}
+
 /// The state behind the routes, for one person without a key.
-fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<App> {
+fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>, places: Places) -> Arc<App> {
     let started = Instant::now();
     let config = AppConfig {
         senders: Senders { hosts: Hosts::new(Ipv4Addr::LOCALHOST.into(), Vec::new()), origins: Vec::new() },
@@ -191,6 +206,8 @@ fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<
         secret: None,
         spans: None,
         sampling: Default::default(),
+        state_dir: places.state_dir,
+        cache_disk: places.cache_disk,
     };
     let ledger = Ledger::new(None, SystemTime::now);
     App::new(serving, Keys::new([]), Arc::new(ledger), config)

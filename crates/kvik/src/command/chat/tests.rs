@@ -71,7 +71,7 @@ impl Terminal {
         let (config, remembering) = args.remembering(CONTEXT).unwrap();
         let records = args.records().unwrap();
         let lasting = records.as_ref().map(drop).map_err(String::clone);
-        let app = app(loaded.serving, config, records.ok());
+        let app = app(loaded.serving, config, records.ok(), Places::default());
         let written = Written::default();
         let screen = Screen::plain(written.clone());
         let client = client(app.clone()).unwrap();

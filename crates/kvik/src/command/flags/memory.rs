@@ -45,11 +45,6 @@ enum Switch {
 
 impl MemoryArgs {
     /// What they say together; `usual` is whether to remember where they do not say.
-    /// Whether the opening exchange of a conversation is never let go.
-    pub(crate) fn protects_first(&self) -> bool {
-        self.memory_protect_first
-    }
-
     pub(crate) fn config(&self, usual: bool) -> Result<MemoryConfig, WordsError> {
         Ok(MemoryConfig {
             on: self.memory.map_or(usual, |memory| memory == Switch::On),

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::record::{CHANGED, CONVERSATION, NAME, SAID, tenant_tag};
+use super::record::{CHANGED, CONVERSATION, NAME, SAID, said_name, tenant_tag};
 use crate::conversations::shelf::Shelf;
 use crate::conversations::twin::said;
-use crate::conversations::{ConversationError, Conversations, fleet};
+use crate::conversations::{ConversationError, ConversationKey, Conversations, fleet};
+use crate::deletions::Deletions;
 use crate::records::Records;
+use crate::shared::SharedRecord;
 use memory::{Link, Memory};
 
 /// A node with its file and its way to the store.
@@ -438,4 +440,82 @@ fn what_is_no_conversation_is_refused() {
         }
     }
     assert_eq!(Node::new(&memory).texts("trip").unwrap(), ["1"]);
+}
+
+/// Messages that no head names, as a node leaves them that is killed between both writes.
+fn leave_orphans(memory: &Memory, key: &ConversationKey) {
+    let mut records = memory.0.lock().unwrap();
+    for generation in 0..3 {
+        let name = said_name(key, generation, 0);
+        let record = SharedRecord { version: 1, bytes: b"[\"a secret\"]".to_vec() };
+        records.insert((SAID.to_owned(), name), record);
+    }
+}
+
+#[test]
+fn nothing_is_left_in_the_store_of_a_conversation_that_was_deleted() {
+    let memory: Arc<Memory> = Arc::default();
+    let (records, link) = (Records::in_memory(), Link::to(&memory));
+    let open = || {
+        let deletions = Deletions::open(Some(&records));
+        let store = Conversations::open_deleting(Some(&records), Some(link.clone()), deletions.clone());
+        (store, deletions)
+    };
+    let (store, deletions) = open();
+    let say = |store: &Arc<Conversations>, name: &str| {
+        let mut held = store.hold_or_begin("a", name).unwrap();
+        held.append(&[said("user", "a secret")]).unwrap();
+        held.key().clone()
+    };
+    let (gone, stays) = (say(&store, "gone"), say(&store, "stays"));
+    leave_orphans(&memory, &gone);
+    let of_others = |kind: &str| count(&memory, kind);
+    // The store hears of nothing, and the process ends.
+    link.set_down(true);
+    store.hold("a", "gone").unwrap().delete().unwrap();
+    let owner = gone.owner();
+    let left = deletions.get(&owner).unwrap();
+    assert!(left.is_removed && store.erase(&owner, &left).is_err(), "it is not done while the store is away");
+    drop((store, deletions));
+    let (store, deletions) = open();
+    assert!(matches!(refusal(store.read("a", &gone.id)), ConversationError::NotFound(_)));
+    link.set_down(false);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let left = deletions.get(&owner).unwrap();
+    while store.erase(&owner, &left).is_err() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let all = memory.0.lock().unwrap();
+    for ((kind, name), record) in all.iter().filter(|((_, name), _)| name.contains(&gone.id)) {
+        assert!(kind == CONVERSATION || kind == CHANGED, "{kind} {name}");
+        let text = String::from_utf8_lossy(&record.bytes);
+        assert!(!text.contains("secret") && !text.contains("gone"), "{text}");
+    }
+    let names = all.iter().filter(|((kind, _), _)| kind == NAME);
+    let named = names.filter(|(_, record)| String::from_utf8_lossy(&record.bytes).contains("gone")).count();
+    assert_eq!(named, 0, "nor its name");
+    drop(all);
+    assert_eq!((of_others(SAID), store.read("a", "stays").unwrap().0), (1, stays), "others stay");
+    assert!(store.erase(&owner, &left).is_ok(), "it may be repeated");
+}
+
+#[test]
+fn a_node_that_hears_of_a_deletion_deletes_what_it_has_made_of_it() {
+    let memory: Arc<Memory> = Arc::default();
+    let open = || {
+        let deletions = Deletions::open(None);
+        (Conversations::open_deleting(None, Some(Link::to(&memory)), deletions.clone()), deletions)
+    };
+    let ((one, _), (two, deletions)) = (open(), open());
+    let mut held = one.hold_or_begin("a", "trip").unwrap();
+    held.append(&[said("user", "1")]).unwrap();
+    let key = held.key().clone();
+    drop(held);
+    assert_eq!(two.read("a", "trip").unwrap().2.len(), 1);
+    one.hold("a", "trip").unwrap().delete().unwrap();
+    assert!(two.read("a", &key.id).is_err());
+    let left = deletions.get(&key.owner()).expect("it has made something of it, maybe");
+    assert_eq!((left.chain().len(), left.is_removed), (1, true));
+    assert!(two.erase(&key.owner(), &left).is_ok());
 }

@@ -1,0 +1,358 @@
+//! Which prompts were computed for what may be deleted: a conversation, a stored response.
+//!
+//! ```text
+//! STATE/computed/SALT/OWNER      entry, entry, ...      an entry: [tokens shared with the one before][tokens][...]
+//! ```
+//!
+//! Blocks of keys and values hold tokens, and nothing says of a block what it was computed for; so each prompt is noted
+//! before it is computed, and what was computed for a conversation is found by its prompts when it is deleted. A turn
+//! adds what is new in it. The file is removed as a whole, and named by a hash.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvik_cache::{BLOCK_POSITIONS, Token};
+use kvik_engine::api::Request;
+use kvik_memory::deletions::Owner;
+use kvik_memory::hex;
+use kvik_memory::records::{
+    FileTurns,
+    private::{create_private_folder, readable_by_owner_only},
+};
+
+/// Bytes of one file that are read at most: 16 million tokens.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Tokens of all prompts of a file at most: each has those that it shares with another.
+const TOKENS_MAX: usize = 64 << 20;
+/// Prompts whose beginning is remembered, so that a turn notes only what is new: those used last.
+const LAST_MAX: usize = 256;
+
+/// Owners that are remembered as deleted: requests that were on their way then have long ended.
+const CLOSED_MAX: usize = 1 << 16;
+
+/// Separates tenants: prompts are shared within one salt.
+type Salt = [u8; 16];
+
+/// All prompts that were noted.
+pub(crate) struct PromptLog {
+    /// Nowhere where nothing can be written: then they are noted as long as the process lasts.
+    folder: Option<PathBuf>,
+    /// For one at a time: an entry says what it has in common with the one before it.
+    noting: FileTurns,
+    /// The last prompt of each, to note what is new in the next one; all of them where there is no folder.
+    noted: Mutex<BTreeMap<Noted, Vec<Vec<Token>>>>,
+    /// Files of owners that are deleted, the last ones.
+    closed: Mutex<BTreeSet<String>>,
+}
+
+/// With whom a prompt was shared, and the name of its owner's file.
+type Noted = (Salt, String);
+
+/// What was computed for one owner, by whatever models.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotedPrompts {
+    pub(crate) salt: Salt,
+    pub(crate) prompts: Vec<Vec<Token>>,
+}
+
+impl PromptLog {
+    /// The prompts noted in a state directory.
+    pub(crate) fn open(state_dir: Option<&Path>) -> PromptLog {
+        let folder = state_dir.map(|folder| folder.join("computed"));
+        PromptLog { folder, noting: FileTurns::new(1), noted: Mutex::default(), closed: Mutex::default() }
+    }
+
+    /// Notes that a prompt is about to be computed for somebody.
+    ///
+    /// # Errors
+    /// If that cannot be written down; then what is computed is not to be kept.
+    pub(crate) fn note(&self, salt: Salt, owner: &Owner, prompt: &[Token]) -> io::Result<()> {
+        let _noting = self.noting.enter().map_err(io::Error::other)?;
+        let key = (salt, file_name(owner));
+        if self.closed().contains(&key.1) {
+            return Err(io::Error::other("what it is for was deleted"));
+        }
+        let last = self.lock().get(&key).and_then(|noted| noted.last().cloned());
+        if last.as_deref() == Some(prompt) {
+            return Ok(());
+        }
+        let Some(folder) = &self.folder else {
+            self.lock().entry(key).or_default().push(prompt.to_vec());
+            return Ok(());
+        };
+        let shared = last.map_or(0, |last| common(&last, prompt));
+        append(&folder.join(hex::written(salt)).join(&key.1), shared, &prompt[shared..])?;
+        let mut noted = self.lock();
+        if noted.len() >= LAST_MAX && !noted.contains_key(&key) {
+            noted.pop_first();
+        }
+        noted.insert(key, vec![prompt.to_vec()]);
+        Ok(())
+    }
+
+    /// Notes a request for each of its owners. What cannot be noted is computed, and nothing of it is kept: nobody would
+    /// find it to delete it.
+    pub(crate) fn note_or_keep_nothing(&self, owners: &[Owner], request: &mut Request) {
+        let noted = owners
+            .iter()
+            .filter(|_| request.reuse)
+            .try_for_each(|owner| self.note(request.salt, owner, &request.prompt));
+        if let Err(error) = noted {
+            tracing::warn!("a prompt is computed and not cached, since it cannot be noted: {error}");
+            request.reuse = false;
+        }
+    }
+
+    /// What was computed for somebody, with each salt that the tenant had.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn of(&self, owner: &Owner) -> io::Result<Vec<NotedPrompts>> {
+        let name = file_name(owner);
+        let Some(folder) = &self.folder else {
+            let noted = self.lock();
+            let own = noted.iter().filter(|((_, own), _)| *own == name);
+            let computed =
+                |(&(salt, _), prompts): (&Noted, &Vec<_>)| NotedPrompts { salt, prompts: prompts.clone() };
+            return Ok(own.map(computed).collect());
+        };
+        let mut found = Vec::new();
+        for salt in names_in(folder)?.iter().filter_map(|name| hex::read(name)) {
+            let prompts = read(&folder.join(hex::written(salt)).join(&name))?;
+            if !prompts.is_empty() {
+                found.push(NotedPrompts { salt, prompts });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Prompts of others with the same salt that begin as one of these does, as far as they do; as a whole where they go on
+    /// from one.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(crate) fn others(&self, owner: &Owner, own: &NotedPrompts) -> io::Result<Vec<Vec<Token>>> {
+        let name = file_name(owner);
+        let as_far = |mut prompt: Vec<Token>| {
+            let shared = own.prompts.iter().map(|own| common(own, &prompt)).max().unwrap_or(0);
+            if !own.prompts.iter().any(|own| prompt.starts_with(own)) {
+                prompt.truncate(shared);
+            }
+            (shared >= BLOCK_POSITIONS).then_some(prompt)
+        };
+        // Of many that begin alike one says it.
+        let mut found = BTreeSet::new();
+        let Some(folder) = &self.folder else {
+            let noted = self.lock();
+            let others = noted.iter().filter(|((salt, other), _)| *salt == own.salt && *other != name);
+            found.extend(others.flat_map(|(_, prompts)| prompts).cloned().filter_map(as_far));
+            return Ok(found.into_iter().collect());
+        };
+        let folder = folder.join(hex::written(own.salt));
+        for other in names_in(&folder)?.into_iter().filter(|other| *other != name) {
+            found.extend(read(&folder.join(other))?.into_iter().filter_map(as_far));
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// From now on nothing is noted for somebody who is deleted.
+    pub(crate) fn close(&self, owner: &Owner) {
+        let mut closed = self.closed();
+        if closed.len() >= CLOSED_MAX {
+            closed.clear();
+        }
+        closed.insert(file_name(owner));
+    }
+
+    /// Forgets that anything was computed for somebody.
+    ///
+    /// # Errors
+    /// If it may still be written down.
+    pub(crate) fn forget(&self, owner: &Owner) -> io::Result<()> {
+        let name = file_name(owner);
+        // A prompt that is being noted goes on from one that is there.
+        let _noting = self.noting.enter().map_err(io::Error::other)?;
+        self.lock().retain(|(_, own), _| *own != name);
+        let Some(folder) = &self.folder else { return Ok(()) };
+        for salt in names_in(folder)? {
+            match fs::remove_file(folder.join(salt).join(&name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn closed(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        // Every change of the set is one call.
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Noted, Vec<Vec<Token>>>> {
+        // Every change of the map is one call, so it is whole whatever panicked.
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn common(one: &[Token], other: &[Token]) -> usize {
+    one.iter().zip(other).take_while(|(a, b)| a == b).count()
+}
+
+fn file_name(owner: &Owner) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key("kvik 2026-11-27 owner of noted prompts v1");
+    hasher.update(&(owner.tenant.len() as u64).to_le_bytes());
+    hasher.update(owner.tenant.as_bytes());
+    hasher.update(owner.id.as_bytes());
+    hex::written(&hasher.finalize().as_bytes()[..16])
+}
+
+/// Names of what is in a folder that may not be there.
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// Adds an entry to a file, in one write: a process that is killed leaves it whole or not at all.
+fn append(path: &Path, shared: usize, tokens: &[Token]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    readable_by_owner_only(&mut options);
+    if let Some(folder) = path.parent() {
+        create_private_folder(folder)?;
+    }
+    let mut bytes = Vec::with_capacity(8 + 4 * tokens.len());
+    for number in [shared, tokens.len()] {
+        let number = u32::try_from(number).map_err(|_| ErrorKind::InvalidInput)?;
+        bytes.extend(number.to_le_bytes());
+    }
+    tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
+    let mut file = options.open(path)?;
+    let before = file.metadata()?.len();
+    file.write_all(&bytes).inspect_err(|_| {
+        // What was written of it would be taken for the beginning of the next.
+        let _ = file.set_len(before);
+    })
+}
+
+/// The prompts in a file, as far as it is whole.
+fn read(path: &Path) -> io::Result<Vec<Vec<Token>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(decoded(&bytes))
+}
+
+fn decoded(bytes: &[u8]) -> Vec<Vec<Token>> {
+    let (words, _) = bytes.as_chunks::<4>();
+    let mut words = words.iter().map(|&word| Token::from_le_bytes(word));
+    let (mut prompts, mut tokens): (Vec<Vec<Token>>, _) = (Vec::new(), 0);
+    while let (Some(shared), Some(count)) = (words.next(), words.next()) {
+        let before = prompts.last().map_or(&[][..], Vec::as_slice);
+        let (shared, count) = (shared as usize, count as usize);
+        tokens += shared + count;
+        if shared > before.len() || count > words.len() || tokens > TOKENS_MAX {
+            break;
+        }
+        let mut prompt = before[..shared].to_vec();
+        prompt.extend(words.by_ref().take(count));
+        // Also where the next goes on from it: behind each something else was answered.
+        prompts.push(prompt);
+    }
+    prompts
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AT: Salt = [2; 16];
+
+    fn all(log: &PromptLog, owner: &Owner) -> Vec<Vec<Token>> {
+        log.of(owner).unwrap().into_iter().flat_map(|computed| computed.prompts).collect()
+    }
+
+    #[test]
+    fn what_was_computed_is_found_by_its_owner_until_that_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in [None, Some(dir.path())] {
+            let log = PromptLog::open(folder);
+            let (one, two) = (Owner::new("a", "conv_1"), Owner::new("a", "conv_2"));
+            let elsewhere = [3; 16];
+            let prompt: Vec<Token> = (0..50).collect();
+            let branch: Vec<Token> = (0..30).chain(90..99).collect();
+            log.note(AT, &one, &prompt[..40]).unwrap();
+            log.note(AT, &one, &prompt).unwrap();
+            log.note(AT, &one, &prompt).unwrap();
+            log.note(AT, &one, &branch).unwrap();
+            log.note(elsewhere, &one, &[7; 20]).unwrap();
+            log.note(AT, &two, &prompt[..32]).unwrap();
+            log.note(AT, &two, &[5; 40]).unwrap();
+            let log = if folder.is_some() { PromptLog::open(folder) } else { log };
+            let mut found = all(&log, &one);
+            found.sort();
+            assert_eq!(found, [prompt[..40].to_vec(), prompt.clone(), branch.clone(), vec![7; 20]]);
+            let own = log.of(&one).unwrap();
+            let own = own.iter().find(|it| it.salt == AT).unwrap();
+            assert_eq!(log.others(&one, own).unwrap(), [prompt[..32].to_vec()], "no others begin so");
+            assert!(all(&log, &Owner::new("b", "conv_1")).is_empty(), "another tenant's");
+            log.forget(&one).unwrap();
+            assert!(all(&log, &one).is_empty() && all(&log, &two).len() == 2);
+            log.forget(&two).unwrap();
+        }
+        let left: Vec<_> = names_in(&dir.path().join("computed")).unwrap();
+        assert!(
+            left.iter().all(|place| names_in(&dir.path().join("computed").join(place)).unwrap().is_empty())
+        );
+    }
+
+    #[test]
+    fn a_turn_writes_what_is_new_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, owner) = (PromptLog::open(Some(dir.path())), Owner::new("a", "conv_1"));
+        let prompt: Vec<Token> = (0..1000).collect();
+        for turn in 1..=100 {
+            log.note(AT, &owner, &prompt[..10 * turn]).unwrap();
+        }
+        let file = dir.path().join("computed").join(hex::written(AT)).join(file_name(&owner));
+        assert_eq!(file.metadata().unwrap().len(), 100 * 8 + 1000 * 4);
+        let found = all(&log, &owner);
+        assert_eq!((found.len(), found.last()), (100, Some(&prompt)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let most: usize = decoded(&bytes).iter().map(Vec::len).sum();
+            prop_assert!(most <= bytes.len() * bytes.len());
+        }
+
+        #[test]
+        fn what_is_written_is_read_until_where_it_is_cut(
+            prompts in prop::collection::vec(prop::collection::vec(0..4_u32, 1..40), 1..8),
+            cut in 0..400_usize,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let (log, owner) = (PromptLog::open(Some(dir.path())), Owner::new("a", "conv_1"));
+            prompts.iter().for_each(|prompt| log.note(AT, &owner, prompt).unwrap());
+            let found = all(&log, &owner);
+            for prompt in &prompts {
+                prop_assert!(found.iter().any(|it| it.starts_with(prompt)), "{prompt:?} in {found:?}");
+            }
+            let file = dir.path().join("computed").join(hex::written(AT)).join(file_name(&owner));
+            let bytes = fs::read(&file).unwrap();
+            let cut = decoded(&bytes[..cut.min(bytes.len())]);
+            prop_assert!(cut.iter().all(|it| found.iter().any(|whole| whole.starts_with(it))));
+        }
+    }
+}
