@@ -112,9 +112,9 @@ def test_an_answer_that_cannot_be_written_down_is_none(tmp_path):
         say(connect(server), "trip", "I am in Oslo.")
         before, filling = contents(server, "trip"), {"messages": [{"role": "user", "content": "x" * (1 << 19)}]}
         statuses = [server.post("/v1/conversations", filling).status for _ in range(20)]
-        assert statuses[-1] == 500, statuses
+        assert statuses[-1] == 503, statuses
         body = {"messages": [{"role": "user", "content": "Where am I?"}], "max_tokens": 4, "kvik": {"conversation": "trip"}}
-        assert server.post("/v1/chat/completions", body).status == 500
+        assert server.post("/v1/chat/completions", body).status == 503
         streamed = server.post("/v1/chat/completions", body | {"stream": True}).text
         assert "error" in streamed and "[DONE]" not in streamed
     with Server(env=env) as server:
