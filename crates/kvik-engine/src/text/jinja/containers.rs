@@ -7,7 +7,7 @@ use super::limits::{Fault, Meter, Result, failed};
 use super::operators::{equal, from_end, iterate, reserve};
 use super::sequences::sorted;
 use super::text::Text;
-use super::value::{List, Map, Shared, Value};
+use super::value::{List, Map, Reference, Value};
 
 /// Whether a method of this name changes its list or mapping.
 pub(super) fn is_change(name: &str) -> bool {
@@ -28,7 +28,12 @@ pub(super) fn is_change(name: &str) -> bool {
 }
 
 /// Calls a method of a list or a tuple.
-pub(super) fn of_list(list: &Shared<List>, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
+pub(super) fn of_list(
+    list: &Reference<List>,
+    name: &str,
+    mut args: Args,
+    meter: &Rc<Meter>,
+) -> Result<Value> {
     let items = list.get();
     let value = match name {
         "index" => Value::Int(index_of(&items, &args.required("value")?, meter)? as i128),
@@ -66,7 +71,7 @@ fn copy(list: &List, meter: &Rc<Meter>) -> Result<Value> {
     Value::list(list.items.clone(), meter)
 }
 
-fn change_list(list: &Shared<List>, name: &str, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
+fn change_list(list: &Reference<List>, name: &str, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     meter.spend(1)?;
     match name {
         "append" => {
@@ -102,7 +107,7 @@ fn change_list(list: &Shared<List>, name: &str, args: &mut Args, meter: &Rc<Mete
     Ok(Value::None)
 }
 
-fn pop(list: &Shared<List>, index: i128, meter: &Rc<Meter>) -> Result<Value> {
+fn pop(list: &Reference<List>, index: i128, meter: &Rc<Meter>) -> Result<Value> {
     let length = list.get().items.len();
     let at = from_end(index, length).filter(|at| *at < length);
     let at = at.ok_or_else(|| failed("`pop` of an item that the list does not have"))?;
@@ -110,7 +115,7 @@ fn pop(list: &Shared<List>, index: i128, meter: &Rc<Meter>) -> Result<Value> {
     list.change(&[], meter, |items| items.remove(at))
 }
 
-fn sort(list: &Shared<List>, reverse: bool, meter: &Rc<Meter>) -> Result<()> {
+fn sort(list: &Reference<List>, reverse: bool, meter: &Rc<Meter>) -> Result<()> {
     let items = list.get();
     reserve(items.items.len().saturating_mul(4), meter)?;
     let keyed = items.items.iter().map(|item| (item.clone(), item.clone())).collect();
@@ -120,7 +125,7 @@ fn sort(list: &Shared<List>, reverse: bool, meter: &Rc<Meter>) -> Result<()> {
 }
 
 /// Calls a method of a mapping.
-pub(super) fn of_map(map: &Shared<Map>, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
+pub(super) fn of_map(map: &Reference<Map>, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
     let entries = map.get();
     meter.spend(1 + entries.entries.len() / 8)?;
     let value = match name {
@@ -145,7 +150,7 @@ pub(super) fn of_map(map: &Shared<Map>, name: &str, mut args: Args, meter: &Rc<M
     Ok(value)
 }
 
-fn change_map(map: &Shared<Map>, name: &str, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
+fn change_map(map: &Reference<Map>, name: &str, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     match name {
         "update" => {
             let mut pairs = args.next("other").map_or(Ok(Vec::new()), |other| pairs_of(&other, meter))?;
@@ -204,7 +209,7 @@ fn pairs_of(value: &Value, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)>> {
 }
 
 /// Gives a key its value, in its place where the mapping has it.
-fn put(map: &Shared<Map>, key: Value, value: Value, meter: &Rc<Meter>) -> Result<()> {
+fn put(map: &Reference<Map>, key: Value, value: Value, meter: &Rc<Meter>) -> Result<()> {
     let entries = map.get();
     meter.spend(1 + entries.entries.len() / 8)?;
     let at = entries.entries.iter().position(|(known, _)| known.same_scalar(&key));

@@ -8,7 +8,7 @@ use super::display::write_value;
 use super::format::printf;
 use super::limits::{Charge, Fault, Meter, Result, failed};
 use super::text::{Builder, Text};
-use super::value::{List, Shared, Value};
+use super::value::{List, Reference, Value};
 
 pub(super) fn binary(operator: Operator, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
     match operator {
@@ -41,7 +41,7 @@ pub(super) fn add(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
             let (a, b) = (a.get(), b.get());
             reserve(a.items.len() + b.items.len(), meter)?;
             let items = a.items.iter().chain(&b.items).cloned().collect();
-            Ok(Value::List(Shared::new(List::new(items, a.is_tuple, meter)?)))
+            Ok(Value::List(Reference::new(List::new(items, a.is_tuple, meter)?)))
         }
         _ => number(Operator::Add, a, b),
     }
@@ -60,7 +60,7 @@ fn multiply(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
             let length = list.items.len().saturating_mul(times);
             reserve(length, meter)?;
             let items = list.items.iter().cycle().take(length).cloned().collect();
-            Ok(Value::List(Shared::new(List::new(items, list.is_tuple, meter)?)))
+            Ok(Value::List(Reference::new(List::new(items, list.is_tuple, meter)?)))
         }
         _ => number(Operator::Multiply, a, b),
     }
@@ -294,7 +294,7 @@ pub(super) fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Re
             let indices = indices(bounds, list.items.len())?;
             reserve(indices.len(), meter)?;
             let items = indices.map(|index| list.items[index].clone()).collect();
-            Ok(Value::List(Shared::new(List::new(items, list.is_tuple, meter)?)))
+            Ok(Value::List(Reference::new(List::new(items, list.is_tuple, meter)?)))
         }
         Value::Text(text) => slice_text(text, bounds, meter),
         Value::Undefined => Err(failed("an undefined value cannot be sliced")),

@@ -19,8 +19,8 @@ pub(super) enum Value {
     Int(i128),
     Float(f64),
     Text(Text),
-    List(Shared<List>),
-    Map(Shared<Map>),
+    List(Reference<List>),
+    Map(Reference<Map>),
     /// Its index among the namespaces of this rendering: a namespace may contain itself.
     Namespace(usize),
     Macro(Rc<Closure>),
@@ -30,10 +30,10 @@ pub(super) enum Value {
 
 /// A list or a mapping that is the same one wherever it is held: all see when it is changed.
 #[derive(Debug)]
-pub(super) struct Shared<T>(Rc<SharedContent<T>>);
+pub(super) struct Reference<T>(Rc<ReferencedContent<T>>);
 
 #[derive(Debug)]
-struct SharedContent<T> {
+struct ReferencedContent<T> {
     content: RefCell<Rc<T>>,
     is_changed: Cell<bool>,
 }
@@ -85,11 +85,11 @@ pub(super) enum Function {
 
 impl Value {
     pub(super) fn list(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value> {
-        List::new(items, false, meter).map(|list| Value::List(Shared::new(list)))
+        List::new(items, false, meter).map(|list| Value::List(Reference::new(list)))
     }
 
     pub(super) fn tuple(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value> {
-        List::new(items, true, meter).map(|list| Value::List(Shared::new(list)))
+        List::new(items, true, meter).map(|list| Value::List(Reference::new(list)))
     }
 
     /// Later pairs replace earlier ones of the same key.
@@ -108,7 +108,7 @@ impl Value {
 
     /// A mapping of keys that are distinct.
     pub(super) fn map_of_distinct(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value> {
-        Map::new(entries, meter).map(|map| Value::Map(Shared::new(map)))
+        Map::new(entries, meter).map(|map| Value::Map(Reference::new(map)))
     }
 
     /// A value from the request.
@@ -235,9 +235,9 @@ impl Value {
     }
 }
 
-impl<T> Shared<T> {
-    pub(super) fn new(content: T) -> Shared<T> {
-        Shared(Rc::new(SharedContent {
+impl<T> Reference<T> {
+    pub(super) fn new(content: T) -> Reference<T> {
+        Reference(Rc::new(ReferencedContent {
             content: RefCell::new(Rc::new(content)),
             is_changed: Cell::new(false),
         }))
@@ -249,7 +249,7 @@ impl<T> Shared<T> {
     }
 
     /// Whether both are the same one.
-    pub(super) fn is(&self, other: &Shared<T>) -> bool {
+    pub(super) fn is(&self, other: &Reference<T>) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
@@ -260,13 +260,13 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Shared<T> {
-        Shared(self.0.clone())
+impl<T> Clone for Reference<T> {
+    fn clone(&self) -> Reference<T> {
+        Reference(self.0.clone())
     }
 }
 
-impl Shared<List> {
+impl Reference<List> {
     /// Changes the items, to which `added` are added.
     pub(super) fn change<R>(
         &self,
@@ -286,7 +286,7 @@ impl Shared<List> {
     }
 }
 
-impl Shared<Map> {
+impl Reference<Map> {
     /// Changes the entries, to which at most `added` are added.
     pub(super) fn change<R>(
         &self,
