@@ -5,7 +5,7 @@ use super::form::{ArgumentsForm, ToolForm};
 type Form = fn() -> ToolForm;
 
 /// Forms by a text that a template contains if its model was trained on them, the most telling first.
-const KNOWN: [(&str, Form); 13] = [
+const KNOWN: [(&str, Form); 14] = [
     ("<|tool_call>call:", || dict("<|tool_call>call:", "<tool_call|>", "<|\"|>")),
     ("<start_function_call>", || dict("<start_function_call>call:", "<end_function_call>", "<escape>")),
     ("<|tool_call_start|>", || python("<|tool_call_start|>[", ", ", "]<|tool_call_end|>")),
@@ -13,6 +13,7 @@ const KNOWN: [(&str, Form); 13] = [
     ("List of tools: [", || python("<|tool_call_start|>[", ", ", "]<|tool_call_end|>")),
     ("<function_calls>", || python("<function_calls>", "\n", "</function_calls>")),
     ("[func_name1(params_name1=", || python("[", ", ", "]")),
+    ("<|im_system|>tool_declare<|im_middle|>", kimi),
     ("<|/tool|>", || objects("<|tool_call|>[", "]<|/tool_call|>", "arguments")),
     ("<tool_call>", ToolForm::tagged),
     ("[TOOL_CALLS]", || objects("[TOOL_CALLS][", "]", "arguments")),
@@ -40,6 +41,21 @@ impl ToolForm {
     /// Messages to functions, in OpenAI's harmony format. The token that ends one ends the answer.
     pub fn channels() -> ToolForm {
         ToolForm::named("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "")
+    }
+}
+
+/// Kimi K2's calls: the identifier has the name of the tool and the number of the call.
+fn kimi() -> ToolForm {
+    ToolForm {
+        opening: "<|tool_calls_section_begin|>".into(),
+        closing: "<|tool_calls_section_end|>".into(),
+        several: true,
+        loose: true,
+        ..ToolForm::named(
+            "<|tool_call_begin|>functions.",
+            ":0<|tool_call_argument_begin|>",
+            "<|tool_call_end|>",
+        )
     }
 }
 

@@ -217,6 +217,21 @@ fn granite_phi_and_nemotron() {
 }
 
 #[test]
+fn kimi() {
+    let call = |name: &str, number: usize, arguments: &str| {
+        format!(
+            "<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+        )
+    };
+    let calls = [call("f", 0, "{\"t\": 1}"), call("g", 1, "{}")].concat();
+    mentioned("<|im_system|>tool_declare<|im_middle|>").check(
+        "",
+        &format!("I look.<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>"),
+        "C(I look.)T(0:f:{\"t\": 1})T(1:g:{})",
+    );
+}
+
+#[test]
 fn command_r() {
     let form = ToolForm {
         opening: "<|START_ACTION|>[\n    ".into(),

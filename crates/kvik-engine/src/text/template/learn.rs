@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::ids::CallIds;
 use super::messages::{Arguments, MessageFormat};
-use super::{ChatTemplate, RenderInput};
+use super::{ChatTemplate, RenderInput, TemplateError};
 use crate::text::answer::{AnswerDelta, AnswerParser, AnswerStart, ArgumentsForm, Offer, ToolForm};
 
 /// A template's support for tools.
@@ -25,6 +26,8 @@ pub(super) struct Learned {
     /// It accepts a message with the role `system`.
     pub(super) system: bool,
     pub(super) expected: MessageFormat,
+    /// Parts that it fails to render, in words, and why.
+    pub(super) failures: Vec<(&'static str, String)>,
 }
 
 // No template contains these, and no two of them share a prefix. They have only letters because
@@ -40,6 +43,9 @@ const SYSTEM: &str = "wjSystemText";
 /// Identifiers of calls. Kimi's identifiers contain the name, and its template writes it nowhere else.
 const IDS: [[&str; 2]; 2] =
     [["kpfirstid", "hgsecndid"], ["functions.jvFirstCalled:0", "functions.wxSecondCalled:1"]];
+
+/// The same in the form that servers give them, which some templates refuse.
+const USUAL_IDS: [&str; 2] = ["call_0_a1b2c3d4e5f60718", "call_1_a1b2c3d4e5f60718"];
 
 /// Texts that end an answer in some templates.
 const ENDS: [&str; 8] = [
@@ -102,10 +108,34 @@ impl Learned {
             // A template without tools that writes any role says nothing of results.
             results: (calls || offers) && results(),
             system: wrote(json!([{"role": "system", "content": SYSTEM}, user()]), false, SYSTEM),
-            expected: MessageFormat { arguments, ..trial.expected },
+            expected: MessageFormat { arguments, ids: trial.call_ids(), ..trial.expected },
+            failures: failures(&trials),
             form,
         }
     }
+}
+
+/// The parts of a conversation that no trial renders, because the template fails.
+fn failures(trials: &[Trial<'_>]) -> Vec<(&'static str, String)> {
+    type Messages = fn(&Trial<'_>) -> Value;
+    let parts: [(&str, bool, Messages); 4] = [
+        ("a message", false, |_| json!([user()])),
+        ("tools", true, |_| json!([user()])),
+        ("calls of tools", true, |trial| json!([user(), trial.calls(1)])),
+        ("results of calls", true, |trial| json!([user(), trial.calls(1), trial.result()])),
+    ];
+    let failure = |(part, tools, messages): (&'static str, bool, Messages)| {
+        let mut errors: Vec<String> = Vec::new();
+        for trial in trials {
+            match trial.try_render(messages(trial), tools) {
+                // A template may refuse what its model was not trained on.
+                Ok(_) | Err(TemplateError::Raised { .. }) => return None,
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        Some((part, errors.swap_remove(0)))
+    };
+    parts.into_iter().filter_map(failure).collect()
 }
 
 fn user() -> Value {
@@ -140,6 +170,10 @@ impl Trial<'_> {
     }
 
     fn render(&self, messages: Value, tools: bool) -> Option<String> {
+        self.try_render(messages, tools).ok()
+    }
+
+    fn try_render(&self, messages: Value, tools: bool) -> Result<String, TemplateError> {
         let tool = json!({"type": "function", "function": {
             "name": TOOL,
             "description": "Does nothing",
@@ -157,7 +191,19 @@ impl Trial<'_> {
             kwargs: serde_json::Map::new(),
             now: std::time::UNIX_EPOCH,
         };
-        self.template.render_as_is(&input, self.expected).ok().map(|prompt| prompt.text)
+        self.template.render_as_is(&input, self.expected).map(|prompt| prompt.text)
+    }
+
+    /// The identifiers that the template takes.
+    fn call_ids(&self) -> CallIds {
+        if self.ids == IDS[1] {
+            return CallIds::Named;
+        }
+        let renders = |ids| {
+            let trial = Trial { ids, ..*self };
+            trial.render(json!([user(), trial.calls(1), trial.result()]), true).is_some()
+        };
+        if !renders(USUAL_IDS) && renders(self.ids) { CallIds::Nine } else { CallIds::Any }
     }
 
     /// Renders a user message and this one. Some templates render calls only if there are tools.

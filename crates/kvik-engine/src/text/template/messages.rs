@@ -1,9 +1,10 @@
 //! Converts conversations in OpenAI's shape to the shape that templates expect.
 
-use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
 
 use super::TemplateError;
+use super::ids::{self, CallIds};
+use crate::text::arguments::{complete_arguments, whole_surrogates};
 
 /// The form in which a template expects the arguments of earlier tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) struct MessageFormat {
     pub(super) null_content: bool,
     /// Where a message says how it was reasoned.
     pub(super) reasoning: ReasoningField,
+    /// The identifiers of calls that it accepts.
+    pub(super) ids: CallIds,
 }
 
 /// Where a template looks for the reasoning of an earlier answer. Requests have it in `reasoning_content`.
@@ -103,13 +106,32 @@ impl MessageFormat {
             arguments,
             null_content: asks.iter().any(|question| squeezed.contains(question)),
             reasoning: ReasoningField::guess(source),
+            ids: CallIds::Any,
         }
     }
 }
 
 pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec<Value>, TemplateError> {
     let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
-    list.iter().enumerate().map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected)).collect()
+    let messages = list.iter().enumerate();
+    let messages = messages.map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected));
+    let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
+    ids::tell(&mut messages, expected.ids);
+    Ok(messages)
+}
+
+/// The messages with what some templates demand: results have the name of their tool, and an answer that was cut off
+/// before it said anything has a space.
+pub(super) fn explicit(messages: &[Value]) -> Vec<Value> {
+    let mut messages = messages.to_vec();
+    ids::name_results(&mut messages);
+    for message in &mut messages {
+        let calls = !message["tool_calls"].is_null();
+        if message["role"] == "assistant" && !calls && message["content"] == "" {
+            message["content"] = " ".into();
+        }
+    }
+    messages
 }
 
 fn message(field: &str, entry: &Value, expected: MessageFormat) -> Result<Value, TemplateError> {
@@ -117,7 +139,8 @@ fn message(field: &str, entry: &Value, expected: MessageFormat) -> Result<Value,
     let mut out = fields.clone();
     out.insert("role".into(), role(field, fields)?.into());
     out.insert("content".into(), content(&format!("{field}.content"), fields.get("content"))?.into());
-    if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
+    let none = |calls: &Value| calls.is_null() || calls.as_array().is_some_and(Vec::is_empty);
+    if let Some(calls) = fields.get("tool_calls").filter(|calls| !none(calls)) {
         out.insert(
             "tool_calls".into(),
             tool_calls(&format!("{field}.tool_calls"), calls, expected.arguments)?,
@@ -129,9 +152,19 @@ fn message(field: &str, entry: &Value, expected: MessageFormat) -> Result<Value,
         out.remove("tool_calls");
     }
     if out["role"] == "assistant" {
+        name_reasoning(&mut out);
         expected.reasoning.place(&mut out);
     }
     Ok(Value::Object(out))
+}
+
+/// Clients of vLLM call the reasoning `reasoning`.
+fn name_reasoning(message: &mut Map<String, Value>) {
+    let says = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
+    if !message.get("reasoning_content").is_some_and(says) && message.get("reasoning").is_some_and(says) {
+        let reasoning = message.shift_remove("reasoning").unwrap_or_default();
+        message.insert("reasoning_content".into(), reasoning);
+    }
 }
 
 /// Newer clients call `system` `developer`.
@@ -180,19 +213,7 @@ fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, T
         return Err(bad(format!("{field}.name"), "a string is needed"));
     }
     let mut function = function.clone();
-    let given = function.get("arguments").cloned().unwrap_or_else(|| json!({}));
-    function["arguments"] = match (given, arguments) {
-        (Value::String(text), Arguments::Object) if text.trim().is_empty() => json!({}),
-        (Value::String(text), Arguments::Object) => json_or_bad(&field, &text)?,
-        (Value::String(text), Arguments::TextOnly) if text.trim().is_empty() => "{}".into(),
-        (Value::String(text), Arguments::TextOnly) => {
-            // Unchanged, but it has to be JSON: the model should read only what it could have written.
-            json_or_bad::<IgnoredAny>(&field, &text)?;
-            Value::String(text)
-        }
-        (Value::Object(given), Arguments::TextOnly) => Value::Object(given).to_string().into(),
-        (given, _) => given,
-    };
+    function["arguments"] = told_arguments(&field, function.get("arguments"), arguments)?;
     let mut call = call.clone();
     match call.get("function") {
         Some(_) => call["function"] = function,
@@ -201,9 +222,37 @@ fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, T
     Ok(call)
 }
 
-fn json_or_bad<T: DeserializeOwned>(field: &str, text: &str) -> Result<T, TemplateError> {
-    let read = serde_json::from_str(text);
-    read.map_err(|error| bad(format!("{field}.arguments"), &format!("not valid JSON: {error}")))
+/// The arguments of an earlier call in the form that the template expects. Of a call that was cut off, those that are
+/// complete: the model wrote it, so it can be told.
+fn told_arguments(field: &str, given: Option<&Value>, arguments: Arguments) -> Result<Value, TemplateError> {
+    match (given, arguments) {
+        (None | Some(Value::Null), Arguments::Object) => Ok(json!({})),
+        (None | Some(Value::Null), _) => Ok("{}".into()),
+        (Some(Value::String(text)), _) => told_text(field, text, arguments),
+        (Some(Value::Object(given)), Arguments::TextOnly) => Ok(json!(given).to_string().into()),
+        (Some(given), _) => Ok(given.clone()),
+    }
+}
+
+fn told_text(field: &str, text: &str, arguments: Arguments) -> Result<Value, TemplateError> {
+    let text: &str = &whole_surrogates(text);
+    let error = match serde_json::from_str::<Value>(text) {
+        Ok(Value::Null) => return told_arguments(field, None, arguments),
+        Ok(value) if arguments == Arguments::Object => return Ok(value),
+        // Unchanged, so that the prompt repeats what the model wrote.
+        Ok(_) => return Ok(text.into()),
+        Err(error) => error,
+    };
+    if text.trim().is_empty() {
+        return told_arguments(field, None, arguments);
+    }
+    match complete_arguments(text).filter(|_| error.is_eof()) {
+        Some(complete) => told_text(field, &complete, arguments),
+        // The template writes it wherever it stands.
+        None if arguments == Arguments::Text => Ok(text.into()),
+        // It has to be JSON: the model should read only what it could have written.
+        None => Err(bad(format!("{field}.arguments"), &format!("not valid JSON: {error}"))),
+    }
 }
 
 fn bad(field: String, reason: &str) -> TemplateError {

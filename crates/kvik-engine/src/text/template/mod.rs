@@ -4,9 +4,11 @@
 //! limited, and their exceptions are errors for the caller. The clock is an argument.
 
 mod generic;
+mod ids;
 mod learn;
 mod messages;
 mod switches;
+mod tools;
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -38,6 +40,8 @@ pub struct ChatTemplate {
     needs_thinking_set: bool,
     /// Its support for tools; learned at the first use.
     learned: OnceLock<Learned>,
+    /// The one for conversations with tools, where the model has two.
+    for_tools: Option<Box<ChatTemplate>>,
 }
 
 /// A rendered conversation.
@@ -103,8 +107,9 @@ const OUTPUT_MAX: usize = 64 << 20;
 impl ChatTemplate {
     /// Compiles a template. `bos_text` and `eos_text` are the texts of the model's begin and end tokens, or empty.
     pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<ChatTemplate, TemplateError> {
-        let program = Program::new(source).map_err(|error| TemplateError::Syntax {
-            reason: format!("{} (line {})", error.reason, error.line),
+        let program = Program::new(source).map_err(|error| match is_go(source) {
+            true => TemplateError::Go,
+            false => TemplateError::Syntax { reason: format!("{} (line {})", error.reason, error.line) },
         })?;
         Ok(ChatTemplate {
             program,
@@ -114,7 +119,31 @@ impl ChatTemplate {
             reasoning: ReasoningForm::of_template(source),
             needs_thinking_set: needs_thinking_set(source),
             learned: OnceLock::new(),
+            for_tools: None,
         })
+    }
+
+    /// The same with another template for conversations in which tools are offered or were called: models that have one
+    /// name it `tool_use`.
+    ///
+    /// # Errors
+    /// If that one cannot be read.
+    pub fn and_for_tools(mut self, source: &str) -> Result<ChatTemplate, TemplateError> {
+        let mut for_tools = ChatTemplate::new(source, &self.bos_text, &self.eos_text)?;
+        if self.reasoning == ReasoningForm::default() {
+            self.reasoning = for_tools.reasoning;
+        }
+        for_tools.reasoning = self.reasoning;
+        self.for_tools = Some(Box::new(for_tools));
+        Ok(self)
+    }
+
+    /// A line for each part of a conversation that it fails to render, with the reason: kvik then writes that in a form of
+    /// its own. All parts are tried, which takes some milliseconds.
+    pub fn failures(&self) -> Vec<String> {
+        let template = self.for_tools.as_deref().unwrap_or(self);
+        let failures = template.learned().failures.iter();
+        failures.map(|(part, error)| format!("the chat template does not render {part}: {error}")).collect()
     }
 
     /// ChatML, for models without a template whose vocabulary has its tokens.
@@ -146,6 +175,9 @@ impl ChatTemplate {
     /// The form of the model's tool calls: that of its messages, the one that its template renders, the one that it
     /// mentions; else the most common one. Where the template does not describe the tools, an instruction asks for it.
     pub fn tool_form(&self) -> ToolForm {
+        if let Some(for_tools) = &self.for_tools {
+            return for_tools.tool_form();
+        }
         if self.reasoning == ReasoningForm::Channels {
             return ToolForm::channels();
         }
@@ -162,13 +194,17 @@ impl ChatTemplate {
         if let Some(name) = RESERVED.iter().find(|name| input.kwargs.contains_key(**name)) {
             return Err(TemplateError::Reserved { name });
         }
+        if let Some(for_tools) = self.for_tools.as_ref().filter(|_| uses_tools(input)) {
+            return for_tools.render(input);
+        }
         let learned = uses_tools(input).then(|| self.learned());
         let expected = learned.map_or_else(|| MessageFormat::guess(&self.source), |learned| learned.expected);
         let mut messages = messages::normalise(&input.messages, expected)?;
+        let tools = input.tools.as_ref().map(tools::complete);
         if let Some(learned) = learned {
-            generic::explain(&mut messages, input.tools.as_ref(), learned, &self.tool_form());
+            generic::explain(&mut messages, tools.as_ref(), learned, &self.tool_form());
         }
-        let mut prompt = self.write(input, &messages)?;
+        let mut prompt = self.write(input, tools.as_ref(), &messages)?;
         // With channels, an answer that begins in its content could call nothing.
         let may_call = input.tools.is_some() && self.reasoning == ReasoningForm::Channels;
         if input.add_generation_prompt && input.enable_thinking == Some(false) && !may_call {
@@ -179,13 +215,33 @@ impl ChatTemplate {
 
     /// Renders a conversation without describing tools in messages.
     fn render_as_is(&self, input: &RenderInput, expected: MessageFormat) -> Result<Prompt, TemplateError> {
-        self.write(input, &messages::normalise(&input.messages, expected)?)
+        self.write(input, input.tools.as_ref(), &messages::normalise(&input.messages, expected)?)
     }
 
-    fn write(&self, input: &RenderInput, messages: &[serde_json::Value]) -> Result<Prompt, TemplateError> {
+    fn write(
+        &self,
+        input: &RenderInput,
+        tools: Option<&serde_json::Value>,
+        messages: &[serde_json::Value],
+    ) -> Result<Prompt, TemplateError> {
+        let error = match self.write_with(input, tools, messages) {
+            Err(error @ (TemplateError::Failed { .. } | TemplateError::Raised { .. })) => error,
+            written => return written,
+        };
+        // Templates read without asking what most requests have.
+        let (tools, messages) = (tools::explicit(tools), messages::explicit(messages));
+        self.write_with(input, Some(&tools), &messages).map_err(|_| error)
+    }
+
+    fn write_with(
+        &self,
+        input: &RenderInput,
+        tools: Option<&serde_json::Value>,
+        messages: &[serde_json::Value],
+    ) -> Result<Prompt, TemplateError> {
         let mut kwargs = input.kwargs.clone();
         switches::add(&mut kwargs, input.enable_thinking, &self.source, self.reasoning);
-        let variables = self.variables(input, &kwargs, messages);
+        let variables = self.variables(input, tools, &kwargs, messages);
         let limits = limits(input);
         let written = self.program.render(&variables, &limits, input.now);
         let Rendered { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
@@ -194,13 +250,14 @@ impl ChatTemplate {
 
     fn variables<'a>(
         &'a self,
-        input: &'a RenderInput,
+        input: &RenderInput,
+        tools: Option<&'a serde_json::Value>,
         kwargs: &'a Map<String, serde_json::Value>,
         messages: &'a [serde_json::Value],
     ) -> Vec<(&'a str, Variable<'a>)> {
         let mut variables = vec![
             ("messages", Variable::Messages(messages)),
-            ("tools", input.tools.as_ref().map_or(Variable::None, Variable::Input)),
+            ("tools", tools.map_or(Variable::None, Variable::Input)),
             ("documents", Variable::None),
             ("add_generation_prompt", Variable::Flag(input.add_generation_prompt)),
             ("bos_token", Variable::Trusted(&self.bos_text)),
@@ -215,6 +272,15 @@ impl ChatTemplate {
         variables.extend(kwargs.iter().map(|(name, value)| (name.as_str(), Variable::Input(value))));
         variables
     }
+}
+
+/// Whether a text is a template in Go's language, as Ollama's models have them: an action there begins with a field, such
+/// as `.Messages`, or a function before one.
+fn is_go(source: &str) -> bool {
+    let actions = source.split("{{").skip(1).map(|action| action.trim_start_matches('-').trim_start());
+    let mut words =
+        actions.flat_map(|action| action.split("}}").next().unwrap_or_default().split_whitespace());
+    words.any(|word| word.starts_with(['.', '$']) && word.len() > 1)
 }
 
 /// Whether the request has tools, or earlier calls of tools.
@@ -255,8 +321,13 @@ pub enum TemplateError {
     /// The model has no template and no known chat format.
     #[error("this model has no chat template; give one with --chat-template FILE or use /v1/completions")]
     Missing,
+    /// The template is in another language than Jinja.
+    #[error(
+        "the chat template is one of Go, as Ollama's models have them, and kvik reads Jinja; give the model's own with --chat-template FILE"
+    )]
+    Go,
     /// The template is not valid Jinja.
-    #[error("the chat template cannot be read: {reason}")]
+    #[error("the chat template cannot be read: {reason}; give another one with --chat-template FILE")]
     Syntax {
         /// What is wrong, with the line.
         reason: String,
@@ -330,5 +401,7 @@ mod tests;
 mod tests_families;
 #[cfg(test)]
 mod tests_published;
+#[cfg(test)]
+mod tests_shapes;
 #[cfg(test)]
 mod tests_tools;

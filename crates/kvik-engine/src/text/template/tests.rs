@@ -86,8 +86,14 @@ fn errors_name_the_invalid_field() {
         json!([{"role": "user", "tool_calls": [{"function": {}}]}]),
         "messages[0].tool_calls[0].function.name",
     );
-    let call = json!({"function": {"name": "f", "arguments": "{"}});
-    check(json!([{"role": "user", "tool_calls": [call]}]), "messages[0].tool_calls[0].function.arguments");
+    // Arguments that are only cut off are no fault: `tests_shapes.rs` has them.
+    for arguments in ["}", "{\"a\" 1}", "{\"a\": 1}}", "{a: 1", "weather"] {
+        let call = json!({"function": {"name": "f", "arguments": arguments}});
+        check(
+            json!([{"role": "user", "tool_calls": [call]}]),
+            "messages[0].tool_calls[0].function.arguments",
+        );
+    }
 }
 
 #[test]
