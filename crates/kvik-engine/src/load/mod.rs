@@ -39,6 +39,8 @@ pub struct LoadedModel {
     pub tokenizer: Tokenizer,
     /// The model's own chat template, in Jinja.
     pub chat_template: Option<String>,
+    /// The one that it has besides for conversations with tools, which its files name `tool_use`.
+    pub tool_template: Option<String>,
     /// What it says of itself as a model for embeddings.
     pub embedding: Embedding,
 }
@@ -61,9 +63,10 @@ impl LoadedModel {
         let config = model_config(&file)?;
         let tokenizer = Tokenizer::from_gguf(&file)?;
         let chat_template = file.text("tokenizer.chat_template")?.map(str::to_owned);
+        let tool_template = file.text("tokenizer.chat_template.tool_use")?.map(str::to_owned);
         let embedding = Embedding::from_gguf(&file, &config)?;
         let tensors = TensorSource::from_gguf(file);
-        Ok(LoadedModel { config, tensors, tokenizer, chat_template, embedding })
+        Ok(LoadedModel { config, tensors, tokenizer, chat_template, tool_template, embedding })
     }
 
     fn from_directory(path: &Path) -> Result<LoadedModel, LoadError> {
@@ -71,7 +74,7 @@ impl LoadedModel {
         let hf_config = HfConfig::new(required(&path.join("config.json"), read_json)?).map_err(bad)?;
         let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
         let config = hf::model_config(&hf_config, &name)?;
-        let HfSettings { chat_template, hints } = HfSettings::read(path)?;
+        let HfSettings { chat_template, tool_template, hints } = HfSettings::read(path)?;
         let tokenizer = required(&path.join("tokenizer.json"), read_optional)?;
         let tokenizer = Tokenizer::from_json(&tokenizer, &hints)?;
         if tokenizer.vocab_len() > config.vocab {
@@ -81,15 +84,21 @@ impl LoadedModel {
         let shards = Shards::open(path, hf_config.tie_word_embeddings, hf_config.names(&config))?;
         let tensors = TensorSource::from_shards(shards);
         let embedding = Embedding::from_directory(path, &config)?;
-        Ok(LoadedModel { config, tensors, tokenizer, chat_template, embedding })
+        Ok(LoadedModel { config, tensors, tokenizer, chat_template, tool_template, embedding })
     }
 }
 
 impl LoadedModel {
-    /// The chat template: `given`, else the model's own, else ChatML if the vocabulary has its tokens.
+    /// The chat template: `given`, else the model's own with the one that it has for tools, else ChatML if the vocabulary
+    /// has its tokens.
     pub fn template(&self, given: Option<&str>) -> Result<ChatTemplate, TemplateError> {
         let own = self.chat_template.as_deref().or_else(|| ChatTemplate::chatml(&self.tokenizer));
-        ChatTemplate::with_tokens_of(given.or(own).ok_or(TemplateError::Missing)?, &self.tokenizer)
+        let template =
+            ChatTemplate::with_tokens_of(given.or(own).ok_or(TemplateError::Missing)?, &self.tokenizer)?;
+        match self.tool_template.as_deref().filter(|_| given.is_none()) {
+            Some(for_tools) => template.and_for_tools(for_tools),
+            None => Ok(template),
+        }
     }
 
     /// The model's own template, as above; `None` where it has none and uses no known format.

@@ -49,6 +49,33 @@ fn base() -> GgufWriter {
     writer
 }
 
+#[test]
+fn a_file_may_have_a_second_template_for_tools() {
+    use crate::text::template::RenderInput;
+    let mut writer = base();
+    writer
+        .text("tokenizer.ggml.model", "llama")
+        .f32s("tokenizer.ggml.scores", &[0.0, 0.0])
+        .text("tokenizer.chat_template", "plain")
+        .text("tokenizer.chat_template.tool_use", "tools: {{ tools | length }}");
+    let model = LoadedModel::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
+    let rendered = |given: Option<&str>, tools: Option<serde_json::Value>| {
+        let input = RenderInput {
+            messages: serde_json::json!([{"role": "user", "content": "hi"}]),
+            tools,
+            add_generation_prompt: true,
+            enable_thinking: None,
+            kwargs: serde_json::Map::new(),
+            now: std::time::UNIX_EPOCH,
+        };
+        model.template(given).unwrap().render(&input).unwrap().text
+    };
+    let tools = || Some(serde_json::json!([{"type": "function", "function": {"name": "f"}}]));
+    assert_eq!((rendered(None, None).as_str(), rendered(None, tools()).as_str()), ("plain", "tools: 1"));
+    // A template that is given is given for all.
+    assert_eq!(rendered(Some("{{ tools | length }}"), tools()), "1");
+}
+
 fn config(writer: &GgufWriter) -> Result<ModelConfig, ConfigError> {
     model_config(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap())
 }

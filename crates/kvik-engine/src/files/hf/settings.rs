@@ -13,6 +13,8 @@ use crate::files::FileError;
 #[derive(Debug, Default)]
 pub(crate) struct HfSettings {
     pub(crate) chat_template: Option<String>,
+    /// The template for conversations with tools, where there is one beside the other.
+    pub(crate) tool_template: Option<String>,
     pub(crate) hints: TokenizerHints,
 }
 
@@ -68,8 +70,6 @@ impl HfSettings {
             read_json(&directory.join("tokenizer_config.json"))?.unwrap_or_default();
         let generation: Value = read_json(&directory.join("generation_config.json"))?.unwrap_or_default();
         let model: Value = read_json(&directory.join("config.json"))?.unwrap_or_default();
-        let file = read_optional(&directory.join("chat_template.jinja"))?;
-        let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let mut eog = ids(&generation["eos_token_id"]);
         // Models that also take images may say it of their decoder.
         [&model, &model["text_config"]].into_iter().for_each(|of| eog.extend(ids(&of["eos_token_id"])));
@@ -78,17 +78,30 @@ impl HfSettings {
             eos: tokens.eos_token.map(TokenText::into_text),
             eog,
         };
-        Ok(HfSettings { chat_template: file.or(tokens.chat_template.and_then(default_template)), hints })
+        let (default, tool_use) = tokens.chat_template.map_or((None, None), default_and_tool_use);
+        Ok(HfSettings {
+            chat_template: text(&directory.join("chat_template.jinja"))?.or(default),
+            tool_template: text(&directory.join("additional_chat_templates/tool_use.jinja"))?.or(tool_use),
+            hints,
+        })
     }
 }
 
-fn default_template(template: Template) -> Option<String> {
-    match template {
-        Template::One(text) => Some(text),
-        Template::Named(list) => {
-            list.into_iter().find(|named| named.name == "default").map(|named| named.template)
-        }
-    }
+/// The text of a file that may be absent.
+fn text(path: &Path) -> Result<Option<String>, FileError> {
+    Ok(read_optional(path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The templates of these two names.
+fn default_and_tool_use(template: Template) -> (Option<String>, Option<String>) {
+    let list = match template {
+        Template::One(text) => return (Some(text), None),
+        Template::Named(list) => list,
+    };
+    let find = |name: &str| {
+        list.iter().find(|named| named.name == name).map(|NamedTemplate { template, .. }| template.clone())
+    };
+    (find("default"), find("tool_use"))
 }
 
 /// One id or a list of them.

@@ -191,7 +191,7 @@ fn sharded_directories_are_one_model() {
     };
     extra(
         "tokenizer_config.json",
-        json!({"chat_template": [{"name": "default", "template": "T"}],
+        json!({"chat_template": [{"name": "default", "template": "T"}, {"name": "tool_use", "template": "U"}],
         "bos_token": null, "eos_token": {"content": "<|im_end|>"}}),
     );
     extra("generation_config.json", json!({"eos_token_id": [4093, 7, 1u64 << 40]}));
@@ -203,7 +203,7 @@ fn sharded_directories_are_one_model() {
     assert_eq!((norm.ty, norm.rows, norm.cols), (WeightType::F32, 1, 16));
     assert_eq!(model.tensors.names().count(), 3);
     assert_eq!(model.tensors.total_bytes(), 4096 * 16 * 2 + 64 + 512);
-    assert_eq!(model.chat_template.as_deref(), Some("T"));
+    assert_eq!((model.chat_template.as_deref(), model.tool_template.as_deref()), (Some("T"), Some("U")));
     assert_eq!(model.tokenizer.eos(), Some(4093));
     assert!(model.tokenizer.is_eog(7) && model.tokenizer.is_eog(4093));
     assert!(!model.tokenizer.is_eog(9) && !model.tokenizer.is_eog(10));
