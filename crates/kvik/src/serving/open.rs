@@ -96,6 +96,9 @@ impl<M> Opened<M> {
         classifier: impl FnOnce(&M) -> Option<&[f32]>,
     ) -> anyhow::Result<Opened<M>> {
         let template = loaded.own_template()?;
+        template.iter().flat_map(ChatTemplate::failures).for_each(|line| {
+            tracing::warn!("{line}; kvik writes that in a form of its own, and --chat-template FILE takes another template");
+        });
         let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } =
             loaded;
         let (bar, width) = (progress(args.source(), tensors.total_bytes()), config.d_model);
@@ -124,7 +127,7 @@ impl ModelArgs {
         if let Some(path) = &self.chat_template {
             let template = read_small_text(path, SETTINGS_BYTES_MAX)
                 .with_context(|| format!("the chat template {} cannot be read", path.display()))?;
-            loaded.chat_template = Some(template);
+            (loaded.chat_template, loaded.tool_template) = (Some(template), None);
         }
         let known = dirs::cache().map(|cache| KnownDigests::new(&cache.join("digests")));
         Ok(LoadedModel { tensors: loaded.tensors.with_known_digests(known), ..loaded })
