@@ -88,7 +88,7 @@ struct Logprobs {
 /// Characters of a text whose tokens may end inside of one.
 #[derive(Debug, Default)]
 struct Length {
-    /// Those that are complete.
+    /// Complete characters.
     characters: usize,
     /// Bytes of the one that is not.
     begun: Vec<u8>,

@@ -29,6 +29,7 @@ mod pairs;
 mod requests;
 mod responses;
 mod retain;
+mod said_back;
 mod sglang;
 mod shelf;
 mod situations;
