@@ -12,11 +12,11 @@ const PART_MIN: usize = 3;
 enum Distance {
     /// Only letters' case differs.
     Case,
-    /// What stands behind `:` differs, or is missing.
+    /// The tag behind `:` differs, or is missing.
     Tag,
-    /// What stands before `/` differs, or is missing.
+    /// The owner before `/` differs, or is missing.
     Owner,
-    /// One is part of the other.
+    /// Either is part of the other.
     Part,
     /// So many characters are inserted, deleted or replaced.
     Edits(usize),

@@ -68,7 +68,7 @@ pub enum ShelfError {
     NoSuchPath {
         /// The source.
         text: String,
-        /// What may have been meant.
+        /// The names and sources that may have been meant.
         remedy: String,
     },
     /// A path at which there is no model.

@@ -40,6 +40,12 @@ pub struct Listing {
     pub unreadable: Vec<ShelfError>,
 }
 
+impl Listing {
+    fn names(&self) -> Vec<&str> {
+        self.manifests.iter().map(|manifest| manifest.name.as_str()).collect()
+    }
+}
+
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Removed {
@@ -99,7 +105,7 @@ impl Shelf {
     /// The names there are, as a sentence for an error about one that is not there: those like it first.
     pub fn names_told(&self, wanted: &str) -> String {
         let listing = self.list().unwrap_or_default();
-        let names: Vec<&str> = listing.manifests.iter().map(|manifest| manifest.name.as_str()).collect();
+        let names = listing.names();
         let there_are = match names.len() {
             0 => "there are no names yet: kvik pull fetches a model".to_owned(),
             count if count > NAMES_TOLD => {
@@ -200,7 +206,8 @@ impl Shelf {
                 "models of the Hugging Face hub are written hf:owner/repo, as hf:Qwen/Qwen3-0.6B-GGUF".into()
             }
         };
-        let remedy = format!("{hub}; of names, {}", self.names_told(&text));
+        let meant = suggestion(&text, &self.list().unwrap_or_default().names());
+        let remedy = if meant.is_empty() { hub } else { format!("{meant}That is here by its name; {hub}") };
         ShelfError::NoSuchPath { text, remedy }
     }
 

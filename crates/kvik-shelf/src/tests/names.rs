@@ -53,7 +53,7 @@ fn a_source_that_is_not_there_is_told_how_sources_are_written() {
         assert!(std::error::Error::source(&error).is_none(), "{source}: the system's words are said once");
         error
     };
-    says(&refused("qwen3"), &["neither a file nor a directory qwen3", "hf:owner/repo", "there are o/r"]);
+    says(&refused("qwen3"), &["neither a file nor a directory qwen3", "hf:owner/repo"]);
     says(&refused("Qwen/Qwen3-0.6B-GGUF"), &["is written hf:Qwen/Qwen3-0.6B-GGUF"]);
     says(&refused("models/mine.gguf"), &["models/mine.gguf", "hf:owner/repo"]);
     says(&refused("shor"), &["did you mean `short`?"]);

@@ -35,7 +35,7 @@ pub(crate) const NOTIFICATION: &str =
 const AND_THEN: &str =
     "App: ParcelGo\\nTitle: Delivered\\nBody: Your package was left at the door. Please see to it this week.";
 
-/// What the example shows of a model.
+/// The kind of request that the example sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shows {
     /// A notification that the embedded model sorts.
@@ -47,7 +47,7 @@ pub(crate) enum Shows {
 }
 
 impl Shows {
-    /// What works with this model.
+    /// The kind that works with this model.
     pub(crate) fn of(serving: &Serving) -> Shows {
         match (serving.model.embedded, &serving.template) {
             (_, None) => Shows::Completion,

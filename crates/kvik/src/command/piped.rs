@@ -25,7 +25,7 @@ pub(super) fn all() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What stands in standard input beside a prompt; `None` where nothing can have been put there.
+/// The text in standard input beside a prompt; `None` where nothing can have been put there.
 pub(super) fn behind_prompt() -> anyhow::Result<Option<String>> {
     if !is_put_there() {
         return Ok(None);

@@ -14,7 +14,7 @@ use crate::{
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 
-/// What fits where the system does not say how much memory there is.
+/// The column of what fits, where the system does not say how much memory there is.
 const UNKNOWN: &str = "unknown; --ram says how much there is";
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.

@@ -96,7 +96,7 @@ fn is_model(text: &str, model: &ModelArgs) -> bool {
     text.starts_with("hf:") || is_file || named().is_some_and(|manifest| manifest.kind == Kind::Model)
 }
 
-/// What is asked of which model: of that of the flags where there is none.
+/// A prompt and the model that is asked: that of the flags where none is named.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     model: Option<String>,

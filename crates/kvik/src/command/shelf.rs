@@ -209,7 +209,7 @@ fn file_at(path: &Path) -> Option<ModelFile> {
     Some(ModelFile { digest: hash.finalize().to_hex().to_string(), ..file })
 }
 
-/// What a manifest says of its files. The digest of one file is its SHA-256, as the hub gives it.
+/// Facts that a manifest has of its files. The digest of a single file is its SHA-256, as the hub gives it.
 fn pulled_file(manifest: &Manifest) -> ModelFile {
     let digest = match &manifest.files[..] {
         [ShelfFile { sha256: Some(sha256), .. }] => sha256.clone(),

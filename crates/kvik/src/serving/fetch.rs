@@ -100,7 +100,7 @@ fn of_hub(shelf: &Shelf, spec: HubSpec) -> anyhow::Result<Manifest> {
     pull(shelf, &source, &source.default_name()?)
 }
 
-/// What of the hub is here, under whatever name.
+/// A source of the hub that is here, under whatever name.
 fn downloaded(shelf: &Shelf, spec: &HubSpec) -> anyhow::Result<Option<Manifest>> {
     Ok(shelf.find_source(spec)?.filter(|found| shelf.path(found).is_ok()))
 }

@@ -67,7 +67,7 @@ fn form_of(tokenizer: &Tokenizer) -> Option<&'static ChatForm> {
     FORMS.iter().find(|form| tokenizer.token_of(form.token).is_some())
 }
 
-/// What is known of the template that the model's family has.
+/// The form of the chats of the model's family, where that is known.
 fn remedy(form: Option<&ChatForm>) -> String {
     form.map_or_else(String::new, |ChatForm { family, written, .. }| {
         format!("; its vocabulary is that of {family}, whose chats are written {written}")

@@ -113,12 +113,12 @@ pub(crate) fn matches(command: &Command, args: &[OsString]) -> Result<ArgMatches
 fn is_word(command: &Command, long: &str, args: &[OsString]) -> bool {
     let flags = command.get_subcommands().flat_map(Command::get_arguments);
     let short = flags.filter(|arg| arg.get_long() == Some(long)).find_map(Arg::get_short);
-    let words = args.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let mut words = args.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
     let is_it = |word: &str| match word.strip_prefix("--") {
         Some(word) => word.split('=').next() == Some(long),
         None => short.is_some_and(|short| word.strip_prefix('-').is_some_and(|word| word.starts_with(short))),
     };
-    words.into_iter().any(is_it)
+    words.any(is_it)
 }
 
 /// The error with the place of a value, as `place` knows it by the long name of its flag, instead of the flag.

@@ -11,7 +11,7 @@ pub(crate) fn path(path: PathBuf) -> PathBuf {
     expanded(path, std::env::var_os)
 }
 
-/// The same of a text that may be a path, as a parser of a flag.
+/// A text that may be such a path, as the parser of a flag.
 pub(crate) fn text(text: &str) -> Result<String, Infallible> {
     // A home directory that is no text stays what it is.
     Ok(path(text.into()).into_os_string().into_string().unwrap_or_else(|_| text.to_owned()))

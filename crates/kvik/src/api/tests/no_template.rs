@@ -37,7 +37,7 @@ async fn every_route_of_chats_says_what_works_instead() {
     assert_eq!((status, &answer["choices"][0]["text"]), (StatusCode::OK, &json!("and so on")));
 }
 
-/// What is printed at the start works.
+/// The example that is printed at the start works.
 #[tokio::test]
 async fn the_example_of_a_model_without_a_template_is_answered() {
     use crate::command::example::{Shows, body, curl};

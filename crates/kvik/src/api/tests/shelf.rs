@@ -259,7 +259,7 @@ async fn ollamas_list_says_of_a_model_what_its_file_is() {
     assert_eq!(shown["modified_at"], before["models"][1]["modified_at"]);
 }
 
-/// What a model takes is told apart from what it may take.
+/// Memory in use and memory at most are two figures.
 #[tokio::test]
 async fn memory_that_is_used_is_not_what_is_reserved() {
     let world = World::with(&["a"], None);

@@ -58,7 +58,7 @@ impl Described {
     }
 }
 
-/// What is known of the file of a model without reading it.
+/// Facts about the file of a model that need no reading of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ModelFile {
     /// Bytes of all its parts; 0 where it is not there yet.

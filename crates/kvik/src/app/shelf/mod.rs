@@ -116,7 +116,7 @@ impl Shelf {
         Shelf::with(server, entries, budget, Some(catalogue))
     }
 
-    /// One model, which took so long to load, is there and stays.
+    /// A single model, which took so long to load and stays.
     pub(crate) fn of(open: OpenModel, took: Duration) -> Arc<Shelf> {
         let entry = Entry::alone(&open.app.serving.model.name);
         let shelf = Shelf::with(open.app.server.clone(), vec![entry], u64::MAX, None);

@@ -60,7 +60,7 @@ fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
     }
 }
 
-/// What a model that can be read means for a server with so much free memory.
+/// The diagnosis of a model that can be read, on a machine with so much free memory.
 fn read(subject: &'static str, source: &str, loaded: &LoadedModel, free_bytes: Option<u64>) -> Diagnosis {
     let weight_bytes = loaded.tensors.total_bytes();
     let found = format!(
