@@ -82,7 +82,7 @@ fn every_command_finds_the_server_by_flag_variable_and_file() {
     let server = Listening::start();
     let port = server.port.to_string();
     let url = format!("http://127.0.0.1:{port}");
-    let nowhere = ("KVIK_PORT", "1".to_owned());
+    let nowhere = [("KVIK_PORT", "1".to_owned())];
     for command in COMMANDS {
         let check = |words: &[&str], env: &[(&str, String)], config: &str| {
             let before = server.asked.load(Ordering::SeqCst);
@@ -94,9 +94,9 @@ fn every_command_finds_the_server_by_flag_variable_and_file() {
         check(&[], &[("KVIK_PORT", port.clone())], "");
         check(&[], &[], &format!("port = {port}"));
         check(&[], &[("KVIK_HOST", "0.0.0.0".to_owned())], &format!("port = {port}"));
-        check(&["--port", &port], &[nowhere.clone()], "port = 2");
+        check(&["--port", &port], &nowhere, "port = 2");
         check(&[], &[("KVIK_PORT", port.clone())], "port = 2");
-        check(&["--url", &url], &[nowhere.clone()], "port = 2");
+        check(&["--url", &url], &nowhere, "port = 2");
     }
 }
 

@@ -31,16 +31,16 @@ fn settings(args: &ServeArgs) -> Diagnosis {
 }
 
 /// Where something of this kind is that a flag names; what is to be said where it is not here.
-fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Result<PathBuf, Diagnosis> {
+fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Result<PathBuf, Box<Diagnosis>> {
     match fetch::without_download(text, kind, &args.models_dir) {
         Ok(Some(path)) => Ok(path),
         Ok(None) => {
             let remedy = format!("`kvik pull {text}` fetches it before");
-            Err(Diagnosis::note(subject, format!("{text} is downloaded at the start"), remedy))
+            Err(Diagnosis::note(subject, format!("{text} is downloaded at the start"), remedy).into())
         }
         Err(error) => {
             let remedy = "`kvik list` names those that are here, and `kvik pull` fetches one";
-            Err(Diagnosis::wrong(subject, with_causes(&error), remedy))
+            Err(Diagnosis::wrong(subject, with_causes(&error), remedy).into())
         }
     }
 }
@@ -50,7 +50,7 @@ fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
     if let Some(text) = &args.model
         && let Err(diagnosis) = found(subject, text, Kind::Model, args)
     {
-        return diagnosis;
+        return *diagnosis;
     }
     match args.load() {
         Ok(loaded) => read(subject, args.source(), &loaded, available_bytes()),
@@ -92,7 +92,7 @@ fn read(subject: &'static str, source: &str, loaded: &LoadedModel, free_bytes: O
 fn adapter(text: &str, args: &ModelArgs) -> Diagnosis {
     const SUBJECT: &str = "adapter";
     let found = found(SUBJECT, text, Kind::Adapter, args);
-    found.map_or_else(|diagnosis| diagnosis, |path| Diagnosis::ok(SUBJECT, path.display().to_string()))
+    found.map_or_else(|diagnosis| *diagnosis, |path| Diagnosis::ok(SUBJECT, path.display().to_string()))
 }
 
 #[cfg(test)]
