@@ -198,7 +198,15 @@ mod tests {
 
     /// Whether these tokens are a complete answer.
     pub(super) fn accepted_tokens(constraint: &Constraint, tokens: &[Token]) -> bool {
-        let mut guide = compiler().compile(constraint).unwrap();
+        follows(compiler().compile(constraint).unwrap(), tokens)
+    }
+
+    /// Whether `text` completes an answer.
+    pub(super) fn accepts_from(guide: Guide, text: &str) -> bool {
+        follows(guide, &text.bytes().map(Token::from).collect::<Vec<_>>())
+    }
+
+    fn follows(mut guide: Guide, tokens: &[Token]) -> bool {
         for &token in tokens {
             match guide.allowed().unwrap() {
                 Allowed::Tokens(mask) if mask.is_allowed(token) => {}

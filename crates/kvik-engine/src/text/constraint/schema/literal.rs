@@ -1,37 +1,41 @@
-//! `const` and `enum`: with a list of values, all other keywords are redundant.
+//! `const` and `enum`: the listed values that every other keyword beside them allows.
 
 use serde_json::{Value, json};
 
-use super::{Fields, Result, failed, types};
+use super::merge::is_annotation;
+use super::valid::Validator;
+use super::{Fields, Normaliser, Result, UnderStrict, excluded, failed};
 
-/// The listed values that have the schema's type.
-pub(super) fn literal(fields: &Fields, at: &str) -> Result<Option<Value>> {
-    if let Some(value) = fields.get("const") {
-        return Ok(Some(json!({ "const": value })));
+impl Normaliser<'_> {
+    /// The listed values that satisfy the rest of the schema; `None` if it lists none. What cannot be checked of a value is
+    /// noted.
+    pub(super) fn literal(&mut self, fields: &Fields, at: &str) -> Result<Option<Value>> {
+        let (keyword, values) = match (fields.get("const"), fields.get("enum")) {
+            (Some(value), _) => ("const", std::slice::from_ref(value)),
+            (None, Some(Value::Array(values))) => ("enum", &values[..]),
+            (None, Some(_)) => return Err(failed(&format!("{at}.enum"), "must be an array of values")),
+            (None, None) => return Ok(None),
+        };
+        let rules: Fields =
+            fields.iter().filter(|(key, _)| *key != keyword && !is_annotation(key)).map(owned).collect();
+        super::types(&rules, at)?;
+        let mut validator = Validator::new(self.root);
+        let allowed: Vec<&Value> =
+            values.iter().filter(|value| validator.allows(&rules, value) != Some(false)).collect();
+        for keyword in validator.unknown {
+            let why = "of the values beside it, not all could be checked";
+            self.drop_keyword(at, &keyword, why, UnderStrict::Tolerated)?;
+        }
+        match (keyword, allowed.first()) {
+            (_, None) => {
+                Err(excluded(&format!("{at}.{keyword}"), "has no value that the keywords beside it allow"))
+            }
+            ("const", Some(value)) => Ok(Some(json!({ "const": value }))),
+            _ => Ok(Some(json!({ "enum": allowed }))),
+        }
     }
-    let Some(values) = fields.get("enum") else { return Ok(None) };
-    let Value::Array(values) = values else {
-        return Err(failed(&format!("{at}.enum"), "must be an array of values"));
-    };
-    let types = if fields.contains_key("type") { types(fields, at)? } else { None };
-    let is_of =
-        |value: &&Value| types.as_ref().is_none_or(|types| types.iter().any(|kind| has_type(value, kind)));
-    let values: Vec<&Value> = values.iter().filter(is_of).collect();
-    if values.is_empty() {
-        return Err(failed(&format!("{at}.enum"), "has no value of the schema's type"));
-    }
-    Ok(Some(json!({ "enum": values })))
 }
 
-fn has_type(value: &Value, kind: &str) -> bool {
-    match value {
-        Value::Null => kind == "null",
-        Value::Bool(_) => kind == "boolean",
-        Value::Number(number) => {
-            kind == "number" || (kind == "integer" && number.as_f64().is_some_and(|x| x.fract() == 0.0))
-        }
-        Value::String(_) => kind == "string",
-        Value::Array(_) => kind == "array",
-        Value::Object(_) => kind == "object",
-    }
+fn owned((key, value): (&String, &Value)) -> (String, Value) {
+    (key.clone(), value.clone())
 }

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{DEPTH_MAX, Fields, NODES_MAX, Normaliser, Result, UnderStrict, failed, text};
+use super::valid::equal;
+use super::{DEPTH_MAX, Fields, NODES_MAX, Normaliser, Result, UnderStrict, excluded, failed, text};
 
 /// Keywords that annotate a schema and do not restrict its values.
 pub(super) fn is_annotation(keyword: &str) -> bool {
@@ -61,7 +62,7 @@ impl Normaliser<'_> {
                     let part = self.expand(part, &at, path)?;
                     self.merge(&mut flat, part, &at)?;
                 }
-                _ => return Err(failed(&at, "excludes everything")),
+                _ => return Err(excluded(&at, "excludes everything")),
             }
         }
         self.merge(&mut flat, own, at)?;
@@ -88,7 +89,7 @@ impl Normaliser<'_> {
                 path.pop();
                 target
             }
-            _ => Err(failed(at, "excludes everything")),
+            _ => Err(excluded(at, "excludes everything")),
         }
     }
 
@@ -161,9 +162,14 @@ fn intersect(key: &str, first: &mut Value, second: Value, at: &str) -> Result<Op
             }
         }
         ("enum", Value::Array(first), Value::Array(second)) => {
-            first.retain(|value| second.contains(value));
+            first.retain(|value| second.iter().any(|other| equal(value, other)));
             if first.is_empty() {
-                return Err(failed(&format!("{at}.enum"), "has no value in common with the other one"));
+                return Err(excluded(&format!("{at}.enum"), "has no value in common with the other one"));
+            }
+        }
+        ("const", first, second) => {
+            if !equal(first, &second) {
+                return Err(excluded(&format!("{at}.const"), "is not the value of the other one"));
             }
         }
         ("type", _, second) => *first = common_types(first, &second, at)?,
@@ -204,9 +210,15 @@ fn common_types(first: &Value, second: &Value, at: &str) -> Result<Value> {
     common.extend(second.iter().filter(|kind| is_in(kind, &first) && !first.contains(kind)).cloned());
     common.dedup();
     if common.is_empty() {
-        return Err(failed(&format!("{at}.type"), "excludes the type of the other part"));
+        return Err(excluded(&format!("{at}.type"), "excludes the type of the other part"));
     }
     Ok(if common.len() == 1 { common.remove(0) } else { Value::Array(common) })
+}
+
+/// Whether the type of `fields` only repeats what each alternative says of its own.
+pub(super) fn states_type_of_all(normaliser: &Normaliser<'_>, fields: &Fields, options: &[Value]) -> bool {
+    let Some(kind) = fields.get("type") else { return true };
+    options.iter().all(|option| target(normaliser, option).get("type") == Some(kind))
 }
 
 /// Whether no value can match two alternatives: their types differ, their constants differ, or a

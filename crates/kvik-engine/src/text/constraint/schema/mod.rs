@@ -7,11 +7,14 @@
 //! siblings) are resolved here: llguidance intersects them without a useful bound.
 
 mod datetime;
+mod formats;
+pub(crate) mod kinds;
 mod literal;
 mod merge;
 mod object;
 mod pattern;
 mod scalar;
+mod valid;
 
 use std::collections::BTreeMap;
 
@@ -54,6 +57,8 @@ pub struct SchemaError {
     pub path: String,
     /// The reason.
     pub message: String,
+    /// Whether the schema is one, but no value satisfies it.
+    pub excludes_all: bool,
 }
 
 type Result<T> = std::result::Result<T, SchemaError>;
@@ -102,7 +107,12 @@ fn object_of(keyword: &str, value: Value) -> Value {
 }
 
 fn failed(path: &str, message: impl Into<String>) -> SchemaError {
-    SchemaError { path: path.to_owned(), message: message.into() }
+    SchemaError { path: path.to_owned(), message: message.into(), excludes_all: false }
+}
+
+/// Of a schema that no value satisfies.
+fn excluded(path: &str, message: impl Into<String>) -> SchemaError {
+    SchemaError { excludes_all: true, ..failed(path, message) }
 }
 
 struct Normaliser<'a> {
@@ -164,15 +174,15 @@ impl<'a> Normaliser<'a> {
             let reference = text(reference, at, "$ref")?;
             return Ok(json!({"$ref": format!("#/$defs/r{}", self.definition(reference, at)?)}));
         }
+        if let Some(literal) = self.literal(fields, at)? {
+            return Ok(literal);
+        }
         for keyword in ["anyOf", "oneOf"] {
             if let Some(options) = fields.get(keyword) {
                 return self.options(keyword, options, fields, at, depth);
             }
         }
         self.refuse_combinations(fields, at)?;
-        if let Some(literal) = literal::literal(fields, at)? {
-            return Ok(literal);
-        }
         self.typed(fields, at, depth)
     }
 
@@ -192,20 +202,29 @@ impl<'a> Normaliser<'a> {
             let why = "the alternatives may overlap, and any of them is accepted";
             self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)?;
         }
-        // A type next to alternatives only repeats theirs.
-        let alone = |key: &str| key == keyword || key == "type" || merge::is_annotation(key);
+        let repeated = merge::states_type_of_all(self, fields, options);
+        let alone = |key: &str| key == keyword || (key == "type" && repeated) || merge::is_annotation(key);
         let siblings = (!fields.keys().all(|key| alone(key))).then(|| {
             let mut siblings = fields.clone();
             siblings.shift_remove(keyword);
             Value::Object(siblings)
         });
-        let mut normal = Vec::new();
+        let (mut normal, mut excluded) = (Vec::new(), None);
         for (index, option) in options.iter().enumerate() {
             let at = format!("{at}.{keyword}[{index}]");
-            normal.push(match &siblings {
-                None => self.node(option, &at, depth + 1)?,
-                Some(siblings) => self.node(&json!({"allOf": [siblings, option]}), &at, depth + 1)?,
-            });
+            let one = match &siblings {
+                None => self.node(option, &at, depth + 1),
+                Some(siblings) => self.node(&json!({"allOf": [siblings, option]}), &at, depth + 1),
+            };
+            match one {
+                Ok(one) => normal.push(one),
+                // The other alternatives remain.
+                Err(error) if error.excludes_all => excluded = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if let (true, Some(error)) = (normal.is_empty(), excluded) {
+            return Err(error);
         }
         Ok(if normal.len() == 1 { normal.remove(0) } else { object_of("anyOf", Value::Array(normal)) })
     }
@@ -268,13 +287,46 @@ impl<'a> Normaliser<'a> {
     }
 
     fn resolve(&self, reference: &str, at: &str) -> Result<&'a Value> {
-        let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
-        target.ok_or_else(|| {
+        pointed(self.root, reference).ok_or_else(|| {
             let message =
                 format!("refers to {reference:?}, which is not in the schema; refer to `#/$defs/NAME`");
             failed(&format!("{at}.$ref"), message)
         })
     }
+}
+
+/// The pattern of a format of texts, if kvik knows it.
+pub(super) fn format_pattern(format: &str) -> Option<String> {
+    formats::pattern(format)
+}
+
+/// Whether a text matches a pattern; `None` where that cannot be said.
+pub(super) fn pattern_matches(pattern: &str, text: &str) -> Option<bool> {
+    pattern::Matcher::new(pattern)?.matches(text)
+}
+
+/// A pattern in the notation that llguidance reads it in.
+pub(super) fn lark_pattern(pattern: &str) -> String {
+    llguidance::regex_to_lark(pattern, "dw")
+}
+
+/// The schema that a reference within `root` names: a JSON pointer as the fragment of a URI, in which any byte may be written
+/// as its percent code.
+fn pointed<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let pointer = reference.strip_prefix('#')?;
+    // A name may have the sign itself, unencoded.
+    root.pointer(pointer).or_else(|| root.pointer(&without_percent_codes(pointer)?))
+}
+
+fn without_percent_codes(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// The types of a schema, or the one that its keywords imply.
@@ -325,3 +377,5 @@ fn text<'v>(value: &'v Value, at: &str, keyword: &str) -> Result<&'v str> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_beside;

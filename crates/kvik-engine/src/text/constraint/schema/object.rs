@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::pattern::Matcher;
 use super::{Fields, Normaliser, Result, UnderStrict, failed, scalar, text};
 
 /// Maximum optional properties of one object: each takes four items of a row of llguidance's parser,
@@ -13,6 +14,8 @@ const COUNTED_MAX: usize = 16;
 
 impl Normaliser<'_> {
     pub(super) fn object(&mut self, fields: &Fields, out: &mut Fields, at: &str, depth: usize) -> Result<()> {
+        let with_patterns = with_patterns(fields);
+        let fields = with_patterns.as_ref().unwrap_or(fields);
         let mut properties = self.schemas(fields, "properties", at, depth)?;
         let patterns = self.pattern_properties(fields, at, depth)?;
         let mut additional = self.additional(fields, at, depth)?;
@@ -61,7 +64,12 @@ impl Normaliser<'_> {
             Some(Value::Object(schemas)) => schemas
                 .iter()
                 .map(|(name, schema)| {
-                    Ok((name.clone(), self.node(schema, &format!("{at}.{name}"), depth + 1)?))
+                    let normal = match self.node(schema, &format!("{at}.{name}"), depth + 1) {
+                        // No value can stand there: the object does not have it.
+                        Err(error) if error.excludes_all && !needs(fields, name) => Value::Bool(false),
+                        normal => normal?,
+                    };
+                    Ok((name.clone(), normal))
                 })
                 .collect(),
             Some(_) => Err(failed(&at, "must be an object of schemas")),
@@ -119,6 +127,11 @@ impl Normaliser<'_> {
             );
         };
         let schema = additional.take().unwrap_or(Value::Bool(true));
+        for (name, schema) in properties.iter_mut() {
+            if !listed.iter().any(|listed| listed == name) {
+                *schema = Value::Bool(false);
+            }
+        }
         for name in listed.iter().filter_map(Value::as_str) {
             properties.entry(name).or_insert_with(|| schema.clone());
         }
@@ -199,6 +212,25 @@ impl Normaliser<'_> {
         }
         scalar::counts(fields, out, "minItems", "maxItems", at)
     }
+}
+
+/// The fields where properties that the pattern of names matches have its schema too; `None` if there is no such property.
+fn with_patterns(fields: &Fields) -> Option<Fields> {
+    let patterns = fields.get("patternProperties")?.as_object().filter(|patterns| patterns.len() == 1)?;
+    let (pattern, schema) = patterns.iter().next()?;
+    let matcher = Matcher::new(pattern)?;
+    let mut fields = fields.clone();
+    for (name, property) in fields.get_mut("properties")?.as_object_mut()? {
+        if matcher.matches(name) == Some(true) && property != schema {
+            *property = json!({"allOf": [property.take(), schema]});
+        }
+    }
+    Some(fields)
+}
+
+fn needs(fields: &Fields, name: &str) -> bool {
+    let required = fields.get("required").and_then(Value::as_array);
+    required.is_some_and(|required| required.iter().any(|required| required == name))
 }
 
 fn required<'f>(fields: &'f Fields, at: &str) -> Result<Vec<&'f str>> {

@@ -1,10 +1,14 @@
 //! Patterns: checks that llguidance can parse them, and counts the states of their automata.
 
-use llguidance::derivre::{ExprRef, RegexBuilder, StateID};
-use llguidance::regex_to_lark;
+use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder, StateID};
+use regex_automata::meta::{Builder, Config, Regex};
+
+use super::lark_pattern;
 
 /// Maximum bytes of one pattern.
 const PATTERN_BYTES_MAX: usize = 4096;
+/// Maximum size of the automaton of a pattern that is matched against values.
+const NFA_BYTES_MAX: usize = 256 << 10;
 /// Fuel for each step of the count.
 const FUEL: u64 = 10_000;
 
@@ -24,8 +28,18 @@ impl PatternReader {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("it has {} bytes and the limit is {PATTERN_BYTES_MAX}", pattern.len()));
         }
-        let expression = self.builder.mk_regex_for_serach(&regex_to_lark(pattern, "dw"));
+        let expression = self.builder.mk_regex_for_serach(&lark_pattern(pattern));
         expression.map_err(|_| "kvik cannot read this expression".to_owned())
+    }
+
+    /// Whether no text of a length that is allowed matches a pattern.
+    pub(super) fn is_empty(&mut self, pattern: &str, min: u64, max: Option<u64>) -> bool {
+        let max = max.map(|max| max.to_string()).unwrap_or_default();
+        let Ok(expression) = self.read(pattern) else { return false };
+        let length = RegexAst::Regex(format!("(?s:.{{{min},{max}}})"));
+        let both = self.builder.mk(&RegexAst::And(vec![RegexAst::ExprRef(expression), length]));
+        let regex = both.and_then(|both| self.builder.to_regex_limited(both, FUEL));
+        regex.is_ok_and(|mut regex| regex.always_empty())
     }
 
     /// Number of states of a pattern's automaton; `None` if there are more than `max`.
@@ -51,6 +65,34 @@ impl PatternReader {
             next += 1;
         }
         Some(found.len())
+    }
+}
+
+/// Matches texts as the grammar of a pattern does.
+pub(super) struct Matcher {
+    regex: Regex,
+    /// The pattern has lookaheads, which only exclude texts.
+    looks: bool,
+}
+
+impl Matcher {
+    /// `None` if the pattern cannot be read.
+    pub(super) fn new(pattern: &str) -> Option<Matcher> {
+        if pattern.len() > PATTERN_BYTES_MAX {
+            return None;
+        }
+        let (without, looks) = without_lookaheads(pattern);
+        let config = Config::new().nfa_size_limit(Some(NFA_BYTES_MAX));
+        let regex = Builder::new().configure(config).build(&lark_pattern(&without)).ok()?;
+        Some(Matcher { regex, looks })
+    }
+
+    /// Whether a text matches; `None` if a lookahead may decide it.
+    pub(super) fn matches(&self, text: &str) -> Option<bool> {
+        match self.regex.is_match(text) {
+            true if self.looks => None,
+            found => Some(found),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::limits::{check_classes, unicode_classes};
-use super::{Fields, Normaliser, Result, UnderStrict, datetime, failed, pattern, text};
+use super::{Fields, Normaliser, Result, UnderStrict, datetime, excluded, failed, pattern, text};
 
 /// No answer reaches a larger count: the context is shorter.
 const COUNT_MAX: u64 = 10_000_000;
@@ -31,6 +31,13 @@ impl Normaliser<'_> {
             }
             _ => format.map(|_| "the format is enforced instead"),
         };
+        let is_empty = match &pattern {
+            Some(pattern) if why_not.is_none() => self.patterns.is_empty(pattern, min.unwrap_or(0), max),
+            _ => max.is_some_and(|max| min > Some(max)),
+        };
+        if is_empty {
+            return Err(excluded(at, "no text has the pattern and the length"));
+        }
         if let Some(pattern) = pattern {
             out.insert("pattern".to_owned(), json!(pattern));
         }
@@ -126,6 +133,9 @@ impl Normaliser<'_> {
                 }
             }
         }
+        if excludes_all(out) {
+            return Err(excluded(at, "no number is within both bounds"));
+        }
         let Some(divisor) = number(fields, "multipleOf", at)? else { return Ok(()) };
         match remainders(divisor) {
             None => Err(failed(&format!("{at}.multipleOf"), "must be above 0")),
@@ -139,6 +149,20 @@ impl Normaliser<'_> {
             }
         }
     }
+}
+
+/// Whether the lower bounds are above the upper ones.
+fn excludes_all(out: &Fields) -> bool {
+    let bound = |keyword: &str| out.get(keyword).and_then(Value::as_f64);
+    let below = |low: &str, high: &str| bound(low).zip(bound(high));
+    below("minimum", "maximum").is_some_and(|(low, high)| low > high)
+        || [
+            ("minimum", "exclusiveMaximum"),
+            ("exclusiveMinimum", "maximum"),
+            ("exclusiveMinimum", "exclusiveMaximum"),
+        ]
+        .iter()
+        .any(|(low, high)| below(low, high).is_some_and(|(low, high)| low >= high))
 }
 
 /// Number of remainders of a division, in units of the divisor's last digit.
