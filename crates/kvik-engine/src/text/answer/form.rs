@@ -99,6 +99,27 @@ impl ToolForm {
         }
     }
 
+    /// Later tags of what precedes a call, each with the byte behind it in [`approach`](ToolForm::approach): a model that
+    /// leaves out those before it begins its call with one of them.
+    pub(super) fn later_tags(&self) -> Vec<(String, usize)> {
+        let (approach, marker) = (self.approach(), self.marker());
+        let tag = |at: usize| {
+            let from = &approach[at..];
+            let end = from.find('>').map(|end| end + 1);
+            let end =
+                end.or_else(|| from.find(|c: char| c.is_whitespace() || c == '{')).unwrap_or(from.len());
+            (from[..end].to_owned(), at + end)
+        };
+        let begins = approach.match_indices('<').map(|(at, _)| at).filter(|at| *at >= marker.len());
+        begins.map(tag).filter(|(text, _)| text.len() > 2 && text != marker).collect()
+    }
+
+    /// The tags that end calls. One that stands alone behind a call says nothing.
+    pub(super) fn closing_tags(&self) -> Vec<&str> {
+        let tags = tags_of(self.tail()).into_iter().chain(tags_of(&self.closing));
+        tags.filter(|tag| tag.len() > 2 && tag.starts_with(['<', '['])).collect()
+    }
+
     /// Whether a call after the first one begins with a name, as this text does.
     pub(super) fn begins_with_name(&self, text: &str) -> bool {
         let is_name = |c: char| c.is_alphabetic() || c == '_';
@@ -164,6 +185,21 @@ impl ToolForm {
         let end = quotes.nth(1)?;
         Some(whole[..=end].to_owned())
     }
+}
+
+/// The tags of a text, and what stands between them.
+pub(super) fn tags_of(text: &str) -> Vec<&str> {
+    let mut tags = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let end = match rest.find('<') {
+            Some(0) => rest.find('>').map_or(rest.len(), |at| at + 1),
+            other => other.unwrap_or(rest.len()),
+        };
+        tags.push(rest[..end].trim_end());
+        rest = rest[end..].trim_start();
+    }
+    tags
 }
 
 /// Requires the answer to be a call.

@@ -1,5 +1,7 @@
 //! JSON in an answer that is still being generated.
 
+use std::collections::BTreeMap;
+
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// Finds the end of a JSON object incrementally.
@@ -74,6 +76,13 @@ pub(super) fn parse_call(text: &str) -> Option<(String, String)> {
     }
     (rest == "}").then_some(())?;
     Some((name?, arguments_text(arguments)?))
+}
+
+/// The same of an object that has nothing but the two.
+pub(super) fn parse_exact_call(text: &str) -> Option<(String, String)> {
+    let fields: BTreeMap<String, IgnoredAny> = serde_json::from_str(text).ok()?;
+    let has_arguments = ["arguments", "parameters"].iter().any(|key| fields.contains_key(*key));
+    (fields.len() == 2 && fields.contains_key("name") && has_arguments).then(|| parse_call(text)).flatten()
 }
 
 /// The first JSON value of `text`, and what follows it.

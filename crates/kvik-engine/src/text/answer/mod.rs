@@ -9,11 +9,15 @@ mod channels;
 mod form;
 mod json;
 mod known;
+mod parameters;
 mod read;
 mod reading;
 mod reasoning;
 mod tagged;
+mod trial;
+mod typed;
 mod values;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -59,7 +63,7 @@ pub struct AnswerParser(Parser);
 
 #[derive(Debug)]
 enum Parser {
-    Tagged(Tagged),
+    Tagged(Box<Tagged>),
     Channels(Channels),
 }
 
@@ -68,7 +72,9 @@ impl AnswerParser {
     /// from those of other answers.
     pub fn new(start: AnswerStart, offer: Option<Arc<Offer>>, salt: &str) -> AnswerParser {
         AnswerParser(match start.form {
-            ReasoningForm::Tags(tags) => Parser::Tagged(Tagged::new(tags, start.in_reasoning(), offer, salt)),
+            ReasoningForm::Tags(tags) => {
+                Parser::Tagged(Box::new(Tagged::new(tags, start.in_reasoning(), offer, salt)))
+            }
             ReasoningForm::Channels => Parser::Channels(Channels::new(start.place, offer, salt)),
         })
     }
@@ -106,3 +112,5 @@ fn partial_tag(text: &str, tag: &str) -> usize {
 mod tests;
 #[cfg(test)]
 mod tests_families;
+#[cfg(test)]
+mod tests_markup;

@@ -4,10 +4,11 @@
 //! text always gives the same result.
 
 use serde::de::IgnoredAny;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::form::{ArgumentsForm, ToolForm};
-use super::json::{Balance, may_be_call, parse_call, split_value};
+use super::json::{Balance, may_be_call, parse_call, parse_exact_call, split_value};
+use super::parameters::{ParametersRead, read_parameters};
 use super::values::{Unread, dict, python_arguments};
 
 /// Tools that an answer may call, and the form of the calls.
@@ -24,7 +25,32 @@ pub struct Offer {
 }
 
 /// Maximum bytes between the beginning of a call and its arguments.
-const HEAD_MAX: usize = 512;
+pub(super) const HEAD_MAX: usize = 512;
+/// Text around a call that is written as a block of code, whatever the form of the model.
+pub(super) const FENCE: &str = "```json";
+const FENCE_END: &str = "```";
+
+/// How a call begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// With the marker of the form.
+    Marker,
+    /// As those after the first of a section do.
+    Next,
+    /// With a later tag of the form, up to this byte of what precedes a call: those before it were left out.
+    Later(usize),
+    /// With JSON, where the form has other text before it.
+    Json,
+    /// With a block of code that is JSON.
+    Fence,
+}
+
+impl Beginning {
+    /// Whether it is one that the form has.
+    pub(super) fn is_formal(self) -> bool {
+        matches!(self, Beginning::Marker | Beginning::Next)
+    }
+}
 
 /// The result of reading text as a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,13 +93,20 @@ impl Offer {
         arguments.starts_with('{').then(|| (name.as_str(), text.len() - arguments.len()))
     }
 
-    /// Reads a call after the marker (`first`), or after another call of the same section.
-    /// `done` if no more text follows.
-    pub(super) fn read(&self, text: &str, first: bool, done: bool) -> CallRead {
+    /// Reads a call after its beginning. `done` if no more text follows.
+    pub(super) fn read(&self, text: &str, beginning: Beginning, done: bool) -> CallRead {
         let form = &self.form;
-        let approach = match first {
-            true => form.approach()[form.marker().len()..].to_owned(),
-            false => form.lead().to_owned(),
+        // Some models write JSON where their form has keys and values.
+        let has_parameters = matches!(form.arguments, ArgumentsForm::Parameters { .. });
+        if has_parameters && beginning == Beginning::Marker && text.trim_start().starts_with('{') {
+            return self.read_exact(text, form.closing_tags().last().unwrap_or(&""), done);
+        }
+        let approach = match beginning {
+            Beginning::Marker => form.approach()[form.marker().len()..].to_owned(),
+            Beginning::Next => form.lead().to_owned(),
+            Beginning::Later(behind) => form.approach()[behind..].to_owned(),
+            Beginning::Json => return self.read_exact(text, "", done),
+            Beginning::Fence => return self.read_exact(text, FENCE_END, done),
         };
         let start = match skip_ignoring_space(text, &approach) {
             Skip::Past(at) => at,
@@ -81,16 +114,33 @@ impl Offer {
             Skip::Mismatch => return CallRead::NotACall,
         };
         match (&form.arguments, form.object_lead()) {
-            (ArgumentsForm::Json, Some(_)) => self.read_object(text, start, done),
-            (ArgumentsForm::Json, None) => self.read_named(text, start, done),
-            (ArgumentsForm::Parameters { .. }, _) => self.read_parameters(text, start, done),
-            (ArgumentsForm::Python, _) => self.read_python(text, start, done),
-            (ArgumentsForm::Dict { quote }, _) => self.read_dict(text, start, quote, done),
+            (ArgumentsForm::Json, Some(_)) => self.read_object(text, start, beginning, done),
+            (ArgumentsForm::Json, None) => self.read_named(text, start, beginning, done),
+            (ArgumentsForm::Parameters { .. }, _) => self.read_parameters(text, start, beginning, done),
+            (ArgumentsForm::Python, _) => self.read_python(text, start, beginning, done),
+            (ArgumentsForm::Dict { quote }, _) => self.read_dict(text, start, quote, beginning, done),
+        }
+    }
+
+    /// An object that has the name of a tool and arguments, and nothing else, then `close`.
+    fn read_exact(&self, text: &str, close: &str, done: bool) -> CallRead {
+        let start = text.len() - text.trim_start().len();
+        let rest = &text[start..];
+        if !may_be_call(rest) {
+            return CallRead::NotACall;
+        }
+        let Some(length) = object_length(rest) else {
+            return CallRead::Incomplete(object_wait(rest, start, true));
+        };
+        let call = parse_exact_call(&rest[..length]).filter(|(name, _)| self.is_offered(name));
+        match call {
+            Some((name, arguments)) => read_close(text, start + length, close, name, arguments, done),
+            None => CallRead::NotACall,
         }
     }
 
     /// `{"name": .., "arguments": ..}`
-    fn read_object(&self, text: &str, start: usize, done: bool) -> CallRead {
+    fn read_object(&self, text: &str, start: usize, beginning: Beginning, done: bool) -> CallRead {
         let start = text.len() - text[start..].trim_start().len();
         let untagged = self.form.marker().is_empty();
         let rest = &text[start..];
@@ -104,18 +154,21 @@ impl Offer {
             return CallRead::Incomplete(object_wait(rest, start, untagged));
         };
         let Some((name, arguments)) = parse_call(&rest[..length]) else { return CallRead::NotACall };
-        if !self.may_be_called(&name) {
+        if !self.may_be_called(&name, beginning) {
             return CallRead::NotACall;
         }
         self.read_tail(text, start + length, name, arguments, done)
     }
 
     /// A name, and JSON after it.
-    fn read_named(&self, text: &str, start: usize, done: bool) -> CallRead {
+    fn read_named(&self, text: &str, start: usize, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
             Err(read) => return read,
         };
+        if !self.may_be_called(&name, beginning) {
+            return CallRead::NotACall;
+        }
         let Some(found) = text[after..].find('{') else {
             return if text.len() - after > HEAD_MAX {
                 CallRead::NotACall
@@ -154,41 +207,29 @@ impl Offer {
     }
 
     /// A name, and keys and values as text after it.
-    fn read_parameters(&self, text: &str, start: usize, done: bool) -> CallRead {
-        let ArgumentsForm::Parameters { key, value, end } = &self.form.arguments else {
-            return CallRead::NotACall;
-        };
+    fn read_parameters(&self, text: &str, start: usize, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
             Err(read) => return read,
         };
-        let last = first_tag(&self.form.end);
-        let mut from = after;
-        // A value may contain the first tag of the end: the call ends where the whole end follows.
-        let (body, at) = loop {
-            match text[from..].find(last) {
-                None if done => return CallRead::NotACall,
-                None => return CallRead::Incomplete(WaitFor::Text(last.into(), from)),
-                Some(found) => match skip_ignoring_space(&text[from + found..], self.form.end.trim()) {
-                    Skip::Past(length) => break (from + found, from + found + length),
-                    Skip::Incomplete if done => break (from + found, text.len()),
-                    Skip::Incomplete => return CallRead::Incomplete(WaitFor::Any),
-                    Skip::Mismatch => from += found + last.len(),
-                },
-            }
-        };
+        if !self.may_be_called(&name, beginning) {
+            return CallRead::NotACall;
+        }
         let schema = self.tools.iter().find(|(known, _)| *known == name).map(|(_, schema)| schema);
-        let arguments = parameters(&text[after..body], [key, value, end], schema);
-        CallRead::Call { name, arguments: Value::Object(arguments).to_string(), end: at }
+        match read_parameters(&self.form, schema, text, after, done) {
+            ParametersRead::Whole { arguments, end } => CallRead::Call { name, arguments, end },
+            ParametersRead::Incomplete(wait) => CallRead::Incomplete(wait),
+            ParametersRead::Wrong => CallRead::NotACall,
+        }
     }
 
     /// A name, and arguments in parentheses after it.
-    fn read_python(&self, text: &str, start: usize, done: bool) -> CallRead {
+    fn read_python(&self, text: &str, start: usize, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
             Err(read) => return read,
         };
-        if !text[after..].starts_with('(') || !self.may_be_called(&name) {
+        if !text[after..].starts_with('(') || !self.may_be_called(&name, beginning) {
             return CallRead::NotACall;
         }
         let Some(length) = Balance::of_python().feed(&text.as_bytes()[after..]) else {
@@ -203,11 +244,14 @@ impl Offer {
     }
 
     /// A name, and an object in Gemma's notation after it.
-    fn read_dict(&self, text: &str, start: usize, quote: &str, done: bool) -> CallRead {
+    fn read_dict(&self, text: &str, start: usize, quote: &str, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
             Err(read) => return read,
         };
+        if !self.may_be_called(&name, beginning) {
+            return CallRead::NotACall;
+        }
         match dict(&text[after..], quote) {
             Ok((arguments, read)) => self.read_tail(text, after + read, name, arguments, done),
             Err(Unread::Incomplete) => {
@@ -219,20 +263,42 @@ impl Offer {
         }
     }
 
-    /// Whether a call of this tool is one: without a tag it has to name a tool.
-    fn may_be_called(&self, name: &str) -> bool {
-        !self.form.marker().is_empty() || self.tools.iter().any(|(known, _)| known == name)
+    /// Whether a call of this tool is one: without the marker of the form it has to name a tool.
+    fn may_be_called(&self, name: &str, beginning: Beginning) -> bool {
+        (beginning.is_formal() && !self.form.marker().is_empty()) || self.is_offered(name)
     }
 
-    /// Reads the text that must follow a call.
+    /// Whether there is a tool of this name.
+    pub(super) fn is_offered(&self, name: &str) -> bool {
+        self.tools.iter().any(|(known, _)| known == name)
+    }
+
+    /// Reads the text that must follow a call. Where it is missing, another call may follow.
     fn read_tail(&self, text: &str, at: usize, name: String, arguments: String, done: bool) -> CallRead {
-        match skip_ignoring_space(&text[at..], self.form.tail().trim()) {
-            Skip::Past(length) => CallRead::Call { name, arguments, end: at + length },
-            // Some models leave out the last tag.
-            Skip::Incomplete if done => CallRead::Call { name, arguments, end: text.len() },
-            Skip::Incomplete => CallRead::Incomplete(WaitFor::Any),
-            Skip::Mismatch => CallRead::NotACall,
+        let tail = self.form.tail().trim();
+        let next =
+            if self.form.opening.is_empty() { self.form.marker() } else { first_tag(self.form.lead()) };
+        let rest = text[at..].trim_start();
+        if next.starts_with('<') && !tail.is_empty() && self.is_offered(&name) {
+            if rest.starts_with(next) {
+                return CallRead::Call { name, arguments, end: text.len() - rest.len() };
+            }
+            if !done && next.starts_with(rest) {
+                return CallRead::Incomplete(WaitFor::Any);
+            }
         }
+        read_close(text, at, tail, name, arguments, done)
+    }
+}
+
+/// Reads what closes a call.
+fn read_close(text: &str, at: usize, close: &str, name: String, arguments: String, done: bool) -> CallRead {
+    match skip_ignoring_space(&text[at..], close) {
+        Skip::Past(length) => CallRead::Call { name, arguments, end: at + length },
+        // Some models leave out the last tag.
+        Skip::Incomplete if done => CallRead::Call { name, arguments, end: text.len() },
+        Skip::Incomplete => CallRead::Incomplete(WaitFor::Any),
+        Skip::Mismatch => CallRead::NotACall,
     }
 }
 
@@ -247,7 +313,7 @@ fn object_wait(text: &str, start: usize, untagged: bool) -> WaitFor {
 }
 
 /// The tag at the beginning of a text, or the whole text.
-fn first_tag(text: &str) -> &str {
+pub(super) fn first_tag(text: &str) -> &str {
     let text = text.trim();
     match text.starts_with('<').then(|| text.find('>')).flatten() {
         Some(at) => &text[..=at],
@@ -256,7 +322,7 @@ fn first_tag(text: &str) -> &str {
 }
 
 /// The result of matching a text against an expected one.
-enum Skip {
+pub(super) enum Skip {
     /// It matches up to this byte.
     Past(usize),
     /// It matches up to its end, where the expected text continues.
@@ -265,7 +331,7 @@ enum Skip {
 }
 
 /// Matches a text ignoring white space; an opening bracket of a list may be missing.
-fn skip_ignoring_space(text: &str, wanted: &str) -> Skip {
+pub(super) fn skip_ignoring_space(text: &str, wanted: &str) -> Skip {
     let mut at = 0;
     for c in wanted.chars().filter(|c| !c.is_whitespace()) {
         let rest = text[at..].trim_start();
@@ -277,46 +343,4 @@ fn skip_ignoring_space(text: &str, wanted: &str) -> Skip {
         }
     }
     Skip::Past(at)
-}
-
-/// Keys and values between three texts: before a key, before a value, after it.
-fn parameters(text: &str, [key, value, end]: [&str; 3], schema: Option<&Value>) -> Map<String, Value> {
-    let mut arguments = Map::new();
-    let mut rest = text;
-    // Line breaks next to a value belong to the form if the template writes them.
-    let breaks = [value.ends_with('\n'), end.starts_with('\n')];
-    while let Some((_, after_key)) = rest.split_once(key.trim()) {
-        let Some((name, after_value)) = split_name(after_key, value.trim()) else { break };
-        let (text, after) = after_value.split_once(end.trim()).unwrap_or((after_value, ""));
-        let name = name.trim();
-        let kind = schema.map(|schema| &schema["properties"][name]["type"]);
-        arguments.insert(name.to_owned(), typed(without_line_breaks(text, breaks), kind));
-        rest = after;
-    }
-    arguments
-}
-
-/// A name and the text after the separator before its value. The separator may be longer than in the
-/// template's example (`string="false"`): then it ends at its last character.
-fn split_name<'t>(text: &'t str, value: &str) -> Option<(&'t str, &'t str)> {
-    let name = &text[..text.find(value.chars().next()?)?];
-    if let Some(rest) = text[name.len()..].strip_prefix(value) {
-        return Some((name, rest));
-    }
-    let (_, rest) = text[name.len()..].split_once(value.chars().next_back()?)?;
-    Some((name, rest))
-}
-
-/// Removes one line break at the beginning, or at the end.
-fn without_line_breaks(text: &str, [first, last]: [bool; 2]) -> &str {
-    let text = text.strip_prefix('\n').filter(|_| first).unwrap_or(text);
-    text.strip_suffix('\n').filter(|_| last).unwrap_or(text)
-}
-
-/// A value by its schema: a string as it is, any other type as JSON if it parses.
-fn typed(text: &str, kind: Option<&Value>) -> Value {
-    if kind.is_some_and(|kind| kind == "string") {
-        return text.into();
-    }
-    serde_json::from_str(text.trim()).unwrap_or_else(|_| text.into())
 }

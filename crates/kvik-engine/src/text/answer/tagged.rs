@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use super::json::Balance;
-use super::read::{CallRead, Offer, WaitFor};
+use super::read::{Beginning, CallRead, FENCE, Offer};
 use super::reasoning::ReasoningTags;
+use super::trial::Trial;
+use super::waiting::Waiting;
 use super::{AnswerDelta, call_id, partial_tag};
 
 /// Parses one answer whose parts stand between tags.
@@ -32,6 +34,10 @@ pub(super) struct Tagged {
     response_end: Option<&'static str>,
     /// No content has been emitted yet: a call without a tag can begin.
     at_start: bool,
+    /// Calls in reasoning with which the answer may end.
+    trial: Option<Trial>,
+    /// A call has begun otherwise than the form says, so that no constraint may hold what follows.
+    strayed: bool,
     calls: usize,
 }
 
@@ -45,7 +51,7 @@ struct End {
 
 #[derive(Debug, Clone, Copy)]
 enum Means {
-    Call,
+    Call(Beginning),
     Reasoning,
     /// Content that this text closes.
     Response(&'static str),
@@ -70,8 +76,7 @@ enum State {
 struct Calling {
     /// The text removed as its beginning; content again if it is not a call.
     taken: String,
-    /// Whether it is the first call of its section.
-    first: bool,
+    beginning: Beginning,
     wait: Waiting,
     /// What of its arguments has been emitted, once the call is certain.
     sent: Option<Sent>,
@@ -87,14 +92,6 @@ struct Sent {
     balance: Balance,
     /// All of the arguments was.
     complete: bool,
-}
-
-/// The text that an incomplete call waits for, and how far the pending text has been searched.
-#[derive(Debug)]
-enum Waiting {
-    Any,
-    Object { balance: Balance, searched: usize },
-    Text { text: String, searched: usize },
 }
 
 impl Tagged {
@@ -119,8 +116,15 @@ impl Tagged {
             may_reopen: starts_in_reasoning,
             response_end: None,
             at_start: true,
+            trial: None,
+            strayed: false,
             calls: 0,
         }
+    }
+
+    /// Whether there is a tool of this name.
+    pub(super) fn is_offered(&self, name: &str) -> bool {
+        self.offer.as_ref().is_some_and(|offer| offer.is_offered(name))
     }
 
     /// Adds text; returns the parts that it completes.
@@ -136,7 +140,9 @@ impl Tagged {
         let mut deltas = Vec::new();
         while self.step(true, &mut deltas) {}
         let rest = std::mem::take(&mut self.pending);
+        let calls = self.trial.take().and_then(Trial::finish);
         match self.state {
+            State::Reasoning if calls.is_some() => deltas.extend(calls.into_iter().flatten()),
             State::Reasoning => self.push_reasoning(&rest, &mut deltas),
             State::Content if self.tagged && !self.emitted && rest.trim().is_empty() => {}
             State::Content => self.push_content(&rest, &mut deltas),
@@ -176,23 +182,43 @@ impl Tagged {
                 let rest = self.pending.split_off(at + self.tags.close.len());
                 let thought = std::mem::replace(&mut self.pending, rest);
                 self.push_reasoning(thought[..at].trim_end_matches('\n'), deltas);
+                self.trial = None;
                 self.enter(State::Content);
                 self.at_start = true;
                 true
             }
-            None => {
-                let thought = self.take_decided(&[self.tags.close]);
-                self.push_reasoning(&thought, deltas);
-                false
-            }
+            None => self.step_thought(deltas),
         }
     }
 
+    /// Emits reasoning, but for calls with which it may end.
+    fn step_thought(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
+        let offer = self.offer.clone();
+        let marker = offer.as_ref().map_or("", |offer| offer.form.marker());
+        let at = if marker.is_empty() { None } else { self.pending.find(marker) };
+        let (Some(offer), Some(at)) = (&offer, at) else {
+            let tags = [self.tags.close, marker];
+            let thought = self.take_decided(&tags[..if marker.is_empty() { 1 } else { 2 }]);
+            self.push_reasoning(&thought, deltas);
+            return false;
+        };
+        let trial = self.trial.get_or_insert_with(|| Trial::new(self.tags, offer, &self.salt));
+        if trial.push(&self.pending[at..]) {
+            let thought: String = self.pending.drain(..self.pending[..at].trim_end().len()).collect();
+            self.push_reasoning(&thought, deltas);
+            return false;
+        }
+        self.trial = None;
+        let thought: String = self.pending.drain(..at + marker.len()).collect();
+        self.push_reasoning(&thought, deltas);
+        true
+    }
+
     fn step_content(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
-        if self.begins_with_json() {
+        if let Some(beginning) = self.json_beginning() {
             let white = self.pending.len() - self.pending.trim_start().len();
             let taken = self.pending.drain(..white).collect();
-            self.begin_call(taken, true);
+            self.begin_call(taken, beginning);
             return true;
         }
         let ends = self.ends();
@@ -224,7 +250,7 @@ impl Tagged {
     fn pass(&mut self, means: Means, tag: &str) {
         let was_at_start = self.at_start;
         match means {
-            Means::Call => self.begin_call(tag.to_owned(), true),
+            Means::Call(beginning) => self.begin_call(tag.to_owned(), beginning),
             Means::Reasoning => self.enter(State::Reasoning),
             Means::Response(end) => {
                 self.enter(State::Content);
@@ -243,7 +269,11 @@ impl Tagged {
         let ReasoningTags { open, close, response, reserved } = self.tags;
         let mut ends = Vec::new();
         if let Some(offer) = &self.offer {
-            ends.extend(offer.form.markers().into_iter().map(|marker| end(marker, false, Means::Call)));
+            let call = |text: &str, beginning| end(text, false, Means::Call(beginning));
+            ends.extend(offer.form.markers().into_iter().map(|marker| call(marker, Beginning::Marker)));
+            let later = offer.form.later_tags();
+            ends.extend(later.iter().map(|(tag, behind)| call(tag, Beginning::Later(*behind))));
+            ends.push(call(FENCE, Beginning::Fence));
         }
         if self.may_reason || reserved {
             ends.push(end(open, !reserved, Means::Reasoning));
@@ -262,15 +292,19 @@ impl Tagged {
         ends
     }
 
-    /// Whether the answer begins with JSON that may be a call.
-    fn begins_with_json(&self) -> bool {
-        let untagged = self.offer.as_ref().is_some_and(|offer| offer.form.marker().is_empty());
-        untagged && self.at_start && self.pending.trim_start().starts_with(['{', '['])
+    /// How a call begins where the answer begins with JSON that may be one.
+    fn json_beginning(&self) -> Option<Beginning> {
+        let offer = self.offer.as_ref().filter(|_| self.at_start)?;
+        let text = self.pending.trim_start();
+        match offer.form.marker().is_empty() {
+            true => text.starts_with(['{', '[']).then_some(Beginning::Marker),
+            false => text.starts_with('{').then_some(Beginning::Json),
+        }
     }
 
     /// Continues with a possible call.
-    fn begin_call(&mut self, taken: String, first: bool) {
-        self.enter(State::Calling(Calling { taken, first, wait: Waiting::Any, sent: None }));
+    fn begin_call(&mut self, taken: String, beginning: Beginning) {
+        self.enter(State::Calling(Calling { taken, beginning, wait: Waiting::Any, sent: None }));
     }
 
     fn step_calling(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
@@ -280,20 +314,16 @@ impl Tagged {
             return false;
         }
         let sent = calling.sent.as_ref().map(|sent| sent.bytes);
-        match offer.read(&self.pending, calling.first, done) {
+        match offer.read(&self.pending, calling.beginning, done) {
             CallRead::Call { name, arguments, end } => {
-                let more_may_follow = !offer.form.opening.is_empty() || offer.form.marker().is_empty();
                 let calls_max = offer.calls_max;
+                self.strayed |= !calling.beginning.is_formal();
                 self.pending.drain(..end);
                 match sent {
                     Some(sent) => self.push_arguments(arguments.get(sent..).unwrap_or_default(), deltas),
                     None => self.push_call(name, arguments, deltas),
                 }
-                self.enter(match (self.calls >= calls_max, more_may_follow) {
-                    (true, _) => State::Over,
-                    (false, true) => State::Between,
-                    (false, false) => State::Content,
-                });
+                self.enter(if self.calls >= calls_max { State::Over } else { State::Between });
                 true
             }
             CallRead::Incomplete(wait) if !done => {
@@ -320,6 +350,9 @@ impl Tagged {
     fn stream_arguments(&mut self, deltas: &mut Vec<AnswerDelta>) {
         let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return };
         if calling.sent.is_none() {
+            if self.strayed || !calling.beginning.is_formal() {
+                return;
+            }
             let Some((name, until)) = offer.begun(&calling.taken, &self.pending) else { return };
             let name = name.to_owned();
             calling.sent = Some(Sent { until, bytes: 0, balance: Balance::default(), complete: false });
@@ -338,22 +371,31 @@ impl Tagged {
         self.push_arguments(&new, deltas);
     }
 
-    /// After a call: another one, the end of the section, or content.
+    /// After a call: another one of its section, the end of the section, or content. Tags that end calls say nothing.
     fn step_between(&mut self, done: bool) -> bool {
-        let Some(offer) = &self.offer else { return false };
-        let is_between = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
-        let rest = self.pending.trim_start_matches(is_between);
-        let (closing, lead) = (offer.form.closing.trim(), offer.form.lead().trim());
-        let lead = if offer.form.object_lead().is_some() && lead.is_empty() { "{" } else { lead };
+        let Some(offer) = self.offer.clone() else { return false };
+        let form = &offer.form;
+        let in_section = !form.opening.is_empty() || form.marker().is_empty();
+        let is_between = |c: char| c.is_whitespace() || (in_section && matches!(c, ',' | ';'));
+        let rest = self.pending.trim_start_matches(is_between).to_owned();
+        let (closing, lead) = match in_section {
+            true => (form.closing.trim(), form.lead().trim()),
+            false => ("", ""),
+        };
+        let lead = if in_section && form.object_lead().is_some() && lead.is_empty() { "{" } else { lead };
         let begins = |text: &str| !text.is_empty() && rest.starts_with(text);
-        let may_begin = |text: &str| text.starts_with(rest);
-        if begins(lead) || offer.form.begins_with_name(rest) {
-            self.pending = rest.to_owned();
-            self.begin_call(String::new(), false);
+        let closing_tags = form.closing_tags();
+        let mut may_follow = [lead, closing].into_iter().chain(closing_tags.iter().copied());
+        if begins(lead) || (in_section && form.begins_with_name(&rest)) {
+            self.pending = rest;
+            self.begin_call(String::new(), Beginning::Next);
         } else if begins(closing) {
             self.pending = rest[closing.len()..].to_owned();
             self.enter(State::Content);
-        } else if may_begin(lead) || may_begin(closing) {
+        } else if let Some(tag) = closing_tags.iter().find(|tag| begins(tag)) {
+            self.pending = rest[tag.len()..].to_owned();
+        } else if may_follow.any(|text| !text.is_empty() && text.starts_with(&rest)) && (!done || in_section)
+        {
             if done {
                 self.pending.clear();
             }
@@ -436,37 +478,5 @@ impl Tagged {
         let decided = self.pending[..self.pending.len() - partial].trim_end().len();
         let held = self.pending.split_off(decided);
         std::mem::replace(&mut self.pending, held)
-    }
-}
-
-impl Waiting {
-    fn on(wait: WaitFor, pending: &str) -> Waiting {
-        let mut waiting = match wait {
-            WaitFor::Any => Waiting::Any,
-            WaitFor::Object(searched) => Waiting::Object { balance: Balance::default(), searched },
-            WaitFor::Group(searched) => Waiting::Object { balance: Balance::of_python(), searched },
-            WaitFor::Text(text, searched) => Waiting::Text { text, searched },
-        };
-        let over = waiting.is_over(pending);
-        debug_assert!(!over || matches!(waiting, Waiting::Any), "the awaited text has not arrived yet");
-        waiting
-    }
-
-    /// Whether the call may be complete now. Searches hardly any byte twice.
-    fn is_over(&mut self, pending: &str) -> bool {
-        match self {
-            Waiting::Any => true,
-            Waiting::Object { balance, searched } => {
-                let end = balance.feed(&pending.as_bytes()[*searched..]);
-                *searched = pending.len();
-                end.is_some()
-            }
-            Waiting::Text { text, searched } => {
-                let found = pending[*searched..].contains(text.as_str());
-                let tail = pending.floor_char_boundary(pending.len().saturating_sub(text.len()));
-                *searched = tail.max(*searched);
-                found
-            }
-        }
     }
 }

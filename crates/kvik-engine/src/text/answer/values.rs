@@ -42,6 +42,20 @@ pub(super) fn dict(text: &str, quote: &str) -> Result<(String, usize)> {
     Ok((reader.out, reader.at))
 }
 
+/// A value of Python that is the whole text, as JSON; `None` where it is none, or no more than a number.
+pub(super) fn python_literal(text: &str) -> Option<String> {
+    match text {
+        "None" => return Some("null".into()),
+        "True" => return Some("true".into()),
+        "False" => return Some("false".into()),
+        _ if !text.starts_with(['[', '{', '(']) => return None,
+        _ => {}
+    }
+    let mut reader = Reader { text, at: 0, notation: Notation::Python, out: String::new() };
+    reader.value(DEPTH_MAX).ok()?;
+    (reader.at == text.len()).then_some(reader.out)
+}
+
 struct Reader<'t> {
     text: &'t str,
     at: usize,

@@ -1,0 +1,44 @@
+//! What an incomplete call waits for, so that its text is not read again with every token.
+
+use super::json::Balance;
+use super::read::WaitFor;
+
+/// The text that an incomplete call waits for, and how far the pending text has been searched.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    Any,
+    Object { balance: Balance, searched: usize },
+    Text { text: String, searched: usize },
+}
+
+impl Waiting {
+    pub(super) fn on(wait: WaitFor, pending: &str) -> Waiting {
+        let mut waiting = match wait {
+            WaitFor::Any => Waiting::Any,
+            WaitFor::Object(searched) => Waiting::Object { balance: Balance::default(), searched },
+            WaitFor::Group(searched) => Waiting::Object { balance: Balance::of_python(), searched },
+            WaitFor::Text(text, searched) => Waiting::Text { text, searched },
+        };
+        let over = waiting.is_over(pending);
+        debug_assert!(!over || matches!(waiting, Waiting::Any), "the awaited text has not arrived yet");
+        waiting
+    }
+
+    /// Whether the call may be complete now. Searches hardly any byte twice.
+    pub(super) fn is_over(&mut self, pending: &str) -> bool {
+        match self {
+            Waiting::Any => true,
+            Waiting::Object { balance, searched } => {
+                let end = balance.feed(&pending.as_bytes()[*searched..]);
+                *searched = pending.len();
+                end.is_some()
+            }
+            Waiting::Text { text, searched } => {
+                let found = pending[*searched..].contains(text.as_str());
+                let tail = pending.floor_char_boundary(pending.len().saturating_sub(text.len()));
+                *searched = tail.max(*searched);
+                found
+            }
+        }
+    }
+}
