@@ -99,6 +99,30 @@ pub struct Calls {
     pub closing: String,
     /// Maximum calls in one answer.
     pub calls_max: usize,
+    /// The reasoning that an answer may have. No call begins in it; it is not read where a call is forced.
+    pub reasoning: Option<ReasoningTexts>,
+}
+
+/// The texts around reasoning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReasoningTexts {
+    /// Text before it.
+    pub open: String,
+    /// Text after it.
+    pub close: String,
+    /// Where it may stand.
+    pub place: ReasoningPlace,
+    /// Whether the answer begins inside of it.
+    pub begun: bool,
+}
+
+/// Where an answer may have reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasoningPlace {
+    /// Before all other text.
+    First,
+    /// Anywhere, any number of times.
+    Anywhere,
 }
 
 /// The form of a call of one tool.
@@ -150,11 +174,9 @@ pub enum CallStart {
         /// The beginning of `opening` and `begin` of every tool.
         trigger: String,
     },
-    /// When the answer starts with `trigger`; every other answer is free text.
-    LazyAtStart {
-        /// The beginning of `opening` and `begin` of every tool.
-        trigger: String,
-    },
+    /// When the answer starts with all that precedes the arguments of a tool, its name included; every other answer is
+    /// free text.
+    LazyAtStart,
 }
 
 /// One request: a prompt and how to continue it.

@@ -428,7 +428,7 @@ impl Drop for AdmissionSlot {
 /// having required it.
 fn is_optional_guide(request: &Request) -> bool {
     let Some(Constraint::Calls(calls)) = &request.constraint else { return false };
-    matches!(calls.start, CallStart::Lazy { .. } | CallStart::LazyAtStart { .. })
+    matches!(calls.start, CallStart::Lazy { .. } | CallStart::LazyAtStart)
 }
 
 /// A request that waits for its constraint.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::answer::{AnswerStart, ForcedCall, Offer, Reading, ToolForm};
 use super::references::move_references;
-use crate::api::Constraint;
+use crate::api::{Calls, Constraint};
 
 /// Calls of one answer at most, where several are allowed.
 pub const CALLS_MAX: usize = 32;
@@ -130,8 +130,7 @@ impl Tools {
         let Some(form) = form.filter(|_| self.offered.is_some()) else {
             return (Reading::Tagged { start, offer: None }, None);
         };
-        let after = start.in_reasoning().then(|| start.form.close());
-        let constraint = self.constraint(&form, after);
+        let constraint = self.constraint(&form, &start);
         if self.forced && constraint.is_none() {
             return (Reading::ForcedCall, Some(Constraint::JsonSchema(self.one_call())));
         }
@@ -143,11 +142,13 @@ impl Tools {
         Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max, certain })
     }
 
-    /// What holds the answer to this form. Free text may come before a call that has to be made, up to
-    /// and with `after`.
-    fn constraint(&self, form: &ToolForm, after: Option<&str>) -> Option<Constraint> {
-        let forced = self.forced.then(|| ForcedCall { after: after.map(str::to_owned) });
-        form.constraint(&self.functions, forced, self.calls_max).map(Constraint::Calls)
+    /// What holds the answer to this form. A call that has to be made comes after reasoning that has begun; one that may be
+    /// made does not begin in reasoning.
+    fn constraint(&self, form: &ToolForm, start: &AnswerStart) -> Option<Constraint> {
+        let after = start.in_reasoning().then(|| start.form.close().to_owned());
+        let forced = self.forced.then_some(ForcedCall { after });
+        let calls = form.constraint(&self.functions, forced, self.calls_max)?;
+        Some(Constraint::Calls(Calls { reasoning: start.reasoning_texts(), ..calls }))
     }
 
     /// Schema of an answer that is one call, as JSON: for forms that no constraint describes.

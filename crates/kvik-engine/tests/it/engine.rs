@@ -104,7 +104,7 @@ fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
             end: String::new(),
         }];
         let (opening, separator, closing) = Default::default();
-        let calls = Calls { start, tools, opening, separator, closing, calls_max: 1 };
+        let calls = Calls { start, tools, opening, separator, closing, calls_max: 1, reasoning: None };
         Request { constraint: Some(Constraint::Calls(calls)), ..request(prompt(1, 9), 20) }
     };
     let free = solo(&request(prompt(1, 9), 20));

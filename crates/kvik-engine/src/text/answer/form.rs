@@ -165,7 +165,7 @@ impl ToolForm {
         };
         let start = match (forced, self.marker()) {
             (Some(ForcedCall { after }), _) => CallStart::Forced { after },
-            (None, "") => CallStart::LazyAtStart { trigger: self.first_key()? },
+            (None, "") => CallStart::LazyAtStart,
             (None, marker) => CallStart::Lazy { trigger: marker.into() },
         };
         Some(Calls {
@@ -175,15 +175,8 @@ impl ToolForm {
             separator: self.separator.clone(),
             closing: self.closing.clone(),
             calls_max: if self.several { max } else { 1 },
+            reasoning: None,
         })
-    }
-
-    /// The beginning that all calls share if they are plain JSON, such as `{"name"`.
-    fn first_key(&self) -> Option<String> {
-        let whole = [&*self.opening, &self.begin].concat();
-        let mut quotes = whole.match_indices('"').map(|(at, _)| at);
-        let end = quotes.nth(1)?;
-        Some(whole[..=end].to_owned())
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! The form is chosen by a text of the chat template; a new one is a row of [`KNOWN`].
 
+use crate::api::{ReasoningPlace, ReasoningTexts};
+
 /// How a model tells reasoning from the rest of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningForm {
@@ -164,6 +166,14 @@ impl AnswerStart {
     pub fn usual(in_reasoning: bool) -> AnswerStart {
         let place = if in_reasoning { AnswerPlace::Reasoning } else { AnswerPlace::Begin };
         AnswerStart { form: ReasoningForm::default(), place }
+    }
+
+    /// The texts around the reasoning that it may have, where reasoning stands between two.
+    pub fn reasoning_texts(&self) -> Option<ReasoningTexts> {
+        let ReasoningForm::Tags(tags) = self.form else { return None };
+        let place = if tags.reserved { ReasoningPlace::Anywhere } else { ReasoningPlace::First };
+        let (open, close) = (tags.open.to_owned(), tags.close.to_owned());
+        Some(ReasoningTexts { open, close, place, begun: self.in_reasoning() })
     }
 
     /// Whether it begins in reasoning.

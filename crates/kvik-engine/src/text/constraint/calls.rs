@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::literals::{ControlTokens, Lead, Piece, TEXT, lead};
+use super::around::{Around, other_beginnings};
+use super::literals::{ControlTokens, Lead, Text, lead};
 use super::{checked_schema, notations};
 use crate::api::{ArgumentsForm, CallForm, CallStart, Calls};
 use crate::text::references::move_references;
@@ -21,7 +22,8 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
     let controls = ControlTokens::of(vocabulary);
     match &calls.start {
         CallStart::Forced { after } => {
-            let lead = after.as_ref().map(|after| lead("lead", after, &controls)).transpose()?;
+            let lead =
+                after.as_ref().map(|after| lead("lead", &Text::free(), after, &controls)).transpose()?;
             let lead =
                 lead.unwrap_or_else(|| Lead { rules: String::new(), reference: String::new(), skipped: 0 });
             let body = section(calls, 0, &controls)?;
@@ -29,19 +31,27 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
         }
         CallStart::Lazy { trigger } => {
             check_trigger(calls, trigger)?;
-            let lead = lead("lead", trigger, &controls)?;
-            let body = section(calls, lead.skipped, &controls)?;
             // Without an opening for all calls, each call starts with the trigger again.
             let sections = if calls.opening.is_empty() { calls_max(calls) } else { 1 };
-            let repeated = format!("({} section){{0,{sections}}}", lead.reference);
-            Ok(format!("start: {repeated} text?\ntext: /{TEXT}/\n{}{body}", lead.rules))
+            let (around, skipped) = Around::trigger(trigger, sections, calls.reasoning.as_ref(), &controls)?;
+            Ok([around.rules(), section(calls, skipped, &controls)?].concat())
         }
-        CallStart::LazyAtStart { trigger } => {
-            check_trigger(calls, trigger)?;
-            let other = other_beginnings(trigger, &controls);
-            Ok(format!("start: section | other\nother: /{other}/\n{}", section(calls, 0, &controls)?))
+        CallStart::LazyAtStart => {
+            let other = other_beginnings(&beginnings(calls)?, &controls);
+            let around = Around::start(&other, calls.reasoning.as_ref(), &controls)?;
+            Ok([around.rules(), section(calls, 0, &controls)?].concat())
         }
     }
+}
+
+/// The texts before the arguments of each tool.
+fn beginnings(calls: &Calls) -> Result<Vec<String>, String> {
+    let beginnings: Vec<String> =
+        calls.tools.iter().map(|tool| [&*calls.opening, &*tool.begin].concat()).collect();
+    if beginnings.iter().any(String::is_empty) {
+        return Err("no text says that an answer is a call".to_owned());
+    }
+    Ok(beginnings)
 }
 
 fn check_trigger(calls: &Calls, trigger: &str) -> Result<(), String> {
@@ -128,36 +138,13 @@ fn any_of(schemas: &[&Value]) -> Value {
     json!({ "anyOf": moved.collect::<Vec<_>>() })
 }
 
-/// A regular expression for all texts that do not start with `trigger`.
-fn other_beginnings(trigger: &str, controls: &ControlTokens) -> String {
-    let Some(Piece::Text(text)) = controls.split(trigger).into_iter().next() else {
-        return TEXT.to_owned();
-    };
-    let mut options = Vec::new();
-    let mut same = String::new();
-    for letter in text.chars() {
-        let one = escaped(letter);
-        options.push(format!("{same}[^{one}](?s:.*)"));
-        same.push_str(&one);
-        options.push(same.clone());
-    }
-    // The last one is the whole trigger.
-    options.pop();
-    options.join("|")
-}
-
-/// A character escaped for a regular expression and for a class.
-fn escaped(letter: char) -> String {
-    if letter.is_ascii_alphanumeric() { letter.to_string() } else { format!("\\x{{{:x}}}", letter as u32) }
-}
-
 #[cfg(test)]
 mod tests {
     use kvik_cache::Token;
 
     use super::super::tests::{CONTROL, accepted_tokens, accepts};
     use super::*;
-    use crate::api::Constraint;
+    use crate::api::{Constraint, ReasoningPlace, ReasoningTexts};
 
     fn arguments() -> Value {
         json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
@@ -184,6 +171,7 @@ mod tests {
             separator: "\n".into(),
             closing: String::new(),
             calls_max,
+            reasoning: None,
         })
     }
 
@@ -202,6 +190,7 @@ mod tests {
             separator: ", ".into(),
             closing: "]".into(),
             calls_max: 2,
+            reasoning: None,
         })
     }
 
@@ -252,30 +241,101 @@ mod tests {
         assert!(!accepts(&listed(), "so: CALLS g"));
     }
 
+    /// Nothing is held to the form before the model has written all that precedes the arguments of a tool.
     #[test]
-    fn a_trigger_at_the_start_counts_only_there() {
-        let schema = whole("f");
+    fn a_call_at_the_start_counts_only_there_and_with_a_tools_name() {
+        let schema = arguments();
         let form =
             CallForm { begin: String::new(), arguments: ArgumentsForm::Json, schema, end: String::new() };
-        let calls = Constraint::Calls(Calls {
-            start: CallStart::LazyAtStart { trigger: String::new() },
-            tools: vec![CallForm { begin: "{".into(), ..form }],
-            opening: String::new(),
-            separator: String::new(),
-            closing: String::new(),
-            calls_max: 1,
-        });
-        assert!(crate::text::constraint::tests::compiler().compile(&calls).is_err(), "an empty trigger");
-        let listed = listed(CallStart::LazyAtStart { trigger: "CALLS[".into() });
+        let calls = |tools: Vec<CallForm>| {
+            Constraint::Calls(Calls {
+                start: CallStart::LazyAtStart,
+                tools,
+                opening: String::new(),
+                separator: String::new(),
+                closing: String::new(),
+                calls_max: 1,
+                reasoning: None,
+            })
+        };
+        assert!(crate::text::constraint::tests::compiler().compile(&calls(vec![form.clone()])).is_err());
+        let named = |name: &str| CallForm {
+            begin: format!("{{\"name\": \"{name}\", \"parameters\": "),
+            end: "}".into(),
+            ..form.clone()
+        };
+        let bare = calls(vec![named("f"), named("get")]);
+        for (text, expect) in [
+            (r#"{"name": "f", "parameters": {"x": 1}}"#, true),
+            (r#"{"name": "get", "parameters": {"x":1}}"#, true),
+            (r#"{"name": "f", "parameters": {"x": "y"}}"#, false),
+            (r#"{"name": "f", "parameters": "#, false),
+            (r#"{"name": "Ann", "age": 3}"#, true),
+            (r#"{"name": "f", "age": 3}"#, true),
+            (r#"{"name": "fun"}"#, true),
+            (r#"{"name": "f""#, true),
+            (r#"{"names": ["f"]}"#, true),
+            (r#"{"city": "Oslo"}"#, true),
+            (r#"See {"name": "f", "parameters": 1}"#, true),
+        ] {
+            assert_eq!(accepts(&bare, text), expect, "{text:?}");
+        }
+        let listed = listed(CallStart::LazyAtStart);
         for (text, expect) in [
             ("CALLS[f({\"x\":1})]", true),
-            ("CALLS[f", false),
+            ("CALLS[f(", false),
+            ("CALLS[h(1)]", true),
             ("CALL", true),
-            ("a CALLS[f", true),
-            ("CALLS(", true),
+            ("a CALLS[f(", true),
         ] {
             assert_eq!(accepts(&listed, text), expect, "{text:?}");
         }
+    }
+
+    /// A tag of calls in reasoning is text, wherever the reasoning begins and however it ends.
+    #[test]
+    fn no_call_begins_in_reasoning() {
+        let with = |place: ReasoningPlace, begun: bool, start: CallStart| {
+            let Constraint::Calls(calls) = tagged(start, 2) else { panic!("they are calls") };
+            let (open, close) = ("<think>".to_owned(), "</think>".to_owned());
+            Constraint::Calls(Calls {
+                reasoning: Some(ReasoningTexts { open, close, place, begun }),
+                ..calls
+            })
+        };
+        use ReasoningPlace::{Anywhere, First};
+        let lazy = || CallStart::Lazy { trigger: "<tool_call>".into() };
+        let thought = "Or <tool_call> f, or {\"name\": \"f\"}?";
+        for (place, begun, text, expect) in [
+            (First, false, format!("<think>{thought}</think>Well."), true),
+            (First, false, format!("\n<think>{thought}</think>\n{F}"), true),
+            (First, false, format!("<think>{thought}</think>\n{F}\n{G}"), true),
+            (First, false, format!("<think>{thought}</think><tool_call> free"), false),
+            (First, false, format!("<think>{thought}"), true),
+            (First, false, format!("<think></think>\n<think>{thought}</think>{F}"), true),
+            (First, false, "Say <think> and <tool_call> free".to_owned(), false),
+            (First, false, F.to_owned(), true),
+            (First, false, "<tool_call> free".to_owned(), false),
+            (First, false, "Just <b>text</b>.".to_owned(), true),
+            (First, true, format!("{thought}</think>{F}"), true),
+            (First, true, format!("{thought}</think>Well: <tool_call> free"), false),
+            (First, true, thought.to_owned(), true),
+            (Anywhere, false, format!("Well.<think>{thought}</think>{F}<think>{thought}</think>Done."), true),
+            (Anywhere, false, format!("Well.<think>{thought}"), true),
+            (Anywhere, false, "Well.<tool_call> free".to_owned(), false),
+            (Anywhere, true, format!("{thought}</think>Well.<think>{thought}</think>{F}{G}"), true),
+        ] {
+            assert_eq!(accepts(&with(place, begun, lazy()), &text), expect, "{place:?} {begun} {text:?}");
+        }
+        let named = |text: &str, begun: bool, expect: bool| {
+            let constraint = with(First, begun, CallStart::LazyAtStart);
+            assert_eq!(accepts(&constraint, text), expect, "{begun} {text:?}");
+        };
+        named(&format!("{thought}<tool_call>\n free"), true, true);
+        named(&format!("{thought}</think>{F}"), true, true);
+        named("</think><tool_call>\n{\"name\": 3}", true, false);
+        named(&format!("<think>{thought}</think>{F}"), false, true);
+        named("<think><tool_call>\n free", false, true);
     }
 
     #[test]
@@ -294,6 +354,7 @@ mod tests {
                 separator: String::new(),
                 closing: String::new(),
                 calls_max: 1,
+                reasoning: None,
             })
         };
         let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();
@@ -306,5 +367,25 @@ mod tests {
         let lazy = calls(CallStart::Lazy { trigger: "<|x|>".into() });
         assert!(accepted_tokens(&lazy, &[text("well: <|x|> "), call].concat()));
         assert!(!accepts(&calls(CallStart::Forced { after: None }), "<|x|>f({\"x\":1})"));
+    }
+
+    /// Where the tags of reasoning are control tokens, free text has none of them and reasoning has.
+    #[test]
+    fn reasoning_between_control_tokens_is_allowed() {
+        let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();
+        for place in [ReasoningPlace::First, ReasoningPlace::Anywhere] {
+            let Constraint::Calls(calls) = tagged(CallStart::Lazy { trigger: "<tool_call>".into() }, 1)
+            else {
+                panic!("they are calls")
+            };
+            let (open, close) = ("<|x|>".to_owned(), "</think>".to_owned());
+            let reasoning = Some(ReasoningTexts { open, close, place, begun: false });
+            let constraint = Constraint::Calls(Calls { reasoning, ..calls });
+            let thought = [vec![CONTROL], text("Or <tool_call> f?</think>")].concat();
+            assert!(accepted_tokens(&constraint, &[thought.clone(), text(F)].concat()), "{place:?}");
+            assert!(accepted_tokens(&constraint, &thought), "{place:?}");
+            assert!(!accepted_tokens(&constraint, &[thought, text("<tool_call>f")].concat()), "{place:?}");
+            assert!(accepts(&constraint, F), "{place:?}");
+        }
     }
 }

@@ -6,8 +6,19 @@ use serde_json::Value;
 
 use crate::text::stream::{TokenKind, Vocabulary};
 
-/// Free text.
-pub(super) const TEXT: &str = "(?s:.+)";
+/// Terminals of text: one that may be empty, and one that is not.
+#[derive(Clone)]
+pub(super) struct Text {
+    pub(super) any: String,
+    pub(super) some: String,
+}
+
+impl Text {
+    /// Free text.
+    pub(super) fn free() -> Text {
+        Text { any: "/(?s:.*)/".to_owned(), some: "/(?s:.+)/".to_owned() }
+    }
+}
 
 /// A text as a literal of Lark.
 pub(super) fn quoted(text: &str) -> String {
@@ -70,29 +81,29 @@ impl<'a> ControlTokens<'a> {
     }
 }
 
-/// Free text up to a given end.
+/// Text up to a given end.
 pub(super) struct Lead {
     pub(super) rules: String,
     pub(super) reference: String,
-    /// Bytes of the text that the lead covers.
+    /// Bytes of the end that the lead covers.
     pub(super) skipped: usize,
 }
 
-/// Free text up to `end`, as the rule `name`.
-pub(super) fn lead(name: &str, end: &str, controls: &ControlTokens) -> Result<Lead, String> {
-    match controls.split(end).first() {
-        None => Err("the text that begins a call is empty".to_owned()),
+/// Text up to `end`, as the rule `name`.
+pub(super) fn lead(name: &str, text: &Text, end: &str, controls: &ControlTokens) -> Result<Lead, String> {
+    let Text { any, some } = text;
+    let (rules, skipped) = match controls.split(end).first() {
+        None => return Err("the text that begins a call is empty".to_owned()),
         // A control token ends text by itself.
-        Some(Piece::Control(token, length)) => Ok(Lead {
-            rules: format!("{name}: /{TEXT}/? <[{token}]>\n"),
-            reference: name.to_owned(),
-            skipped: *length,
-        }),
+        Some(Piece::Control(token, length)) => (format!("{name}: {some}? <[{token}]>\n"), *length),
         // Lazy: the text ends where `end` appears first.
-        Some(Piece::Text(text)) => Ok(Lead {
-            rules: format!("{name}[lazy]: /(?s:.*)/ {}\n", quoted(text)),
-            reference: name.to_owned(),
-            skipped: text.len(),
-        }),
-    }
+        Some(Piece::Text(end)) => (format!("{name}[lazy]: {any} {}\n", quoted(end)), end.len()),
+    };
+    Ok(Lead { rules, reference: name.to_owned(), skipped })
+}
+
+/// Text up to and with all of `end`, as the rule `name`.
+pub(super) fn up_to(name: &str, text: &Text, end: &str, controls: &ControlTokens) -> Result<String, String> {
+    let lead = lead(&format!("{name}_lead"), text, end, controls)?;
+    Ok(format!("{}{name}: {} {}\n", lead.rules, lead.reference, controls.lark(&end[lead.skipped..])))
 }

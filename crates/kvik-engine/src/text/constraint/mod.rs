@@ -5,6 +5,7 @@
 //! on its own threads, `watch` limits the time of each mask, and `budget` the memory of compiled
 //! grammars.
 
+mod around;
 mod budget;
 mod calls;
 pub mod gbnf;

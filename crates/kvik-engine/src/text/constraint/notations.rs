@@ -8,7 +8,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::checked_schema;
-use super::literals::{ControlTokens, lead, quoted};
+use super::literals::{ControlTokens, Text, lead, quoted};
 use crate::api::ArgumentsForm;
 
 /// Rules of one tool's arguments, which begin with the rule of this name.
@@ -87,7 +87,7 @@ impl Grammar<'_> {
 
     /// Free text up to and with its end.
     fn free(&mut self, rule: &str, end: &str) -> Result<String, String> {
-        let text = lead(rule, end, self.controls)?;
+        let text = lead(rule, &Text::free(), end, self.controls)?;
         self.rules.push_str(&text.rules);
         Ok(format!("{} {}", text.reference, self.controls.lark(&end[text.skipped..])))
     }
@@ -183,6 +183,7 @@ mod tests {
             separator: ",".into(),
             closing: "]".into(),
             calls_max: 2,
+            reasoning: None,
         })
     }
 
