@@ -10,6 +10,9 @@ use crate::api::{Calls, Constraint};
 
 /// Calls of one answer at most, where several are allowed.
 pub const CALLS_MAX: usize = 32;
+/// Calls of one answer at most, where one has to be made and several may be: nothing but this bound ends the answer of a
+/// weak model that only repeats its call.
+pub const FORCED_CALLS_MAX: usize = 8;
 
 /// Tools offered, and whether one must be called.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,13 +107,12 @@ impl Tools {
             ToolChoice::Allowed { required, .. } => *required,
             ToolChoice::Any | ToolChoice::Named(_) => true,
         };
+        let calls_max = calls_max(&choice, forced, several);
         match choice {
             ToolChoice::Named(name) => functions.retain(|(known, _)| *known == name),
             ToolChoice::Allowed { names, .. } => functions.retain(|(known, _)| names.contains(known)),
             ToolChoice::None | ToolChoice::Auto | ToolChoice::Any => {}
         }
-        // A call that has to be made is one, unless the request says that it may be several.
-        let calls_max = if several.unwrap_or(!forced) { CALLS_MAX } else { 1 };
         Ok(Tools { offered: is_offered.then_some(Value::Array(tools)), functions, forced, calls_max })
     }
 
@@ -159,6 +161,16 @@ impl Tools {
         let call = |(i, function)| call_schema(function, &format!("#/anyOf/{i}"));
         let calls: Vec<Value> = self.functions.iter().enumerate().map(call).collect();
         json!({"anyOf": calls})
+    }
+}
+
+/// Calls that an answer may have. One that has to be made is one, unless the request says that it may be several; a call of a
+/// tool that the request names is one in any case.
+fn calls_max(choice: &ToolChoice, forced: bool, several: Option<bool>) -> usize {
+    match (choice, forced, several) {
+        (ToolChoice::Named(_), ..) | (_, _, Some(false)) | (_, true, None) => 1,
+        (_, true, Some(true)) => FORCED_CALLS_MAX,
+        (_, false, _) => CALLS_MAX,
     }
 }
 
@@ -235,7 +247,13 @@ mod tests {
         check(ToolChoice::Auto, Some(true), CALLS_MAX);
         check(ToolChoice::Auto, Some(false), 1);
         check(ToolChoice::Any, None, 1);
-        check(ToolChoice::Any, Some(true), CALLS_MAX);
+        check(ToolChoice::Any, Some(true), FORCED_CALLS_MAX);
+        for several in [None, Some(true), Some(false)] {
+            check(ToolChoice::Named("f".to_owned()), several, 1);
+        }
+        let allowed = |required| ToolChoice::Allowed { names: vec!["f".to_owned()], required };
+        check(allowed(true), Some(true), FORCED_CALLS_MAX);
+        check(allowed(false), None, CALLS_MAX);
     }
 
     #[test]
