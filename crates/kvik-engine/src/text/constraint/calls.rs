@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::around::{Around, other_beginnings};
 use super::literals::{ControlTokens, Lead, Text, lead};
-use super::{checked_schema, notations};
+use super::{checked_schema, json_rule, notations};
 use crate::api::{ArgumentsForm, CallForm, CallStart, Calls};
 use crate::text::references::move_references;
 use crate::text::stream::Vocabulary;
@@ -102,7 +102,7 @@ fn argument_rules(calls: &Calls, controls: &ControlTokens) -> Result<String, Str
         match (&form.arguments, &schemas[..]) {
             // Writing to a string cannot fail.
             (ArgumentsForm::Json, _) => {
-                let _ = writeln!(rules, "{name}: %json {}", checked_schema(&any_of(schemas))?);
+                let _ = writeln!(rules, "{name}: {}", json_rule(&checked_schema(&any_of(schemas))?)?);
             }
             (arguments, [schema, ..]) => {
                 rules.push_str(&notations::rules(&name, arguments, schema, controls)?)

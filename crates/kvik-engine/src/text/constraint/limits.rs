@@ -10,6 +10,8 @@ use llguidance::earley::lexerspec::LexerSpec;
 
 /// Maximum bytes of a schema, and of the tools of one request.
 pub(super) const SCHEMA_BYTES_MAX: usize = 256 * 1024;
+/// Maximum bytes of a grammar that is written for a schema, which has each part of it in several rules.
+const GENERATED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum bytes of a regular expression: each of its classes can cost thousands of nodes.
 const REGEX_BYTES_MAX: usize = 16 * 1024;
 /// Maximum bytes of a Lark grammar.
@@ -84,6 +86,11 @@ pub(super) fn grammar_bytes(symbols: usize, lexer_bytes: usize) -> usize {
 /// Refuses a long schema.
 pub(super) fn check_schema_bytes(bytes: usize) -> Result<(), String> {
     at_most("bytes", bytes, SCHEMA_BYTES_MAX)
+}
+
+/// Refuses a long grammar of a schema.
+pub(super) fn check_generated(bytes: usize) -> Result<(), String> {
+    at_most("bytes as a grammar", bytes, GENERATED_BYTES_MAX)
 }
 
 /// Refuses a long expression.

@@ -12,6 +12,7 @@ pub mod gbnf;
 mod guide;
 #[cfg(test)]
 mod hostile;
+mod json;
 mod limits;
 mod literals;
 mod notations;
@@ -92,10 +93,8 @@ impl Compiler {
 
     fn grammar(&self, constraint: &Constraint) -> Result<TopLevelGrammar, String> {
         match constraint {
-            Constraint::JsonObject => {
-                Ok(TopLevelGrammar::from_json_schema(with_white_space(json!({ "type": "object" }))))
-            }
-            Constraint::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?)),
+            Constraint::JsonObject => json_grammar(&json!({ "type": "object" })),
+            Constraint::JsonSchema(schema) => json_grammar(&checked_schema(schema)?),
             Constraint::Regex(regex) => {
                 limits::check_regex(regex).map(|()| TopLevelGrammar::from_regex(regex))
             }
@@ -104,7 +103,7 @@ impl Compiler {
             }
             Constraint::Calls(calls) => {
                 let lark = calls::lark(calls, &self.vocabulary)?;
-                limits::check_schema_bytes(lark.len()).map(|()| TopLevelGrammar::from_lark(lark))
+                limits::check_generated(lark.len()).map(|()| TopLevelGrammar::from_lark(lark))
             }
         }
     }
@@ -143,11 +142,38 @@ fn describe(error: impl std::fmt::Display) -> String {
     first_lines(&format!("{error:#}"))
 }
 
-/// The normalised schema that llguidance compiles.
+/// The normalised schema, within its limits.
 fn checked_schema(schema: &Value) -> Result<Value, String> {
     limits::check_schema_bytes(schema.to_string().len())?;
     let normal = normalise(schema, Strictness::Lenient).map_err(|error| error.to_string())?;
-    Ok(with_white_space(normal.schema))
+    Ok(normal.schema)
+}
+
+/// The grammar of a normalised schema. llguidance reads it where it has options for that, or needs what our grammar lacks.
+fn json_grammar(normal: &Value) -> Result<TopLevelGrammar, String> {
+    match own_grammar(normal)? {
+        Some(lark) => Ok(TopLevelGrammar::from_lark(lark)),
+        None => Ok(TopLevelGrammar::from_json_schema(with_white_space(normal.clone()))),
+    }
+}
+
+/// The same as the body of a rule.
+fn json_rule(normal: &Value) -> Result<String, String> {
+    Ok(match own_grammar(normal)? {
+        Some(lark) => format!("%lark {{\n{lark}}}"),
+        None => format!("%json {}", with_white_space(normal.clone())),
+    })
+}
+
+fn own_grammar(normal: &Value) -> Result<Option<String>, String> {
+    if normal.get("x-guidance").is_some() {
+        return Ok(None);
+    }
+    let lark = json::grammar(normal)?;
+    if let Some(lark) = &lark {
+        limits::check_generated(lark.len())?;
+    }
+    Ok(lark)
 }
 
 /// Limits the white space between parts of the JSON, unless the schema sets its own.

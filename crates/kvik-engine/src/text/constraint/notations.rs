@@ -7,9 +7,13 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::checked_schema;
 use super::literals::{ControlTokens, Text, lead, quoted};
+use super::schema::kinds::Kinds;
+use super::{checked_schema, json_rule};
 use crate::api::ArgumentsForm;
+
+/// Maximum alternatives within alternatives whose values are told apart.
+const ALTERNATIVES_DEPTH_MAX: usize = 8;
 
 /// Rules of one tool's arguments, which begin with the rule of this name.
 pub(super) fn rules(
@@ -18,12 +22,14 @@ pub(super) fn rules(
     schema: &Value,
     controls: &ControlTokens<'_>,
 ) -> Result<String, String> {
-    let mut grammar = Grammar { name, form, schema, controls, rules: String::new() };
-    let properties = schema["properties"].as_object().cloned().unwrap_or_default();
+    let normal = checked_schema(schema)?;
+    let mut grammar = Grammar { name, form, schema: &normal, controls, rules: String::new() };
+    let object = grammar.target(&normal);
+    let properties = object["properties"].as_object().cloned().unwrap_or_default();
     for (index, (key, property)) in properties.iter().enumerate() {
         grammar.property(index, key, property)?;
     }
-    grammar.sequence(&properties);
+    grammar.sequence(&properties, &object["required"]);
     if let ArgumentsForm::Dict { quote } = form {
         grammar.values(quote)?;
     }
@@ -33,6 +39,7 @@ pub(super) fn rules(
 struct Grammar<'a> {
     name: &'a str,
     form: &'a ArgumentsForm,
+    /// The normalised schema: properties refer to its definitions.
     schema: &'a Value,
     controls: &'a ControlTokens<'a>,
     rules: String,
@@ -56,17 +63,7 @@ impl Grammar<'_> {
                 format!("{} {}", quoted(&format!("{key}=")), self.json(&rule, property)?)
             }
             ArgumentsForm::Dict { quote } => {
-                let value = match kind(property) {
-                    "string" => {
-                        match literals(property, |text| self.controls.lark(&[quote, text, quote].concat())) {
-                            Some(literals) => literals,
-                            None => format!("{}_text", self.name),
-                        }
-                    }
-                    "integer" | "number" | "boolean" | "null" => self.json(&rule, property)?,
-                    _ => format!("{}_value", self.name),
-                };
-                format!("{} {value}", quoted(&format!("{key}:")))
+                format!("{} {}", quoted(&format!("{key}:")), self.entry(&rule, property, quote)?)
             }
             ArgumentsForm::Json => self.json(&rule, property)?,
         };
@@ -74,15 +71,72 @@ impl Grammar<'_> {
         Ok(())
     }
 
-    /// A value as text, and what ends it.
+    /// A value as text, and what ends it. Where it may be any text, nothing holds it to another type.
     fn parameter(&mut self, rule: &str, property: &Value, end: &str) -> Result<String, String> {
-        if kind(property) != "string" {
-            return Ok(format!("{} {}", self.json(rule, property)?, self.controls.lark(end)));
-        }
-        if let Some(literals) = literals(property, |text| self.controls.lark(text)) {
-            return Ok(format!("{literals} {}", self.controls.lark(end)));
+        let mut written = Vec::new();
+        if self.written(rule, property, &mut written, 0)? {
+            return Ok(format!("({}) {}", written.join(" | "), self.controls.lark(end)));
         }
         self.free(&format!("{rule}_text"), end)
+    }
+
+    /// Adds the ways in which a value may be written; `false` if it may be any text.
+    fn written(
+        &mut self,
+        rule: &str,
+        property: &Value,
+        ways: &mut Vec<String>,
+        depth: usize,
+    ) -> Result<bool, String> {
+        let schema = self.schema;
+        let property = self.target(property);
+        if let (Some(options), true) = (property["anyOf"].as_array(), depth < ALTERNATIVES_DEPTH_MAX) {
+            for option in options {
+                if !self.written(rule, option, ways, depth + 1)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        if let Some(values) = listed(&property) {
+            ways.extend(values.iter().map(|value| match value {
+                Value::String(text) => self.literal(text),
+                other => self.literal(&other.to_string()),
+            }));
+            return Ok(true);
+        }
+        if Kinds::of(schema, &property).allows(Kinds::STRING) {
+            return Ok(false);
+        }
+        let way = self.json(&format!("{rule}_{}", ways.len()), &property)?;
+        ways.push(way);
+        Ok(true)
+    }
+
+    /// A value in Gemma's notation.
+    fn entry(&mut self, rule: &str, property: &Value, quote: &str) -> Result<String, String> {
+        let property = self.target(property);
+        let kinds = Kinds::of(self.schema, &property);
+        let scalars = Kinds::NULL.or(Kinds::BOOLEAN).or(Kinds::INTEGER).or(Kinds::FRACTION);
+        if kinds.is_within(scalars) {
+            return self.json(rule, &property);
+        }
+        if kinds != Kinds::STRING {
+            return Ok(format!("{}_value", self.name));
+        }
+        let Some(texts) = listed(&property) else { return Ok(format!("{}_text", self.name)) };
+        let quoted = |text: &Value| self.literal(&[quote, text.as_str().unwrap_or_default(), quote].concat());
+        Ok(format!("({})", texts.iter().map(quoted).collect::<Vec<_>>().join(" | ")))
+    }
+
+    /// The schema that a reference names, or the schema itself.
+    fn target(&self, property: &Value) -> Value {
+        let target = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+        target.and_then(|pointer| self.schema.pointer(pointer)).unwrap_or(property).clone()
+    }
+
+    fn literal(&self, text: &str) -> String {
+        if text.is_empty() { "\"\"".to_owned() } else { self.controls.lark(text) }
     }
 
     /// Free text up to and with its end.
@@ -94,27 +148,23 @@ impl Grammar<'_> {
 
     fn json(&mut self, rule: &str, property: &Value) -> Result<String, String> {
         let mut schema = property.clone();
-        if let Some(fields) = schema.as_object_mut() {
+        if let (Some(fields), Some(definitions)) = (schema.as_object_mut(), self.schema.get("$defs")) {
             // What a property refers to is defined beside the properties.
-            for name in ["$defs", "definitions"] {
-                if let Some(definitions) = self.schema.get(name) {
-                    fields.entry(name).or_insert(definitions.clone());
-                }
-            }
+            fields.insert("$defs".to_owned(), definitions.clone());
         }
         let name = format!("{rule}_json");
-        self.rule(&name, &format!("%json {}", checked_schema(&schema)?));
+        self.rule(&name, &json_rule(&schema)?);
         Ok(name)
     }
 
     /// All properties in their order, with what stands around and between them.
-    fn sequence(&mut self, properties: &Map<String, Value>) {
+    fn sequence(&mut self, properties: &Map<String, Value>, required: &Value) {
         let (open, separator, close) = match self.form {
             ArgumentsForm::Python => ("\"(\"", "\", \"", "\")\""),
             ArgumentsForm::Dict { .. } => ("\"{\"", "\",\"", "\"}\""),
             ArgumentsForm::Parameters { .. } | ArgumentsForm::Json => ("", "", ""),
         };
-        let required = self.schema["required"].as_array().cloned().unwrap_or_default();
+        let required = required.as_array().cloned().unwrap_or_default();
         let name = self.name;
         // `first_i`: nothing has been written of the properties before `i`; `more_i`: something has.
         for (index, key) in properties.keys().enumerate() {
@@ -149,16 +199,10 @@ impl Grammar<'_> {
     }
 }
 
-/// The type of a property; empty where it may have several.
-fn kind(property: &Value) -> &str {
-    property["type"].as_str().unwrap_or_default()
-}
-
-/// The texts that a property may be, where its schema lists them.
-fn literals(property: &Value, written: impl Fn(&str) -> String) -> Option<String> {
-    let texts = property["enum"].as_array()?;
-    let texts: Option<Vec<String>> = texts.iter().map(|text| text.as_str().map(&written)).collect();
-    Some(format!("({})", texts.filter(|texts| !texts.is_empty())?.join(" | ")))
+/// The values that a normalised schema lists, if it lists any.
+fn listed(schema: &Value) -> Option<Vec<Value>> {
+    let values = schema["enum"].as_array().cloned();
+    values.or_else(|| schema.get("const").map(|value| vec![value.clone()]))
 }
 
 #[cfg(test)]
@@ -212,6 +256,58 @@ mod tests {
         let typed = call(&[text("n", "x"), text("t", "x"), text("k", "a")].concat());
         let constraint = forced(form, "<function=f>", "\n</function>");
         check(&constraint, &[&least, &all], &[&missing, &other, &typed, "no"]);
+    }
+
+    /// However the schema says that a value is a text, the text stands there as it is: it is read so.
+    #[test]
+    fn a_text_is_written_as_it_is_however_its_schema_says_that_it_is_one() {
+        let form = ArgumentsForm::Parameters { key: "<".into(), value: ">".into(), end: "</>".into() };
+        let check = |property: Value, right: &[&str], wrong: &[&str]| {
+            let schema = json!({"type": "object", "required": ["p"], "properties": {"p": property},
+                "$defs": {"text": {"type": "string"}, "unit": {"enum": ["c", "f"]}}});
+            let constraint = Constraint::Calls(Calls {
+                start: CallStart::Forced { after: None },
+                tools: vec![CallForm { begin: "f".into(), arguments: form.clone(), schema, end: "!".into() }],
+                opening: String::new(),
+                separator: String::new(),
+                closing: String::new(),
+                calls_max: 1,
+                reasoning: None,
+            });
+            for (texts, expect) in [(right, true), (wrong, false)] {
+                for text in texts {
+                    assert_eq!(
+                        accepts(&constraint, &format!("f<p>{text}</>!")),
+                        expect,
+                        "{property}: {text}"
+                    );
+                }
+            }
+        };
+        let free: &[&str] = &["any text", "3", "null", "\"x\"", ""];
+        for property in [
+            json!({"type": "string"}),
+            json!({"type": ["string", "null"]}),
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}]}),
+            json!({"oneOf": [{"type": "integer"}, {"$ref": "#/$defs/text"}]}),
+            json!({"$ref": "#/$defs/text"}),
+            json!({"allOf": [{"$ref": "#/$defs/text"}], "minLength": 0}),
+            json!({}),
+        ] {
+            check(property, free, &[]);
+        }
+        let units: (&[&str], &[&str]) = (&["c", "f"], &["\"c\"", "k", ""]);
+        check(json!({"$ref": "#/$defs/unit"}), units.0, units.1);
+        check(json!({"allOf": [{"$ref": "#/$defs/unit"}]}), units.0, units.1);
+        check(json!({"const": "3"}), &["3"], &["\"3\"", "4"]);
+        check(
+            json!({"anyOf": [{"$ref": "#/$defs/unit"}, {"type": "null"}]}),
+            &["c", "null"],
+            &["\"c\"", "nil"],
+        );
+        check(json!({"enum": ["", 3, "x"]}), &["", "3", "x"], &["\"x\"", "4"]);
+        check(json!({"type": ["integer", "null"]}), &["3", "null"], &["x", "\"3\""]);
+        check(json!({"anyOf": [{"type": "boolean"}, {"type": "array"}]}), &["true", "[1]"], &["x", "True"]);
     }
 
     #[test]
