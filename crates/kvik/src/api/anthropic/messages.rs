@@ -13,10 +13,6 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// What one of the most used agents puts before its system prompt, with numbers that change with every request: for the
-/// one who bills, not for the model. Everything behind it would be computed anew.
-const BILLING: &str = "x-anthropic-billing-header:";
-
 /// Times to live of `cache_control`, of the whole conversation: `5m` or `1h`.
 pub(super) type Times = Vec<Option<&'static str>>;
 
@@ -55,10 +51,7 @@ fn system_text(system: &Place<'_>, times: &mut Times) -> Result<String> {
     let mut texts = Vec::new();
     for block in system.items()? {
         times.extend(cache_control(&block)?);
-        let text = text_block(&block)?;
-        if !text.starts_with(BILLING) {
-            texts.push(text);
-        }
+        texts.push(text_block(&block)?);
     }
     Ok(texts.join("\n\n"))
 }
@@ -299,7 +292,6 @@ mod tests {
             {"role": "user", "content": "and now?"},
         ]);
         let system = json!([
-            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1f;"},
             {"type": "text", "text": "one"}, {"type": "text", "text": "two"},
         ]);
         assert_eq!(read(system, messages).map(Value::Array), Ok(expect));

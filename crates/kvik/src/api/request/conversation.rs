@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    compaction, continuation,
+    billing, compaction, continuation,
     generation::Options,
     messages,
     parts::{FromBody, Part},
@@ -118,11 +118,12 @@ pub(crate) struct Thinking {
 impl Conversation {
     /// What is said in these messages, an array, is to be answered; `kwargs` are variables of the template.
     pub(crate) fn told(
-        messages: Value,
+        mut messages: Value,
         tools: Tools,
         thinking: Thinking,
         mut kwargs: Map<String, Value>,
     ) -> Conversation {
+        billing::remove(&mut messages);
         let from_effort = thinking.effort.and_then(|effort| effort.tell(&mut kwargs));
         Conversation {
             messages,

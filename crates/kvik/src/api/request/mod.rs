@@ -1,5 +1,6 @@
 //! The one internal request that every dialect's body becomes, and the fields that their bodies share.
 
+mod billing;
 pub(crate) mod cache;
 pub(crate) mod compaction;
 pub(crate) mod constraint;
