@@ -1,6 +1,7 @@
 //! Converts messages to a prompt, a prompt to tokens, and tokens to an answer.
 
 pub mod answer;
+pub mod arguments;
 #[cfg_attr(not(feature = "grammars"), path = "unconstrained.rs")]
 pub mod constraint;
 mod jinja;

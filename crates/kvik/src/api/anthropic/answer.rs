@@ -13,7 +13,7 @@ use super::{
     },
 };
 use crate::{
-    api::chat::{Assistant, Reply, Worded},
+    api::chat::{Assistant, Reply, Worded, arguments_object},
     app::{
         generation::Answer,
         report::{
@@ -155,8 +155,7 @@ impl MessageAnswer {
                 frames.push(delta(index, Delta::SignatureDelta { signature: SIGNATURE }));
             }
             Block::ToolUse { input, .. } => {
-                // Arguments that were cut off are no object, and clients want one.
-                *input = serde_json::from_str(&std::mem::take(&mut self.arguments)).unwrap_or_default();
+                *input = arguments_object(&std::mem::take(&mut self.arguments));
             }
             Block::Compaction { .. } | Block::Text { .. } => {}
         }

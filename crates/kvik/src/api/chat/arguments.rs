@@ -1,9 +1,10 @@
-//! Arguments of calls that a dialect has as values, as the text that models are told.
+//! Arguments of calls in dialects that have them as values: to the text that models are told, and from what they write.
 
 use std::io;
 
+use kvik_engine::text::arguments::{complete_arguments, whole_surrogates};
 use serde::Serialize;
-use serde_json::{Value, ser::Formatter};
+use serde_json::{Map, Value, ser::Formatter};
 
 /// The text of a value as templates and models write it, with a space behind `,` and `:`. So a call that comes back as a
 /// value has the tokens with which it was generated, and those of a dialect that sends its text.
@@ -15,6 +16,14 @@ pub(crate) fn arguments_text(arguments: &Value) -> String {
         Ok(()) => String::from_utf8(text).unwrap_or_else(|_| arguments.to_string()),
         Err(_) => arguments.to_string(),
     }
+}
+
+/// The arguments that a text has: of a call that was cut off, those that are complete.
+pub(crate) fn arguments_object(text: &str) -> Map<String, Value> {
+    let text: &str = &whole_surrogates(text);
+    let whole = serde_json::from_str(text).ok();
+    let complete = || serde_json::from_str(&complete_arguments(text)?).ok();
+    whole.or_else(complete).unwrap_or_default()
 }
 
 /// Python's `json.dumps`, which trains models.
@@ -39,6 +48,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_call_that_was_cut_off_keeps_its_complete_arguments() {
+        let whole = r#"{"city": "Oslo", "days": [1, {"a": "}"}], "n": 25, "ok": true}"#;
+        let object = |text: &str| Value::Object(arguments_object(text));
+        assert_eq!(object(whole), serde_json::from_str::<Value>(whole).unwrap());
+        for (end, _) in whole.char_indices() {
+            let kept = arguments_object(&whole[..end]);
+            assert!(kept.iter().eq(arguments_object(whole).iter().take(kept.len())), "{}", &whole[..end]);
+        }
+        assert_eq!(object(r#"{"city": "Oslo", "days": [1, {"a"#), json!({"city": "Oslo"}));
+        assert_eq!(object("{"), json!({}));
+        assert_eq!(object(r#"{"a": "\ud83d"}"#), json!({"a": "\u{fffd}"}));
+        assert_eq!(object("weather"), json!({}));
+    }
 
     #[test]
     fn values_are_written_as_python_writes_them() {

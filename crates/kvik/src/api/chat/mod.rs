@@ -7,7 +7,7 @@ mod item;
 mod reply;
 
 pub(crate) use self::{
-    arguments::arguments_text,
+    arguments::{arguments_object, arguments_text},
     history::{Compacted, to_compact},
     item::{CompactionItem, CompactionWord},
     reply::{Assistant, AssistantMessage, Function, Reply, ToolCall},

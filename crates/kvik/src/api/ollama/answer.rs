@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::ErrorLine;
 use crate::{
     api::{
-        chat::{Assistant, Reply, ToolCall, Worded},
+        chat::{Assistant, Reply, ToolCall, Worded, arguments_object},
         logprobs::{Logprob, logprob},
     },
     app::{
@@ -301,7 +301,7 @@ impl Answer for OllamaAnswer {
 impl Call {
     /// Its arguments are an object, whatever the model wrote.
     fn of(index: usize, call: &ToolCall) -> Call {
-        let arguments = serde_json::from_str(&call.function.arguments).unwrap_or_default();
+        let arguments = arguments_object(&call.function.arguments);
         let function = CalledFunction { index, name: call.function.name.clone(), arguments };
         Call { id: call.id.clone(), function }
     }
