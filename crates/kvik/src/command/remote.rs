@@ -54,7 +54,7 @@ impl ServerArgs {
     pub(crate) fn answers(&self) -> bool {
         let agent = kvik_shelf::tls::agent(ureq::Agent::config_builder().http_status_as_error(false));
         !matches!(
-            agent.get(&self.url).call(),
+            agent.get(self.url()).call(),
             Err(ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::Io(_))
         )
     }

@@ -102,7 +102,7 @@ pub(crate) struct ModelCard {
 impl ModelCard {
     /// Whether a request's `model` field names this model.
     pub(crate) fn answers_to(&self, name: &str) -> bool {
-        let own = [&self.name, &self.own_name, &self.source];
+        let own = [self.name.as_str(), &self.own_name, self.source.for_host()];
         name.is_empty() || name == "kvik" || own.into_iter().any(|own| means(name, own))
     }
 }
@@ -169,7 +169,7 @@ mod tests {
             name: "SmolLM2-135M-Instruct".to_owned(),
             own_name: "SmolLM2-135M-Instruct".to_owned(),
             family: "llama".to_owned(),
-            source: source.to_owned(),
+            source: source.into(),
             embedded: false,
             context: 64,
             parallel: 1,
