@@ -101,15 +101,14 @@ mod tests {
         (cache, namespace)
     }
 
-    fn admit(cache: &mut Cache, namespace: NamespaceId, seq: u64, prompt: &[Token], pin: bool) {
-        let (seq, reuse_max) = (SeqId(seq), prompt.len());
-        let lifetime = Lifetime { pin, ..Lifetime::default() };
+    fn admit(cache: &mut Cache, namespace: NamespaceId, seq: u64, prompt: &[Token]) {
+        let (seq, reuse_max, lifetime) = (SeqId(seq), prompt.len(), Lifetime::default());
         let admission = Admission { seq, namespace, prompt, reuse_max, positions: prompt.len(), lifetime };
         cache.admit(admission).unwrap();
     }
 
     fn run(cache: &mut Cache, namespace: NamespaceId, prompt: &[Token]) {
-        admit(cache, namespace, 1, prompt, false);
+        admit(cache, namespace, 1, prompt);
         cache.finish(SeqId(1), prompt);
     }
 
@@ -155,9 +154,9 @@ mod tests {
     fn what_runs_stays_for_now_and_what_is_pinned_for_good() {
         let (mut cache, namespace) = cache();
         let (running, pinned) = (behind_system(1000, 50), behind_system(3000, 24));
-        admit(&mut cache, namespace, 2, &pinned, true);
-        cache.finish(SeqId(2), &pinned);
-        admit(&mut cache, namespace, 3, &running, false);
+        run(&mut cache, namespace, &pinned);
+        assert_eq!(cache.pin(namespace, &pinned), Ok(true));
+        admit(&mut cache, namespace, 3, &running);
         cache.publish(SeqId(3), &running);
         let prompts = DeletedPrompts::new(vec![running.clone(), pinned.clone()], Vec::new());
         let forgotten = cache.forget(namespace, &prompts);

@@ -9,7 +9,12 @@ use super::namespaces::{Roots, disk_owner};
 impl Scheduler {
     /// Drops these prompts of a tenant and all that goes on behind them, as far as no other prompt has it; how much of it
     /// is still there: in use, being read or written, or not erased yet. May be repeated.
-    pub(crate) fn forget_deleted(&mut self, salt: [u8; 16], prompts: &DeletedPrompts) -> usize {
+    pub(crate) fn forget_deleted(
+        &mut self,
+        salt: [u8; 16],
+        prompts: &DeletedPrompts,
+        asks_store: bool,
+    ) -> usize {
         let namespaces = self.tenants.namespaces.all_of(salt);
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && prompts.are_gone(copied)
@@ -23,7 +28,7 @@ impl Scheduler {
                 left += model.forget(namespace, prompts);
             }
         }
-        left += self.disk.forget_deleted(&roots, prompts);
+        left += self.disk.forget_deleted(&roots, prompts, asks_store);
         self.forget_parts_of(salt, &roots, prompts);
         left + self.disk.erasing()
     }

@@ -113,7 +113,9 @@ impl App {
             let permit = app.admit(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             let owners = origin.owners(&caller.tenant.name);
-            aside(|| requests.iter_mut().for_each(|request| app.note(&owners, request)));
+            if !owners.is_empty() {
+                aside(|| requests.iter_mut().for_each(|request| app.note(&owners, request)));
+            }
             let trailer = Trailer::new(app, origin, came, &requests, app.prices(&caller));
             Ok((app.submit(&caller, permit, requests)?, answer, trailer, stream))
         };

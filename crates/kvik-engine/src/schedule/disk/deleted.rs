@@ -116,11 +116,16 @@ fn behind(at: &Visited, identity: Identity, tokens: &[Token], prompts: &DeletedP
 impl Disk {
     /// Drops prompts that are to be forgotten, with all that goes on behind them, in the namespaces with these roots, and
     /// what nodes share of them; how many blocks are still there.
-    pub(crate) fn forget_deleted(&mut self, roots: &[Roots], prompts: &DeletedPrompts) -> usize {
+    pub(crate) fn forget_deleted(
+        &mut self,
+        roots: &[Roots],
+        prompts: &DeletedPrompts,
+        asks_store: bool,
+    ) -> usize {
         let identities: Vec<Identity> = roots.iter().map(|roots| roots.identity).collect();
         let (slots, staying) = take_out(&mut self.tier, &identities, prompts);
         slots.iter().for_each(|&slot| self.store.erase(slot));
-        if let Some(remote) = &mut self.remote {
+        if let Some(remote) = self.remote.as_mut().filter(|_| asks_store) {
             for roots in roots.iter().filter(|roots| !roots.is_part) {
                 let ends = named(&roots.identity, prompts);
                 if !ends.is_empty() {

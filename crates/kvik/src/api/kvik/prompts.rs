@@ -283,7 +283,14 @@ impl Asked {
                 let is_kept = there.pinned && there.ram >= there.tokens;
                 Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
             }
-            Change::Replaces(old) => Ok(Step::Compute { builds: old.builds }),
+            Change::Replaces(old) => {
+                let before = self.before(app, &old);
+                // The same tokens with other adapters: to release one behind the other is to release both.
+                if is_same(&before, &self.prompt) {
+                    release(app, &self.key, &before)?;
+                }
+                Ok(Step::Compute { builds: old.builds })
+            }
         }
     }
 
