@@ -52,7 +52,7 @@ pub(crate) struct Generation {
     account: Arc<UsageAccount>,
     permit: Option<Arc<AdmissionPermit>>,
     memory: Arc<AnswerMemory>,
-    computed: Computed,
+    computed: AnswerComputed,
     /// What was read is sent, and no longer in memory.
     is_stream: bool,
 }
@@ -60,9 +60,9 @@ pub(crate) struct Generation {
 /// Told when the engine has computed an answer: what is left of it is to be read by its client, who may be slow, and
 /// needs the model no more. A response carries it.
 #[derive(Debug, Clone)]
-pub(crate) struct Computed(watch::Receiver<()>);
+pub(crate) struct AnswerComputed(watch::Receiver<()>);
 
-impl Computed {
+impl AnswerComputed {
     /// Waits for it.
     pub(crate) async fn wait(mut self) {
         // Nothing is sent: it ends when the last sender is dropped.
@@ -135,7 +135,7 @@ impl Generation {
             let sink = Sink { prompt, events, account, permit, memory, computing };
             engine.submit(request, Box::new(sink))?;
         }
-        let computed = Computed(computed);
+        let computed = AnswerComputed(computed);
         Ok(Generation { events, first: None, running, account, permit, memory, computed, is_stream: true })
     }
 

@@ -88,7 +88,7 @@ fn settings_that_would_open_the_server_by_mistake_are_refused() {
         }
     };
     check(&["--api-key", ""], &[], &["--api-key", "the key is empty"]);
-    check(&[], &[("KVIK_API_KEY", "")], &["--api-key", "the key is empty"]);
+    check(&[], &[("KVIK_API_KEY", "")], &["KVIK_API_KEY", "the key is empty"]);
     check(&["--admin-key", " "], &[], &["--admin-key", "the key is empty"]);
     check(&["--host", "0.0.0.0"], &[], &["--api-key", "--allow-no-key"]);
     check(&["--host", "0.0.0.0", "--admin-key", "root"], &[], &["--allow-no-key"]);

@@ -336,7 +336,7 @@ fn a_second_server_is_told_at_once_what_is_wrong() {
     assert!(first.banner.contains(&format!("state    {}", first.state.path().display())), "{}", first.banner);
     for (flags, says) in [
         (&["--port", port][..], "cannot listen on 127.0.0.1"),
-        (&["--port", port, "--cache-ram", "2"], "2GiB"),
+        (&["--port", port, "--body-limit", "2"], "2GiB"),
         (&["--port", port, "--kv", "q8", "--kv-map", "x"], "--kv and --kv-map"),
         (&["--port", port, "--tenants", "/nowhere.toml"], "/nowhere.toml"),
         (&["--port", "0", "--host", "0.0.0.0"], "no key is asked for"),

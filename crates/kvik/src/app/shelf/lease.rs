@@ -18,7 +18,7 @@ use kvik_cache::TenantId;
 use tokio::sync::oneshot;
 
 use super::{Place, Shelf};
-use crate::{app::generation::Computed, settings::keep_alive::KeepAlive};
+use crate::{app::generation::AnswerComputed, settings::keep_alive::KeepAlive};
 
 /// A model that stays in memory until this is dropped.
 pub(crate) struct Lease {
@@ -71,7 +71,7 @@ impl Lease {
         if is_whole || self.user.is_none() || self.counted.as_ref().is_none_or(|(shelf, _)| shelf.has_one()) {
             return response;
         }
-        let computed = response.extensions().get::<Computed>().cloned();
+        let computed = response.extensions().get::<AnswerComputed>().cloned();
         let held = match computed {
             Some(computed) => Held::ByTask { _read: self.until(computed) },
             None => Held::ByBody { _lease: self },
@@ -80,7 +80,7 @@ impl Lease {
     }
 
     /// Ends when an answer is computed, or what this returns is dropped.
-    fn until(self, computed: Computed) -> oneshot::Sender<()> {
+    fn until(self, computed: AnswerComputed) -> oneshot::Sender<()> {
         let (read, is_read) = oneshot::channel();
         tokio::spawn(async move {
             tokio::select! {
