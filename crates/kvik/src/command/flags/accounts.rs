@@ -1,15 +1,15 @@
 //! Flags of tenants, prices and the state directory.
 
 use std::{
-    fs::{self, File},
-    io::Read,
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
     num::NonZeroU32,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kvik_memory::records::{LOCK_WAIT, Records, RecordsError};
+use kvik_memory::records::{LOCK_WAIT, Records, RecordsError, private::readable_by_owner_only};
 use kvik_remote::FleetKey;
 
 use super::access::{key, keys_in};
@@ -57,6 +57,14 @@ pub(crate) struct AccountArgs {
 const ADDRESS_FILE: &str = "address";
 /// Bytes of an address at most.
 const ADDRESS_BYTES_MAX: u64 = 1024;
+
+/// Writes a file that its owner alone reads, as all of the state directory.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    readable_by_owner_only(&mut options);
+    options.open(path)?.write_all(text.as_bytes())
+}
 
 /// The state directory.
 #[derive(Debug, Clone, Args)]
@@ -128,7 +136,7 @@ impl StateArgs {
 
     /// Writes down where the server listens that has the records open.
     pub(crate) fn write_address(&self, url: &str) {
-        let written = self.folder().map(|folder| fs::write(folder.join(ADDRESS_FILE), url));
+        let written = self.folder().map(|folder| write_private(&folder.join(ADDRESS_FILE), url));
         if let Some(Err(error)) = written {
             tracing::debug!("the server's address was not written down: {error}");
         }
