@@ -1,7 +1,7 @@
 //! Flags of tenants, prices and the state directory.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, Read, Write},
     num::NonZeroU32,
     path::{Path, PathBuf},
@@ -195,6 +195,8 @@ fn open(folder: &Path) -> Result<Records, RecordsError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use clap::Parser;
 
     use super::*;
