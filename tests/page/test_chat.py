@@ -177,7 +177,7 @@ def test_conversations_are_searched_renamed_exported_and_deleted(page, server, c
         choose(page, "Export as JSON")
     exported = json.loads(download.value.path().read_text())
     assert download.value.suggested_filename == "a voyage.json"
-    assert exported == {"name": "a voyage", "messages": turns("Where is Oslo?", "In Norway.")}
+    assert exported == {"name": "a voyage", "metadata": {}, "messages": turns("Where is Oslo?", "In Norway.")}
     with page.expect_download() as download:
         choose(page, "Export as Markdown")
     assert "In Norway." in download.value.path().read_text()
