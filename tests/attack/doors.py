@@ -20,8 +20,9 @@ def foreign_pages(trial):
         body = json.dumps(HELLO).encode()
         here = f"127.0.0.1:{server.port}"
         cases = {
-            "text/plain": {"Content-Type": "text/plain"},
-            "a form": {"Content-Type": "application/x-www-form-urlencoded"},
+            # A program sends these too, and neither of the headers by which browsers say who asks.
+            "text/plain": {"Content-Type": "text/plain", "Origin": "https://evil.example"},
+            "a form": {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "cross-site"},
             "another Origin": {"Content-Type": "application/json", "Origin": "https://evil.example"},
             "Origin null": {"Content-Type": "application/json", "Origin": "null"},
             "another Host": {"Content-Type": "application/json", "Host": f"evil.example:{server.port}"},

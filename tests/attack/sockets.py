@@ -59,12 +59,17 @@ def event_frames(trial):
 def event_crowd(trial):
     port = free_port()
     with trial.server("--kv-events", f"tcp://127.0.0.1:{port}") as server, contextlib.ExitStack() as stack:
-        for _ in range(200 if trial.sample else 1000):
-            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
-            peer.sendall(GREETING)
+        # Those beyond its places wait with the system, and at last are not let in there.
+        with contextlib.suppress(TimeoutError):
+            for _ in range(1000):
+                peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=1))
+                peer.sendall(GREETING)
         answer = trial.send(server, "/completion", {"prompt": "Hello", "n_predict": 1})
         trial.expect(answer.status == 200, f"a completion gets {answer.status}")
         trial.bound(seconds=10)
+        stack.pop_all().close()
+        with greeted(port, GREETING + ready(b"SUB")) as answer:
+            trial.expect(answer.startswith(b"\xff"), "a subscriber finds no place when the crowd has gone")
 
 
 def send_until_refused(port, hello, pieces):
