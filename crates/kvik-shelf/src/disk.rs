@@ -4,6 +4,8 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Puts `bytes` in the place of the file at `path`: after a crash there is either the old or the new file.
@@ -20,19 +22,22 @@ pub(crate) fn replace(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result
     sync_directory_of(path)
 }
 
-/// Makes a directory and those above it, while others may remove it: where it is there when it is to be made and gone when
-/// one looks, that is tried again.
+/// Makes a directory and those above it, while others may remove them: where one is there when it is to be made and gone
+/// when one looks, that is tried again for a while.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
-    const TRIES: usize = 100;
+    const PATIENCE: Duration = Duration::from_secs(5);
     let raced =
         |error: &io::Error| matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound);
-    for _ in 1..TRIES {
+    let start = Instant::now();
+    loop {
         match fs::create_dir_all(path) {
-            Err(error) if raced(&error) => {}
+            // A file in the place of a directory stays there.
+            Err(error) if raced(&error) && !path.is_file() && start.elapsed() < PATIENCE => {
+                thread::yield_now()
+            }
             made => return made,
         }
     }
-    fs::create_dir_all(path)
 }
 
 /// Removes a file that may not be there.
@@ -182,14 +187,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/c");
         let is_done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
                     let _ = fs::remove_dir(&path);
                     let _ = fs::remove_dir(path.parent().unwrap());
                 }
             });
-            let made = (0..20_000).try_for_each(|_| create_directory(&path));
+            let made = (0..2_000).try_for_each(|_| create_directory(&path));
             is_done.store(true, std::sync::atomic::Ordering::Relaxed);
             made.unwrap();
         });
