@@ -42,6 +42,7 @@ pub(crate) struct Share {
 pub(crate) struct Waited {
     allowed: Duration,
     jumped: Duration,
+    lost: Duration,
 }
 
 /// Whether a seed is that of a fleet.
@@ -194,7 +195,7 @@ impl World {
 
     pub(crate) fn waited(&self) -> Waited {
         let allowed = self.line().map_or(Duration::ZERO, |line| line.allowed);
-        Waited { allowed, jumped: self.jumped }
+        Waited { allowed, jumped: self.jumped, lost: self.runner.lost }
     }
 
     /// Whether all that is offered has been written or dropped.
@@ -235,12 +236,13 @@ impl World {
     }
 
     /// A request that is alone, on a node without a disk, waits for the store and for nothing else. Admission behind a
-    /// compressed prefix moves its last positions to blocks of the request's own, which takes the time of one piece.
+    /// compressed prefix moves its last positions to blocks of the request's own, which takes the time of one piece, and
+    /// that of each that panicked before.
     fn check_wait(&self, active: &Active, report: &Report) {
-        let Waited { allowed, jumped } = self.waited();
-        let moved =
-            if report.cache == Some(StopReason::Retained) { self.regime.piece_time } else { Duration::ZERO };
-        let limit = allowed - active.waited.allowed + jumped - active.waited.jumped + moved + QUEUED_SLACK;
+        let (now, then) = (self.waited(), active.waited);
+        let moves = report.cache == Some(StopReason::Retained);
+        let moved = if moves { self.regime.piece_time + now.lost - then.lost } else { Duration::ZERO };
+        let limit = now.allowed - then.allowed + now.jumped - then.jumped + moved + QUEUED_SLACK;
         let waits_alone = active.alone && self.regime.disk.is_none();
         assert!(!waits_alone || report.queued <= limit, "{:?} for {limit:?}: {report:?}", report.queued);
     }

@@ -62,6 +62,8 @@ pub(crate) struct SimRunner {
     pub(crate) stumbles: Arc<AtomicBool>,
     /// Whether the next piece of a pass of a sequence that forgets panics, once.
     pub(crate) trips: bool,
+    /// Time of the pieces that panicked, whose work is done again.
+    pub(crate) lost: Duration,
     step_time: StepTime,
     /// What its logits are mixed with: not 0 for a model that says something else.
     salt: u64,
@@ -95,6 +97,7 @@ impl SimRunner {
             stumbled_alone: 0,
             stumbles: Arc::default(),
             trips: false,
+            lost: Duration::ZERO,
             step_time,
             salt: 0,
             piece_time,
@@ -190,6 +193,7 @@ impl SimRunner {
     fn work(&mut self) {
         self.time.advance(self.piece_time);
         if std::mem::take(&mut self.trips) {
+            self.lost += self.piece_time;
             std::panic::panic_any(Broken);
         }
     }
