@@ -226,9 +226,7 @@ impl World {
         );
         let may = may_have(&line, active);
         assert!(remote <= may, "{remote} of {may} tokens are from the store: {}", summary(&active.request));
-        // A request beside others may join a load of theirs, whose first blocks came before it.
-        let delivered = line.excuses.delivered;
-        let has_come = if active.alone { is_since(delivered, active) } else { delivered.is_some() };
+        let has_come = is_of_its_load(line.excuses.delivered, active);
         assert!(remote == 0 || has_come, "nothing came from the store: {report:?}");
         drop(line);
         self.check_wait(active, report);
@@ -343,7 +341,7 @@ fn is_excused(line: &Line, active: &Active, reason: StopReason) -> bool {
     let excuses = &line.excuses;
     match reason {
         StopReason::RemoteDown => is_since(excuses.refused, active) || is_since(excuses.late_lookup, active),
-        StopReason::RemoteFailed => is_since(excuses.bad_fetch, active),
+        StopReason::RemoteFailed => is_of_its_load(excuses.bad_fetch, active),
         StopReason::RemoteSlower => {
             is_since(excuses.found, active)
                 && line.may_be_slower(active.request.prompt.len() / BLOCK_POSITIONS)
@@ -355,6 +353,11 @@ fn is_excused(line: &Line, active: &Active, reason: StopReason) -> bool {
 /// Whether something happened since a request came.
 fn is_since(step: Option<u64>, active: &Active) -> bool {
     step.is_some_and(|step| step >= active.came)
+}
+
+/// The same of an event of a load. A request beside others may join a load of theirs, which was under way before it came.
+fn is_of_its_load(step: Option<u64>, active: &Active) -> bool {
+    if active.alone { is_since(step, active) } else { step.is_some() }
 }
 
 /// The names of the whole blocks of a sequence.
