@@ -17,6 +17,8 @@ mod breaker;
 pub mod budget;
 mod config;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod health;
 mod known;
 mod names;

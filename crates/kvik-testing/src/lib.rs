@@ -1,11 +1,12 @@
 //! What tests of several crates share: what the checkout holds, chance, a web server, a process
-//! of its own, and what a test says that cannot run.
+//! of its own, fuzzing, and what a test says that cannot run.
 //!
 //! It uses no crate, so that tests of all of them can use it.
 
 mod alone;
 mod checkout;
 mod effort;
+pub mod fuzz;
 mod skipped;
 mod web;
 

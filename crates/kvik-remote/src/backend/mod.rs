@@ -11,6 +11,9 @@ mod redis;
 #[allow(clippy::unwrap_used)] // a test may fail where it stands
 mod tests;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use redis::fuzz as fuzz_redis;
+
 use std::sync::Arc;
 use std::time::Duration;
 

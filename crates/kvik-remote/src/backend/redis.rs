@@ -32,6 +32,8 @@ use url::Url;
 mod bounded;
 
 use bounded::Bounded;
+#[cfg(any(test, fuzzing))]
+pub(crate) use bounded::fuzz;
 
 use super::{Backend, Outdated, RecordKey, Retention, Value};
 use crate::budget::SweepRules;

@@ -1,8 +1,9 @@
 //! Bodies made from the document of the routes, in which any value may be another one.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
-use super::mutate::Random;
+use kvik_testing::fuzz::Random;
+use serde_json::{Map, Value};
 
 /// One value in so many is not what its schema says.
 const WRONG_ONE_IN: usize = 12;
@@ -33,6 +34,15 @@ impl Bodies {
             }
         }
         routes
+    }
+
+    /// The same by the dialect that they belong to.
+    pub(super) fn dialects(&self) -> BTreeMap<&'static str, Vec<(String, &Value)>> {
+        let mut dialects = BTreeMap::<_, Vec<_>>::new();
+        for route in self.routes() {
+            dialects.entry(dialect(&route.0)).or_default().push(route);
+        }
+        dialects
     }
 
     /// The kinds that a schema allows, behind its references.
@@ -101,7 +111,9 @@ impl Bodies {
         for (name, schema) in fields {
             // An answer is short, so that many of them are asked for.
             let is_length = name.contains("max_") || name.contains("predict");
-            if is_length || required.contains(&name.as_str()) || random.below(6) == 0 {
+            // Few settings of many, and most of what a message or a tool consists of.
+            let is_there = random.below(if depth == 0 { 6 } else { 2 }) == 0;
+            if is_length || required.contains(&name.as_str()) || is_there {
                 texts.push(format!(
                     "{}:{}",
                     Value::from(name.as_str()),
@@ -110,6 +122,27 @@ impl Bodies {
             }
         }
         format!("{{{}}}", texts.join(","))
+    }
+}
+
+/// Whose clients a route, which is a method and a path, is for.
+fn dialect(route: &str) -> &'static str {
+    let path = route.split(' ').nth(1).unwrap_or_default();
+    let begins = |paths: &[&str]| paths.iter().any(|begin| path.starts_with(begin));
+    if begins(&["/v1/messages"]) {
+        "anthropic"
+    } else if begins(&["/api/"]) {
+        "ollama"
+    } else if begins(&["/v1/responses", "/responses"]) {
+        "responses"
+    } else if begins(&["/v1/chat", "/chat", "/v1/completions"]) {
+        "chat completions"
+    } else if begins(&["/v1/embeddings", "/embeddings", "/v1/rerank", "/rerank", "/reranking"]) {
+        "embeddings"
+    } else if begins(&["/v1/"]) {
+        "kvik"
+    } else {
+        "llama-server"
     }
 }
 

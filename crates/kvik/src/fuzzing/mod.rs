@@ -1,4 +1,4 @@
-//! One request over all routes and the real engine, in process: what fuzzing drives.
+//! One request over all routes and the real engine, in process, and the other sockets' readers: what fuzzing drives.
 //!
 //! An input is a line with a method and a path, as `POST /v1/completions`, and then the body.
 //! `fuzz/fuzz_targets/http_body.rs` calls [`http_body`] under libFuzzer, `tests.rs` on mutants of
@@ -86,6 +86,12 @@ impl Server {
     }
 }
 
+/// Reads what a peer of the KV events sends.
+#[cfg(fuzzing)]
+pub fn zmtp(input: &[u8]) {
+    crate::kv_events::fuzz_zmtp(input);
+}
+
 /// Sends one input.
 ///
 /// # Panics
@@ -113,38 +119,58 @@ fn check(head: &str, status: StatusCode, kind: &str, answer: &str) {
     let refused = status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED;
     assert!(refused || !status.is_server_error(), "{head}: {status} {answer}");
     if refused {
-        let answer: Value =
-            serde_json::from_str(answer).unwrap_or_else(|_| panic!("{head}: {status} {answer}"));
-        check_error(head, &answer);
+        check_error(head, &parsed(head, answer));
     } else if kind == "text/event-stream" {
-        check_stream(head, answer);
+        let frames = answer.lines().filter_map(|line| line.strip_prefix("data: "));
+        check_stream(head, &frames.collect::<Vec<_>>());
+    } else if kind == "application/x-ndjson" {
+        check_stream(head, &answer.lines().collect::<Vec<_>>());
     } else if kind == "application/json" {
-        assert!(serde_json::from_str::<Value>(answer).is_ok(), "{head}: {answer}");
+        parsed(head, answer);
     }
 }
 
-/// The four fields of OpenAI's error; some have more.
+fn parsed(head: &str, answer: &str) -> Value {
+    serde_json::from_str(answer).unwrap_or_else(|_| panic!("{head}: {answer}"))
+}
+
+/// Errors have the form of their dialect.
 fn check_error(head: &str, answer: &Value) {
     let error = &answer["error"];
-    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{head}: {answer}");
-    assert!(error["type"].is_string(), "{head}: {answer}");
-    for field in ["param", "code"] {
-        let value = error.get(field);
-        assert!(
-            value.is_some_and(|value| value.is_string() || value.is_null() || value.is_number()),
-            "{head}: {answer}"
-        );
+    let is_said = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    if path.starts_with("/api/") {
+        assert!(is_said(error), "{head}: {answer}");
+    } else {
+        assert!(is_said(&error["message"]) && error["type"].is_string(), "{head}: {answer}");
+    }
+    // Ollama's is a text, Anthropic's has two fields, and all others have OpenAI's four.
+    if !path.starts_with("/api/") && !path.starts_with("/v1/messages") {
+        for field in ["param", "code"] {
+            let value = error.get(field);
+            let is_plain =
+                value.is_some_and(|value| value.is_string() || value.is_null() || value.is_number());
+            assert!(is_plain, "{head}: {answer}");
+        }
     }
 }
 
 /// Frames are JSON; the last says that it is the last, or what went wrong.
-fn check_stream(head: &str, answer: &str) {
-    let frames: Vec<&str> = answer.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+fn check_stream(head: &str, frames: &[&str]) {
     let last = frames.last().unwrap_or_else(|| panic!("{head}: an empty stream"));
     for frame in frames.iter().filter(|frame| **frame != "[DONE]") {
-        let value: Value = serde_json::from_str(frame).unwrap_or_else(|_| panic!("{head}: {frame}"));
-        assert!(value["error"]["code"] != "internal_error", "{head}: {frame}");
+        let error = &parsed(head, frame)["error"];
+        assert!(error["code"] != "internal_error" && error["type"] != "api_error", "{head}: {frame}");
     }
-    let ended = *last == "[DONE]" || last.contains("\"error\"") || last.contains("\"stop\":true");
+    const ENDS: [&str; 7] = [
+        "\"error\"",
+        "\"stop\":true",
+        "\"done\":true",
+        "\"type\":\"message_stop\"",
+        "\"type\":\"response.completed\"",
+        "\"type\":\"response.incomplete\"",
+        "\"type\":\"response.failed\"",
+    ];
+    let ended = *last == "[DONE]" || ENDS.iter().any(|end| last.contains(end));
     assert!(ended, "{head}: the stream ends with {last}");
 }

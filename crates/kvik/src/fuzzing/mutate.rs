@@ -1,29 +1,10 @@
 //! Mutations that know what a body is made of: fields, their names, and the values that go wrong.
 
+use kvik_testing::fuzz::Random;
 use serde_json::{Map, Number, Value, json};
 
 /// What is repeated becomes no longer than that.
 const REPEATED_BYTES_MAX: usize = 256 << 10;
-
-/// A small fast generator; the same seed gives the same run.
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16) as usize % end.max(1)
-    }
-
-    fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        &items[self.below(items.len())]
-    }
-}
 
 /// Fields and values of all seeds, to be put where they do not belong.
 pub(super) struct Vocabulary {

@@ -1,29 +1,28 @@
-use std::{fs, path::Path, time::Instant};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use kvik_testing::{
+    effort,
+    fuzz::{self, Campaign, Random},
+};
 
 use super::{
     fields::Bodies,
-    mutate::{Random, Vocabulary, mutate},
+    mutate::{Vocabulary, mutate},
     *,
 };
 
-/// Mutants that `cargo test` sends; `KVIK_FUZZ_INPUTS` sends more and `KVIK_FUZZ_SEED` others.
-const INPUTS: usize = 600;
-const SEED: usize = 7;
 /// One input may take no longer, on a machine that does other things as well.
 const INPUT_MAX: Duration = Duration::from_secs(20);
-/// The process, with what the tests beside this one take.
-const MEMORY_KIB_MAX: u64 = 2 << 20;
+/// A body that takes longer twice is a hang.
+const HANG: Duration = Duration::from_secs(2);
 
-fn corpus() -> Vec<(String, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/http_body");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let parts = |path: &std::path::PathBuf| {
-        let text = fs::read_to_string(path).unwrap();
-        let (head, body) = text.split_once('\n').unwrap();
-        (head.to_owned(), body.as_bytes().to_vec())
-    };
-    paths.iter().map(parts).collect()
+/// The line with the method and the path of an input, and its body.
+fn parts(input: &[u8]) -> (&str, &[u8]) {
+    let end = input.iter().position(|&byte| byte == b'\n').expect("a line stands before the body");
+    (std::str::from_utf8(&input[..end]).unwrap(), &input[end + 1..])
 }
 
 fn input(head: &str, body: &[u8]) -> Vec<u8> {
@@ -34,13 +33,7 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-fn peak_kib() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-}
-
-/// Seeds that are refused would exercise nothing but refusals.
+/// Seeds that are refused would exercise nothing but refusals; those of attacks are refused and nothing else happens.
 #[test]
 fn every_seed_is_answered() {
     let server = Server::shared();
@@ -48,70 +41,108 @@ fn every_seed_is_answered() {
         let body = br#"{"prompt": "You sort notes, and you are quick."}"#;
         server.send(Method::PUT, &format!("/v1/prompts/{name}"), body);
     }
-    for (head, body) in corpus() {
+    for seed in fuzz::corpus("http_body").unwrap() {
+        let (head, body) = parts(&seed);
         let (method, path) = head.split_once(' ').unwrap();
-        let answer = server.send(Method::from_bytes(method.as_bytes()).unwrap(), path, &body);
+        let answer = server.send(Method::from_bytes(method.as_bytes()).unwrap(), path, body);
         let (status, _, text) = answer.unwrap_or_else(|| panic!("{head} has no answer"));
-        // Other tests of this process delete what this one has kept.
+        // Other tests of this process delete what this one has pinned.
         let gone = head.contains("/v1/prompts/") && status == StatusCode::NOT_FOUND;
-        assert!(status.is_success() || gone, "{head}: {status} {}", String::from_utf8_lossy(&text));
+        let served = status.is_success() || status == StatusCode::NOT_IMPLEMENTED;
+        assert!(served || gone, "{head}: {status} {}", String::from_utf8_lossy(&text));
+    }
+    for attack in fuzz::corpus("http_attacks").unwrap() {
+        let status = answer_to(&attack).unwrap_or_else(|| panic!("{} has no answer", parts(&attack).0));
+        assert!(status.is_client_error(), "{}: {status}", parts(&attack).0);
     }
 }
 
 #[test]
 fn mutated_bodies_are_answered() {
-    let corpus = corpus();
-    let vocabulary = Vocabulary::of(corpus.iter().map(|(_, body)| body.as_slice()));
-    let bodies: Vec<_> = corpus.iter().filter(|(_, body)| !body.is_empty()).collect();
-    let seed = setting("KVIK_FUZZ_SEED", SEED);
-    let mut random = Random::new(seed as u64);
-    let (mut accepted, mut refused) = (0, 0);
-    for number in 0..setting("KVIK_FUZZ_INPUTS", INPUTS) {
-        let (head, body) = bodies[number % bodies.len()];
+    let mut seeds = fuzz::corpus("http_body").unwrap();
+    seeds.extend(fuzz::corpus("http_attacks").unwrap());
+    let vocabulary = Vocabulary::of(seeds.iter().map(|seed| parts(seed).1));
+    seeds.retain(|seed| !parts(seed).1.is_empty());
+    let (accepted, refused) = (Cell::new(0), Cell::new(0));
+    let send = |input: &[u8]| {
+        let status = answer_to(input);
+        accepted.set(accepted.get() + usize::from(status.is_some_and(|status| status.is_success())));
+        refused.set(refused.get() + usize::from(status.is_some_and(|status| status.is_client_error())));
+    };
+    let change = |one: &[u8], other: &[u8], random: &mut Random| {
+        let (head, body) = parts(one);
         // One in eight goes to a route that it was not made for.
-        let head = if random.below(8) == 0 { &bodies[random.below(bodies.len())].0 } else { head };
-        let mutant = input(head, &mutate(body, &vocabulary, &mut random));
-        let start = Instant::now();
-        let outcome = std::panic::catch_unwind(|| answer_to(&mutant));
-        let took = start.elapsed();
-        let shown = String::from_utf8_lossy(&mutant[..mutant.len().min(2000)]).into_owned();
-        let status = outcome.unwrap_or_else(|_| panic!("input {number} of seed {seed} failed: {shown}"));
-        assert!(took < INPUT_MAX, "input {number} of seed {seed} took {took:?}: {shown}");
-        let used = peak_kib();
-        assert!(
-            used < MEMORY_KIB_MAX,
-            "after input {number} of seed {seed} {} MiB are used: {shown}",
-            used >> 10
-        );
-        accepted += usize::from(status.is_some_and(|status| status.is_success()));
-        refused += usize::from(status.is_some_and(|status| status.is_client_error()));
-    }
+        let head = if random.below(8) == 0 { parts(other).0 } else { head };
+        input(head, &mutate(body, &vocabulary, random))
+    };
+    let campaign = Campaign {
+        name: "http_body",
+        target: &send,
+        corpus: seeds,
+        mutate: &change,
+        input_max: INPUT_MAX,
+        duration: effort(Duration::from_secs(6), Duration::from_secs(60)),
+    };
+    campaign.run();
+    let (accepted, refused) = (accepted.get(), refused.get());
     println!("{accepted} accepted, {refused} refused");
     assert!(accepted > 0 && refused > 0, "{accepted} were accepted and {refused} refused");
 }
 
 /// Bodies of every route, made from what the document says of them: any field may be nested, huge, or of another kind.
+/// `KVIK_FUZZ_BODIES` sends so many to each dialect, which are 10,000 where a release is proven, and `FUZZ_SEED` others.
 #[test]
 fn bodies_with_any_value_in_any_field_are_answered() {
-    let (bodies, seed, server) = (Bodies::new(), setting("KVIK_FUZZ_SEED", SEED), Server::shared());
-    let (routes, mut random) = (bodies.routes(), Random::new(seed as u64));
-    assert!(routes.len() > 20, "{} routes", routes.len());
-    let (mut accepted, mut slowest) = (0, (Duration::ZERO, String::new()));
-    for number in 0..setting("KVIK_FUZZ_BODIES", kvik_testing::effort(60, 400)) * routes.len() {
-        let (head, schema) = &routes[number % routes.len()];
-        let body = bodies.text(schema, &mut random, 0);
-        let (start, shown) = (Instant::now(), || format!("{head} {}", &body[..body.len().min(2000)]));
-        let (method, path) = head.split_once(' ').unwrap();
-        let answer = server.send(Method::from_bytes(method.as_bytes()).unwrap(), path, body.as_bytes());
-        if let Some((status, _, text)) = answer {
-            let failed = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
-            let text = String::from_utf8_lossy(&text);
-            assert!(!failed, "body {number} of seed {seed}: {status} {text} to {}", shown());
-            accepted += usize::from(status.is_success());
+    let (bodies, seed, server) = (Bodies::new(), setting("FUZZ_SEED", 7), Server::shared());
+    let mut random = Random::new(seed as u64);
+    let many = setting("KVIK_FUZZ_BODIES", effort(500, 10_000));
+    let mut accepted_of_all = 0;
+    for (dialect, routes) in bodies.dialects() {
+        let (mut accepted, mut slowest) = (0, (Duration::ZERO, String::new()));
+        for number in 0..many {
+            let (head, schema) = &routes[number % routes.len()];
+            let body = bodies.text(schema, &mut random, 0);
+            let shown = || format!("body {number} of seed {seed}: {head} {}", &body[..body.len().min(2000)]);
+            let (mut took, mut status) = timed(server, head, &body, &shown);
+            if took > HANG {
+                // The machine may have done something else.
+                (took, status) = timed(server, head, &body, &shown);
+                assert!(took <= HANG, "{took:?}, twice, for {}", shown());
+            }
+            accepted += usize::from(status.is_some_and(|status| status.is_success()));
+            slowest = slowest.max((took, shown()));
         }
-        slowest = slowest.max((start.elapsed(), shown()));
-        assert!(slowest.0 < INPUT_MAX, "body {number} of seed {seed} took {slowest:?}");
+        println!("{dialect}: {accepted} of {many} accepted, {:?} at most: {:.200}", slowest.0, slowest.1);
+        accepted_of_all += accepted;
     }
-    println!("{accepted} accepted, the slowest took {:?}: {:.300}", slowest.0, slowest.1);
-    assert!(accepted > 0);
+    assert!(
+        accepted_of_all > many / 4,
+        "{accepted_of_all} were accepted: hardly anything but refusals was tried"
+    );
+}
+
+/// How long an answer takes, and its status, which is no fault of the server. Where nobody waited for the end of a long
+/// one, how long another client's request takes then.
+fn timed(
+    server: &Server,
+    head: &str,
+    body: &str,
+    shown: &dyn Fn() -> String,
+) -> (Duration, Option<StatusCode>) {
+    let start = Instant::now();
+    let (method, path) = head.split_once(' ').unwrap();
+    let answer = server.send(Method::from_bytes(method.as_bytes()).unwrap(), path, body.as_bytes());
+    let Some((status, _, text)) = answer else {
+        let start = Instant::now();
+        let other = br#"{"prompt": "Once", "max_tokens": 1}"#;
+        assert!(
+            server.send(Method::POST, "/v1/completions", other).is_some(),
+            "no answer behind {}",
+            shown()
+        );
+        return (start.elapsed(), None);
+    };
+    let failed = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
+    assert!(!failed, "{status} {} to {}", String::from_utf8_lossy(&text), shown());
+    (start.elapsed(), Some(status))
 }

@@ -32,6 +32,8 @@ use anyhow::Context;
 use kvik_engine::api::{KvEvent, KvListener};
 
 use steps::Steps;
+#[cfg(fuzzing)]
+pub(crate) use zmtp::fuzz as fuzz_zmtp;
 
 /// Bytes of steps that are kept at most.
 const KEPT_BYTES_MAX: usize = 64 << 20;

@@ -184,20 +184,41 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
+/// Follows bytes in pieces of this size: whether the last reply has ended, or the error.
+#[cfg(any(test, fuzzing))]
+fn followed(bytes: &[u8], piece: usize) -> Result<bool, String> {
+    let mut reply = Reply::new();
+    for piece in bytes.chunks(piece) {
+        reply.follow(piece).map_err(|error| error.to_string())?;
+    }
+    Ok(reply.bytes == 0)
+}
+
+/// Follows any bytes, whole and in pieces; what is let through, the client reads.
+///
+/// # Panics
+/// Where the pieces make a difference.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let whole = followed(bytes, bytes.len().max(1));
+    for piece in [1, 7, 100] {
+        assert_eq!(followed(bytes, piece), whole, "in pieces of {piece} bytes");
+    }
+    if whole.is_ok() {
+        // A value or an error.
+        let _ = redis::parse_redis_value(bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use kvik_testing::effort;
+    use kvik_testing::fuzz::{Campaign, corpus, mutate};
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Follows bytes in pieces of this size; elements of the replies that ended, or the error.
-    fn followed(bytes: &[u8], piece: usize) -> Result<bool, String> {
-        let mut reply = Reply::new();
-        for piece in bytes.chunks(piece) {
-            reply.follow(piece).map_err(|error| error.to_string())?;
-        }
-        Ok(reply.bytes == 0)
-    }
 
     #[test]
     fn replies_end_where_their_framing_says() {
@@ -242,6 +263,19 @@ mod tests {
         assert!(followed(many.as_bytes(), 1 << 10).is_err(), "arrays within each other");
         let endless = [b'+'].into_iter().chain(std::iter::repeat_n(b'a', 65 << 20)).collect::<Vec<u8>>();
         assert!(followed(&endless, 1 << 20).is_err(), "a line without an end");
+    }
+
+    #[test]
+    fn no_reply_ends_the_process() {
+        let campaign = Campaign {
+            name: "resp",
+            target: &fuzz,
+            corpus: corpus("resp").unwrap(),
+            mutate: &mutate,
+            input_max: Duration::from_secs(5),
+            duration: effort(Duration::from_millis(300), Duration::from_secs(60)),
+        };
+        campaign.run();
     }
 
     proptest! {

@@ -41,3 +41,50 @@ pub(super) enum ZmtpError {
     #[error("nothing was taken for {seconds} s")]
     Stalled { seconds: u64 },
 }
+
+/// Everything that a peer sends, from its greeting on.
+///
+/// # Panics
+/// Where something was larger than the limits allow.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(mut bytes: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
+    runtime.block_on(async {
+        let all = bytes.len();
+        if handshake::shake_hands(&mut bytes, &mut tokio::io::sink(), SocketType::Pub).await.is_err() {
+            return;
+        }
+        let mut receiver = Receiver(&mut bytes);
+        while let Ok(Some(incoming)) = receiver.receive().await {
+            let parts = match &incoming {
+                Incoming::Message(parts) => parts.as_slice(),
+                Incoming::Subscribe(part) | Incoming::Cancel(part) | Incoming::Ping(part) => {
+                    std::slice::from_ref(part)
+                }
+            };
+            let held: usize = parts.iter().map(|part| part.len()).sum();
+            assert!(held <= all, "{held} of {all} bytes: {incoming:?}");
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kvik_testing::effort;
+    use kvik_testing::fuzz::{Campaign, corpus, mutate};
+
+    #[test]
+    fn no_peer_ends_the_process() {
+        let campaign = Campaign {
+            name: "zmtp",
+            target: &super::fuzz,
+            corpus: corpus("zmtp").unwrap(),
+            mutate: &mutate,
+            input_max: Duration::from_secs(5),
+            duration: effort(Duration::from_millis(300), Duration::from_secs(60)),
+        };
+        campaign.run();
+    }
+}

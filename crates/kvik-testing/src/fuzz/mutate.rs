@@ -1,12 +1,12 @@
-//! Mutations aware of the structure of model files: counts, lengths, offsets and names.
+//! Mutations aware of the structure of binary files: counts, lengths, offsets and names.
 
 /// A small fast generator; the same seed gives the same run.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// A generator from any seed.
-    pub(crate) fn new(seed: u64) -> Random {
+    pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
@@ -18,8 +18,16 @@ impl Random {
     }
 
     /// A number below `end`; 0 if there is none.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end.max(1)
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
     }
 }
 
@@ -47,7 +55,7 @@ const BOUNDARIES: [u64; 18] = [
 
 /// Changes `input` in one to eight ways; parts of `other` may be mixed in. Half of the inputs keep their structure and
 /// have one to three other values, so that they are read to the end.
-pub(crate) fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+pub fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = input.to_vec();
     if random.below(2) == 0 {
         (0..1 + random.below(3)).for_each(|_| replace_value(&mut bytes, random));
