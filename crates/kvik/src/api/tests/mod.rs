@@ -32,6 +32,7 @@ mod retain;
 mod said_back;
 mod sglang;
 mod shelf;
+mod shelf_histories;
 mod situations;
 mod stats;
 mod tenants;

@@ -154,7 +154,7 @@ impl World {
 
     /// The same for whoever has one of these keys.
     pub(super) fn keyed(names: &[&str], keys: Keys) -> World {
-        World::open(names, None, keys)
+        World::serve(names, None, keys)
     }
 
     /// A server of the models on disk, with a hub that has `o/r`.
@@ -169,10 +169,10 @@ impl World {
     }
 
     fn with(names: &[&str], pulled: Option<kvik_shelf::Shelf>) -> World {
-        World::open(names, pulled, Keys::new([]))
+        World::serve(names, pulled, Keys::new([]))
     }
 
-    fn open(names: &[&str], pulled: Option<kvik_shelf::Shelf>, keys: Keys) -> World {
+    fn serve(names: &[&str], pulled: Option<kvik_shelf::Shelf>, keys: Keys) -> World {
         let ledger = Arc::new(Ledger::new(None, || std::time::SystemTime::UNIX_EPOCH));
         let server = Server::new(keys, ledger, &config());
         let (seen, written) = (Arc::new(Seen::default()), Written::default());
@@ -186,17 +186,17 @@ impl World {
     }
 
     /// Writes down these models with their flags.
-    fn write(&self, models: &[(&str, &str)]) {
+    pub(super) fn write(&self, models: &[(&str, &str)]) {
         let owned = |(name, flag): &(&str, &str)| ((*name).to_owned(), (*flag).to_owned());
         *self.written.lock().unwrap() = Some(models.iter().map(owned).collect());
     }
 
-    async fn reload(&self) -> (u16, Value) {
+    pub(super) async fn reload(&self) -> (u16, Value) {
         let (status, answer) = json_of(self.send("POST", "/v1/shelf/reload", &Value::Null).await).await;
         (status.as_u16(), answer)
     }
 
-    fn loads(&self, name: &str) -> usize {
+    pub(super) fn loads(&self, name: &str) -> usize {
         self.seen.loads.lock().unwrap().get(name).copied().unwrap_or(0)
     }
 
@@ -212,7 +212,7 @@ impl World {
         self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap()
     }
 
-    async fn ask(&self, body: Value) -> (u16, Value) {
+    pub(super) async fn ask(&self, body: Value) -> (u16, Value) {
         let (status, answer) = json_of(self.send("POST", "/v1/completions", &body).await).await;
         (status.as_u16(), answer)
     }
@@ -230,6 +230,23 @@ impl World {
             tokio::time::sleep(LOAD).await;
         }
         panic!("it never is {status}: {:?}", self.statuses().await);
+    }
+
+    /// Where a model stands in the list of all.
+    pub(super) async fn index_of(&self, name: &str) -> usize {
+        let shelf = self.get("/v1/shelf").await;
+        let models = shelf["models"].as_array().unwrap();
+        models.iter().position(|model| model["name"] == name).unwrap()
+    }
+
+    /// Models in memory.
+    pub(super) fn open(&self) -> usize {
+        self.seen.open.load(Ordering::Relaxed)
+    }
+
+    /// The most that were in memory at a time.
+    pub(super) fn most_open(&self) -> usize {
+        self.seen.most.load(Ordering::Relaxed)
     }
 
     async fn statuses(&self) -> Vec<String> {
