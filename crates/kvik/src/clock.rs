@@ -6,14 +6,18 @@ use crate::accounts::ledger::Day;
 
 pub(crate) use kvik_memory::clock::unix_seconds;
 
+/// The last second of a year with four digits, in Unix time.
+const LAST_SECOND: u64 = 253_402_300_799;
+
 /// Now, as `2026-11-23T10:20:30.123456Z`.
 pub(crate) fn now_rfc3339() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     rfc3339(now.as_secs(), now.subsec_micros())
 }
 
-/// A Unix time and microseconds, likewise.
+/// A Unix time and microseconds, likewise; all that is later is the last second that can be written so.
 pub(crate) fn rfc3339(seconds: u64, micros: u32) -> String {
+    let seconds = seconds.min(LAST_SECOND);
     let day = Day::of(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
     let of_day = seconds % (24 * 3600);
     let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
@@ -47,5 +51,8 @@ mod tests {
     fn times_are_written_as_clients_read_them() {
         assert_eq!(rfc3339(0, 0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(rfc3339(1_795_429_999, 7), "2026-11-23T10:33:19.000007Z");
+        for late in [LAST_SECOND, LAST_SECOND + 1, u64::MAX] {
+            assert_eq!(rfc3339(late, 0), "9999-12-31T23:59:59.000000Z");
+        }
     }
 }

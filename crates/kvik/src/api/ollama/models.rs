@@ -112,7 +112,7 @@ pub(super) async fn running(
     }
     let of = |model: &shelf::Listed| {
         let card = model.card.as_ref().filter(|_| matches!(model.status, "loaded" | "unloading"))?;
-        let expires = |left: Duration| rfc3339(unix_seconds() + left.as_secs(), 0);
+        let expires = |left: Duration| rfc3339(unix_seconds().saturating_add(left.as_secs()), 0);
         let expires_at = model.expires_in.map_or_else(|| FOREVER.to_owned(), expires);
         Some(on_shelf(model, Some(running(expires_at, card.context))))
     };
