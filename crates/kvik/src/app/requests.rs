@@ -79,18 +79,9 @@ impl App {
         read: impl FnOnce(&App, &Body) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
-        self.in_turn(reader, move |app, presence| read(app, &body.parse()?.wanted_by(presence))).await
-    }
-
-    /// Runs what takes its time when it is the turn of the tenant. When the client leaves, the work is told; the permit
-    /// is free only when it has ended.
-    pub(crate) async fn in_turn<T: Send + 'static>(
-        self: &Arc<Self>,
-        reader: Reader,
-        work: impl FnOnce(&App, Presence) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
         let app = self.clone();
-        self.server.readers.in_turn(reader, move |presence| work(&app, presence)).await
+        let work = move |presence| read(&app, &body.parse()?.wanted_by(presence));
+        self.server.readers.in_turn(reader, work).await
     }
 
     /// Reads a request, runs it and answers.

@@ -19,7 +19,12 @@ use crate::{
     app::{body::JsonBody, keys::Caller, state::App},
     clock::unix_seconds,
     described::JsonSchema,
-    http::{answer::words, body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
+    http::{
+        answer::words,
+        body_memory::SMALL_BYTES,
+        error::ApiError,
+        readers::{Presence, Reader},
+    },
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -68,12 +73,13 @@ pub(crate) async fn show(
 ) -> Result<Json<ConversationMemory>> {
     let (key, head) = find(&app.server, &caller, &id).await?;
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
-    app.in_turn(reader, move |app, client| {
+    let reading = app.clone();
+    let read = move |client: Presence| {
         client.check()?;
-        let (key, _, messages) = app.server.conversations.read(&key.tenant, &key.id)?;
-        Ok(Json(shown(&key, app.memory.remembered(&key.tenant, &messages))))
-    })
-    .await
+        let (key, _, messages) = reading.server.conversations.read(&key.tenant, &key.id)?;
+        Ok(Json(shown(&key, reading.memory.remembered(&key.tenant, &messages))))
+    };
+    app.server.readers.in_turn_behind_models(reader, read).await
 }
 
 /// `POST /v1/conversations/{id}/memory`

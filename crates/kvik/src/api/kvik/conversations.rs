@@ -212,21 +212,26 @@ pub(crate) async fn begin(
     State(shelf): State<Arc<Shelf>>,
     body: JsonBody,
 ) -> Result<Json<ShownConversation>> {
-    let tenant = body.caller.tenant.name.clone();
-    shelf
-        .server
-        .read_by(body, move |server, body| {
-            let fields = BeginFields::from_body(body)?;
-            let (model, messages) = fields.messages(&server.conversations, &tenant)?;
-            let metadata = fields.metadata.as_ref().map(metadata).transpose()?;
-            let mut held = server.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
-            held.make_room(&messages)?;
-            held.describe(metadata.unwrap_or_default());
-            held.asks(model);
-            held.append(&messages)?;
-            Ok(Json(head_of(held.key(), held.head())))
-        })
-        .await
+    let (server, caller, mut large) = (&shelf.server, body.caller.clone(), body.is_large());
+    let fields = server.read_by(body, |_, body| BeginFields::from_body(body)).await?;
+    if let Some(from) = &fields.from {
+        // One that is not there is told of where it is read.
+        large |= find(server, &caller, from).await.is_ok_and(|(_, head)| head.bytes > SMALL_BYTES);
+    }
+    let reader = Reader { tenant: caller.tenant.id, large };
+    let beginning = server.clone();
+    let begin = move |_| {
+        let (tenant, conversations) = (&caller.tenant.name, &beginning.conversations);
+        let (model, messages) = fields.messages(conversations, tenant)?;
+        let metadata = fields.metadata.as_ref().map(metadata).transpose()?;
+        let mut held = conversations.begin(tenant, fields.name.as_deref()).map_err(at_name)?;
+        held.make_room(&messages)?;
+        held.describe(metadata.unwrap_or_default());
+        held.asks(model);
+        held.append(&messages)?;
+        Ok(Json(head_of(held.key(), held.head())))
+    };
+    server.readers.in_turn_behind_models(reader, begin).await
 }
 
 impl BeginFields {

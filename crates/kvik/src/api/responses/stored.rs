@@ -53,7 +53,7 @@ pub(super) async fn delete(
         let large = server.responses.bytes(&owner.tenant, &id)? > SMALL_BYTES;
         let (deleting, own) = (server.clone(), owner.clone());
         let delete = move |_| remove(&deleting, &own);
-        server.readers.in_turn(Reader { tenant: caller.tenant.id, large }, delete).await?;
+        server.readers.in_turn_behind_models(Reader { tenant: caller.tenant.id, large }, delete).await?;
     }
     let pending = shelf.is_pending(owner).await;
     Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: !pending, pending }))
