@@ -106,12 +106,14 @@ impl Cache {
         self.best(scan).map(|(id, _)| self.prefix_info(id)).collect()
     }
 
-    /// The same, each with all its tokens: whose it is, its tokens, and how often it was used again.
+    /// The same without those that have a time to live, each with all its tokens: whose it is, its tokens, and how often it
+    /// was used again. A copy of these may outlive the cache, and nothing may outlive its time.
     pub fn scanned_whole(&self, scan: PrefixScan) -> Vec<(NamespaceId, Vec<Token>, u32)> {
+        let lasting = self.best(scan).filter(|(_, node)| node.life.keep.ttl.is_none());
         let whole = |(id, node): (NodeId, &Node)| {
             (node.namespace, self.radix.prefix(id, usize::MAX), node.life.reuses)
         };
-        self.best(scan).map(whole).collect()
+        lasting.map(whole).collect()
     }
 
     /// What a search has found and is still there and the tenant's, the first one first.

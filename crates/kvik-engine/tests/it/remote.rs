@@ -325,6 +325,19 @@ fn what_a_node_leaves_behind_another_begins_with() {
 }
 
 #[test]
+fn a_list_of_what_is_used_has_nothing_with_a_time_to_live() {
+    let node = engine(&Fleet::default());
+    let mut passing = request(prompt(1, 209), 2);
+    passing.lifetime.ttl = Some(Duration::from_secs(3600));
+    node.generate(passing).unwrap();
+    node.generate(request(prompt(2, 209), 2)).unwrap();
+    let hot = node.hottest(100).unwrap();
+    assert_eq!(hot.len(), 1, "{hot:?}");
+    assert_eq!(hot[0].tokens[..208], prompt(2, 209)[..208]);
+    node.shutdown(Duration::ZERO);
+}
+
+#[test]
 fn a_node_that_is_to_go_or_to_begin_waits_no_longer_than_it_may() {
     let fleet = Fleet::default();
     let (a, b) = (engine(&fleet), engine(&fleet));
