@@ -125,7 +125,7 @@ pub(crate) fn run(args: &LintArgs) -> anyhow::Result<bool> {
     let findings = lint(&requests, encoder)?;
     match args.json {
         true => println!("{}", Value::Array(findings.iter().map(Finding::json).collect())),
-        false => println!("{}", report::table(&findings)),
+        false => println!("{}", report::table(&findings, requests.len())),
     }
     Ok(!findings.is_empty())
 }

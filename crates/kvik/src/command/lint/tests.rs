@@ -215,8 +215,10 @@ fn bodies_that_are_not_requests_are_refused() {
 fn the_table_has_one_line_per_finding_and_no_control_characters() {
     let model = Model::new();
     let findings = model.lint(&[chat(&format!("Now\u{1b}[31m: 13:05:59\n{RULES}"), "Parcel arrived")]);
-    let table = report::table(&findings);
+    let table = report::table(&findings, 1);
     assert_eq!(table.lines().count(), 5, "{table}");
+    assert!(table.contains("If this changes"), "nothing was compared: {table}");
+    assert!(report::table(&findings, 2).contains("of every later request are saved"));
     assert!(!table.contains('\u{1b}') && table.contains("messages[0] (system)"), "{table}");
 }
 
