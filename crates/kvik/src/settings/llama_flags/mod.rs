@@ -217,6 +217,8 @@ mod tests {
         let thinking = ["--chat-template-kwargs", "{\"enable_thinking\": false}"];
         for (from, to) in [
             (["-cram", "4096"], ["--cache-ram", "4096MiB"]),
+            (["-cram", "64"], ["--cache-ram", "64MiB"]),
+            (["--cache-ram", "2"], ["--cache-ram", "2"]),
             (["--cache-ram", "2GiB"], ["--cache-ram", "2GiB"]),
             (["--cache-ram", "1073741824"], ["--cache-ram", "1073741824"]),
             (["-dev", "none"], ["--device", "cpu"]),

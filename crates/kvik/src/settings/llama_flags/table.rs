@@ -433,11 +433,12 @@ fn format(value: &str) -> Option<String> {
     })
 }
 
-/// A number is of mebibytes, unless only bytes can be meant; none and no limit are kvik's own choice.
+/// A number is of mebibytes, unless it is so small or so large that something else may be meant, which is asked back; none
+/// and no limit are kvik's own choice.
 fn mebibytes(value: &str) -> Option<String> {
     match value.parse::<i64>() {
         Ok(..=0) => None,
-        Ok(number @ ..0x10_0000) => Some(format!("{number}MiB")),
+        Ok(number @ 64..0x10_0000) => Some(format!("{number}MiB")),
         _ => same(value),
     }
 }
