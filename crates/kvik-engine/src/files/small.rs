@@ -69,4 +69,15 @@ mod tests {
         assert_eq!(read_small(endless, 1 << 10).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(read_own(endless, 1 << 10).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
+
+    /// Nobody writes to it, so that opening it would wait for ever.
+    #[cfg(unix)]
+    #[test]
+    fn a_fifo_in_the_place_of_a_file_of_the_program_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("secret");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        assert_eq!(read_own(&fifo, 1 << 10).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
 }
