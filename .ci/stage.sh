@@ -40,13 +40,22 @@ watch_disk() {
     done
 }
 
-# Runs a command under a name and keeps its time.
+# Runs a command under a name, and keeps its time and that of its processors.
 stage() {
     STAGE=$1
-    local from=$SECONDS
+    local from=$SECONDS busy
+    count_ticks && busy=$TICKS
     printf '\n== %s\n' "$STAGE"
     "${@:2}"
-    PASSED+=("$STAGE $((SECONDS - from))")
+    count_ticks
+    PASSED+=("$STAGE $((SECONDS - from)) $(((TICKS - busy) / $(getconf CLK_TCK)))")
+}
+
+# Sets TICKS to the time of the processors that the ended commands of this shell took.
+count_ticks() {
+    local fields
+    read -ra fields <"/proc/$BASHPID/stat"
+    TICKS=$((fields[15] + fields[16]))
 }
 
 # Begins a command that goes on beside the stages that follow: aside NAME COMMAND...
@@ -99,7 +108,8 @@ summary() {
     local total=$((SECONDS - STARTED)) taken=0 least
     printf '\n'
     ((${#ASIDE[@]} == 0)) || kill "${ASIDE[@]}" 2>/dev/null || true
-    ((${#PASSED[@]})) && printf '%s\n' "${PASSED[@]}" | awk '{ printf "%-20s %5d s\n", $1, $2 }'
+    ((${#PASSED[@]})) && printf '%s\n' "${PASSED[@]}" |
+        awk '{ printf "%-20s %5d s, %5d s of processors\n", $1, $2, $3 }'
     if [[ -n ${WATCH:-} ]]; then
         kill "$WATCH" 2>/dev/null || true
         least=$(cat "$LEAST_FREE")
