@@ -73,6 +73,37 @@ await() {
     done
 }
 
+# Begins a function of stages beside those that follow: lane NAME FUNCTION. `join NAME` shows what they print, and takes
+# their times over.
+lane() {
+    (
+        PASSED=()
+        "$2"
+        printf '%s\n' "${PASSED[@]}" >"target/ci-$1.passed"
+    ) >"target/ci-$1.log" 2>&1 &
+    ASIDE[$1]=$!
+}
+
+join() {
+    local passed status=0
+    wait "${ASIDE[$1]}" || status=$?
+    unset "ASIDE[$1]"
+    cat "target/ci-$1.log"
+    if ((status)); then
+        STAGE=$(sed -n 's/^== //p' "target/ci-$1.log" | tail -n 1)
+        return 1
+    fi
+    mapfile -t passed <"target/ci-$1.passed"
+    PASSED+=("${passed[@]}")
+}
+
+# Ends a command that goes on beside, with all that it has begun.
+end_aside() {
+    local child
+    for child in $(pgrep -P "$1"); do end_aside "$child"; done
+    kill "$1" 2>/dev/null || true
+}
+
 # Runs a command unless it has passed with the same bytes in these files: run_if_changed NAME "FILE..." COMMAND...
 run_if_changed() {
     local passed
@@ -107,7 +138,8 @@ summary() {
     local status=$?
     local total=$((SECONDS - STARTED)) taken=0 least
     printf '\n'
-    ((${#ASIDE[@]} == 0)) || kill "${ASIDE[@]}" 2>/dev/null || true
+    local aside
+    for aside in "${ASIDE[@]}"; do end_aside "$aside"; done
     ((${#PASSED[@]})) && printf '%s\n' "${PASSED[@]}" |
         awk '{ printf "%-20s %5d s, %5d s of processors\n", $1, $2, $3 }'
     if [[ -n ${WATCH:-} ]]; then
