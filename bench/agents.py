@@ -39,7 +39,7 @@ def tools():
 def turns(seed):
     """What is added to the conversation in each turn: characters from a few words to some pages."""
     dice = random.Random(seed)
-    text = (ROOT / "docs/performance.md").read_text()
+    text = (ROOT / "docs/performance-history/2026-11-26.md").read_text()
     for turn in range(TURNS):
         length = dice.choice([80, 150, 300, 600, 1500, 4000])
         start = dice.randrange(len(text) - length)

@@ -1,7 +1,7 @@
 """1,000 nodes on paper: what a simulation of their caches and what one node and one store were measured to do come to.
 
-    python3 bench/fleet_at_scale/scale.py                         # prints the tables of docs/fleet.md, in some minutes
-    python3 bench/fleet_at_scale/scale.py --check docs/fleet.md   # and says whether that page has them
+    python3 bench/fleet_at_scale/scale.py                         # prints the tables of docs/fleet-simulation.md, in some minutes
+    python3 bench/fleet_at_scale/scale.py --check docs/fleet-simulation.md   # and says whether that page has them
 
 `measure.py` measures what is marked as measured.
 """

@@ -21,7 +21,7 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TEXT = "".join(c if " " <= c <= "~" else " " for c in (ROOT / "docs/performance.md").read_text())
+TEXT = "".join(c if " " <= c <= "~" else " " for c in (ROOT / "docs/performance-history/2026-11-26.md").read_text())
 
 
 def free_port():
