@@ -5,6 +5,7 @@ pub mod arguments;
 #[cfg_attr(not(feature = "grammars"), path = "unconstrained.rs")]
 pub mod constraint;
 mod jinja;
+mod kinds;
 mod references;
 pub mod stream;
 pub mod template;

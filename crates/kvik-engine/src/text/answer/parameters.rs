@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::form::{ArgumentsForm, ToolForm, tags_of};
 use super::read::{HEAD_MAX, Skip, WaitFor, first_tag, skip_ignoring_space};
 use super::typed::typed;
-use crate::text::constraint::schema::kinds::Kinds;
+use crate::text::kinds::Kinds;
 
 /// The result of reading arguments.
 #[derive(Debug, PartialEq, Eq)]

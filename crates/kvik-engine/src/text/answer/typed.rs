@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::values::python_literal;
-use crate::text::constraint::schema::kinds::Kinds;
+use crate::text::kinds::Kinds;
 
 /// An argument as JSON. Text that no other type accounts for is a text.
 pub(super) fn typed(text: &str, kinds: Kinds) -> String {

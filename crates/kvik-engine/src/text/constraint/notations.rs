@@ -8,9 +8,9 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::literals::{ControlTokens, Text, lead, quoted};
-use super::schema::kinds::Kinds;
 use super::{checked_schema, json_rule};
 use crate::api::ArgumentsForm;
+use crate::text::kinds::Kinds;
 
 /// Maximum alternatives within alternatives whose values are told apart.
 const ALTERNATIVES_DEPTH_MAX: usize = 8;

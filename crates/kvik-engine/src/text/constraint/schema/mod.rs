@@ -8,7 +8,6 @@
 
 mod datetime;
 mod formats;
-pub(crate) mod kinds;
 mod literal;
 mod merge;
 mod object;
@@ -19,6 +18,8 @@ mod valid;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+
+use crate::text::kinds::{Fields, implied_type, pointed};
 
 /// Maximum schemas within the schema, each counted once per use in a combination.
 const NODES_MAX: usize = 20_000;
@@ -62,7 +63,6 @@ pub struct SchemaError {
 }
 
 type Result<T> = std::result::Result<T, SchemaError>;
-type Fields = Map<String, Value>;
 
 /// Normalises a schema; a normalised one stays unchanged.
 pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
@@ -310,25 +310,6 @@ pub(super) fn lark_pattern(pattern: &str) -> String {
     llguidance::regex_to_lark(pattern, "dw")
 }
 
-/// The schema that a reference within `root` names: a JSON pointer as the fragment of a URI, in which any byte may be written
-/// as its percent code.
-fn pointed<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    let pointer = reference.strip_prefix('#')?;
-    // A name may have the sign itself, unencoded.
-    root.pointer(pointer).or_else(|| root.pointer(&without_percent_codes(pointer)?))
-}
-
-fn without_percent_codes(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (code, rest) = part.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(code, 16).ok()?);
-        bytes.extend(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
-}
-
 /// The types of a schema, or the one that its keywords imply.
 fn types(fields: &Fields, at: &str) -> Result<Option<Vec<&'static str>>> {
     let mut types = Vec::new();
@@ -358,17 +339,6 @@ fn known_type(kind: &str, at: &str) -> Result<&'static str> {
     const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
     let known = TYPES.into_iter().find(|known| *known == kind);
     known.ok_or_else(|| failed(&format!("{at}.type"), format!("is {kind:?}; JSON has {}", TYPES.join(", "))))
-}
-
-fn implied_type(fields: &Fields) -> Option<&'static str> {
-    const KEYWORDS: [(&str, &[&str]); 4] = [
-        ("object", &["properties", "required", "additionalProperties", "patternProperties", "propertyNames"]),
-        ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"]),
-        ("string", &["pattern", "format", "minLength", "maxLength"]),
-        ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
-    ];
-    let implied = |(_, keywords): &(_, &[&str])| keywords.iter().any(|keyword| fields.contains_key(*keyword));
-    KEYWORDS.into_iter().find(implied).map(|(kind, _)| kind)
 }
 
 fn text<'v>(value: &'v Value, at: &str, keyword: &str) -> Result<&'v str> {

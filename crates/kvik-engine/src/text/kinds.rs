@@ -3,9 +3,10 @@
 //! Models of some families write arguments as plain text: only the schema says whether `3` is a number or a text there, by
 //! `type`, by listed values, and through references and combinations.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{Fields, implied_type, pointed};
+/// The keywords of a schema.
+pub(in crate::text) type Fields = Map<String, Value>;
 
 /// Maximum references and combinations within each other, and in all.
 const DEPTH_MAX: usize = 32;
@@ -157,6 +158,37 @@ fn stated(fields: &Fields) -> Kinds {
 
 fn of_value(value: &Value) -> Kinds {
     Kinds::of_json(&value.to_string())
+}
+
+/// The schema that a reference within `root` names: a JSON pointer as the fragment of a URI, in which any byte may be written
+/// as its percent code.
+pub(in crate::text) fn pointed<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let pointer = reference.strip_prefix('#')?;
+    // A name may have the sign itself, unencoded.
+    root.pointer(pointer).or_else(|| root.pointer(&without_percent_codes(pointer)?))
+}
+
+fn without_percent_codes(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The type that keywords speak of, where none is named.
+pub(in crate::text) fn implied_type(fields: &Fields) -> Option<&'static str> {
+    const KEYWORDS: [(&str, &[&str]); 4] = [
+        ("object", &["properties", "required", "additionalProperties", "patternProperties", "propertyNames"]),
+        ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"]),
+        ("string", &["pattern", "format", "minLength", "maxLength"]),
+        ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
+    ];
+    let implied = |(_, keywords): &(_, &[&str])| keywords.iter().any(|keyword| fields.contains_key(*keyword));
+    KEYWORDS.into_iter().find(implied).map(|(kind, _)| kind)
 }
 
 #[cfg(test)]
