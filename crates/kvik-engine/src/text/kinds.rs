@@ -29,6 +29,7 @@ impl Kinds {
     const NONE: Kinds = Kinds(0);
 
     /// The types that `schema` allows; all of them where it excludes every value.
+    #[cfg(any(test, feature = "grammars"))]
     pub(crate) fn of(root: &Value, schema: &Value) -> Kinds {
         Resolver { root, steps_left: STEPS_MAX }.kinds(schema, None, 0).or_any()
     }
@@ -57,6 +58,7 @@ impl Kinds {
     }
 
     /// Whether all types of this set are in the other.
+    #[cfg(feature = "grammars")]
     pub(crate) fn is_within(self, other: Kinds) -> bool {
         self.0 & !other.0 == 0
     }
