@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use super::amounts::Budget;
 use super::heads::{HeadImportance, WEIGHT_MAX, WEIGHT_MIN};
-use super::retention::{Budget, Retention};
+use super::retention::Retention;
 
 /// Heads whose positions compete.
 #[derive(Debug, Clone, PartialEq, Eq)]

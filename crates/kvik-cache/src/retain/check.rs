@@ -1,9 +1,10 @@
 //! Whether a retention can be used, and with which model.
 
+use super::amounts::{Budget, Cut, Keep};
 use super::error::RetentionError;
 use super::facts::{Watch, WatchedRows};
 use super::heads::HeadImportance;
-use super::retention::{Budget, Cut, Keep, Retention};
+use super::retention::Retention;
 
 /// Fewer tokens between points than this would spend more on deciding than on computing.
 const EVERY_MIN: usize = 16;

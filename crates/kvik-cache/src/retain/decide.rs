@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
+use super::amounts::Cut;
 use super::budget::{Group, groups};
 use super::facts::{Decision, HeadFacts, LayerFacts};
 use super::heads::HeadImportance;
 use super::policies::{Room, Scene};
 use super::rank;
-use super::retention::{Cut, Retention};
+use super::retention::Retention;
 use super::state::PolicyState;
 
 /// Which stored positions each KV head keeps when the sequence has `at` tokens: the positions that are kept always,

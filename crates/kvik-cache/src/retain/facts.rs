@@ -1,5 +1,7 @@
 //! What a policy may know, what it asks for, and what it decides: plain data.
 
+use std::ops::Range;
+
 /// What must be observed of a sequence's attention between two points.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Watch {
@@ -28,6 +30,22 @@ pub enum WatchedRows {
     All,
     /// The last so many rows before each point, but at most half of the sequence: [`super::Points::watched`].
     Last(usize),
+}
+
+impl WatchedRows {
+    /// Which rows of a sequence of `at` tokens are observed if it was not observed before: the last ones are at most half
+    /// of it, so that something stays to be judged.
+    pub fn before(self, at: usize) -> Range<usize> {
+        match self {
+            WatchedRows::All => 0..at,
+            WatchedRows::Last(rows) => at - window(rows, at)..at,
+        }
+    }
+}
+
+/// `rows`, but at most half of the `at` tokens of a sequence, and at least one.
+pub(super) fn window(rows: usize, at: usize) -> usize {
+    rows.min((at / 2).max(1)).min(at)
 }
 
 /// How the weights of watched rows become one number for each position, `w` being the mean weight over the

@@ -14,11 +14,12 @@
 //! out: the same facts give the same decision, to the bit. Who computes the facts and moves keys and values
 //! is the caller.
 //!
-//! `policies` holds one file a policy, `budget` says which heads share how many positions, `rank` the order in
+//! `policies` holds one file a policy, `amounts` what each is combined with, `budget` says which heads share how many positions, `rank` the order in
 //! which positions stay, `points` when, `text` and `check` how a retention is written and what is wrong with it.
 //! `state` and `sketch` are what a policy remembers. `naive` is the twin of `decide` that sorts everything. To add a
 //! policy: its file in `policies` and its entry in `policies/mod.rs`.
 
+mod amounts;
 mod budget;
 mod check;
 mod decide;
@@ -38,6 +39,7 @@ mod state;
 mod tests;
 mod text;
 
+pub use amounts::{Budget, Cut, Keep, When};
 pub use decide::decide;
 pub use error::RetentionError;
 pub use facts::{Decision, HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedRows};
@@ -47,5 +49,5 @@ pub use policies::{
     Anchor, Counter, CrushBase, Decay, Expected, H2o, Keydiff, Knorm, Kvcrush, Kvzip, NormOrder, Policy,
     Random, Rkv, Sample, Scissorhands, Sinks, Snapkv, Tova, Vnorm, Windowed,
 };
-pub use retention::{Budget, Cut, Keep, Retention, When};
+pub use retention::Retention;
 pub use state::PolicyState;

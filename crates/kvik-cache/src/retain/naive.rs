@@ -2,10 +2,11 @@
 
 use std::cmp::Ordering;
 
+use super::amounts::{Budget, Cut};
 use super::facts::{Decision, LayerFacts};
 use super::heads::HeadImportance;
 use super::policies::{Room, Scene};
-use super::retention::{Budget, Cut, Retention};
+use super::retention::Retention;
 use super::state::PolicyState;
 
 /// A stored position, and why it stays.

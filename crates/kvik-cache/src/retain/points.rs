@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use super::amounts::Keep;
 use super::error::RetentionError;
 use super::facts::{Watch, WatchedRows};
-use super::retention::{Keep, Retention};
+use super::retention::Retention;
 
 /// The numbers of tokens at which a sequence forgets: after so many have been computed, and before the next is.
 ///
@@ -143,20 +144,4 @@ impl Points {
         };
         ends.map(stored).max().unwrap_or(0)
     }
-}
-
-impl WatchedRows {
-    /// Which rows of a sequence of `at` tokens are observed if it was not observed before: the last ones are at most half
-    /// of it, so that something stays to be judged.
-    pub fn before(self, at: usize) -> Range<usize> {
-        match self {
-            WatchedRows::All => 0..at,
-            WatchedRows::Last(rows) => at - window(rows, at)..at,
-        }
-    }
-}
-
-/// `rows`, but at most half of the `at` tokens of a sequence, and at least one.
-pub(super) fn window(rows: usize, at: usize) -> usize {
-    rows.min((at / 2).max(1)).min(at)
 }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::amounts::{Budget, Cut, Keep, When};
 use super::error::RetentionError;
-use super::retention::{Budget, Cut, Keep, Retention, When};
+use super::retention::Retention;
 
 /// What a policy keeps unless told otherwise.
 const KEEP_DEFAULT: Keep = Keep::Share(0.5);

@@ -2,8 +2,8 @@
 //! arXiv 2510.00636).
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
+use crate::retain::amounts::SINKS;
 use crate::retain::facts::{LayerFacts, Needs, Watch};
-use crate::retain::retention::SINKS;
 use crate::retain::state::LayerState;
 
 options! {

@@ -2,8 +2,8 @@
 //! arXiv 2505.23416). It asks no question, so it serves all, at the price of about one more prefill.
 
 use super::rules::{Rules, Scene, by_head, options};
+use crate::retain::amounts::{Budget, SINKS};
 use crate::retain::facts::{LayerFacts, Needs, Watch};
-use crate::retain::retention::{Budget, SINKS};
 use crate::retain::state::LayerState;
 
 options! {

@@ -2,8 +2,8 @@
 //! Made for long reasoning, which repeats itself.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
+use crate::retain::facts::window;
 use crate::retain::facts::{HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedRows};
-use crate::retain::points::window;
 use crate::retain::state::LayerState;
 
 options! {

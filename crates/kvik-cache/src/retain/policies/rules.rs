@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::retain::amounts::Budget;
 use crate::retain::facts::{HeadFacts, LayerFacts, Needs, Watch};
-use crate::retain::retention::Budget;
 use crate::retain::state::LayerState;
 
 /// What a policy says. A policy is a score for every stored position; the rest has defaults.

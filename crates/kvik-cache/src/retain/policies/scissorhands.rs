@@ -3,8 +3,8 @@
 //! those found unimportant most often are dropped.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
+use crate::retain::facts::window;
 use crate::retain::facts::{LayerFacts, Reduce, Watch, WatchedRows};
-use crate::retain::points::window;
 use crate::retain::state::LayerState;
 
 /// Latest positions that stay, as published: nothing is known of them yet.

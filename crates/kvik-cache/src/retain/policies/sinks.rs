@@ -1,8 +1,8 @@
 //! By place: the first positions and a window of the latest (StreamingLLM, arXiv 2309.17453).
 
 use super::rules::{Rules, Scene, by_head, options};
+use crate::retain::amounts::SINKS;
 use crate::retain::facts::LayerFacts;
-use crate::retain::retention::SINKS;
 use crate::retain::state::LayerState;
 
 options! {

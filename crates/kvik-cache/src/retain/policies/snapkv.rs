@@ -2,8 +2,8 @@
 //! arXiv 2404.14469). The window itself stays.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
+use crate::retain::facts::window;
 use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch, WatchedRows};
-use crate::retain::points::window;
 use crate::retain::state::LayerState;
 
 options! {
