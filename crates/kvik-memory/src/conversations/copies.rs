@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::fleet::Content;
-use super::record::{ConversationHead, ConversationKey, Record};
+use super::head::{ConversationHead, ConversationKey};
+use super::record::Record;
 use super::shelf::Shelf;
 use crate::deletions::Deletion;
 use crate::records::RecordsError;

@@ -1,6 +1,6 @@
 //! Why a conversation is not read or not changed.
 
-use super::record::NAME_BYTES_MAX;
+use super::head::NAME_BYTES_MAX;
 use crate::records::RecordsError;
 
 /// What stands in the way.

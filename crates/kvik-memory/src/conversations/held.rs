@@ -7,9 +7,10 @@ use kvik_engine::conversation::leading_systems;
 use serde_json::Value;
 
 use super::error::ConversationError;
-use super::fleet::WrittenThrough;
+use super::head::{ConversationHead, ConversationKey};
 use super::limits::{BYTES_MAX, MESSAGES_MAX, TENANT_BYTES_MAX};
-use super::record::{ConversationHead, ConversationKey, Record};
+use super::record::Record;
+use super::sharing::WrittenThrough;
 use super::shelf::Shelf;
 use crate::clock::unix_seconds;
 use crate::deletions::Deletion;

@@ -11,10 +11,12 @@
 mod copies;
 mod error;
 mod fleet;
+mod head;
 mod held;
 mod limits;
 mod record;
 mod search;
+mod sharing;
 mod shelf;
 mod store;
 #[cfg(test)]
@@ -24,9 +26,9 @@ mod turn;
 mod twin;
 
 pub use error::ConversationError;
+pub use head::{ConversationHead, ConversationKey};
 pub use held::Held;
 pub use limits::MESSAGES_MAX;
-pub use record::{ConversationHead, ConversationKey};
 pub use search::{Findings, FoundConversation, SEARCHED_MAX, Search, first_behind};
 pub use store::Conversations;
 pub use turn::ConversationTurn;

@@ -7,7 +7,7 @@ use kvik_engine::conversation::chain::text_of;
 use serde_json::Value;
 
 use super::error::ConversationError;
-use super::record::{ConversationHead, ConversationKey};
+use super::head::{ConversationHead, ConversationKey};
 use super::store::Conversations;
 
 /// Bytes of a text that is looked for, at most.

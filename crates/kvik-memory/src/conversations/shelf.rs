@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::error::ConversationError;
 use super::fleet::{Content, Fleet};
-use super::record::{ConversationHead, ConversationKey, HEADS, Record, SHARED, is_id, is_name};
+use super::head::{ConversationHead, ConversationKey, is_id, is_name};
+use super::record::{HEADS, Record, SHARED};
 use crate::clock::unix_millis;
 use crate::deletions::Deletions;
 use crate::random::random;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::error::ConversationError;
-use super::fleet;
+use super::head::{ConversationHead, ConversationKey, is_id};
 use super::held::Held;
 use super::limits::CONVERSATIONS_MAX;
-use super::record::{ConversationHead, ConversationKey, is_id};
+use super::sharing;
 use super::shelf::Shelf;
 use crate::clock::unix_seconds;
 use crate::deletions::{Deletion, Deletions, Owner};
@@ -49,7 +49,7 @@ impl Conversations {
 
     fn with(shelf: Shelf) -> Arc<Conversations> {
         let shelf = Arc::new(shelf);
-        fleet::start(&shelf);
+        sharing::start(&shelf);
         Arc::new(Conversations { shelf })
     }
 

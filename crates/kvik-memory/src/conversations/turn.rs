@@ -6,8 +6,8 @@ use kvik_engine::conversation::leading_systems;
 use serde_json::Value;
 
 use super::error::ConversationError;
+use super::head::{ConversationHead, ConversationKey};
 use super::held::Held;
-use super::record::{ConversationHead, ConversationKey};
 use super::store::Conversations;
 
 /// A turn that is not answered yet. Dropped before it is, it leaves nothing behind.

@@ -1,125 +1,19 @@
-//! Which conversations the nodes have: their heads are read where a list says that they have changed.
+//! Which changes of which conversations the store listed last.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::reconcile::Standing;
-use super::record::{CHANGED, CONVERSATION, SharedConversation, SharedState, parsed, tenant_tag};
-use super::store::TOGETHER;
-use super::worker::Task;
-use super::{LISTED, Sharing};
-use crate::clock::unix_seconds;
-use crate::conversations::record::ConversationKey;
-use crate::shared::SharedError;
-
-/// How long a list reads heads. What is left then is read by the next one.
-const READING: Duration = Duration::from_secs(1);
-/// How long a deletion is remembered: a node that was away for longer may bring back what it has.
-const DELETED_SECONDS: u64 = 30 * 24 * 3600;
+use crate::conversations::head::ConversationKey;
 
 /// The ids of a tenant's conversations, with the changes that were noted of each.
-type Changes = BTreeMap<String, Vec<u64>>;
+pub(in crate::conversations) type Changes = BTreeMap<String, Vec<u64>>;
 
 /// What the store listed last.
 #[derive(Default)]
-pub(super) struct Listing {
-    pub(super) read: Option<Instant>,
+pub(in crate::conversations) struct Listing {
+    pub(in crate::conversations) read: Option<Instant>,
     /// By the tag of their tenant.
-    of: BTreeMap<String, Changes>,
+    pub(in crate::conversations) of: BTreeMap<String, Changes>,
     /// Those that are deleted, and by which change.
-    gone: BTreeMap<ConversationKey, u64>,
-}
-
-impl Sharing<'_> {
-    /// Reads the heads of a tenant's conversations that are newer than those that are known here. Where the store does
-    /// not answer, these are what there is.
-    pub(in crate::conversations) fn list(&self, tenant: &str) {
-        let begun = Instant::now();
-        let unknown = self.unknown(tenant);
-        for some in unknown.chunks(TOGETHER) {
-            if begun.elapsed() > READING {
-                break;
-            }
-            let found = self.store.ask_together(some, |(key, _)| self.conversation(key));
-            for ((key, changes), found) in some.iter().zip(found) {
-                if let Ok(Some((_, there))) = found {
-                    self.note_listed(key, changes, &there);
-                }
-            }
-        }
-    }
-
-    /// Conversations of which another change is listed than is known.
-    fn unknown(&self, tenant: &str) -> Vec<(ConversationKey, Vec<u64>)> {
-        let mut listing = self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner);
-        if listing.read.is_none_or(|read| read.elapsed() > LISTED) {
-            if let Ok(of) = self.read_list() {
-                listing.of = of;
-            }
-            listing.read = Some(Instant::now());
-        }
-        let changes = listing.of.get(&tenant_tag(tenant)).into_iter().flatten();
-        let heads = self.shelf.heads();
-        let unknown = changes.filter_map(|(id, changes)| {
-            let key = ConversationKey { tenant: tenant.to_owned(), id: id.clone() };
-            let known = heads.known_stamp(&key).or_else(|| listing.gone.get(&key).copied());
-            let is_known = known.is_some_and(|known| changes[..] == [known]);
-            (!is_known).then(|| (key, changes.clone()))
-        });
-        unknown.collect()
-    }
-
-    fn read_list(&self) -> Result<BTreeMap<String, Changes>, SharedError> {
-        let mut of: BTreeMap<String, Changes> = BTreeMap::new();
-        for name in self.store.list(CONVERSATION)? {
-            if let Some((tenant, id, None)) = parsed(&name) {
-                of.entry(tenant.to_owned()).or_default().entry(id.to_owned()).or_default();
-            }
-        }
-        for name in self.store.list(CHANGED)? {
-            let Some((tenant, id, Some(stamp))) = parsed(&name) else { continue };
-            let Some(changes) = of.get_mut(tenant).and_then(|of| of.get_mut(id)) else { continue };
-            changes.extend(u64::from_str_radix(stamp, 16));
-        }
-        Ok(of)
-    }
-
-    fn note_listed(&self, key: &ConversationKey, changes: &[u64], there: &SharedConversation) {
-        let stamp = there.stamp();
-        let mut is_old = false;
-        if let SharedState::Deleted { at, .. } = there.state {
-            is_old = unix_seconds().saturating_sub(at) > DELETED_SECONDS;
-            let mut listing = self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner);
-            listing.gone.insert(key.clone(), stamp);
-        }
-        if is_old {
-            self.fleet.queue.task(Task::Purge { key: key.clone(), changes: changes.to_vec() });
-        } else if changes != [stamp] {
-            let others = changes.iter().copied().filter(|&other| other != stamp).collect();
-            self.fleet.queue.task(Task::Corrected { key: key.clone(), stamp, others });
-        }
-        self.note_head(key, there);
-    }
-
-    /// Notes what a conversation is in the store. What was said is read when somebody asks for it.
-    fn note_head(&self, key: &ConversationKey, there: &SharedConversation) {
-        let Some(_comparing) = self.shelf.compare(key) else { return };
-        match (self.standing(key, Some(there)), there.content()) {
-            (Standing::Behind, Some(content)) => self.shelf.heads().note_elsewhere(key, &content.head),
-            (Standing::Behind | Standing::Equal, content) => {
-                let noted = match content {
-                    Some(content) => self.note_equal(key, Some(content)),
-                    None => self.shelf.drop_copy(key).map_err(Into::into),
-                };
-                if let Err(error) = noted {
-                    tracing::warn!(
-                        "what another node did to the conversation {} is not written here: {error}",
-                        key.id
-                    );
-                }
-            }
-            (Standing::Ahead | Standing::Diverged, _) => self.fleet.queue.push(key),
-        }
-    }
+    pub(in crate::conversations) gone: BTreeMap<ConversationKey, u64>,
 }

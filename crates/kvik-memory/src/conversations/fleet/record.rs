@@ -12,25 +12,25 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::conversations::record::{ConversationHead, ConversationKey, is_known_id};
+use crate::conversations::head::{ConversationHead, ConversationKey, is_known_id};
 use crate::hex;
 
-pub(super) const CONVERSATION: &str = "conversation";
-pub(super) const SAID: &str = "conversation-said";
-pub(super) const NAME: &str = "conversation-name";
-pub(super) const CHANGED: &str = "conversation-changed";
+pub(in crate::conversations) const CONVERSATION: &str = "conversation";
+pub(in crate::conversations) const SAID: &str = "conversation-said";
+pub(in crate::conversations) const NAME: &str = "conversation-name";
+pub(in crate::conversations) const CHANGED: &str = "conversation-changed";
 
 /// A conversation as nodes share it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SharedConversation {
-    pub(super) state: SharedState,
+pub(in crate::conversations) struct SharedConversation {
+    pub(in crate::conversations) state: SharedState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) lease: Option<Lease>,
+    pub(in crate::conversations) lease: Option<Lease>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum SharedState {
+pub(in crate::conversations) enum SharedState {
     Kept(Content),
     /// So that a node with an old copy does not bring it back.
     Deleted {
@@ -46,46 +46,46 @@ pub(super) enum SharedState {
 pub(in crate::conversations) struct Content {
     pub(in crate::conversations) head: ConversationHead,
     /// The system messages, where there are any, then the others in their order.
-    pub(super) segments: Vec<Segment>,
+    pub(in crate::conversations) segments: Vec<Segment>,
 }
 
 /// Messages that are one value in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Segment {
+pub(in crate::conversations) struct Segment {
     /// Random: a segment is never overwritten, so what a head names is there until that head is replaced.
-    pub(super) generation: u64,
+    pub(in crate::conversations) generation: u64,
     /// Of its bytes.
-    pub(super) hash: SegmentHash,
-    pub(super) messages: usize,
-    pub(super) bytes: u64,
+    pub(in crate::conversations) hash: SegmentHash,
+    pub(in crate::conversations) messages: usize,
+    pub(in crate::conversations) bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub(super) struct SegmentHash(pub(super) [u8; 16]);
+pub(in crate::conversations) struct SegmentHash(pub(in crate::conversations) [u8; 16]);
 
 /// Who may change a conversation, and until when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Lease {
+pub(in crate::conversations) struct Lease {
     /// A node, as long as it runs.
-    pub(super) holder: u64,
+    pub(in crate::conversations) holder: u64,
     /// Unix milliseconds.
-    pub(super) until: u64,
+    pub(in crate::conversations) until: u64,
 }
 
 /// Which conversation has a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct NameClaim {
-    pub(super) name: String,
+pub(in crate::conversations) struct NameClaim {
+    pub(in crate::conversations) name: String,
     /// Empty where none has it any more.
-    pub(super) id: String,
+    pub(in crate::conversations) id: String,
     /// Until then also where the conversation has never been written. Unix milliseconds.
-    pub(super) until: u64,
+    pub(in crate::conversations) until: u64,
 }
 
 impl SharedConversation {
     /// Which change of the conversation is the newest, where it is not deleted.
-    pub(super) fn content(&self) -> Option<&Content> {
+    pub(in crate::conversations) fn content(&self) -> Option<&Content> {
         match &self.state {
             SharedState::Kept(content) => Some(content),
             SharedState::Deleted { .. } => None,
@@ -93,7 +93,7 @@ impl SharedConversation {
     }
 
     /// Which change is the newest, the deletion included.
-    pub(super) fn stamp(&self) -> u64 {
+    pub(in crate::conversations) fn stamp(&self) -> u64 {
         match &self.state {
             SharedState::Kept(content) => content.head.stamp,
             SharedState::Deleted { stamp, .. } => *stamp,
@@ -101,13 +101,13 @@ impl SharedConversation {
     }
 
     /// Whether another node than this one may change it now.
-    pub(super) fn is_leased_beside(&self, holder: u64, now: u64) -> bool {
+    pub(in crate::conversations) fn is_leased_beside(&self, holder: u64, now: u64) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.holder != holder && lease.until > now)
     }
 }
 
 impl SegmentHash {
-    pub(super) fn of(bytes: &[u8]) -> SegmentHash {
+    pub(in crate::conversations) fn of(bytes: &[u8]) -> SegmentHash {
         let mut hash = [0; 16];
         blake3::Hasher::new().update(bytes).finalize_xof().fill(&mut hash);
         SegmentHash(hash)
@@ -129,31 +129,31 @@ impl TryFrom<String> for SegmentHash {
 }
 
 /// What stands for a tenant in names.
-pub(super) fn tenant_tag(tenant: &str) -> String {
+pub(in crate::conversations) fn tenant_tag(tenant: &str) -> String {
     let hash = blake3::derive_key("kvik 2026 tenant of shared conversations", tenant.as_bytes());
     hex::written(&hash[..16])
 }
 
-pub(super) fn conversation_name(key: &ConversationKey) -> String {
+pub(in crate::conversations) fn conversation_name(key: &ConversationKey) -> String {
     format!("{}.{}", tenant_tag(&key.tenant), key.id)
 }
 
 /// The name of one part of a segment.
-pub(super) fn said_name(key: &ConversationKey, generation: u64, part: usize) -> String {
+pub(in crate::conversations) fn said_name(key: &ConversationKey, generation: u64, part: usize) -> String {
     format!("{}.{generation:016x}.{part}", conversation_name(key))
 }
 
-pub(super) fn changed_name(key: &ConversationKey, stamp: u64) -> String {
+pub(in crate::conversations) fn changed_name(key: &ConversationKey, stamp: u64) -> String {
     format!("{}.{stamp:016x}", conversation_name(key))
 }
 
-pub(super) fn name_name(tenant: &str, name: &str) -> String {
+pub(in crate::conversations) fn name_name(tenant: &str, name: &str) -> String {
     let hash = blake3::derive_key("kvik 2026 name of a shared conversation", name.as_bytes());
     format!("{}.{}", tenant_tag(tenant), hex::written(hash))
 }
 
 /// The tenant's tag and the conversation's id that a name begins with, and the rest of it.
-pub(super) fn parsed(name: &str) -> Option<(&str, &str, Option<&str>)> {
+pub(in crate::conversations) fn parsed(name: &str) -> Option<(&str, &str, Option<&str>)> {
     let (tenant, rest) = name.split_once('.')?;
     let (id, rest) = rest.split_once('.').map_or((rest, None), |(id, rest)| (id, Some(rest)));
     is_known_id(id).then_some((tenant, id, rest))

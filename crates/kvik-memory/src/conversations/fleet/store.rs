@@ -14,16 +14,16 @@ use crate::shared::{SharedError, SharedRecords};
 const BYTES_A_SECOND: u64 = 8 << 20;
 
 /// Questions of one caller that are asked at a time.
-pub(super) const TOGETHER: usize = 16;
+pub(in crate::conversations) const TOGETHER: usize = 16;
 
 type Result<T> = std::result::Result<T, SharedError>;
 
 /// The store, for callers of one patience.
 #[derive(Clone)]
-pub(super) struct Store {
+pub(in crate::conversations) struct Store {
     records: Arc<dyn SharedRecords>,
     give_way: GiveWay,
-    pub(super) patience: Duration,
+    pub(in crate::conversations) patience: Duration,
     /// Calls that nobody waits for any more: while there are any, turns do not ask.
     late: Arc<AtomicUsize>,
     /// Waits as long as a call takes.
@@ -42,17 +42,21 @@ const ENDED: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
 impl Store {
-    pub(super) fn new(records: Arc<dyn SharedRecords>, give_way: GiveWay, patience: Duration) -> Store {
+    pub(in crate::conversations) fn new(
+        records: Arc<dyn SharedRecords>,
+        give_way: GiveWay,
+        patience: Duration,
+    ) -> Store {
         Store { records, give_way, patience, late: Arc::default(), is_background: false }
     }
 
     /// The same for work for which nobody waits.
-    pub(super) fn in_background(&self) -> Store {
+    pub(in crate::conversations) fn in_background(&self) -> Store {
         Store { is_background: true, ..self.clone() }
     }
 
     /// The newest version of a record. What cannot be read has failed.
-    pub(super) fn get<T: DeserializeOwned>(
+    pub(in crate::conversations) fn get<T: DeserializeOwned>(
         &self,
         kind: &'static str,
         name: &str,
@@ -65,7 +69,7 @@ impl Store {
         found.map(|record| Ok((record.version, read(&record.bytes)?))).transpose()
     }
 
-    pub(super) fn put<T: Serialize>(
+    pub(in crate::conversations) fn put<T: Serialize>(
         &self,
         kind: &'static str,
         name: &str,
@@ -77,12 +81,17 @@ impl Store {
     }
 
     /// So many bytes of a record.
-    pub(super) fn get_bytes(&self, kind: &'static str, name: String, bytes: u64) -> Result<Option<Vec<u8>>> {
+    pub(in crate::conversations) fn get_bytes(
+        &self,
+        kind: &'static str,
+        name: String,
+        bytes: u64,
+    ) -> Result<Option<Vec<u8>>> {
         let found = self.ask(bytes, move |records| records.get(kind, &name))?;
         Ok(found.map(|record| record.bytes))
     }
 
-    pub(super) fn put_bytes(
+    pub(in crate::conversations) fn put_bytes(
         &self,
         kind: &'static str,
         name: &str,
@@ -93,20 +102,20 @@ impl Store {
         self.ask(bytes.len() as u64, move |records| records.put(kind, &name, after, bytes))
     }
 
-    pub(super) fn delete(&self, kind: &'static str, name: String) -> Result<()> {
+    pub(in crate::conversations) fn delete(&self, kind: &'static str, name: String) -> Result<()> {
         self.ask(0, move |records| records.delete(kind, &name))
     }
 
-    pub(super) fn forget_older(&self, kind: &'static str, name: String) -> Result<()> {
+    pub(in crate::conversations) fn forget_older(&self, kind: &'static str, name: String) -> Result<()> {
         self.ask(0, move |records| records.forget_older(kind, &name))
     }
 
-    pub(super) fn list(&self, kind: &'static str) -> Result<Vec<String>> {
+    pub(in crate::conversations) fn list(&self, kind: &'static str) -> Result<Vec<String>> {
         self.ask(0, move |records| records.list(kind))
     }
 
     /// Runs what waits for somebody who asks.
-    pub(super) fn aside(&self, wait: impl FnOnce()) {
+    pub(in crate::conversations) fn aside(&self, wait: impl FnOnce()) {
         let mut wait = Some(wait);
         (self.give_way)(&mut || {
             if let Some(wait) = wait.take() {
@@ -116,7 +125,7 @@ impl Store {
     }
 
     /// Asks several things at a time; the answers in the order of the questions.
-    pub(super) fn ask_together<Q: Sync, T: Send>(
+    pub(in crate::conversations) fn ask_together<Q: Sync, T: Send>(
         &self,
         questions: &[Q],
         ask: impl Fn(&Q) -> Result<T> + Sync,

@@ -7,10 +7,12 @@
 //! Messages are found by their names and not by a head that names them: a node that was killed leaves some that no head
 //! names. All of it may be repeated, by any node.
 
-use super::record::{CHANGED, CONVERSATION, NAME, SAID, SharedState, conversation_name, name_name, parsed};
 use super::{Result, Sharing};
 use crate::conversations::error::ConversationError;
-use crate::conversations::record::ConversationKey;
+use crate::conversations::fleet::record::{
+    CHANGED, CONVERSATION, NAME, SAID, SharedState, conversation_name, name_name, parsed,
+};
+use crate::conversations::head::ConversationKey;
 use crate::conversations::shelf::Shelf;
 use crate::shared::SharedError;
 

@@ -1,14 +1,16 @@
 //! What was changed here is written in the store: at once where it answers, in the background where it does not.
 
 use super::claims::Claimed;
-use super::leases::lock;
 use super::reconcile::{Standing, conflict_name};
-use super::record::{CONVERSATION, Content, NameClaim, SharedConversation, SharedState, conversation_name};
-use super::worker::Task;
 use super::{ATTEMPTS, Sharing};
 use crate::clock::{unix_millis, unix_seconds};
 use crate::conversations::error::ConversationError;
-use crate::conversations::record::{ConversationHead, ConversationKey};
+use crate::conversations::fleet::hold::lock;
+use crate::conversations::fleet::queue::Task;
+use crate::conversations::fleet::record::{
+    CONVERSATION, Content, NameClaim, SharedConversation, SharedState, conversation_name,
+};
+use crate::conversations::head::{ConversationHead, ConversationKey};
 use crate::random::random;
 use crate::shared::SharedError;
 

@@ -1,10 +1,10 @@
 //! A conversation as this node's file has it beside what the store has.
 
-use super::record::{Content, SharedConversation, SharedState};
 use super::segments::Unread;
 use super::{ATTEMPTS, Result, Sharing};
 use crate::conversations::error::ConversationError;
-use crate::conversations::record::{ConversationHead, ConversationKey, NAME_BYTES_MAX};
+use crate::conversations::fleet::record::{Content, SharedConversation, SharedState};
+use crate::conversations::head::{ConversationHead, ConversationKey, NAME_BYTES_MAX};
 use crate::shared::SharedError;
 
 /// Who has changed a conversation since both were the same.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::record::{CHANGED, CONVERSATION, NAME, SAID, said_name, tenant_tag};
+use crate::conversations::fleet::record::{CHANGED, CONVERSATION, NAME, SAID, said_name, tenant_tag};
 use crate::conversations::shelf::Shelf;
 use crate::conversations::twin::said;
-use crate::conversations::{ConversationError, ConversationKey, Conversations, fleet};
+use crate::conversations::{ConversationError, ConversationKey, Conversations, fleet, sharing};
 use crate::deletions::Deletions;
 use crate::records::Records;
 use crate::shared::SharedRecord;
@@ -71,7 +71,7 @@ fn open(records: &Records, link: &Arc<Link>, lease: Duration) -> Arc<Conversatio
     // Threads of tests wait for each other longer than a turn does.
     (fleet.lease, fleet.store.patience) = (lease, Duration::from_secs(60));
     let shelf = Arc::new(shelf);
-    fleet::start(&shelf);
+    sharing::start(&shelf);
     Arc::new(Conversations { shelf })
 }
 

@@ -3,26 +3,18 @@
 //! A lease keeps others from beginning what could not be written. What is written is safe without: it is written after
 //! the version that was read.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::claims::Claimed;
-use super::record::{CONVERSATION, Lease, NAME, NameClaim, SharedConversation, conversation_name, name_name};
 use super::{ATTEMPTS, Result, Sharing};
 use crate::clock::unix_millis;
 use crate::conversations::error::ConversationError;
-use crate::conversations::record::ConversationKey;
+use crate::conversations::fleet::hold::{Hold, lock};
+use crate::conversations::fleet::record::{
+    CONVERSATION, Lease, NAME, NameClaim, SharedConversation, conversation_name, name_name,
+};
+use crate::conversations::head::ConversationKey;
 use crate::shared::SharedError;
-
-/// What a node has of the store while it changes a conversation.
-#[derive(Default)]
-pub(in crate::conversations) struct Hold {
-    /// The lease, in this version of the conversation.
-    pub(super) lease: Option<(u64, SharedConversation)>,
-    /// A name that it is to have, in this version of the name's record.
-    pub(super) claim: Option<(u64, NameClaim)>,
-    /// It has ended with a change, which is about to be written.
-    pub(super) is_written: bool,
-}
 
 impl Sharing<'_> {
     /// Reads the newest version of a conversation that is held here, and keeps other nodes from changing it. Where the
@@ -139,11 +131,6 @@ impl Sharing<'_> {
         let leased = SharedConversation { lease: Some(lease), ..there };
         Ok((self.store.put(CONVERSATION, &conversation_name(key), version, &leased)?, leased))
     }
-}
-
-/// Whoever panics with it in hand leaves it whole.
-pub(super) fn lock(hold: &Mutex<Hold>) -> MutexGuard<'_, Hold> {
-    hold.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn conflict_is_fine(put: std::result::Result<u64, SharedError>) -> std::result::Result<(), SharedError> {

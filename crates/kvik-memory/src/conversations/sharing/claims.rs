@@ -3,11 +3,11 @@
 //! A name is taken where the conversation of its record is called so, or while somebody who has claimed it is about to
 //! write that: whoever ends before leaves a claim that lapses.
 
-use super::record::{NAME, NameClaim, name_name};
 use super::{ATTEMPTS, Result, Sharing};
 use crate::clock::unix_millis;
 use crate::conversations::error::ConversationError;
-use crate::conversations::record::ConversationKey;
+use crate::conversations::fleet::record::{NAME, NameClaim, name_name};
+use crate::conversations::head::ConversationKey;
 use crate::shared::SharedError;
 
 /// What became of a claim.

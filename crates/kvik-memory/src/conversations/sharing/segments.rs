@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Sharing;
-use super::record::{Content, SAID, Segment, SegmentHash, said_name};
-use super::store::TOGETHER;
-use crate::conversations::record::ConversationKey;
+use crate::conversations::fleet::record::{Content, SAID, Segment, SegmentHash, said_name};
+use crate::conversations::fleet::store::TOGETHER;
+use crate::conversations::head::ConversationKey;
 use crate::random::random;
 use crate::shared::SharedError;
 

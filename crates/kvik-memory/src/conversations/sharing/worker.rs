@@ -1,0 +1,109 @@
+//! What is done for shared conversations while nobody waits: leases are renewed, changes written that the store has not
+//! had yet, and what nobody reads any more is deleted.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use super::Sharing;
+use crate::conversations::fleet::queue::{Due, Queue, RENEWED, Task};
+use crate::conversations::fleet::record::{CHANGED, CONVERSATION, changed_name, conversation_name};
+use crate::conversations::head::ConversationKey;
+use crate::conversations::shelf::Shelf;
+use crate::shared::SharedError;
+
+/// Begins the thread of a shelf that is shared, and has it write what was not written when the records were closed.
+pub(in crate::conversations) fn start(shelf: &Arc<Shelf>) {
+    let Some(fleet) = &shelf.fleet else { return };
+    shelf.heads().changed_here().iter().for_each(|key| fleet.queue.push(key));
+    let (queue, weak) = (fleet.queue.clone(), Arc::downgrade(shelf));
+    let thread = std::thread::Builder::new().name("kvik-fleet".to_owned());
+    let started = thread.spawn({
+        let queue = queue.clone();
+        move || {
+            let ended = Ended(queue);
+            work(&ended.0, &weak);
+        }
+    });
+    if let Err(error) = started {
+        tracing::error!("conversations that the store does not take at once are not shared: {error}");
+        queue.end();
+    }
+}
+
+/// Says that the thread has ended, also where it has panicked.
+struct Ended(Arc<Queue>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Does what is due until the queue is closed or the shelf gone.
+fn work(queue: &Queue, shelf: &Weak<Shelf>) {
+    while let Some(due) = queue.next() {
+        let Some(shelf) = shelf.upgrade() else { return };
+        let is_last = due.is_last;
+        queue.done(shelf.sharing_in_background().map_or_else(BTreeSet::new, |sharing| sharing.work(due)));
+        if is_last {
+            return;
+        }
+    }
+}
+
+impl Sharing<'_> {
+    /// Does what is due; the conversations that are still to be written.
+    fn work(&self, due: Due) -> BTreeSet<ConversationKey> {
+        if due.renews {
+            self.renew();
+        }
+        let mut renewed = Instant::now();
+        // All of it may take longer than a lease lasts.
+        let mut keep_leases = || {
+            if renewed.elapsed() > RENEWED / 2 {
+                self.renew();
+                renewed = Instant::now();
+            }
+        };
+        for task in due.tasks {
+            keep_leases();
+            if let Err(error) = self.perform(&task) {
+                tracing::debug!("the store does not take what is left of a change: {error}");
+            }
+        }
+        let mut left = due.unwritten;
+        left.retain(|key| {
+            keep_leases();
+            !self.write_late(key)
+        });
+        left
+    }
+
+    fn perform(&self, task: &Task) -> Result<(), SharedError> {
+        match task {
+            Task::Release(key, hold) => self.release(key, hold),
+            Task::Changed { key, stamp, before, swept } => {
+                self.mark(key, *stamp, before.as_slice())?;
+                self.sweep(key, swept)
+            }
+            Task::Corrected { key, stamp, others } => self.mark(key, *stamp, others),
+            Task::Purge { key, changes } => {
+                self.store.delete(CONVERSATION, conversation_name(key))?;
+                self.unmark(key, changes)
+            }
+        }
+    }
+
+    /// Says for lists which change is the newest.
+    fn mark(&self, key: &ConversationKey, stamp: u64, others: &[u64]) -> Result<(), SharedError> {
+        match self.store.put_bytes(CHANGED, &changed_name(key, stamp), 0, b"{}".to_vec()) {
+            Ok(_) | Err(SharedError::Conflict { .. }) => self.unmark(key, others),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unmark(&self, key: &ConversationKey, stamps: &[u64]) -> Result<(), SharedError> {
+        stamps.iter().try_for_each(|stamp| self.store.delete(CHANGED, changed_name(key, *stamp)))
+    }
+}
