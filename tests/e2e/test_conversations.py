@@ -45,6 +45,17 @@ def test_the_client_sends_only_what_is_new(server, client):
     assert contents(server, "dog") == []
 
 
+def test_what_clients_keep_beside_a_conversation_is_read_back(server, client):
+    beside = {"topic": "dogs", "given": "by the client"}
+    begun = client.conversations.create(items=[{"type": "message", "role": "user", "content": "My dog is Bolt."}], metadata=beside)
+    assert client.conversations.retrieve(begun.id).metadata == beside
+    client.conversations.update(begun.id, metadata={"topic": "cats"})
+    assert client.conversations.retrieve(begun.id).metadata == {"topic": "cats"}
+    said = client.conversations.items.list(begun.id).data
+    assert [(item.role, item.content[0].text) for item in said] == [("user", "My dog is Bolt.")]
+    assert client.conversations.delete(begun.id).deleted
+
+
 def test_a_client_that_leaves_gives_the_conversation_back_and_leaves_nothing(server, client):
     stream = client.chat.completions.create(
         model="kvik", messages=[{"role": "user", "content": "Tell me a long story."}], stream=True, max_tokens=1500,

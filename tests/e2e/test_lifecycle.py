@@ -1,11 +1,14 @@
 """Start, cancellation, keys and stop."""
 import concurrent.futures
 import json
+import os
+import re
+import subprocess
 import time
 
 import openai
 import pytest
-from server import Server, sse
+from server import BINARY, TINY, Server, sse
 
 LONG = {"prompt": "Once upon a time", "n_predict": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
 
@@ -127,6 +130,38 @@ def test_the_first_lines_say_where_and_what_to_paste():
         logged = server.logged()
         assert f"http://127.0.0.1:{server.port}" in logged
         assert "curl" in logged
+
+
+def test_the_time_that_a_start_took_was_measured():
+    with Server() as server:
+        took = re.search(r"loaded in ([0-9.]+) (ms|s)\b", server.logged())
+        assert took and float(took[1]) > 0, server.logged()
+
+
+def test_a_plan_says_what_fits_this_machine_where_no_memory_is_named():
+    planned = subprocess.run([BINARY, "plan"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert re.search(r"fits [0-9.]+ [GMT]iB", planned) and "fits -" not in planned, planned
+
+
+def test_the_embedded_model_says_that_it_answers_where_others_have_names(tmp_path):
+    home = {name: str(tmp_path) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "KVIK_MODELS_DIR")}
+    env = {**os.environ, **home, "KVIK_CACHE_DISK": "off"}
+    run = lambda *words: subprocess.run([BINARY, *words], capture_output=True, text=True, timeout=120, env=env)
+    alone = run("run", "hi")
+    assert alone.returncode == 0 and "the embedded model answers" not in alone.stderr, alone.stderr
+    assert run("pull", TINY / "kvik-tiny-q8_0.gguf", "--name", "smol").returncode == 0
+    beside = run("run", "--", "hi there, you")
+    assert beside.returncode == 0 and "the embedded model answers" in beside.stderr and "smol" in beside.stderr, beside
+
+
+def test_sigterm_ends_answers_with_many_log_probabilities_within_the_grace():
+    with Server("--threads", "2", "--grace", "3", "--parallel", "4") as server:
+        body = {"prompt": "Hello", "n_predict": 128, "n_probs": 2000, "ignore_eos": True, "stream": True}
+        unread = [server.open_stream("/completion", body) for _ in range(6)]
+        server.terminate()
+        assert server.process.wait(15) == 0, server.logged()
+        for connection, _ in unread:
+            connection.close()
 
 
 def test_an_unreadable_model_is_a_clear_error(tmp_path):

@@ -1,10 +1,12 @@
 """A cache that nodes share: what one has computed, the others reuse, and a store that fails costs no answer."""
+import concurrent.futures
 import contextlib
 import hashlib
 import pathlib
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 
 import pytest
@@ -215,6 +217,31 @@ def test_a_password_is_not_logged(key):
 def say(server, name, text):
     body = dict(messages=[{"role": "user", "content": text}], max_tokens=24, temperature=0, kvik={"conversation": name})
     return server.post("/v1/chat/completions", body)
+
+
+def test_a_client_that_alternates_between_nodes_has_one_conversation_while_others_ask(store, key):
+    """What others compute slows the lookups of blocks, and never keeps a turn from the one before it."""
+    with nodes(2, store, key) as pair, concurrent.futures.ThreadPoolExecutor(4) as others:
+        for server in pair:
+            wait_until(lambda: is_up(server))
+        ends = threading.Event()
+
+        def asks(number):
+            while not ends.is_set():
+                ask(pair[number % 2], f"Who is in garden {number}?", system=SYSTEM + str(number) * 40)
+
+        asking = [others.submit(asks, number) for number in range(4)]
+        try:
+            for turn in range(12):
+                answer = say(pair[turn % 2], "walk", f"This is step {turn}.")
+                assert answer.status == 200, answer.text
+                assert answer.json["kvik"]["conversation"]["messages"] == 2 * turn + 2
+        finally:
+            ends.set()
+        for done in asking:
+            done.result(120)
+        listed = [server.get("/v1/conversations").json["data"] for server in pair]
+        assert [len(conversations) for conversations in listed] == [1, 1], listed
 
 
 def test_any_node_goes_on_with_a_conversation(store, key):
