@@ -134,6 +134,22 @@ def unread_answer(server, path, body):
     return connection
 
 
+@attack("large-conversation", "reading one conversation of megabytes, again and again, slows all others")
+def large_conversation(trial):
+    said = [{"role": "user", "content": f"{number} " + "rain and wind over the harbour " * 14} for number in range(4000)]
+    turns = said[: 800 if trial.sample else len(said)]
+    with trial.server() as server, trial.neighbour(server):
+        begun = trial.send(server, "/v1/conversations", {"name": "long", "messages": turns})
+        trial.expect(begun.status == 200, f"it was answered {begun.status}")
+        reads = ["/v1/conversations?search=lighthouse", "/v1/conversations/long/export", "/v1/conversations/long/items",
+                 "/v1/conversations/long/memory"]
+        for _ in range(3 if trial.sample else 10):
+            trial.together(*[lambda path=path: trial.send(server, path, method="GET") for path in reads])
+            copied = trial.send(server, "/v1/conversations", {"from": "long"})
+            trial.expect(copied.status == 200, f"a copy was answered {copied.status}")
+    trial.bound(seconds=20, peak_mib=AT_REST + 500, neighbour_ms=3000)
+
+
 @attack("ignored-json", "JSON in a field that nobody reads takes and keeps gigabytes")
 def ignored_json(trial):
     sizes = (9.7,) if trial.sample else (9.7, 9.7, 9.7, 28.6)

@@ -7,7 +7,7 @@ import struct
 import time
 
 import pytest
-from server import Server
+from server import TINY, Server
 
 from test_remote import fleet_flags, key, write_key  # noqa: F401  (a fixture)
 
@@ -110,6 +110,17 @@ def test_a_deleted_conversation_is_nowhere(place):
     assert place.files_with(MARKER) == []
     with place.start() as server:
         check_gone(place, server)
+
+
+def test_a_draft_model_forgets_it_too(place):
+    with place.start("--draft", str(TINY / "kvik-tiny-q8_0.gguf")) as server:
+        place.learn(server, MARKER)
+        say(server, "secret", MARKER)
+        assert server.metric("kvik_drafted_tokens_total") > 0, "it drafted nothing"
+        settle(server)
+        delete(server, "/v1/conversations/secret")
+        check_gone(place, server)
+    assert place.files_with(MARKER) == []
 
 
 def test_what_others_share_stays(place):

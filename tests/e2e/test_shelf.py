@@ -300,6 +300,32 @@ def test_a_conversation_is_forgotten_by_models_that_are_not_in_memory(tmp_path):
         assert remembered(again) is None
 
 
+def test_a_conversation_is_forgotten_whose_model_was_taken_off_the_shelf(tmp_path):
+    state, marker = tmp_path / "state", b"seventeen purple umbrellas"
+    files_with = lambda: [path for path in state.rglob("*") if path.is_file() and marker in path.read_bytes()]
+    remembers = {"memory": "on", "memory-recent": 200, "memory-summary": 64, "memory-trigger": 60, "memory-quotes": 4}
+    with start(tmp_path, "--shelf-ram", "1GiB", env={"KVIK_STATE_DIR": str(state)}, small=remembers) as server:
+        name = server.post("/v1/conversations", {"name": "trip"}).json["id"]
+        deadline, text = time.monotonic() + 90, f"Please remember that I have {marker.decode()}."
+        while server.get(f"/v1/conversations/{name}/memory?model=small").json.get("summary") is None:
+            assert time.monotonic() < deadline
+            messages = [{"role": "user", "content": text}]
+            body = dict(model="small", messages=messages, max_tokens=12, temperature=0, kvik={"conversation": name})
+            assert server.post("/v1/chat/completions", body).status == 200
+            text = "The bus was late again, and it rained all morning."
+        assert files_with()
+        path = tmp_path / "config.toml"
+        path.write_text(path.read_text().replace("[models.small]", "[models.other]").replace("aliases", "# aliases"))
+        assert server.post("/v1/shelf/reload", b"").status == 200
+        assert "small" not in statuses(server)
+        deadline = time.monotonic() + 30
+        while server.request("DELETE", f"/v1/conversations/{name}", None, {}).json.get("pending"):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert files_with() == [], "neither what was said nor the summary"
+
+
+
 def test_a_model_of_some_tenants_does_not_exist_for_others(tmp_path):
     keys = {name: f"sha256:{hashlib.sha256(name.encode()).hexdigest()}" for name in ("office", "guest")}
     tenants = tmp_path / "tenants.toml"
