@@ -195,6 +195,15 @@ pub(super) fn tags_of(text: &str) -> Vec<&str> {
     tags
 }
 
+/// The tag at the beginning of a text, or the whole text.
+pub(super) fn first_tag(text: &str) -> &str {
+    let text = text.trim();
+    match text.starts_with('<').then(|| text.find('>')).flatten() {
+        Some(at) => &text[..=at],
+        None => text,
+    }
+}
+
 /// Requires the answer to be a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForcedCall {

@@ -6,9 +6,10 @@
 
 use serde_json::Value;
 
-use super::form::{ArgumentsForm, ToolForm, tags_of};
-use super::read::{HEAD_MAX, Skip, WaitFor, first_tag, skip_ignoring_space};
+use super::form::{ArgumentsForm, ToolForm, first_tag, tags_of};
+use super::skip::{HEAD_MAX, Skip, skip_ignoring_space};
 use super::typed::typed;
+use super::waiting::WaitFor;
 use crate::text::kinds::Kinds;
 
 /// The result of reading arguments.

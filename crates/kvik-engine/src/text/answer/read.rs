@@ -6,10 +6,12 @@
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::form::{ArgumentsForm, ToolForm};
+use super::form::{ArgumentsForm, ToolForm, first_tag};
 use super::json::{Balance, may_be_call, parse_call, parse_exact_call, split_value};
 use super::parameters::{ParametersRead, read_parameters};
+use super::skip::{HEAD_MAX, Skip, skip_ignoring_space};
 use super::values::{Unread, dict, python_arguments};
+use super::waiting::WaitFor;
 
 /// Tools that an answer may call, and the form of the calls.
 #[derive(Debug, Clone)]
@@ -24,8 +26,6 @@ pub struct Offer {
     pub certain: bool,
 }
 
-/// Maximum bytes between the beginning of a call and its arguments.
-pub(super) const HEAD_MAX: usize = 512;
 /// Text around a call that is written as a block of code, whatever the form of the model.
 pub(super) const FENCE: &str = "```json";
 const FENCE_END: &str = "```";
@@ -61,19 +61,6 @@ pub(super) enum CallRead {
     Incomplete(WaitFor),
     /// The text is not a call.
     NotACall,
-}
-
-/// The text that must arrive before the call can be complete.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum WaitFor {
-    /// Anything.
-    Any,
-    /// The end of the JSON object that begins at this byte.
-    Object(usize),
-    /// The end of the call in Python's notation whose arguments begin at this byte.
-    Group(usize),
-    /// This text, after this byte.
-    Text(String, usize),
 }
 
 impl Offer {
@@ -310,37 +297,4 @@ fn object_length(text: &str) -> Option<usize> {
 fn object_wait(text: &str, start: usize, untagged: bool) -> WaitFor {
     let key_known = text.bytes().filter(|&byte| byte == b'"').count() >= 2;
     if untagged && !key_known { WaitFor::Any } else { WaitFor::Object(start) }
-}
-
-/// The tag at the beginning of a text, or the whole text.
-pub(super) fn first_tag(text: &str) -> &str {
-    let text = text.trim();
-    match text.starts_with('<').then(|| text.find('>')).flatten() {
-        Some(at) => &text[..=at],
-        None => text,
-    }
-}
-
-/// The result of matching a text against an expected one.
-pub(super) enum Skip {
-    /// It matches up to this byte.
-    Past(usize),
-    /// It matches up to its end, where the expected text continues.
-    Incomplete,
-    Mismatch,
-}
-
-/// Matches a text ignoring white space; an opening bracket of a list may be missing.
-pub(super) fn skip_ignoring_space(text: &str, wanted: &str) -> Skip {
-    let mut at = 0;
-    for c in wanted.chars().filter(|c| !c.is_whitespace()) {
-        let rest = text[at..].trim_start();
-        match rest.chars().next() {
-            None => return Skip::Incomplete,
-            Some(found) if found == c => at = text.len() - rest.len() + c.len_utf8(),
-            Some(_) if c == '[' => {}
-            Some(_) => return Skip::Mismatch,
-        }
-    }
-    Skip::Past(at)
 }

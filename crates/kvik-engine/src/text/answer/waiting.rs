@@ -1,7 +1,19 @@
 //! What an incomplete call waits for, so that its text is not read again with every token.
 
 use super::json::Balance;
-use super::read::WaitFor;
+
+/// The text that must arrive before the call can be complete.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum WaitFor {
+    /// Anything.
+    Any,
+    /// The end of the JSON object that begins at this byte.
+    Object(usize),
+    /// The end of the call in Python's notation whose arguments begin at this byte.
+    Group(usize),
+    /// This text, after this byte.
+    Text(String, usize),
+}
 
 /// The text that an incomplete call waits for, and how far the pending text has been searched.
 #[derive(Debug)]
