@@ -34,8 +34,8 @@ pub(super) struct Tagged {
     response_end: Option<&'static str>,
     /// No content has been emitted yet: a call without a tag can begin.
     at_start: bool,
-    /// Calls in reasoning with which the answer may end.
-    trial: Option<Trial>,
+    /// Calls in reasoning with which the answer may end, and the parser of their text.
+    trial: Option<(Trial, Box<Tagged>)>,
     /// A call has begun otherwise than the form says, so that no constraint may hold what follows.
     strayed: bool,
     calls: usize,
@@ -122,11 +122,6 @@ impl Tagged {
         }
     }
 
-    /// Whether there is a tool of this name.
-    pub(super) fn is_offered(&self, name: &str) -> bool {
-        self.offer.as_ref().is_some_and(|offer| offer.is_offered(name))
-    }
-
     /// Adds text; returns the parts that it completes.
     pub(super) fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         self.pending.push_str(text);
@@ -140,7 +135,7 @@ impl Tagged {
         let mut deltas = Vec::new();
         while self.step(true, &mut deltas) {}
         let rest = std::mem::take(&mut self.pending);
-        let calls = self.trial.take().and_then(Trial::finish);
+        let calls = self.trial.take().and_then(|(trial, mut parser)| trial.finish(parser.finish()));
         match self.state {
             State::Reasoning if calls.is_some() => deltas.extend(calls.into_iter().flatten()),
             State::Reasoning => self.push_reasoning(&rest, &mut deltas),
@@ -202,8 +197,12 @@ impl Tagged {
             self.push_reasoning(&thought, deltas);
             return false;
         };
-        let trial = self.trial.get_or_insert_with(|| Trial::new(self.tags, offer, &self.salt));
-        if trial.push(&self.pending[at..]) {
+        let (trial, parser) = self.trial.get_or_insert_with(|| {
+            let trial = Trial::new(offer);
+            let parser = Tagged::new(self.tags, false, Some(trial.offer().clone()), &self.salt);
+            (trial, Box::new(parser))
+        });
+        if trial.push(&self.pending[at..], |text| parser.push(text)) {
             let thought: String = self.pending.drain(..self.pending[..at].trim_end().len()).collect();
             self.push_reasoning(&thought, deltas);
             return false;
