@@ -1,21 +1,16 @@
 //! Tests, the operands of `is`.
 
+use std::rc::Rc;
+
 use super::arguments::Args;
 use super::ast::Comparison;
-use super::eval::Interpreter;
-use super::limits::{Result, failed};
+use super::limits::{Meter, Result, failed};
 use super::names;
 use super::operators::{contains, equal, holds};
 use super::value::Value;
 
 /// `value is name(args)`
-pub(super) fn check(
-    interpreter: &mut Interpreter,
-    name: &str,
-    value: &Value,
-    mut args: Args,
-) -> Result<bool> {
-    let meter = interpreter.meter.clone();
+pub(super) fn check(name: &str, value: &Value, mut args: Args, meter: &Rc<Meter>) -> Result<bool> {
     let holds = match name {
         "defined" => !matches!(value, Value::Undefined),
         "undefined" => matches!(value, Value::Undefined),
@@ -43,15 +38,15 @@ pub(super) fn check(
         "lower" => value.as_str().is_some_and(|text| text.to_lowercase() == text),
         "upper" => value.as_str().is_some_and(|text| text.to_uppercase() == text),
         "sameas" => same(value, &args.required("other")?),
-        "in" => contains(&args.required("seq")?, value, &meter)?,
-        "containing" => contains(value, &args.required("item")?, &meter)?,
+        "in" => contains(&args.required("seq")?, value, meter)?,
+        "containing" => contains(value, &args.required("item")?, meter)?,
         "startingwith" => text(value)?.starts_with(args.required_text("prefix")?.as_str()),
         "endingwith" => text(value)?.ends_with(args.required_text("suffix")?.as_str()),
-        "eq" | "equalto" | "==" => equal(value, &args.required("other")?, &meter)?,
+        "eq" | "equalto" | "==" => equal(value, &args.required("other")?, meter)?,
         "filter" => value.as_str().is_some_and(names::is_filter),
         "test" => value.as_str().is_some_and(names::is_test),
         _ => match comparison(name) {
-            Some(comparison) => holds(comparison, value, &args.required("other")?, &meter)?,
+            Some(comparison) => holds(comparison, value, &args.required("other")?, meter)?,
             None => return Err(failed(format!("there is no test {name:?}"))),
         },
     };

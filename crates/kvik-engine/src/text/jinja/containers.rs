@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::arguments::Args;
 use super::limits::{Fault, Meter, Result, failed};
 use super::operators::{equal, from_end, iterate, reserve};
-use super::sequences::sorted;
+use super::sorting::sorted;
 use super::text::Text;
 use super::value::{List, Map, Reference, Value};
 

@@ -26,6 +26,7 @@ mod names;
 mod operators;
 mod parser;
 mod sequences;
+mod sorting;
 mod strftime;
 mod text;
 mod value;

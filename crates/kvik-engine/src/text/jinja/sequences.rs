@@ -8,6 +8,7 @@ use super::display::text_of;
 use super::eval::Interpreter;
 use super::limits::{Meter, Result, failed};
 use super::operators::{add, compare, equal, iterate, reserve};
+use super::sorting::{Keyed, sorted};
 use super::text::Text;
 use super::value::{List, Value};
 use super::{checks, methods};
@@ -122,31 +123,6 @@ fn copied(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
     let list = iterate(value, meter)?;
     reserve(list.items.len(), meter)?;
     Value::list(list.items.clone(), meter)
-}
-
-/// Items with their sort keys.
-pub(super) type Keyed = Vec<(Value, Value)>;
-
-/// A stable merge sort whose comparison may fail, unlike the standard library's.
-pub(super) fn sorted(mut items: Keyed, reverse: bool, meter: &Rc<Meter>) -> Result<Keyed> {
-    if items.len() < 2 {
-        return Ok(items);
-    }
-    let right = items.split_off(items.len() / 2);
-    let mut right = sorted(right, reverse, meter)?.into_iter().peekable();
-    let mut merged = Vec::new();
-    for left in sorted(items, reverse, meter)? {
-        while let Some(next) = right.peek() {
-            let order = compare(&next.0, &left.0, meter)?.unwrap_or(Ordering::Equal);
-            if order != if reverse { Ordering::Greater } else { Ordering::Less } {
-                break;
-            }
-            merged.extend(right.next());
-        }
-        merged.push(left);
-    }
-    merged.extend(right);
-    Ok(merged)
 }
 
 fn items_of(keyed: Keyed, meter: &Rc<Meter>) -> Result<Value> {
@@ -276,18 +252,18 @@ fn map(interpreter: &mut Interpreter, value: &Value, args: &mut Args) -> Result<
 
 /// Items that pass a test, or that fail it.
 fn select(
-    interpreter: &mut Interpreter,
+    interpreter: &Interpreter,
     value: &Value,
     args: &mut Args,
     by_attribute: bool,
     wanted: bool,
 ) -> Result<Value> {
-    let meter = interpreter.meter.clone();
+    let meter = &interpreter.meter;
     let path = if by_attribute { Some(args.required_text("attribute")?) } else { None };
     let test = args.text("test")?;
     let (positional, named) = (args.rest(), args.rest_named());
     let mut kept = Vec::new();
-    for item in &iterate_if_true(value, &meter)?.items {
+    for item in &iterate_if_true(value, meter)?.items {
         let tested = match &path {
             Some(path) => attribute(interpreter, item, path.as_str())?,
             None => item.clone(),
@@ -296,13 +272,13 @@ fn select(
         let holds = match &test {
             Some(test) => {
                 let args = Args::new(positional.clone(), named.clone());
-                checks::check(interpreter, test.as_str(), &tested, args)?
+                checks::check(test.as_str(), &tested, args, meter)?
             }
             None => tested.is_true(),
         };
         kept.extend((holds == wanted).then(|| item.clone()));
     }
-    Value::list(kept, &meter)
+    Value::list(kept, meter)
 }
 
 /// Groups items by an attribute: sorted pairs of its value and the items.

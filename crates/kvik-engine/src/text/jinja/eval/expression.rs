@@ -154,7 +154,7 @@ impl Interpreter {
             }
             Step::Test { name, negated, arguments } => {
                 let args = self.arguments(arguments)?;
-                Ok(Value::Bool(checks::check(self, name, &value, args)? != *negated))
+                Ok(Value::Bool(checks::check(name, &value, args, &self.meter)? != *negated))
             }
         }
     }
