@@ -5,10 +5,10 @@ use kvik_kernels::Pool;
 
 use super::Scheduler;
 use super::answer::Prediction;
-use super::forget::Watching;
 use super::plan::{Kind, Plan, Span};
 use super::sequence::Sequence;
 use super::voice::{Said, Turn};
+use super::watching::Watching;
 use crate::api::{FinishReason, RequestError};
 use crate::model::batch::{Computed, Runner};
 use crate::panics::contain;

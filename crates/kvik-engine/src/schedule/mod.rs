@@ -22,7 +22,8 @@
 //! ```
 //!
 //! A part imports what stands further down and never the scheduler. Decisions are functions of facts: `plan` (how the rows of a step are divided), `reuse` (what of a sequence is known
-//! already), and the queue's candidates (who is admitted next).
+//! already), and the queue's candidates (who is admitted next). `watching` has the observations of running sequences while
+//! a plan is computed.
 
 mod admission;
 mod answer;
@@ -66,6 +67,7 @@ mod trim;
 mod turns;
 mod unused;
 mod voice;
+mod watching;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,7 +10,6 @@
 
 pub(super) mod kept;
 mod pass;
-mod watching;
 
 use std::fmt;
 use std::ops::Range;
@@ -22,7 +21,6 @@ use crate::model::observation::Observation;
 use crate::retain::{Ragged, Sinks};
 
 pub(super) use pass::{Pass, Stage};
-pub(super) use watching::Watching;
 
 /// What a sequence that forgets has besides its tokens.
 pub(super) struct Forgetting {

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use kvik_cache::retain::Watch;
 
+use super::plan::{Kind, Plan};
+use super::running::Running;
 use crate::model::observation::{Observation, Watched};
-use crate::schedule::plan::{Kind, Plan};
-use crate::schedule::running::Running;
 
 /// The observations that a batch goes on with.
-pub(in crate::schedule) struct Watching(Vec<Taken>);
+pub(super) struct Watching(Vec<Taken>);
 
 /// Rows of one sequence that are watched.
 struct Taken {
@@ -23,7 +23,7 @@ struct Taken {
 
 impl Watching {
     /// Takes the observations of all sequences of which `plan` has rows that are watched.
-    pub(in crate::schedule) fn take(plan: &Plan, running: &mut Running) -> Watching {
+    pub(super) fn take(plan: &Plan, running: &mut Running) -> Watching {
         let (mut watching, mut first) = (Vec::new(), 0);
         for span in &plan.spans {
             let sequence = &mut running[span.index];
@@ -47,7 +47,7 @@ impl Watching {
     }
 
     /// The watched rows as a batch takes them.
-    pub(in crate::schedule) fn watched(&mut self) -> Vec<Watched<'_>> {
+    pub(super) fn watched(&mut self) -> Vec<Watched<'_>> {
         let watched = self.0.iter_mut().map(|Taken { rows, watch, among, observation, .. }| Watched {
             rows: rows.clone(),
             watch: *watch,
@@ -58,7 +58,7 @@ impl Watching {
     }
 
     /// Gives the observations back, with what was observed.
-    pub(in crate::schedule) fn put_back(self, running: &mut Running) {
+    pub(super) fn put_back(self, running: &mut Running) {
         for Taken { index, observation, .. } in self.0 {
             if let Some(forgetting) = &mut running[index].forgetting {
                 forgetting.observation = observation;
@@ -67,7 +67,7 @@ impl Watching {
     }
 
     /// The running sequences whose observations are here.
-    pub(in crate::schedule) fn indices(&self) -> Vec<usize> {
+    pub(super) fn indices(&self) -> Vec<usize> {
         self.0.iter().map(|watch| watch.index).collect()
     }
 }
