@@ -11,7 +11,7 @@ use kvik_kernels::{
     rms_norm_in_place, rope,
 };
 
-use super::adapter::Adapt;
+use super::adapt::Adapt;
 use super::convert::transposed;
 use super::layer_tensor::{LayerTensor, Presence};
 use super::loader::{LayerLoader, rows_of};

@@ -4,9 +4,10 @@
 //! there are, `layer_tensor` how those of a layer are named, `loader` loads and packs tensors, `weights` those of a model, `batch` is the work of a step, `decoder` the forward pass as a list
 //! of named steps, `feed_forward` those of its kinds, `latent` queries and keys of latent attention,
 //! `recurrent` layers that keep a state, `residual` what stands around the stream, `kv_map` says in which formats layers store keys and
-//! values, `adapter` is what adapters add, `runner` owns the KV blocks and runs batches, and `device` does all of this on
+//! values, `adapter` is what adapters add and `adapt` what layers know of them, `runner` owns the KV blocks and runs batches, and `device` does all of this on
 //! a GPU.
 
+mod adapt;
 mod adapter;
 mod arch;
 pub mod batch;

@@ -7,6 +7,7 @@ use kvik_kernels::{Activations, Pool, add, matmul};
 
 use super::{Adapters, Part, Place};
 use crate::api::AdapterId;
+use crate::model::adapt::Adapt;
 use crate::model::batch::Batch;
 
 /// Which adapters apply to which rows.
@@ -115,15 +116,6 @@ impl Adapting<'_> {
             rest = others;
         }
     }
-}
-
-/// What adapters say in one layer.
-pub(crate) trait Adapt {
-    /// Whether they say nothing, to any row of the batch.
-    fn is_silent(&self) -> bool;
-
-    /// Adds to `out`, `[n, rows]`, what they say of the matrix `name` to `x`, `[n, cols]`.
-    fn add(&mut self, name: &'static str, x: &[f32], out: &mut [f32]);
 }
 
 /// Adapters at work in the layer of that number.

@@ -13,7 +13,7 @@ use kvik_kernels::Matrix;
 
 use crate::api::{AdapterId, AdapterMix, AdapterUse};
 
-pub(super) use apply::{Adapt, AdaptedRows, Adapting, Buffers, InLayer};
+pub(super) use apply::{AdaptedRows, Adapting, Buffers, InLayer};
 pub use load::{AdapterError, LoadedAdapter};
 
 /// Adapters that one model may have.

@@ -6,7 +6,7 @@ use kvik_kernels::{
 };
 
 use crate::model::ModelError;
-use crate::model::adapter::Adapt;
+use crate::model::adapt::Adapt;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::{LayerLoader, Linear};
 

@@ -8,7 +8,7 @@ use kvik_kernels::{Activations, Matrix, Pool, add, rms_norm, rms_norm_in_place};
 use super::dense::{Dense, DenseShape, LAYER};
 use super::experts::{Experts, ExpertsShape};
 use crate::model::ModelError;
-use crate::model::adapter::Adapt;
+use crate::model::adapt::Adapt;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::LayerLoader;
 

@@ -11,7 +11,7 @@ mod tests;
 
 use kvik_kernels::{Activation, Activations, Matrix, Pool};
 
-use super::adapter::Adapt;
+use super::adapt::Adapt;
 use super::layer_tensor::LayerTensor;
 use super::loader::LayerLoader;
 use super::{ConfigError, ModelError};

@@ -13,7 +13,7 @@ use kvik_kernels::{
 
 use super::dense::{Dense, SHARED};
 use crate::model::ModelError;
-use crate::model::adapter::Adapt;
+use crate::model::adapt::Adapt;
 use crate::model::loader::{LayerLoader, Linear};
 use routing::Choices;
 use shape::{DOWN, DOWN_SCALE, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
