@@ -18,8 +18,9 @@ use super::arch::{LayerShape, QkNorm, Values};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::loader::Linear;
 use super::observation::Watched;
-use super::recurrent::{BatchStates, LayerStates, Means, StateLayout, Tried};
+use super::recurrent::{BatchStates, LayerStates, Means, Tried};
 use super::residual::{self, Workspace};
+use super::state_layout::StateLayout;
 use super::weights::{
     AttentionWeights, Head, HeadProjections, Layer, Mixing, Projections, RecurrentWeights, Weights,
 };

@@ -3,7 +3,7 @@
 //! `config` is the shape, `arch` what sets architectures and their layers apart, `expected` which tensors
 //! there are, `layer_tensor` how those of a layer are named, `loader` loads and packs tensors, `weights` those of a model, `batch` is the work of a step, `decoder` the forward pass as a list
 //! of named steps, `feed_forward` those of its kinds, `latent` queries and keys of latent attention,
-//! `recurrent` layers that keep a state, `residual` what stands around the stream, `kv_map` says in which formats layers store keys and
+//! `recurrent` layers that keep a state, `state_layout` where these lie in it, `residual` what stands around the stream, `kv_map` says in which formats layers store keys and
 //! values, `adapter` is what adapters add and `adapt` what layers know of them, `runner` owns the KV blocks and runs batches, and `device` does all of this on
 //! a GPU.
 
@@ -31,6 +31,7 @@ mod recurrent;
 mod residual;
 mod rope;
 mod runner;
+mod state_layout;
 mod weights;
 
 use std::sync::Arc;
@@ -104,7 +105,7 @@ impl Model {
 
     /// Whether its layers keep a state of each sequence beside keys and values.
     pub fn has_states(&self) -> bool {
-        recurrent::StateLayout::new(&self.config).floats > 0
+        state_layout::StateLayout::new(&self.config).floats > 0
     }
 
     /// Bytes of packed weights in memory.

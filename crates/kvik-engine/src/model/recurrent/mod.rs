@@ -24,7 +24,7 @@ pub(crate) use gated_delta::{DeltaProjections, GatedDelta, GatedDeltaShape};
 pub(crate) use inputs::{Inputs, Tried, TriedRows};
 pub(crate) use mamba::{Mamba, MambaShape};
 pub(crate) use short_conv::{ShortConv, ShortConvShape};
-pub(crate) use states::{BatchStates, StateLayout};
+pub(crate) use states::BatchStates;
 
 /// The kind of a recurrent layer, and its numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,34 +1,11 @@
-//! Where the layers of a model lie in a state, and which rows of a batch continue which state.
+//! Which rows of a batch continue which state.
 
 use std::ops::Range;
 
 use kvik_kernels::StateRows;
 
 use super::Tried;
-use crate::model::ModelConfig;
-use crate::model::arch::MixingShape;
 use crate::model::batch::{Batch, SequenceState};
-
-/// Where the numbers of each recurrent layer begin in a state, in order.
-pub(crate) struct StateLayout {
-    /// `[recurrent layers]`
-    pub(crate) offsets: Vec<usize>,
-    /// Numbers of a state.
-    pub(crate) floats: usize,
-}
-
-impl StateLayout {
-    pub(crate) fn new(config: &ModelConfig) -> StateLayout {
-        let (mut offsets, mut floats) = (Vec::new(), 0);
-        for layer in 0..config.layers {
-            if let MixingShape::Recurrent(shape) = config.layer(layer).mixing {
-                offsets.push(floats);
-                floats += shape.state_floats(config.d_model);
-            }
-        }
-        StateLayout { offsets, floats }
-    }
-}
 
 /// The rows of a batch that continue states.
 #[derive(Default)]
