@@ -1,8 +1,126 @@
 //! The arithmetic of attention, compiled for each instruction set.
 
-use super::kernel::{AttentionKernels, attention_kernels};
+use super::kernel::AttentionKernels;
 use crate::Isa;
 use crate::kv::KvLayer;
+
+/// Declares `kernels(layer)` for one type of lanes, compiled with its target features.
+///
+/// The kernels over floats are those of `$of`, where other lanes have the same.
+macro_rules! attention_kernels {
+    ($floats:ty, $sums:ty $(, $features:literal)?) => {
+        $crate::attention::variants::float_kernels!($floats $(, $features)?);
+        $crate::attention::variants::attention_kernels!($floats, $sums, floats of self $(, $features)?);
+    };
+    ($floats:ty, $sums:ty, floats of $of:path $(, $features:literal)?) => {
+        /// The kernels for what a layer stores.
+        pub(super) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
+            use $crate::attention::kernel::{
+                self, AttentionKernels, ScoreCall, Scoring, Seen, Softmax, ValueCall,
+            };
+            use $crate::attention::{latent, quantised};
+            use $crate::kv::KvValues;
+            use $crate::kv::quantised::Quantised;
+            use $crate::kv::tile::{Tile, with_tile};
+            use $of::{float_latents, float_scores, float_values};
+
+            unsafe fn no_query(_q: &[f32], _to: &mut [f32]) {}
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantised_query<C: Quantised>(q: &[f32], to: &mut [f32]) {
+                quantised::Query::write::<C>(q, to)
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantised_scores<C: Quantised>(call: &ScoreCall<'_>) {
+                // SAFETY: the contract of `AttentionKernels`.
+                unsafe { quantised::scores::<$sums, C>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn softmax(scores: *mut f32, seen: Seen, scoring: Scoring) -> Softmax {
+                // SAFETY: as above.
+                unsafe { kernel::softmax::<$floats>(scores, seen, scoring) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantised_values<C: Quantised>(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { quantised::values::<$sums, C>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantised_latents<C: Quantised>(call: &ValueCall<'_>) {
+                // SAFETY: as above.
+                unsafe { latent::quantised_values::<$sums, C>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn fold(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]) {
+                // SAFETY: as above.
+                unsafe { kernel::fold::<$floats>(state, out, split, split_out) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn finish<T: Tile>(out: &mut [f32], l: f32, head_dim: usize) {
+                // SAFETY: as above.
+                unsafe { kernel::finish::<$floats, T>(out, l, head_dim) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn finish_latents<T: Tile>(out: &mut [f32], l: f32, key_dim: usize) {
+                // SAFETY: as above.
+                unsafe { latent::finish::<$floats, T>(out, l, key_dim) }
+            }
+            let (k, v) = (layer.k, layer.v);
+            let stored = AttentionKernels {
+                query: with_tile!(k, T => no_query, C => quantised_query::<C>),
+                scores: with_tile!(k, T => float_scores::<T>, C => quantised_scores::<C>),
+                softmax,
+                values: with_tile!(v, T => float_values::<T>, C => quantised_values::<C>),
+                fold,
+                finish: with_tile!(v, T => finish::<T>),
+            };
+            match layer.values {
+                KvValues::Stored => stored,
+                KvValues::OfKeys => AttentionKernels {
+                    values: with_tile!(k, T => float_latents::<T>, C => quantised_latents::<C>),
+                    finish: with_tile!(k, T => finish_latents::<T>),
+                    ..stored
+                },
+            }
+        }
+    };
+}
+use attention_kernels;
+
+/// Declares the kernels over floats for one type of lanes.
+macro_rules! float_kernels {
+    ($floats:ty $(, $features:literal)?) => {
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn float_scores<T: $crate::kv::tile::FloatTile>(
+            call: &$crate::attention::kernel::ScoreCall<'_>,
+        ) {
+            // SAFETY: the contract of `AttentionKernels`.
+            unsafe { $crate::attention::floats::scores::<$floats, T>(call) }
+        }
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn float_values<T: $crate::kv::tile::FloatTile>(
+            call: &$crate::attention::kernel::ValueCall<'_>,
+        ) {
+            // SAFETY: as above.
+            unsafe { $crate::attention::floats::values::<$floats, T>(call) }
+        }
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn float_latents<T: $crate::kv::tile::FloatTile>(
+            call: &$crate::attention::kernel::ValueCall<'_>,
+        ) {
+            // SAFETY: as above; turned values are f32 whatever they were, so their products are compiled once.
+            unsafe { $crate::attention::latent::float_values::<$floats, T>(call, add_turned) }
+        }
+        $(#[target_feature(enable = $features)])?
+        unsafe fn add_turned(
+            call: &$crate::attention::kernel::ValueCall<'_>,
+            positions: ::std::ops::Range<usize>,
+        ) {
+            // SAFETY: as above.
+            unsafe { $crate::attention::floats::add_values::<$floats, $crate::kv::tile::F32>(call, positions) }
+        }
+    };
+}
+use float_kernels;
 
 #[cfg(any(test, not(target_arch = "aarch64")))]
 mod scalar {
