@@ -19,7 +19,8 @@ use crate::i32x16::I32x16;
 use crate::kv::quantised::{Q8, Quantised, scales_at};
 use crate::kv::read::float_keys;
 use crate::kv::rotate::{rotate, rotated_together};
-use crate::kv::tile::{F32, FloatTile, Tile, is_rotated};
+use crate::kv::tile::{F32, FloatTile, Tile};
+use crate::kv::tiles::is_rotated;
 use crate::kv::{BLOCK_POSITIONS, KvLayer, KvValues};
 
 /// Bytes of the room that a call needs for turned tiles.

@@ -24,7 +24,7 @@ use crate::f32x16::{F32x16, LANES, ROUND};
 use crate::i32x16::I32x16;
 use crate::kv::quantised::{Quantised, groups, scales_at};
 use crate::kv::rotate::rotate;
-use crate::kv::tile::with_tile;
+use crate::kv::tiles::with_tile;
 use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, HeadRoom, KvFormat, factor_to, max_magnitude};
 
 /// What the maximum magnitude of 16-bit numbers becomes.

@@ -21,7 +21,8 @@ macro_rules! attention_kernels {
             use $crate::attention::{latent, quantised};
             use $crate::kv::KvValues;
             use $crate::kv::quantised::Quantised;
-            use $crate::kv::tile::{Tile, with_tile};
+            use $crate::kv::tile::Tile;
+            use $crate::kv::tiles::with_tile;
             use $of::{float_latents, float_scores, float_values};
 
             unsafe fn no_query(_q: &[f32], _to: &mut [f32]) {}

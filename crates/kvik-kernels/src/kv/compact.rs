@@ -5,7 +5,8 @@
 //! positions had never been. Copying has no arithmetic: instruction sets do not differ here.
 
 use super::sequence::check_tails;
-use super::tile::{Place, Tile, with_tile};
+use super::tile::{Place, Tile};
+use super::tiles::with_tile;
 use super::{BLOCK_POSITIONS, KvArena, KvLayer, KvValues, SeqKv};
 use crate::Pool;
 

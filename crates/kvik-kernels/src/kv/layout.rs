@@ -4,7 +4,7 @@ use std::ops::{Range, RangeInclusive};
 
 use super::format::in_runs;
 use super::rotate::rotated_together;
-use super::tile::{is_rotated, key_bytes, value_bytes};
+use super::tiles::{is_rotated, key_bytes, value_bytes};
 use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, KvFormats};
 use crate::f32x16::LANES;
 

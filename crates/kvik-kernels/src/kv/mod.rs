@@ -12,6 +12,7 @@ pub(crate) mod read;
 pub(crate) mod rotate;
 pub(crate) mod sequence;
 pub(crate) mod tile;
+pub(crate) mod tiles;
 pub(crate) mod write;
 
 pub use arena::KvArena;

@@ -281,7 +281,8 @@ macro_rules! declare_readers {
         ) -> $crate::kv::read::Readers {
             use $crate::kv::quantised::Quantised;
             use $crate::kv::read::{self, Readers, Vectors};
-            use $crate::kv::tile::{FloatTile, with_tile};
+            use $crate::kv::tile::FloatTile;
+            use $crate::kv::tiles::with_tile;
 
             $(#[target_feature(enable = $features)])?
             unsafe fn float_keys<T: FloatTile>(tile: *const u8, next: *const u8, dim: usize, to: &mut Vectors) {

@@ -80,7 +80,8 @@ macro_rules! declare_writers {
         /// What stores one position of one head of a layer.
         pub(super) fn writers(layer: &$crate::kv::KvLayer) -> $crate::kv::write::Writers {
             use $crate::kv::KvValues;
-            use $crate::kv::tile::{Tile, with_tile};
+            use $crate::kv::tile::Tile;
+            use $crate::kv::tiles::with_tile;
             use $crate::kv::write::{Position, Writers, write_key};
 
             $(#[target_feature(enable = $features)])?

@@ -1,7 +1,7 @@
 //! Values that keys hold.
 
 use super::*;
-use crate::kv::tile::is_rotated;
+use crate::kv::tiles::is_rotated;
 
 /// The beginnings of keys, `[n, kv_heads, value_dim]`.
 pub(super) fn values_of(layer: &KvLayer, keys: &[f32]) -> Vec<f32> {
