@@ -1,7 +1,6 @@
-//! `/v1/conversations/{id}/items`: what was said in a conversation, as the items of OpenAI's Conversations API, and what a
-//! client keeps beside it.
+//! `/v1/conversations/{id}/items`: what was said in a conversation, as the items of OpenAI's Conversations API.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Extension, Json,
@@ -10,9 +9,11 @@ use axum::{
 };
 use kvik_memory::conversations::ConversationKey;
 use serde::Deserialize;
-use serde_json::Value;
 
-use super::conversations::{ShownConversation, answer, head_of};
+use super::{
+    conversation_answers::{ShownConversation, head_of},
+    conversations::answer,
+};
 use crate::{
     api::{
         request::parts::Part,
@@ -20,24 +21,16 @@ use crate::{
     },
     app::{body::JsonBody, conversations::check_values, kept_answer::KeptAnswer, keys::Caller, shelf::Shelf},
     described::JsonSchema,
-    http::{
-        error::ApiError,
-        json::{Json as Any, wrong},
-    },
+    http::{error::ApiError, json::Json as Any},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
-
-/// Pairs of `metadata`, and characters of their keys and values, at most: OpenAI's limits.
-const PAIRS_MAX: usize = 16;
-const KEY_CHARS_MAX: usize = 64;
-const VALUE_CHARS_MAX: usize = 512;
 
 /// Items that are added to a conversation.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct AddFields {
     /// As those of `input` of `/v1/responses`.
-    #[schemars(with = "Vec<serde_json::Map<String, Value>>")]
+    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
     items: Any,
 }
 
@@ -67,7 +60,7 @@ pub(crate) async fn add(
         .server
         .read_by(body, move |server, body| {
             let AddFields { items } = body.read()?;
-            let messages = messages(&items)?;
+            let messages = items::told("items", &items.0)?;
             let mut held = server.conversations.hold(&tenant, &id)?;
             check_values(&messages)?;
             held.make_room(&messages)?;
@@ -77,35 +70,7 @@ pub(crate) async fn add(
         .await
 }
 
-/// The messages that items say.
-pub(super) fn messages(items: &Any) -> Result<Vec<Value>> {
-    items::told("items", &items.0)
-}
-
 /// What is the same in the ids of all items of a conversation.
 fn label(key: &ConversationKey) -> &str {
     key.id.rsplit('_').next().unwrap_or(&key.id)
-}
-
-/// What a client keeps beside a conversation: names and texts.
-pub(super) fn metadata(field: &Any) -> Result<BTreeMap<String, String>> {
-    const FIELD: &str = "metadata";
-    let Value::Object(pairs) = &field.0 else { return Err(wrong(FIELD, "an object", &field.0)) };
-    let refused = |path: String, text: String| Err(ApiError::field(&path, format!("`{path}` {text}")));
-    if pairs.len() > PAIRS_MAX {
-        return refused(FIELD.to_owned(), format!("has {} pairs, the limit is {PAIRS_MAX}", pairs.len()));
-    }
-    let mut kept = BTreeMap::new();
-    for (name, value) in pairs {
-        let path = || format!("{FIELD}.{}", name.chars().take(KEY_CHARS_MAX).collect::<String>());
-        if name.chars().count() > KEY_CHARS_MAX {
-            return refused(path(), format!("has a name of more than {KEY_CHARS_MAX} characters"));
-        }
-        let text = value.as_str().ok_or_else(|| wrong(path(), "a string", value))?;
-        if text.chars().count() > VALUE_CHARS_MAX {
-            return refused(path(), format!("has more than {VALUE_CHARS_MAX} characters"));
-        }
-        kept.insert(name.clone(), text.to_owned());
-    }
-    Ok(kept)
 }

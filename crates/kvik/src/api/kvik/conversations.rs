@@ -2,7 +2,7 @@
 //!
 //! `{id}` is an id or a name. What another tenant has does not exist.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Extension, Json,
@@ -10,31 +10,32 @@ use axum::{
     response::Response,
 };
 use kvik_memory::conversations::{
-    ConversationError, ConversationHead, ConversationKey, Conversations, Findings, FoundConversation, Held,
-    SEARCHED_MAX, Search, first_behind,
+    ConversationError, ConversationHead, ConversationKey, Conversations, Findings, Held, SEARCHED_MAX,
+    Search, first_behind,
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    conversation_items::{messages, metadata},
+    conversation_answers::{
+        DeletedConversation, DeletedWord, Export, List, ListedConversations, Said, ShownConversation,
+        found_in, head_of, listed, with_messages,
+    },
+    conversation_metadata::metadata,
     markdown::markdown,
 };
 use crate::{
-    api::request::{
-        messages::checked,
-        number::Whole,
-        parts::{FromBody, Part},
+    api::{
+        request::{
+            messages::checked,
+            number::Whole,
+            parts::{FromBody, Part},
+        },
+        responses::items,
     },
     app::{body::JsonBody, kept_answer::KeptAnswer, keys::Caller, server::Server, shelf::Shelf},
     described::JsonSchema,
-    http::{
-        answer::{value, words},
-        body_memory::SMALL_BYTES,
-        error::ApiError,
-        json::Json as Any,
-        readers::Reader,
-    },
+    http::{answer::value, body_memory::SMALL_BYTES, error::ApiError, json::Json as Any, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -42,97 +43,6 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// Conversations that are listed where nothing is asked for, and at most.
 const LISTED: usize = 20;
 const LISTED_MAX: usize = 1000;
-
-words! {
-    ConversationWord = "conversation";
-    DeletedWord = "conversation.deleted";
-    List = "list";
-}
-
-/// A conversation, without what was said in it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "{M}")]
-pub(crate) struct ShownConversation<M = Count> {
-    id: String,
-    object: ConversationWord,
-    name: Option<String>,
-    /// Unix time, seconds.
-    created: u64,
-    /// The same, under OpenAI's name.
-    created_at: u64,
-    updated: u64,
-    /// What the client keeps beside it.
-    metadata: BTreeMap<String, String>,
-    /// The model that was asked last, which answers turns that name none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
-    messages: M,
-    bytes: u64,
-}
-
-/// How many messages it has.
-#[derive(Debug, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Count(usize);
-
-/// What was said in it, in OpenAI's shape.
-#[derive(Debug, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Said(Vec<Value>);
-
-/// Of a list.
-#[derive(Debug, Serialize, JsonSchema)]
-struct ListedConversation {
-    #[serde(flatten)]
-    conversation: ShownConversation,
-    /// Of a search: where the text was said last; null where the name alone has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    found: Option<Option<FoundText>>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct FoundText {
-    /// Index of the message.
-    message: usize,
-    before: String,
-    text: String,
-    after: String,
-}
-
-/// Conversations, those that were changed last first.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Conversations")]
-pub(crate) struct ListedConversations {
-    object: List,
-    data: Vec<ListedConversation>,
-    has_more: bool,
-    /// Of a search: what `after` is to be for more of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<Option<String>>,
-}
-
-/// A conversation that was deleted: nobody reads it any more.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct DeletedConversation {
-    id: String,
-    object: DeletedWord,
-    /// Nothing of it is left, in memory or in a file.
-    deleted: bool,
-    /// Something of it is left, and is deleted as soon as that can be done, also after a restart; asking again says
-    /// whether it is.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pending: bool,
-}
-
-/// A conversation as `POST /v1/conversations` takes it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ExportedConversation")]
-pub(crate) struct Export {
-    name: Option<String>,
-    metadata: BTreeMap<String, String>,
-    messages: Said,
-}
 
 /// How a new conversation begins.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -147,7 +57,7 @@ pub(super) struct BeginFields {
     #[schemars(with = "Option<Vec<serde_json::Map<String, Value>>>")]
     items: Option<Any>,
     /// What the client keeps beside it: at most 16 names with texts.
-    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    #[schemars(with = "Option<std::collections::BTreeMap<String, String>>")]
     metadata: Option<Any>,
     /// The conversation, by id or name, that it begins as.
     from: Option<String>,
@@ -163,7 +73,7 @@ pub(super) struct ChangeFields {
     /// Its new name.
     name: Option<String>,
     /// What the client keeps beside it from now on.
-    #[schemars(with = "Option<BTreeMap<String, String>>")]
+    #[schemars(with = "Option<std::collections::BTreeMap<String, String>>")]
     metadata: Option<Any>,
 }
 
@@ -242,7 +152,7 @@ impl BeginFields {
                 let message = "`items` beside `messages` or `from`: a conversation begins with one of them";
                 return Err(ApiError::field("items", message));
             }
-            return Ok((None, messages(items)?));
+            return Ok((None, items::told("items", &items.0)?));
         }
         match (&self.messages, &self.from, &self.upto) {
             (Some(_), Some(_), _) => Err(ApiError::field(
@@ -287,9 +197,7 @@ pub(crate) async fn list(
     let tenant = caller.tenant.name.clone();
     let all = shelf.server.ask_conversations(move |conversations| conversations.of(&tenant)).await?;
     let first = first_behind(&all, page.after.as_deref())?;
-    let listed = |conversation| ListedConversation { conversation, found: None };
-    let shown = all[first..].iter().take(limit).map(|(key, head)| listed(head_of(key, head)));
-    let data: Vec<ListedConversation> = shown.collect();
+    let data: Vec<_> = all[first..].iter().take(limit).map(listed).collect();
     let has_more = first + data.len() < all.len();
     Ok(Json(ListedConversations { object: List, data, has_more, next: None }))
 }
@@ -317,16 +225,6 @@ async fn search(
             Ok(Json(ListedConversations { object: List, data, has_more: next.is_some(), next: Some(next) }))
         })
         .await
-}
-
-fn found_in(FoundConversation { key, head, place }: FoundConversation) -> ListedConversation {
-    let found = place.map(|place| FoundText {
-        message: place.message,
-        before: place.before,
-        text: place.text,
-        after: place.after,
-    });
-    ListedConversation { conversation: head_of(&key, &head), found: Some(found) }
 }
 
 /// `GET /v1/conversations/{id}`: the head, and what was said instead of how much.
@@ -470,58 +368,9 @@ pub(super) async fn find(
     Ok(server.ask_conversations(move |conversations| conversations.find(&tenant, &id)).await??)
 }
 
-pub(super) fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {
-    with_messages(key, head, Count(head.messages))
-}
-
-fn with_messages<M>(key: &ConversationKey, head: &ConversationHead, messages: M) -> ShownConversation<M> {
-    ShownConversation {
-        id: key.id.clone(),
-        object: ConversationWord,
-        name: head.name.clone(),
-        created: head.created,
-        created_at: head.created,
-        metadata: head.metadata.clone(),
-        updated: head.updated,
-        model: head.model.clone(),
-        messages,
-        bytes: head.bytes,
-    }
-}
-
 /// What is wrong with a name is wrong at its field.
 fn at_name(error: ConversationError) -> ApiError {
     let is_names = matches!(error, ConversationError::BadName | ConversationError::NameTaken(_));
     let error = ApiError::from(error);
     if is_names { error.at("name") } else { error }
-}
-
-#[cfg(test)]
-impl JsonSchema for Count {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Conversation".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        usize::json_schema(generator)
-    }
-}
-
-#[cfg(test)]
-impl JsonSchema for Said {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "ReadConversation".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        Vec::<serde_json::Map<String, Value>>::json_schema(generator)
-    }
 }

@@ -1,8 +1,10 @@
 //! kvik's own endpoints: the cache, kept prompts, conversations, usage, statistics.
 
 pub(crate) mod cache;
+mod conversation_answers;
 mod conversation_items;
 mod conversation_memory;
+mod conversation_metadata;
 pub(crate) mod conversations;
 pub(super) mod explain;
 mod markdown;
@@ -17,7 +19,11 @@ pub(crate) mod usage;
 
 use std::sync::Arc;
 
-use self::{named::Named, prompts::Fields as KeptFields};
+use self::{
+    conversation_answers::{DeletedConversation, Export, ListedConversations, Said, ShownConversation},
+    named::Named,
+    prompts::Fields as KeptFields,
+};
 use super::{
     responses::items::{ITEM_PARAMETERS, InputItems},
     route::{Answer, Dialect, Errors, Route, answers, at, gives},
@@ -99,19 +105,15 @@ fn memory_route() -> Route {
 }
 
 fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
-    let begin = gives::<conversations::ShownConversation>("Begins a conversation that the server keeps");
-    let list = gives::<conversations::ListedConversations>("Lists the conversations that the server keeps");
-    let change = gives::<conversations::ShownConversation>(
-        "Changes the name of a conversation, or what is kept beside it",
-    );
+    let begin = gives::<ShownConversation>("Begins a conversation that the server keeps");
+    let list = gives::<ListedConversations>("Lists the conversations that the server keeps");
+    let change = gives::<ShownConversation>("Changes the name of a conversation, or what is kept beside it");
     let items = gives::<InputItems>("Lists what was said in a conversation as items").asks(&ITEM_PARAMETERS);
-    let add = gives::<conversations::ShownConversation>("Adds items to a conversation")
-        .takes::<conversation_items::AddFields>();
-    let take_back =
-        gives::<conversations::ShownConversation>("Takes back the last messages of a conversation");
+    let add =
+        gives::<ShownConversation>("Adds items to a conversation").takes::<conversation_items::AddFields>();
+    let take_back = gives::<ShownConversation>("Takes back the last messages of a conversation");
     let export = "Gives a conversation as `POST /v1/conversations` takes it, or as a text in Markdown";
-    let export =
-        answers(Answer::JsonOrText(SchemaOf::of::<conversations::Export>(), "text/markdown"), export);
+    let export = answers(Answer::JsonOrText(SchemaOf::of::<Export>(), "text/markdown"), export);
     vec![
         at(&["/v1/conversations"])
             .get(conversations::list, list.asks(&conversations::PAGE_PARAMETERS))
@@ -119,15 +121,10 @@ fn conversation_routes() -> Vec<Route<Arc<Shelf>>> {
         at(&["/v1/conversations/{id}"])
             .get(
                 conversations::get,
-                gives::<conversations::ShownConversation<conversations::Said>>(
-                    "Shows a conversation and what was said in it",
-                ),
+                gives::<ShownConversation<Said>>("Shows a conversation and what was said in it"),
             )
             .post(conversations::change, change.takes::<conversations::ChangeFields>())
-            .delete(
-                conversations::delete,
-                gives::<conversations::DeletedConversation>("Deletes a conversation"),
-            ),
+            .delete(conversations::delete, gives::<DeletedConversation>("Deletes a conversation")),
         at(&["/v1/conversations/{id}/messages"])
             .delete(conversations::take_back, take_back.asks(&conversations::TAKEN_BACK_PARAMETERS)),
         at(&["/v1/conversations/{id}/items"])
