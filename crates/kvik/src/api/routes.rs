@@ -26,7 +26,7 @@ use crate::{
         guard,
         keys::Caller,
         life,
-        shelf::{OpenModel, Shelf},
+        shelf::{Listed, OpenModel, Shelf},
         state::App,
     },
     described::JsonSchema,
@@ -235,7 +235,7 @@ async fn metrics_text(State(shelf): State<Arc<Shelf>>, Extension(caller): Extens
     metrics.memory.set_pending(apps.iter().map(|app| app.memory.pending.count()).sum());
     let name = |app: &App| (!shelf.has_one()).then(|| app.serving.model.name.clone());
     if !shelf.has_one() {
-        metrics.shelf.set(&shelf.list(&caller));
+        metrics.shelf.set(shelf.list(&caller).iter().map(Listed::numbers));
     }
     let engines: Vec<_> = apps.iter().map(|app| (name(app), app.serving.engine.stats())).collect();
     match metrics.text(&engines) {

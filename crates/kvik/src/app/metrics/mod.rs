@@ -8,7 +8,7 @@ mod per_model;
 mod register;
 mod remote;
 mod retain;
-mod shelf;
+pub(crate) mod shelf;
 
 use std::{fmt, sync::atomic::AtomicU64};
 

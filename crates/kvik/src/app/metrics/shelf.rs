@@ -1,12 +1,27 @@
 //! Metrics of the models of a server that has several.
 
+use std::time::Duration;
+
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
 use super::{
     per_model::{ModelLabels, PerModel, put, store},
     register::add,
 };
-use crate::app::shelf::Listed;
+
+/// The numbers of a model.
+pub(crate) struct ModelNumbers<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) is_loaded: bool,
+    /// Bytes that it may take in memory.
+    pub(crate) bytes: u64,
+    /// Requests that have it, and that wait for it.
+    pub(crate) in_use: usize,
+    pub(crate) waiting: usize,
+    /// Times it was loaded, and what that took last.
+    pub(crate) loads: u64,
+    pub(crate) load_time: Duration,
+}
 
 /// Set when they are asked for.
 pub(crate) struct ShelfMetrics {
@@ -35,21 +50,16 @@ impl ShelfMetrics {
     }
 
     /// Puts these models in the place of those that were there.
-    pub(crate) fn set(&self, models: &[Listed]) {
+    pub(crate) fn set<'a>(&self, models: impl IntoIterator<Item = ModelNumbers<'a>>) {
         let gauges = [&self.is_loaded, &self.bytes, &self.in_use, &self.waiting, &self.load_ms];
         gauges.iter().for_each(|family| family.clear());
         self.loads.clear();
         for model in models {
-            let labels = ModelLabels::of(Some(&model.name));
+            let labels = ModelLabels::of(Some(model.name));
             let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
             let load_ms = u64::try_from(model.load_time.as_millis()).unwrap_or(u64::MAX);
-            let values = [
-                usize::from(model.app.is_some()),
-                size(model.bytes),
-                model.in_use,
-                model.waiting,
-                size(load_ms),
-            ];
+            let values =
+                [usize::from(model.is_loaded), size(model.bytes), model.in_use, model.waiting, size(load_ms)];
             gauges.into_iter().zip(values).for_each(|(gauge, value)| put(gauge, &labels, value));
             store(&self.loads, &labels, model.loads);
         }

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::{Found, OpenModel, Place, Shelf, there, turns::Phase};
 use crate::{
-    app::{App, keys::Caller},
+    app::{keys::Caller, metrics::shelf::ModelNumbers, state::App},
     causes::with_causes,
     http::error::ApiError,
     serving::{HostText, ModelCard, Serving, means},
@@ -96,6 +96,19 @@ impl Listed {
     /// Why it cannot be loaded, as a caller may know it.
     pub(crate) fn why_failed(&self, caller: &Caller) -> Option<String> {
         self.failed.as_ref().map(|why| why.for_caller(caller.admin, NOT_FOR_TENANTS).to_owned())
+    }
+
+    /// What the metrics say of it.
+    pub(crate) fn numbers(&self) -> ModelNumbers<'_> {
+        ModelNumbers {
+            name: &self.name,
+            is_loaded: self.app.is_some(),
+            bytes: self.bytes,
+            in_use: self.in_use,
+            waiting: self.waiting,
+            loads: self.loads,
+            load_time: self.load_time,
+        }
     }
 }
 
