@@ -1,10 +1,16 @@
-//! The wall clock.
+//! The time: on the wall, and since some moment.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use crate::accounts::ledger::Day;
 
 pub(crate) use kvik_memory::clock::unix_seconds;
+
+/// Tells the time since some fixed moment.
+pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The last second of a year with four digits, in Unix time.
 const LAST_SECOND: u64 = 253_402_300_799;

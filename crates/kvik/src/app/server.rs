@@ -17,10 +17,11 @@ use kvik_memory::{
 
 use super::{
     conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog, responses::Responses,
-    state::AppConfig, tally::Tally, usage_account::Clock,
+    state::AppConfig, tally::Tally,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},
+    clock::Clock,
     http::{body_memory::BodyMemory, origins::Senders, readers::Readers},
     settings::size::ByteSize,
 };

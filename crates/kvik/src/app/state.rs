@@ -12,10 +12,11 @@ use kvik_memory::{
 
 use super::{
     keys::Keys, memory::Seal, node_ids::NodeIds, prompts::Registry, report::comparison::Answered,
-    server::Server, slots::Slots, spans::Spans, usage_account::Clock,
+    server::Server, slots::Slots, spans::Spans,
 };
 use crate::{
     accounts::{ledger::Ledger, prices::Prices, tenants::Secret},
+    clock::Clock,
     http::{error::ApiError, origins::Senders},
     serving::Serving,
     settings::{sampling::SamplingArgs, size::ByteSize},

@@ -1,6 +1,6 @@
 //! What a request costs: charged to its tenant when it ends.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use kvik_engine::api::Report;
 
@@ -8,10 +8,10 @@ use super::{
     metrics::Metrics,
     tally::{Counts, Tally},
 };
-use crate::accounts::{ledger::Ledger, prices::Prices, tenants::Tenant};
-
-/// Tells the time since some fixed moment.
-pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+use crate::{
+    accounts::{ledger::Ledger, prices::Prices, tenants::Tenant},
+    clock::Clock,
+};
 
 /// One HTTP request on its tenant's account.
 pub(crate) struct UsageAccount {

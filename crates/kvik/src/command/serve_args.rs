@@ -25,7 +25,8 @@ use crate::{
         prices::Prices,
         tenants::{Secret, Share, Source, Tenants},
     },
-    app::{AppConfig, keys::Keys, spans::Spans, usage_account::Clock},
+    app::{AppConfig, keys::Keys, spans::Spans},
+    clock::Clock,
     http::{ConnectionLimits, Senders},
     kv_events::KvEvents,
     serving::{

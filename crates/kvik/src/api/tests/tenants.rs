@@ -18,7 +18,7 @@ use crate::{
     accounts::tenants::{KeyDigest, Secret, Source, Tenants},
     app::AppConfig,
     app::keys::Keys,
-    app::usage_account::Clock,
+    clock::Clock,
 };
 
 /// Tenants from a file with this text; `KEY:name` stands for the digest of `name`.
