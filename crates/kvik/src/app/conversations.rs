@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{JoinError, JoinHandle};
 
-use super::{server::Server, state::AppConfig};
+use super::{config::AppConfig, server::Server};
 use crate::{
     described::JsonSchema,
     http::{

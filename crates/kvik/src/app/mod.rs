@@ -3,6 +3,7 @@
 
 mod answer_memory;
 pub(crate) mod body;
+mod config;
 pub(crate) mod conversations;
 pub(crate) mod generation;
 pub(crate) mod guard;
@@ -34,4 +35,5 @@ pub(crate) mod vectors;
 pub(crate) mod watchdog;
 pub(crate) mod wire;
 
-pub(crate) use state::{App, AppConfig};
+pub(crate) use config::AppConfig;
+pub(crate) use state::App;

@@ -16,8 +16,8 @@ use kvik_memory::{
 };
 
 use super::{
-    conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog, responses::Responses,
-    state::AppConfig, tally::Tally,
+    config::AppConfig, conversations, keys::Keys, metrics::Metrics, prompt_log::PromptLog,
+    responses::Responses, tally::Tally,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},

@@ -6,7 +6,7 @@ use axum::extract::Request;
 
 use super::{Server, config, hello, json_of, say, with};
 use crate::{
-    app::state::AppConfig,
+    app::AppConfig,
     app::{keys::Keys, loading},
 };
 
