@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{JoinError, JoinHandle};
 
-use super::{config::AppConfig, server::Server};
+use super::config::AppConfig;
 use crate::{
     described::JsonSchema,
     http::{
@@ -54,21 +54,6 @@ pub(super) fn open(config: &AppConfig, deletions: Arc<Deletions>) -> Arc<Convers
     // Who waits for other nodes gives way as who waits for a file does.
     let in_memory = shared.is_some().then(|| Records::in_memory().giving_way(give_way));
     Conversations::open_deleting(config.conversations.as_ref().or(in_memory.as_ref()), shared, deletions)
-}
-
-impl Server {
-    /// Asks for conversations: on a thread that may wait, where other nodes may have them.
-    pub(crate) async fn ask_conversations<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(&Conversations) -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        if !self.conversations.are_shared() {
-            return Ok(ask(&self.conversations));
-        }
-        let conversations = self.conversations.clone();
-        let asked = tokio::task::spawn_blocking(move || ask(&conversations)).await;
-        asked.map_err(|panic| ApiError::internal(format!("the conversations were not read: {panic}")))
-    }
 }
 
 /// Whether it was written.

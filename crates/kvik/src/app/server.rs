@@ -22,7 +22,7 @@ use super::{
 use crate::{
     accounts::{ledger::Ledger, tenants::AdmissionSlots},
     clock::Clock,
-    http::{body_memory::BodyMemory, origins::Senders, readers::Readers},
+    http::{body_memory::BodyMemory, error::ApiError, origins::Senders, readers::Readers},
     settings::size::ByteSize,
 };
 
@@ -107,6 +107,19 @@ impl Server {
     /// Whether several tenants share it.
     pub(crate) fn is_shared(&self) -> bool {
         self.admission.is_some()
+    }
+
+    /// Asks for conversations: on a thread that may wait, where other nodes may have them.
+    pub(crate) async fn ask_conversations<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Conversations) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if !self.conversations.are_shared() {
+            return Ok(ask(&self.conversations));
+        }
+        let conversations = self.conversations.clone();
+        let asked = tokio::task::spawn_blocking(move || ask(&conversations)).await;
+        asked.map_err(|panic| ApiError::internal(format!("the conversations were not read: {panic}")))
     }
 
     /// Leaves nothing in files of something that was removed, and of whose deletion nothing else is left to do; whether
