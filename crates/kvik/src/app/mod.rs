@@ -22,6 +22,7 @@ pub(crate) mod rate_limits;
 pub(crate) mod report;
 pub(crate) mod requests;
 pub(crate) mod responses;
+pub(crate) mod seal;
 pub(crate) mod server;
 pub(crate) mod shelf;
 pub(crate) mod slots;

@@ -7,8 +7,8 @@ use kvik_engine::api::RequestError;
 use kvik_memory::memory::{Memory, Surroundings};
 
 use super::{
-    config::AppConfig, keys::Keys, memory::Seal, node_ids::NodeIds, prompts::Registry,
-    report::comparison::Answered, server::Server, slots::Slots,
+    config::AppConfig, keys::Keys, node_ids::NodeIds, prompts::Registry, report::comparison::Answered,
+    seal::Seal, server::Server, slots::Slots,
 };
 use crate::{
     accounts::{ledger::Ledger, tenants::Secret},

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{number::Whole, parts::Part};
 use crate::{described::JsonSchema, http::error::ApiError};
 
-pub(crate) use crate::app::memory::ForeignItem as Foreign;
+pub(crate) use crate::app::seal::ForeignItem as Foreign;
 pub(crate) use kvik_memory::memory::Compaction as Opened;
 
 /// Opens compaction items.

@@ -23,8 +23,8 @@ use super::{
 use crate::{
     api::reading::Reading,
     app::{
-        memory::ForeignItem,
         report::comparison::{Answered, Parts},
+        seal::ForeignItem,
         state::App,
     },
     described::JsonSchema,

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     accounts::tenants::{DEFAULT_NAME, Secret},
-    app::{AppConfig, memory::Seal},
+    app::{AppConfig, seal::Seal},
     settings::{model::CacheArgs, size::ByteSize},
 };
 

@@ -1,14 +1,10 @@
 //! How this server remembers conversations: whom it asks, who counts, and what clients are told.
 
-mod seal;
-
 use kvik_engine::text::{template::ChatTemplate, tokenizer::Tokenizer};
 use kvik_memory::memory::{self, MemoryError, MemoryModel, Observer, ReadPart, SummaryOutcome};
 
 use super::{metrics::Metrics, state::App};
 use crate::{http::error::ApiError, serving::Serving};
-
-pub(crate) use seal::{ForeignItem, Seal};
 
 /// When to try again where there was no memory.
 const RETRY_AFTER_S: u64 = 5;
