@@ -1,10 +1,9 @@
-//! How this server remembers conversations: whom it asks, who counts, and what clients are told.
+//! How this server remembers conversations: its words for that, and what clients are told where it fails.
 
-use kvik_engine::text::{template::ChatTemplate, tokenizer::Tokenizer};
-use kvik_memory::memory::{self, MemoryError, MemoryModel, Observer, ReadPart, SummaryOutcome};
+use kvik_memory::memory::{self, MemoryError};
 
-use super::{metrics::Metrics, state::App};
-use crate::{http::error::ApiError, serving::Serving};
+use super::state::App;
+use crate::http::error::ApiError;
 
 /// When to try again where there was no memory.
 const RETRY_AFTER_S: u64 = 5;
@@ -12,30 +11,6 @@ const RETRY_AFTER_S: u64 = 5;
 pub(crate) type CompactJob = memory::CompactJob<ApiError>;
 pub(crate) type History<'a> = memory::History<'a, App>;
 pub(crate) type RememberedTurn = memory::RememberedTurn<App>;
-
-impl MemoryModel for Serving {
-    fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
-    }
-
-    fn template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
-    }
-
-    fn context(&self) -> usize {
-        self.model.context
-    }
-}
-
-impl Observer for Metrics {
-    fn turn(&self, read: ReadPart, quotes: usize) {
-        self.memory.turn(read, quotes);
-    }
-
-    fn summary(&self, outcome: SummaryOutcome) {
-        self.memory.summary(outcome);
-    }
-}
 
 impl From<MemoryError> for ApiError {
     fn from(error: MemoryError) -> ApiError {

@@ -30,6 +30,7 @@ use kvik_engine::stats::EngineStats;
 use kvik_engine::text::answer::ReasoningForm;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
+use kvik_memory::memory::MemoryModel;
 
 use crate::{http::error::ApiError, settings::template::TemplateVariables};
 use embedding::Embedder;
@@ -156,6 +157,20 @@ impl Serving {
     /// The form in which the model writes its reasoning.
     pub(crate) fn reasoning_form(&self) -> ReasoningForm {
         self.template.as_ref().map(ChatTemplate::reasoning_form).unwrap_or_default()
+    }
+}
+
+impl MemoryModel for Serving {
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    fn context(&self) -> usize {
+        self.model.context
     }
 }
 

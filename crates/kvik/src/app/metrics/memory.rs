@@ -1,13 +1,13 @@
 //! Metrics of conversations that go on beyond the context.
 
-use kvik_memory::memory::{ReadPart, SummaryOutcome};
+use kvik_memory::memory::{Observer, ReadPart, SummaryOutcome};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
-use super::register::add;
+use super::{Metrics, register::add};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TurnLabels {
@@ -65,5 +65,15 @@ impl MemoryMetrics {
     /// So many summaries and conversations are computed behind answers now.
     pub(crate) fn set_pending(&self, pending: usize) {
         self.pending.set(pending as i64);
+    }
+}
+
+impl Observer for Metrics {
+    fn turn(&self, read: ReadPart, quotes: usize) {
+        self.memory.turn(read, quotes);
+    }
+
+    fn summary(&self, outcome: SummaryOutcome) {
+        self.memory.summary(outcome);
     }
 }
