@@ -11,7 +11,6 @@ use std::sync::{
 use kvik_cache::TenantId;
 use kvik_engine::api::{Event, GeneratedToken, Request};
 
-use super::kept_answer::no_memory;
 use crate::http::{
     body_memory::{BodyMemory, BodyShare},
     error::ApiError,
@@ -24,6 +23,9 @@ const TOKEN_BYTES: u64 = 64;
 const LOGPROB_BYTES: u64 = 256;
 /// Tokens of a choice that are counted from the beginning: most answers are shorter than they may be.
 const TOKENS_PLANNED: usize = 256;
+
+/// When a client should come back for whose answer there is no memory.
+const RETRY_AFTER_S: u64 = 1;
 
 /// The part of one answer.
 pub(super) struct AnswerMemory {
@@ -101,6 +103,14 @@ fn bytes_of(event: &Event) -> u64 {
 fn bytes_of_token(token: &GeneratedToken) -> u64 {
     let logprobs = token.logprob.as_ref().map_or(0, |(_, likeliest)| likeliest.len() as u64 + 1);
     TOKEN_BYTES + logprobs * LOGPROB_BYTES
+}
+
+/// The refusal of an answer.
+pub(super) fn no_memory() -> ApiError {
+    let message = format!(
+        "answers that their clients have not read yet take the memory for this one; read them, or try again in {RETRY_AFTER_S} s"
+    );
+    ApiError::busy(message, RETRY_AFTER_S)
 }
 
 #[cfg(test)]

@@ -12,15 +12,12 @@ use axum::{
 };
 use serde_json::Value;
 
-use super::{keys::Caller, server::Server};
+use super::{answer_memory::no_memory, keys::Caller, server::Server};
 use crate::http::{
     body_memory::{SMALL_BYTES, charged},
     error::ApiError,
     readers::{Presence, Reader},
 };
-
-/// When a client should come back for whose answer there is no memory.
-const RETRY_AFTER_S: u64 = 1;
 
 /// What is sent of something that is kept.
 pub(crate) enum KeptAnswer {
@@ -60,12 +57,4 @@ impl KeptAnswer {
             KeptAnswer::Text(kind, text) => (kind, text.into_bytes()),
         }
     }
-}
-
-/// The refusal of an answer.
-pub(super) fn no_memory() -> ApiError {
-    let message = format!(
-        "answers that their clients have not read yet take the memory for this one; read them, or try again in {RETRY_AFTER_S} s"
-    );
-    ApiError::busy(message, RETRY_AFTER_S)
 }
