@@ -10,7 +10,10 @@ use kvik_kernels::{KvFormat, KvLayout};
 use serde::Serialize;
 
 use crate::{
-    serving::{budget::machine_bytes, kv, load::beside},
+    serving::{
+        budget::machine_bytes,
+        kv::{self, beside},
+    },
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 

@@ -1,6 +1,8 @@
-//! From flags to what a block stores: the formats of every layer of a model.
+//! From flags to what a block stores: the formats of every layer of a model, and what sequences hold beside blocks.
 
 use anyhow::Context;
+use kvik_cache::Beside;
+use kvik_engine::config::usual::STEP_ROWS;
 use kvik_engine::eval::choice::{Choice, choose};
 use kvik_engine::model::{Model, ModelConfig, ModelRunner};
 use kvik_kernels::KvLayout;
@@ -28,6 +30,11 @@ pub(crate) fn layout_of(
             auto(config, &digest(), bits, &Measured::open()?).with_context(|| format!("--kv auto:{bits}"))
         }
     }
+}
+
+/// What sequences of a model hold beside blocks of a layout, in the steps that a server takes.
+pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
+    ModelRunner::beside(config, layout, STEP_ROWS)
 }
 
 /// The layout of least measured loss.

@@ -5,19 +5,17 @@ use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use kvik_cache::{
-    Beside, CacheConfig,
+    CacheConfig,
     retain::{HeadImportance, Retention, RetentionError},
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
-use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS, STEP_ROWS};
+use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{repeat_prompt, spoken_name};
-use kvik_engine::model::{ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
 use kvik_engine::store::Waker;
-use kvik_kernels::KvLayout;
 use kvik_memory::shared::SharedRecords;
 
 use super::{
@@ -379,11 +377,6 @@ fn within(config: EngineConfig, budget: &KvBudget, capacity: Capacity) -> Engine
     }
 }
 
-/// What sequences of a model hold beside blocks of a layout, in the steps that a server takes.
-pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
-    ModelRunner::beside(config, layout, STEP_ROWS)
-}
-
 /// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
 fn blocks((flag, asked): (&str, Option<ByteSize>), block_bytes: usize, most: usize) -> anyhow::Result<usize> {
     let block_bytes = block_bytes as u64;
@@ -431,6 +424,8 @@ fn context(asked: Option<usize>, own: usize, budget: &KvBudget, forgets: bool) -
 
 #[cfg(test)]
 mod tests {
+    use kvik_cache::Beside;
+
     use super::*;
 
     fn budget(blocks: usize) -> KvBudget {

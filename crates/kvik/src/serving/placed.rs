@@ -10,7 +10,7 @@ use kvik_engine::model::device::{DeviceModel, DeviceRunner};
 use kvik_engine::model::{Adapters, Model, ModelConfig, ModelRunner};
 use kvik_kernels::{Isa, KvLayout, Pool};
 
-use super::load::beside;
+use super::kv::beside;
 use crate::settings::size::ByteSize;
 
 /// A model with its weights where they are multiplied.
