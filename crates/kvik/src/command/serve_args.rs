@@ -32,6 +32,7 @@ use crate::{
     serving::{
         ModelCard, Serving,
         budget::check_memory,
+        device,
         load::{self, Capacity, Loaded},
     },
     settings::{
@@ -154,7 +155,7 @@ impl ServeArgs {
     /// Refuses flags that contradict each other or name what is not there, before anything is opened or waited for.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.model.kv.choice()?;
-        load::device(&self.cache)?;
+        device::choice(&self.cache)?;
         self.memory.config(false)?;
         self.kv_events.config()?;
         self.cache.remote.place()?;

@@ -20,12 +20,12 @@ use kvik_memory::shared::SharedRecords;
 
 use super::{
     budget::{KvBudget, check_memory},
-    disk,
+    device, disk,
     draft::DraftFile,
     fleet::Fleet,
     host, kv,
     lora::LoraAdapters,
-    open::{self, Opened},
+    open::Opened,
     placed::{Placed, Room},
     remote,
     retaining::{Reach, Retaining},
@@ -37,7 +37,6 @@ use crate::{
     measured::{Measured, MeasuredHeads, MeasuredLosses},
     serving::{Inference, ModelCard, Serving},
     settings::{
-        device::DeviceChoice,
         model::{CacheArgs, ModelArgs},
         size::ByteSize,
     },
@@ -198,7 +197,7 @@ pub(crate) fn open_told(
     let pool = Arc::new(args.pool());
     let threads = pool.threads();
     let Opened { model, tokenizer, template, embedder } =
-        open::placed(args, (device(cache)?, cache.gpu_layers), &pool)?;
+        device::open(args, (device::choice(cache)?, cache.gpu_layers), &pool)?;
     let draft =
         cache.draft.as_ref().map(|name| DraftFile::open(name, args, &tokenizer, &pool)).transpose()?;
     let lora =
@@ -281,22 +280,6 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
 /// Bytes that keys and values may take in the machine's memory: as asked, or a share of what is free.
 pub(crate) fn kv_bytes(asked: Option<ByteSize>) -> u64 {
     asked.map_or_else(default_kv_bytes, |size| size.0)
-}
-
-/// Where to compute: what only the processor does decides where the flags leave it open.
-pub(crate) fn device(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
-    let flags = [
-        ("--lora", !cache.lora.files().is_empty()),
-        ("--retain", cache.retain.retain.is_some()),
-        ("--retain-idle", cache.retain.retain_idle.is_some()),
-    ];
-    match (cache.device.with(cache.gpu_layers)?, flags.into_iter().find(|(_, asked)| *asked)) {
-        (DeviceChoice::Gpu(_), Some((flag, _))) => {
-            bail!("what {flag} asks for is computed on the processor; leave it out, or use --device cpu")
-        }
-        (DeviceChoice::Auto, Some(_)) => Ok(DeviceChoice::Cpu),
-        (device, _) => Ok(device),
-    }
 }
 
 /// What `kvik eval` kept of a model that retention goes by.

@@ -3,12 +3,12 @@
 //! Built once at start-up by [`load`]; routes and the terminal commands only read it.
 
 pub(crate) mod budget;
+pub(crate) mod device;
 pub(crate) mod disk;
 mod draft;
 pub(crate) mod embedding;
 pub(crate) mod fetch;
 pub(crate) mod fleet;
-mod gpu;
 mod host;
 mod host_text;
 pub(crate) mod kv;

@@ -17,14 +17,8 @@ use kvik_engine::{
 use kvik_kernels::{Isa, Pool};
 
 use super::embedding::Embedder;
-use super::placed::Placed;
-use super::{fetch, gpu};
-use crate::causes::with_causes;
-use crate::settings::{
-    device::{DeviceChoice, GpuLayers},
-    dirs,
-    model::ModelArgs,
-};
+use super::fetch;
+use crate::settings::{dirs, model::ModelArgs};
 
 /// The embedded model, as the binary has brought it; see [`bring`].
 static EMBEDDED: OnceLock<&'static [u8]> = OnceLock::new();
@@ -63,28 +57,6 @@ pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Res
         );
     }
     Ok(opened)
-}
-
-/// Reads a model and puts its weights where the flags say. Where they leave it open, one line of the log says why that is
-/// the processor.
-pub(crate) fn placed(
-    args: &ModelArgs,
-    (device, layers): (DeviceChoice, GpuLayers),
-    pool: &Pool,
-) -> anyhow::Result<Opened<Placed>> {
-    let on_processor = || {
-        let Opened { model, tokenizer, template, embedder } = model(args, pool)?;
-        Ok(Opened { model: Placed::Processor(Box::new(model)), tokenizer, template, embedder })
-    };
-    match device {
-        DeviceChoice::Cpu => on_processor(),
-        DeviceChoice::Auto if !cfg!(feature = "gpu") && layers == GpuLayers::All => on_processor(),
-        DeviceChoice::Auto => gpu::open(args, None, layers, pool).or_else(|why| {
-            tracing::info!("computing on the processor: {}", with_causes(&why));
-            on_processor()
-        }),
-        DeviceChoice::Gpu(number) => gpu::open(args, number, layers, pool).context("--device"),
-    }
 }
 
 impl<M> Opened<M> {

@@ -15,7 +15,7 @@ use kvik_kernels::KvLayout;
 use serde::Serialize;
 
 use crate::{
-    serving::{kv, open, placed::Room},
+    serving::{device, kv, placed::Room},
     settings::{
         device::{DeviceChoice, GpuLayers},
         model::ModelArgs,
@@ -179,7 +179,7 @@ impl BenchArgs {
         let pool = self.model.pool();
         let threads = pool.threads();
         let device = self.device.with(self.gpu_layers)?;
-        let model = open::placed(&self.model, (device, self.gpu_layers), &pool)?.model;
+        let model = device::open(&self.model, (device, self.gpu_layers), &pool)?.model;
         let layout = kv::layout_of(&self.model.kv, model.config(), || model.digest())?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);

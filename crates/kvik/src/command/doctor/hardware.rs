@@ -8,7 +8,7 @@ use kvik_kernels::{Isa, Pool, bound_memory_domains, memory_domains, performance_
 use super::{domains, report::Diagnosis};
 use crate::{
     causes::with_causes,
-    serving::load::{device, kv_bytes},
+    serving::{device, load::kv_bytes},
     settings::{
         device::DeviceChoice,
         model::{CacheArgs, ModelArgs},
@@ -166,7 +166,7 @@ fn huge_pages(root: &Path) -> Option<Diagnosis> {
 
 /// Where models are computed.
 fn gpu(cache: &CacheArgs) -> Diagnosis {
-    match device(cache) {
+    match device::choice(cache) {
         Ok(choice) => on_device(choice),
         Err(error) => Diagnosis::wrong("gpu", with_causes(&error), "leave one of the two flags out"),
     }

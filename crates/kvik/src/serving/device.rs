@@ -1,0 +1,87 @@
+//! Where a model is computed: on the processor, or on a GPU where this kvik has them.
+
+use anyhow::{Context, bail};
+#[cfg(feature = "gpu")]
+use kvik_engine::model::{
+    ModelConfig,
+    device::{Choice, Device, DeviceModel},
+};
+use kvik_kernels::Pool;
+
+use super::{
+    open::{self, Opened},
+    placed::Placed,
+};
+use crate::{
+    causes::with_causes,
+    settings::{
+        device::{DeviceChoice, GpuLayers},
+        model::{CacheArgs, ModelArgs},
+    },
+};
+
+/// Where to compute: what only the processor does decides where the flags leave it open.
+pub(crate) fn choice(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
+    let flags = [
+        ("--lora", !cache.lora.files().is_empty()),
+        ("--retain", cache.retain.retain.is_some()),
+        ("--retain-idle", cache.retain.retain_idle.is_some()),
+    ];
+    match (cache.device.with(cache.gpu_layers)?, flags.into_iter().find(|(_, asked)| *asked)) {
+        (DeviceChoice::Gpu(_), Some((flag, _))) => {
+            bail!("what {flag} asks for is computed on the processor; leave it out, or use --device cpu")
+        }
+        (DeviceChoice::Auto, Some(_)) => Ok(DeviceChoice::Cpu),
+        (device, _) => Ok(device),
+    }
+}
+
+/// Reads a model and puts its weights where the flags say. Where they leave it open, one line of the log says why that is
+/// the processor.
+pub(crate) fn open(
+    args: &ModelArgs,
+    (device, layers): (DeviceChoice, GpuLayers),
+    pool: &Pool,
+) -> anyhow::Result<Opened<Placed>> {
+    let on_processor = || {
+        let Opened { model, tokenizer, template, embedder } = open::model(args, pool)?;
+        Ok(Opened { model: Placed::Processor(Box::new(model)), tokenizer, template, embedder })
+    };
+    match device {
+        DeviceChoice::Cpu => on_processor(),
+        DeviceChoice::Auto if !cfg!(feature = "gpu") && layers == GpuLayers::All => on_processor(),
+        DeviceChoice::Auto => on_gpu(args, None, layers, pool).or_else(|why| {
+            tracing::info!("computing on the processor: {}", with_causes(&why));
+            on_processor()
+        }),
+        DeviceChoice::Gpu(number) => on_gpu(args, number, layers, pool).context("--device"),
+    }
+}
+
+/// Loads a model, or its last layers, on the GPU of a number, or on the one that is probably the fastest.
+#[cfg(feature = "gpu")]
+fn on_gpu(
+    args: &ModelArgs,
+    number: Option<usize>,
+    layers: GpuLayers,
+    pool: &Pool,
+) -> anyhow::Result<Opened<Placed>> {
+    let loaded = args.load()?;
+    DeviceModel::check(&loaded.config)?;
+    let device = Device::open(number.map_or(Choice::Auto, Choice::Index))?;
+    let load = |config: ModelConfig, tensors, conversion, progress: &dyn Fn(u64, u64)| {
+        let layers = layers.of(config.layers);
+        if layers < config.layers {
+            open::warn_of(conversion);
+        }
+        let model = DeviceModel::load_last(device, layers, config, tensors, conversion, pool, progress)?;
+        Ok(Placed::Device(Box::new(model)))
+    };
+    Opened::of(args, loaded, load, Placed::classifier)
+}
+
+/// Says that there are none.
+#[cfg(not(feature = "gpu"))]
+fn on_gpu(_: &ModelArgs, _: Option<usize>, _: GpuLayers, _: &Pool) -> anyhow::Result<Opened<Placed>> {
+    bail!("this kvik was built without GPUs; build one with `cargo build --release --features gpu`")
+}
