@@ -12,8 +12,9 @@ use super::{
     talk::{self, AnswerPiece, TalkArgs, Turn},
 };
 use crate::{
-    serving::load::{self, Capacity, Loaded},
+    serving::load::{self, Loaded},
     settings::{
+        capacity::Capacity,
         logging::{self, LogFormat},
         model::{CacheArgs, ModelArgs},
     },

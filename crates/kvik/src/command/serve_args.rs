@@ -33,9 +33,10 @@ use crate::{
         ModelCard, Serving,
         budget::check_memory,
         device,
-        load::{self, Capacity, Loaded},
+        load::{self, Loaded},
     },
     settings::{
+        capacity::Capacity,
         keep_alive::KeepAlive,
         logging::LogFormat,
         model::{CacheArgs, ModelArgs},

@@ -1,5 +1,6 @@
 //! Settings of the commands: groups of flags, the configuration file, and where files are kept.
 
+pub(crate) mod capacity;
 pub(crate) mod config;
 pub(crate) mod device;
 pub(crate) mod dirs;

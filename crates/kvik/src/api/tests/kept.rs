@@ -22,8 +22,9 @@ use crate::{
     app::App,
     app::AppConfig,
     app::keys::Keys,
-    serving::load::{self, Capacity, Handle},
+    serving::load::{self, Handle},
     settings::{
+        capacity::Capacity,
         model::{CacheArgs, ModelArgs},
         size::ByteSize,
     },

@@ -49,9 +49,10 @@ use crate::{
     http::{Hosts, Senders},
     serving::{
         Serving,
-        load::{self, Capacity, Loaded},
+        load::{self, Loaded},
     },
     settings::{
+        capacity::Capacity,
         dirs,
         logging::{self, LogFormat},
         model::{CacheArgs, ModelArgs},

@@ -11,8 +11,8 @@ use kvik_engine::text::template::ChatTemplate;
 
 use super::*;
 use crate::{
-    serving::load::{self, Capacity, Loaded},
-    settings::{model::CacheArgs, size::ByteSize},
+    serving::load::{self, Loaded},
+    settings::{capacity::Capacity, model::CacheArgs, size::ByteSize},
 };
 
 /// The embedded model, whose tokenizer counts.

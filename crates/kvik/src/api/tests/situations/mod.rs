@@ -27,8 +27,9 @@ use crate::{
     app::App,
     app::keys::Keys,
     http::json,
-    serving::load::{self, Capacity, Handle},
+    serving::load::{self, Handle},
     settings::{
+        capacity::Capacity,
         disk_place::DiskPlace,
         model::{CacheArgs, ModelArgs},
         size::ByteSize,

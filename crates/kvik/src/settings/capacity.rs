@@ -1,0 +1,56 @@
+//! How many requests an engine takes, and what it drafts from for them.
+
+use std::str::FromStr;
+
+use clap::{Args, builder::TypedValueParser, value_parser};
+use kvik_engine::stats::{DraftSource, DraftSources};
+
+/// How many requests run and wait at a time.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Capacity")]
+pub(crate) struct Capacity {
+    /// Sequences computed at the same time
+    #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u16).range(1..=1024).map(usize::from))]
+    pub(crate) parallel: usize,
+    /// Requests that may wait; further requests are answered 429
+    #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]
+    pub(crate) queue: usize,
+    /// Where tokens are tried from that may come next, which never changes an answer: lookup, tree, grammar, with commas
+    /// between them, all or none
+    #[arg(long, value_name = "SOURCES", default_value = "all")]
+    pub(crate) speculate: Speculate,
+}
+
+/// What drafts are made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Speculate(pub(crate) DraftSources);
+
+impl FromStr for Speculate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Speculate, String> {
+        let named = |name: &str| match name {
+            // A draft model is named with --draft, and then it drafts.
+            "lookup" => Ok(DraftSource::Lookup),
+            "tree" => Ok(DraftSource::Tree),
+            "grammar" => Ok(DraftSource::Grammar),
+            _ => {
+                Err(format!("{name:?} is no source of drafts; there are lookup, tree, grammar, all and none"))
+            }
+        };
+        match text {
+            "none" => Ok(Speculate(DraftSources::NONE)),
+            "all" => Ok(Speculate(DraftSources::ALL)),
+            _ => {
+                let mut sources = text.split(',').map(named);
+                sources.try_fold(DraftSources::NONE, |all, source| Ok(all.with(source?))).map(Speculate)
+            }
+        }
+    }
+}
+
+impl Capacity {
+    /// One conversation at a time.
+    pub(crate) const ONE: Capacity =
+        Capacity { parallel: 1, queue: 1, speculate: Speculate(DraftSources::ALL) };
+}
