@@ -21,11 +21,7 @@ use crate::{
         watchdog,
     },
     http::{self, Front},
-    serving::{
-        ModelCard, Serving,
-        budget::KvBudget,
-        load::{Handle, Loaded},
-    },
+    serving::{ModelCard, Serving, budget::KvBudget, handle::Handle, load::Loaded},
     settings::{logging, size::ByteSize},
     system::stop_signal,
 };

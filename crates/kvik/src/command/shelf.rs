@@ -27,7 +27,8 @@ use crate::{
     },
     serving::{
         fetch,
-        load::{self, Handle, Loaded},
+        handle::Handle,
+        load::{self, Loaded},
     },
     settings::{config, model::ModelArgs, size::ByteSize},
 };

@@ -7,21 +7,19 @@ use kvik_cache::{
     CacheConfig,
     retain::{HeadImportance, Retention, RetentionError},
 };
-use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{repeat_prompt, spoken_name};
-use kvik_engine::pulse::Life;
-use kvik_engine::stats::{DraftSources, EngineStats};
+use kvik_engine::stats::DraftSources;
 use kvik_engine::store::Waker;
-use kvik_memory::shared::SharedRecords;
 
 use super::{
     budget::{KvBudget, check_memory},
     device, disk,
     draft::DraftFile,
     fleet::Fleet,
+    handle::Handle,
     host, kv,
     lora::LoraAdapters,
     open::Opened,
@@ -30,11 +28,10 @@ use super::{
     retaining::{Reach, Retaining},
 };
 use crate::{
-    accounts::tenants::Tenants,
     clock::unix_seconds,
     kv_events::KvEvents,
     measured::{Measured, MeasuredHeads, MeasuredLosses},
-    serving::{Inference, ModelCard, Serving},
+    serving::{ModelCard, Serving},
     settings::{
         capacity::{Capacity, Speculate},
         model::{CacheArgs, ModelArgs},
@@ -58,75 +55,6 @@ pub(crate) struct Loaded {
     /// Name of the draft model, when there is one.
     pub(crate) draft: Option<String>,
     pub(crate) handle: Handle,
-}
-
-/// Controls the engine: shutdown, tenants, and what it tells other nodes.
-#[derive(Clone)]
-pub(crate) struct Handle {
-    engine: Engine,
-    fleet: Option<Fleet>,
-}
-
-impl Handle {
-    /// Gives running requests up to `grace` to finish.
-    pub(crate) fn shutdown(&self, grace: Duration) {
-        self.engine.shutdown(grace);
-    }
-
-    /// What it shares with other nodes besides blocks.
-    pub(crate) fn shared_records(&self) -> Option<Arc<dyn SharedRecords>> {
-        self.fleet.as_ref().map(Fleet::records)
-    }
-
-    /// Whether it is one node of many.
-    pub(crate) fn is_node(&self) -> bool {
-        self.fleet.is_some()
-    }
-
-    /// Takes over what other nodes use, for at most `within`.
-    pub(crate) fn warm(&self, within: Duration) {
-        if let Some(fleet) = &self.fleet {
-            fleet.warm(&self.engine, within);
-        }
-    }
-
-    /// Leaves what is hot to other nodes, for at most `within`.
-    pub(crate) fn leave(&self, within: Duration) {
-        if let Some(fleet) = &self.fleet {
-            fleet.leave(&self.engine, within);
-        }
-    }
-
-    /// Tells other nodes what is used here.
-    pub(crate) fn tell(&self) {
-        if let Some(fleet) = &self.fleet {
-            fleet.renew(&self.engine);
-        }
-    }
-
-    /// Sets the tenants' weights and quotas.
-    pub(crate) fn set_tenants(&self, tenants: &Tenants) {
-        // Only a stopping engine refuses, and then weights no longer matter.
-        let _ = self.engine.set_tenants(tenants.parts());
-    }
-}
-
-impl Inference for Engine {
-    fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
-        Engine::submit(self, request, sink)
-    }
-
-    fn explain(&self, request: Request) -> Result<Probe, RequestError> {
-        Engine::explain(self, request)
-    }
-
-    fn stats(&self) -> EngineStats {
-        Engine::stats(self)
-    }
-
-    fn life(&self) -> Life {
-        Engine::life(self)
-    }
 }
 
 /// Loads the model and starts the engine.
@@ -205,7 +133,7 @@ pub(crate) fn open_told(
     let attached = Attached { disk, draft, kv_listener, before_step: stall(), ..Attached::default() };
     let engine = Engine::start_with(runner, &tokenizer, cache, config, attached)?;
     engine.set_retain_idle(idle)?;
-    let handle = Handle { engine: engine.clone(), fleet: records.map(Fleet::new) };
+    let handle = Handle::new(engine.clone(), records.map(Fleet::new));
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
     let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));

@@ -9,6 +9,7 @@ mod draft;
 pub(crate) mod embedding;
 pub(crate) mod fetch;
 pub(crate) mod fleet;
+pub(crate) mod handle;
 mod host;
 mod host_text;
 pub(crate) mod kv;
@@ -54,6 +55,24 @@ pub(crate) trait Inference: Send + Sync {
 
     /// Where the engine stands; waits for nothing.
     fn life(&self) -> Life;
+}
+
+impl Inference for Engine {
+    fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
+        Engine::submit(self, request, sink)
+    }
+
+    fn explain(&self, request: Request) -> Result<Probe, RequestError> {
+        Engine::explain(self, request)
+    }
+
+    fn stats(&self) -> EngineStats {
+        Engine::stats(self)
+    }
+
+    fn life(&self) -> Life {
+        Engine::life(self)
+    }
 }
 
 /// A loaded model with its engine.

@@ -22,7 +22,7 @@ use crate::{
     app::App,
     app::AppConfig,
     app::keys::Keys,
-    serving::load::{self, Handle},
+    serving::{handle::Handle, load},
     settings::{
         capacity::Capacity,
         model::{CacheArgs, ModelArgs},

@@ -34,7 +34,7 @@ use super::{keys::Caller, life::is_stuck, server::Server, state::App};
 use crate::{
     accounts::tenants::Tenants,
     http::error::ApiError,
-    serving::{HostText, ModelCard, load::Handle},
+    serving::{HostText, ModelCard, handle::Handle},
 };
 
 pub(crate) use catalogue::{Catalogue, Described, Entry, Listed, LoadModel, ModelFile};

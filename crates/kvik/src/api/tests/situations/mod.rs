@@ -27,7 +27,7 @@ use crate::{
     app::App,
     app::keys::Keys,
     http::json,
-    serving::load::{self, Handle},
+    serving::{handle::Handle, load},
     settings::{
         capacity::Capacity,
         disk_place::DiskPlace,
