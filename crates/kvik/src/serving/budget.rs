@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use kvik_cache::Beside;
-use kvik_engine::free_memory::MachineMemory;
+use kvik_engine::free_memory::{MachineMemory, default_kv_bytes};
 
 use crate::settings::size::ByteSize;
 
@@ -37,6 +37,30 @@ fn check_memory_of(memory: MachineMemory, flag: &str, asked: ByteSize) -> anyhow
     Ok(())
 }
 
+/// Bytes that keys and values may take in the machine's memory: as asked, or a share of what is free.
+pub(crate) fn kv_bytes(asked: Option<ByteSize>) -> u64 {
+    asked.map_or_else(default_kv_bytes, |size| size.0)
+}
+
+/// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
+pub(super) fn blocks(
+    (flag, asked): (&str, Option<ByteSize>),
+    block_bytes: usize,
+    most: usize,
+) -> anyhow::Result<usize> {
+    let block_bytes = block_bytes as u64;
+    let bytes = kv_bytes(asked);
+    let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
+    if blocks == 0 {
+        bail!(
+            "a KV cache of {} holds not even one block of this model, which takes {}; raise {flag}",
+            ByteSize(bytes),
+            ByteSize(block_bytes)
+        );
+    }
+    Ok(if asked.is_some() { blocks } else { blocks.min(most) })
+}
+
 /// Memory for keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KvBudget {
@@ -66,11 +90,86 @@ impl KvBudget {
     pub(crate) fn tokens(&self) -> usize {
         self.beside.positions_that_fit(self.blocks)
     }
+
+    /// Blocks that may be pinned: as requested, or half of them, so that running requests always have room.
+    pub(super) fn pinned_max(&self, asked: Option<ByteSize>) -> usize {
+        let asked = asked.map(|size| size.0 / self.block_bytes as u64);
+        asked.map_or(self.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(self.blocks))
+    }
+
+    /// The requested context, if it fits; without a request the model's own, or as much of it as fits. Where requests
+    /// forget unless they say otherwise, a context need not fit whole: prompts are thinned while they are read.
+    pub(super) fn context(&self, asked: Option<usize>, own: usize, forgets: bool) -> anyhow::Result<usize> {
+        let (fits, flag) = (self.tokens(), self.flag);
+        match asked {
+            Some(asked) if asked > fits && !forgets => {
+                let needed = self.beside.needed(asked) as u64 * self.block_bytes as u64;
+                bail!(
+                    "a context of {asked} tokens needs {} of KV cache and {flag} is {}, which holds {fits} tokens; raise {flag}, lower --context, or keep a part of each prompt with --retain",
+                    ByteSize(needed),
+                    ByteSize(self.bytes())
+                )
+            }
+            Some(asked) => {
+                if asked > own {
+                    tracing::warn!("the model was trained for {own} tokens; answers beyond may be poor");
+                }
+                Ok(asked)
+            }
+            None if forgets => Ok(own),
+            None => Ok(own.min(fits)),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn budget(blocks: usize) -> KvBudget {
+        let beside = Beside::default();
+        let block_bytes = 48 << 10;
+        let stored_bytes = block_bytes;
+        let (flag, kv) = ("--cache-ram", "f16".to_owned());
+        KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes: 0, kv, threads: 1 }
+    }
+
+    #[test]
+    fn the_context_fits_the_budget() {
+        let check = |asked, own, blocks, expect| {
+            assert_eq!(budget(blocks).context(asked, own, false).unwrap(), expect);
+        };
+        check(None, 2048, 1000, 2048);
+        check(None, 40_960, 1000, 16_000);
+        check(Some(512), 2048, 1000, 512);
+        check(Some(4096), 2048, 1000, 4096);
+    }
+
+    #[test]
+    fn a_context_that_is_forgotten_on_the_way_need_not_fit() {
+        let check = |asked, expect| assert_eq!(budget(1000).context(asked, 40_960, true).unwrap(), expect);
+        check(None, 40_960);
+        check(Some(32_768), 32_768);
+    }
+
+    #[test]
+    fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
+        let error = budget(1000).context(Some(32_768), 40_960, false).unwrap_err().to_string();
+        for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram", "--retain"] {
+            assert!(error.contains(word), "{error} says {word}");
+        }
+    }
+
+    #[test]
+    fn half_of_the_budget_may_be_pinned_by_default() {
+        let check = |asked: Option<u64>, blocks| {
+            assert_eq!(budget(1000).pinned_max(asked.map(ByteSize)), blocks, "{asked:?}");
+        };
+        check(None, 500);
+        check(Some(1), 0);
+        check(Some(300 * (48 << 10)), 300);
+        check(Some(u64::MAX), 1000);
+    }
 
     #[test]
     fn memory_that_the_machine_lacks_is_refused_with_what_there_is() {

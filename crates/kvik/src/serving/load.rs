@@ -2,20 +2,19 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use kvik_cache::{
     CacheConfig,
     retain::{HeadImportance, Retention, RetentionError},
 };
 use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
-use kvik_engine::free_memory::default_kv_bytes;
 use kvik_engine::load::{repeat_prompt, spoken_name};
 use kvik_engine::stats::DraftSources;
 use kvik_engine::store::Waker;
 
 use super::{
-    budget::{KvBudget, check_memory},
+    budget::{KvBudget, blocks, check_memory, kv_bytes},
     device, disk,
     draft::DraftFile,
     fleet::Fleet,
@@ -35,7 +34,6 @@ use crate::{
     settings::{
         capacity::{Capacity, Speculate},
         model::{CacheArgs, ModelArgs},
-        size::ByteSize,
     },
 };
 
@@ -97,7 +95,7 @@ pub(crate) fn open_told(
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
-    let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
+    let context = budget.context(cache.context, model.config().context, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
     let config = EngineConfig::new(&layout, model.blocks_digest(context), context);
     let config = EngineConfig { repeat, calibration, ..within(config, &budget, capacity) };
@@ -122,7 +120,7 @@ pub(crate) fn open_told(
         states: budget.beside.states_max(budget.blocks),
         resident: true,
     })?;
-    let pinned_max = pinned_max(cache.cache_pin, &budget);
+    let pinned_max = budget.pinned_max(cache.cache_pin);
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let lines =
         [disk.as_ref().map(|disk| disk.line.clone()), remote.as_ref().map(|remote| remote.line.clone())];
@@ -153,11 +151,6 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
         }
     };
     Some(Box::new(wait))
-}
-
-/// Bytes that keys and values may take in the machine's memory: as asked, or a share of what is free.
-pub(crate) fn kv_bytes(asked: Option<ByteSize>) -> u64 {
-    asked.map_or_else(default_kv_bytes, |size| size.0)
 }
 
 /// What `kvik eval` kept of a model that retention goes by.
@@ -238,101 +231,9 @@ fn within(config: EngineConfig, budget: &KvBudget, capacity: Capacity) -> Engine
     }
 }
 
-/// Blocks of the requested budget; or of half of the free memory, but no more than `most`.
-fn blocks((flag, asked): (&str, Option<ByteSize>), block_bytes: usize, most: usize) -> anyhow::Result<usize> {
-    let block_bytes = block_bytes as u64;
-    let bytes = kv_bytes(asked);
-    let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
-    if blocks == 0 {
-        bail!(
-            "a KV cache of {} holds not even one block of this model, which takes {}; raise {flag}",
-            ByteSize(bytes),
-            ByteSize(block_bytes)
-        );
-    }
-    Ok(if asked.is_some() { blocks } else { blocks.min(most) })
-}
-
-/// Blocks that may be pinned: as requested, or half of them, so that running requests always have room.
-fn pinned_max(asked: Option<ByteSize>, budget: &KvBudget) -> usize {
-    let asked = asked.map(|size| size.0 / budget.block_bytes as u64);
-    asked.map_or(budget.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(budget.blocks))
-}
-
-/// The requested context, if it fits; without a request the model's own, or as much of it as fits. Where requests
-/// forget unless they say otherwise, a context need not fit whole: prompts are thinned while they are read.
-fn context(asked: Option<usize>, own: usize, budget: &KvBudget, forgets: bool) -> anyhow::Result<usize> {
-    let (fits, flag) = (budget.tokens(), budget.flag);
-    match asked {
-        Some(asked) if asked > fits && !forgets => {
-            let needed = budget.beside.needed(asked) as u64 * budget.block_bytes as u64;
-            bail!(
-                "a context of {asked} tokens needs {} of KV cache and {flag} is {}, which holds {fits} tokens; raise {flag}, lower --context, or keep a part of each prompt with --retain",
-                ByteSize(needed),
-                ByteSize(budget.bytes())
-            )
-        }
-        Some(asked) => {
-            if asked > own {
-                tracing::warn!("the model was trained for {own} tokens; answers beyond may be poor");
-            }
-            Ok(asked)
-        }
-        None if forgets => Ok(own),
-        None => Ok(own.min(fits)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use kvik_cache::Beside;
-
     use super::*;
-
-    fn budget(blocks: usize) -> KvBudget {
-        let beside = Beside::default();
-        let block_bytes = 48 << 10;
-        let stored_bytes = block_bytes;
-        let (flag, kv) = ("--cache-ram", "f16".to_owned());
-        KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes: 0, kv, threads: 1 }
-    }
-
-    #[test]
-    fn the_context_fits_the_budget() {
-        let check = |asked, own, blocks, expect| {
-            assert_eq!(context(asked, own, &budget(blocks), false).unwrap(), expect);
-        };
-        check(None, 2048, 1000, 2048);
-        check(None, 40_960, 1000, 16_000);
-        check(Some(512), 2048, 1000, 512);
-        check(Some(4096), 2048, 1000, 4096);
-    }
-
-    #[test]
-    fn a_context_that_is_forgotten_on_the_way_need_not_fit() {
-        let check = |asked, expect| assert_eq!(context(asked, 40_960, &budget(1000), true).unwrap(), expect);
-        check(None, 40_960);
-        check(Some(32_768), 32_768);
-    }
-
-    #[test]
-    fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
-        let error = context(Some(32_768), 40_960, &budget(1000), false).unwrap_err().to_string();
-        for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram", "--retain"] {
-            assert!(error.contains(word), "{error} says {word}");
-        }
-    }
-
-    #[test]
-    fn half_of_the_budget_may_be_pinned_by_default() {
-        let check = |asked: Option<u64>, blocks| {
-            assert_eq!(pinned_max(asked.map(ByteSize), &budget(1000)), blocks, "{asked:?}");
-        };
-        check(None, 500);
-        check(Some(1), 0);
-        check(Some(300 * (48 << 10)), 300);
-        check(Some(u64::MAX), 1000);
-    }
 
     #[test]
     fn names_are_fit_for_urls() {

@@ -8,7 +8,7 @@ use kvik_kernels::{Isa, Pool, bound_memory_domains, memory_domains, performance_
 use super::{domains, report::Diagnosis};
 use crate::{
     causes::with_causes,
-    serving::{device, load::kv_bytes},
+    serving::{budget::kv_bytes, device},
     settings::{
         device::DeviceChoice,
         model::{CacheArgs, ModelArgs},
