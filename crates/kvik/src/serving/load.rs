@@ -11,20 +11,19 @@ use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::load::{repeat_prompt, spoken_name};
 use kvik_engine::stats::DraftSources;
-use kvik_engine::store::Waker;
 
 use super::{
-    budget::{KvBudget, blocks, check_memory, kv_bytes},
-    device, disk,
+    budget::{KvBudget, blocks, check_memory},
+    device,
     draft::DraftFile,
     fleet::Fleet,
     handle::Handle,
-    host, kv,
+    kv,
     lora::LoraAdapters,
     open::Opened,
     placed::{Placed, Room},
-    remote,
     retaining::{Reach, Retaining},
+    tiers::OpenTiers,
 };
 use crate::{
     clock::unix_seconds,
@@ -104,13 +103,8 @@ pub(crate) fn open_told(
     let idle = cache.retain.retain_idle;
     check_retaining(&retaining, idle.as_ref(), &config)?;
     let device = model.device();
-    let disk = disk::open(cache, &budget, config.model_digest, &model.place());
-    let disk = match &device {
-        Some(_) => host::above(disk, kv_bytes(cache.cache_ram), &budget),
-        None => disk,
-    };
-    let waker = disk.as_ref().map_or_else(Waker::default, |disk| disk.setup.waker.clone());
-    let remote = remote::open(&cache.remote, &budget, (config.model_digest, &model.place()), waker)?;
+    let place = model.place();
+    let tiers = OpenTiers::open(cache, &budget, (config.model_digest, &place), device.is_some())?;
     let runner = model.runner(Room {
         pool: pool.clone(),
         layout,
@@ -122,9 +116,7 @@ pub(crate) fn open_told(
     })?;
     let pinned_max = budget.pinned_max(cache.cache_pin);
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
-    let lines =
-        [disk.as_ref().map(|disk| disk.line.clone()), remote.as_ref().map(|remote| remote.line.clone())];
-    let (disk, records) = remote::behind(disk, remote);
+    let OpenTiers { setup: disk, records, disk_line, remote_line } = tiers;
     let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
     let kv_listener = kv_events.map(|events| events.listener(lora.names()));
     let draft = draft.transpose()?;
@@ -138,8 +130,8 @@ pub(crate) fn open_told(
     let variables = Default::default();
     let serving =
         Serving { engine, cache, tokenizer, template, variables, model: card, embedder, retaining, lora };
-    let [disk, remote] = lines;
-    Ok(Loaded { serving, budget, device, disk, remote, draft: draft_name, handle })
+    let (disk, remote, draft) = (disk_line, remote_line, draft_name);
+    Ok(Loaded { serving, budget, device, disk, remote, draft, handle })
 }
 
 /// For tests: while the file that KVIK_TEST_STALL names is there, the engine takes no step.

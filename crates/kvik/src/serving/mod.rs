@@ -4,7 +4,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod device;
-pub(crate) mod disk;
+mod disk;
 mod draft;
 pub(crate) mod embedding;
 pub(crate) mod fetch;
@@ -20,6 +20,7 @@ pub(crate) mod open;
 pub(crate) mod placed;
 mod remote;
 pub(crate) mod retaining;
+mod tiers;
 
 use std::sync::Arc;
 

@@ -1,0 +1,45 @@
+//! The tiers below the memory that a model computes with: the host's where that is a GPU's, the disk, and the store that
+//! nodes share.
+
+use kvik_engine::{schedule::disk::DiskSetup, store::Waker};
+use kvik_remote::records::Records;
+
+use super::{
+    budget::{KvBudget, kv_bytes},
+    disk, host, remote,
+};
+use crate::settings::model::CacheArgs;
+
+/// Open tiers, each behind the one above it.
+pub(super) struct OpenTiers {
+    /// What the engine takes.
+    pub(super) setup: Option<DiskSetup>,
+    /// What nodes tell each other, where they share a store.
+    pub(super) records: Option<Records>,
+    /// The banner's lines about the disk, and about the store.
+    pub(super) disk_line: Option<String>,
+    pub(super) remote_line: Option<String>,
+}
+
+impl OpenTiers {
+    /// Opens those of the flags for the blocks of a model that is computed at `place`; with the host's memory where that
+    /// is a GPU.
+    ///
+    /// # Errors
+    /// When the flags cannot be right. What is not to be had is left out, and the log says why.
+    pub(super) fn open(
+        args: &CacheArgs,
+        budget: &KvBudget,
+        (model, place): ([u8; 32], &str),
+        is_gpu: bool,
+    ) -> anyhow::Result<OpenTiers> {
+        let disk = disk::open(args, budget, model, place);
+        let disk = if is_gpu { host::above(disk, kv_bytes(args.cache_ram), budget) } else { disk };
+        let waker = disk.as_ref().map_or_else(Waker::default, |disk| disk.setup.waker.clone());
+        let remote = remote::open(&args.remote, budget, (model, place), waker)?;
+        let disk_line = disk.as_ref().map(|disk| disk.line.clone());
+        let remote_line = remote.as_ref().map(|remote| remote.line.clone());
+        let (setup, records) = remote::behind(disk, remote);
+        Ok(OpenTiers { setup, records, disk_line, remote_line })
+    }
+}
