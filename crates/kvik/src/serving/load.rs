@@ -2,11 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use anyhow::Context;
-use kvik_cache::{
-    CacheConfig,
-    retain::{HeadImportance, Retention, RetentionError},
-};
+use kvik_cache::CacheConfig;
 use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::load::{repeat_prompt, spoken_name};
@@ -22,13 +18,12 @@ use super::{
     lora::LoraAdapters,
     open::Opened,
     placed::{Placed, Room},
-    retaining::{Reach, Retaining},
+    retaining::{KeptMeasurements, Retaining},
     tiers::OpenTiers,
 };
 use crate::{
     clock::unix_seconds,
     kv_events::KvEvents,
-    measured::{Measured, MeasuredHeads, MeasuredLosses},
     serving::{ModelCard, Serving},
     settings::{
         capacity::{Capacity, Speculate},
@@ -101,7 +96,7 @@ pub(crate) fn open_told(
     let draft_rows_max = if draft.is_some() { DRAFT_ROWS } else { config.draft_rows_max };
     let config = EngineConfig { draft_rows_max, ..config };
     let idle = cache.retain.retain_idle;
-    check_retaining(&retaining, idle.as_ref(), &config)?;
+    retaining.check_model(idle.as_ref(), &config)?;
     let device = model.device();
     let place = model.place();
     let tiers = OpenTiers::open(cache, &budget, (config.model_digest, &place), device.is_some())?;
@@ -143,55 +138,6 @@ fn stall() -> Option<Box<dyn FnMut() + Send>> {
         }
     };
     Some(Box::new(wait))
-}
-
-/// What `kvik eval` kept of a model that retention goes by.
-#[derive(Default)]
-struct KeptMeasurements {
-    losses: MeasuredLosses,
-    calibration: Option<HeadImportance>,
-}
-
-impl KeptMeasurements {
-    /// Of this model, with so many KV heads in each layer.
-    fn of(model: &[u8; 32], kv_heads: &[usize]) -> KeptMeasurements {
-        // Without a home directory nothing was ever kept.
-        let Ok(measured) = Measured::open() else { return KeptMeasurements::default() };
-        let heads: Option<MeasuredHeads> = measured.load(model);
-        KeptMeasurements {
-            losses: measured.load(model).unwrap_or_default(),
-            calibration: heads.and_then(|heads| heads.importance(kv_heads)),
-        }
-    }
-}
-
-/// Refuses what flags say of retention where the model cannot have it; `idle` is that of idle time.
-fn check_retaining(
-    retaining: &Retaining,
-    idle: Option<&Retention>,
-    config: &EngineConfig,
-) -> anyhow::Result<()> {
-    if let Some(retention) = retaining.usual() {
-        check_heads(&retention, config).with_context(|| format!("--retain {retention}"))?;
-    }
-    if let Some(retention) = idle {
-        let allowed = retaining.check(*retention, Reach::Prefix).map_err(anyhow::Error::from);
-        let checked = allowed.and_then(|_| check_heads(retention, config));
-        checked.with_context(|| format!("--retain-idle {retention}"))?;
-    }
-    Ok(())
-}
-
-/// Refuses a retention that the model cannot have, before any request meets it.
-fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
-    if !config.beside.is_nothing() {
-        return Err(RetentionError::Windows.into());
-    }
-    if config.latent {
-        return Err(RetentionError::Latent.into());
-    }
-    retention.check(&config.kv_heads)?;
-    Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
 }
 
 fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) -> ModelCard {

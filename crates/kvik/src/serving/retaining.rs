@@ -1,10 +1,12 @@
-//! Which retention a request gets: its own, the server's default, or the best one that was measured.
+//! Which retention a request gets: its own, the server's default, or the best one that was measured; and whether the
+//! model can have it.
 
-use anyhow::anyhow;
-use kvik_cache::retain::{Retention, When};
+use anyhow::{Context, anyhow};
+use kvik_cache::retain::{HeadImportance, Retention, RetentionError, When};
+use kvik_engine::engine::EngineConfig;
 
 use crate::{
-    measured::{Loss, MeasuredLosses},
+    measured::{Loss, Measured, MeasuredHeads, MeasuredLosses},
     settings::retain::{RetainArgs, RetainChoice},
 };
 
@@ -22,6 +24,26 @@ pub(crate) struct Retaining {
     losses: MeasuredLosses,
     /// The KV format or map of this server.
     kv: String,
+}
+
+/// What `kvik eval` kept of a model that retention goes by.
+#[derive(Default)]
+pub(super) struct KeptMeasurements {
+    pub(super) losses: MeasuredLosses,
+    pub(super) calibration: Option<HeadImportance>,
+}
+
+impl KeptMeasurements {
+    /// Of this model, with so many KV heads in each layer.
+    pub(super) fn of(model: &[u8; 32], kv_heads: &[usize]) -> KeptMeasurements {
+        // Without a home directory nothing was ever kept.
+        let Ok(measured) = Measured::open() else { return KeptMeasurements::default() };
+        let heads: Option<MeasuredHeads> = measured.load(model);
+        KeptMeasurements {
+            losses: measured.load(model).unwrap_or_default(),
+            calibration: heads.and_then(|heads| heads.importance(kv_heads)),
+        }
+    }
 }
 
 /// What a retention thins.
@@ -146,6 +168,19 @@ impl Retaining {
         }
     }
 
+    /// Refuses what flags say of retention where the model cannot have it; `idle` is that of idle time.
+    pub(super) fn check_model(&self, idle: Option<&Retention>, config: &EngineConfig) -> anyhow::Result<()> {
+        if let Some(retention) = self.usual() {
+            check_heads(&retention, config).with_context(|| format!("--retain {retention}"))?;
+        }
+        if let Some(retention) = idle {
+            let allowed = self.check(*retention, Reach::Prefix).map_err(anyhow::Error::from);
+            let checked = allowed.and_then(|_| check_heads(retention, config));
+            checked.with_context(|| format!("--retain-idle {retention}"))?;
+        }
+        Ok(())
+    }
+
     /// What keeps least and loses at most `allowed` percent in every task.
     fn best(&self, allowed: f64, reach: Reach) -> Result<Retention, RetainRefusal> {
         let refusal = || RetainRefusal::NoneGoodEnough { allowed, kv: self.kv.clone() };
@@ -164,6 +199,18 @@ impl Retaining {
             Some(_) => {}
         }
     }
+}
+
+/// Refuses a retention that the model cannot have, before any request meets it.
+fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
+    if !config.beside.is_nothing() {
+        return Err(RetentionError::Windows.into());
+    }
+    if config.latent {
+        return Err(RetentionError::Latent.into());
+    }
+    retention.check(&config.kv_heads)?;
+    Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
 }
 
 impl Reach {
