@@ -7,6 +7,7 @@ use kvik_engine::config::usual::{DRAFT_ROWS, GHOSTS};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::load::{repeat_prompt, spoken_name};
 use kvik_engine::stats::DraftSources;
+use kvik_kernels::KvLayout;
 
 use super::{
     budget::{KvBudget, blocks, check_memory},
@@ -65,7 +66,6 @@ pub(crate) fn open_told(
         check_memory("--cache-ram", asked)?;
     }
     let pool = Arc::new(args.pool());
-    let threads = pool.threads();
     let Opened { model, tokenizer, template, embedder } =
         device::open(args, (device::choice(cache)?, cache.gpu_layers), &pool)?;
     let draft =
@@ -75,15 +75,7 @@ pub(crate) fn open_told(
     let lora = lora.transpose()?.unwrap_or_default();
     let layout = kv::layout_of(&args.kv, model.config(), || model.digest())?;
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
-    let beside = model.beside(&layout);
-    let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
-    let (flag, asked) = match model.device() {
-        Some(_) => ("--cache-device", cache.cache_device),
-        None => ("--cache-ram", cache.cache_ram),
-    };
-    let blocks = blocks((flag, asked), block_bytes + draft_bytes, model.blocks_max(&layout))?;
-    let kv = layout.format_name();
-    let budget = KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes, kv, threads };
+    let budget = budget(cache, &model, &layout, (draft_bytes, pool.threads()))?;
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
@@ -110,7 +102,7 @@ pub(crate) fn open_told(
         resident: true,
     })?;
     let pinned_max = budget.pinned_max(cache.cache_pin);
-    let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
+    let cache = CacheConfig { blocks: budget.blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let OpenTiers { setup: disk, records, disk_line, remote_line } = tiers;
     let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
     let kv_listener = kv_events.map(|events| events.listener(lora.names()));
@@ -127,6 +119,24 @@ pub(crate) fn open_told(
         Serving { engine, cache, tokenizer, template, variables, model: card, embedder, retaining, lora };
     let (disk, remote, draft) = (disk_line, remote_line, draft_name);
     Ok(Loaded { serving, budget, device, disk, remote, draft, handle })
+}
+
+/// The memory for keys and values of a model, with so many bytes of a draft model's in each block.
+fn budget(
+    cache: &CacheArgs,
+    model: &Placed,
+    layout: &KvLayout,
+    (draft_bytes, threads): (usize, usize),
+) -> anyhow::Result<KvBudget> {
+    let beside = model.beside(layout);
+    let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
+    let (flag, asked) = match model.device() {
+        Some(_) => ("--cache-device", cache.cache_device),
+        None => ("--cache-ram", cache.cache_ram),
+    };
+    let blocks = blocks((flag, asked), block_bytes + draft_bytes, model.blocks_max(layout))?;
+    let kv = layout.format_name();
+    Ok(KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes, kv, threads })
 }
 
 /// For tests: while the file that KVIK_TEST_STALL names is there, the engine takes no step.
