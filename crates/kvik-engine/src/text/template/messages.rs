@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::TemplateError;
 use super::ids::{self, CallIds};
+use super::unseen::{question_start, unseen};
 use crate::text::arguments::{complete_arguments, whole_surrogates};
 
 /// The form in which a template expects the arguments of earlier tool calls.
@@ -113,8 +114,11 @@ impl MessageFormat {
 
 pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec<Value>, TemplateError> {
     let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
+    let roles = list.iter().map(|entry| entry.get("role").and_then(Value::as_str).unwrap_or_default());
+    let question = question_start(roles);
     let messages = list.iter().enumerate();
-    let messages = messages.map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected));
+    let messages =
+        messages.map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected, i >= question));
     let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
     ids::tell(&mut messages, expected.ids);
     Ok(messages)
@@ -134,11 +138,17 @@ pub(super) fn explicit(messages: &[Value]) -> Vec<Value> {
     messages
 }
 
-fn message(field: &str, entry: &Value, expected: MessageFormat) -> Result<Value, TemplateError> {
+fn message(
+    field: &str,
+    entry: &Value,
+    expected: MessageFormat,
+    is_asked: bool,
+) -> Result<Value, TemplateError> {
     let fields = entry.as_object().ok_or_else(|| bad(field.into(), "an object is needed"))?;
     let mut out = fields.clone();
     out.insert("role".into(), role(field, fields)?.into());
-    out.insert("content".into(), content(&format!("{field}.content"), fields.get("content"))?.into());
+    let said = content(&format!("{field}.content"), fields.get("content"), is_asked)?;
+    out.insert("content".into(), said.into());
     let none = |calls: &Value| calls.is_null() || calls.as_array().is_some_and(Vec::is_empty);
     if let Some(calls) = fields.get("tool_calls").filter(|calls| !none(calls)) {
         out.insert(
@@ -176,26 +186,30 @@ fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, Temp
     }
 }
 
-/// A string unchanged, parts one to a line as llama.cpp and vLLM have them, missing content as an empty string.
-fn content(field: &str, content: Option<&Value>) -> Result<String, TemplateError> {
+/// A string unchanged, parts one to a line as llama.cpp and vLLM have them, missing content as an empty string. What is no
+/// text has words in its place, unless it is asked about.
+fn content(field: &str, content: Option<&Value>, is_asked: bool) -> Result<String, TemplateError> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
-            let texts = parts.iter().enumerate().map(|(i, part)| part_text(&format!("{field}[{i}]"), part));
+            let texts =
+                parts.iter().enumerate().map(|(i, part)| part_text(&format!("{field}[{i}]"), part, is_asked));
             Ok(texts.collect::<Result<Vec<&str>, TemplateError>>()?.join("\n"))
         }
         Some(_) => Err(bad(field.into(), "a string or an array of text parts is needed")),
     }
 }
 
-fn part_text<'a>(field: &str, part: &'a Value) -> Result<&'a str, TemplateError> {
+fn part_text<'a>(field: &str, part: &'a Value, is_asked: bool) -> Result<&'a str, TemplateError> {
     match part.get("type").and_then(Value::as_str) {
         Some("text") => part
             .get("text")
             .and_then(Value::as_str)
             .ok_or_else(|| bad(format!("{field}.text"), "a string is needed")),
-        Some(other) => Err(bad(format!("{field}.type"), &format!("{other:?} is not supported; send text"))),
+        Some(other) => unseen(other)
+            .filter(|_| !is_asked)
+            .ok_or_else(|| bad(format!("{field}.type"), &format!("{other:?} is not supported; send text"))),
         None => Err(bad(format!("{field}.type"), "a string is needed")),
     }
 }

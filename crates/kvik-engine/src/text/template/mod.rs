@@ -9,6 +9,7 @@ mod learn;
 mod messages;
 mod switches;
 mod tools;
+mod unseen;
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -19,6 +20,8 @@ use serde_json::Map;
 use super::answer::{AnswerStart, ReasoningForm, ToolForm};
 use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
+pub use unseen::{question_start, unseen};
+
 use learn::Learned;
 use messages::MessageFormat;
 use switches::needs_thinking_set;

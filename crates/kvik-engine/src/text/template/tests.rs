@@ -68,6 +68,20 @@ fn content_parts_and_null_become_text() {
     );
 }
 
+/// Agents look at pictures by themselves, and send everything back with each turn.
+#[test]
+fn a_picture_that_a_tool_returned_or_was_asked_about_before_has_words_in_its_place() {
+    let image = json!({"type": "image_url", "image_url": {"url": "data:,x"}});
+    let messages = json!([
+        {"role": "user", "content": [{"type": "text", "text": "a"}, image]},
+        {"role": "assistant", "content": "b"},
+        {"role": "tool", "content": [image]},
+        {"role": "user", "content": [image]},
+    ]);
+    let prompt = render(CHATML, &input(messages)).unwrap();
+    assert_eq!(prompt.matches("[an image, which this model cannot see]").count(), 3, "{prompt}");
+}
+
 #[test]
 fn errors_name_the_invalid_field() {
     let check = |messages: Json, expect: &str| {

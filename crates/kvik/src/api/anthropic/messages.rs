@@ -3,6 +3,7 @@
 //! Results of tools are blocks of a user's message there, and messages of their own here; thoughts are blocks there, and
 //! a field here.
 
+use kvik_engine::text::template::{question_start, unseen};
 use kvik_memory::conversations::MESSAGES_MAX;
 use serde_json::{Map, Value, json};
 
@@ -25,7 +26,7 @@ pub(super) fn told(
 ) -> Result<Vec<Value>> {
     let mut told = Vec::new();
     if let Some(system) = system {
-        let text = system_text(&Place::new("system", system), times)?;
+        let text = system_text(&Place::new("system", system), times, notes)?;
         if !text.is_empty() {
             told.push(json!({"role": "system", "content": text}));
         }
@@ -38,20 +39,33 @@ pub(super) fn told(
     if items.len() > MESSAGES_MAX {
         return Err(place.error(&format!("holds more than {MESSAGES_MAX} messages")));
     }
-    for item in items {
-        told.extend(message(&item, times, notes)?);
+    let question = question_start(messages.as_array().into_iter().flatten().map(role));
+    for (index, item) in items.enumerate() {
+        told.extend(message(&item, index >= question, times, notes)?);
     }
     Ok(told)
 }
 
-fn system_text(system: &Place<'_>, times: &mut Times) -> Result<String> {
+/// Whose message it is; results of tools are blocks of a user's.
+fn role(message: &Value) -> &str {
+    let blocks = message["content"].as_array();
+    if blocks.is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "tool_result")) {
+        return "tool";
+    }
+    message["role"].as_str().unwrap_or_default()
+}
+
+fn system_text(system: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Result<String> {
     if let Some(text) = system.value.as_str() {
         return Ok(text.to_owned());
     }
     let mut texts = Vec::new();
     for block in system.items()? {
         times.extend(cache_control(&block)?);
-        texts.push(text_block(&block)?);
+        match block.need_text("type")? {
+            "text" => texts.push(block.need_text("text")?),
+            kind => texts.extend(instead(&block, kind, true, notes)?),
+        }
     }
     Ok(texts.join("\n\n"))
 }
@@ -74,18 +88,29 @@ fn refused(block: &Place<'_>, kind: &str) -> ApiError {
     block.at("type", &text)
 }
 
-/// Leaves out what a server did that ran tools of its own, and what is not known yet; pictures and files are refused,
-/// since the question is about them.
-fn leave_out(block: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<()> {
-    if matches!(kind, "image" | "document") {
+/// What a model is told instead of a block that is not read: nothing of what a server did that ran tools of its own, and of
+/// what is not known yet; words of pictures and files, which are refused where the question is about them.
+fn instead(
+    block: &Place<'_>,
+    kind: &str,
+    is_asked: bool,
+    notes: &mut Vec<String>,
+) -> Result<Option<&'static str>> {
+    let words = unseen(kind);
+    if words.is_some() && is_asked {
         return Err(refused(block, kind));
     }
     notes.push(format!("`{}` is a block of type {kind:?}, which is not read here", block.path));
-    Ok(())
+    Ok(words)
 }
 
 /// The messages that one of Anthropic's is.
-fn message(message: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Result<Vec<Value>> {
+fn message(
+    message: &Place<'_>,
+    is_asked: bool,
+    times: &mut Times,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Value>> {
     notes.extend(message.beside(&["role", "content"])?);
     let role = message.need("role")?;
     let content = message.need("content")?;
@@ -96,9 +121,9 @@ fn message(message: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> R
         };
     }
     match role.text()? {
-        "user" => user(&content, times, notes),
+        "user" => user(&content, is_asked, times, notes),
         "assistant" => assistant(&content, times, notes),
-        "system" => Ok(vec![json!({"role": "system", "content": system_text(&content, times)?})]),
+        "system" => Ok(vec![json!({"role": "system", "content": system_text(&content, times, notes)?})]),
         _ => Err(unknown_role(&role)),
     }
 }
@@ -108,7 +133,12 @@ fn unknown_role(role: &Place<'_>) -> ApiError {
 }
 
 /// Texts of the user, and results of tools, each run of them in its place.
-fn user(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Result<Vec<Value>> {
+fn user(
+    content: &Place<'_>,
+    is_asked: bool,
+    times: &mut Times,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Value>> {
     let mut told: Vec<Value> = Vec::new();
     let mut texts: Vec<String> = Vec::new();
     let say = |texts: &mut Vec<String>, told: &mut Vec<Value>| {
@@ -121,13 +151,13 @@ fn user(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Resu
         times.extend(cache_control(&block)?);
         match block.need_text("type")? {
             "text" => texts.push(block.need_text("text")?.to_owned()),
-            "document" => texts.push(document(&block)?),
+            "document" => texts.push(document(&block, is_asked, notes)?),
             "search_result" => texts.push(search_result(&block)?),
             "tool_result" => {
                 say(&mut texts, &mut told);
                 told.push(tool_result(&block, notes)?);
             }
-            kind => leave_out(&block, kind, notes)?,
+            kind => texts.extend(instead(&block, kind, is_asked, notes)?.map(str::to_owned)),
         }
     }
     say(&mut texts, &mut told);
@@ -138,12 +168,12 @@ fn user(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Resu
 }
 
 /// A document that is plain text.
-fn document(block: &Place<'_>) -> Result<String> {
+fn document(block: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Result<String> {
     let source = block.need("source")?;
     let text = match source.need_text("type")? {
         "text" => source.need_text("data")?.to_owned(),
         "content" => texts_of(&source.need("content")?)?,
-        _ => return Err(refused(block, "document")),
+        _ => instead(block, "document", is_asked, notes)?.unwrap_or_default().to_owned(),
     };
     match block.get("title").map(|title| title.text()).transpose()? {
         Some(title) => Ok(format!("{title}\n\n{text}")),
@@ -188,9 +218,11 @@ fn result_text(content: &Place<'_>, notes: &mut Vec<String>) -> Result<String> {
     for block in content.items()? {
         match block.need_text("type")? {
             "text" => texts.push(block.need_text("text")?.to_owned()),
-            "document" => texts.push(document(&block)?),
+            "document" => texts.push(document(&block, false, notes)?),
             "search_result" => texts.push(search_result(&block)?),
-            kind => leave_out(&block, kind, notes)?,
+            // A tool that was found: it is among the tools already.
+            "tool_reference" => texts.push(format!("The tool {} is there.", block.need_text("tool_name")?)),
+            kind => texts.extend(instead(&block, kind, false, notes)?.map(str::to_owned)),
         }
     }
     Ok(texts.join("\n\n"))
@@ -212,7 +244,7 @@ fn assistant(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) ->
                 let item = block.need_text("content")?;
                 told.push(json!({"type": "compaction", "encrypted_content": item}));
             }
-            kind => leave_out(&block, kind, notes)?,
+            kind => text.push_str(instead(&block, kind, false, notes)?.unwrap_or_default()),
         }
     }
     let mut message = Map::from_iter([("role".to_owned(), json!("assistant"))]);
@@ -317,11 +349,37 @@ mod tests {
         let mut notes = Vec::new();
         let expect = json!([
             {"role": "user", "content": "x"}, {"role": "assistant", "content": "Found."},
-            {"role": "tool", "tool_call_id": "t", "content": "A\n\nb\n\nc"}, {"role": "user", "content": "and?"},
+            {"role": "tool", "tool_call_id": "t", "content": "The tool f is there.\n\nA\n\nb\n\nc"},
+            {"role": "user", "content": "and?"},
         ]);
         assert_eq!(told(None, &messages, &mut Vec::new(), &mut notes).map(Value::Array), Ok(expect));
-        assert_eq!(notes.len(), 5, "{notes:?}");
+        assert_eq!(notes.len(), 4, "{notes:?}");
         assert!(notes[0].contains("messages[0].name") && notes[1].contains("server_tool_use"), "{notes:?}");
+    }
+
+    /// Agents read files by themselves, and send everything back with each turn.
+    #[test]
+    fn a_picture_that_a_tool_returned_or_was_asked_about_before_ends_no_conversation() {
+        let image =
+            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}});
+        let file =
+            json!({"type": "document", "source": {"type": "base64", "data": "eA=="}, "title": "a.pdf"});
+        let asked = json!([{"role": "user", "content": [image]}]);
+        assert_eq!(read(Value::Null, asked).unwrap_err().param(), Some("messages[0].content[0].type"));
+        let messages = json!([
+            {"role": "user", "content": [{"type": "text", "text": "look"}, image]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": [image, {"type": "text", "text": "x"}]}, file,
+            ]},
+        ]);
+        let mut notes = Vec::new();
+        let told = told(None, &messages, &mut Vec::new(), &mut notes).unwrap();
+        let image = "[an image, which this model cannot see]";
+        assert_eq!(told[0]["content"], format!("look\n\n{image}"));
+        assert_eq!(told[2]["content"], format!("{image}\n\nx"));
+        assert_eq!(told[3]["content"], "a.pdf\n\n[a file, which this model cannot read]");
+        assert_eq!(notes.len(), 3, "{notes:?}");
     }
 
     #[test]

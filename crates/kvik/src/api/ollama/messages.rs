@@ -1,6 +1,9 @@
 //! Messages and tools in Ollama's form, as the messages that templates know.
 
-use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
+use kvik_engine::text::{
+    template::{question_start, unseen},
+    tools::{OfferedTool, ToolChoice, Tools},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -16,15 +19,25 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// The messages that a model is told.
 pub(super) fn told(messages: &Value) -> Result<Value> {
     let place = Place::new("messages", messages);
-    let told: Result<Vec<Value>> = place.items()?.map(|item| message(&item)).collect();
+    let roles = messages.as_array().into_iter().flatten();
+    let roles = roles.map(|message| message["role"].as_str().unwrap_or_default());
+    let question = question_start(roles);
+    let items = place.items()?.enumerate();
+    let told: Result<Vec<Value>> = items.map(|(index, item)| message(&item, index >= question)).collect();
     checked(Value::Array(told?))
 }
 
-fn message(message: &Place<'_>) -> Result<Value> {
+fn message(message: &Place<'_>, is_asked: bool) -> Result<Value> {
     let role = message.need_text("role")?;
-    refuse_images(message)?;
+    if is_asked {
+        refuse_images(message)?;
+    }
     let content = message.get("content").map(|content| content.text()).transpose()?;
-    let mut told = json!({"role": role, "content": content.unwrap_or_default()});
+    let images = message.get("images").map_or(Ok(0), |images| images.items().map(|images| images.len()))?;
+    let said = content.filter(|text| !text.is_empty()).into_iter();
+    let said: Vec<&str> =
+        said.chain(std::iter::repeat_n(unseen("image").unwrap_or_default(), images)).collect();
+    let mut told = json!({"role": role, "content": said.join("\n")});
     if let Some(thoughts) = message.get("thinking").map(|text| text.text()).transpose()?
         && !thoughts.is_empty()
     {
@@ -43,7 +56,7 @@ fn message(message: &Place<'_>) -> Result<Value> {
     Ok(told)
 }
 
-/// Refuses pictures, wherever they stand.
+/// Refuses pictures that are asked about.
 pub(super) fn refuse_images(place: &Place<'_>) -> Result<()> {
     match place.get("images") {
         Some(images) if images.items()?.len() > 0 => {
@@ -91,6 +104,17 @@ fn tool(tool: &Place<'_>) -> Result<OfferedTool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_picture_that_was_asked_about_before_ends_no_conversation() {
+        let messages = json!([
+            {"role": "user", "content": "Look.", "images": ["aGk="]}, {"role": "assistant", "content": "I do."},
+            {"role": "user", "content": "And?"},
+        ]);
+        let told = told(&messages).unwrap();
+        assert_eq!(told[0]["content"], "Look.\n[an image, which this model cannot see]");
+        assert_eq!(told[2]["content"], "And?");
+    }
 
     #[test]
     fn calls_and_thoughts_become_fields_that_templates_know() {

@@ -10,7 +10,7 @@ use super::{
         Failed, InItem, InPart, InputDelta, InputDeltaSaid, InputDone, InputSaid, ItemKind, ItemSaid,
         PartKind, PartSaid, ResponseKind, ResponseSaid, Said, StreamEvent, TextKind, TextSaid,
     },
-    item::{Item, Part},
+    item::{Item, ItemStatus, Part},
     output::{Output, Response, Status},
     tools::CalledNames,
 };
@@ -152,13 +152,17 @@ impl ResponseAnswer {
 
     /// The last item is complete.
     fn close(&mut self, frames: &mut Vec<Value>) {
+        self.close_as(ItemStatus::Completed, frames);
+    }
+
+    fn close_as(&mut self, status: ItemStatus, frames: &mut Vec<Value>) {
         let Some(kind) = self.open.take() else { return };
         match kind {
             Kind::Call => self.close_call(frames),
             Kind::Message | Kind::Reasoning => self.close_text(frames),
         }
         if let Some(item) = self.output.items.last_mut() {
-            item.complete(self.sealed_thoughts);
+            item.end(status, self.sealed_thoughts);
         }
         self.item_event(ItemKind::Done, frames);
     }
@@ -227,8 +231,13 @@ impl ResponseAnswer {
             // An answer that says nothing is a message all the same.
             self.grow(Kind::Message, "", frames);
         }
-        self.close(frames);
-        self.status = if reason == FinishReason::Length { Status::Incomplete } else { Status::Completed };
+        let (status, of_item) = match reason {
+            FinishReason::Length => (Status::Incomplete, ItemStatus::Incomplete),
+            _ => (Status::Completed, ItemStatus::Completed),
+        };
+        // Where the answer was cut off, so was its last item.
+        self.close_as(of_item, frames);
+        self.status = status;
     }
 
     fn ended(&self, trailer: &Trailer) -> Response {

@@ -3,6 +3,7 @@
 //! What the assistant has thought, said and called are items there, one after the other, and one message here.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use kvik_engine::text::template::{question_start, unseen};
 use kvik_memory::conversations::MESSAGES_MAX;
 use serde_json::{Map, Value, json};
 
@@ -28,11 +29,23 @@ pub(super) fn told(path: &str, input: &Value, notes: &mut Vec<String>) -> Result
         return Err(place.error(&format!("holds more than {MESSAGES_MAX} items")));
     }
     let mut told = Told::default();
-    for item in items {
+    let question = question_start(input.as_array().into_iter().flatten().map(role));
+    for (index, item) in items.enumerate() {
+        told.is_asked = index >= question;
         told.item(&item)?;
     }
     notes.append(&mut told.notes);
     Ok(told.messages)
+}
+
+/// Whose item it is: calls and thoughts are the assistant's, outputs a tool's.
+fn role(item: &Value) -> &str {
+    match item["type"].as_str() {
+        None | Some("message") => item["role"].as_str().unwrap_or_default(),
+        Some(kind) if kind.ends_with("_output") => "tool",
+        Some(kind) if kind.ends_with("_call") || kind == "reasoning" => "assistant",
+        Some(_) => "",
+    }
 }
 
 /// An input as items, for the list of what an answer was given.
@@ -54,6 +67,8 @@ struct Told {
     messages: Vec<Value>,
     /// The last one is the assistant's, and further items may be part of it.
     open: bool,
+    /// The item that is read is the question.
+    is_asked: bool,
     notes: Vec<String>,
 }
 
@@ -115,7 +130,7 @@ impl Told {
 
     fn message(&mut self, item: &Place<'_>) -> Result<()> {
         let role = item.need("role")?;
-        let text = content(&item.need("content")?)?;
+        let text = self.content(&item.need("content")?, self.is_asked)?;
         match role.text()? {
             "assistant" => {
                 self.assistant(true).insert("content".to_owned(), json!(text));
@@ -137,7 +152,7 @@ impl Told {
     }
 
     fn call_output(&mut self, item: &Place<'_>) -> Result<()> {
-        let text = content(&item.need("output")?)?;
+        let text = self.content(&item.need("output")?, false)?;
         self.push(json!({"role": "tool", "tool_call_id": call_id(item)?, "content": text}));
         Ok(())
     }
@@ -165,7 +180,7 @@ impl Told {
     fn reasoning(&mut self, item: &Place<'_>) -> Result<()> {
         let text = match (item.get("content"), item.get("encrypted_content")) {
             (Some(content), _) if content.value.as_array().is_some_and(|parts| !parts.is_empty()) => {
-                texts(&content)?
+                self.texts(&content, false)?
             }
             (_, Some(sealed)) => unsealed(sealed.text()?).unwrap_or_else(|| {
                 self.notes
@@ -179,6 +194,45 @@ impl Told {
         }
         Ok(())
     }
+
+    /// A text, or parts of text, one to a line. What is no text has words in its place, unless it is asked about.
+    fn content(&mut self, content: &Place<'_>, is_asked: bool) -> Result<String> {
+        match content.value.as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => self.texts(content, is_asked),
+        }
+    }
+
+    fn texts(&mut self, parts: &Place<'_>, is_asked: bool) -> Result<String> {
+        let mut texts = Vec::new();
+        for part in parts.items()? {
+            texts.push(match part.need_text("type")? {
+                "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => {
+                    part.need_text("text")?
+                }
+                "refusal" => part.need_text("refusal")?,
+                kind => self.instead(&part, kind, is_asked)?,
+            });
+        }
+        Ok(texts.join("\n"))
+    }
+
+    /// The words that stand for a part which is no text.
+    fn instead(&mut self, part: &Place<'_>, kind: &str, is_asked: bool) -> Result<&'static str> {
+        let wrong = match (unseen(kind), kind) {
+            (Some(words), _) if !is_asked => {
+                self.notes
+                    .push(format!("`{}` is a part of type {kind:?}, which is not read here", part.path));
+                return Ok(words);
+            }
+            (Some(_), "input_image") => {
+                "is an image, and kvik reads text only; describe it in words".to_owned()
+            }
+            (Some(_), "input_file") => "is a file; send its text as `input_text`".to_owned(),
+            _ => format!("is {kind:?}, which kvik does not know here; send text"),
+        };
+        Err(part.at("type", &wrong))
+    }
 }
 
 /// What a call and its output have in common; some items have their own id alone.
@@ -191,37 +245,6 @@ fn call_id<'a>(item: &Place<'a>) -> Result<&'a str> {
 fn called_name(item: &Place<'_>) -> Result<String> {
     let space = item.get("namespace").map(|space| space.text()).transpose()?;
     Ok(full_name(space, item.need_text("name")?))
-}
-
-/// A text, or parts of text, one to a line.
-fn content(content: &Place<'_>) -> Result<String> {
-    match content.value.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => texts(content),
-    }
-}
-
-fn texts(parts: &Place<'_>) -> Result<String> {
-    let mut texts = Vec::new();
-    for part in parts.items()? {
-        let text = match part.need_text("type")? {
-            "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => {
-                part.need_text("text")?
-            }
-            "refusal" => part.need_text("refusal")?,
-            "input_image" => {
-                return Err(part.at("type", "is an image, and kvik reads text only; describe it in words"));
-            }
-            "input_file" => return Err(part.at("type", "is a file; send its text as `input_text`")),
-            other => {
-                return Err(
-                    part.at("type", &format!("is {other:?}, which kvik does not know here; send text"))
-                );
-            }
-        };
-        texts.push(text);
-    }
-    Ok(texts.join("\n"))
 }
 
 /// What stands for a thought with clients that ask for `reasoning.encrypted_content`.
@@ -301,6 +324,25 @@ mod tests {
         assert_eq!(told("input", &items, &mut notes).map(Value::Array), Ok(expect));
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert!(notes[0].starts_with("`input[9]`") && notes[0].contains("web_search_call"), "{notes:?}");
+    }
+
+    /// Agents look at pictures by themselves, and send everything back with each turn.
+    #[test]
+    fn a_picture_that_a_tool_returned_or_was_asked_about_before_ends_no_conversation() {
+        let image = json!({"type": "input_image", "image_url": "data:image/png;base64,eA=="});
+        let items = json!([
+            {"role": "user", "content": [{"type": "input_text", "text": "look"}, image]},
+            {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": [image, {"type": "input_file", "file_id": "f"}]},
+            {"role": "user", "content": [image]},
+        ]);
+        let mut notes = Vec::new();
+        let told = told("input", &items, &mut notes).unwrap();
+        let image = "[an image, which this model cannot see]";
+        assert_eq!(told[0]["content"], format!("look\n{image}"));
+        assert_eq!(told[2]["content"], format!("{image}\n[a file, which this model cannot read]"));
+        assert_eq!(told[3]["content"], image, "a client that has no pictures in results says them behind");
+        assert_eq!(notes.len(), 4, "{notes:?}");
     }
 
     #[test]

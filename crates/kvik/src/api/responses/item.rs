@@ -44,6 +44,7 @@ pub(super) enum Item {
 pub(super) enum ItemStatus {
     InProgress,
     Completed,
+    Incomplete,
 }
 
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -221,9 +222,8 @@ impl Item {
         }
     }
 
-    /// It is complete; with what stands for it, of thoughts that clients keep.
-    pub(super) fn complete(&mut self, seals_thoughts: bool) {
-        let done = ItemStatus::Completed;
+    /// It has ended, complete or cut off; with what stands for it, of thoughts that clients keep.
+    pub(super) fn end(&mut self, done: ItemStatus, seals_thoughts: bool) {
         match self {
             Item::Message(item) => item.status = done,
             Item::Call(item) => item.status = done,

@@ -1,0 +1,51 @@
+//! Pictures, sounds and files in what was said before: agents send them back with every turn.
+//!
+//! A question about a picture is refused, since an answer would be a guess. One that a tool returned, or that stands before
+//! an answer, ends no conversation: words stand in its place.
+
+/// What a model is told instead of a part of this type, in the words of any API; nothing of a type that is no such part.
+pub fn unseen(kind: &str) -> Option<&'static str> {
+    match kind {
+        "image" | "image_url" | "input_image" => Some("[an image, which this model cannot see]"),
+        "audio" | "audio_url" | "input_audio" => Some("[a sound, which this model cannot hear]"),
+        "video" | "video_url" | "input_video" => Some("[a video, which this model cannot see]"),
+        "document" | "file" | "input_file" => Some("[a file, which this model cannot read]"),
+        _ => None,
+    }
+}
+
+/// The index of the first message of the question, by whose each message is: what follows the last answer. A question that
+/// begins with what a tool has returned asks about that, and has no first message.
+pub fn question_start<'a>(roles: impl Iterator<Item = &'a str>) -> usize {
+    let (mut start, mut all) = (0, 0);
+    let mut has_result = false;
+    for role in roles {
+        all += 1;
+        match role {
+            "assistant" => (start, has_result) = (all, false),
+            "tool" | "function" => has_result = true,
+            _ => {}
+        }
+    }
+    if has_result { all } else { start }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_follows_the_last_answer_and_no_result() {
+        for (roles, expect) in [
+            (vec![], 0),
+            (vec!["system", "user"], 0),
+            (vec!["user", "assistant", "user"], 2),
+            (vec!["user", "assistant"], 2),
+            (vec!["user", "assistant", "tool"], 3),
+            (vec!["user", "assistant", "tool", "user"], 4),
+            (vec!["user", "assistant", "tool", "assistant", "user"], 4),
+        ] {
+            assert_eq!(question_start(roles.iter().copied()), expect, "{roles:?}");
+        }
+    }
+}
