@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 mod asking;
+mod circles;
 mod doors;
 mod kv_map;
 mod library;
