@@ -75,9 +75,15 @@ def test_a_conversation_is_compacted_and_goes_on(create, client):
         create([item | {"encrypted_content": "AAAA" + item["encrypted_content"][4:]}, {"role": "user", "content": "x"}])
 
 
+def test_tools_that_do_not_run_here_are_left_out_and_named(create):
+    answer = create("x", tools=[{"type": "web_search"}], extra_body={"tool_choice": "auto"})
+    assert any("web_search" in note for note in answer.model_extra["kvik"]["notes"])
+
+
 def test_errors_are_those_that_the_client_knows(create):
-    with pytest.raises(openai.BadRequestError, match="web_search"):
-        create("x", tools=[{"type": "web_search"}], extra_body={"tool_choice": "auto"})
+    image = {"type": "input_image", "image_url": "data:image/png;base64,eA=="}
+    with pytest.raises(openai.BadRequestError, match="is an image"):
+        create([{"role": "user", "content": [image]}])
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         create("word " * 6000)
     with pytest.raises(openai.NotFoundError):
