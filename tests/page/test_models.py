@@ -31,7 +31,7 @@ def row(page, name):
     return page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name))
 
 
-def test_a_model_is_fetched_loaded_let_go_and_removed(open_page, shelf):
+def test_a_model_is_fetched_loaded_let_go_and_removed(shelf, open_page):
     page = open_page("#/models", port=shelf.port)
     expect(page.get_by_text("There are no models yet.")).to_be_visible()
     page.get_by_label("A model of the Hugging Face hub").fill("hf.co/o/tiny")
@@ -52,7 +52,7 @@ def test_a_model_is_fetched_loaded_let_go_and_removed(open_page, shelf):
     expect(fetched).to_have_count(0)
 
 
-def test_a_download_shows_how_far_it_is_and_can_be_stopped(open_page, shelf, hub):
+def test_a_download_shows_how_far_it_is_and_can_be_stopped(shelf, open_page, hub):
     hub.bytes_per_s = 200_000
     page = open_page("#/models", port=shelf.port)
     page.get_by_label("A model of the Hugging Face hub").fill("hf:o/tiny")
@@ -75,7 +75,7 @@ def refusals_are_expected(watch):
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
-def test_the_models_view_has_no_barriers(open_page, shelf, width, theme):
+def test_the_models_view_has_no_barriers(shelf, open_page, width, theme):
     for name in ("o/tiny", "o/other"):
         pull(shelf, name)
     shelf.post("/v1/shelf/load", {"model": "o/tiny"})
@@ -88,7 +88,7 @@ def test_the_models_view_has_no_barriers(open_page, shelf, width, theme):
     assert page.evaluate("document.querySelector('.sheet').scrollWidth <= innerWidth")
 
 
-def test_a_conversation_chooses_its_model(open_page, shelf):
+def test_a_conversation_chooses_its_model(shelf, open_page):
     for name in ("o/tiny", "o/other"):
         pull(shelf, name)
     page = open_page(port=shelf.port)
@@ -106,7 +106,7 @@ def test_a_conversation_chooses_its_model(open_page, shelf):
     expect(page.get_by_role("dialog").get_by_label("Model", exact=True)).to_have_value("o/tiny")
 
 
-def test_an_answer_that_waits_for_its_model_says_so(open_page, shelf):
+def test_an_answer_that_waits_for_its_model_says_so(shelf, open_page):
     pull(shelf, "o/tiny")
     page = open_page(port=shelf.port)
     held, told = [], shelf.get("/v1/shelf").json
