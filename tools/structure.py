@@ -54,7 +54,7 @@ def figures(root):
 
 
 def is_room(path):
-    return not any("test" in part for part in path.parts[-3:]) and path.name not in ("lib.rs", "main.rs", "naive.rs")
+    return not any("test" in part for part in path.parts[-3:]) and path.name not in ("lib.rs", "main.rs")
 
 
 def module_of(path):

@@ -11,8 +11,6 @@ mod marks;
 mod model_test;
 #[cfg(test)]
 mod naive;
-#[cfg(test)]
-mod naive_places;
 mod namespaces;
 mod outline;
 mod pinning;

@@ -4,117 +4,23 @@
 //! Everything else is derived anew whenever it is asked for: no tree, no lock counts, no lists, no physical blocks; every
 //! question is a scan. Mirrors the commands of [`Cache`](crate::Cache) and agrees with it on every answer.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod data;
+mod pins;
+mod places;
+mod room;
+
 use std::time::Duration;
 
-use super::life::Told;
+pub(super) use self::data::Entry;
+pub(crate) use self::data::Naive;
+use self::data::Running;
 use crate::admission::{Admission, Match, NoSpace};
-use crate::beside::Beside;
-use crate::evict::{Cause, Policy, Share};
+use crate::evict::Share;
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 use crate::lifetime::{Keep, Lifetime};
-use crate::pins::{PinLimit, PinScope};
-
-/// All there is.
-#[derive(Debug)]
-pub(crate) struct Naive {
-    pub(super) blocks: usize,
-    pub(super) needs: Beside,
-    pub(super) places: Vec<super::naive_places::Place>,
-    policy: Policy,
-    pub(super) entries: Vec<Entry>,
-    pub(super) running: BTreeMap<SeqId, Running>,
-    /// Prefixes that are pinned, whole blocks each.
-    pub(super) pins: BTreeSet<(NamespaceId, Vec<Token>)>,
-    /// Blocks that may be pinned in all.
-    pinned_max: usize,
-    /// What the derived continue: a namespace, and whole blocks of it.
-    pub(super) derived: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
-    /// All blocks ever lost; by expiry when there is no eviction.
-    lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
-    /// Whose each namespace is, and when that tenant last admitted something.
-    shares: BTreeMap<NamespaceId, Share>,
-    asked: BTreeMap<TenantId, Duration>,
-    /// The rank of the last victim of each tenant.
-    pub(super) ageing: BTreeMap<TenantId, u64>,
-    /// What the real cache has decided, to be followed where the policy is not LRU, and about places.
-    pub(crate) told: VecDeque<Told>,
-    now: Duration,
-    /// Counts uses.
-    uses: u64,
-    pub(crate) events: Events,
-}
-
-/// Things that must happen in a test worth its name.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Events {
-    pub(crate) superseded: u64,
-    pub(crate) tails_known: u64,
-    pub(crate) tails_stored: u64,
-    pub(crate) copies_given_up: u64,
-    pub(crate) sources_in_use: u64,
-    pub(crate) expired: u64,
-    pub(crate) spared_by_priority: u64,
-    pub(crate) spared_by_share: u64,
-    pub(crate) over_quota: u64,
-    pub(crate) pins_refused: u64,
-    pub(crate) places_refused_by_quota: u64,
-    pub(crate) places_spared_by_priority: u64,
-    pub(crate) places_before_blocks: u64,
-    pub(crate) blocks_before_places: u64,
-}
-
-/// A cached block.
-#[derive(Debug, Clone)]
-pub(super) struct Entry {
-    pub(super) namespace: NamespaceId,
-    /// All tokens up to the block's last valid one.
-    pub(super) prefix: Vec<Token>,
-    /// When its last user left it.
-    used: u64,
-    /// The same on the caller's clock.
-    used_at: Duration,
-    keep: Keep,
-    /// The ageing value of its tenant then.
-    pub(super) ageing: u64,
-}
-
-/// A running sequence.
-#[derive(Debug, Clone)]
-pub(super) struct Running {
-    pub(super) namespace: NamespaceId,
-    /// The whole blocks it shares with the cache, as tokens.
-    pub(super) leased: Vec<Token>,
-    /// Blocks of its own.
-    owned: usize,
-    pub(super) lifetime: Lifetime,
-    pub(super) beside: super::naive_places::Held,
-}
 
 impl Naive {
-    pub(crate) fn new(blocks: usize, policy: Policy, pinned_max: usize, needs: Beside) -> Naive {
-        Naive {
-            blocks,
-            needs,
-            places: Vec::new(),
-            policy,
-            entries: Vec::new(),
-            running: BTreeMap::new(),
-            pins: BTreeSet::new(),
-            pinned_max,
-            derived: BTreeMap::new(),
-            lost: BTreeMap::new(),
-            shares: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            ageing: BTreeMap::new(),
-            told: VecDeque::new(),
-            now: Duration::ZERO,
-            uses: 0,
-            events: Events::default(),
-        }
-    }
-
     pub(crate) fn owned(&self) -> usize {
         self.running.values().map(|running| running.owned).sum()
     }
@@ -366,91 +272,6 @@ impl Naive {
         self.drop_expired();
     }
 
-    pub(crate) fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> Result<bool, PinLimit> {
-        let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
-        if !self.is_known(namespace, &whole) {
-            return Ok(false);
-        }
-        let mut more = self.pins.clone();
-        more.insert((namespace, whole));
-        self.check_pins(&more, namespace).inspect_err(|_| self.events.pins_refused += 1)?;
-        self.pins = more;
-        Ok(true)
-    }
-
-    /// Whether there may be `more` pins than there are: one more, in a namespace.
-    fn check_pins(
-        &self,
-        more: &BTreeSet<(NamespaceId, Vec<Token>)>,
-        namespace: NamespaceId,
-    ) -> Result<(), PinLimit> {
-        let (tenant, share) = (self.tenant(namespace), self.shares.get(&namespace));
-        let quota = share.and_then(|share| share.quota_blocks).unwrap_or(usize::MAX);
-        let part = share.and_then(|share| share.pinned_max).unwrap_or(usize::MAX).min(quota);
-        let needed = self.pinned_by(more, None) - self.pinned();
-        let scopes = [(PinScope::Tenant, Some(tenant), part), (PinScope::All, None, self.pinned_max)];
-        for (scope, tenant, limit) in scopes {
-            let pinned = self.pinned_by(&self.pins, tenant);
-            if needed > 0 && pinned + needed > limit {
-                return Err(PinLimit { needed, pinned, limit, scope });
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn pinned(&self) -> usize {
-        self.pinned_by(&self.pins, None)
-    }
-
-    /// The pinned prefixes of a namespace that begin with these tokens.
-    pub(crate) fn pins_through(&self, namespace: NamespaceId, tokens: &[Token]) -> Vec<Vec<Token>> {
-        let through = self.pins.iter().filter(|(of, whole)| *of == namespace && whole.starts_with(tokens));
-        through.map(|(_, whole)| whole.clone()).collect()
-    }
-
-    /// Blocks that some pins keep, of a tenant or of all.
-    fn pinned_by(&self, pins: &BTreeSet<(NamespaceId, Vec<Token>)>, tenant: Option<TenantId>) -> usize {
-        let keeps = |entry: &&Entry| {
-            pins.iter().any(|(namespace, whole)| {
-                *namespace == entry.namespace
-                    && tenant.is_none_or(|tenant| self.tenant(*namespace) == tenant)
-                    && whole.starts_with(&entry.prefix)
-            })
-        };
-        self.entries.iter().filter(keeps).count()
-    }
-
-    pub(crate) fn unpin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
-        let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
-        let is_pinned = self.pins.contains(&(namespace, whole.clone()));
-        if is_pinned {
-            self.take_back(vec![(namespace, whole)]);
-        }
-        is_pinned
-    }
-
-    pub(crate) fn unpin_under(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
-        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
-        let under = |(of, pin): &&(NamespaceId, Vec<Token>)| *of == namespace && pin.starts_with(whole);
-        let pins: Vec<_> = self.pins.iter().filter(under).filter(|_| !whole.is_empty()).cloned().collect();
-        let count = pins.len();
-        self.take_back(pins);
-        count
-    }
-
-    /// Takes back pins, the shorter ones first.
-    fn take_back(&mut self, pins: Vec<(NamespaceId, Vec<Token>)>) {
-        for (namespace, whole) in &pins {
-            self.pins.remove(&(*namespace, whole.clone()));
-            self.unkeep_places(self.home(*namespace, whole), whole);
-            for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
-                self.touch(*namespace, &whole[..block * BLOCK_POSITIONS]);
-            }
-        }
-        self.drop_expired();
-        pins.iter().for_each(|(namespace, _)| self.keep_quota(*namespace, 0, None));
-    }
-
     pub(crate) fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
         let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
         if !whole.is_empty() && self.base(namespace).starts_with(whole) {
@@ -541,7 +362,7 @@ impl Naive {
     }
 
     /// A block is locked when a running sequence, a pin or a derived shares it.
-    pub(super) fn is_locked(&self, entry: &Entry) -> bool {
+    pub(in crate::cache) fn is_locked(&self, entry: &Entry) -> bool {
         let shares = |running: &Running| {
             running.namespace == entry.namespace && running.leased.starts_with(&entry.prefix)
         };
@@ -557,7 +378,7 @@ impl Naive {
     }
 
     /// Leading tokens of a prompt that some cached block and those before it hold.
-    pub(super) fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
+    pub(in crate::cache) fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
         let base = self.base(namespace);
         if !prompt.starts_with(base) {
             return 0;
@@ -567,18 +388,23 @@ impl Naive {
     }
 
     /// Whether whole blocks are cached, some of them in the namespace itself.
-    pub(super) fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
+    pub(in crate::cache) fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
         whole.len() > self.base(namespace).len() && self.known(namespace, whole) == whole.len()
     }
 
     /// What a derived continues; nothing for other namespaces.
-    pub(super) fn base(&self, namespace: NamespaceId) -> &[Token] {
+    pub(in crate::cache) fn base(&self, namespace: NamespaceId) -> &[Token] {
         self.derived.get(&namespace).map_or(&[], |(_, base)| base)
     }
 
     /// The block after `before` that shares the most tokens with `rest`: of equal ones the
     /// smallest that is not less than `rest`, or else the largest.
-    pub(super) fn closest(&self, namespace: NamespaceId, before: &[Token], rest: &[Token]) -> usize {
+    pub(in crate::cache) fn closest(
+        &self,
+        namespace: NamespaceId,
+        before: &[Token],
+        rest: &[Token],
+    ) -> usize {
         let rest = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let follows = |index: &usize| {
             let entry = &self.entries[*index];
@@ -644,154 +470,10 @@ impl Naive {
         let is_it = |entry: &&mut Entry| entry.namespace == home && entry.prefix == prefix;
         self.entries.iter_mut().find(is_it).unwrap()
     }
-
-    fn check_room(&self, needed: usize) -> Result<(), NoSpace> {
-        let available = self.free() + self.evictable() + self.places_evictable();
-        if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
-    }
-
-    /// Evicts, but never `held`, until `needed` blocks are free for a namespace.
-    fn make_room(&mut self, needed: usize, namespace: NamespaceId, held: Option<&[Token]>) {
-        let held = held.map(|prefix| (namespace, prefix));
-        self.keep_quota(namespace, needed, held);
-        self.free_up(needed, held);
-    }
-
-    /// Evicts, as it is told, until `needed` blocks are free.
-    pub(super) fn free_up(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
-        while self.free() < needed {
-            let tenant = self.victim_tenant(held);
-            self.evict_of(tenant, held);
-        }
-    }
-
-    /// Of the tenants of whom something may go, the one with the most for its weight.
-    fn victim_tenant(&mut self, held: Option<(NamespaceId, &[Token])>) -> TenantId {
-        let tenants = self.tenants_with_victims(held);
-        self.events.spared_by_share += u64::from(tenants.len() > 1);
-        let more = |best, tenant| if self.excess(tenant) > self.excess(best) { tenant } else { best };
-        tenants.into_iter().reduce(more).unwrap()
-    }
-
-    pub(super) fn quota(&self, namespace: NamespaceId) -> Option<usize> {
-        self.shares.get(&namespace)?.quota_blocks
-    }
-
-    /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
-    pub(super) fn keep_quota(
-        &mut self,
-        namespace: NamespaceId,
-        coming: usize,
-        held: Option<(NamespaceId, &[Token])>,
-    ) {
-        let (tenant, Some(quota)) = (self.tenant(namespace), self.quota(namespace)) else { return };
-        while self.held_by(tenant) + coming > quota && self.tenants_with_victims(held).contains(&tenant) {
-            self.events.over_quota += 1;
-            self.evict_of(tenant, held);
-        }
-    }
-
-    /// Evicts of a tenant, of the lowest priority, the oldest block, or the one that is evicted; or a place, whichever has
-    /// the lower rank.
-    fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
-        let mut leaves = self.leaves(held);
-        leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
-        let priority = |index: usize| self.entries[index].keep.priority;
-        let lowest = leaves.iter().map(|&index| priority(index)).min();
-        let count = leaves.len();
-        leaves.retain(|&index| Some(priority(index)) == lowest);
-        let spared = leaves.len() < count;
-        let told = self.told.pop_front();
-        let is_told = |entry: &Entry| {
-            let Some(Told::Evicted(namespace, prefix, _)) = &told else { return false };
-            entry.namespace == *namespace && entry.prefix == *prefix
-        };
-        let by_policy = match self.policy {
-            Policy::Lru => leaves.into_iter().min_by_key(|&index| self.entries[index].used),
-            _ => leaves.into_iter().find(|&index| is_told(&self.entries[index])),
-        };
-        let place = self.places_of(tenant).map(|place| (place.priority, place.rank)).min();
-        let ranked = by_policy.map(|index| (index, priority(index), self.rank_of(index)));
-        let goes_first =
-            |&(_, priority, rank): &(usize, i8, u64)| place.is_none_or(|place| (priority, rank) <= place);
-        let chosen = ranked.filter(goes_first);
-        self.events.places_before_blocks += u64::from(chosen.is_none() && count > 0);
-        self.events.blocks_before_places += u64::from(chosen.is_some() && place.is_some());
-        let Some((chosen, _, rank)) = chosen else { return self.evict_place_of(tenant, told) };
-        assert!(is_told(&self.entries[chosen]), "{told:?} went before {:?}", self.entries[chosen]);
-        self.events.spared_by_priority += u64::from(spared);
-        self.age(tenant, rank);
-        let Entry { namespace, prefix, .. } = self.entries.remove(chosen);
-        self.drop_lost_places();
-        let Some(Told::Evicted(.., Cause::Evicted(policy))) = told else {
-            panic!("{told:?} has not expired")
-        };
-        assert!(policy == self.policy || self.policy == Policy::Auto, "{policy:?} chose {told:?}");
-        self.lost.insert((namespace, prefix), Some(Eviction { at: self.now, policy }));
-    }
-
-    /// Drops what has outlived its time, in whatever order it is evicted.
-    fn drop_expired(&mut self) {
-        let now = self.now;
-        let expired = |entry: &Entry| entry.keep.ttl.is_some_and(|ttl| entry.used_at + ttl <= now);
-        while let Some(index) = self.entries.iter().position(|entry| expired(entry) && !self.is_locked(entry))
-        {
-            let Entry { namespace, prefix, .. } = self.entries.remove(index);
-            self.drop_lost_places();
-            let told = Told::Evicted(namespace, prefix.clone(), Cause::Expired);
-            let told = self.told.iter().position(|other| *other == told);
-            self.told.remove(told.expect("what has expired is evicted"));
-            self.lost.insert((namespace, prefix), None);
-            self.events.expired += 1;
-        }
-    }
-
-    pub(super) fn tenant(&self, namespace: NamespaceId) -> TenantId {
-        self.shares.get(&namespace).map_or(TenantId(0), |share| share.tenant)
-    }
-
-    /// Blocks' worth of what a tenant has cached, in blocks and in places, and of what is owned by what it runs.
-    pub(super) fn held_by(&self, tenant: TenantId) -> usize {
-        let cached = self.entries.iter().filter(|entry| self.tenant(entry.namespace) == tenant).count();
-        let places = self.places.iter().filter(|place| self.tenant(place.namespace) == tenant);
-        let running = self.running.values().filter(|running| self.tenant(running.namespace) == tenant);
-        let running = running.map(|running| running.owned + running.beside.all_units(&self.needs));
-        cached + places.map(|place| place.units).sum::<usize>() + running.sum::<usize>()
-    }
-
-    /// How many blocks a tenant has for its weight; half the weight without demand.
-    fn excess(&self, tenant: TenantId) -> f64 {
-        let share = self.shares.values().find(|share| share.tenant == tenant);
-        let asked = self.asked.get(&tenant).copied().unwrap_or_default();
-        let demand = if self.now - asked <= Duration::from_secs(600) { 1.0 } else { 0.5 };
-        self.held_by(tenant) as f64 / (share.map_or(1.0, |share| share.weight) * demand)
-    }
-
-    /// Tenants that have something to give, in the order of their ids.
-    fn tenants_with_victims(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
-        let leaves = self.leaves(held).into_iter().map(|index| self.entries[index].namespace);
-        let places = self.places.iter().filter(|place| !self.is_kept(place)).map(|place| place.namespace);
-        let tenants: BTreeSet<TenantId> =
-            leaves.chain(places).map(|namespace| self.tenant(namespace)).collect();
-        tenants.into_iter().collect()
-    }
-
-    /// The unlocked blocks that no other follows, but never `held`.
-    fn leaves(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<usize> {
-        let is_leaf = |index: &usize| {
-            let leaf = &self.entries[*index];
-            let follows =
-                |entry: &Entry| entry.prefix != leaf.prefix && entry.prefix.starts_with(&leaf.prefix);
-            !self.is_locked(leaf)
-                && held != Some((leaf.namespace, &leaf.prefix))
-                && !self.entries_of(leaf.namespace).any(follows)
-        };
-        (0..self.entries.len()).filter(is_leaf).collect()
-    }
 }
 
 /// Where the last block of a prefix starts.
-pub(super) fn block_start(prefix: &[Token]) -> usize {
+pub(in crate::cache) fn block_start(prefix: &[Token]) -> usize {
     (blocks_for(prefix.len()) - 1) * BLOCK_POSITIONS
 }
 

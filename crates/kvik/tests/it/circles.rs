@@ -52,14 +52,14 @@ fn rooms_of(root: &Path) -> BTreeMap<Room, String> {
     rooms
 }
 
-/// The room of a file; none of one that is a test, the crate's root, or a naive twin.
+/// The room of a file; none of one that is a test or the crate's root.
 fn room_at(file: &Path) -> Option<Room> {
     let mut parts: Vec<String> =
         file.with_extension("").iter().map(|part| part.to_str().unwrap().to_owned()).collect();
     let is_source = file.extension().is_some_and(|extension| extension == "rs");
     let is_root = matches!(file.to_str(), Some("lib.rs" | "main.rs"));
     let is_test = parts.iter().any(|part| part.contains("test"));
-    if !is_source || is_root || is_test || parts.last().is_some_and(|name| name == "naive") {
+    if !is_source || is_root || is_test {
         return None;
     }
     parts.pop_if(|name| name == "mod");

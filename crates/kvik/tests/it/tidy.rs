@@ -191,7 +191,7 @@ fn folders_of_a_crate_do_not_import_in_circles() {
 fn is_code(path: &Path, root: &Path) -> bool {
     let Ok(inside) = path.strip_prefix(root) else { return false };
     let inside = inside.to_str().unwrap();
-    !inside.contains("test") && !matches!(inside, "lib.rs" | "main.rs" | "naive.rs")
+    !inside.contains("test") && !matches!(inside, "lib.rs" | "main.rs")
 }
 
 /// The first component of a path, without an extension.
