@@ -234,7 +234,8 @@ impl Tier {
         slot.map_or(Placement::Full, Placement::Write)
     }
 
-    /// The bytes of a slot were written, or could not be. Whether it is to be erased: its block was dropped meanwhile.
+    /// The bytes of a slot were written, or could not be. Whether it is to be erased: its block was dropped meanwhile, or
+    /// the one before it, which nothing here knows any more, may still be there.
     pub fn written(&mut self, slot: SlotId, ok: bool) -> bool {
         match self.slots[slot.index()].state {
             State::Writing if ok => {
@@ -245,11 +246,12 @@ impl Tier {
             State::Writing => {
                 self.totals.write_faults += 1;
                 self.release(slot);
+                return true;
             }
             State::Dropped => {
                 self.slots[slot.index()].state = State::Free;
                 self.free.push(slot);
-                return ok;
+                return true;
             }
             State::Free | State::Stored | State::Reading { .. } => {}
         }

@@ -271,8 +271,8 @@ fn a_block_is_stored_only_behind_what_is_there() {
     let blocks = records(0, &numbered(0, 3), 0);
     let Placement::Write(first) = tier.place(blocks[0], &root(0), 0) else { panic!() };
     let Placement::Write(second) = tier.place(blocks[1], &root(0), 0) else { panic!() };
-    tier.written(first, false);
-    tier.written(second, true);
+    assert!(tier.written(first, false), "what was there before is erased");
+    assert!(!tier.written(second, true));
     assert_eq!(tier.place(blocks[0], &root(1), 0), Placement::Unreachable, "another namespace's root");
     assert_eq!(tier.drop_leaf(&blocks[1].identity), Some(second));
     assert_eq!(tier.place(blocks[2], &root(0), 0), Placement::Unreachable);

@@ -217,6 +217,7 @@ impl Store {
             lock,
             written_count: written.iter().map(|&written| u32::from(written)).sum(),
             written,
+            outdated: BTreeSet::new(),
             unerased: BTreeSet::new(),
             backoff: Backoff::default(),
             seen: Instant::now(),

@@ -101,6 +101,8 @@ pub(super) struct Writer {
     pub(super) written: Vec<bool>,
     /// Number of `true` values in `written`.
     pub(super) written_count: u32,
+    /// Slots whose last write failed: a block that is still there is not the one that changes of its header mean.
+    pub(super) outdated: BTreeSet<SlotId>,
     /// Slots that could not be erased.
     pub(super) unerased: BTreeSet<SlotId>,
     pub(super) backoff: Backoff,
@@ -162,6 +164,10 @@ impl Writer {
             Change::Write { slot, record, payload } => {
                 let result = self.write(slot, &record, &payload);
                 drop(payload);
+                match result {
+                    Ok(_) => self.outdated.remove(&slot),
+                    Err(_) => self.outdated.insert(slot),
+                };
                 self.shared.complete(Completed::Written { slot, result });
             }
             Change::Touch { slot, use_ } => {
@@ -189,10 +195,10 @@ impl Writer {
         }
     }
 
-    /// Changes the header of a slot that was written before.
+    /// Changes the header of a slot that was written before, unless its block is an outdated one.
     fn change_header(&self, slot: SlotId, change: impl FnOnce(&Slab) -> io::Result<()>) -> io::Result<()> {
         match self.written.get(slot.index()) {
-            Some(true) => change(&self.shared.slab()),
+            Some(true) if !self.outdated.contains(&slot) => change(&self.shared.slab()),
             _ => Ok(()),
         }
     }

@@ -5,7 +5,7 @@
 //! between them leaves the completed phases. Reads check identity and bytes, as the store's checksums do, so
 //! damage is `Corrupt` and never a wrong block.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ pub(crate) struct Platter {
     phases: u8,
     /// Number of writes refused after a fault.
     rest: u32,
+    /// Slots whose last write failed: changes of a header do not mean the block that is still there.
+    outdated: HashSet<SlotId>,
 }
 
 /// One process's access to the platter.
@@ -187,6 +189,11 @@ impl Platter {
         self.changes.is_empty() && self.reads.is_empty() && self.completed.is_empty()
     }
 
+    /// Blocks that a next process would find.
+    pub(crate) fn headers(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.header.is_some()).count()
+    }
+
     pub(crate) fn queues(&self) -> String {
         format!(
             "{} changes, {} reads, {} completed, phase {}",
@@ -220,6 +227,7 @@ impl Platter {
         self.changes.clear();
         self.reads.clear();
         self.completed.clear();
+        self.outdated.clear();
         (self.phases, self.rest) = (0, 0);
         let slots = (0..).map(SlotId).zip(&self.cells);
         slots.filter_map(|(slot, cell)| Some((slot, cell.header?))).collect()
@@ -246,17 +254,22 @@ impl Platter {
         match change {
             Change::Write { slot, record, payload } => self.write(slot, record, payload, dice),
             Change::Touch { slot, use_ } => {
-                if let Some(record) = &mut self.cells[slot.index()].header {
+                if let Some(record) = self.meant(slot) {
                     record.use_ = use_;
                 }
             }
             Change::Pin { slot, pinned } => {
-                if let Some(record) = &mut self.cells[slot.index()].header {
+                if let Some(record) = self.meant(slot) {
                     record.pinned = pinned;
                 }
             }
             Change::Erase { slot } => self.cells[slot.index()].header = None,
         }
+    }
+
+    /// The header of a slot, if a change of it means the block that is there.
+    fn meant(&mut self, slot: SlotId) -> Option<&mut Record> {
+        self.cells[slot.index()].header.as_mut().filter(|_| !self.outdated.contains(&slot))
     }
 
     fn write(&mut self, slot: SlotId, record: Record, payload: Buffer, dice: &mut Dice) {
@@ -291,6 +304,10 @@ impl Platter {
 
     fn end_write(&mut self, slot: SlotId, result: Result<(), IoFault>) {
         self.phases = 0;
+        match result {
+            Ok(()) => self.outdated.remove(&slot),
+            Err(_) => self.outdated.insert(slot),
+        };
         self.completed
             .push_back(Completed::Written { slot, result: result.map(|()| Duration::from_micros(10)) });
     }

@@ -178,8 +178,17 @@ impl World {
         self.scheduler.is_idle() && busy == 0 && self.platter.lock().unwrap().is_idle() && self.has_shared()
     }
 
-    /// Checks that computed blocks are on disk, if they fit and the disk is sound.
+    /// Checks that nothing is on disk that the tier does not know, and that computed blocks are, if they fit and the disk
+    /// is sound.
     fn check_disk(&self) {
+        if let Some(stats) = self.scheduler.disk_stats() {
+            let headers = self.platter.lock().unwrap().headers();
+            assert!(
+                headers <= stats.tier.used,
+                "{headers} blocks are on disk, of which {:?} are known",
+                stats.tier
+            );
+        }
         if !self.regime.has_sound_disk() {
             return;
         }

@@ -27,6 +27,11 @@ fn on_a_full_disk_stored_blocks_stay_and_writing_pauses() {
     let mut opened = open(&config(dir.path(), 20)).unwrap();
     let found: Vec<u32> = opened.records.iter().map(|(slot, _)| slot.0).collect();
     assert_eq!(found, (0..BLOCKS_THAT_FIT as u32).collect::<Vec<_>>());
+    assert_eq!(
+        opened.records[1].1,
+        record(1),
+        "what was meant for the block that was not written is not done to another"
+    );
     opened.store.put(8, &record(8)).unwrap();
 }
 
@@ -43,6 +48,9 @@ fn full_disk_child() {
         store.get(number as u32, record(number).identity).unwrap();
     }
     assert_eq!(store.get(8, record(8).identity), Err(IoFault::Corrupt));
+    assert_eq!(store.put(1, &record(41)), Err(IoFault::Resting));
+    store.pin(SlotId(1), true);
+    store.touch(SlotId(1), Use { at_s: 1, expires_s: 2, ..record(41).use_ });
     // After the pause it writes again: rewriting a slot needs no more space.
     let again = poll(|| match store.put(0, &record(40)) {
         Err(IoFault::Resting) => None,
