@@ -10,6 +10,14 @@ suite() {
         --durations 15 "${marks[@]}" "$@"
 }
 
+# A browser takes seconds for each test, and the page seldom changes: a third of the tests of each file, another one with
+# each commit.
+test_page() {
+    local part=0/1
+    $FULL || part=$(($(git rev-list --count HEAD) % 3))/3
+    suite tests/page --part "$part"
+}
+
 suite_of_clients() {
     PYTHON=$CLIENTS/bin/python suite "$@"
 }

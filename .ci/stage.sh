@@ -9,7 +9,7 @@ STARTED=$SECONDS
 STAGE=setup
 PASSED=()
 SKIPPED=""
-declare -A ASIDE
+declare -A ASIDE LANES
 
 # Checks that there is room, and begins to watch how much is taken.
 begin() {
@@ -51,11 +51,15 @@ stage() {
     PASSED+=("$STAGE $((SECONDS - from)) $(((TICKS - busy) / $(getconf CLK_TCK)))")
 }
 
-# Sets TICKS to the time of the processors that the ended commands of this shell took.
+# Sets TICKS to the time of the processors that the ended commands of this shell took, without those of its lanes, which
+# count their own.
 count_ticks() {
-    local fields
+    local fields lane
     read -ra fields <"/proc/$BASHPID/stat"
     TICKS=$((fields[15] + fields[16]))
+    for lane in "${!LANES[@]}"; do
+        kill -0 "${LANES[$lane]}" 2>/dev/null || TICKS=$((TICKS - $(cat "target/ci-$lane.ticks")))
+    done
 }
 
 # Begins a command that goes on beside the stages that follow: aside NAME COMMAND...
@@ -76,12 +80,15 @@ await() {
 # Begins a function of stages beside those that follow: lane NAME FUNCTION. `join NAME` shows what they print, and takes
 # their times over.
 lane() {
+    echo 0 >"target/ci-$1.ticks"
     (
-        PASSED=()
+        PASSED=() LANES=()
         "$2"
         printf '%s\n' "${PASSED[@]}" >"target/ci-$1.passed"
+        count_ticks
+        echo "$TICKS" >"target/ci-$1.ticks"
     ) >"target/ci-$1.log" 2>&1 &
-    ASIDE[$1]=$!
+    ASIDE[$1]=$! LANES[$1]=$!
 }
 
 join() {

@@ -16,8 +16,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TINY = ROOT / "models/tiny"
 # KVIK_TARGET is another build than the release's, KVIK_BINARY any binary.
 BINARY = pathlib.Path(os.environ.get("KVIK_BINARY", ROOT / os.environ.get("KVIK_TARGET", "target/release") / "kvik"))
+# Where a release is proven, tests try as much as they can; with a change, each part once.
+FULL = "KVIK_FULL" in os.environ
 START_SECONDS = 120
 STOP_SECONDS = 30
+
+
+def effort(change, full):
+    """How much a test tries: with every change, and where a release is proven."""
+    return full if FULL else change
 
 
 class Server:

@@ -1,18 +1,17 @@
 """An agent's session through each dialect of chats: the same tokens, the same answers, the same explanation of a miss.
 
-30 turns with tools, 20,000 tokens, where a release is proven, and 12 of 8,000 with a change. What was said is written beforehand; the model answers each turn, so that what it is
-told shows in what it says.
+30 turns with tools, 20,000 tokens, where a release is proven, and 6 of 4,000 with a change. What was said is written
+beforehand; the model answers each turn, so that what it is told shows in what it says.
 """
 import http.client
 import json
-import os
 import random
 import time
 
 import pytest
-from server import Server
+from server import Server, effort
 
-TURNS = 30 if "KVIK_FULL" in os.environ else 12
+TURNS = effort(6, 30)
 ALTERED = TURNS * 2 // 3  # in this turn an early result of a tool is another one
 ANSWER_TOKENS = 12
 WORDS = "river stone harbour lamp cedar window copper field letter bridge garden winter silver market paper north".split()

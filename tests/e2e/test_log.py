@@ -14,9 +14,9 @@ import threading
 import time
 
 import pytest
-from server import BINARY, STOP_SECONDS, Server, free_port
+from server import BINARY, STOP_SECONDS, Server, effort, free_port
 
-ANSWERS = 1000
+ANSWERS = effort(200, 1000)
 # No answer takes nearly so long; one that waits for a reader takes for ever.
 LATE = 20
 LOUD = {"KVIK_LOG": "debug"}
@@ -49,6 +49,17 @@ def answer_all(server, answers=ANSWERS):
     return longest
 
 
+def fill(server):
+    """Requests until the log has no room: 64 KiB with its reader, 8,192 lines in the queue, a line for each."""
+    ask, asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 500
+    with socket.create_connection((server.host, server.port), timeout=LATE) as connection:
+        while server.metric("kvik_log_lines_dropped_total") == 0:
+            connection.sendall(ask * asked)
+            answered = b""
+            while answered.count(b"HTTP/1.1 200") < asked or not answered.endswith(b"}"):
+                answered += connection.recv(1 << 16)
+
+
 def stop_in_time(server):
     """Nor does the end wait for the reader."""
     server.terminate()
@@ -79,9 +90,7 @@ def pipe():
 def test_an_unread_log_stops_nobody_and_says_later_what_is_missing():
     with pipe() as (read, write), Piped(stderr=write, env=LOUD) as server:
         assert answer_all(server) < LATE
-        # Those that find room: 64 KiB with the reader, 8,192 lines in the queue.
-        while server.metric("kvik_log_lines_dropped_total") == 0:
-            answer_all(server, 100)
+        fill(server)
         assert server.get("/health").json == {"status": "ok"}
         assert re.search(r"\d+ lines of the log were dropped", read_until(read, r"lines of the log were dropped"))
         # Unread again, the end does not wait.
@@ -97,8 +106,8 @@ def test_a_terminal_whose_reader_is_stopped_stops_nobody():
         with Piped(stdout=terminal, stderr=terminal, env=LOUD) as server:
             reader.send_signal(signal.SIGSTOP)
             assert answer_all(server) < LATE
-            while server.metric("kvik_log_lines_dropped_total") == 0:
-                answer_all(server, 100)
+            fill(server)
+            answer_all(server, 100)
             stop_in_time(server)
     finally:
         reader.send_signal(signal.SIGCONT)

@@ -1,7 +1,7 @@
 """The endpoints that clients of llama-server use."""
 import json
 
-from server import ROOT, chat_prompt, eval_cases, sse
+from server import ROOT, chat_prompt, effort, eval_cases, sse
 
 ANSWERS = ROOT / "crates/kvik-engine/tests/golden/kvik-tiny-answers.jsonl"
 TEXT = "Grüße aus Ærøskøbing, 日本語 🎉 <|im_end|>"
@@ -78,8 +78,10 @@ def test_cache_prompt_off_computes_everything(server):
 
 
 def test_answers_equal_llama_cpps_to_the_character(server):
-    """64 held-out cases, as llama.cpp answered them."""
+    """64 held-out cases, as llama.cpp answered them; one in four with a change."""
     answers = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
+    assert len(answers) == 64
+    answers = answers[:: effort(4, 1)]
     limits = {"summary": 250}
     different = []
     for golden in answers:
@@ -88,4 +90,4 @@ def test_answers_equal_llama_cpps_to_the_character(server):
         assert answer["tokens_evaluated"] == golden["prompt_tokens"]
         if answer["content"] != golden["text"]:
             different.append((golden["eval"], golden["line"], answer["content"], golden["text"]))
-    assert len(answers) == 64 and not different, different
+    assert not different, different

@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from hub import Hub  # noqa: E402
-from server import BINARY, TINY, Server  # noqa: E402
+from server import BINARY, TINY, Server, effort  # noqa: E402
 
 FILE = TINY / "kvik-tiny-q8_0.gguf"
 # The same weights in other types are other models, whose answers differ.
@@ -95,7 +95,7 @@ def test_a_model_is_loaded_when_it_is_asked_for(tmp_path, alone):
 def test_models_that_do_not_fit_together_take_turns_and_stay_warm(tmp_path, alone):
     """Memory for two of four, and eight clients that ask all of them."""
     dice = random.Random(7)
-    asks = [(dice.choice(list(WEIGHTS)), dice.randrange(len(PROMPTS))) for _ in range(160)]
+    asks = [(dice.choice(list(WEIGHTS)), dice.randrange(len(PROMPTS))) for _ in range(effort(60, 160))]
     with start(tmp_path, "--shelf-ram", "70MiB", "--queue", "64") as server:
         seen, cached = set(), []
 

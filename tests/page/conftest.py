@@ -1,5 +1,6 @@
 """A server with memory, and Debian's chromium on its page. Every page that a test opens is watched: an error on its
 console, or a request to anything but its own server, fails the test."""
+import collections
 import os
 import pathlib
 import re
@@ -17,6 +18,20 @@ CHROMIUM = os.environ.get("KVIK_CHROMIUM", "/usr/bin/chromium")
 PAGE_ENV = {name: value for name, value in os.environ.items() if name == "KVIK_PAGE_DIR"}
 
 expect.set_options(timeout=10_000)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--part", default="0/1", metavar="N/M", help="of the tests of each file every Mth, from the Nth on")
+
+
+def pytest_collection_modifyitems(config, items):
+    part, parts = map(int, config.getoption("--part").split("/"))
+    before, chosen, left = collections.Counter(), [], []
+    for item in items:
+        (chosen if before[item.path] % parts == part else left).append(item)
+        before[item.path] += 1
+    config.hook.pytest_deselected(items=left)
+    items[:] = chosen
 
 
 def serve(*flags, env=None, **more):
