@@ -1,13 +1,20 @@
 """The packages under test: made by `.ci/packages`, installed in a clean place, and removed again."""
+import glob
 import os
 import pathlib
 import subprocess
+import sys
 import time
+import tomllib
 import venv
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from server import BINARY, FULL  # noqa: E402
+CRATE = ROOT / "crates/kvik"
+UNITS = pathlib.Path("/usr/lib/systemd/system")
 TARGET = ROOT / "target"
 REPORT = TARGET / "packages/report.txt"
 
@@ -27,6 +34,40 @@ def as_root(*argv):
 def report(line):
     with REPORT.open("a") as file:
         print(line, file=file)
+
+
+@pytest.fixture(scope="session")
+def installed(request):
+    """The files of the .deb, at their places: of the .deb itself where a release is proven, else put there as its
+    description says, since the tool that makes one takes longer to build than all of this."""
+    if FULL:
+        request.getfixturevalue("deb")
+        listed = subprocess.run(["dpkg", "--listfiles", "kvik"], capture_output=True, text=True, check=True).stdout
+        yield [pathlib.Path(line) for line in listed.splitlines()]
+        return
+    files = dict(assets())
+    there = [str(path) for path in files if path.exists()]
+    assert not there, f"these are on this machine already, and stay as they are: {there}"
+    try:
+        for path, (source, mode) in files.items():
+            as_root("install", "-D", "-m", mode, source, path)
+        yield list(files)
+    finally:
+        as_root("rm", "-f", *files)
+        ours = {path.parent for path in files if path.parent.name == "kvik"}
+        as_root("rmdir", *(folder for folder in ours if folder.is_dir()))
+
+
+def assets():
+    """Where the .deb would have which file, with which mode."""
+    described = tomllib.loads((CRATE / "Cargo.toml").read_text())["package"]["metadata"]["deb"]
+    for source, place, mode in described["assets"]:
+        found = [BINARY] if source == "target/release/kvik" else [pathlib.Path(path) for path in glob.glob(str(CRATE / source))]
+        assert found, f"there is no {source}; `bash .ci/packages` makes it"
+        for path in found:
+            yield pathlib.Path("/", place, path.name if place.endswith("/") else ""), (path, mode)
+    for unit in sorted((CRATE / described["maintainer-scripts"]).glob("kvik.s*")):
+        yield UNITS / unit.name, (unit, "644")
 
 
 @pytest.fixture(scope="session")

@@ -11,17 +11,17 @@ import subprocess
 import time
 
 import pytest
-from conftest import as_root
+from conftest import UNITS, as_root
 
-UNITS = pathlib.Path("/usr/lib/systemd/system")
 # Of 100: what is left is that a server talks to the network and is not bound to a directory of its own as root.
 EXPOSURE_MAX = 15
 SECONDS = 30
 
 
-def test_it_installs_the_command_with_its_pages_and_completions(deb):
-    listed = subprocess.run(["dpkg", "--listfiles", "kvik"], capture_output=True, text=True, check=True).stdout
-    for path in ("bin/kvik", "share/man/man1/kvik-serve.1.gz", "share/zsh/vendor-completions/_kvik"):
+def test_it_installs_the_command_with_its_pages_and_completions(installed):
+    # A package has its pages compressed.
+    listed = [str(path).removesuffix(".gz") for path in installed]
+    for path in ("bin/kvik", "share/man/man1/kvik-serve.1", "share/zsh/vendor-completions/_kvik"):
         assert f"/usr/{path}" in listed, listed
     assert subprocess.run(["/usr/bin/kvik", "--version"], check=False).returncode == 0
     source = "source /usr/share/bash-completion/completions/kvik && complete -p kvik"
@@ -30,6 +30,7 @@ def test_it_installs_the_command_with_its_pages_and_completions(deb):
     assert "not found" not in linked, linked
 
 
+@pytest.mark.full
 def test_settings_survive_a_second_installation(deb):
     config = pathlib.Path("/etc/kvik/config.toml")
     was = config.read_text()
@@ -39,7 +40,7 @@ def test_settings_survive_a_second_installation(deb):
     as_root("sh", "-c", f"sed -i '$d' {config}")
 
 
-def test_the_units_are_valid_and_closed(deb):
+def test_the_units_are_valid_and_closed(installed):
     """Where there is a systemd to ask; it need not run."""
     names = [str(UNITS / name) for name in ("kvik.service", "kvik.socket")]
     verified = subprocess.run(["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True)
@@ -109,7 +110,7 @@ def tcp():
     return listener
 
 
-def test_it_serves_on_the_socket_that_it_is_given_and_says_how_it_is(deb, tmp_path):
+def test_it_serves_on_the_socket_that_it_is_given_and_says_how_it_is(installed, tmp_path):
     with tcp() as listener:
         # The request is there before the server is, which is what activation is for.
         early = http.client.HTTPConnection(*listener.getsockname(), timeout=SECONDS)
@@ -135,7 +136,7 @@ def udp():
 
 
 @pytest.mark.parametrize("make, words", [((tcp, tcp), "2 sockets"), ((udp,), "cannot listen on the socket")])
-def test_sockets_that_it_cannot_serve_on_are_refused(deb, tmp_path, make, words):
+def test_sockets_that_it_cannot_serve_on_are_refused(installed, tmp_path, make, words):
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(one()) for one in make]
         with Service(tmp_path, sockets) as service:

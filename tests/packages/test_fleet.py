@@ -112,7 +112,7 @@ def test_what_the_picker_reads_is_in_the_metrics_of_a_node():
     assert samples[engine["cacheBlockSizeSpec"]] == 16 and samples[engine["kvUsageSpec"]] == 0
 
 
-def test_units_are_valid_and_as_closed_as_that_of_one_node(deb, tmp_path):
+def test_units_are_valid_and_as_closed_as_that_of_one_node(installed, tmp_path):
     for path in [*(FLEET / "systemd").glob("kvik*"), ROOT / "packaging/systemd/kvik.service"]:
         (tmp_path / path.name).write_text(path.read_text().replace("/opt/kvik-router/bin/python", "/usr/bin/python3"))
     env = os.environ | {"SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
