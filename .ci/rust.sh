@@ -23,8 +23,9 @@ run_tests() {
     fi
     export KVIK_SKIPPED=$PWD/target/skipped.txt
     rm -f "$KVIK_SKIPPED"
-    # With the GPU feature: what it adds is tested, and nothing else is built in another way.
-    with_store cargo test --workspace --features kvik/gpu
+    # With the GPU feature: what it adds is tested, and nothing else is built in another way. The simulator has other seeds
+    # than any commit before, and more than a debug build has by itself.
+    FIRST=$((2000 * $(git rev-list --count HEAD))) SEEDS=2000 with_store cargo test --workspace --features kvik/gpu
     count_skipped
 }
 
@@ -52,9 +53,9 @@ test_bindings() {
     cargo test --workspace --features kvik/gpu,kvik-uniffi/generate --test it generated::
 }
 
-# Histories with the checks of a debug build, by the program that the tests left: simulate FIRST SEEDS
-simulate() {
-    FIRST=$1 SEEDS=$2 cargo test --workspace --features kvik/gpu --test simulator -- --nocapture
+# Histories with the checks of a debug build, by the program that the tests left.
+test_simulator() {
+    FIRST=0 SEEDS=10000 cargo test --workspace --features kvik/gpu --test simulator -- --nocapture
 }
 
 # Every interleaving of small thread pools; its flag would have all else built again.

@@ -15,6 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.M | re.S)
 # An answer of the embedded model to who it is.
 ANSWER = "kvik-tiny"
+# What another stage has built or installed already.
+BUILT_BEFORE = ("cargo build --release ", "pip install ", "bash bindings/kotlin/compile target/kotlin/kvik.jar ")
 BUILT = os.environ.get("KVIK_TARGET", "target/release")
 
 
@@ -29,7 +31,7 @@ def with_what_is_built(text):
     """Commands of a shell, for the build under test."""
     lines = text.splitlines(keepends=True)
     if BUILT != "target/release":
-        lines = [line for line in lines if not line.startswith(("cargo build --release ", "pip install "))]
+        lines = [line for line in lines if not line.startswith(BUILT_BEFORE)]
     return "".join(lines).replace("target/release", BUILT)
 
 

@@ -6,10 +6,11 @@ use proptest::test_runner::Config;
 use crate::quant::SHORT_MAX;
 use crate::{Isa, WeightType};
 
-/// So many cases of a property; one in eight where an emulator computes, which takes a hundred times as long.
+/// So many cases of a property where a release is proven. With a change half of them, others each time; one in eight where
+/// an emulator computes, which takes a hundred times as long.
 pub(crate) fn cases(all: u32) -> Config {
     let is_emulated = std::env::var_os("KVIK_EMULATED").is_some();
-    Config::with_cases(if is_emulated { kvik_testing::effort(all.div_ceil(8), all) } else { all })
+    Config::with_cases(kvik_testing::effort(all.div_ceil(if is_emulated { 8 } else { 2 }), all))
 }
 
 /// The families that this machine executes, slowest first; says which ones a test does without.

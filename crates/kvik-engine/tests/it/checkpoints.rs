@@ -22,7 +22,7 @@ use kvik_cache::Token;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::Model;
 use kvik_kernels::{KvFormat, Pool};
-use kvik_testing::golden;
+use kvik_testing::{effort, golden};
 use serde_json::Value;
 
 /// Largest difference of a logit, relative to the largest of its row: sums of products are in another order where
@@ -156,7 +156,8 @@ const CHANGES: [(&str, Change); 5] = [
 /// none ends the process.
 #[test]
 fn every_tensor_may_be_missing_or_of_another_shape() {
-    let (all, refusals, complaints) = (Mutex::new(families()), AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (all, refusals, complaints) =
+        (Mutex::new(families().step_by(effort(4, 1))), AtomicUsize::new(0), Mutex::new(Vec::new()));
     let next = || all.lock().unwrap().next();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(4) {
@@ -171,7 +172,7 @@ fn every_tensor_may_be_missing_or_of_another_shape() {
     });
     let (complaints, refusals) = (complaints.into_inner().unwrap(), refusals.into_inner());
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
-    assert!(refusals > 3_000, "{refusals} are refused");
+    assert!(refusals > effort(600, 3_000), "{refusals} are refused");
 }
 
 /// How many changes of a family's tensors are refused, and complaints about the others.

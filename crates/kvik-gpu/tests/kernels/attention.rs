@@ -154,7 +154,7 @@ fn cases() -> Vec<Case> {
 #[test]
 fn attention_is_that_of_the_processor() {
     let Some(mut device) = device() else { return };
-    for case in cases() {
+    for case in cases().into_iter().step_by(kvik_testing::effort(2, 1)) {
         let arena = case.arena_on(&device);
         let (rows, q) = (rows(), case.queries(rows().len()));
         let expect = case.on_processor(&rows, &q);
@@ -169,7 +169,7 @@ fn attention_is_that_of_the_processor() {
 #[test]
 fn attention_is_the_same_to_the_bit_in_any_batch_and_way() {
     let Some(mut device) = device() else { return };
-    for case in cases() {
+    for case in cases().into_iter().step_by(kvik_testing::effort(2, 1)) {
         let arena = case.arena_on(&device);
         let (rows, q) = (rows(), case.queries(rows().len()));
         let whole = bits(&case.on_device(&mut device, &arena, Way::Whole, &rows, &q));

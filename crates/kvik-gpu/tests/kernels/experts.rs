@@ -74,7 +74,9 @@ fn routing(count: usize, used: usize) -> Routing {
 #[test]
 fn rows_choose_and_weigh_as_the_gating_says() {
     let Some(mut device) = device() else { return };
-    for (count, used) in [(6, 2), (64, 8), (130, 1), (300, 300)] {
+    for &(count, used) in
+        kvik_testing::effort(&[(6, 2), (130, 1)][..], &[(6, 2), (64, 8), (130, 1), (300, 300)])
+    {
         let scores: Vec<f32> = floats(1, 7 * count).iter().map(|x| x * 6.0).collect();
         for gating in GATINGS {
             for normalised in [false, true] {
@@ -167,7 +169,7 @@ impl Stacked {
 fn products_of_experts_are_those_of_their_matrices_to_the_bit_in_any_batch() {
     let Some(mut device) = device() else { return };
     let routing = routing(5, 2);
-    for ty in TYPES {
+    for ty in TYPES.into_iter().step_by(kvik_testing::effort(2, 1)) {
         // Matrices that do not end with a word, and rows that fill no tile.
         let stacked = Stacked::new(&device, ty, [5, 13, 256]);
         // Of few rows, each choice is a batch, of more there are batches of four and of eight.

@@ -162,7 +162,7 @@ fn answers_of_a_model_with_windows_are_the_same_cold_cached_together_and_after_e
         return;
     }
     let path = golden_model("arch-gemma3");
-    let prompts = (0..8).map(|prompt| tokens(90, 55 + prompt, prompt + 3)).collect();
+    let prompts = (0..effort(5, 8)).map(|prompt| tokens(90, 55 + prompt, prompt + 3)).collect();
     check_answers(&path, prompts, |blocks| on_device(opened(&path), KvFormat::Q8, blocks));
     // Windows are in the blocks, and nothing stands beside these.
     let layout = layout(&opened(&path).config, KvFormat::F16);

@@ -187,7 +187,7 @@ fn run(seed: u64) -> World {
 
 #[test]
 fn nothing_of_another_conversation_is_ever_read() {
-    let seeds = std::env::var("SEEDS").map_or(4, |seeds| seeds.parse().unwrap());
+    let seeds = std::env::var("WORLDS").map_or(4, |seeds| seeds.parse().unwrap());
     let worlds: Vec<World> = (0..seeds).map(run).collect();
     let sum = |count: fn(&World) -> usize| worlds.iter().map(count).sum::<usize>();
     let (summarised, quoted) = (sum(|world| world.summarised), sum(|world| world.quoted));

@@ -154,6 +154,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(kvik_testing::effort(64, 256)))]
+
         #[test]
         fn sets_agree_with_their_members(
             ranges in prop::collection::vec((0u32..0x300, 0u32..0x40), 1..5),

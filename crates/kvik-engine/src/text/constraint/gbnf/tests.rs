@@ -98,7 +98,7 @@ fn texts() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(kvik_testing::effort(100, 400)))]
+    #![proptest_config(ProptestConfig::with_cases(kvik_testing::effort(50, 400)))]
 
     #[test]
     fn lark_accepts_what_gbnf_accepts(gbnf in grammars(), texts in texts()) {

@@ -175,7 +175,7 @@ fn all(node: &Node) -> BTreeMap<String, (Option<String>, Vec<Value>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(kvik_testing::effort(16, 32)))]
 
     #[test]
     fn three_nodes_are_as_one(steps in steps()) {
