@@ -58,9 +58,11 @@ test_simulator() {
     FIRST=0 SEEDS=10000 cargo test --workspace --features kvik/gpu --test simulator -- --nocapture
 }
 
-# Every interleaving of small thread pools; its flag would have all else built again.
+# Every interleaving of small thread pools; its flag would have all else built again, so the kernels, of which the pool is a
+# small part, are compiled as fast as may be.
 test_loom() {
-    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p kvik-kernels --release --test loom_pool
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p kvik-kernels --release --test loom_pool \
+        --config profile.release.package.kvik-kernels.opt-level=0
 }
 
 # Links of comments lead somewhere, also those of private items.
