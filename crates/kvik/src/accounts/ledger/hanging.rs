@@ -1,4 +1,4 @@
-//! A file on a file system that hangs when a test wants it to.
+//! A file on a file system that hangs, or is full, when a test wants it to.
 
 use std::{
     io,
@@ -18,20 +18,26 @@ pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 #[derive(Debug, Default)]
 struct State {
     is_shut: bool,
+    is_full: bool,
     waiting: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct HangingFile {
-    memory: InMemoryBackend,
+    memory: Arc<InMemoryBackend>,
     gate: Gate,
 }
 
 impl Gate {
     /// New records behind it.
     pub(crate) fn records(&self) -> Records {
-        let file = HangingFile { memory: InMemoryBackend::new(), gate: self.clone() };
-        Records::over(file).unwrap().giving_way(give_way)
+        let file = HangingFile { memory: Arc::default(), gate: self.clone() };
+        Records::over_again(move || file.clone()).unwrap().giving_way(give_way)
+    }
+
+    /// From now on there is no room behind it, or there is again.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.0.0.lock().unwrap().is_full = is_full;
     }
 
     pub(crate) fn shut(&self) {
@@ -55,6 +61,15 @@ impl Gate {
         state = opened.wait_while(state, |state| state.is_shut).unwrap();
         state.waiting -= 1;
     }
+
+    /// The same for a call that takes room.
+    fn pass_with_room(&self) -> io::Result<()> {
+        self.pass();
+        match self.0.0.lock().unwrap().is_full {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
 }
 
 impl StorageBackend for HangingFile {
@@ -69,17 +84,17 @@ impl StorageBackend for HangingFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.gate.pass();
+        self.gate.pass_with_room()?;
         self.memory.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.gate.pass();
+        self.gate.pass_with_room()?;
         self.memory.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.gate.pass();
+        self.gate.pass_with_room()?;
         self.memory.write(offset, data)
     }
 }

@@ -7,7 +7,16 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{json_of, kept, shelf::World, tenants::keys};
+use super::{
+    config, json_of, kept,
+    shelf::World,
+    tenants::{code, keys},
+};
+use crate::{
+    accounts::ledger::hanging::Gate,
+    app::AppConfig,
+    settings::{model::CacheArgs, size::ByteSize},
+};
 
 const TENANTS: &str = "[tenant.acme]\nKEY:acme;\n";
 
@@ -137,4 +146,35 @@ async fn a_prompt_that_cannot_take_the_place_of_another_leaves_it_there() {
     assert_eq!(after["tokens"], 80);
     let (_, old) = server.send("", "POST", "/v1/cache/explain", put(1, 64)).await;
     assert!(old["known_tokens"].as_u64().unwrap_or(0) < 64, "the old one is let go: {old}");
+}
+
+#[tokio::test]
+async fn a_prompt_that_cannot_be_written_down_leaves_the_one_before_it() {
+    let gate = Gate::default();
+    let config = AppConfig { records: Some(gate.records()), ..config() };
+    let server = kept::Server::configured("", CacheArgs::in_ram(512, ByteSize(8 << 20)), config);
+    let put = |first: u32, count: u32| json!({"prompt": kept::tokens(first, count)});
+    server.done("", "PUT", "/v1/prompts/a", put(1, 64)).await;
+    let before = server.done("", "GET", "/v1/prompts/a", Value::Null).await;
+    gate.set_full(true);
+    for (name, prompt) in [("a", put(7, 80)), ("b", put(9, 48))] {
+        let (status, answer) = server.send("", "PUT", &format!("/v1/prompts/{name}"), prompt.clone()).await;
+        assert_eq!((status.as_u16(), code(&answer)), (503, "storage_unavailable"), "{name}: {answer}");
+        let (_, found) = server.send("", "POST", "/v1/cache/explain", prompt).await;
+        assert_eq!(
+            found["known_tokens"].as_u64().unwrap_or(0),
+            0,
+            "it is not kept without its name: {found}"
+        );
+    }
+    assert_eq!(server.done("", "GET", "/v1/prompts/a", Value::Null).await, before);
+    assert_eq!(server.send("", "GET", "/v1/prompts/b", Value::Null).await.0, 404);
+    gate.set_full(false);
+    let again = async {
+        while server.send("", "PUT", "/v1/prompts/a", put(7, 80)).await.0 != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), again).await.expect("there is room again");
+    assert_eq!(server.done("", "GET", "/v1/prompts/a", Value::Null).await["tokens"], 80);
 }
