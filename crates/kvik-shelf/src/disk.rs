@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -20,6 +20,23 @@ pub(crate) fn replace(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result
     file.sync_all()?;
     fs::rename(temporary, path)?;
     sync_directory_of(path)
+}
+
+/// Reads a small file of the shelf's own, or of who set up the machine: a pipe in its place would have it wait for ever, and
+/// a device never ends.
+pub(crate) fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("more than {bytes_max} bytes are too many"),
+        ));
+    }
+    Ok(bytes)
 }
 
 /// Makes a directory and those above it, while others may remove them: where one is there when it is to be made and gone
@@ -180,6 +197,23 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"whole");
         assert!(!temporary.exists());
         remove(&temporary).unwrap();
+    }
+
+    #[test]
+    fn a_small_file_is_read_within_its_bound_and_nothing_else_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("manifest");
+        fs::write(&path, b"four").unwrap();
+        assert_eq!(read_small(&path, 4).unwrap(), b"four");
+        assert_eq!(read_small(&path, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(read_small(dir.path(), 4).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        if cfg!(unix) {
+            let fifo = dir.path().join("fifo");
+            assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+            for endless in [Path::new("/dev/zero"), &fifo] {
+                assert_eq!(read_small(endless, 4).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            }
+        }
     }
 
     #[test]

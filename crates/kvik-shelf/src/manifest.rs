@@ -2,14 +2,14 @@
 //! so one that is read is checked before its paths are opened, printed or removed.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Kind, ModelName, ModelSource, ShelfError,
+    Kind, ModelName, ModelSource, ShelfError, disk,
     source::{is_revision, safe_path},
 };
 
@@ -84,14 +84,15 @@ impl Manifest {
     /// Reads and checks a manifest; `None` if there is none.
     pub(crate) fn read(path: &Path) -> Result<Option<Manifest>, ShelfError> {
         let bad = |reason: String| ShelfError::BadManifest { path: path.to_owned(), reason };
-        let text = match fs::metadata(path).and_then(|metadata| match metadata.len() > BYTES_MAX {
-            true => Ok(Err(metadata.len())),
-            false => fs::read(path).map(Ok),
-        }) {
+        let text = match disk::read_small(path, BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) =>
+            {
+                return Err(bad(error.to_string()));
+            }
             Err(error) => return Err(ShelfError::io(path)(error)),
-            Ok(Err(len)) => return Err(bad(format!("{len} bytes are too many"))),
-            Ok(Ok(text)) => text,
+            Ok(text) => text,
         };
         let manifest = Manifest::parse(&text).map_err(bad)?;
         match path.file_name().is_some_and(|file| file == manifest.name.file_name().as_str()) {
@@ -166,6 +167,8 @@ pub(crate) fn is_sha256(text: &str) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test may fail where it stands
 mod tests {
+    use std::fs;
+
     use serde_json::{Value, json};
 
     use super::*;

@@ -3,7 +3,7 @@
 //! Without the feature `tls-ring` it is graviola, which takes no C compiler but a processor of about 2014 or later.
 //! With the feature it is ring, which runs on any processor and takes a C compiler to build.
 
-use std::{env, ffi::OsStr, fs, sync::Arc};
+use std::{env, ffi::OsStr, sync::Arc};
 
 use rustls::{
     ClientConfig, RootCertStore,
@@ -18,7 +18,10 @@ use ureq::{
     unversioned::{resolver::DefaultResolver, transport::TcpConnector},
 };
 
-use crate::ShelfError;
+use crate::{ShelfError, disk::read_small};
+
+/// Bytes of a file of certificates: those of all authorities are a quarter of a million.
+const PEM_BYTES_MAX: u64 = 16 << 20;
 
 /// An implementation that works on this machine.
 #[derive(Debug, Clone)]
@@ -78,8 +81,8 @@ pub fn client_trusting(file: Option<&OsStr>) -> Result<ClientConfig, ShelfError>
 /// What [`roots`] trusts, as rustls has it.
 fn authorities(file: Option<&OsStr>) -> RootCertStore {
     let mut store = RootCertStore::empty();
-    if let Some(certificates) = file.and_then(|file| CertificateDer::pem_file_iter(file).ok()) {
-        store.add_parsable_certificates(certificates.filter_map(Result::ok));
+    if let Some(pem) = certificates_in(file) {
+        store.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
     }
     if store.is_empty() {
         store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -87,10 +90,15 @@ fn authorities(file: Option<&OsStr>) -> RootCertStore {
     store
 }
 
+/// The text of a file of certificates, if there is one.
+fn certificates_in(file: Option<&OsStr>) -> Option<Vec<u8>> {
+    read_small(file?.as_ref(), PEM_BYTES_MAX).ok()
+}
+
 /// Whom to trust: the authorities of this file of PEM certificates, which a machine behind a proxy of its own has; where
 /// there is none, or nothing in it, those that browsers trust.
 fn roots(file: Option<&OsStr>) -> RootCerts {
-    let Some(pem) = file.and_then(|file| fs::read(file).ok()) else { return RootCerts::WebPki };
+    let Some(pem) = certificates_in(file) else { return RootCerts::WebPki };
     let certificate = |item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
         _ => None,
@@ -140,6 +148,7 @@ fn runs_graviola() -> bool {
 #[allow(clippy::unwrap_used)] // a test may fail where it stands
 mod tests {
     use std::{
+        fs,
         io::{Read, Write},
         net::{SocketAddr, TcpListener},
         path::Path,

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::small::read_own;
+
 /// A directory with a small file for each digest. What is lost or damaged is computed again.
 #[derive(Debug, Clone)]
 pub struct KnownDigests {
@@ -21,7 +23,7 @@ impl KnownDigests {
 
     /// What was kept under `key`.
     pub(crate) fn find(&self, key: &[u8; DIGEST]) -> Option<[u8; DIGEST]> {
-        let bytes = fs::read(self.path(key)).ok()?;
+        let bytes = read_own(&self.path(key), 2 * DIGEST as u64).ok()?;
         let digest: [u8; DIGEST] = bytes.get(..DIGEST)?.try_into().ok()?;
         (bytes[DIGEST..] == check(key, &digest)).then_some(digest)
     }

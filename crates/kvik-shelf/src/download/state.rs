@@ -40,8 +40,7 @@ impl State {
             holder: this_process(),
         };
         let path = state_path_of(&wanted.target);
-        let is_small = fs::metadata(&path).is_ok_and(|metadata| metadata.len() <= BYTES_MAX);
-        let written = is_small.then(|| fs::read(&path).ok()).flatten();
+        let written = disk::read_small(&path, BYTES_MAX).ok();
         let found = written.and_then(|text| serde_json::from_slice::<State>(&text).ok());
         let has_length = part.file.metadata().is_ok_and(|metadata| metadata.len() == size);
         match found.filter(|found| has_length && found.is_of(&fresh, wanted.is_pinned)) {
@@ -102,7 +101,7 @@ impl State {
 
 /// Who fetches a target, for a message.
 pub(super) fn holder(target: &Path) -> String {
-    let text = fs::read(state_path_of(target)).unwrap_or_default();
+    let text = disk::read_small(&state_path_of(target), BYTES_MAX).unwrap_or_default();
     let holder = serde_json::from_slice::<State>(&text).map(|state| state.holder).unwrap_or_default();
     match holder.is_empty() || holder.len() > 200 || holder.contains(char::is_control) {
         true => "another process".to_owned(),

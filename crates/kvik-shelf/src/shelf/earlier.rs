@@ -12,6 +12,9 @@ use crate::{
     source::safe_path,
 };
 
+/// Bytes that the name of a file has at most.
+const NAME_BYTES_MAX: u64 = 1 << 12;
+
 impl Shelf {
     /// Takes over the downloads of an earlier version, once: they become files of the shelf, and get the names that a
     /// pull would give them. Does nothing where there are none, or where the shelf has downloads of its own.
@@ -50,7 +53,8 @@ impl Shelf {
 
     /// What is in the directory of a repository, under the names of its sources.
     fn manifests_of(&self, repository: &Path) -> Vec<Manifest> {
-        let chosen = fs::read_to_string(repository.join(".chosen")).ok();
+        let chosen = disk::read_small(&repository.join(".chosen"), NAME_BYTES_MAX).ok();
+        let chosen = chosen.and_then(|name| String::from_utf8(name).ok());
         let found = files_in(repository).unwrap_or_default().into_iter();
         let ggufs = found.filter_map(|(path, _)| {
             let name = path.strip_prefix(repository).ok()?.to_str()?.to_owned();
