@@ -148,7 +148,7 @@ def test_an_empty_cache_says_so(alone, open_page):
 
 
 def test_a_server_that_stops_is_said_and_the_picture_stays(filled, open_page, watch):
-    watch.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE")
+    watch.expect("net::ERR_")  # whichever way a request finds that nobody is there
     page = open_page("#/cache", port=filled.port)
     expect(page.locator(".icicle .box")).to_have_count(4)
     filled.kill()
