@@ -2,8 +2,10 @@
 //!
 //! The parser of an ambiguous grammar can need minutes for one step. It polls its cancellation handle,
 //! which a watchdog thread sets when the time is over. Time is counted in ticks of this thread, so that
-//! a process that was suspended finds nothing overdue.
+//! a process that was suspended finds nothing overdue, and where the system says how long a thread has
+//! computed, a mask that waits for a processor beside other programs is not overdue either.
 
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +16,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// A mask takes milliseconds; after this many ticks it is cancelled. The other requests of its step
 /// wait as long.
 const TICKS_MAX: u32 = 20;
+/// After so many it is cancelled even if it has hardly computed.
+const TICKS_WORST: u32 = 50 * TICKS_MAX;
 /// Idle ticks after which the thread ends.
 const TICKS_IDLE: u32 = 100;
 
@@ -33,6 +37,50 @@ struct Running {
     id: u64,
     handle: CancellationHandle,
     ticks: u32,
+    thread: Option<Arc<File>>,
+    /// How long its thread had computed at the first tick.
+    before: Option<Duration>,
+}
+
+thread_local! {
+    /// Where the system says how long this thread has computed.
+    static COMPUTED: Option<Arc<File>> = File::open("/proc/thread-self/schedstat").ok().map(Arc::new);
+}
+
+impl Running {
+    fn tick(&mut self) {
+        self.ticks += 1;
+        if self.ticks == 1 {
+            self.before = self.computed();
+        }
+        if self.ticks > TICKS_MAX && self.is_overdue() {
+            self.handle.cancel();
+        }
+    }
+
+    /// Whether nearly all of the time went into the mask.
+    fn is_overdue(&self) -> bool {
+        let (Some(before), Some(now)) = (self.before, self.computed()) else { return true };
+        now.saturating_sub(before) >= TICK * (TICKS_MAX - 4) || self.ticks > TICKS_WORST
+    }
+
+    /// How long its thread has computed, where the system says so.
+    fn computed(&self) -> Option<Duration> {
+        let mut text = [0; 64];
+        let len = read_at_start(self.thread.as_deref()?, &mut text)?;
+        let nanoseconds = std::str::from_utf8(&text[..len]).ok()?.split_whitespace().next()?.parse().ok()?;
+        Some(Duration::from_nanos(nanoseconds))
+    }
+}
+
+#[cfg(unix)]
+fn read_at_start(file: &File, into: &mut [u8]) -> Option<usize> {
+    std::os::unix::fs::FileExt::read_at(file, into, 0).ok()
+}
+
+#[cfg(not(unix))]
+fn read_at_start(_: &File, _: &mut [u8]) -> Option<usize> {
+    None
 }
 
 /// Keeps a mask watched; dropping it ends the watch.
@@ -47,7 +95,8 @@ impl Watch {
         let mut state = self.lock();
         let id = state.next;
         state.next += 1;
-        state.running.push(Running { id, handle, ticks: 0 });
+        let thread = COMPUTED.with(Clone::clone);
+        state.running.push(Running { id, handle, ticks: 0, thread, before: None });
         if !state.ticking {
             let watch = self.clone();
             let thread = std::thread::Builder::new().name("kvik-masks".to_owned());
@@ -63,12 +112,7 @@ impl Watch {
         loop {
             std::thread::sleep(TICK);
             let mut state = self.lock();
-            for running in &mut state.running {
-                running.ticks += 1;
-                if running.ticks > TICKS_MAX {
-                    running.handle.cancel();
-                }
-            }
+            state.running.iter_mut().for_each(Running::tick);
             idle = if state.running.is_empty() { idle + 1 } else { 0 };
             if idle > TICKS_IDLE {
                 state.ticking = false;
@@ -100,9 +144,20 @@ mod tests {
         drop(watch.over(quick.clone()));
         let watched = watch.over(slow.clone());
         while !slow.is_cancelled() {
-            std::thread::sleep(TICK);
+            std::hint::spin_loop();
         }
         drop(watched);
         assert!(!quick.is_cancelled());
+    }
+
+    #[test]
+    fn a_mask_that_gets_no_processor_is_not_overdue() {
+        if COMPUTED.with(Option::is_none) {
+            return kvik_testing::skip("this system does not say how long a thread has computed");
+        }
+        let (watch, starved) = (Watch::default(), CancellationHandle::default());
+        let _watched = watch.over(starved.clone());
+        std::thread::sleep(TICK * (3 * TICKS_MAX));
+        assert!(!starved.is_cancelled());
     }
 }
