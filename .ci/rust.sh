@@ -25,7 +25,7 @@ run_tests() {
     rm -f "$KVIK_SKIPPED"
     # With the GPU feature: what it adds is tested, and nothing else is built in another way. The simulator has other seeds
     # than any commit before, and more than a debug build has by itself.
-    FIRST=$((2000 * $(git rev-list --count HEAD))) SEEDS=2000 with_store cargo test --workspace --features kvik/gpu
+    FIRST=$((2000 * $(commit_number))) SEEDS=2000 with_store cargo test --workspace --features kvik/gpu
     count_skipped
 }
 
@@ -80,7 +80,7 @@ test_aarch64() {
 
 # Another of the foreign systems for each commit.
 check_one_target() {
-    check_target "${TARGETS[$(($(git rev-list --count HEAD) % ${#TARGETS[@]}))]}"
+    check_target "${TARGETS[$(($(commit_number) % ${#TARGETS[@]}))]}"
 }
 
 check_targets() {

@@ -29,6 +29,9 @@ begin() {
     WATCH=$!
 }
 
+# The number of the commit, by which each run tries another part of what takes long.
+commit_number() { git rev-list --count HEAD; }
+
 free_bytes() { df --output=avail -B1 . | tail -n 1; }
 
 # Keeps the least that was free.
