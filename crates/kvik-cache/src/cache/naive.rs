@@ -11,9 +11,8 @@ mod room;
 
 use std::time::Duration;
 
-pub(super) use self::data::Entry;
-pub(crate) use self::data::Naive;
 use self::data::Running;
+pub(crate) use self::data::{Entry, Naive};
 use crate::admission::{Admission, Match, NoSpace};
 use crate::evict::Share;
 use crate::explain::{Eviction, StopReason};
@@ -362,7 +361,7 @@ impl Naive {
     }
 
     /// A block is locked when a running sequence, a pin or a derived shares it.
-    pub(in crate::cache) fn is_locked(&self, entry: &Entry) -> bool {
+    fn is_locked(&self, entry: &Entry) -> bool {
         let shares = |running: &Running| {
             running.namespace == entry.namespace && running.leased.starts_with(&entry.prefix)
         };
@@ -378,7 +377,7 @@ impl Naive {
     }
 
     /// Leading tokens of a prompt that some cached block and those before it hold.
-    pub(in crate::cache) fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
+    pub(super) fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
         let base = self.base(namespace);
         if !prompt.starts_with(base) {
             return 0;
@@ -388,23 +387,18 @@ impl Naive {
     }
 
     /// Whether whole blocks are cached, some of them in the namespace itself.
-    pub(in crate::cache) fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
+    fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
         whole.len() > self.base(namespace).len() && self.known(namespace, whole) == whole.len()
     }
 
     /// What a derived continues; nothing for other namespaces.
-    pub(in crate::cache) fn base(&self, namespace: NamespaceId) -> &[Token] {
+    fn base(&self, namespace: NamespaceId) -> &[Token] {
         self.derived.get(&namespace).map_or(&[], |(_, base)| base)
     }
 
     /// The block after `before` that shares the most tokens with `rest`: of equal ones the
     /// smallest that is not less than `rest`, or else the largest.
-    pub(in crate::cache) fn closest(
-        &self,
-        namespace: NamespaceId,
-        before: &[Token],
-        rest: &[Token],
-    ) -> usize {
+    fn closest(&self, namespace: NamespaceId, before: &[Token], rest: &[Token]) -> usize {
         let rest = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let follows = |index: &usize| {
             let entry = &self.entries[*index];
@@ -473,7 +467,7 @@ impl Naive {
 }
 
 /// Where the last block of a prefix starts.
-pub(in crate::cache) fn block_start(prefix: &[Token]) -> usize {
+fn block_start(prefix: &[Token]) -> usize {
     (blocks_for(prefix.len()) - 1) * BLOCK_POSITIONS
 }
 

@@ -13,30 +13,30 @@ use crate::lifetime::{Keep, Lifetime};
 /// All there is.
 #[derive(Debug)]
 pub(crate) struct Naive {
-    pub(in crate::cache) blocks: usize,
-    pub(in crate::cache) needs: Beside,
-    pub(in crate::cache) places: Vec<Place>,
-    pub(in crate::cache) policy: Policy,
-    pub(in crate::cache) entries: Vec<Entry>,
-    pub(in crate::cache) running: BTreeMap<SeqId, Running>,
+    pub(super) blocks: usize,
+    pub(super) needs: Beside,
+    pub(crate) places: Vec<Place>,
+    pub(super) policy: Policy,
+    pub(crate) entries: Vec<Entry>,
+    pub(super) running: BTreeMap<SeqId, Running>,
     /// Prefixes that are pinned, whole blocks each.
-    pub(in crate::cache) pins: BTreeSet<(NamespaceId, Vec<Token>)>,
+    pub(super) pins: BTreeSet<(NamespaceId, Vec<Token>)>,
     /// Blocks that may be pinned in all.
-    pub(in crate::cache) pinned_max: usize,
+    pub(super) pinned_max: usize,
     /// What the derived continue: a namespace, and whole blocks of it.
-    pub(in crate::cache) derived: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
+    pub(super) derived: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
     /// All blocks ever lost; by expiry when there is no eviction.
-    pub(in crate::cache) lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
+    pub(super) lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
     /// Whose each namespace is, and when that tenant last admitted something.
-    pub(in crate::cache) shares: BTreeMap<NamespaceId, Share>,
-    pub(in crate::cache) asked: BTreeMap<TenantId, Duration>,
+    pub(super) shares: BTreeMap<NamespaceId, Share>,
+    pub(super) asked: BTreeMap<TenantId, Duration>,
     /// The rank of the last victim of each tenant.
-    pub(in crate::cache) ageing: BTreeMap<TenantId, u64>,
+    pub(super) ageing: BTreeMap<TenantId, u64>,
     /// What the real cache has decided, to be followed where the policy is not LRU, and about places.
     pub(crate) told: VecDeque<Told>,
-    pub(in crate::cache) now: Duration,
+    pub(super) now: Duration,
     /// Counts uses.
-    pub(in crate::cache) uses: u64,
+    pub(super) uses: u64,
     pub(crate) events: Events,
 }
 
@@ -61,29 +61,29 @@ pub(crate) struct Events {
 
 /// A cached block.
 #[derive(Debug, Clone)]
-pub(in crate::cache) struct Entry {
-    pub(in crate::cache) namespace: NamespaceId,
+pub(crate) struct Entry {
+    pub(crate) namespace: NamespaceId,
     /// All tokens up to the block's last valid one.
-    pub(in crate::cache) prefix: Vec<Token>,
+    pub(crate) prefix: Vec<Token>,
     /// When its last user left it.
-    pub(in crate::cache) used: u64,
+    pub(super) used: u64,
     /// The same on the caller's clock.
-    pub(in crate::cache) used_at: Duration,
-    pub(in crate::cache) keep: Keep,
+    pub(super) used_at: Duration,
+    pub(super) keep: Keep,
     /// The ageing value of its tenant then.
-    pub(in crate::cache) ageing: u64,
+    pub(super) ageing: u64,
 }
 
 /// A running sequence.
 #[derive(Debug, Clone)]
-pub(in crate::cache) struct Running {
-    pub(in crate::cache) namespace: NamespaceId,
+pub(super) struct Running {
+    pub(super) namespace: NamespaceId,
     /// The whole blocks it shares with the cache, as tokens.
-    pub(in crate::cache) leased: Vec<Token>,
+    pub(super) leased: Vec<Token>,
     /// Blocks of its own.
-    pub(in crate::cache) owned: usize,
-    pub(in crate::cache) lifetime: Lifetime,
-    pub(in crate::cache) beside: Held,
+    pub(super) owned: usize,
+    pub(super) lifetime: Lifetime,
+    pub(super) beside: Held,
 }
 
 impl Naive {
@@ -112,50 +112,50 @@ impl Naive {
 
 /// What a running sequence holds beside its blocks.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cache) struct Held {
+pub(super) struct Held {
     /// The first block whose windowed part it uses.
-    pub(in crate::cache) parts_from: usize,
-    pub(in crate::cache) units: usize,
-    pub(in crate::cache) marks: Vec<usize>,
+    pub(super) parts_from: usize,
+    pub(super) units: usize,
+    pub(super) marks: Vec<usize>,
     /// Blocks at whose ends its state is saved.
-    pub(in crate::cache) saves: Vec<usize>,
+    pub(super) saves: Vec<usize>,
 }
 
 /// A place, by the tokens of the block that it stands in.
 #[derive(Debug, Clone)]
-pub(in crate::cache) struct Place {
-    pub(in crate::cache) namespace: NamespaceId,
-    pub(in crate::cache) prefix: Vec<Token>,
-    pub(in crate::cache) positions: u8,
+pub(crate) struct Place {
+    pub(super) namespace: NamespaceId,
+    pub(super) prefix: Vec<Token>,
+    pub(super) positions: u8,
     /// The first block whose windowed part it uses.
-    pub(in crate::cache) first: usize,
-    pub(in crate::cache) has_state: bool,
-    pub(in crate::cache) units: usize,
+    pub(super) first: usize,
+    pub(super) has_state: bool,
+    pub(super) units: usize,
     /// The highest priority of those who have made and used it.
-    pub(in crate::cache) priority: i8,
+    pub(super) priority: i8,
     /// Tokens from the place before it.
-    pub(in crate::cache) spares: usize,
-    pub(in crate::cache) rank: u64,
+    pub(super) spares: usize,
+    pub(super) rank: u64,
     /// Whether a sequence is about to copy its state.
-    pub(in crate::cache) in_use: bool,
+    pub(super) in_use: bool,
 }
 
-pub(in crate::cache) type PlaceName = (NamespaceId, Vec<Token>, u8);
+pub(super) type PlaceName = (NamespaceId, Vec<Token>, u8);
 
 impl Held {
     /// Blocks' worth of it.
-    pub(in crate::cache) fn all_units(&self, needs: &Beside) -> usize {
+    pub(super) fn all_units(&self, needs: &Beside) -> usize {
         self.units + self.saves.len() * needs.units(0, 1)
     }
 
     /// What a copy of the sequence holds.
-    pub(in crate::cache) fn forked(&self, units: usize) -> Held {
+    pub(super) fn forked(&self, units: usize) -> Held {
         Held { parts_from: self.parts_from, units, ..Held::default() }
     }
 }
 
 impl Place {
-    pub(in crate::cache) fn name(&self) -> PlaceName {
+    pub(super) fn name(&self) -> PlaceName {
         (self.namespace, self.prefix.clone(), self.positions)
     }
 

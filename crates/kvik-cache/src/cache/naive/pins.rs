@@ -20,7 +20,7 @@ impl Naive {
     }
 
     /// Whether there may be `more` pins than there are: one more, in a namespace.
-    pub(super) fn check_pins(
+    fn check_pins(
         &self,
         more: &BTreeSet<(NamespaceId, Vec<Token>)>,
         namespace: NamespaceId,
@@ -50,11 +50,7 @@ impl Naive {
     }
 
     /// Blocks that some pins keep, of a tenant or of all.
-    pub(super) fn pinned_by(
-        &self,
-        pins: &BTreeSet<(NamespaceId, Vec<Token>)>,
-        tenant: Option<TenantId>,
-    ) -> usize {
+    fn pinned_by(&self, pins: &BTreeSet<(NamespaceId, Vec<Token>)>, tenant: Option<TenantId>) -> usize {
         let keeps = |entry: &&Entry| {
             pins.iter().any(|(namespace, whole)| {
                 *namespace == entry.namespace

@@ -6,7 +6,7 @@ use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_fo
 
 impl Naive {
     /// Where a block is that a namespace has up to the end of `prefix`.
-    pub(in crate::cache) fn home(&self, namespace: NamespaceId, prefix: &[Token]) -> NamespaceId {
+    pub(super) fn home(&self, namespace: NamespaceId, prefix: &[Token]) -> NamespaceId {
         match self.derived.get(&namespace) {
             Some((base, whole)) if whole.starts_with(prefix) => *base,
             _ => namespace,
@@ -23,7 +23,7 @@ impl Naive {
     }
 
     /// Whether a pin or a derived namespace ends where a place stands.
-    pub(in crate::cache) fn is_kept(&self, place: &Place) -> bool {
+    pub(super) fn is_kept(&self, place: &Place) -> bool {
         let ends = |namespace: &NamespaceId, whole: &Vec<Token>| {
             usize::from(place.positions) == BLOCK_POSITIONS
                 && *namespace == place.namespace
@@ -35,7 +35,7 @@ impl Naive {
     }
 
     /// Whether the windowed part of a block is used by somebody.
-    pub(super) fn is_part_held(&self, namespace: NamespaceId, prefix: &[Token]) -> bool {
+    fn is_part_held(&self, namespace: NamespaceId, prefix: &[Token]) -> bool {
         let name = (self.home(namespace, prefix), prefix);
         let runs = self.running.values().any(|running| {
             let blocks = running.leased.len() / BLOCK_POSITIONS;
@@ -53,7 +53,7 @@ impl Naive {
     }
 
     /// The block of this index that a prompt shares, or its first tokens, in full.
-    pub(in crate::cache) fn block_of(
+    pub(super) fn block_of(
         &self,
         namespace: NamespaceId,
         prompt: &[Token],
@@ -69,7 +69,7 @@ impl Naive {
     }
 
     /// Leading tokens of a prompt after which a sequence can go on.
-    pub(in crate::cache) fn usable(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
+    pub(super) fn usable(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
         let (matched, base) = (self.known(namespace, prompt), self.base(namespace).len());
         if self.needs.is_nothing() {
             return matched;
@@ -83,12 +83,7 @@ impl Naive {
     }
 
     /// The place whose state stands behind the first `end` tokens of a prompt.
-    pub(in crate::cache) fn state_behind(
-        &self,
-        namespace: NamespaceId,
-        prompt: &[Token],
-        end: usize,
-    ) -> Option<usize> {
+    pub(super) fn state_behind(&self, namespace: NamespaceId, prompt: &[Token], end: usize) -> Option<usize> {
         let index = end.checked_sub(1).filter(|_| self.needs.state_bytes > 0)? / BLOCK_POSITIONS;
         let block = self.block_of(namespace, prompt, self.known(namespace, prompt), index);
         let name = (self.home(namespace, &block), block);
@@ -98,7 +93,7 @@ impl Naive {
     }
 
     /// What a sequence holds that goes on after `tokens`, of which it leases the whole blocks.
-    pub(in crate::cache) fn held_from(&self, namespace: NamespaceId, lease: &[Token], tokens: usize) -> Held {
+    pub(super) fn held_from(&self, namespace: NamespaceId, lease: &[Token], tokens: usize) -> Held {
         let blocks = lease.len() / BLOCK_POSITIONS;
         let first = self.needs.first_part(tokens).min(blocks);
         let earliest = self.needs.first_part_of_place(tokens / BLOCK_POSITIONS);
@@ -108,7 +103,7 @@ impl Naive {
     }
 
     /// Protects the place whose state is about to be copied, or does so no more.
-    pub(in crate::cache) fn keep_state(&mut self, name: Option<PlaceName>, keep: bool) {
+    pub(super) fn keep_state(&mut self, name: Option<PlaceName>, keep: bool) {
         let found = name.and_then(|name| self.places.iter().position(|place| place.name() == name));
         if let Some(index) = found {
             self.places[index].in_use = keep;
@@ -117,7 +112,7 @@ impl Naive {
     }
 
     /// Evicts the place of a tenant that was evicted: of its lowest priority one of the lowest rank.
-    pub(in crate::cache) fn evict_place_of(&mut self, tenant: TenantId, told: Option<Told>) {
+    pub(super) fn evict_place_of(&mut self, tenant: TenantId, told: Option<Told>) {
         let Some(Told::PlaceEvicted(namespace, prefix, positions)) = told else {
             panic!("{told:?} went before a place of {tenant:?}");
         };
@@ -134,7 +129,7 @@ impl Naive {
     }
 
     /// The rank of a block beside places: none when nobody can go on behind it.
-    pub(in crate::cache) fn rank_of(&self, index: usize) -> u64 {
+    pub(super) fn rank_of(&self, index: usize) -> u64 {
         let Entry { namespace, ref prefix, ageing, .. } = self.entries[index];
         let is_there = |place: &Place| place.namespace == namespace && place.prefix == *prefix;
         let lacks_state = self.needs.state_bytes > 0 && !self.places.iter().any(is_there);
@@ -143,36 +138,36 @@ impl Naive {
     }
 
     /// What a tenant uses from now on ranks above a victim of this rank.
-    pub(in crate::cache) fn age(&mut self, tenant: TenantId, rank: u64) {
+    pub(super) fn age(&mut self, tenant: TenantId, rank: u64) {
         let ageing = self.ageing.entry(tenant).or_default();
         *ageing = rank.max(*ageing);
     }
 
-    pub(in crate::cache) fn ageing_of(&self, namespace: NamespaceId) -> u64 {
+    pub(super) fn ageing_of(&self, namespace: NamespaceId) -> u64 {
         self.ageing.get(&self.tenant(namespace)).copied().unwrap_or_default()
     }
 
     /// A place was used, or is kept no longer.
-    pub(super) fn renew(&mut self, index: usize) {
+    fn renew(&mut self, index: usize) {
         let ageing = self.ageing_of(self.places[index].namespace);
         let place = &mut self.places[index];
         place.rank = ageing + ((place.spares as u64) << 16) / place.units.max(1) as u64;
     }
 
     /// The places at the end of these whole blocks are kept no longer.
-    pub(in crate::cache) fn unkeep_places(&mut self, namespace: NamespaceId, whole: &[Token]) {
+    pub(super) fn unkeep_places(&mut self, namespace: NamespaceId, whole: &[Token]) {
         let name = (namespace, whole.to_vec(), BLOCK_POSITIONS as u8);
         let found = self.places.iter().position(|place| place.name() == name);
         found.into_iter().for_each(|index| self.renew(index));
     }
 
     /// The places of a tenant that can be evicted.
-    pub(in crate::cache) fn places_of(&self, tenant: TenantId) -> impl Iterator<Item = &Place> {
+    pub(super) fn places_of(&self, tenant: TenantId) -> impl Iterator<Item = &Place> {
         self.places.iter().filter(move |place| self.tenant(place.namespace) == tenant && !self.is_kept(place))
     }
 
     /// A sequence of a namespace goes on in this block.
-    pub(in crate::cache) fn touch_places(&mut self, by: NamespaceId, block: &[Token], priority: i8) {
+    pub(super) fn touch_places(&mut self, by: NamespaceId, block: &[Token], priority: i8) {
         let home = self.home(by, block);
         for index in 0..self.places.len() {
             let place = &mut self.places[index];
@@ -184,7 +179,7 @@ impl Naive {
     }
 
     /// Places whose block is gone are gone.
-    pub(in crate::cache) fn drop_lost_places(&mut self) {
+    pub(super) fn drop_lost_places(&mut self) {
         let entries = &self.entries;
         self.places.retain(|place| {
             entries.iter().any(|entry| entry.namespace == place.namespace && entry.prefix == place.prefix)
@@ -192,7 +187,7 @@ impl Naive {
     }
 
     /// A block takes the place of one that it extends.
-    pub(in crate::cache) fn move_places(&mut self, namespace: NamespaceId, from: &[Token], to: &[Token]) {
+    pub(super) fn move_places(&mut self, namespace: NamespaceId, from: &[Token], to: &[Token]) {
         for place in
             self.places.iter_mut().filter(|place| place.namespace == namespace && place.prefix == from)
         {
@@ -202,7 +197,7 @@ impl Naive {
 
     /// A sequence ends with the first tokens of a block that is cached: it can pass its windowed part on only when it
     /// knows all of it.
-    pub(in crate::cache) fn pass_tail(&mut self, seq: SeqId, known: &[Token], tokens: usize) {
+    pub(super) fn pass_tail(&mut self, seq: SeqId, known: &[Token], tokens: usize) {
         let running = &self.running[&seq];
         let index = blocks_for(tokens) - 1;
         let lacks = known.len() > tokens && !self.is_part_held(running.namespace, known);
@@ -262,7 +257,7 @@ impl Naive {
     }
 
     /// A sequence ends after so many tokens; `tail` is the last block when that is not full.
-    pub(in crate::cache) fn end_with(&mut self, seq: SeqId, tokens: usize, tail: Option<Vec<Token>>) {
+    pub(super) fn end_with(&mut self, seq: SeqId, tokens: usize, tail: Option<Vec<Token>>) {
         if tokens == 0 || self.needs.is_nothing() {
             return;
         }
@@ -280,7 +275,7 @@ impl Naive {
     }
 
     /// A sequence adds a place in its block of this index, unless it is there, or lacks parts for it, or room.
-    pub(super) fn add_place(&mut self, seq: SeqId, index: usize, positions: u8, tail: Option<Vec<Token>>) {
+    fn add_place(&mut self, seq: SeqId, index: usize, positions: u8, tail: Option<Vec<Token>>) {
         let end = (index + 1) * BLOCK_POSITIONS;
         let (needs, running) = (self.needs, &self.running[&seq]);
         let whole = running.leased.get(..end).map(<[Token]>::to_vec);
@@ -326,7 +321,7 @@ impl Naive {
 
     /// Evicts what it takes for a place of a namespace; false, and nothing is done, when there is no room for it, or its
     /// tenant would exceed its quota.
-    pub(super) fn make_room_for_place(&mut self, namespace: NamespaceId, units: usize) -> bool {
+    fn make_room_for_place(&mut self, namespace: NamespaceId, units: usize) -> bool {
         let tenant = self.tenant(namespace);
         let available = self.free() + self.evictable() + self.places_evictable();
         let own = |entry: &&Entry| self.tenant(entry.namespace) == tenant && !self.is_locked(entry);

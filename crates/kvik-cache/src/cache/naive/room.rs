@@ -24,7 +24,7 @@ impl Naive {
     }
 
     /// Evicts, as it is told, until `needed` blocks are free.
-    pub(in crate::cache) fn free_up(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
+    pub(super) fn free_up(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
         while self.free() < needed {
             let tenant = self.victim_tenant(held);
             self.evict_of(tenant, held);
@@ -32,19 +32,19 @@ impl Naive {
     }
 
     /// Of the tenants of whom something may go, the one with the most for its weight.
-    pub(super) fn victim_tenant(&mut self, held: Option<(NamespaceId, &[Token])>) -> TenantId {
+    fn victim_tenant(&mut self, held: Option<(NamespaceId, &[Token])>) -> TenantId {
         let tenants = self.tenants_with_victims(held);
         self.events.spared_by_share += u64::from(tenants.len() > 1);
         let more = |best, tenant| if self.excess(tenant) > self.excess(best) { tenant } else { best };
         tenants.into_iter().reduce(more).unwrap()
     }
 
-    pub(in crate::cache) fn quota(&self, namespace: NamespaceId) -> Option<usize> {
+    pub(super) fn quota(&self, namespace: NamespaceId) -> Option<usize> {
         self.shares.get(&namespace)?.quota_blocks
     }
 
     /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
-    pub(in crate::cache) fn keep_quota(
+    pub(super) fn keep_quota(
         &mut self,
         namespace: NamespaceId,
         coming: usize,
@@ -59,7 +59,7 @@ impl Naive {
 
     /// Evicts of a tenant, of the lowest priority, the oldest block, or the one that is evicted; or a place, whichever has
     /// the lower rank.
-    pub(super) fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
+    fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
         let mut leaves = self.leaves(held);
         leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
         let priority = |index: usize| self.entries[index].keep.priority;
@@ -112,12 +112,12 @@ impl Naive {
         }
     }
 
-    pub(in crate::cache) fn tenant(&self, namespace: NamespaceId) -> TenantId {
+    pub(super) fn tenant(&self, namespace: NamespaceId) -> TenantId {
         self.shares.get(&namespace).map_or(TenantId(0), |share| share.tenant)
     }
 
     /// Blocks' worth of what a tenant has cached, in blocks and in places, and of what is owned by what it runs.
-    pub(in crate::cache) fn held_by(&self, tenant: TenantId) -> usize {
+    pub(super) fn held_by(&self, tenant: TenantId) -> usize {
         let cached = self.entries.iter().filter(|entry| self.tenant(entry.namespace) == tenant).count();
         let places = self.places.iter().filter(|place| self.tenant(place.namespace) == tenant);
         let running = self.running.values().filter(|running| self.tenant(running.namespace) == tenant);
@@ -126,7 +126,7 @@ impl Naive {
     }
 
     /// How many blocks a tenant has for its weight; half the weight without demand.
-    pub(super) fn excess(&self, tenant: TenantId) -> f64 {
+    fn excess(&self, tenant: TenantId) -> f64 {
         let share = self.shares.values().find(|share| share.tenant == tenant);
         let asked = self.asked.get(&tenant).copied().unwrap_or_default();
         let demand = if self.now - asked <= Duration::from_secs(600) { 1.0 } else { 0.5 };
@@ -134,7 +134,7 @@ impl Naive {
     }
 
     /// Tenants that have something to give, in the order of their ids.
-    pub(super) fn tenants_with_victims(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
+    fn tenants_with_victims(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
         let leaves = self.leaves(held).into_iter().map(|index| self.entries[index].namespace);
         let places = self.places.iter().filter(|place| !self.is_kept(place)).map(|place| place.namespace);
         let tenants: BTreeSet<TenantId> =
