@@ -15,7 +15,7 @@ use crate::lifetime::{Keep, Lifetime};
 pub(crate) struct Naive {
     pub(super) blocks: usize,
     pub(super) needs: Beside,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<NamedPlace>,
     pub(super) policy: Policy,
     pub(crate) entries: Vec<Entry>,
     pub(super) running: BTreeMap<SeqId, Running>,
@@ -123,7 +123,7 @@ pub(super) struct Held {
 
 /// A place, by the tokens of the block that it stands in.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct NamedPlace {
     pub(super) namespace: NamespaceId,
     pub(super) prefix: Vec<Token>,
     pub(super) positions: u8,
@@ -154,7 +154,7 @@ impl Held {
     }
 }
 
-impl Place {
+impl NamedPlace {
     pub(super) fn name(&self) -> PlaceName {
         (self.namespace, self.prefix.clone(), self.positions)
     }

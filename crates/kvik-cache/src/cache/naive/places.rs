@@ -1,6 +1,6 @@
 //! The twin's view of what stands beside blocks: lists, and a scan for every question.
 
-use super::data::{Entry, Held, Naive, Place, PlaceName, Running};
+use super::data::{Entry, Held, Naive, NamedPlace, PlaceName, Running};
 use crate::cache::life::Told;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 
@@ -23,7 +23,7 @@ impl Naive {
     }
 
     /// Whether a pin or a derived namespace ends where a place stands.
-    pub(super) fn is_kept(&self, place: &Place) -> bool {
+    pub(super) fn is_kept(&self, place: &NamedPlace) -> bool {
         let ends = |namespace: &NamespaceId, whole: &Vec<Token>| {
             usize::from(place.positions) == BLOCK_POSITIONS
                 && *namespace == place.namespace
@@ -131,7 +131,7 @@ impl Naive {
     /// The rank of a block beside places: none when nobody can go on behind it.
     pub(super) fn rank_of(&self, index: usize) -> u64 {
         let Entry { namespace, ref prefix, ageing, .. } = self.entries[index];
-        let is_there = |place: &Place| place.namespace == namespace && place.prefix == *prefix;
+        let is_there = |place: &NamedPlace| place.namespace == namespace && place.prefix == *prefix;
         let lacks_state = self.needs.state_bytes > 0 && !self.places.iter().any(is_there);
         let lacks_part = self.needs.windows.is_some() && !self.is_part_held(namespace, prefix);
         if lacks_state || lacks_part { 0 } else { ageing + ((BLOCK_POSITIONS as u64) << 16) }
@@ -162,7 +162,7 @@ impl Naive {
     }
 
     /// The places of a tenant that can be evicted.
-    pub(super) fn places_of(&self, tenant: TenantId) -> impl Iterator<Item = &Place> {
+    pub(super) fn places_of(&self, tenant: TenantId) -> impl Iterator<Item = &NamedPlace> {
         self.places.iter().filter(move |place| self.tenant(place.namespace) == tenant && !self.is_kept(place))
     }
 
@@ -303,7 +303,7 @@ impl Naive {
             });
             let spares = (index + 1 - before.unwrap_or(0)) * BLOCK_POSITIONS;
             let (in_use, rank) = (false, 0);
-            self.places.push(Place {
+            self.places.push(NamedPlace {
                 namespace,
                 prefix,
                 positions,
