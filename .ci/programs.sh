@@ -69,7 +69,7 @@ test_python() {
 
 # One list of cases in every language.
 test_library() {
-    if $FULL; then cargo build --workspace --features kvik/gpu --bin cases --test it; fi
+    if $FULL; then linted cargo build --workspace --features kvik/gpu --bin cases --test it; fi
     KVIK_LANGUAGES="rust c python kotlin" suite tests/library
 }
 

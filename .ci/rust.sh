@@ -10,6 +10,8 @@ cargo() { without_c command cargo "$@"; }
 without_c() {
     CC=/bin/false CXX=/bin/false AR=/bin/false "$@"
 }
+# Builds of tests lint what they compile, all alike, so that nothing is compiled for lints alone, or twice.
+linted() { RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/lint "$@"; }
 # The C library of a release build for x86-64, stripped: 14.2 MB when this was written, 0.2 more with what a whole build adds.
 C_BYTES_MAX=$((14800 * 1000))
 # The same as an application for aarch64 carries it: profile `small`, without grammars, stripped. 6 MB is what an app's author is promised.
@@ -25,7 +27,7 @@ run_tests() {
     rm -f "$KVIK_SKIPPED"
     # With the GPU feature: what it adds is tested, and nothing else is built in another way. The simulator has other seeds
     # than any commit before, and more than a debug build has by itself.
-    FIRST=$((2000 * $(commit_number))) SEEDS=2000 with_store cargo test --workspace --features kvik/gpu
+    FIRST=$((2000 * $(commit_number))) SEEDS=2000 with_store linted cargo test --workspace --features kvik/gpu
     count_skipped
 }
 
@@ -50,12 +52,12 @@ count_skipped() {
 # The sources for Kotlin, Swift and Python that are checked in are what the generator writes. With every change, those for
 # Kotlin and Python hold the sums of their functions to the library's when they load it.
 test_bindings() {
-    cargo test --workspace --features kvik/gpu,kvik-uniffi/generate --test it generated::
+    linted cargo test --workspace --features kvik/gpu,kvik-uniffi/generate --test it generated::
 }
 
 # Histories with the checks of a debug build, by the program that the tests left.
 test_simulator() {
-    FIRST=0 SEEDS=10000 cargo test --workspace --features kvik/gpu --test simulator -- --nocapture
+    FIRST=0 SEEDS=10000 linted cargo test --workspace --features kvik/gpu --test simulator -- --nocapture
 }
 
 # Every interleaving of small thread pools; its flag would have all else built again, so the kernels, of which the pool is a
@@ -67,7 +69,10 @@ test_loom() {
 
 # Links of comments lead somewhere, also those of private items.
 test_documents() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --features kvik/gpu --no-deps --document-private-items
+    RUSTDOC=$PWD/.ci/document KVIK_DOCUMENTS=$PWD/target/doc linted cargo test --workspace --features kvik/gpu --doc
+    $FULL || return 0
+    # Programs without a library.
+    RUSTDOCFLAGS="-D warnings" cargo doc -p kvik-examples --bins --no-deps --document-private-items
 }
 
 # Only the kernels have code of their own for aarch64.
@@ -104,7 +109,7 @@ build_tried() {
         cargo build --release -p kvik-uniffi
     else
         # Tests are named beside them, so that all has the features that tests have.
-        cargo build --workspace --features kvik/gpu --lib --bin kvik --bin cases --test it
+        linted cargo build --workspace --features kvik/gpu --lib --bin kvik --bin cases --test it
     fi
 }
 
@@ -129,7 +134,7 @@ test_c_api() {
 # One forward pass and every kernel under Vulkan's validation layers, which have nothing to say.
 test_validation() {
     local log=target/validation.txt
-    VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation cargo test --workspace --features kvik/gpu \
+    VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation linted cargo test --workspace --features kvik/gpu \
         --test kernels --test it -- --nocapture device::exact kv:: attention experts 2>&1 | tee "$log" | grep '^test '
     ! grep -E "Validation (Error|Warning)|VUID-" "$log"
 }
