@@ -17,6 +17,11 @@ C_BYTES_MAX=$((14800 * 1000))
 # The same as an application for aarch64 carries it: profile `small`, without grammars, stripped. 6 MB is what an app's author is promised.
 SMALL_BYTES_MAX=$((6000 * 1000))
 
+# With the GPU feature: what it adds is tested, and nothing else is built in another way.
+cargo_test() { linted cargo test --workspace --features kvik/gpu "$@"; }
+
+compile_tests() { cargo_test --no-run; }
+
 # The README's command. Tests on outside data run where the data stands beside the checkout, and those of stores against an
 # S3 that is a process of this machine.
 run_tests() {
@@ -25,9 +30,8 @@ run_tests() {
     fi
     export KVIK_SKIPPED=$PWD/target/skipped.txt
     rm -f "$KVIK_SKIPPED"
-    # With the GPU feature: what it adds is tested, and nothing else is built in another way. The simulator has other seeds
-    # than any commit before, and more than a debug build has by itself.
-    FIRST=$((2000 * $(commit_number))) SEEDS=2000 with_store linted cargo test --workspace --features kvik/gpu
+    # The simulator has other seeds than any commit before, and more than a debug build has by itself.
+    FIRST=$((2000 * $(commit_number))) SEEDS=2000 with_store cargo_test
     count_skipped
 }
 
@@ -57,7 +61,7 @@ test_bindings() {
 
 # Histories with the checks of a debug build, by the program that the tests left.
 test_simulator() {
-    FIRST=0 SEEDS=10000 linted cargo test --workspace --features kvik/gpu --test simulator -- --nocapture
+    FIRST=0 SEEDS=10000 cargo_test --test simulator -- --nocapture
 }
 
 # Every interleaving of small thread pools; its flag would have all else built again, so the kernels, of which the pool is a
@@ -69,7 +73,7 @@ test_loom() {
 
 # Links of comments lead somewhere, also those of private items.
 test_documents() {
-    RUSTDOC=$PWD/.ci/document KVIK_DOCUMENTS=$PWD/target/doc linted cargo test --workspace --features kvik/gpu --doc
+    RUSTDOC=$PWD/.ci/document KVIK_DOCUMENTS=$PWD/target/doc cargo_test --doc
     $FULL || return 0
     # Programs without a library.
     RUSTDOCFLAGS="-D warnings" cargo doc -p kvik-examples --bins --no-deps --document-private-items
@@ -134,8 +138,8 @@ test_c_api() {
 # One forward pass and every kernel under Vulkan's validation layers, which have nothing to say.
 test_validation() {
     local log=target/validation.txt
-    VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation linted cargo test --workspace --features kvik/gpu \
-        --test kernels --test it -- --nocapture device::exact kv:: attention experts 2>&1 | tee "$log" | grep '^test '
+    VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation cargo_test --test kernels --test it -- \
+        --nocapture device::exact kv:: attention experts 2>&1 | tee "$log" | grep '^test '
     ! grep -E "Validation (Error|Warning)|VUID-" "$log"
 }
 
