@@ -1,5 +1,6 @@
 """The endpoints that clients of llama-server use."""
 import json
+import re
 
 from server import ROOT, chat_prompt, effort, eval_cases, sse
 
@@ -34,6 +35,20 @@ def test_props(server):
     assert props["default_generation_settings"]["n_ctx"] > 0
     assert props["total_slots"] > 0
     assert "im_start" in props["chat_template"]
+
+
+def test_names_of_headers_and_fingerprints_have_llama_servers_form(server):
+    """Its own tests compare header names to the letter, and read the number of a build from a fingerprint."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    for path, stream in (("/v1/chat/completions", False), ("/v1/chat/completions", True), ("/nowhere", False)):
+        connection, response = server.open_stream(path, body | {"stream": stream})
+        names = [name for name, _ in response.getheaders()]
+        assert {"Content-Type", "Date"} <= set(names) and all(name == name.title() for name in names), names
+        text = response.read().decode()
+        connection.close()
+        prints = re.findall(r'"system_fingerprint": ?"([^"]*)"', text)
+        assert all(re.fullmatch(r"b\d+-kvik-\d+\.\d+\.\d+", given) for given in prints)
+        assert bool(prints) == (response.status == 200), text
 
 
 def complete(server, **body):

@@ -121,3 +121,23 @@ def test_an_answer_that_waits_for_its_model_says_so(shelf, open_page):
     expect(says).to_have_text("The model o/tiny waits until there is room for it")
     held[0].continue_()
     wait_for_answers(page, 1)
+
+
+def test_a_model_without_a_template_says_so_before_a_question(tmp_path, open_page):
+    # Without its template, and without the tokens by which it would be given ChatML.
+    base = MODEL.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX").replace(b"<|im_start|>", b"<|xm_start|>")
+    file = tmp_path / "base.gguf"
+    file.write_bytes(base)
+    with serve("-m", file) as server:
+        page = open_page(port=server.port)
+        expect(says_that_it_has_no_template(page)).to_contain_text("--chat-template FILE")
+        assert violations(page) == []
+
+
+def test_a_model_with_a_template_is_asked_without_a_word(page):
+    expect(page.locator("#server")).to_have_text("kvik-tiny")
+    expect(says_that_it_has_no_template(page)).to_have_count(0)
+
+
+def says_that_it_has_no_template(page):
+    return page.get_by_role("status").filter(has_text="has no chat template")

@@ -5,6 +5,10 @@ import { readFile } from "./files.js";
 import { recallDraft, rememberDraft } from "./kept.js";
 import { draftOf } from "./state.js";
 
+const NO_TEMPLATE =
+  "This model has no chat template, as base models have none: it continues texts (/v1/completions, kvik run --raw) and " +
+  "answers no questions, unless the server is started with --chat-template FILE.";
+
 /** `{element, render}`. */
 export function mountComposer({ store, notify }, chat) {
   const id = () => store.get().route.id;
@@ -54,8 +58,9 @@ export function mountComposer({ store, notify }, chat) {
       const answering = Boolean(state.turns[open]);
       const { text: written, files: given, note: said } = draftOf(state, open);
       if (text.value !== written) text.value = written;
-      setText(note, said ?? "");
-      note.hidden = !said;
+      const shows = state.chats ? said : NO_TEMPLATE;
+      setText(note, shows ?? "");
+      note.hidden = !shows;
       if (given !== shown.given) {
         replace(files, given.map((file) => fileRow(file, () => change({ files: draft().files.filter((other) => other !== file) }))));
         files.hidden = given.length === 0;

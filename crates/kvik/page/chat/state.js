@@ -14,6 +14,7 @@ export const initial = {
   rests: {}, // what an answer had said when it was stopped, by conversation
   drafts: {},
   settings: {},
+  chats: true, // whether the only model of the server has a chat template
   reports: {}, // by conversation, then by the index of the answer: what it reused and how long it took
 };
 
@@ -31,6 +32,7 @@ export function textOf({ content }) {
 }
 
 const REDUCE = {
+  "no template": (chat) => ({ ...chat, chats: false }),
   "conversations listed": (chat, { items }) => ({ ...chat, list: { ...chat.list, items, ready: true } }),
   "list searched": (chat, { query }) => ({ ...chat, list: { ...chat.list, query, found: {}, searching: query.trim() !== "" } }),
   "list found": (chat, { query, found, searching }) =>

@@ -90,7 +90,7 @@ async fn reload(shelf: &Arc<Shelf>) {
 }
 
 /// Puts a changed file into force; a wrong one changes nothing.
-fn read_tenants(shelf: &Shelf, source: &Source) {
+pub(crate) fn read_tenants(shelf: &Shelf, source: &Source) {
     let keys = shelf.server.keys();
     match source.read(keys.tenants()) {
         Ok(tenants) => {

@@ -274,6 +274,7 @@ impl LoadModel for Loader {
         args.embedding.apply(&mut serving.embedder);
         warn_without_template(&serving);
         serving.variables = args.template.variables()?;
+        // Their quotas hold for the prompts that are restored.
         handle.set_tenants(setup.server.keys().tenants());
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;

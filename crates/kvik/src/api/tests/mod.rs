@@ -33,6 +33,7 @@ mod said_back;
 mod sglang;
 mod shelf;
 mod shelf_histories;
+mod shelf_tenants;
 mod situations;
 mod stats;
 mod tenants;

@@ -1,6 +1,7 @@
 //! The routes with tenants: who is who, who sees what, limits, and the bill.
 
 use std::{
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +25,12 @@ use crate::{
 /// Tenants from a file with this text; `KEY:name` stands for the digest of `name`.
 fn tenants(text: &str, before: &Tenants) -> Tenants {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("tenants.toml");
+    tenants_file(dir.path(), text).read(before).unwrap()
+}
+
+/// The file with this text, in a directory with the server's secret.
+pub(super) fn tenants_file(dir: &Path, text: &str) -> Source {
+    let path = dir.join("tenants.toml");
     let words = text.split("KEY:").enumerate().map(|(i, piece)| match i {
         0 => piece.to_owned(),
         _ => {
@@ -33,7 +39,7 @@ fn tenants(text: &str, before: &Tenants) -> Tenants {
         }
     });
     std::fs::write(&path, words.collect::<String>()).unwrap();
-    Source { path, secret: Secret::open(&dir.path().join("secret")).unwrap() }.read(before).unwrap()
+    Source { path, secret: Secret::open(&dir.join("secret")).unwrap() }
 }
 
 const PAIR: &str = "[tenant.acme]\nKEY:acme;\n[tenant.beta]\nKEY:beta;\n";

@@ -36,12 +36,13 @@ impl Shelf {
     async fn load(self: &Arc<Self>, index: usize) {
         let entry = self.begin_load(index);
         tracing::info!("loading the model {}", entry.name);
-        let (loader, began) = (entry.loader.clone(), self.now());
-        let load = move || loader.context("nothing loads it")?.load();
+        let (loader, server, began) = (entry.loader.clone(), self.server.clone(), self.now());
+        let load =
+            move || loader.context("nothing loads it")?.load().inspect(|open| open.tell_tenants(&server));
         let loaded = tokio::task::spawn_blocking(load).await;
         let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
         self.put(index, &entry, loaded.map_err(|error| with_causes(&error)), self.now() - began);
-        // The tenants may have been read again while it was loaded, and nobody could tell it then.
+        // Tenants that were read again until it had its place were told to the others alone.
         let shelf = self.clone();
         let told = tokio::task::spawn_blocking(move || shelf.set_tenants(shelf.server.keys().tenants()));
         if let Err(panic) = told.await {

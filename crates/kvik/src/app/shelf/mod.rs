@@ -56,6 +56,15 @@ pub(crate) struct OpenModel {
     pub(crate) close: Box<dyn FnOnce() + Send>,
 }
 
+impl OpenModel {
+    /// Tells its engine of the tenants that there are. Takes its time.
+    fn tell_tenants(&self, server: &Server) {
+        if let Some(handle) = &self.handle {
+            handle.set_tenants(server.keys().tenants());
+        }
+    }
+}
+
 /// The models of a server.
 pub(crate) struct Shelf {
     pub(crate) server: Arc<Server>,
