@@ -11,9 +11,9 @@ use std::time::Duration;
 use async_channel::{Receiver, Sender, unbounded};
 use kvik_cache::StopReason;
 use kvik_engine::api::{self, Event, EventSink, FinishReason, RequestError};
-use kvik_engine::text::answer::{AnswerDelta, Reader, Reading};
 use kvik_memory::memory::TurnReport;
 use kvik_memory::random::random;
+use kvik_text::answer::{AnswerDelta, Reader, Reading};
 
 use crate::error::{Error, guard};
 use crate::message::{Message, ToolCall};

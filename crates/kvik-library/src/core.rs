@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use kvik_engine::api::{self, Pooling};
 use kvik_engine::engine::Engine;
-use kvik_engine::text::answer::Reading;
 use kvik_memory::conversations::Conversations;
 use kvik_memory::memory::{GoesOn, Host, Memory, make_summaries};
+use kvik_text::answer::Reading;
 
 use crate::answer::{Answer, Follow};
 use crate::error::Error;

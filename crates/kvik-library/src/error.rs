@@ -11,12 +11,12 @@ use kvik_engine::engine::StartError;
 use kvik_engine::load::LoadError;
 use kvik_engine::model::ModelError;
 use kvik_engine::store::StoreError;
-use kvik_engine::text::template::TemplateError;
-use kvik_engine::text::tools::NotOffered;
 use kvik_kernels::UnknownIsa;
 use kvik_memory::conversations::ConversationError;
 use kvik_memory::memory::{CorrectionError, MemoryError, NotDeleted};
 use kvik_memory::records::RecordsError;
+use kvik_text::template::TemplateError;
+use kvik_text::tools::NotOffered;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]

@@ -93,7 +93,7 @@ impl Message {
         let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
         Message {
             role,
-            content: kvik_engine::conversation::chain::text_of(message),
+            content: kvik_memory::context::chain::text_of(message),
             tool_calls: calls.iter().map(ToolCall::of).collect(),
             tool_call_id: message["tool_call_id"].as_str().map(str::to_owned),
         }

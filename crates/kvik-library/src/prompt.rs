@@ -5,10 +5,10 @@ use std::time::SystemTime;
 use kvik_cache::Token;
 use kvik_engine::api::Constraint;
 use kvik_engine::schedule::prefix::common_prefix;
-use kvik_engine::text::answer::{Reading, ReasoningForm};
-use kvik_engine::text::template::{ChatTemplate, Prompt as Rendered, QUESTIONS, RenderInput};
-use kvik_engine::text::tools::Tools;
 use kvik_memory::memory::Purpose;
+use kvik_text::answer::{Reading, ReasoningForm};
+use kvik_text::template::{ChatTemplate, Prompt as Rendered, QUESTIONS, RenderInput};
+use kvik_text::tools::Tools;
 use serde_json::{Map, Value};
 
 use crate::error::Error;

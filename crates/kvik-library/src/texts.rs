@@ -1,8 +1,8 @@
 //! What makes tokens of texts.
 
-use kvik_engine::text::template::ChatTemplate;
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_memory::memory::MemoryModel;
+use kvik_text::template::ChatTemplate;
+use kvik_text::tokenizer::Tokenizer;
 
 /// The texts of a model.
 pub(crate) struct Texts {

@@ -1,6 +1,6 @@
 //! Tools as texts, for callers who have no structures for them.
 
-use kvik_engine::text::tools::{OfferedTool, ToolChoice};
+use kvik_text::tools::{OfferedTool, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

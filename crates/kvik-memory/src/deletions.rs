@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvik_engine::conversation::ChainId;
+use crate::context::ChainId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -6,11 +6,13 @@
 //!        '------------------------ records --------------------'      small durable tables in one file
 //! ```
 //!
-//! It neither serves nor computes: what it needs of the program around it is the trait [`Host`](memory::Host).
+//! [`context`] decides over messages what of a long conversation is read. The crate neither serves nor computes: what it
+//! needs of the program around it is the trait [`Host`](memory::Host).
 
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod context;
 pub mod conversations;
 pub mod deletions;
 pub mod hex;

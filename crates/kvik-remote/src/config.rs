@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use kvik_engine::store::Waker;
+use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use url::Url;
 
 use crate::error::RemoteError;

@@ -14,6 +14,11 @@ use std::time::Duration;
 use kvik_cache::retain::{Retention, RetentionError};
 use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, Token};
 
+pub use kvik_text::forms::{
+    ArgumentsForm, CallForm, CallStart, Calls, Constraint, ConstraintError, ReasoningPlace, ReasoningTexts,
+};
+pub use kvik_text::sampler::Sampling;
+
 pub use adapter::{AdapterId, AdapterMix, AdapterUse};
 pub use fleet::HotPrefix;
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
@@ -21,163 +26,6 @@ pub use kv_event::{KvEvent, KvListener, KvStored};
 pub use outline::{NodeView, TreeNode, TreeView};
 pub use pace::Pace;
 pub use wants::{Pooling, UnknownPooling, Wants};
-
-/// How the next token is chosen. Neutral values switch a rule off.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sampling {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// Keep the `k` likeliest tokens; 0 keeps all.
-    pub top_k: usize,
-    /// Keep the smallest set whose probability reaches `p`; 1 keeps all.
-    pub top_p: f32,
-    /// Drop tokens below `p` times the likeliest; 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of seen tokens; 1 is off.
-    pub repetition_penalty: f32,
-    /// Subtracted once from every generated token; 0 is off.
-    pub presence_penalty: f32,
-    /// Subtracted per occurrence from every generated token; 0 is off.
-    pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties cover; 0 means all.
-    pub penalty_last_n: usize,
-    /// Added to the logits of single tokens; negative infinity forbids one.
-    pub logit_bias: Vec<(Token, f32)>,
-    /// Tokens an answer has before an end-of-generation token may end it; a constraint that allows only the
-    /// end still ends it.
-    pub min_tokens: usize,
-    /// Seed of the sampler; the same seed gives the same text whatever else is running.
-    pub seed: u64,
-}
-
-impl Sampling {
-    /// The likeliest token, with every rule off.
-    pub const GREEDY: Sampling = Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_last_n: 0,
-        logit_bias: Vec::new(),
-        min_tokens: 0,
-        seed: 0,
-    };
-}
-
-/// Constrains the form of the answer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Constraint {
-    /// Any JSON object.
-    JsonObject,
-    /// JSON that satisfies a schema.
-    JsonSchema(serde_json::Value),
-    /// Text that matches a regular expression.
-    Regex(String),
-    /// Text that a Lark grammar (llguidance dialect) accepts.
-    Lark(String),
-    /// Tool calls, and free text around them.
-    Calls(Calls),
-}
-
-/// Tool calls in the form that the model was trained on.
-///
-/// Where a text contains the name of a control token, it stands for that token.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Calls {
-    /// When calls begin.
-    pub start: CallStart,
-    /// One form for each tool; every call has one of these forms.
-    pub tools: Vec<CallForm>,
-    /// Text before the first call; this and the next two may be empty.
-    pub opening: String,
-    /// Text between two calls.
-    pub separator: String,
-    /// Text after the last call.
-    pub closing: String,
-    /// Maximum calls in one answer.
-    pub calls_max: usize,
-    /// The reasoning that an answer may have. No call begins in it; it is not read where a call is forced.
-    pub reasoning: Option<ReasoningTexts>,
-}
-
-/// The texts around reasoning.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReasoningTexts {
-    /// Text before it.
-    pub open: String,
-    /// Text after it.
-    pub close: String,
-    /// Where it may stand.
-    pub place: ReasoningPlace,
-    /// Whether the answer begins inside of it.
-    pub begun: bool,
-}
-
-/// Where an answer may have reasoning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReasoningPlace {
-    /// Before all other text.
-    First,
-    /// Anywhere, any number of times.
-    Anywhere,
-}
-
-/// The form of a call of one tool.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CallForm {
-    /// Text before the arguments.
-    pub begin: String,
-    /// How the arguments are written.
-    pub arguments: ArgumentsForm,
-    /// Schema of the arguments, or, where they are JSON, of a whole call with its name.
-    pub schema: serde_json::Value,
-    /// Text after the arguments.
-    pub end: String,
-}
-
-/// The form of the arguments of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ArgumentsForm {
-    /// A JSON object.
-    Json,
-    /// One after the other: a key and a value with text around them.
-    Parameters {
-        /// Text before a key, between it and its value, and after the value.
-        key: String,
-        /// See `key`.
-        value: String,
-        /// See `key`.
-        end: String,
-    },
-    /// `(a=1, b='x')`, in Python's notation.
-    Python,
-    /// `{a:1,b:<|"|>x<|"|>}`, in Gemma's.
-    Dict {
-        /// Text around texts.
-        quote: String,
-    },
-}
-
-/// When an answer becomes a call.
-#[derive(Debug, Clone, PartialEq)]
-pub enum CallStart {
-    /// Immediately; with `after`, following free text that ends with it (`</think>`).
-    Forced {
-        /// The end of the free text.
-        after: Option<String>,
-    },
-    /// When the model writes `trigger`; text is free before it and after the calls.
-    Lazy {
-        /// The beginning of `opening` and `begin` of every tool.
-        trigger: String,
-    },
-    /// When the answer starts with all that precedes the arguments of a tool, its name included; every other answer is
-    /// free text.
-    LazyAtStart,
-}
 
 /// One request: a prompt and how to continue it.
 #[derive(Debug, Clone, PartialEq)]
@@ -519,20 +367,9 @@ pub enum RequestError {
         /// What it asks for besides.
         field: &'static str,
     },
-    /// The grammar or schema is not usable.
-    #[error("the constraint cannot be used: {0}")]
-    BadConstraint(String),
-    /// This build has no grammars.
-    #[error(
-        "this build of kvik has no grammars, which constraints take; build it with the feature `grammars`"
-    )]
-    NoGrammars,
-    /// Too many constraints wait for compilation, or those in use take too much memory.
-    #[error("too many constraints are in use at the same time; try again in {retry_after_s} s")]
-    ConstraintsBusy {
-        /// Seconds after which to try again.
-        retry_after_s: u64,
-    },
+    /// The answer cannot be held to what was asked for.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,

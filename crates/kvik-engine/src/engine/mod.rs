@@ -17,10 +17,12 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{CacheConfig, CacheError};
+use kvik_text::constraint::{CompilerPool, Guide, Waiter};
+use kvik_text::stream::Vocabulary;
 
 use crate::api::{
-    CallStart, Constraint, Event, EventSink, FinishReason, GeneratedToken, KvListener, Probe, Report,
-    Request, RequestError,
+    CallStart, Constraint, ConstraintError, Event, EventSink, FinishReason, GeneratedToken, KvListener,
+    Probe, Report, Request, RequestError,
 };
 use crate::model::batch::Runner;
 use crate::panics::contain;
@@ -28,8 +30,6 @@ use crate::pulse::{Life, Pulse};
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
-use crate::text::constraint::{CompilerPool, Guide, Waiter};
-use crate::text::stream::Vocabulary;
 use board::Board;
 use time_share::Rests;
 use worker::{Command, Pending, Worker};
@@ -240,7 +240,7 @@ impl Engine {
             });
         };
         let tenant = request.tenant;
-        shared.compilers.compile(tenant, &constraint, Box::new(Uncompiled { request, sink, slot }))
+        Ok(shared.compilers.compile(tenant, &constraint, Box::new(Uncompiled { request, sink, slot }))?)
     }
 
     /// Refuses what [`submit`](Engine::submit) would refuse for itself, whatever else runs.
@@ -443,19 +443,21 @@ impl Waiter for Uncompiled {
         self.sink.is_closed()
     }
 
-    fn done(self: Box<Self>, guide: Result<Guide, RequestError>) {
+    fn done(self: Box<Self>, guide: Result<Guide, ConstraintError>) {
         let Uncompiled { request, mut sink, slot } = *self;
         match guide {
             // Dropping a submission that the worker did not take notifies its sink.
             Ok(guide) => drop(slot.submit(Submission { request, guide: Some(guide), sink })),
             // The request did not require the form of calls, so the model generates without it.
-            Err(RequestError::BadConstraint(_) | RequestError::NoGrammars) if is_optional_guide(&request) => {
+            Err(ConstraintError::Unusable(_) | ConstraintError::NoGrammars)
+                if is_optional_guide(&request) =>
+            {
                 drop(slot.submit(Submission { request, guide: None, sink }));
             }
             Err(error) => {
                 // A client that is told of the failure may retry at once and needs the slot.
                 drop(slot);
-                sink.send(Event::Failed(error));
+                sink.send(Event::Failed(error.into()));
             }
         }
     }

@@ -13,10 +13,10 @@
 //! Tokens after the last whole window are not scored.
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
+use kvik_text::sampler;
+use kvik_text::tokenizer::Tokenizer;
 
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
-use crate::sampler;
-use crate::text::tokenizer::Tokenizer;
 
 /// Default tokens of a window.
 pub const WINDOW_TOKENS: usize = 512;

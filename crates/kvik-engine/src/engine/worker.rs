@@ -239,7 +239,7 @@ mod tests {
     use crate::engine::{Engine, TimeShare};
     use crate::model::batch::Batch;
     use crate::model::observation::Watched;
-    use crate::text::stream::{TokenKind, Vocabulary};
+    use kvik_text::stream::{TokenKind, Vocabulary};
 
     /// A model that always generates the same token, and stops the engine at its first step if it has a channel.
     struct ConstantRunner(Option<Sender<Command>>);

@@ -35,8 +35,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::files::bytes::FileBytes;
     use crate::load::LoadedModel;
+    use kvik_text::files::bytes::FileBytes;
 
     #[test]
     fn as_many_layers_as_asked_are_exact_and_every_choice_of_them_is_drawn() {

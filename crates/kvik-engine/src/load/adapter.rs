@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use crate::files::bytes::FileBytes;
-use crate::files::gguf::Gguf;
-use crate::files::{FileError, TensorSource};
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
+use kvik_text::files::{FileError, TensorSource};
+
 use crate::model::LoadedAdapter;
 
 use super::gguf::arch;

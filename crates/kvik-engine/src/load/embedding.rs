@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use kvik_text::files::FileError;
+use kvik_text::files::gguf::{Gguf, GgufError};
+use kvik_text::files::hf::read_json;
 use serde::Deserialize;
 
 use crate::api::Pooling;
-use crate::files::FileError;
-use crate::files::gguf::{Gguf, GgufError};
-use crate::files::hf::read_json;
 use crate::model::ModelConfig;
 
 /// What a model is for, besides text.
@@ -77,9 +77,9 @@ fn ranking(config: &ModelConfig) -> Ranking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::bytes::FileBytes;
-    use crate::files::gguf::write::GgufWriter;
     use crate::load::LoadedModel;
+    use kvik_text::files::bytes::FileBytes;
+    use kvik_text::files::gguf::write::GgufWriter;
 
     fn config() -> ModelConfig {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/arch-qwen3.gguf");

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use kvik_kernels::KvKind;
+use kvik_text::files::gguf::write::GgufWriter;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::files::gguf::write::GgufWriter;
 use crate::model::{Arch, ExpertsConfig, LatentConfig, Multipliers, RopeScaling, RopeStyle, Temperature};
 
 /// A file of four layers; keys of `add` go without the prefix of the architecture, and before those of every file.

@@ -1,9 +1,9 @@
 //! Reads the shape of a model from GGUF metadata.
 
 use kvik_kernels::{WeightType, dequantize};
+use kvik_text::files::gguf::{Gguf, GgufError, TensorInfo};
 
 use super::{ConfigError, check_config, check_layers};
-use crate::files::gguf::{Gguf, GgufError, TensorInfo};
 use crate::model::metadata::{Key, Metadata};
 use crate::model::{Arch, ByLayer, Extras, ModelConfig, RopeConfig, RopeScaling};
 

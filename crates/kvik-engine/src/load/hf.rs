@@ -5,11 +5,11 @@ mod plain;
 mod rope;
 mod unsupported;
 
+use kvik_text::files::hf::Names;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{ConfigError, check_config, check_layers};
-use crate::files::hf::Names;
 use crate::model::metadata::{Key, Metadata};
 use crate::model::{Arch, Extras, ModelConfig, RopeConfig};
 use fields::Fields;

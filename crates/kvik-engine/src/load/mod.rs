@@ -19,14 +19,14 @@ pub use gguf::model_config;
 pub use repeat::repeat_prompt;
 
 use hf::HfConfig;
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::{Gguf, GgufError};
+use kvik_text::files::hf::{HfError, HfSettings, Shards, parse_json, read_json, read_optional};
+use kvik_text::files::{FileError, TensorSource};
+use kvik_text::template::{ChatTemplate, TemplateError};
+use kvik_text::tokenizer::{Tokenizer, TokenizerError};
 
-use crate::files::bytes::FileBytes;
-use crate::files::gguf::{Gguf, GgufError};
-use crate::files::hf::{HfError, HfSettings, Shards, parse_json, read_json, read_optional};
-use crate::files::{FileError, TensorSource};
 use crate::model::ModelConfig;
-use crate::text::template::{ChatTemplate, TemplateError};
-use crate::text::tokenizer::{Tokenizer, TokenizerError};
 
 /// A model whose files have been read and checked, and whose weights have not been packed yet.
 #[derive(Debug)]

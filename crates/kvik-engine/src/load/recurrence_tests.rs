@@ -1,7 +1,8 @@
 //! Which layers keep a state, and of what shape, as files say it; and what of it is refused.
 
+use kvik_text::files::gguf::write::GgufWriter;
+
 use super::*;
-use crate::files::gguf::write::GgufWriter;
 use crate::model::Recurrence;
 
 /// A value of a key.

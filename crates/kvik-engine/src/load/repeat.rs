@@ -3,11 +3,11 @@
 use std::time::SystemTime;
 
 use kvik_cache::Token;
+use kvik_text::template::{ChatTemplate, RenderInput};
+use kvik_text::tokenizer::Tokenizer;
 use serde_json::json;
 
 use crate::retain::repeat::RepeatPrompt;
-use crate::text::template::{ChatTemplate, RenderInput};
-use crate::text::tokenizer::Tokenizer;
 
 /// What stands for a prompt while the template shows what it writes before and behind one.
 const DUMMY: &str = "dummy context";

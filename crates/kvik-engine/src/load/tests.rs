@@ -1,8 +1,8 @@
 use kvik_kernels::WeightType;
 use kvik_testing::tiny_model;
+use kvik_text::files::gguf::write::GgufWriter;
 
 use super::*;
-use crate::files::gguf::write::GgufWriter;
 use crate::model::{Arch, RopeScaling, RopeStyle};
 
 #[test]
@@ -51,7 +51,7 @@ fn base() -> GgufWriter {
 
 #[test]
 fn a_file_may_have_a_second_template_for_tools() {
-    use crate::text::template::RenderInput;
+    use kvik_text::template::RenderInput;
     let mut writer = base();
     writer
         .text("tokenizer.ggml.model", "llama")

@@ -1,7 +1,8 @@
 //! Why the shape of a model is refused, whatever kind of file it comes from.
 
+use kvik_text::files::gguf::GgufError;
+
 use super::Arch;
-use crate::files::gguf::GgufError;
 
 /// Why the shape of a model was refused.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! Converting weights while loading.
 
 use kvik_kernels::{WeightType, dequantize, quantize};
+use kvik_text::files::{TensorSource, TensorView};
 
 use super::ModelError;
-use crate::files::{TensorSource, TensorView};
 
 /// The types that weights can be converted to.
 pub const CONVERT_TARGETS: [WeightType; 6] = [

@@ -6,9 +6,9 @@
 use std::sync::Mutex;
 
 use kvik_kernels::Pool;
+use kvik_text::files::TensorSource;
 
 use super::{Conversion, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
-use crate::files::TensorSource;
 
 /// The domain of the hash. Its version is raised with every change of what is hashed or how it is written:
 /// caches of another version are then not found.
@@ -177,9 +177,9 @@ mod tests {
     use kvik_testing::tiny_model;
 
     use super::*;
-    use crate::files::KnownDigests;
     use crate::load::LoadedModel;
     use crate::model::{Arch, LatentConfig, Recurrence};
+    use kvik_text::files::KnownDigests;
 
     fn tiny() -> LoadedModel {
         LoadedModel::open(&tiny_model()).unwrap()

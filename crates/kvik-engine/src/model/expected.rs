@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use kvik_text::files::{TensorSource, TensorView};
+
 use super::arch::{LayerShape, MixingShape, QkNorm, Values};
 use super::layer_tensor::{LayerTensor, Presence, is_stack, part_of_stack, turned_stack};
 use super::recurrent::is_recurrent;
 use super::{ModelConfig, ModelError, RopeScaling, latent, residual};
-use crate::files::{TensorSource, TensorView};
 
 /// The tensor that a reranker answers with: a row for yes, then one for no. As llama.cpp writes it for Qwen3-Reranker.
 pub(super) const CLASSIFIER: &str = "cls.output.weight";
@@ -256,11 +257,11 @@ mod tests {
     use kvik_testing::golden;
 
     use super::*;
-    use crate::files::bytes::FileBytes;
-    use crate::files::gguf::Gguf;
-    use crate::files::gguf::write::GgufWriter;
     use crate::load::LoadedModel;
     use crate::model::Model;
+    use kvik_text::files::bytes::FileBytes;
+    use kvik_text::files::gguf::Gguf;
+    use kvik_text::files::gguf::write::GgufWriter;
 
     /// A golden file with further tensors.
     fn with(file: &str, extra: &[&str]) -> (ModelConfig, TensorSource) {

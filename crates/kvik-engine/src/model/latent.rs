@@ -10,13 +10,13 @@ use kvik_kernels::{
     Activations, Groups, Matrix, Pool, RopeStyle, RopeTable, matmul, matmul_grouped, matmul_many,
     rms_norm_in_place, rope,
 };
+use kvik_text::files::TensorView;
 
 use super::adapt::Adapt;
 use super::convert::transposed;
 use super::layer_tensor::{LayerTensor, Presence};
 use super::loader::{LayerLoader, rows_of};
 use super::{LatentConfig, ModelError};
-use crate::files::TensorView;
 
 /// The matrices that make keys and values of all heads, one below the other for each head, in one tensor.
 pub(super) const FUSED: &str = "attn_kv_b.weight";
@@ -319,12 +319,12 @@ mod tests {
     use kvik_testing::golden;
 
     use super::*;
-    use crate::files::TensorSource;
-    use crate::files::bytes::FileBytes;
-    use crate::files::gguf::Gguf;
-    use crate::files::gguf::write::GgufWriter;
     use crate::load::LoadedModel;
     use crate::model::Model;
+    use kvik_text::files::TensorSource;
+    use kvik_text::files::bytes::FileBytes;
+    use kvik_text::files::gguf::Gguf;
+    use kvik_text::files::gguf::write::GgufWriter;
 
     /// Loads a golden file whose tensors `change` names otherwise, or leaves out, or makes of another shape.
     fn changed(

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use kvik_kernels::{Matrix, Pool, dequantize};
+use kvik_text::files::{TensorSource, TensorView};
 
 use super::ModelError;
 use super::convert::{Conversion, check_conversion, transposed};
 use super::layer_tensor::{SSM_NORM, part_of_stack, turned_stack};
-use crate::files::{TensorSource, TensorView};
 
 /// A projection with an optional bias.
 pub(crate) struct Linear {

@@ -39,7 +39,7 @@ use std::thread;
 
 use kvik_kernels::{MatrixError, Pool};
 
-use crate::files::TensorSource;
+use kvik_text::files::TensorSource;
 use weights::{ModelLoader, Weights};
 
 pub use adapter::{ADAPTERS_MAX, Adapter, AdapterError, Adapters, LoadedAdapter};

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use kvik_kernels::{Matrix, Pool};
+use kvik_text::files::TensorSource;
 
 use super::arch::{LayerShape, MixingShape};
 use super::convert::Conversion;
@@ -17,7 +18,6 @@ use super::recurrent::Recurrent;
 use super::residual::{Ends, Residual};
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
-use crate::files::TensorSource;
 
 /// Weights of one layer.
 pub(crate) struct Layer {

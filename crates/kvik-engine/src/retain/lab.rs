@@ -11,6 +11,7 @@ use std::sync::Arc;
 use kvik_cache::retain::{Decision, HeadImportance, LayerFacts, PolicyState, Retention, Watch, decide};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
+use kvik_text::sampler::likeliest;
 
 use super::held::Held;
 use super::ragged::{Extent, Ragged};
@@ -18,7 +19,6 @@ use super::repeat::RepeatPrompt;
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
-use crate::sampler::likeliest;
 
 /// Rows computed at a time.
 const ROWS_MAX: usize = 512;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use kvik_cache::Token;
+use kvik_text::constraint::Guide;
+use kvik_text::sampler::{Sampler, Scratch, logprobs};
+use kvik_text::stream::{Shown, TextStream, TokenKind, Vocabulary};
 
-use crate::api::{FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
+use crate::api::{ConstraintError, FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
 use crate::model::batch::NO_TOKEN;
-use crate::sampler::{Sampler, Scratch, logprobs};
-use crate::text::constraint::Guide;
-use crate::text::stream::{Shown, TextStream, TokenKind, Vocabulary};
 
 /// The answer of one choice.
 #[derive(Debug)]
@@ -168,13 +168,13 @@ impl Answer {
         let Some(guide) = &mut self.guide else {
             return self.sampler.sample(logits, None, scratch).map(Some).ok_or_else(no_usable_logits);
         };
-        guide.choose(&self.sampler, logits, scratch).map_err(RequestError::BadConstraint)
+        guide.choose(&self.sampler, logits, scratch).map_err(unusable)
     }
 
     /// Tells the constraint; whether it is satisfied and allows nothing more.
     fn accept(&mut self, token: Token) -> Result<bool, RequestError> {
         match &mut self.guide {
-            Some(guide) => guide.accept(token).map_err(RequestError::BadConstraint),
+            Some(guide) => guide.accept(token).map_err(unusable),
             None => Ok(false),
         }
     }
@@ -211,6 +211,10 @@ impl Answer {
         });
         GeneratedToken { token, logprob }
     }
+}
+
+fn unusable(why: String) -> RequestError {
+    ConstraintError::Unusable(why).into()
 }
 
 fn no_usable_logits() -> RequestError {

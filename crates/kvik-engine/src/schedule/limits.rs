@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kvik_cache::retain::{HeadImportance, Points, Retention, RetentionError, Watch};
 use kvik_cache::{BLOCK_POSITIONS, Beside, blocks_for};
+use kvik_text::constraint::Guide;
 
 use crate::api::{EventSink, Request, RequestError, Wants};
 use crate::config::EngineConfig;
 use crate::retain::repeat::RepeatPrompt;
-use crate::text::constraint::Guide;
 
 /// What a request is checked against before it is submitted.
 #[derive(Debug, Clone, PartialEq)]

@@ -73,12 +73,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvik_cache::{Cache, CacheConfig, CacheError};
+use kvik_text::stream::Vocabulary;
 
 use crate::config::EngineConfig;
 use crate::model::batch::Runner;
 use crate::pulse::{Phase, Pulse};
 use crate::stats::{Counters, DiskStats, DraftSource, RemoteStats};
-use crate::text::stream::Vocabulary;
 use beside::Beside;
 use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};

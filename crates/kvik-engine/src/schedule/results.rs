@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvik_text::stream::Vocabulary;
+
 use super::answer::{Prediction, Step};
 use super::draft::Draft;
 use super::job::{Job, JobId};
@@ -20,7 +22,6 @@ use super::voice::{Said, Voice};
 use crate::api::{EventSink, RequestError, Wants};
 use crate::panics::contain;
 use crate::stats::{Counters, DraftSource};
-use crate::text::stream::Vocabulary;
 
 /// The requests of a scheduler.
 pub(super) struct Results {

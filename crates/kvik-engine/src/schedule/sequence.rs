@@ -403,7 +403,7 @@ impl Sequence {
             tenant,
             retention: None,
         };
-        let vocabulary = crate::text::stream::Vocabulary::new::<&[u8]>([]);
+        let vocabulary = kvik_text::stream::Vocabulary::new::<&[u8]>([]);
         let background = background.then(Pace::default);
         let request = crate::api::Request { background, ..prompt.request() };
         let rules = super::answer::Rules::new(request, 1, &vocabulary);

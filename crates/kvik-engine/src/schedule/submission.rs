@@ -1,6 +1,7 @@
 //! Submission: how a request enters the queue.
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
+use kvik_text::constraint::Guide;
 
 use super::Scheduler;
 use super::answer::{Answer, Rules};
@@ -11,7 +12,6 @@ use super::namespaces::Sharers;
 use super::sequence::{Sequence, Sharing};
 use crate::api::Request;
 use crate::panics::contain;
-use crate::text::constraint::Guide;
 
 impl Scheduler {
     /// Puts a request into the queue. It must keep within `limits`. A panic in that fails the request.

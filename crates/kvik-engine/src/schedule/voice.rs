@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::Token;
 use kvik_kernels::Pool;
+use kvik_text::sampler::Scratch;
+use kvik_text::stream::Vocabulary;
 
 use super::answer::{Answer, Prediction, Step};
 use crate::api::RequestError;
 use crate::panics::contain;
-use crate::sampler::Scratch;
-use crate::text::stream::Vocabulary;
 
 /// Logits of a step below which other threads cost more than they save, where no constraint is asked about them.
 const PARALLEL_MIN: usize = 128 * 1024;

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvik_text::stream::Vocabulary;
+use kvik_text::tokenizer::Tokenizer;
+
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Identity, Policy, TenantId, Token};
@@ -16,8 +19,6 @@ use kvik_engine::model::batch::Runner;
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::{DraftSetup, RequestLimits, Scheduler, Submission};
 use kvik_engine::stats::DraftSource;
-use kvik_engine::text::stream::Vocabulary;
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 
 const CONTEXT: usize = 512;

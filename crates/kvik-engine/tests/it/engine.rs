@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::fake::*;
-use kvik_engine::api::{ArgumentsForm, CallForm, CallStart, Calls, Constraint, Event, Request, RequestError};
+use kvik_engine::api::{
+    ArgumentsForm, CallForm, CallStart, Calls, Constraint, ConstraintError, Event, Request, RequestError,
+};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::{Attached, Engine, StartError};
 use kvik_engine::load::LoadedModel;
@@ -85,7 +87,7 @@ fn requests_that_can_never_be_served_are_refused() {
     let none = Request { choices: 0, ..request(vec![4], 1) };
     assert_eq!(refused(none), RequestError::BadChoices { choices: 0, choices_max: 8 });
     let bad = Request { constraint: Some(Constraint::Regex("(".into())), ..request(vec![4], 1) };
-    assert!(matches!(refused(bad), RequestError::BadConstraint(_)));
+    assert!(matches!(refused(bad), RequestError::Constraint(ConstraintError::Unusable(_))));
     // A request that just fits is served: the last token is never stored.
     let generated = engine.generate(endless(1, 1000)).unwrap();
     assert_eq!(generated.choices[0].tokens.len(), 64 + 1 - 30);
@@ -111,7 +113,7 @@ fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
     let generated = engine.generate(calls(CallStart::Lazy { trigger: "<c>".into() })).unwrap();
     assert_eq!(generated.choices[0].text, free.choices[0].0);
     let forced = engine.generate(calls(CallStart::Forced { after: None }));
-    assert!(matches!(forced, Err(RequestError::BadConstraint(_))));
+    assert!(matches!(forced, Err(RequestError::Constraint(ConstraintError::Unusable(_)))));
     engine.shutdown(Duration::ZERO);
 }
 
@@ -124,7 +126,7 @@ fn requested_control_tokens_are_part_of_the_text() {
         engine.generate(request).unwrap().choices[0].text.clone()
     };
     let vocabulary = vocabulary();
-    let is_control = |&token: &u32| vocabulary.kind(token) == kvik_engine::text::stream::TokenKind::Control;
+    let is_control = |&token: &u32| vocabulary.kind(token) == kvik_text::stream::TokenKind::Control;
     let control = (0..VOCAB as u32).find(is_control).unwrap();
     let name = String::from_utf8_lossy(vocabulary.bytes(control)).repeat(3);
     assert_eq!(only(control, Vec::new()), "");
@@ -168,7 +170,11 @@ fn hostile_constraints_end_and_block_no_other_request() {
     assert!(started.elapsed() < Duration::from_secs(10), "a neighbour waited {:?}", started.elapsed());
     for client in clients.iter().filter(|client| !client.is_closed()) {
         wait_for("a refusal", || client.has_ended());
-        assert!(matches!(client.error(), Some(RequestError::BadConstraint(_))), "{:?}", client.error());
+        assert!(
+            matches!(client.error(), Some(RequestError::Constraint(ConstraintError::Unusable(_)))),
+            "{:?}",
+            client.error()
+        );
     }
     wait_for("slots in the queue", || engine.stats().waiting == 0);
 }

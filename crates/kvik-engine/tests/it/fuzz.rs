@@ -8,10 +8,10 @@ mod targets;
 use std::fs;
 use std::time::Duration;
 
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::Gguf;
 use kvik_testing::fuzz::{Campaign, corpus, mutate};
 use kvik_testing::golden;
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
 
 const INPUT_MAX: Duration = Duration::from_secs(5);
 

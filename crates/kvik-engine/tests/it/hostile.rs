@@ -8,11 +8,12 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
+
 use crate::edited::{Edited, array, boolean, f32, i32, text, u32, u64};
 use crate::peer::{Sequence, architectures, golden_model};
 use kvik_cache::Token;
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::Gguf;
 use kvik_engine::load::{LoadedModel, config_from_json, model_config};
 use kvik_engine::model::ModelRunner;
 use kvik_kernels::KvFormat;

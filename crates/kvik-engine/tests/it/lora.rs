@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use kvik_text::files::TensorSource;
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
+use kvik_text::files::gguf::write::GgufWriter;
+
 use crate::random_adapter::{RandomAdapter, bytes, head};
 use kvik_cache::{BlockId, Token};
 use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
-use kvik_engine::files::TensorSource;
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::Gguf;
-use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::load::{LoadedAdapter, LoadedModel};
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Adapter, AdapterError, Adapters, Model, ModelConfig, ModelRunner};

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kvik_text::constraint::{Compiler, Guide};
+
 use crate::fake::memory_disk::MemoryDisk;
 use crate::fake::*;
 use kvik_cache::{TenantId, Token};
@@ -9,7 +11,6 @@ use kvik_engine::api::{Constraint, KeptPrompt, Request, Sampling};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::{DraftSetup, Submission, TenantPart};
 use kvik_engine::stats::DraftSource;
-use kvik_engine::text::constraint::{Compiler, Guide};
 
 fn part(tenant: u32) -> TenantPart {
     let tenant = TenantId(tenant);

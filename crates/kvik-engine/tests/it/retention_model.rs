@@ -13,10 +13,10 @@ use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::retain::lab::Lab;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_engine::retain::stream::Stream;
-use kvik_engine::text::stream::Vocabulary;
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, KvLayout, Pool};
 use kvik_testing::tiny_model;
+use kvik_text::stream::Vocabulary;
+use kvik_text::tokenizer::Tokenizer;
 
 const CONTEXT: usize = 1024;
 

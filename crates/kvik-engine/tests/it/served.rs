@@ -7,9 +7,9 @@ use kvik_engine::api::{Constraint, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig, Generated};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::tiny_model;
+use kvik_text::tokenizer::Tokenizer;
 
 const CONTEXT: usize = 512;
 

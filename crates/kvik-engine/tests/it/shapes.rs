@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool, WeightType, quantize};
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::write::GgufWriter;
 use proptest::prelude::*;
 
 /// The numbers of a model's metadata.

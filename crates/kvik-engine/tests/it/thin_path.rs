@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvik_cache::{BlockId, Token};
-use kvik_engine::files::TensorSource;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelError, ModelRunner, digest};
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::{golden, outside_data, tiny_model};
+use kvik_text::files::TensorSource;
+use kvik_text::tokenizer::Tokenizer;
 
 use crate::edited::Edited;
 

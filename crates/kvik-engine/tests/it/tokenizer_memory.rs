@@ -1,11 +1,11 @@
 //! Memory that tokenizing needs in addition to the text. In a process of its own, so that it can measure its memory.
 #![cfg(target_os = "linux")]
 
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::Gguf;
-use kvik_engine::files::gguf::write::GgufWriter;
-use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
 use kvik_testing::{tiny_file, tiny_model};
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
+use kvik_text::files::gguf::write::GgufWriter;
+use kvik_text::tokenizer::{Tokenizer, TokenizerHints};
 
 const TEXT_BYTES: usize = 4 << 20;
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock};
 
 use kvik_cache::Token;
 use kvik_engine::api::{Constraint, FinishReason, Request};
-use kvik_engine::text::constraint::{Compiler, Guide};
-use kvik_engine::text::stream::{TokenKind, Vocabulary};
+use kvik_text::constraint::{Compiler, Guide};
+use kvik_text::stream::{TokenKind, Vocabulary};
 
 use crate::fake::{EOS, VOCAB, vocabulary};
 use crate::time::Dice;

@@ -17,7 +17,7 @@ use kvik_cache::{BLOCK_POSITIONS, Beside, BlockId, StateId, Token};
 use kvik_engine::api::{FinishReason, Request};
 use kvik_engine::model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_engine::model::observation::Watched;
-use kvik_engine::sampler::{Sampler, Scratch};
+use kvik_text::sampler::{Sampler, Scratch};
 
 use kvik_kernels::KvLayout;
 

@@ -21,9 +21,9 @@ use kvik_engine::api::Request;
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::text::stream::Vocabulary;
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool, performance_cores};
+use kvik_text::stream::Vocabulary;
+use kvik_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 /// Requests in flight: the engine batches them.

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use kvik_engine::api::Sampling;
-use kvik_engine::sampler::{Sampler, Scratch, logprobs};
+use kvik_text::sampler::{Sampler, Scratch, logprobs};
 
 const VOCAB: usize = 151_936;
 

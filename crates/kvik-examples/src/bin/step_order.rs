@@ -24,8 +24,8 @@ use kvik_engine::model::batch::{Batch, Output, Runner};
 use kvik_engine::model::observation::Watched;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_engine::stats::DraftSources;
-use kvik_engine::text::stream::{TokenKind, Vocabulary};
 use kvik_testing::mix;
+use kvik_text::stream::{TokenKind, Vocabulary};
 
 /// A step reads the weights: at least so many microseconds. Qwen3-0.6B in Q8_0 on two cores of a Zen 4.
 const STEP_US: f64 = 16_000.0;

@@ -23,8 +23,8 @@ use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Retainer, Runner};
 use kvik_engine::model::observation::Watched;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool, performance_cores};
+use kvik_text::tokenizer::Tokenizer;
 
 /// Tokens of a prompt.
 const PROMPT: usize = 48;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use kvik_engine::files::gguf::Gguf;
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_text::files::gguf::Gguf;
+use kvik_text::tokenizer::Tokenizer;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

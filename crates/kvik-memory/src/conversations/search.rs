@@ -3,7 +3,7 @@
 //! What was said is read from the records, those conversations first that were changed last, and no more than a few
 //! megabytes for one request: the next one goes on where it ended.
 
-use kvik_engine::conversation::chain::text_of;
+use crate::context::chain::text_of;
 use serde_json::Value;
 
 use super::error::ConversationError;

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use kvik_engine::conversation::leading_systems;
+use crate::context::leading_systems;
 use proptest::prelude::*;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_engine::conversation::leading_systems;
+use crate::context::leading_systems;
 use serde_json::Value;
 
 use super::error::ConversationError;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvik_engine::conversation::leading_systems;
+use crate::context::leading_systems;
 use serde_json::{Value, json};
 
 use super::{Conversations, Held};

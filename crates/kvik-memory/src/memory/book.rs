@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvik_engine::conversation::ChainId;
+use crate::context::ChainId;
 use serde::{Deserialize, Serialize};
 
 use super::write_behind::{CLOSING_TIME, WriteBehind};

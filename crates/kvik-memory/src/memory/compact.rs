@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_engine::{api::Report, conversation::ChainId};
+use kvik_engine::api::Report;
 
 use super::Memory;
 use super::book::SummaryKey;
@@ -13,6 +13,7 @@ use super::host::Host;
 use super::job::Rebuild;
 use super::summary::Making;
 use super::view::{History, LongConversation};
+use crate::context::ChainId;
 
 /// A conversation that is to be compacted as a whole.
 pub struct CompactJob<E> {

@@ -3,7 +3,7 @@
 //! It holds the summary, the recent messages behind it and where it stands in the chain of messages, so it is understood
 //! by a program that has forgotten all of it.
 
-use kvik_engine::conversation::ChainId;
+use crate::context::ChainId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

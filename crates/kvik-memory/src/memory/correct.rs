@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
-use kvik_engine::conversation::ChainId;
+use crate::context::ChainId;
 use serde_json::Value;
 
 use super::Memory;

@@ -1,6 +1,6 @@
 //! Why a conversation is not remembered.
 
-use kvik_engine::conversation::MemorySettingsError;
+use crate::context::MemorySettingsError;
 
 /// What stands in the way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Which conversation it is: what of it is never let go, and the chain of what follows.
 
-use kvik_engine::conversation::{ChainId, chain, chain_from, leading_systems, segments::exchanges};
+use crate::context::{ChainId, chain, chain_from, leading_systems, segments::exchanges};
 use serde_json::Value;
 
 use super::compaction::Compaction;

@@ -7,9 +7,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+use crate::context::ChainId;
 use async_channel::{Receiver, Sender};
 use kvik_engine::api::Pace;
-use kvik_engine::conversation::ChainId;
 use serde_json::Value;
 
 use super::book::{Book, Summary, SummaryKey};

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use kvik_text::answer::ReasoningForm;
+use kvik_text::template::{ChatTemplate, RenderInput};
+use kvik_text::tokenizer::{Tokenizer, text_bytes_max};
+
+use crate::context::chain::text_of;
 use kvik_cache::Token;
-use kvik_engine::conversation::chain::text_of;
-use kvik_engine::text::answer::ReasoningForm;
-use kvik_engine::text::template::{ChatTemplate, RenderInput};
-use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
 use serde_json::{Map, Value, json};
 
 /// Tokens around a message where no template says, at most with the usual ones.

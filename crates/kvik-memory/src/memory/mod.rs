@@ -35,8 +35,8 @@ mod write_behind;
 
 use std::sync::Arc;
 
+use crate::context::{MemorySettings, MemorySettingsError};
 use async_channel::{Receiver, Sender};
-use kvik_engine::conversation::{MemorySettings, MemorySettingsError};
 
 use crate::records::Records;
 use book::Book;

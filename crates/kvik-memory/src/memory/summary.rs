@@ -3,13 +3,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvik_cache::Token;
-use kvik_engine::api::{KeptPrompt, Pace, Report, Request};
-use kvik_engine::conversation::{
+use kvik_text::answer::{AnswerDelta, AnswerParser, AnswerPlace, AnswerStart};
+
+use crate::context::{
     lighten::{Lighten, lighten},
     segments::exchanges,
 };
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser, AnswerPlace, AnswerStart};
+use kvik_cache::Token;
+use kvik_engine::api::{KeptPrompt, Pace, Report, Request};
 use serde_json::Value;
 
 use super::Memory;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use kvik_engine::conversation::{ChainId, chain::text_of};
+use crate::context::{ChainId, chain::text_of};
 use serde_json::Value;
 
 use crate::volatile;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kvik_engine::conversation::{ChainId, Let, MemorySettings, Segments, chain::text_of, quotes::Quotes};
+use crate::context::{ChainId, Let, MemorySettings, Segments, chain::text_of, quotes::Quotes};
 use serde_json::Value;
 
 use super::book::{Summary, SummaryKey};

@@ -5,8 +5,9 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use kvik_engine::conversation::chain::text_of;
-use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
+use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
+
+use crate::context::chain::text_of;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

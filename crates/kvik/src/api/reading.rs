@@ -2,7 +2,7 @@
 
 use kvik_memory::random::random;
 
-pub(crate) use kvik_engine::text::answer::{Reader, Reading};
+pub(crate) use kvik_text::answer::{Reader, Reading};
 
 /// A reader for one choice. Calls of different answers have different ids: their results name them.
 pub(crate) fn reader(reading: &Reading) -> Reader {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{LatentConfig, ModelConfig, ModelRunner, RopeScaling};
-use kvik_engine::{files::TensorView, load::LoadedModel};
 use kvik_kernels::KvFormat;
+use kvik_text::files::TensorView;
 use serde_json::json;
 
 use crate::settings::{model::ModelArgs, size::ByteSize};

@@ -9,9 +9,9 @@ use anyhow::anyhow;
 use clap::Args;
 use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
-use kvik_engine::text::template::RenderInput;
 use kvik_shelf::Kind;
+use kvik_text::answer::{AnswerDelta, AnswerParser};
+use kvik_text::template::RenderInput;
 use serde_json::{Map, Value, json};
 
 use crate::{

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use kvik_cache::Token;
-use kvik_engine::text::template::{ChatTemplate, Prompt, RenderInput};
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_text::template::{ChatTemplate, Prompt, RenderInput};
+use kvik_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::written::{Question, WrittenCase, content};

@@ -9,8 +9,8 @@ use kvik_cache::{BLOCK_POSITIONS, Token, blocks_for};
 use kvik_engine::model::Model;
 use kvik_engine::retain::lab::{Lab, Variant};
 use kvik_engine::retain::repeat::RepeatPrompt;
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
+use kvik_text::tokenizer::Tokenizer;
 
 use super::results::{Kept, ResultRow};
 use super::setting::Sight;

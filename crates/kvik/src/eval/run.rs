@@ -6,8 +6,8 @@ use kvik_cache::Token;
 use kvik_cache::retain::HeadImportance;
 use kvik_engine::model::Model;
 use kvik_engine::retain::repeat::RepeatPrompt;
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
+use kvik_text::tokenizer::Tokenizer;
 
 use super::calibrate::HeadLosses;
 use super::exam::{Exam, ExamSetup, Grader};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use kvik_cache::Token;
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_text::tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_cache::retain::RetentionError;
-use kvik_engine::api::RequestError;
+use kvik_engine::api::{ConstraintError, RequestError};
 use kvik_memory::records::RecordsError;
 use serde::Serialize;
 use serde_json::Value;
@@ -284,7 +284,10 @@ impl From<RequestError> for ApiError {
             RequestError::Retention(error) => error.into(),
             RequestError::BadChoices { .. } => ApiError::field("n", message),
             RequestError::QueueFull { retry_after_s, .. }
-            | RequestError::ConstraintsBusy { retry_after_s } => ApiError::busy(message, retry_after_s),
+            | RequestError::Constraint(ConstraintError::Busy { retry_after_s }) => {
+                ApiError::busy(message, retry_after_s)
+            }
+            RequestError::Constraint(ConstraintError::NoThread(_)) => ApiError::internal(message),
             RequestError::Stopping => ApiError::unavailable("stopping", message, 5),
             RequestError::Device(_) => ApiError::unavailable("device_failed", message, 5),
             RequestError::Internal(_) => ApiError::internal(message),
@@ -313,8 +316,8 @@ mod tests {
         check(too_long, 400, Some("context_length_exceeded"));
         check(RequestError::EmptyPrompt, 400, None);
         check(RequestError::UnknownToken { token: 9, vocab: 4 }, 400, None);
-        check(RequestError::BadConstraint("x".into()), 400, None);
-        check(RequestError::ConstraintsBusy { retry_after_s: 1 }, 429, Some("queue_full"));
+        check(ConstraintError::Unusable("x".into()).into(), 400, None);
+        check(ConstraintError::Busy { retry_after_s: 1 }.into(), 429, Some("queue_full"));
         check(RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 }, 400, Some("over_kv_budget"));
         let pinned = RequestError::Pinned { needed_blocks: 9, pinned_blocks: 4, budget_blocks: 10 };
         check(pinned, 400, Some("over_kv_budget"));

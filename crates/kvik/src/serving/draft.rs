@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use kvik_cache::{CacheConfig, Token};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::schedule::DraftSetup;
-use kvik_engine::text::{stream::Vocabulary, tokenizer::Tokenizer};
 use kvik_kernels::{KvFormat, KvLayout, Pool};
+use kvik_text::{stream::Vocabulary, tokenizer::Tokenizer};
 
 use super::open::{self, Opened};
 use crate::settings::model::ModelArgs;
@@ -73,7 +73,7 @@ fn check(large: &Vocabulary, own: &Vocabulary) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use kvik_engine::text::stream::TokenKind;
+    use kvik_text::stream::TokenKind;
 
     use super::*;
 

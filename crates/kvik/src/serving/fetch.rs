@@ -179,7 +179,7 @@ impl Progress for Bars {
 
 #[cfg(test)]
 mod tests {
-    use kvik_engine::files::gguf::write::GgufWriter;
+    use kvik_text::files::gguf::write::GgufWriter;
 
     use super::*;
 

@@ -29,10 +29,10 @@ use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::Engine;
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
-use kvik_engine::text::answer::ReasoningForm;
-use kvik_engine::text::template::{ChatTemplate, Prompt};
-use kvik_engine::text::tokenizer::{Tokenizer, text_bytes_max};
 use kvik_memory::memory::MemoryModel;
+use kvik_text::answer::ReasoningForm;
+use kvik_text::template::{ChatTemplate, Prompt};
+use kvik_text::tokenizer::{Tokenizer, text_bytes_max};
 
 use crate::{http::error::ApiError, settings::template::TemplateVariables};
 use embedding::Embedder;

@@ -1,6 +1,6 @@
 //! A model without a chat template: what it can do, and what makes it answer chats.
 
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_text::tokenizer::Tokenizer;
 
 use super::Serving;
 

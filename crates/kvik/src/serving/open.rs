@@ -5,16 +5,19 @@ use std::sync::OnceLock;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::{
+    load::{Embedding, LoadedModel},
+    model::{Conversion, Model, ModelConfig, ModelError},
+};
+use kvik_kernels::{Isa, Pool};
+use kvik_text::{
     files::{
         KnownDigests, TensorSource,
         bytes::FileBytes,
         small::{SETTINGS_BYTES_MAX, read_small_text},
     },
-    load::{Embedding, LoadedModel},
-    model::{Conversion, Model, ModelConfig, ModelError},
-    text::{template::ChatTemplate, tokenizer::Tokenizer},
+    template::ChatTemplate,
+    tokenizer::Tokenizer,
 };
-use kvik_kernels::{Isa, Pool};
 
 use super::embedding::Embedder;
 use super::fetch;

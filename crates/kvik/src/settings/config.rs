@@ -18,7 +18,7 @@ use clap::{
     builder::{PathBufValueParser, TypedValueParser},
     error::{ContextKind, ContextValue},
 };
-use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
+use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use toml::{Table, Value};
 
 use super::{dirs, home, logging::say};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kvik_engine::text::template::RESERVED;
+use kvik_text::template::RESERVED;
 use serde_json::{Map, Value};
 
 /// The flags.

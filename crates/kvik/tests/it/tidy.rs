@@ -10,24 +10,26 @@ const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Which crates of the workspace each crate may use; the tests of all may use `kvik-testing`.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("kvik-testing", &[]),
     ("kvik-schema", &[]),
     ("kvik-shelf", &[]),
     ("kvik-kernels", &[]),
     ("kvik-cache", &[]),
     ("kvik-gpu", &["kvik-kernels"]),
-    ("kvik-engine", &["kvik-kernels", "kvik-cache", "kvik-gpu"]),
-    ("kvik-memory", &["kvik-engine", "kvik-cache"]),
-    ("kvik-library", &["kvik-memory", "kvik-engine", "kvik-kernels", "kvik-cache"]),
+    ("kvik-text", &["kvik-kernels", "kvik-cache"]),
+    ("kvik-engine", &["kvik-text", "kvik-kernels", "kvik-cache", "kvik-gpu"]),
+    ("kvik-memory", &["kvik-engine", "kvik-text", "kvik-cache"]),
+    ("kvik-library", &["kvik-memory", "kvik-engine", "kvik-text", "kvik-kernels", "kvik-cache"]),
     ("kvik-c", &["kvik-library"]),
     ("kvik-uniffi", &["kvik-library"]),
-    ("kvik-remote", &["kvik-engine", "kvik-cache", "kvik-shelf"]),
+    ("kvik-remote", &["kvik-engine", "kvik-text", "kvik-cache", "kvik-shelf"]),
     (
         "kvik",
         &[
             "kvik-memory",
             "kvik-engine",
+            "kvik-text",
             "kvik-kernels",
             "kvik-cache",
             "kvik-library",
@@ -38,7 +40,15 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ),
     (
         "kvik-examples",
-        &["kvik-testing", "kvik-engine", "kvik-kernels", "kvik-cache", "kvik-library", "kvik-remote"],
+        &[
+            "kvik-testing",
+            "kvik-engine",
+            "kvik-text",
+            "kvik-kernels",
+            "kvik-cache",
+            "kvik-library",
+            "kvik-remote",
+        ],
     ),
 ];
 
@@ -89,12 +99,12 @@ const SHARED_NAMES: [(&str, &str, &str); 16] = [
     ("kvik-cache", "Policy", "of eviction: which prefixes stay; of retention: which positions of a sequence"),
     ("kvik-engine", "Buffers", "of a feed-forward layer, and of the threads of the disk"),
     (
-        "kvik-engine",
+        "kvik-text",
         "CompilerPool",
         "what compiles constraints, and what refuses them in a build without grammars",
     ),
-    ("kvik-engine", "Guide", "a compiled constraint, and that there is none in a build without grammars"),
-    ("kvik-engine", "Waiter", "who waits for a constraint, in builds with and without grammars"),
+    ("kvik-text", "Guide", "a compiled constraint, and that there is none in a build without grammars"),
+    ("kvik-text", "Waiter", "who waits for a constraint, in builds with and without grammars"),
     ("kvik", "Hangups", "requests to read settings again: of Unix, and of a system that has none"),
     ("kvik", "Part", "of a comparison of prompts, and of the content of a message"),
     ("kvik", "Reader", "the turn to read a body, and the reader of its fields"),
@@ -158,6 +168,7 @@ fn folders_of_a_crate_do_not_import_in_circles() {
     for name in [
         "kvik-kernels",
         "kvik-cache",
+        "kvik-text",
         "kvik-engine",
         "kvik-memory",
         "kvik-library",
@@ -283,6 +294,7 @@ fn only_the_binary_is_async() {
     for name in [
         "kvik-kernels",
         "kvik-cache",
+        "kvik-text",
         "kvik-engine",
         "kvik-memory",
         "kvik-library",

@@ -3,11 +3,11 @@ use std::path::Path;
 
 use kvik_kernels::{Pool, WeightType};
 use kvik_testing::tiny_file;
+use kvik_text::files::FileError;
 use safetensors::{Dtype, tensor::TensorView as Stored};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::files::FileError;
 use crate::load::{LoadError, LoadedModel};
 use crate::model::{Arch, Model, ModelConfig, RopeScaling, RopeStyle};
 

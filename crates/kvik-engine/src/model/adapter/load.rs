@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvik_kernels::{Matrix, MatrixError, Pool, WeightType};
+use kvik_text::files::{TensorSource, TensorView};
 
 use super::{Adapter, Part};
-use crate::files::{TensorSource, TensorView};
 use crate::model::digest::{bits, update_with_tensors};
 use crate::model::expected::matrices;
 use crate::model::latent::is_absorbed;

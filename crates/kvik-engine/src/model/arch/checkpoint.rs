@@ -1,8 +1,9 @@
 //! What sets the architectures apart in Hugging Face's checkpoints alone.
 
+use kvik_text::files::hf::Modules;
+
 use super::metadata::{Key, Metadata};
 use super::{Arch, deepseek2, experts, lfm2, nemotron_h};
-use crate::files::hf::Modules;
 use crate::model::{ConfigError, RopeStyle};
 
 /// Granite's shared layer, which is the only feed-forward half where there are no experts.

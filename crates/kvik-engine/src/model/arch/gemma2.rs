@@ -27,7 +27,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-pub(super) const HF_MODULES: crate::files::hf::Modules = &[
+pub(super) const HF_MODULES: kvik_text::files::hf::Modules = &[
     ("post_attention_layernorm", "post_attention_norm"),
     ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),

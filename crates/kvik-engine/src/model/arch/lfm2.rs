@@ -1,8 +1,9 @@
 //! LFM2: short convolutions in most layers, attention with norms of heads in the others.
 
+use kvik_text::files::hf::Modules;
+
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, Presence, QkNorm, recurrence, windows};
-use crate::files::hf::Modules;
 use crate::model::recurrent::{RecurrentShape, ShortConvShape};
 use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 

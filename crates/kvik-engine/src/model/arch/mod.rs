@@ -38,13 +38,13 @@ mod smollm3;
 mod windows;
 
 use kvik_kernels::KvKind;
+use kvik_text::files::hf::Modules;
 
 use super::feed_forward::FeedForwardShape;
 use super::layer_tensor::Presence;
 use super::recurrent::RecurrentShape;
 use super::residual::ResidualShape;
 use super::{ConfigError, Extras, LatentConfig, ModelConfig, RopeConfig, RopeStyle};
-use crate::files::hf::Modules;
 use metadata::Metadata;
 
 /// Declares [`Arch`] from names and modules.

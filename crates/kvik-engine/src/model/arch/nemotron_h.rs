@@ -1,10 +1,10 @@
 //! Nemotron-H: each layer is one half: Mamba 2, attention that does not rotate, or a feed-forward layer without a gate.
 
 use kvik_kernels::Activation;
+use kvik_text::files::hf::Modules;
 
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, MixingShape, Norms, Presence, recurrence};
-use crate::files::hf::Modules;
 use crate::model::feed_forward::{DenseShape, FeedForwardShape};
 use crate::model::{ConfigError, Extras, ModelConfig, Recurrence, RopeStyle};
 

@@ -2,10 +2,10 @@
 //! of heads and rotation of a part of each.
 
 use kvik_kernels::KeySharing;
+use kvik_text::files::hf::Modules;
 
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, Norms, Presence, QkNorm, recurrence};
-use crate::files::hf::Modules;
 use crate::model::recurrent::{DeltaProjections, GatedDeltaShape};
 use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
 
 use kvik_kernels::{Pool, WeightType, dequantize, quantize};
+use kvik_text::files::TensorView;
 
-use crate::files::TensorView;
 use crate::model::convert::check_conversion;
 use crate::model::{Conversion, ModelError};
 

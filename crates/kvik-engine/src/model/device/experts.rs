@@ -5,11 +5,11 @@
 use kvik_gpu::{
     Buffer, Device, DeviceChoices, DeviceError, DeviceMatrix, DeviceStack, Gating, Routing, Step, Weighted,
 };
+use kvik_text::files::TensorView;
 
 use super::convert::converted;
 use super::dense::{DeviceDense, InnerBuffers};
 use super::loader::{DeviceLinear, DeviceLoader, in_layer};
-use crate::files::TensorView;
 use crate::model::feed_forward::dense::SHARED;
 use crate::model::feed_forward::experts::shape::{DOWN, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP};
 use crate::model::feed_forward::{self, ExpertsShape};

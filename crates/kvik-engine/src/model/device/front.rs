@@ -10,8 +10,8 @@ use std::sync::Arc;
 use kvik_cache::BlockId;
 use kvik_gpu::DeviceError;
 use kvik_kernels::{KvLayout, Pool};
+use kvik_text::files::TensorSource;
 
-use crate::files::TensorSource;
 use crate::model::batch::{Batch, Runner};
 use crate::model::weights::{Ending, ModelLoader, Weights};
 use crate::model::{Conversion, Model, ModelConfig, ModelError, ModelRunner};

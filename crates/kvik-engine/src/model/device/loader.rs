@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use kvik_gpu::{Buffer, Device, DeviceError, DeviceMatrix, Step};
+use kvik_text::files::TensorView;
 
 use super::convert::converted;
-use crate::files::TensorView;
 use crate::model::loader::{Loader, rows_of};
 use crate::model::{Conversion, ModelConfig, ModelError};
 

@@ -25,11 +25,11 @@ use std::sync::Arc;
 
 use kvik_gpu::DeviceArena;
 use kvik_kernels::{Isa, KvLayout, Pool};
+use kvik_text::files::TensorSource;
 
 use super::digest::{digest, within};
 use super::weights::ModelLoader;
 use super::{Conversion, Model, ModelConfig, ModelError};
-use crate::files::TensorSource;
 use loader::DeviceLoader;
 use weights::DeviceWeights;
 

@@ -1,14 +1,14 @@
 //! Feed-forward layers loaded from files, against plain f64, and every row beside others and alone.
 
 use kvik_kernels::{WeightType, dequantize, quantize};
+use kvik_text::files::TensorSource;
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
+use kvik_text::files::gguf::write::GgufWriter;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::files::TensorSource;
-use crate::files::bytes::FileBytes;
-use crate::files::gguf::Gguf;
-use crate::files::gguf::write::GgufWriter;
 use crate::model::layer_tensor::{Presence, is_stack};
 use crate::model::loader::Loader;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use kvik_kernels::{Pool, WeightType};
 use kvik_testing::golden;
+use kvik_text::files::TensorSource;
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
+use kvik_text::files::gguf::write::GgufWriter;
 
-use crate::files::TensorSource;
-use crate::files::bytes::FileBytes;
-use crate::files::gguf::Gguf;
-use crate::files::gguf::write::GgufWriter;
 use crate::load::LoadedModel;
 use crate::model::{Model, ModelError};
 

@@ -9,11 +9,11 @@ mod laurel;
 mod per_layer;
 
 use kvik_kernels::{Activations, Matrix, Pool, multiply};
+use kvik_text::files::TensorView;
 
 use super::ModelError;
 use super::layer_tensor::{LayerTensor, Presence};
 use super::loader::{LayerLoader, Loader};
-use crate::files::TensorView;
 use altup::{AltUp, Streams};
 use laurel::Laurel;
 use per_layer::{PerLayer, PerLayerInputs};

@@ -3,9 +3,9 @@
 use std::f32::consts::FRAC_1_SQRT_2;
 
 use kvik_kernels::{Activation, Matrix, activate, add, dequantize, matmul, multiply, rms_norm_in_place};
+use kvik_text::files::TensorView;
 
 use super::Workspace;
-use crate::files::TensorView;
 use crate::model::ModelError;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::{LayerLoader, Loader};

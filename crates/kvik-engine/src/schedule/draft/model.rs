@@ -10,11 +10,11 @@ use kvik_cache::{
     Admission, Cache, CacheConfig, CacheError, DeletedPrompts, Lifetime, NamespaceId, Namespaces, SeqId,
     Token,
 };
+use kvik_text::sampler::likeliest;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::panics::contain;
-use crate::sampler::likeliest;
 
 /// Rows of one pass: while it reads a prompt, others wait.
 const ROWS_MAX: usize = 64;

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::path::Path;
 
-use kvik_engine::files::TensorSource;
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::Gguf;
-use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::model::ModelConfig;
 use kvik_kernels::WeightType;
+use kvik_text::files::TensorSource;
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::Gguf;
+use kvik_text::files::gguf::write::GgufWriter;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};

@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kvik_text::stream::Vocabulary;
+use kvik_text::tokenizer::Tokenizer;
+
 use crate::fake::{self, Client};
 use kvik_cache::{BlockId, CacheConfig, Policy, Token};
 use kvik_engine::api::{GeneratedToken, Request};
@@ -25,8 +28,6 @@ use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::device::{Choice, Device, DeviceModel, DeviceRunner, devices};
 use kvik_engine::model::{Model, ModelConfig, ModelError, ModelRunner};
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
-use kvik_engine::text::stream::Vocabulary;
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, KvLayout, Pool, WeightType};
 use kvik_testing::{repository, tiny_model};
 

@@ -27,9 +27,9 @@ use kvik_engine::config::EngineConfig;
 use kvik_engine::model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_engine::model::observation::Watched;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
-use kvik_engine::text::stream::{TokenKind, Vocabulary};
 use kvik_kernels::KvLayout;
 pub use kvik_testing::mix;
+use kvik_text::stream::{TokenKind, Vocabulary};
 use ragged::{Cell, Cells};
 
 pub const VOCAB: usize = 40;

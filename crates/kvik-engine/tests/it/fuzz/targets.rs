@@ -4,16 +4,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
-use kvik_engine::files::TensorSource;
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::{Gguf, GgufError};
 use kvik_engine::load::{LoadedModel, config_from_json, model_config};
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser, AnswerStart, Offer, ToolForm};
-use kvik_engine::text::template::{ChatTemplate, RenderInput};
-use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_text::answer::{AnswerDelta, AnswerParser, AnswerStart, Offer, ToolForm};
+use kvik_text::files::TensorSource;
+use kvik_text::files::bytes::FileBytes;
+use kvik_text::files::gguf::{Gguf, GgufError};
+use kvik_text::template::{ChatTemplate, RenderInput};
+use kvik_text::tokenizer::{Tokenizer, TokenizerHints};
 
 /// Reads untrusted bytes.
 pub(crate) type Target = fn(&[u8]);

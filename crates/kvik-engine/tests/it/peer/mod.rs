@@ -10,9 +10,9 @@ use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_engine::model::{Model, ModelError, ModelRunner};
-use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 use kvik_testing::golden;
+use kvik_text::tokenizer::Tokenizer;
 
 /// The names of the small random models, one or more of every architecture.
 pub fn architectures() -> Vec<String> {

@@ -2,10 +2,10 @@
 
 #![allow(unreachable_pub, dead_code, clippy::unwrap_used)] // shared by tests that use different parts of it
 
-use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::model::ModelConfig;
 use kvik_kernels::{WeightType, quantize};
 use kvik_testing::mix;
+use kvik_text::files::gguf::write::GgufWriter;
 
 /// What an adapter of random numbers is like.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
+use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use serde::Deserialize;
 
 use super::{KeyDigest, Share, TenantLimits};

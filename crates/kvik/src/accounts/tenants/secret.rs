@@ -10,9 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kvik_engine::files::small::read_own;
 use kvik_memory::records::private::readable_by_owner_only;
 use kvik_remote::FleetKey;
+use kvik_text::files::small::read_own;
 
 use super::Share;
 

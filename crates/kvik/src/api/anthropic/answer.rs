@@ -1,7 +1,7 @@
 //! The answer of `/v1/messages`: events become blocks of one message.
 
 use kvik_engine::api::{Event, FinishReason, Report};
-use kvik_engine::text::answer::AnswerDelta;
+use kvik_text::answer::AnswerDelta;
 use serde_json::Value;
 
 use super::{

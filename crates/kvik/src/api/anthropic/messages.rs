@@ -3,8 +3,8 @@
 //! Results of tools are blocks of a user's message there, and messages of their own here; thoughts are blocks there, and
 //! a field here.
 
-use kvik_engine::text::template::{question_start, unseen};
 use kvik_memory::conversations::MESSAGES_MAX;
+use kvik_text::template::{question_start, unseen};
 use serde_json::{Map, Value, json};
 
 use crate::{

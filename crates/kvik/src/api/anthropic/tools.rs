@@ -3,7 +3,7 @@
 //! Tools that Anthropic's servers run are left out, and the answer says so; those that it names and a client runs are
 //! offered with what they take.
 
-use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
+use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
 use serde_json::Value;
 
 use super::{client_tools::client_tool, messages::cache_control};

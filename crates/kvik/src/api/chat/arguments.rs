@@ -2,7 +2,7 @@
 
 use std::io;
 
-use kvik_engine::text::arguments::{complete_arguments, whole_surrogates};
+use kvik_text::arguments::{complete_arguments, whole_surrogates};
 use serde::Serialize;
 use serde_json::{Map, Value, ser::Formatter};
 

@@ -1,6 +1,6 @@
 //! What is said in one choice of an answer, as far as it is known.
 
-use kvik_engine::text::answer::AnswerDelta;
+use kvik_text::answer::AnswerDelta;
 use serde::Serialize;
 use serde_json::Value;
 

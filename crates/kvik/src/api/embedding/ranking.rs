@@ -6,8 +6,8 @@ use kvik_cache::Token;
 use kvik_engine::{
     api::{Request, Wants},
     load::Ranking,
-    text::tokenizer::Tokenizer,
 };
+use kvik_text::tokenizer::Tokenizer;
 
 use super::{
     input::{Treatment, named},

@@ -1,6 +1,6 @@
 //! A conversation as people read it.
 
-use kvik_engine::conversation::chain::text_of;
+use kvik_memory::context::chain::text_of;
 use serde_json::Value;
 
 /// A conversation under its name: who said what.

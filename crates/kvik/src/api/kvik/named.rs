@@ -5,7 +5,7 @@
 
 use kvik_cache::Token;
 use kvik_engine::schedule::prefix::common_prefix;
-use kvik_engine::text::template::QUESTIONS;
+use kvik_text::template::QUESTIONS;
 
 use crate::{
     api::request::{

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use kvik_cache::Token;
-use kvik_engine::text::tokenizer::{FillTokens, Tokenizer};
+use kvik_text::tokenizer::{FillTokens, Tokenizer};
 use serde::Deserialize;
 
 use super::{

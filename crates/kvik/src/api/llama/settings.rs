@@ -1,7 +1,7 @@
 //! How an answer was generated, in llama-server's words.
 
 use kvik_cache::Token;
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_text::tokenizer::Tokenizer;
 use serde::Serialize;
 
 use crate::{api::request::generation::Options, described::JsonSchema};

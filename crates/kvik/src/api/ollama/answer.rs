@@ -2,7 +2,7 @@
 
 use kvik_cache::Token;
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report};
-use kvik_engine::text::answer::AnswerDelta;
+use kvik_text::answer::AnswerDelta;
 use serde::Serialize;
 use serde_json::{Map, Value};
 

@@ -1,6 +1,7 @@
 //! The fields that Ollama's endpoints share.
 
-use kvik_engine::{api::Constraint, text::constraint::schema::Strictness};
+use kvik_engine::api::Constraint;
+use kvik_text::constraint::schema::Strictness;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

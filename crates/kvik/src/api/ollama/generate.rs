@@ -9,7 +9,7 @@ use axum::{
 };
 use kvik_cache::Token;
 use kvik_engine::api::Request;
-use kvik_engine::text::tools::Tools;
+use kvik_text::tools::Tools;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! Messages and tools in Ollama's form, as the messages that templates know.
 
-use kvik_engine::text::{
+use kvik_text::{
     template::{question_start, unseen},
     tools::{OfferedTool, ToolChoice, Tools},
 };

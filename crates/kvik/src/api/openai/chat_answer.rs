@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
-use kvik_engine::text::answer::AnswerDelta;
+use kvik_text::answer::AnswerDelta;
 use serde::Serialize;
 use serde_json::Value;
 

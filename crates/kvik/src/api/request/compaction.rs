@@ -1,6 +1,6 @@
 //! `context_management`: when a conversation is compacted, and the items that stand for what was said before them.
 
-use kvik_engine::conversation::leading_systems;
+use kvik_memory::context::leading_systems;
 use serde::Deserialize;
 use serde_json::Value;
 

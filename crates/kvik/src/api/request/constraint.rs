@@ -1,7 +1,7 @@
 //! Fields that say what an answer must look like; a request has at most one of them.
 
 use kvik_engine::api::Constraint;
-use kvik_engine::text::constraint::{
+use kvik_text::constraint::{
     gbnf,
     schema::{Strictness, normalise},
 };

@@ -4,7 +4,7 @@
 //! its content, and what comes after the mark is cut off. The prompt is a prefix of the one in which the
 //! message is complete, and is cached like any other.
 
-use kvik_engine::text::{
+use kvik_text::{
     answer::{AnswerPlace, AnswerStart, ReasoningForm},
     template::Prompt,
 };
@@ -93,7 +93,7 @@ fn content_end(messages: &Value) -> Option<&str> {
 mod tests {
     use std::time::SystemTime;
 
-    use kvik_engine::text::template::ChatTemplate;
+    use kvik_text::template::ChatTemplate;
     use serde_json::json;
 
     use super::*;

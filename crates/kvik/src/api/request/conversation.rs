@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use kvik_cache::Token;
 use kvik_engine::api::{Constraint, Request};
-use kvik_engine::conversation::leading_systems;
-use kvik_engine::text::answer::{AnswerStart, ReasoningForm};
-use kvik_engine::text::template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError};
-use kvik_engine::text::tools::Tools;
+use kvik_memory::context::leading_systems;
 use kvik_memory::memory::{Compaction, Purpose};
+use kvik_text::answer::{AnswerStart, ReasoningForm};
+use kvik_text::template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError};
+use kvik_text::tools::Tools;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

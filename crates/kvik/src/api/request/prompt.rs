@@ -3,7 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use kvik_cache::Token;
-use kvik_engine::{api::Request, text::tokenizer::Tokenizer};
+use kvik_engine::api::Request;
+use kvik_text::tokenizer::Tokenizer;
 use serde::{
     Deserialize, Deserializer,
     de::{self, IgnoredAny, MapAccess, SeqAccess, value::MapAccessDeserializer},

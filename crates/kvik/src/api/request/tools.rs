@@ -1,6 +1,6 @@
 //! Tools of a chat request: which are offered, which must be called, and how calls are written.
 
-use kvik_engine::text::tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools};
+use kvik_text::tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools};
 use serde::Deserialize;
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! The answer of `/v1/responses`: events of the engine become items, and events of a stream.
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
-use kvik_engine::text::answer::AnswerDelta;
+use kvik_text::answer::AnswerDelta;
 use serde_json::Value;
 
 use super::{

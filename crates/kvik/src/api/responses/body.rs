@@ -1,8 +1,8 @@
 //! The fields of a body of `/v1/responses`, and what they mean together.
 
 use kvik_engine::api::Constraint;
-use kvik_engine::text::constraint::schema::Strictness;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
+use kvik_text::constraint::schema::Strictness;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

@@ -3,8 +3,8 @@
 //! What the assistant has thought, said and called are items there, one after the other, and one message here.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use kvik_engine::text::template::{question_start, unseen};
 use kvik_memory::conversations::MESSAGES_MAX;
+use kvik_text::template::{question_start, unseen};
 use serde_json::{Map, Value, json};
 
 use super::tools::{custom_arguments, full_name};

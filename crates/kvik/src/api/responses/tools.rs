@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvik_engine::text::tools::{OfferedTool, ToolChoice, Tools};
+use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
 use serde_json::{Value, json};
 
 use super::grammar::{self, Format};

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use kvik_engine::api::{Event, Report, Request};
-use kvik_engine::text::template::ChatTemplate;
+use kvik_text::template::ChatTemplate;
 use serde_json::{Value, json};
 
 use super::{Server, config, json_of};

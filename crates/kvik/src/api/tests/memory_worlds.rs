@@ -27,7 +27,7 @@ const LIVES: usize = 3;
 const MARKS_OF_A_SUMMARY: usize = 4;
 const CONTEXT: usize = 2048;
 
-static TOKENIZER: LazyLock<Arc<kvik_engine::text::tokenizer::Tokenizer>> =
+static TOKENIZER: LazyLock<Arc<kvik_text::tokenizer::Tokenizer>> =
     LazyLock::new(|| Arc::new(ModelArgs::embedded().load().unwrap().tokenizer));
 
 /// The marks in a text: `z`, digits, `z`.

@@ -56,7 +56,7 @@ use kvik_engine::api::{
 use kvik_engine::load::{LoadedModel, Ranking};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
-use kvik_engine::text::template::ChatTemplate;
+use kvik_text::template::ChatTemplate;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

@@ -170,7 +170,7 @@ async fn a_call_in_a_form_that_cannot_be_forced_is_json() {
 }
 
 /// A template whose answers are messages in channels.
-const CHANNELS: &str = include_str!("../../../../kvik-engine/src/text/template/golden/tools/channels.jinja");
+const CHANNELS: &str = include_str!("../../../../kvik-text/src/template/golden/tools/channels.jinja");
 
 #[tokio::test]
 async fn messages_in_channels_are_reasoning_content_and_calls() {

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use kvik_cache::{Eviction, StopReason, Token};
 use kvik_engine::api::{Probe, Report};
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_text::tokenizer::Tokenizer;
 use serde::Serialize;
 use serde_json::Value;
 

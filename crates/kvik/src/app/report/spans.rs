@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use kvik_engine::conversation::chain::text_of;
+use kvik_memory::context::chain::text_of;
 use serde_json::Value;
 
 /// Contents that are not found before the search is given up. Each costs a pass over the prompt.

@@ -3,7 +3,7 @@
 use std::{fs::OpenOptions, io::Write, sync::Arc};
 
 use anyhow::Context;
-use kvik_engine::conversation::MemorySettings;
+use kvik_memory::context::MemorySettings;
 use serde_json::{Value, json};
 
 use super::{

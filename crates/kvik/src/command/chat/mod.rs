@@ -25,7 +25,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use kvik_engine::conversation::MemorySettings;
+use kvik_memory::context::MemorySettings;
 use kvik_memory::{
     memory::{MemoryConfig, make_summaries},
     records::Records,

@@ -1,6 +1,6 @@
 //! What is said of an answer in words: its cost, and what was read of the conversation.
 
-use kvik_engine::conversation::MemorySettings;
+use kvik_memory::context::MemorySettings;
 use serde_json::Value;
 
 use super::client::Answer;

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, builder::FalseyValueParser};
-use kvik_engine::files::small::{SETTINGS_BYTES_MAX, read_small_text};
+use kvik_text::files::small::{SETTINGS_BYTES_MAX, read_small_text};
 use tokio::net::TcpListener;
 
 use crate::{

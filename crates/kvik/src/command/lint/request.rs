@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use kvik_cache::Token;
-use kvik_engine::text::template::ChatTemplate;
-use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_text::template::ChatTemplate;
+use kvik_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
 use crate::{

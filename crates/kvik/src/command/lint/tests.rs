@@ -7,7 +7,7 @@ use kvik_engine::{
 };
 use serde_json::json;
 
-use kvik_engine::text::template::ChatTemplate;
+use kvik_text::template::ChatTemplate;
 
 use super::*;
 use crate::{

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::context::leading_systems;
 use crate::conversations::Held;
 use crate::conversations::twin::{self, NAMES, TENANTS, Twin, new_messages};
-use kvik_engine::conversation::leading_systems;
 
 const NODES: usize = 3;
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@ use axum::{
 };
 use clap::Parser;
 use kvik_cache::Token;
-use kvik_engine::text::template::ChatTemplate;
+use kvik_text::template::ChatTemplate;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

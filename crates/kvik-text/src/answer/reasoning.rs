@@ -1,0 +1,242 @@
+//! The form in which a model writes its reasoning, and where a prompt leaves the answer that follows it.
+//!
+//! The form is chosen by a text of the chat template; a new one is a row of [`KNOWN`].
+
+use crate::forms::{ReasoningPlace, ReasoningTexts};
+
+/// How a model tells reasoning from the rest of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasoningForm {
+    /// Reasoning stands between two texts.
+    Tags(ReasoningTags),
+    /// Every message of an answer names its channel, as in OpenAI's harmony format.
+    Channels,
+}
+
+/// The texts around reasoning, and around the content where the model marks it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReasoningTags {
+    /// Text before reasoning.
+    pub open: &'static str,
+    /// Text after it.
+    pub close: &'static str,
+    /// Texts around the content that follows reasoning.
+    pub response: Option<[&'static str; 2]>,
+    /// The texts are tokens that nothing else is written with, so that reasoning may begin anywhere and a lone end of
+    /// it is no content.
+    pub reserved: bool,
+}
+
+/// A place in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerPlace {
+    /// Before anything that the answer says.
+    Begin,
+    /// In reasoning.
+    Reasoning,
+    /// In content.
+    Content,
+}
+
+/// The form of an answer's reasoning, and the place at which the answer begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerStart {
+    /// The form.
+    pub form: ReasoningForm,
+    /// The place.
+    pub place: AnswerPlace,
+}
+
+pub(super) const CHANNEL: &str = "<|channel|>";
+pub(super) const MESSAGE: &str = "<|message|>";
+pub(super) const START: &str = "<|start|>";
+pub(super) const END: &str = "<|end|>";
+pub(super) const CALL: &str = "<|call|>";
+pub(super) const RETURN: &str = "<|return|>";
+pub(super) const CONSTRAIN: &str = "<|constrain|>";
+
+/// What closes the header of a message that is content.
+const FINAL: &str = "<|channel|>final<|message|>";
+
+const THINK: ReasoningTags =
+    ReasoningTags { open: "<think>", close: "</think>", response: None, reserved: false };
+
+const fn reserved(
+    open: &'static str,
+    close: &'static str,
+    response: Option<[&'static str; 2]>,
+) -> ReasoningForm {
+    ReasoningForm::Tags(ReasoningTags { open, close, response, reserved: true })
+}
+
+/// Forms by a text that a template contains if its model was trained on them.
+const KNOWN: [(&str, ReasoningForm); 7] = [
+    ("<|channel|>analysis", ReasoningForm::Channels),
+    ("<|channel>thought", reserved("<|channel>thought", "<channel|>", None)),
+    ("[THINK]", reserved("[THINK]", "[/THINK]", None)),
+    (
+        "<|START_TEXT|>",
+        reserved("<|START_THINKING|>", "<|END_THINKING|>", Some(["<|START_TEXT|>", "<|END_TEXT|>"])),
+    ),
+    (
+        "<|START_THINKING|>",
+        reserved("<|START_THINKING|>", "<|END_THINKING|>", Some(["<|START_RESPONSE|>", "<|END_RESPONSE|>"])),
+    ),
+    ("<seed:think>", reserved("<seed:think>", "</seed:think>", None)),
+    (
+        "<response></response>",
+        ReasoningForm::Tags(ReasoningTags { response: Some(["<response>", "</response>"]), ..THINK }),
+    ),
+];
+
+impl Default for ReasoningForm {
+    /// The form of most models: `<think>` and `</think>`.
+    fn default() -> ReasoningForm {
+        ReasoningForm::Tags(THINK)
+    }
+}
+
+impl ReasoningForm {
+    /// The form of a template's model.
+    pub fn of_template(source: &str) -> ReasoningForm {
+        KNOWN.iter().find(|(text, _)| source.contains(text)).map(|&(_, form)| form).unwrap_or_default()
+    }
+
+    /// The place at which an answer to this prompt begins.
+    pub fn place_after(&self, prompt: &str) -> AnswerPlace {
+        match self {
+            ReasoningForm::Tags(tags) if prompt.trim_end().ends_with(tags.open) => AnswerPlace::Reasoning,
+            ReasoningForm::Tags(_) => AnswerPlace::Begin,
+            ReasoningForm::Channels => place_in_channels(prompt),
+        }
+    }
+
+    /// Whether a text of the assistant ends inside of reasoning.
+    pub fn is_open_in(&self, text: &str) -> bool {
+        match self {
+            ReasoningForm::Tags(tags) => {
+                text.rfind(tags.open).is_some_and(|start| !text[start..].contains(tags.close))
+            }
+            ReasoningForm::Channels => false,
+        }
+    }
+
+    /// Closes reasoning that a prompt has opened, as models with optional reasoning do. With channels, the answer
+    /// begins in its content.
+    pub fn close_in(&self, prompt: &mut String) {
+        match self {
+            ReasoningForm::Tags(tags) if self.place_after(prompt) == AnswerPlace::Reasoning => {
+                prompt.truncate(prompt.trim_end().len());
+                let around = if tags.reserved { "" } else { "\n\n" };
+                prompt.extend([around, tags.close, around]);
+            }
+            ReasoningForm::Channels if place_in_channels(prompt) == AnswerPlace::Begin => {
+                prompt.push_str(FINAL);
+            }
+            _ => {}
+        }
+    }
+
+    /// The text that ends reasoning.
+    pub fn close(&self) -> &'static str {
+        match self {
+            ReasoningForm::Tags(tags) => tags.close,
+            ReasoningForm::Channels => END,
+        }
+    }
+
+    /// The texts of the form. A control token in one of them is part of the answer.
+    pub fn texts(&self) -> Vec<&'static str> {
+        match self {
+            ReasoningForm::Tags(tags) => {
+                [tags.open, tags.close].into_iter().chain(tags.response.into_iter().flatten()).collect()
+            }
+            ReasoningForm::Channels => vec![CHANNEL, MESSAGE, START, END, CALL, RETURN, CONSTRAIN],
+        }
+    }
+}
+
+impl AnswerStart {
+    /// An answer in this form that follows a prompt.
+    pub fn after(form: ReasoningForm, prompt: &str) -> AnswerStart {
+        AnswerStart { form, place: form.place_after(prompt) }
+    }
+
+    /// The same, in the form of most models.
+    pub fn usual(in_reasoning: bool) -> AnswerStart {
+        let place = if in_reasoning { AnswerPlace::Reasoning } else { AnswerPlace::Begin };
+        AnswerStart { form: ReasoningForm::default(), place }
+    }
+
+    /// The texts around the reasoning that it may have, where reasoning stands between two.
+    pub fn reasoning_texts(&self) -> Option<ReasoningTexts> {
+        let ReasoningForm::Tags(tags) = self.form else { return None };
+        let place = if tags.reserved { ReasoningPlace::Anywhere } else { ReasoningPlace::First };
+        let (open, close) = (tags.open.to_owned(), tags.close.to_owned());
+        Some(ReasoningTexts { open, close, place, begun: self.in_reasoning() })
+    }
+
+    /// Whether it begins in reasoning.
+    pub fn in_reasoning(&self) -> bool {
+        self.place == AnswerPlace::Reasoning
+    }
+}
+
+/// A prompt ends with the header of the answer's first message, or inside that message where it is continued.
+fn place_in_channels(prompt: &str) -> AnswerPlace {
+    let header_at = prompt.rfind(START).unwrap_or(0);
+    let Some((header, _)) = prompt[header_at..].split_once(MESSAGE) else { return AnswerPlace::Begin };
+    match header.contains("analysis") {
+        true => AnswerPlace::Reasoning,
+        false => AnswerPlace::Content,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_says_the_form() {
+        let open = |source: &str| match ReasoningForm::of_template(source) {
+            ReasoningForm::Tags(tags) => tags.open,
+            ReasoningForm::Channels => "channels",
+        };
+        assert_eq!(open("{{ messages }}"), "<think>");
+        assert_eq!(open("'<|channel>thought\n'"), "<|channel>thought");
+        assert_eq!(open("[THINK]{{ text }}[/THINK]"), "[THINK]");
+        assert_eq!(open("<|channel|>analysis<|message|>"), "channels");
+    }
+
+    #[test]
+    fn a_prompt_says_where_its_answer_begins() {
+        use AnswerPlace::{Begin, Content, Reasoning};
+        let check = |form: ReasoningForm, prompt: &str, expect: AnswerPlace| {
+            assert_eq!(form.place_after(prompt), expect, "{prompt:?}");
+        };
+        let think = ReasoningForm::default();
+        check(think, "<|im_start|>assistant\n<think>\n", Reasoning);
+        check(think, "what does <think> mean?", Begin);
+        let channels = ReasoningForm::Channels;
+        check(channels, "<|start|>user<|message|>Hi<|end|><|start|>assistant", Begin);
+        check(channels, "<|start|>assistant<|channel|>final<|message|>Once upon", Content);
+        check(channels, "<|start|>assistant<|channel|>analysis<|message|>Well", Reasoning);
+    }
+
+    #[test]
+    fn reasoning_is_closed_in_its_form() {
+        let closed = |source: &str, prompt: &str| {
+            let mut prompt = prompt.to_owned();
+            ReasoningForm::of_template(source).close_in(&mut prompt);
+            prompt
+        };
+        assert_eq!(closed("", "A<think>\n"), "A<think>\n\n</think>\n\n");
+        assert_eq!(closed("", "A"), "A");
+        assert_eq!(
+            closed("<|START_THINKING|>", "A<|START_THINKING|>"),
+            "A<|START_THINKING|><|END_THINKING|>"
+        );
+        let begun = "<|start|>assistant";
+        assert_eq!(closed("<|channel|>analysis", begun), "<|start|>assistant<|channel|>final<|message|>");
+    }
+}

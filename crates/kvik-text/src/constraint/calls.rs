@@ -1,0 +1,391 @@
+//! The grammar of tool calls: free text, and calls in the form that the model was trained on.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::around::{Around, other_beginnings};
+use super::literals::{ControlTokens, Lead, Text, lead};
+use super::{checked_schema, json_rule, notations};
+use crate::forms::{ArgumentsForm, CallForm, CallStart, Calls};
+use crate::references::move_references;
+use crate::stream::Vocabulary;
+
+/// Maximum calls in one answer, whatever the request sets.
+const CALLS_MAX: usize = 128;
+
+/// The Lark grammar of an answer with these calls.
+pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, String> {
+    if calls.tools.is_empty() {
+        return Err("there is no tool to call".to_owned());
+    }
+    let controls = ControlTokens::of(vocabulary);
+    match &calls.start {
+        CallStart::Forced { after } => {
+            let lead =
+                after.as_ref().map(|after| lead("lead", &Text::free(), after, &controls)).transpose()?;
+            let lead =
+                lead.unwrap_or_else(|| Lead { rules: String::new(), reference: String::new(), skipped: 0 });
+            let body = section(calls, 0, &controls)?;
+            Ok(format!("start: {} section\n{}{body}", lead.reference, lead.rules))
+        }
+        CallStart::Lazy { trigger } => {
+            check_trigger(calls, trigger)?;
+            // Without an opening for all calls, each call starts with the trigger again.
+            let sections = if calls.opening.is_empty() { calls_max(calls) } else { 1 };
+            let (around, skipped) = Around::trigger(trigger, sections, calls.reasoning.as_ref(), &controls)?;
+            Ok([around.rules(), section(calls, skipped, &controls)?].concat())
+        }
+        CallStart::LazyAtStart => {
+            let other = other_beginnings(&beginnings(calls)?, &controls);
+            let around = Around::start(&other, calls.reasoning.as_ref(), &controls)?;
+            Ok([around.rules(), section(calls, 0, &controls)?].concat())
+        }
+    }
+}
+
+/// The texts before the arguments of each tool.
+fn beginnings(calls: &Calls) -> Result<Vec<String>, String> {
+    let beginnings: Vec<String> =
+        calls.tools.iter().map(|tool| [&*calls.opening, &*tool.begin].concat()).collect();
+    if beginnings.iter().any(String::is_empty) {
+        return Err("no text says that an answer is a call".to_owned());
+    }
+    Ok(beginnings)
+}
+
+fn check_trigger(calls: &Calls, trigger: &str) -> Result<(), String> {
+    let begins = |tool: &CallForm| format!("{}{}", calls.opening, tool.begin).starts_with(trigger);
+    if !trigger.is_empty() && calls.tools.iter().all(begins) {
+        return Ok(());
+    }
+    Err(format!("the trigger {trigger:?} does not begin every call"))
+}
+
+fn calls_max(calls: &Calls) -> usize {
+    calls.calls_max.clamp(1, CALLS_MAX)
+}
+
+/// The rules of `section`: calls with the texts around them, without the first `skipped` bytes.
+fn section(calls: &Calls, skipped: usize, controls: &ControlTokens) -> Result<String, String> {
+    let first = one_of(calls, &calls.opening, skipped, controls)?;
+    let more = match (calls_max(calls) - 1, calls.opening.is_empty() && skipped > 0) {
+        (0, _) | (_, true) => String::new(),
+        (more, false) => {
+            let next = one_of(calls, &calls.separator, 0, controls)?;
+            format!(" next{{0,{more}}}\nnext: {next}")
+        }
+    };
+    let (repeat, rule) = more.split_once('\n').unwrap_or((&more, ""));
+    let closing = controls.lark(&calls.closing);
+    Ok(format!(
+        "section: first{repeat} {closing}\nfirst: {first}\n{rule}\n{}",
+        argument_rules(calls, controls)?
+    ))
+}
+
+/// One call of any tool after `before`, without its first `skipped` bytes.
+fn one_of(calls: &Calls, before: &str, skipped: usize, controls: &ControlTokens) -> Result<String, String> {
+    let mut options = Vec::new();
+    for (index, (form, _)) in shapes(calls).iter().enumerate() {
+        let head = format!("{before}{}", form.begin);
+        let head = head.get(skipped..).ok_or("the trigger is longer than what begins a call")?;
+        options.push(format!("{} arguments_{index} {}", controls.lark(head), controls.lark(&form.end)));
+    }
+    Ok(options.join(" | "))
+}
+
+fn argument_rules(calls: &Calls, controls: &ControlTokens) -> Result<String, String> {
+    let mut rules = String::new();
+    for (index, (form, schemas)) in shapes(calls).iter().enumerate() {
+        let name = format!("arguments_{index}");
+        match (&form.arguments, &schemas[..]) {
+            // Writing to a string cannot fail.
+            (ArgumentsForm::Json, _) => {
+                let _ = writeln!(rules, "{name}: {}", json_rule(&checked_schema(&any_of(schemas))?)?);
+            }
+            (arguments, [schema, ..]) => {
+                rules.push_str(&notations::rules(&name, arguments, schema, controls)?)
+            }
+            (_, []) => return Err("a call has no schema".to_owned()),
+        }
+    }
+    Ok(rules)
+}
+
+/// Groups the forms by the texts around their JSON: forms that differ in their schema alone can only be
+/// distinguished by the JSON.
+fn shapes(calls: &Calls) -> Vec<(&CallForm, Vec<&Value>)> {
+    let mut shapes: Vec<(&CallForm, Vec<&Value>)> = Vec::new();
+    for tool in &calls.tools {
+        match shapes.iter_mut().find(|(form, _)| form.begin == tool.begin && form.end == tool.end) {
+            Some((_, schemas)) => schemas.push(&tool.schema),
+            None => shapes.push((tool, vec![&tool.schema])),
+        }
+    }
+    shapes
+}
+
+fn any_of(schemas: &[&Value]) -> Value {
+    if let [schema] = schemas {
+        return (*schema).clone();
+    }
+    let moved = schemas.iter().enumerate().map(|(index, &schema)| {
+        let mut schema = schema.clone();
+        move_references(&mut schema, &format!("#/anyOf/{index}"));
+        schema
+    });
+    json!({ "anyOf": moved.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_cache::Token;
+
+    use super::super::tests::{CONTROL, accepted_tokens, accepts};
+    use super::*;
+    use crate::forms::{Constraint, ReasoningPlace, ReasoningTexts};
+
+    fn arguments() -> Value {
+        json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
+               "additionalProperties": false})
+    }
+
+    fn whole(name: &str) -> Value {
+        json!({"type": "object", "properties": {"name": {"const": name}, "arguments": {"$ref": "#/$defs/a"}},
+               "required": ["name", "arguments"], "additionalProperties": false, "$defs": {"a": arguments()}})
+    }
+
+    /// Calls as Hermes and Qwen write them.
+    fn tagged(start: CallStart, calls_max: usize) -> Constraint {
+        let form = |name| CallForm {
+            begin: "<tool_call>\n".into(),
+            arguments: ArgumentsForm::Json,
+            schema: whole(name),
+            end: "\n</tool_call>".into(),
+        };
+        Constraint::Calls(Calls {
+            start,
+            tools: vec![form("f"), form("g")],
+            opening: String::new(),
+            separator: "\n".into(),
+            closing: String::new(),
+            calls_max,
+            reasoning: None,
+        })
+    }
+
+    /// Calls as functions with a list around them.
+    fn listed(start: CallStart) -> Constraint {
+        let form = |name: &str| CallForm {
+            begin: format!("{name}("),
+            arguments: ArgumentsForm::Json,
+            schema: arguments(),
+            end: ")".into(),
+        };
+        Constraint::Calls(Calls {
+            start,
+            tools: vec![form("f"), form("g")],
+            opening: "CALLS[".into(),
+            separator: ", ".into(),
+            closing: "]".into(),
+            calls_max: 2,
+            reasoning: None,
+        })
+    }
+
+    const F: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+    const G: &str = "<tool_call>\n{\"name\":\"g\",\"arguments\":{\"x\":2}}\n</tool_call>";
+
+    #[test]
+    fn forced_calls_are_the_whole_answer() {
+        let forced = || CallStart::Forced { after: None };
+        let cases = [
+            (tagged(forced(), 2), F.to_owned(), true),
+            (tagged(forced(), 2), format!("{F}\n{G}"), true),
+            (tagged(forced(), 1), format!("{F}\n{G}"), false),
+            (tagged(forced(), 2), "I think".into(), false),
+            (tagged(forced(), 2), F.replace("\"f\"", "\"h\""), false),
+            (tagged(forced(), 2), F.replace('1', "true"), false),
+            (listed(forced()), "CALLS[f({\"x\":1})]".into(), true),
+            (listed(forced()), "CALLS[f({\"x\":1}), g({\"x\": 2})]".into(), true),
+            (listed(forced()), "CALLS[f({\"x\":1}), g({\"x\": 2}), f({\"x\":1})]".into(), false),
+        ];
+        for (constraint, text, expect) in cases {
+            assert_eq!(accepts(&constraint, &text), expect, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn reasoning_may_precede_a_forced_call() {
+        let start = || CallStart::Forced { after: Some("</think>".into()) };
+        assert!(accepts(&tagged(start(), 1), &format!("well, <f> or <g>?</think>{F}")));
+        assert!(!accepts(&tagged(start(), 1), &format!("</think>then{F}")));
+    }
+
+    #[test]
+    fn a_lazy_call_must_have_its_form_and_text_is_free() {
+        let start = || CallStart::Lazy { trigger: "<tool_call>".into() };
+        let cases = [
+            (String::from("Just <b>text</b>."), true),
+            (F.to_owned(), true),
+            (format!("Wait.\n{F}\n{G}\nDone."), true),
+            (F.replace("\"f\"", "\"h\""), false),
+            ("text <tool_call> free".into(), false),
+        ];
+        for (text, expect) in cases {
+            assert_eq!(accepts(&tagged(start(), 3), &text), expect, "{text:?}");
+        }
+        let listed = || listed(CallStart::Lazy { trigger: "CALLS".into() });
+        assert!(accepts(&listed(), "so: CALLS[g({\"x\":1}), f({\"x\":2})]"));
+        assert!(!accepts(&listed(), "so: CALLS g"));
+    }
+
+    /// Nothing is held to the form before the model has written all that precedes the arguments of a tool.
+    #[test]
+    fn a_call_at_the_start_counts_only_there_and_with_a_tools_name() {
+        let schema = arguments();
+        let form =
+            CallForm { begin: String::new(), arguments: ArgumentsForm::Json, schema, end: String::new() };
+        let calls = |tools: Vec<CallForm>| {
+            Constraint::Calls(Calls {
+                start: CallStart::LazyAtStart,
+                tools,
+                opening: String::new(),
+                separator: String::new(),
+                closing: String::new(),
+                calls_max: 1,
+                reasoning: None,
+            })
+        };
+        assert!(crate::constraint::tests::compiler().compile(&calls(vec![form.clone()])).is_err());
+        let named = |name: &str| CallForm {
+            begin: format!("{{\"name\": \"{name}\", \"parameters\": "),
+            end: "}".into(),
+            ..form.clone()
+        };
+        let bare = calls(vec![named("f"), named("get")]);
+        for (text, expect) in [
+            (r#"{"name": "f", "parameters": {"x": 1}}"#, true),
+            (r#"{"name": "get", "parameters": {"x":1}}"#, true),
+            (r#"{"name": "f", "parameters": {"x": "y"}}"#, false),
+            (r#"{"name": "f", "parameters": "#, false),
+            (r#"{"name": "Ann", "age": 3}"#, true),
+            (r#"{"name": "f", "age": 3}"#, true),
+            (r#"{"name": "fun"}"#, true),
+            (r#"{"name": "f""#, true),
+            (r#"{"names": ["f"]}"#, true),
+            (r#"{"city": "Oslo"}"#, true),
+            (r#"See {"name": "f", "parameters": 1}"#, true),
+        ] {
+            assert_eq!(accepts(&bare, text), expect, "{text:?}");
+        }
+        let listed = listed(CallStart::LazyAtStart);
+        for (text, expect) in [
+            ("CALLS[f({\"x\":1})]", true),
+            ("CALLS[f(", false),
+            ("CALLS[h(1)]", true),
+            ("CALL", true),
+            ("a CALLS[f(", true),
+        ] {
+            assert_eq!(accepts(&listed, text), expect, "{text:?}");
+        }
+    }
+
+    /// A tag of calls in reasoning is text, wherever the reasoning begins and however it ends.
+    #[test]
+    fn no_call_begins_in_reasoning() {
+        let with = |place: ReasoningPlace, begun: bool, start: CallStart| {
+            let Constraint::Calls(calls) = tagged(start, 2) else { panic!("they are calls") };
+            let (open, close) = ("<think>".to_owned(), "</think>".to_owned());
+            Constraint::Calls(Calls {
+                reasoning: Some(ReasoningTexts { open, close, place, begun }),
+                ..calls
+            })
+        };
+        use ReasoningPlace::{Anywhere, First};
+        let lazy = || CallStart::Lazy { trigger: "<tool_call>".into() };
+        let thought = "Or <tool_call> f, or {\"name\": \"f\"}?";
+        for (place, begun, text, expect) in [
+            (First, false, format!("<think>{thought}</think>Well."), true),
+            (First, false, format!("\n<think>{thought}</think>\n{F}"), true),
+            (First, false, format!("<think>{thought}</think>\n{F}\n{G}"), true),
+            (First, false, format!("<think>{thought}</think><tool_call> free"), false),
+            (First, false, format!("<think>{thought}"), true),
+            (First, false, format!("<think></think>\n<think>{thought}</think>{F}"), true),
+            (First, false, "Say <think> and <tool_call> free".to_owned(), false),
+            (First, false, F.to_owned(), true),
+            (First, false, "<tool_call> free".to_owned(), false),
+            (First, false, "Just <b>text</b>.".to_owned(), true),
+            (First, true, format!("{thought}</think>{F}"), true),
+            (First, true, format!("{thought}</think>Well: <tool_call> free"), false),
+            (First, true, thought.to_owned(), true),
+            (Anywhere, false, format!("Well.<think>{thought}</think>{F}<think>{thought}</think>Done."), true),
+            (Anywhere, false, format!("Well.<think>{thought}"), true),
+            (Anywhere, false, "Well.<tool_call> free".to_owned(), false),
+            (Anywhere, true, format!("{thought}</think>Well.<think>{thought}</think>{F}{G}"), true),
+        ] {
+            assert_eq!(accepts(&with(place, begun, lazy()), &text), expect, "{place:?} {begun} {text:?}");
+        }
+        let named = |text: &str, begun: bool, expect: bool| {
+            let constraint = with(First, begun, CallStart::LazyAtStart);
+            assert_eq!(accepts(&constraint, text), expect, "{begun} {text:?}");
+        };
+        named(&format!("{thought}<tool_call>\n free"), true, true);
+        named(&format!("{thought}</think>{F}"), true, true);
+        named("</think><tool_call>\n{\"name\": 3}", true, false);
+        named(&format!("<think>{thought}</think>{F}"), false, true);
+        named("<think><tool_call>\n free", false, true);
+    }
+
+    #[test]
+    fn a_control_token_is_required_as_a_token() {
+        let form = CallForm {
+            begin: "f(".into(),
+            arguments: ArgumentsForm::Json,
+            schema: arguments(),
+            end: ")".into(),
+        };
+        let calls = |start| {
+            Constraint::Calls(Calls {
+                start,
+                tools: vec![form.clone()],
+                opening: "<|x|>".into(),
+                separator: String::new(),
+                closing: String::new(),
+                calls_max: 1,
+                reasoning: None,
+            })
+        };
+        let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();
+        let call = [vec![CONTROL], text("f({\"x\":1})")].concat();
+        for start in [CallStart::Forced { after: None }, CallStart::Lazy { trigger: "<|x|>".into() }] {
+            assert!(accepted_tokens(&calls(start.clone()), &call), "{start:?}");
+            let bad = [vec![CONTROL], text("g(")].concat();
+            assert!(!accepted_tokens(&calls(start.clone()), &bad), "{start:?}");
+        }
+        let lazy = calls(CallStart::Lazy { trigger: "<|x|>".into() });
+        assert!(accepted_tokens(&lazy, &[text("well: <|x|> "), call].concat()));
+        assert!(!accepts(&calls(CallStart::Forced { after: None }), "<|x|>f({\"x\":1})"));
+    }
+
+    /// Where the tags of reasoning are control tokens, free text has none of them and reasoning has.
+    #[test]
+    fn reasoning_between_control_tokens_is_allowed() {
+        let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();
+        for place in [ReasoningPlace::First, ReasoningPlace::Anywhere] {
+            let Constraint::Calls(calls) = tagged(CallStart::Lazy { trigger: "<tool_call>".into() }, 1)
+            else {
+                panic!("they are calls")
+            };
+            let (open, close) = ("<|x|>".to_owned(), "</think>".to_owned());
+            let reasoning = Some(ReasoningTexts { open, close, place, begun: false });
+            let constraint = Constraint::Calls(Calls { reasoning, ..calls });
+            let thought = [vec![CONTROL], text("Or <tool_call> f?</think>")].concat();
+            assert!(accepted_tokens(&constraint, &[thought.clone(), text(F)].concat()), "{place:?}");
+            assert!(accepted_tokens(&constraint, &thought), "{place:?}");
+            assert!(!accepted_tokens(&constraint, &[thought, text("<tool_call>f")].concat()), "{place:?}");
+            assert!(accepts(&constraint, F), "{place:?}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The grammar of arguments that are not written as JSON, by the schema of a tool.
+//!
+//! Properties come in the order of the schema, those that are not required may be missing. A text is free up to what
+//! ends it; values within values have their form and not their types where they are not JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use super::literals::{ControlTokens, Text, lead, quoted};
+use super::{checked_schema, json_rule};
+use crate::forms::ArgumentsForm;
+use crate::kinds::Kinds;
+
+/// Maximum alternatives within alternatives whose values are told apart.
+const ALTERNATIVES_DEPTH_MAX: usize = 8;
+
+/// Rules of one tool's arguments, which begin with the rule of this name.
+pub(super) fn rules(
+    name: &str,
+    form: &ArgumentsForm,
+    schema: &Value,
+    controls: &ControlTokens<'_>,
+) -> Result<String, String> {
+    let normal = checked_schema(schema)?;
+    let mut grammar = Grammar { name, form, schema: &normal, controls, rules: String::new() };
+    let object = grammar.target(&normal);
+    let properties = object["properties"].as_object().cloned().unwrap_or_default();
+    for (index, (key, property)) in properties.iter().enumerate() {
+        grammar.property(index, key, property)?;
+    }
+    grammar.sequence(&properties, &object["required"]);
+    if let ArgumentsForm::Dict { quote } = form {
+        grammar.values(quote)?;
+    }
+    Ok(grammar.rules)
+}
+
+struct Grammar<'a> {
+    name: &'a str,
+    form: &'a ArgumentsForm,
+    /// The normalised schema: properties refer to its definitions.
+    schema: &'a Value,
+    controls: &'a ControlTokens<'a>,
+    rules: String,
+}
+
+impl Grammar<'_> {
+    /// Writing to a string cannot fail.
+    fn rule(&mut self, name: &str, body: &str) {
+        let _ = writeln!(self.rules, "{name}: {body}");
+    }
+
+    /// One property with its name.
+    fn property(&mut self, index: usize, key: &str, property: &Value) -> Result<(), String> {
+        let rule = format!("{}_{index}", self.name);
+        let body = match self.form {
+            ArgumentsForm::Parameters { key: before, value, end } => {
+                let named = self.controls.lark(&[before, key, value].concat());
+                format!("{named} {}", self.parameter(&rule, property, end)?)
+            }
+            ArgumentsForm::Python => {
+                format!("{} {}", quoted(&format!("{key}=")), self.json(&rule, property)?)
+            }
+            ArgumentsForm::Dict { quote } => {
+                format!("{} {}", quoted(&format!("{key}:")), self.entry(&rule, property, quote)?)
+            }
+            ArgumentsForm::Json => self.json(&rule, property)?,
+        };
+        self.rule(&rule, &body);
+        Ok(())
+    }
+
+    /// A value as text, and what ends it. Where it may be any text, nothing holds it to another type.
+    fn parameter(&mut self, rule: &str, property: &Value, end: &str) -> Result<String, String> {
+        let mut written = Vec::new();
+        if self.written(rule, property, &mut written, 0)? {
+            return Ok(format!("({}) {}", written.join(" | "), self.controls.lark(end)));
+        }
+        self.free(&format!("{rule}_text"), end)
+    }
+
+    /// Adds the ways in which a value may be written; `false` if it may be any text.
+    fn written(
+        &mut self,
+        rule: &str,
+        property: &Value,
+        ways: &mut Vec<String>,
+        depth: usize,
+    ) -> Result<bool, String> {
+        let schema = self.schema;
+        let property = self.target(property);
+        if let (Some(options), true) = (property["anyOf"].as_array(), depth < ALTERNATIVES_DEPTH_MAX) {
+            for option in options {
+                if !self.written(rule, option, ways, depth + 1)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        if let Some(values) = listed(&property) {
+            ways.extend(values.iter().map(|value| match value {
+                Value::String(text) => self.literal(text),
+                other => self.literal(&other.to_string()),
+            }));
+            return Ok(true);
+        }
+        if Kinds::of(schema, &property).allows(Kinds::STRING) {
+            return Ok(false);
+        }
+        let way = self.json(&format!("{rule}_{}", ways.len()), &property)?;
+        ways.push(way);
+        Ok(true)
+    }
+
+    /// A value in Gemma's notation.
+    fn entry(&mut self, rule: &str, property: &Value, quote: &str) -> Result<String, String> {
+        let property = self.target(property);
+        let kinds = Kinds::of(self.schema, &property);
+        let scalars = Kinds::NULL.or(Kinds::BOOLEAN).or(Kinds::INTEGER).or(Kinds::FRACTION);
+        if kinds.is_within(scalars) {
+            return self.json(rule, &property);
+        }
+        if kinds != Kinds::STRING {
+            return Ok(format!("{}_value", self.name));
+        }
+        let Some(texts) = listed(&property) else { return Ok(format!("{}_text", self.name)) };
+        let quoted = |text: &Value| self.literal(&[quote, text.as_str().unwrap_or_default(), quote].concat());
+        Ok(format!("({})", texts.iter().map(quoted).collect::<Vec<_>>().join(" | ")))
+    }
+
+    /// The schema that a reference names, or the schema itself.
+    fn target(&self, property: &Value) -> Value {
+        let target = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+        target.and_then(|pointer| self.schema.pointer(pointer)).unwrap_or(property).clone()
+    }
+
+    fn literal(&self, text: &str) -> String {
+        if text.is_empty() { "\"\"".to_owned() } else { self.controls.lark(text) }
+    }
+
+    /// Free text up to and with its end.
+    fn free(&mut self, rule: &str, end: &str) -> Result<String, String> {
+        let text = lead(rule, &Text::free(), end, self.controls)?;
+        self.rules.push_str(&text.rules);
+        Ok(format!("{} {}", text.reference, self.controls.lark(&end[text.skipped..])))
+    }
+
+    fn json(&mut self, rule: &str, property: &Value) -> Result<String, String> {
+        let mut schema = property.clone();
+        if let (Some(fields), Some(definitions)) = (schema.as_object_mut(), self.schema.get("$defs")) {
+            // What a property refers to is defined beside the properties.
+            fields.insert("$defs".to_owned(), definitions.clone());
+        }
+        let name = format!("{rule}_json");
+        self.rule(&name, &json_rule(&schema)?);
+        Ok(name)
+    }
+
+    /// All properties in their order, with what stands around and between them.
+    fn sequence(&mut self, properties: &Map<String, Value>, required: &Value) {
+        let (open, separator, close) = match self.form {
+            ArgumentsForm::Python => ("\"(\"", "\", \"", "\")\""),
+            ArgumentsForm::Dict { .. } => ("\"{\"", "\",\"", "\"}\""),
+            ArgumentsForm::Parameters { .. } | ArgumentsForm::Json => ("", "", ""),
+        };
+        let required = required.as_array().cloned().unwrap_or_default();
+        let name = self.name;
+        // `first_i`: nothing has been written of the properties before `i`; `more_i`: something has.
+        for (index, key) in properties.keys().enumerate() {
+            let next = index + 1;
+            let is_required = required.iter().any(|required| required == key);
+            let skip = if is_required { String::new() } else { format!(" | {name}_first_{next}") };
+            self.rule(&format!("{name}_first_{index}"), &format!("{name}_{index} {name}_more_{next}{skip}"));
+            let optional = if is_required { "" } else { "?" };
+            self.rule(
+                &format!("{name}_more_{index}"),
+                &format!("({separator} {name}_{index}){optional} {name}_more_{next}"),
+            );
+        }
+        let end = properties.len();
+        self.rule(&format!("{name}_first_{end}"), "\"\"");
+        self.rule(&format!("{name}_more_{end}"), "\"\"");
+        self.rule(name, &format!("{open} {name}_first_0 {close}"));
+    }
+
+    /// Values of any type in Gemma's notation.
+    fn values(&mut self, quote: &str) -> Result<(), String> {
+        let name = self.name;
+        let text = self.free(&format!("{name}_quoted"), quote)?;
+        self.rule(&format!("{name}_text"), &format!("{} {text}", self.controls.lark(quote)));
+        let several = |item: &str| format!("({name}_{item} (\",\" {name}_{item})*)?");
+        let (entries, values) = (several("entry"), several("value"));
+        self.rule(&format!("{name}_entry"), &format!("/[A-Za-z0-9_]+/ \":\" {name}_value"));
+        let plain = "/-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\"";
+        let nested = format!("\"{{\" {entries} \"}}\" | \"[\" {values} \"]\"");
+        self.rule(&format!("{name}_value"), &format!("{name}_text | {plain} | {nested}"));
+        Ok(())
+    }
+}
+
+/// The values that a normalised schema lists, if it lists any.
+fn listed(schema: &Value) -> Option<Vec<Value>> {
+    let values = schema["enum"].as_array().cloned();
+    values.or_else(|| schema.get("const").map(|value| vec![value.clone()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::accepts;
+    use super::*;
+    use crate::forms::{CallForm, CallStart, Calls, Constraint};
+
+    fn forced(arguments: ArgumentsForm, begin: &str, end: &str) -> Constraint {
+        let schema = json!({"type": "object", "required": ["t", "k"], "properties": {
+            "n": {"type": "integer"},
+            "t": {"type": "string"},
+            "k": {"type": "string", "enum": ["a", "b"]},
+            "o": {"$ref": "#/$defs/pair"},
+        }, "$defs": {"pair": {"type": "array", "items": {"type": "boolean"}}}});
+        Constraint::Calls(Calls {
+            start: CallStart::Forced { after: None },
+            tools: vec![CallForm { begin: begin.into(), arguments, schema, end: end.into() }],
+            opening: "[".into(),
+            separator: ",".into(),
+            closing: "]".into(),
+            calls_max: 2,
+            reasoning: None,
+        })
+    }
+
+    fn check(constraint: &Constraint, right: &[&str], wrong: &[&str]) {
+        for text in right {
+            assert!(accepts(constraint, text), "{text}");
+        }
+        for text in wrong {
+            assert!(!accepts(constraint, text), "{text}");
+        }
+    }
+
+    #[test]
+    fn parameters_have_the_types_of_the_schema() {
+        let form = ArgumentsForm::Parameters {
+            key: "\n<parameter=".into(),
+            value: ">\n".into(),
+            end: "\n</parameter>".into(),
+        };
+        let call = |inside: &str| format!("[<function=f>{inside}\n</function>]");
+        let text = |name: &str, value: &str| format!("\n<parameter={name}>\n{value}\n</parameter>");
+        let least = call(&[text("t", "any <text>\n"), text("k", "b")].concat());
+        let all = call(&[text("n", "3"), text("t", ""), text("k", "a"), text("o", "[true]")].concat());
+        let missing = call(&text("t", "x"));
+        let other = call(&[text("t", "x"), text("k", "c")].concat());
+        let typed = call(&[text("n", "x"), text("t", "x"), text("k", "a")].concat());
+        let constraint = forced(form, "<function=f>", "\n</function>");
+        check(&constraint, &[&least, &all], &[&missing, &other, &typed, "no"]);
+    }
+
+    /// However the schema says that a value is a text, the text stands there as it is: it is read so.
+    #[test]
+    fn a_text_is_written_as_it_is_however_its_schema_says_that_it_is_one() {
+        let form = ArgumentsForm::Parameters { key: "<".into(), value: ">".into(), end: "</>".into() };
+        let check = |property: Value, right: &[&str], wrong: &[&str]| {
+            let schema = json!({"type": "object", "required": ["p"], "properties": {"p": property},
+                "$defs": {"text": {"type": "string"}, "unit": {"enum": ["c", "f"]}}});
+            let constraint = Constraint::Calls(Calls {
+                start: CallStart::Forced { after: None },
+                tools: vec![CallForm { begin: "f".into(), arguments: form.clone(), schema, end: "!".into() }],
+                opening: String::new(),
+                separator: String::new(),
+                closing: String::new(),
+                calls_max: 1,
+                reasoning: None,
+            });
+            for (texts, expect) in [(right, true), (wrong, false)] {
+                for text in texts {
+                    assert_eq!(
+                        accepts(&constraint, &format!("f<p>{text}</>!")),
+                        expect,
+                        "{property}: {text}"
+                    );
+                }
+            }
+        };
+        let free: &[&str] = &["any text", "3", "null", "\"x\"", ""];
+        for property in [
+            json!({"type": "string"}),
+            json!({"type": ["string", "null"]}),
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}]}),
+            json!({"oneOf": [{"type": "integer"}, {"$ref": "#/$defs/text"}]}),
+            json!({"$ref": "#/$defs/text"}),
+            json!({"allOf": [{"$ref": "#/$defs/text"}], "minLength": 0}),
+            json!({}),
+        ] {
+            check(property, free, &[]);
+        }
+        let units: (&[&str], &[&str]) = (&["c", "f"], &["\"c\"", "k", ""]);
+        check(json!({"$ref": "#/$defs/unit"}), units.0, units.1);
+        check(json!({"allOf": [{"$ref": "#/$defs/unit"}]}), units.0, units.1);
+        check(json!({"const": "3"}), &["3"], &["\"3\"", "4"]);
+        check(
+            json!({"anyOf": [{"$ref": "#/$defs/unit"}, {"type": "null"}]}),
+            &["c", "null"],
+            &["\"c\"", "nil"],
+        );
+        check(json!({"enum": ["", 3, "x"]}), &["", "3", "x"], &["\"x\"", "4"]);
+        check(json!({"type": ["integer", "null"]}), &["3", "null"], &["x", "\"3\""]);
+        check(json!({"anyOf": [{"type": "boolean"}, {"type": "array"}]}), &["true", "[1]"], &["x", "True"]);
+    }
+
+    #[test]
+    fn pythons_notation_has_the_types_of_the_schema() {
+        check(
+            &forced(ArgumentsForm::Python, "f", ""),
+            &["[f(t=\"x\", k=\"a\")]", "[f(n=1, t=\"\", k=\"b\", o=[false]),f(t=\"x\", k=\"a\")]"],
+            &[
+                "[f()]",
+                "[f(t=\"x\")]",
+                "[f(k=\"a\", t=\"x\")]",
+                "[f(t=\"x\", k=\"c\")]",
+                "[f(, t=\"x\", k=\"a\")]",
+            ],
+        );
+    }
+
+    #[test]
+    fn gemmas_notation_has_the_types_of_the_schema() {
+        let form = ArgumentsForm::Dict { quote: "<|\"|>".into() };
+        check(
+            &forced(form, "call:f", "<end>"),
+            &[
+                "[call:f{t:<|\"|>x}<|\"|>,k:<|\"|>a<|\"|>}<end>]",
+                "[call:f{n:-1,t:<|\"|><|\"|>,k:<|\"|>b<|\"|>,o:[true,{a:<|\"|>x<|\"|>}]}<end>]",
+            ],
+            &[
+                "[call:f{}<end>]",
+                "[call:f{t:x,k:<|\"|>a<|\"|>}<end>]",
+                "[call:f{t:<|\"|>x<|\"|>,k:<|\"|>c<|\"|>}<end>]",
+            ],
+        );
+    }
+}

@@ -1,0 +1,304 @@
+//! Maps Hugging Face tensor names to GGUF's.
+
+use std::ops::Range;
+
+/// What a tensor is, by its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    /// One tensor of the model: GGUF's name for it.
+    Canonical(String),
+    /// Two, of which the first is the upper half of the rows.
+    Halves([String; 2]),
+    /// A part of what `repack` puts in order, of gpt-oss: the layer, and the name in its experts.
+    Packed(u32, &'static str),
+    /// Derived from the configuration, or nothing of the decoder of text: not read.
+    Unread,
+    /// Not part of a decoder that kvik runs.
+    Unknown,
+}
+
+/// Modules of a layer that an architecture names otherwise than Llama does, or has beside Llama's: Hugging Face's
+/// name, GGUF's. A parameter that belongs to no module of weights and biases has its whole name in both.
+pub type Modules = &'static [(&'static str, &'static str)];
+
+/// How the tensors of a checkpoint are named.
+#[derive(Debug, Default, Clone)]
+pub struct Names {
+    /// What the architecture names otherwise than Llama does.
+    pub modules: Modules,
+    /// Whether the checkpoint also takes images or sounds, by tensors that a decoder of text does not have.
+    pub is_multimodal: bool,
+    /// Layers that predict tokens beyond the next one.
+    pub beyond: Range<usize>,
+    /// Vectors, by GGUF's names in their layer, that the model has in so many rows.
+    pub in_rows: Vec<(&'static str, usize)>,
+    /// Whether what Granite calls its shared layer is the only feed-forward half.
+    pub shared_alone: bool,
+}
+
+/// Parts of a checkpoint that a decoder of text does not have.
+const OTHER_INPUTS: [&str; 7] = [
+    "vision_tower.",
+    "visual.",
+    "vision_model.",
+    "multi_modal_projector.",
+    "audio_tower.",
+    "embed_vision.",
+    "embed_audio.",
+];
+
+impl Names {
+    /// Maps for example `model.layers.0.self_attn.q_proj.weight` to `blk.0.attn_q.weight`.
+    pub(super) fn of(&self, name: &str) -> Name {
+        // Checkpoints of the decoder without its output matrix have no prefix; those that take images have two.
+        let mut inner = name;
+        for prefix in ["backbone.", "language_model.", "model.", "language_model."] {
+            inner = inner.strip_prefix(prefix).unwrap_or(inner);
+        }
+        if is_rotary_buffer(inner)
+            || inner.starts_with(BEYOND)
+            || (self.is_multimodal && OTHER_INPUTS.iter().any(|part| inner.starts_with(part)))
+        {
+            return Name::Unread;
+        }
+        match inner.strip_prefix("layers.").and_then(numbered) {
+            Some((layer, _)) if self.beyond.contains(&(layer as usize)) => Name::Unread,
+            Some((layer, rest)) => self.in_layer(layer, rest),
+            None => outside_of_layers(inner).map_or(Name::Unknown, Name::Canonical),
+        }
+    }
+
+    /// Names a bias wherever a module could have one; `model::expected` decides whether the model adds it.
+    fn in_layer(&self, layer: u32, rest: &str) -> Name {
+        if let Some((_, part)) = self.modules.iter().chain(&BARE).find(|(name, _)| *name == rest) {
+            return Name::Canonical(format!("blk.{layer}.{part}"));
+        }
+        if let Some(part) = PACKED.iter().find(|part| rest.strip_prefix("mlp.experts.") == Some(part)) {
+            return Name::Packed(layer, part);
+        }
+        let Some((module, kind)) =
+            rest.rsplit_once('.').filter(|(_, kind)| matches!(*kind, "weight" | "bias"))
+        else {
+            return Name::Unknown;
+        };
+        let shared = if self.shared_alone { "" } else { "_shexp" };
+        match module {
+            "shared_mlp.input_linear" => {
+                let named = |part| format!("blk.{layer}.ffn_{part}{shared}.{kind}");
+                return Name::Halves(["gate", "up"].map(named));
+            }
+            "shared_mlp.output_linear" => {
+                return Name::Canonical(format!("blk.{layer}.ffn_down{shared}.{kind}"));
+            }
+            _ => {}
+        }
+        if let Some((expert, part)) = expert(module) {
+            return Name::Canonical(format!("blk.{layer}.{part}.{expert}.{kind}"));
+        }
+        let own = self.modules.iter().find(|(hf, _)| *hf == module).map(|(_, gguf)| *gguf);
+        match own.or_else(|| known_module(module)) {
+            Some(part) => Name::Canonical(format!("blk.{layer}.{part}.{kind}")),
+            None => Name::Unknown,
+        }
+    }
+
+    /// In how many rows the model has a tensor that the file has flat, by GGUF's name.
+    pub(super) fn rows_of(&self, name: &str) -> usize {
+        let part = name.strip_prefix("blk.").and_then(numbered).map(|(_, part)| part);
+        self.in_rows.iter().find(|(flat, _)| Some(*flat) == part).map_or(1, |(_, rows)| *rows)
+    }
+}
+
+/// Layers of their own that predict tokens beyond the next one.
+const BEYOND: &str = "mtp.";
+
+/// GGUF's name of a tensor outside of the layers.
+fn outside_of_layers(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".weight")?;
+    let part = match name {
+        "embed_tokens" | "embeddings" => "token_embd",
+        "norm" | "norm_f" | "final_layernorm" => "output_norm",
+        "embedding_norm" => "token_embd_norm",
+        "lm_head" => "output",
+        "embed_tokens_per_layer" => "per_layer_token_embd",
+        "per_layer_model_projection" => "per_layer_model_proj",
+        "per_layer_projection_norm" => "per_layer_proj_norm",
+        // A matrix for every stream but the first.
+        _ => {
+            let (stack, index) = name.rsplit_once('.')?;
+            let part = match stack {
+                "altup_projections" => "altup_proj",
+                "altup_unembed_projections" => "altup_unembd_proj",
+                _ => return None,
+            };
+            let (index, _) = numbered(&format!("{index}."))?;
+            return Some(format!("{part}.{index}.weight"));
+        }
+    };
+    Some(format!("{part}.weight"))
+}
+
+/// Old checkpoints store the rotary frequencies, once or in every layer.
+fn is_rotary_buffer(name: &str) -> bool {
+    let in_layer = name.strip_prefix("layers.").and_then(numbered).map(|(_, rest)| rest);
+    name == "rotary_emb.inv_freq" || in_layer == Some("self_attn.rotary_emb.inv_freq")
+}
+
+/// The number in `7.self_attn.q_proj.weight`, and the rest of the name.
+fn numbered(name: &str) -> Option<(u32, &str)> {
+    let (index, rest) = name.split_once('.')?;
+    // Accepts only the plain spelling of a number: `07` would name layer 7 a second time.
+    let number = index.parse().ok().filter(|number: &u32| number.to_string() == index)?;
+    Some((number, rest))
+}
+
+/// Tensors of a layer that are named like modules. Those of all experts in one have the rows of the first expert first.
+const BARE: [(&str, &str); 7] = [
+    ("self_attn.sinks", "attn_sinks.weight"),
+    ("block_sparse_moe.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    ("block_sparse_moe.experts.down_proj", "ffn_down_exps.weight"),
+    ("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"),
+];
+
+/// The experts of gpt-oss.
+pub(super) const PACKED: [&str; 6] = [
+    "gate_up_proj_blocks",
+    "gate_up_proj_scales",
+    "gate_up_proj_bias",
+    "down_proj_blocks",
+    "down_proj_scales",
+    "down_proj_bias",
+];
+
+/// The number of an expert and GGUF's name of one of its modules.
+fn expert(module: &str) -> Option<(u32, &'static str)> {
+    let rest = ["mlp.", "block_sparse_moe.", "feed_forward.", "mixer."]
+        .iter()
+        .find_map(|p| module.strip_prefix(p))?;
+    let rest = rest.strip_prefix("experts.")?;
+    let (number, part) = numbered(rest)?;
+    let part = match part {
+        "gate_proj" | "w1" => "ffn_gate_exps",
+        "up_proj" | "w3" => "ffn_up_exps",
+        "down_proj" | "w2" => "ffn_down_exps",
+        _ => return None,
+    };
+    Some((number, part))
+}
+
+/// GGUF's name of a module of Llama's layers, or of a mixture of experts.
+fn known_module(module: &str) -> Option<&'static str> {
+    Some(match module {
+        "input_layernorm" => "attn_norm",
+        "post_attention_layernorm" => "ffn_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
+        "mlp.gate"
+        | "mlp.router"
+        | "block_sparse_moe.gate"
+        | "block_sparse_moe.router.layer"
+        | "block_sparse_moe.router" => "ffn_gate_inp",
+        "block_sparse_moe.input_linear" => "ffn_gate_up_exps",
+        "block_sparse_moe.output_linear" => "ffn_down_exps",
+        "mlp.shared_expert.gate_proj" | "mlp.shared_experts.gate_proj" => "ffn_gate_shexp",
+        "mlp.shared_expert.up_proj" | "mlp.shared_experts.up_proj" => "ffn_up_shexp",
+        "mlp.shared_expert.down_proj" | "mlp.shared_experts.down_proj" => "ffn_down_shexp",
+        "mlp.shared_expert_gate" => "ffn_gate_inp_shexp",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_mapped() {
+        let plain = Names::default();
+        let check = |name: &str, expect: &str| assert_eq!(plain.of(name), Name::Canonical(expect.into()));
+        check("model.embed_tokens.weight", "token_embd.weight");
+        check("embed_tokens.weight", "token_embd.weight");
+        check("lm_head.weight", "output.weight");
+        check("model.norm.weight", "output_norm.weight");
+        check("model.layers.12.self_attn.q_proj.bias", "blk.12.attn_q.bias");
+        check("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight");
+        check("language_model.model.layers.0.mlp.up_proj.weight", "blk.0.ffn_up.weight");
+        check("model.language_model.layers.0.mlp.up_proj.weight", "blk.0.ffn_up.weight");
+        check("language_model.lm_head.weight", "output.weight");
+        check("model.layers.3.mlp.experts.11.down_proj.weight", "blk.3.ffn_down_exps.11.weight");
+        check("model.layers.3.block_sparse_moe.experts.0.w3.weight", "blk.3.ffn_up_exps.0.weight");
+        check("model.layers.3.mlp.experts.gate_up_proj", "blk.3.ffn_gate_up_exps.weight");
+        let modules: Modules = &[("post_attention_layernorm", "post_attention_norm"), ("mlp.x", "ffn_x")];
+        let own = Names { modules, ..Names::default() };
+        for (name, expect) in [
+            ("model.layers.1.post_attention_layernorm.weight", "blk.1.post_attention_norm.weight"),
+            ("model.layers.1.mlp.x.bias", "blk.1.ffn_x.bias"),
+            ("model.layers.1.mlp.up_proj.weight", "blk.1.ffn_up.weight"),
+        ] {
+            assert_eq!(own.of(name), Name::Canonical(expect.into()));
+        }
+        let halves = ["blk.0.ffn_gate_shexp.weight", "blk.0.ffn_up_shexp.weight"].map(str::to_owned);
+        assert_eq!(plain.of("model.layers.0.shared_mlp.input_linear.weight"), Name::Halves(halves));
+        check("model.layers.0.shared_mlp.output_linear.weight", "blk.0.ffn_down_shexp.weight");
+        let alone = Names { shared_alone: true, ..Names::default() };
+        let down = Name::Canonical("blk.0.ffn_down.weight".into());
+        assert_eq!(alone.of("model.layers.0.shared_mlp.output_linear.weight"), down);
+        check("backbone.embeddings.weight", "token_embd.weight");
+        check("model.embedding_norm.weight", "token_embd_norm.weight");
+        check("model.language_model.altup_projections.2.weight", "altup_proj.2.weight");
+        check("backbone.layers.7.mixer.experts.3.up_proj.weight", "blk.7.ffn_up_exps.3.weight");
+        let modules: Modules = &[("mamba.D", "ssm_d"), ("mamba.norm", "ssm_norm"), ("mamba.x", "ssm_x")];
+        let in_rows = vec![("ssm_d", 4), ("ssm_norm.weight", 2)];
+        let mamba = Names { modules, in_rows, ..Names::default() };
+        assert_eq!(mamba.of("layers.0.mamba.D"), Name::Canonical("blk.0.ssm_d".into()));
+        assert_eq!((mamba.rows_of("blk.0.ssm_d"), mamba.rows_of("blk.3.ssm_norm.weight")), (4, 2));
+        assert_eq!((mamba.rows_of("blk.0.ssm_x.bias"), mamba.rows_of("output_norm.weight")), (1, 1));
+        assert_eq!(mamba.of("layers.0.mamba.x.bias"), Name::Canonical("blk.0.ssm_x.bias".into()));
+        let scales = plain.of("model.layers.4.mlp.experts.down_proj_scales");
+        assert_eq!(scales, Name::Packed(4, "down_proj_scales"));
+        assert_eq!(plain.of("model.layers.0.self_attn.rotary_emb.inv_freq"), Name::Unread);
+        assert_eq!(plain.of("model.rotary_emb.inv_freq"), Name::Unread);
+        assert_eq!(plain.of("mtp.layers.0.mlp.up_proj.weight"), Name::Unread);
+        for unknown in [
+            "model.layers.07.mlp.up_proj.weight",
+            "model.layers.0.mlp.experts.0.weight",
+            "model.layers.0.mlp.experts.00.up_proj.weight",
+            "model.layers.0.mlp.experts.0.x.weight",
+            "model.layers.0.mlp.rotary_emb.inv_freq",
+            "vision.rotary_emb.inv_freq",
+            "vision_tower.layers.0.weight",
+            "model.altup_projections.02.weight",
+            "model.altup_projections.weight",
+            "model.norm.bias",
+            "x",
+            "",
+        ] {
+            assert_eq!(plain.of(unknown), Name::Unknown, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn parts_that_a_decoder_of_text_lacks_are_not_read() {
+        let names = Names { is_multimodal: true, beyond: 4..6, ..Names::default() };
+        for unread in [
+            "vision_tower.layers.0.weight",
+            "model.visual.blocks.0.x",
+            "model.multi_modal_projector.x",
+            "model.layers.5.eh_proj.weight",
+        ] {
+            assert_eq!(names.of(unread), Name::Unread, "{unread}");
+        }
+        assert_eq!(names.of("model.layers.6.eh_proj.weight"), Name::Unknown);
+        assert_eq!(names.of("vision.weight"), Name::Unknown);
+    }
+}

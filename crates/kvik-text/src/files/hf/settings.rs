@@ -1,0 +1,120 @@
+//! The configuration files next to the weights: chat template, special tokens, end-of-generation tokens.
+
+use std::path::Path;
+
+use kvik_cache::Token;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{read_json, read_optional};
+use crate::files::FileError;
+
+/// The contents of the configuration files.
+#[derive(Debug, Default)]
+pub struct HfSettings {
+    /// The chat template.
+    pub chat_template: Option<String>,
+    /// The template for conversations with tools, where there is one beside the other.
+    pub tool_template: Option<String>,
+    /// Tokens with a meaning.
+    pub hints: TokenizerHints,
+}
+
+/// Information on tokens from the other files of a model directory.
+#[derive(Debug, Clone, Default)]
+pub struct TokenizerHints {
+    /// Text of the begin-of-text token.
+    pub bos: Option<String>,
+    /// Text of the end-of-text token.
+    pub eos: Option<String>,
+    /// Ids of tokens that end an answer.
+    pub eog: Vec<Token>,
+}
+
+#[derive(Default, Deserialize)]
+struct TokenizerConfig {
+    chat_template: Option<Template>,
+    bos_token: Option<TokenText>,
+    eos_token: Option<TokenText>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Template {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Deserialize)]
+struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TokenText {
+    Text(String),
+    Added { content: String },
+}
+
+impl TokenText {
+    fn into_text(self) -> String {
+        match self {
+            TokenText::Text(text) | TokenText::Added { content: text } => text,
+        }
+    }
+}
+
+impl HfSettings {
+    /// Reads them; what is not there is left out.
+    ///
+    /// # Errors
+    /// If a file is there and cannot be read, or is no JSON.
+    pub fn read(directory: &Path) -> Result<HfSettings, FileError> {
+        let tokens: TokenizerConfig =
+            read_json(&directory.join("tokenizer_config.json"))?.unwrap_or_default();
+        let generation: Value = read_json(&directory.join("generation_config.json"))?.unwrap_or_default();
+        let model: Value = read_json(&directory.join("config.json"))?.unwrap_or_default();
+        let mut eog = ids(&generation["eos_token_id"]);
+        // Models that also take images may say it of their decoder.
+        [&model, &model["text_config"]].into_iter().for_each(|of| eog.extend(ids(&of["eos_token_id"])));
+        let hints = TokenizerHints {
+            bos: tokens.bos_token.map(TokenText::into_text),
+            eos: tokens.eos_token.map(TokenText::into_text),
+            eog,
+        };
+        let (default, tool_use) = tokens.chat_template.map_or((None, None), default_and_tool_use);
+        Ok(HfSettings {
+            chat_template: text(&directory.join("chat_template.jinja"))?.or(default),
+            tool_template: text(&directory.join("additional_chat_templates/tool_use.jinja"))?.or(tool_use),
+            hints,
+        })
+    }
+}
+
+/// The text of a file that may be absent.
+fn text(path: &Path) -> Result<Option<String>, FileError> {
+    Ok(read_optional(path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The templates of these two names.
+fn default_and_tool_use(template: Template) -> (Option<String>, Option<String>) {
+    let list = match template {
+        Template::One(text) => return (Some(text), None),
+        Template::Named(list) => list,
+    };
+    let find = |name: &str| {
+        list.iter().find(|named| named.name == name).map(|NamedTemplate { template, .. }| template.clone())
+    };
+    (find("default"), find("tool_use"))
+}
+
+/// One id or a list of them.
+fn ids(value: &Value) -> Vec<Token> {
+    let one = |value: &Value| value.as_u64().and_then(|id| Token::try_from(id).ok());
+    match value {
+        Value::Array(list) => list.iter().filter_map(one).collect(),
+        value => one(value).into_iter().collect(),
+    }
+}

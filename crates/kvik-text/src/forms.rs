@@ -1,0 +1,135 @@
+//! Forms that an answer may be held to: plain data.
+
+/// Constrains the form of the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Constraint {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that satisfies a schema.
+    JsonSchema(serde_json::Value),
+    /// Text that matches a regular expression.
+    Regex(String),
+    /// Text that a Lark grammar (llguidance dialect) accepts.
+    Lark(String),
+    /// Tool calls, and free text around them.
+    Calls(Calls),
+}
+
+/// Tool calls in the form that the model was trained on.
+///
+/// Where a text contains the name of a control token, it stands for that token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calls {
+    /// When calls begin.
+    pub start: CallStart,
+    /// One form for each tool; every call has one of these forms.
+    pub tools: Vec<CallForm>,
+    /// Text before the first call; this and the next two may be empty.
+    pub opening: String,
+    /// Text between two calls.
+    pub separator: String,
+    /// Text after the last call.
+    pub closing: String,
+    /// Maximum calls in one answer.
+    pub calls_max: usize,
+    /// The reasoning that an answer may have. No call begins in it; it is not read where a call is forced.
+    pub reasoning: Option<ReasoningTexts>,
+}
+
+/// The texts around reasoning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReasoningTexts {
+    /// Text before it.
+    pub open: String,
+    /// Text after it.
+    pub close: String,
+    /// Where it may stand.
+    pub place: ReasoningPlace,
+    /// Whether the answer begins inside of it.
+    pub begun: bool,
+}
+
+/// Where an answer may have reasoning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasoningPlace {
+    /// Before all other text.
+    First,
+    /// Anywhere, any number of times.
+    Anywhere,
+}
+
+/// The form of a call of one tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallForm {
+    /// Text before the arguments.
+    pub begin: String,
+    /// How the arguments are written.
+    pub arguments: ArgumentsForm,
+    /// Schema of the arguments, or, where they are JSON, of a whole call with its name.
+    pub schema: serde_json::Value,
+    /// Text after the arguments.
+    pub end: String,
+}
+
+/// The form of the arguments of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArgumentsForm {
+    /// A JSON object.
+    Json,
+    /// One after the other: a key and a value with text around them.
+    Parameters {
+        /// Text before a key, between it and its value, and after the value.
+        key: String,
+        /// See `key`.
+        value: String,
+        /// See `key`.
+        end: String,
+    },
+    /// `(a=1, b='x')`, in Python's notation.
+    Python,
+    /// `{a:1,b:<|"|>x<|"|>}`, in Gemma's.
+    Dict {
+        /// Text around texts.
+        quote: String,
+    },
+}
+
+/// When an answer becomes a call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CallStart {
+    /// Immediately; with `after`, following free text that ends with it (`</think>`).
+    Forced {
+        /// The end of the free text.
+        after: Option<String>,
+    },
+    /// When the model writes `trigger`; text is free before it and after the calls.
+    Lazy {
+        /// The beginning of `opening` and `begin` of every tool.
+        trigger: String,
+    },
+    /// When the answer starts with all that precedes the arguments of a tool, its name included; every other answer is
+    /// free text.
+    LazyAtStart,
+}
+
+/// Why an answer cannot be held to a constraint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConstraintError {
+    /// The grammar or schema is not usable, or no answer satisfies it.
+    #[error("the constraint cannot be used: {0}")]
+    Unusable(String),
+    /// This build has no grammars.
+    #[error(
+        "this build of kvik has no grammars, which constraints take; build it with the feature `grammars`"
+    )]
+    NoGrammars,
+    /// Too many constraints wait for compilation, or those in use take too much memory.
+    #[error("too many constraints are in use at the same time; try again in {retry_after_s} s")]
+    Busy {
+        /// Seconds after which to try again.
+        retry_after_s: u64,
+    },
+    /// There is no thread to compile on.
+    #[error("internal error: no thread to compile a constraint on: {0}")]
+    NoThread(String),
+}

@@ -1,0 +1,269 @@
+//! The types that a schema allows a value, for text that does not say its own.
+//!
+//! Models of some families write arguments as plain text: only the schema says whether `3` is a number or a text there, by
+//! `type`, by listed values, and through references and combinations.
+
+use serde_json::{Map, Value};
+
+/// The keywords of a schema.
+pub(crate) type Fields = Map<String, Value>;
+
+/// Maximum references and combinations within each other, and in all.
+const DEPTH_MAX: usize = 32;
+const STEPS_MAX: usize = 2_000;
+
+/// A set of types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kinds(u8);
+
+impl Kinds {
+    pub(crate) const NULL: Kinds = Kinds(1);
+    pub(crate) const BOOLEAN: Kinds = Kinds(2);
+    pub(crate) const INTEGER: Kinds = Kinds(4);
+    /// A number that is no integer.
+    pub(crate) const FRACTION: Kinds = Kinds(8);
+    pub(crate) const STRING: Kinds = Kinds(16);
+    pub(crate) const ARRAY: Kinds = Kinds(32);
+    pub(crate) const OBJECT: Kinds = Kinds(64);
+    pub(crate) const ANY: Kinds = Kinds(127);
+    const NONE: Kinds = Kinds(0);
+
+    /// The types that `schema` allows; all of them where it excludes every value.
+    #[cfg(any(test, feature = "grammars"))]
+    pub(crate) fn of(root: &Value, schema: &Value) -> Kinds {
+        Resolver { root, steps_left: STEPS_MAX }.kinds(schema, None, 0).or_any()
+    }
+
+    /// The types of a property of the objects that `schema` describes.
+    pub(crate) fn of_property(schema: &Value, name: &str) -> Kinds {
+        Resolver { root: schema, steps_left: STEPS_MAX }.kinds(schema, Some(name), 0).or_any()
+    }
+
+    /// The type of a value that is written as JSON.
+    pub(crate) fn of_json(text: &str) -> Kinds {
+        match text.as_bytes().first() {
+            Some(b'n') => Kinds::NULL,
+            Some(b't' | b'f') => Kinds::BOOLEAN,
+            Some(b'"') => Kinds::STRING,
+            Some(b'[') => Kinds::ARRAY,
+            Some(b'{') => Kinds::OBJECT,
+            _ if text.parse().is_ok_and(|number: f64| number.fract() != 0.0) => Kinds::FRACTION,
+            _ => Kinds::INTEGER,
+        }
+    }
+
+    /// Whether both have a type.
+    pub(crate) fn allows(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether all types of this set are in the other.
+    #[cfg(feature = "grammars")]
+    pub(crate) fn is_within(self, other: Kinds) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    pub(crate) const fn or(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    const fn and(self, other: Kinds) -> Kinds {
+        Kinds(self.0 & other.0)
+    }
+
+    fn or_any(self) -> Kinds {
+        if self == Kinds::NONE { Kinds::ANY } else { self }
+    }
+
+    fn union(kinds: impl Iterator<Item = Kinds>) -> Kinds {
+        kinds.fold(Kinds::NONE, Kinds::or)
+    }
+
+    fn named(kind: &str) -> Kinds {
+        match kind {
+            "null" => Kinds::NULL,
+            "boolean" => Kinds::BOOLEAN,
+            "integer" => Kinds::INTEGER,
+            "number" => Kinds::INTEGER.or(Kinds::FRACTION),
+            "string" => Kinds::STRING,
+            "array" => Kinds::ARRAY,
+            "object" => Kinds::OBJECT,
+            _ => Kinds::ANY,
+        }
+    }
+}
+
+struct Resolver<'a> {
+    root: &'a Value,
+    steps_left: usize,
+}
+
+impl<'a> Resolver<'a> {
+    /// The types of values of a schema, or of a property of its objects.
+    fn kinds(&mut self, schema: &'a Value, property: Option<&str>, depth: usize) -> Kinds {
+        let Some(fields) = schema.as_object() else { return Kinds::ANY };
+        if depth > DEPTH_MAX || self.steps_left == 0 {
+            return Kinds::ANY;
+        }
+        self.steps_left -= 1;
+        let mut kinds = match property {
+            None => stated(fields),
+            Some(name) => match property_schema(fields, name) {
+                Some(schema) => self.kinds(schema, None, depth + 1),
+                None => Kinds::ANY,
+            },
+        };
+        let target = fields.get("$ref").and_then(Value::as_str);
+        if let Some(target) = target.and_then(|reference| pointed(self.root, reference)) {
+            kinds = kinds.and(self.kinds(target, property, depth + 1));
+        }
+        for part in fields.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            kinds = kinds.and(self.kinds(part, property, depth + 1));
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let Some(options) = fields.get(keyword).and_then(Value::as_array) {
+                let options = options.iter().map(|option| self.kinds(option, property, depth + 1));
+                kinds = kinds.and(Kinds::union(options));
+            }
+        }
+        kinds
+    }
+}
+
+/// The schema that an object's fields give a property.
+fn property_schema<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
+    let properties = fields.get("properties").and_then(Value::as_object);
+    properties.and_then(|properties| properties.get(name)).or_else(|| fields.get("additionalProperties"))
+}
+
+/// The types that a schema states by itself, or implies by its keywords.
+fn stated(fields: &Fields) -> Kinds {
+    let mut kinds = match fields.get("type") {
+        Some(Value::String(kind)) => Kinds::named(kind),
+        Some(Value::Array(kinds)) => Kinds::union(kinds.iter().filter_map(Value::as_str).map(Kinds::named)),
+        _ => Kinds::ANY,
+    };
+    if fields.get("nullable") == Some(&Value::Bool(true)) {
+        kinds = kinds.or(Kinds::NULL);
+    }
+    if let Some(value) = fields.get("const") {
+        return kinds.and(of_value(value));
+    }
+    if let Some(values) = fields.get("enum").and_then(Value::as_array) {
+        return kinds.and(Kinds::union(values.iter().map(of_value)));
+    }
+    match implied_type(fields) {
+        Some(implied) if kinds == Kinds::ANY => Kinds::named(implied),
+        _ => kinds,
+    }
+}
+
+fn of_value(value: &Value) -> Kinds {
+    Kinds::of_json(&value.to_string())
+}
+
+/// The schema that a reference within `root` names: a JSON pointer as the fragment of a URI, in which any byte may be written
+/// as its percent code.
+pub(crate) fn pointed<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let pointer = reference.strip_prefix('#')?;
+    // A name may have the sign itself, unencoded.
+    root.pointer(pointer).or_else(|| root.pointer(&without_percent_codes(pointer)?))
+}
+
+fn without_percent_codes(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The type that keywords speak of, where none is named.
+pub(crate) fn implied_type(fields: &Fields) -> Option<&'static str> {
+    const KEYWORDS: [(&str, &[&str]); 4] = [
+        ("object", &["properties", "required", "additionalProperties", "patternProperties", "propertyNames"]),
+        ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"]),
+        ("string", &["pattern", "format", "minLength", "maxLength"]),
+        ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
+    ];
+    let implied = |(_, keywords): &(_, &[&str])| keywords.iter().any(|keyword| fields.contains_key(*keyword));
+    KEYWORDS.into_iter().find(implied).map(|(kind, _)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn types_are_found_however_a_schema_says_them() {
+        let root = json!({"$defs": {
+            "text": {"type": "string"}, "50%": {"type": "boolean"}, "a b": {"type": "null"},
+            "loop": {"$ref": "#/$defs/loop"}, "either": {"anyOf": [{"$ref": "#/$defs/text"}, {"type": "null"}]},
+        }});
+        let text_or_null = Kinds::STRING.or(Kinds::NULL);
+        let number = Kinds::INTEGER.or(Kinds::FRACTION);
+        for (schema, expect) in [
+            (json!({"type": "string"}), Kinds::STRING),
+            (json!({"type": ["string", "null"]}), text_or_null),
+            (json!({"type": "string", "nullable": true}), text_or_null),
+            (json!({"type": "number"}), number),
+            (json!({"enum": ["1", "2"]}), Kinds::STRING),
+            (json!({"enum": [1, null]}), Kinds::INTEGER.or(Kinds::NULL)),
+            (json!({"const": "3"}), Kinds::STRING),
+            (json!({"const": 1.5}), Kinds::FRACTION),
+            (json!({"$ref": "#/$defs/text"}), Kinds::STRING),
+            (json!({"$ref": "#/$defs/50%25"}), Kinds::BOOLEAN),
+            (json!({"$ref": "#/$defs/a%20b"}), Kinds::NULL),
+            (json!({"$ref": "#/$defs/either"}), text_or_null),
+            (json!({"anyOf": [{"type": "string"}, {"type": "null"}]}), text_or_null),
+            (json!({"oneOf": [{"type": "integer"}, {"const": "x"}]}), Kinds::INTEGER.or(Kinds::STRING)),
+            (
+                json!({"allOf": [{"type": ["string", "integer"]}, {"type": ["string", "null"]}]}),
+                Kinds::STRING,
+            ),
+            (json!({"allOf": [{"$ref": "#/$defs/either"}], "type": "string"}), Kinds::STRING),
+            (json!({"pattern": "^[0-9]+$"}), Kinds::STRING),
+            (json!({"format": "date"}), Kinds::STRING),
+            (json!({"description": "anything"}), Kinds::ANY),
+            (json!({"$ref": "#/$defs/loop"}), Kinds::ANY),
+            (json!({"type": "string", "const": 1}), Kinds::ANY),
+            (json!(true), Kinds::ANY),
+        ] {
+            assert_eq!(Kinds::of(&root, &schema), expect, "{schema}");
+        }
+    }
+
+    #[test]
+    fn a_propertys_types_are_found_through_the_objects_schema() {
+        let schema = json!({
+            "$ref": "#/$defs/arguments",
+            "allOf": [{"properties": {"b": {"type": ["boolean", "string"]}}}],
+            "additionalProperties": {"type": "integer"},
+            "$defs": {"arguments": {"properties": {"a": {"type": "string"}, "b": {"type": ["boolean", "null"]}},
+                "anyOf": [{"properties": {"c": {"type": "null"}}}, {"properties": {"c": {"type": "array"}}}]}},
+        });
+        let strict =
+            json!({"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}});
+        assert_eq!(Kinds::of_property(&strict, "a"), Kinds::STRING);
+        assert_eq!(Kinds::of_property(&strict, "other"), Kinds::INTEGER);
+        let open = json!({"allOf": schema["allOf"], "$ref": schema["$ref"], "$defs": schema["$defs"]});
+        assert_eq!(Kinds::of_property(&open, "a"), Kinds::STRING);
+        assert_eq!(Kinds::of_property(&open, "b"), Kinds::BOOLEAN);
+        assert_eq!(Kinds::of_property(&open, "c"), Kinds::NULL.or(Kinds::ARRAY));
+        assert_eq!(Kinds::of_property(&open, "d"), Kinds::ANY);
+    }
+
+    /// What refers to itself many times over is given up, not followed.
+    #[test]
+    fn a_hostile_schema_ends() {
+        let twice = |i: usize| json!({"anyOf": vec![json!({"$ref": format!("#/$defs/a{i}")}); 2]});
+        let definitions: Fields = (0..40).map(|i| (format!("a{i}"), twice((i + 1) % 40))).collect();
+        let root = json!({"$defs": definitions, "properties": {"a": {"$ref": "#/$defs/a0"}}});
+        assert_eq!(Kinds::of_property(&root, "a"), Kinds::ANY);
+    }
+}

@@ -1,0 +1,274 @@
+//! Converts conversations in OpenAI's shape to the shape that templates expect.
+
+use serde_json::{Map, Value, json};
+
+use super::TemplateError;
+use super::ids::{self, CallIds};
+use super::unseen::{question_start, unseen};
+use crate::arguments::{complete_arguments, whole_surrogates};
+
+/// The form in which a template expects the arguments of earlier tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arguments {
+    /// JSON text as the model wrote it. Kept if possible: the prompt then repeats exactly the generated
+    /// tokens, whose keys and values are in the cache.
+    Text,
+    /// JSON text, whatever the request sent: the template concatenates it with other texts.
+    TextOnly,
+    /// Parsed.
+    Object,
+}
+
+/// The format of messages that a template expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MessageFormat {
+    pub(super) arguments: Arguments,
+    /// Whether a message with nothing but calls has null content instead of empty content.
+    pub(super) null_content: bool,
+    /// Where a message says how it was reasoned.
+    pub(super) reasoning: ReasoningField,
+    /// The identifiers of calls that it accepts.
+    pub(super) ids: CallIds,
+}
+
+/// Where a template looks for the reasoning of an earlier answer. Requests have it in `reasoning_content`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReasoningField {
+    /// Where requests have it, or nowhere.
+    Usual,
+    /// In a field of this name.
+    Named(&'static str),
+    /// In `thinking`; with calls there may be no content beside it.
+    ThinkingAlone,
+    /// In a part of the content.
+    Part,
+}
+
+impl ReasoningField {
+    fn guess(source: &str) -> ReasoningField {
+        let reads = |name: &str| {
+            [format!(".{name}"), format!("['{name}']"), format!("[\"{name}\"]"), format!("get('{name}')")]
+                .iter()
+                .any(|access| source.contains(access))
+        };
+        match () {
+            () if source.contains("reasoning_content") => ReasoningField::Usual,
+            () if source.contains("Cannot pass both content and thinking") => ReasoningField::ThinkingAlone,
+            () if source.contains("block['thinking']") => ReasoningField::Part,
+            () if reads("thinking") => ReasoningField::Named("thinking"),
+            () if reads("reasoning") => ReasoningField::Named("reasoning"),
+            () => ReasoningField::Usual,
+        }
+    }
+
+    /// Moves the reasoning of a message to where the template looks for it.
+    fn place(self, message: &mut Map<String, Value>) {
+        let reasoning = message.get("reasoning_content").and_then(Value::as_str);
+        let Some(reasoning) = reasoning.filter(|text| !text.is_empty()).map(str::to_owned) else { return };
+        let content = message.get("content").and_then(Value::as_str).unwrap_or_default().to_owned();
+        match self {
+            ReasoningField::Usual => {}
+            ReasoningField::Named(name) => {
+                message.entry(name).or_insert(reasoning.into());
+            }
+            ReasoningField::ThinkingAlone if message.contains_key("tool_calls") && !content.is_empty() => {
+                message.insert("thinking".into(), [reasoning, content].join("\n").into());
+                message.insert("content".into(), "".into());
+            }
+            ReasoningField::ThinkingAlone => {
+                message.entry("thinking").or_insert(reasoning.into());
+            }
+            ReasoningField::Part => {
+                let mut parts = vec![json!({"type": "thinking", "thinking": reasoning})];
+                parts.extend((!content.is_empty()).then(|| json!({"type": "text", "text": content})));
+                message.insert("content".into(), parts.into());
+            }
+        }
+    }
+}
+
+impl MessageFormat {
+    /// Guesses the format from the template's source.
+    pub(super) fn guess(source: &str) -> MessageFormat {
+        let arguments = match source.contains("arguments is string") {
+            true => Arguments::Text,
+            false => Arguments::Object,
+        };
+        // Templates that do not check for none print the content, whatever it is.
+        let squeezed: String = source.split_whitespace().collect();
+        let asks = [
+            "content']isnotnone",
+            "content\"]isnotnone",
+            ".contentisnotnone",
+            "content']isnone",
+            ".contentisnone",
+        ];
+        MessageFormat {
+            arguments,
+            null_content: asks.iter().any(|question| squeezed.contains(question)),
+            reasoning: ReasoningField::guess(source),
+            ids: CallIds::Any,
+        }
+    }
+}
+
+pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec<Value>, TemplateError> {
+    let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
+    let roles = list.iter().map(|entry| entry.get("role").and_then(Value::as_str).unwrap_or_default());
+    let question = question_start(roles);
+    let messages = list.iter().enumerate();
+    let messages =
+        messages.map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected, i >= question));
+    let mut messages = messages.collect::<Result<Vec<_>, _>>()?;
+    ids::tell(&mut messages, expected.ids);
+    Ok(messages)
+}
+
+/// The messages with what some templates demand: results have the name of their tool, and an answer that was cut off
+/// before it said anything has a space.
+pub(super) fn explicit(messages: &[Value]) -> Vec<Value> {
+    let mut messages = messages.to_vec();
+    ids::name_results(&mut messages);
+    for message in &mut messages {
+        let calls = !message["tool_calls"].is_null();
+        if message["role"] == "assistant" && !calls && message["content"] == "" {
+            message["content"] = " ".into();
+        }
+    }
+    messages
+}
+
+fn message(
+    field: &str,
+    entry: &Value,
+    expected: MessageFormat,
+    is_asked: bool,
+) -> Result<Value, TemplateError> {
+    let fields = entry.as_object().ok_or_else(|| bad(field.into(), "an object is needed"))?;
+    let mut out = fields.clone();
+    out.insert("role".into(), role(field, fields)?.into());
+    let said = content(&format!("{field}.content"), fields.get("content"), is_asked)?;
+    out.insert("content".into(), said.into());
+    let none = |calls: &Value| calls.is_null() || calls.as_array().is_some_and(Vec::is_empty);
+    if let Some(calls) = fields.get("tool_calls").filter(|calls| !none(calls)) {
+        out.insert(
+            "tool_calls".into(),
+            tool_calls(&format!("{field}.tool_calls"), calls, expected.arguments)?,
+        );
+        if expected.null_content && out["content"] == "" {
+            out.insert("content".into(), Value::Null);
+        }
+    } else {
+        out.remove("tool_calls");
+    }
+    if out["role"] == "assistant" {
+        name_reasoning(&mut out);
+        expected.reasoning.place(&mut out);
+    }
+    Ok(Value::Object(out))
+}
+
+/// Clients of vLLM call the reasoning `reasoning`.
+fn name_reasoning(message: &mut Map<String, Value>) {
+    let says = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
+    if !message.get("reasoning_content").is_some_and(says) && message.get("reasoning").is_some_and(says) {
+        let reasoning = message.shift_remove("reasoning").unwrap_or_default();
+        message.insert("reasoning_content".into(), reasoning);
+    }
+}
+
+/// Newer clients call `system` `developer`.
+fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, TemplateError> {
+    match fields.get("role").and_then(Value::as_str) {
+        Some("developer") => Ok("system"),
+        Some(role) => Ok(role),
+        None => Err(bad(format!("{field}.role"), "a string is needed")),
+    }
+}
+
+/// A string unchanged, parts one to a line as llama.cpp and vLLM have them, missing content as an empty string. What is no
+/// text has words in its place, unless it is asked about.
+fn content(field: &str, content: Option<&Value>, is_asked: bool) -> Result<String, TemplateError> {
+    match content {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let texts =
+                parts.iter().enumerate().map(|(i, part)| part_text(&format!("{field}[{i}]"), part, is_asked));
+            Ok(texts.collect::<Result<Vec<&str>, TemplateError>>()?.join("\n"))
+        }
+        Some(_) => Err(bad(field.into(), "a string or an array of text parts is needed")),
+    }
+}
+
+fn part_text<'a>(field: &str, part: &'a Value, is_asked: bool) -> Result<&'a str, TemplateError> {
+    match part.get("type").and_then(Value::as_str) {
+        Some("text") => part
+            .get("text")
+            .and_then(Value::as_str)
+            .ok_or_else(|| bad(format!("{field}.text"), "a string is needed")),
+        Some(other) => unseen(other)
+            .filter(|_| !is_asked)
+            .ok_or_else(|| bad(format!("{field}.type"), &format!("{other:?} is not supported; send text"))),
+        None => Err(bad(format!("{field}.type"), "a string is needed")),
+    }
+}
+
+fn tool_calls(field: &str, calls: &Value, arguments: Arguments) -> Result<Value, TemplateError> {
+    let list = calls.as_array().ok_or_else(|| bad(field.into(), "an array is needed"))?;
+    let calls = list.iter().enumerate().map(|(i, call)| tool_call(&format!("{field}[{i}]"), call, arguments));
+    calls.collect()
+}
+
+fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, TemplateError> {
+    let function = call.get("function").unwrap_or(call);
+    let field = format!("{field}.function");
+    if function.get("name").and_then(Value::as_str).is_none() {
+        return Err(bad(format!("{field}.name"), "a string is needed"));
+    }
+    let mut function = function.clone();
+    function["arguments"] = told_arguments(&field, function.get("arguments"), arguments)?;
+    let mut call = call.clone();
+    match call.get("function") {
+        Some(_) => call["function"] = function,
+        None => call = function,
+    }
+    Ok(call)
+}
+
+/// The arguments of an earlier call in the form that the template expects. Of a call that was cut off, those that are
+/// complete: the model wrote it, so it can be told.
+fn told_arguments(field: &str, given: Option<&Value>, arguments: Arguments) -> Result<Value, TemplateError> {
+    match (given, arguments) {
+        (None | Some(Value::Null), Arguments::Object) => Ok(json!({})),
+        (None | Some(Value::Null), _) => Ok("{}".into()),
+        (Some(Value::String(text)), _) => told_text(field, text, arguments),
+        (Some(Value::Object(given)), Arguments::TextOnly) => Ok(json!(given).to_string().into()),
+        (Some(given), _) => Ok(given.clone()),
+    }
+}
+
+fn told_text(field: &str, text: &str, arguments: Arguments) -> Result<Value, TemplateError> {
+    let text: &str = &whole_surrogates(text);
+    let error = match serde_json::from_str::<Value>(text) {
+        Ok(Value::Null) => return told_arguments(field, None, arguments),
+        Ok(value) if arguments == Arguments::Object => return Ok(value),
+        // Unchanged, so that the prompt repeats what the model wrote.
+        Ok(_) => return Ok(text.into()),
+        Err(error) => error,
+    };
+    if text.trim().is_empty() {
+        return told_arguments(field, None, arguments);
+    }
+    match complete_arguments(text).filter(|_| error.is_eof()) {
+        Some(complete) => told_text(field, &complete, arguments),
+        // The template writes it wherever it stands.
+        None if arguments == Arguments::Text => Ok(text.into()),
+        // It has to be JSON: the model should read only what it could have written.
+        None => Err(bad(format!("{field}.arguments"), &format!("not valid JSON: {error}"))),
+    }
+}
+
+fn bad(field: String, reason: &str) -> TemplateError {
+    TemplateError::BadMessages { field, reason: reason.into() }
+}

@@ -1,0 +1,76 @@
+//! The variables by which templates are told whether and how much to reason.
+//!
+//! A request says it in one way; templates read it under several names.
+
+use serde_json::{Map, Value, json};
+
+use crate::answer::ReasoningForm;
+
+/// Names of the switch in templates, beside `enable_thinking`.
+const SWITCHES: [&str; 2] = ["thinking", "reasoning"];
+/// Tokens of reasoning, where a template counts them: none switches it off.
+const BUDGET: &str = "thinking_budget";
+const EFFORT: &str = "reasoning_effort";
+
+/// Adds to the variables of a request what it says of reasoning, under the names that this template reads.
+pub(super) fn add(
+    variables: &mut Map<String, Value>,
+    enable_thinking: Option<bool>,
+    source: &str,
+    form: ReasoningForm,
+) {
+    if let Some(on) = enable_thinking {
+        for name in SWITCHES {
+            variables.entry(name).or_insert(json!(on));
+        }
+        if !on && source.contains(BUDGET) {
+            variables.entry(BUDGET).or_insert(json!(0));
+        }
+    }
+    if form == ReasoningForm::Channels {
+        let asked = variables.get(EFFORT).and_then(Value::as_str);
+        let known = match (asked, enable_thinking) {
+            (Some("none" | "minimal"), _) | (None, Some(false)) => Some("low"),
+            (Some("xhigh" | "max"), _) => Some("high"),
+            _ => None,
+        };
+        if let Some(known) = known {
+            variables.insert(EFFORT.into(), json!(known));
+        }
+    }
+}
+
+/// Whether a template reads `enable_thinking` without checking whether it is set.
+pub(super) fn needs_thinking_set(source: &str) -> bool {
+    let source: String = source.split_whitespace().collect();
+    let asks = ["isdefined", "isnotdefined", "isundefined", "isnotundefined", "isnone", "isnotnone", "|d"];
+    let mut uses = source.match_indices("enable_thinking").map(|(at, name)| &source[at + name.len()..]);
+    let asked = |rest: &str| asks.iter().any(|question| rest.starts_with(question));
+    let assigned = |rest: &str| rest.starts_with('=') && !rest.starts_with("==");
+    source.contains("enable_thinking") && !uses.any(|rest| asked(rest) || assigned(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_told_under_their_own_names() {
+        let told = |asked: Value, on: Option<bool>, source: &str, form: ReasoningForm| {
+            let mut variables = asked.as_object().unwrap().clone();
+            add(&mut variables, on, source, form);
+            Value::Object(variables)
+        };
+        let (usual, channels) = (ReasoningForm::default(), ReasoningForm::Channels);
+        assert_eq!(told(json!({}), None, "thinking_budget", usual), json!({}));
+        assert_eq!(told(json!({}), Some(true), "", usual), json!({"thinking": true, "reasoning": true}));
+        let own = json!({"thinking": 3, "reasoning": 4, "thinking_budget": 9});
+        assert_eq!(told(own.clone(), Some(false), "thinking_budget", usual), own, "the request's own stay");
+        assert_eq!(told(json!({}), Some(false), "thinking_budget", usual)["thinking_budget"], 0);
+        for (asked, expect) in [("none", "low"), ("minimal", "low"), ("medium", "medium"), ("max", "high")] {
+            let told = told(json!({"reasoning_effort": asked}), None, "", channels);
+            assert_eq!(told["reasoning_effort"], expect);
+        }
+        assert_eq!(told(json!({}), Some(false), "", channels)["reasoning_effort"], "low");
+    }
+}

@@ -1,0 +1,266 @@
+//! Tools of a chat: which are offered, which must be called, and how calls are held to their form and read.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::answer::{AnswerStart, ForcedCall, Offer, Reading, ToolForm};
+use super::references::move_references;
+use crate::forms::{Calls, Constraint};
+
+/// Calls of one answer at most, where several are allowed.
+pub const CALLS_MAX: usize = 32;
+/// Calls of one answer at most, where one has to be made and several may be: nothing but this bound ends the answer of a
+/// weak model that only repeats its call.
+pub const FORCED_CALLS_MAX: usize = 8;
+
+/// Tools offered, and whether one must be called.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tools {
+    /// As templates are given them; absent when there are none or the choice is [`ToolChoice::None`].
+    pub offered: Option<Value>,
+    functions: Vec<Function>,
+    /// The answer has to be calls of `functions`.
+    pub forced: bool,
+    calls_max: usize,
+}
+
+/// A tool's name and the schema of its arguments.
+pub type Function = (String, Value);
+
+/// A tool as whoever asks offers it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OfferedTool {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// JSON schema of the arguments, an object.
+    pub parameters: Value,
+}
+
+impl OfferedTool {
+    /// As templates are given it.
+    fn json(self) -> Value {
+        let mut function = json!({"name": self.name});
+        if let Some(description) = self.description {
+            function["description"] = json!(description);
+        }
+        function["parameters"] = self.parameters;
+        json!({"type": "function", "function": function})
+    }
+}
+
+/// Which tools an answer calls.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToolChoice {
+    /// None of them.
+    None,
+    /// Any, or none.
+    Auto,
+    /// Any, but at least one.
+    Any,
+    /// This one.
+    Named(String),
+    /// These, at least one of them where it is `required`. The others stay in the prompt, so that it is the same.
+    Allowed {
+        /// Their names.
+        names: Vec<String>,
+        /// Whether one has to be called.
+        required: bool,
+    },
+}
+
+/// A choice asks for what is not offered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("asks for {0}, which `tools` does not have")]
+pub struct NotOffered(String);
+
+impl Tools {
+    /// These tools; `several` says whether an answer may call more than one, where that is said.
+    ///
+    /// # Errors
+    /// If the choice asks for what is not among them.
+    pub fn offered(
+        tools: Vec<OfferedTool>,
+        choice: ToolChoice,
+        several: Option<bool>,
+    ) -> Result<Tools, NotOffered> {
+        let functions = tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect();
+        Tools::of(tools.into_iter().map(OfferedTool::json).collect(), functions, choice, several)
+    }
+
+    /// The same of tools as templates are given them.
+    ///
+    /// # Errors
+    /// If the choice asks for what is not among them.
+    pub fn of(
+        tools: Vec<Value>,
+        mut functions: Vec<Function>,
+        choice: ToolChoice,
+        several: Option<bool>,
+    ) -> Result<Tools, NotOffered> {
+        check_choice(&choice, &functions)?;
+        let is_offered = choice != ToolChoice::None && !tools.is_empty();
+        let forced = match &choice {
+            ToolChoice::None | ToolChoice::Auto => false,
+            ToolChoice::Allowed { required, .. } => *required,
+            ToolChoice::Any | ToolChoice::Named(_) => true,
+        };
+        let calls_max = calls_max(&choice, forced, several);
+        match choice {
+            ToolChoice::Named(name) => functions.retain(|(known, _)| *known == name),
+            ToolChoice::Allowed { names, .. } => functions.retain(|(known, _)| names.contains(known)),
+            ToolChoice::None | ToolChoice::Auto | ToolChoice::Any => {}
+        }
+        Ok(Tools { offered: is_offered.then_some(Value::Array(tools)), functions, forced, calls_max })
+    }
+
+    /// No tools at all.
+    pub fn none() -> Tools {
+        Tools { offered: None, functions: Vec::new(), forced: false, calls_max: CALLS_MAX }
+    }
+
+    /// The tools that an answer may call.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// How an answer that begins so is read, by a model whose calls have this form, and what holds it to that form where
+    /// tools are offered.
+    pub fn reading(&self, start: AnswerStart, form: Option<ToolForm>) -> (Reading, Option<Constraint>) {
+        let Some(form) = form.filter(|_| self.offered.is_some()) else {
+            return (Reading::Tagged { start, offer: None }, None);
+        };
+        let constraint = self.constraint(&form, &start);
+        if self.forced && constraint.is_none() {
+            return (Reading::ForcedCall, Some(Constraint::JsonSchema(self.one_call())));
+        }
+        (Reading::Tagged { start, offer: Some(self.offer(form, constraint.is_some())) }, constraint)
+    }
+
+    /// How calls in this form are read out of the answer; `certain` where a constraint holds it to the form.
+    fn offer(&self, form: ToolForm, certain: bool) -> Arc<Offer> {
+        Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max, certain })
+    }
+
+    /// What holds the answer to this form. A call that has to be made comes after reasoning that has begun; one that may be
+    /// made does not begin in reasoning.
+    fn constraint(&self, form: &ToolForm, start: &AnswerStart) -> Option<Constraint> {
+        let after = start.in_reasoning().then(|| start.form.close().to_owned());
+        let forced = self.forced.then_some(ForcedCall { after });
+        let calls = form.constraint(&self.functions, forced, self.calls_max)?;
+        Some(Constraint::Calls(Calls { reasoning: start.reasoning_texts(), ..calls }))
+    }
+
+    /// Schema of an answer that is one call, as JSON: for forms that no constraint describes.
+    fn one_call(&self) -> Value {
+        if let [function] = &self.functions[..] {
+            return call_schema(function, "#");
+        }
+        let call = |(i, function)| call_schema(function, &format!("#/anyOf/{i}"));
+        let calls: Vec<Value> = self.functions.iter().enumerate().map(call).collect();
+        json!({"anyOf": calls})
+    }
+}
+
+/// Calls that an answer may have. One that has to be made is one, unless the request says that it may be several; a call of a
+/// tool that the request names is one in any case.
+fn calls_max(choice: &ToolChoice, forced: bool, several: Option<bool>) -> usize {
+    match (choice, forced, several) {
+        (ToolChoice::Named(_), ..) | (_, _, Some(false)) | (_, true, None) => 1,
+        (_, true, Some(true)) => FORCED_CALLS_MAX,
+        (_, false, _) => CALLS_MAX,
+    }
+}
+
+/// Refuses a choice of what is not offered.
+fn check_choice(choice: &ToolChoice, functions: &[Function]) -> Result<(), NotOffered> {
+    let missing = |name: &&String| !functions.iter().any(|(known, _)| known == *name);
+    let names = match choice {
+        ToolChoice::None | ToolChoice::Auto => return Ok(()),
+        ToolChoice::Any if functions.is_empty() => return Err(NotOffered("a call".to_owned())),
+        ToolChoice::Any => return Ok(()),
+        ToolChoice::Named(name) => std::slice::from_ref(name),
+        ToolChoice::Allowed { names, .. } if names.is_empty() => {
+            return Err(NotOffered("one of no tools".to_owned()));
+        }
+        ToolChoice::Allowed { names, .. } => &names[..],
+    };
+    names.iter().find(missing).map_or(Ok(()), |name| Err(NotOffered(format!("{name:?}"))))
+}
+
+/// Schema of one call, which stands at `place` of the whole schema.
+fn call_schema((name, parameters): &Function, place: &str) -> Value {
+    let mut arguments = parameters.clone();
+    move_references(&mut arguments, &format!("{place}/properties/arguments"));
+    json!({
+        "type": "object",
+        "properties": {"name": {"const": name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(choice: ToolChoice, several: Option<bool>) -> Tools {
+        let parameters =
+            json!({"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}});
+        let offered = ["f", "g"].map(|name| OfferedTool {
+            name: name.to_owned(),
+            description: None,
+            parameters: parameters.clone(),
+        });
+        Tools::offered(offered.into(), choice, several).unwrap()
+    }
+
+    #[test]
+    fn references_inside_parameters_follow_them() {
+        let check = |choice: ToolChoice, place: &str| {
+            let schema = tools(choice, None).one_call();
+            let reference =
+                schema.pointer(&format!("{place}/properties/arguments/properties/x/$ref")).unwrap();
+            let target = reference.as_str().unwrap().strip_prefix('#').unwrap();
+            assert_eq!(schema.pointer(target), Some(&json!({"type": "string"})), "{reference}");
+        };
+        check(ToolChoice::Any, "/anyOf/0");
+        check(ToolChoice::Any, "/anyOf/1");
+        check(ToolChoice::Named("f".to_owned()), "");
+    }
+
+    #[test]
+    fn calls_are_as_many_as_is_allowed() {
+        let check = |choice: ToolChoice, several: Option<bool>, expect: usize| {
+            let tools = tools(choice, several);
+            let (reading, constraint) = tools.reading(AnswerStart::usual(false), Some(ToolForm::tagged()));
+            let (Reading::Tagged { offer: Some(offer), .. }, Some(Constraint::Calls(calls))) =
+                (&reading, &constraint)
+            else {
+                panic!("{reading:?}, {constraint:?}")
+            };
+            assert_eq!((calls.calls_max, offer.calls_max), (expect, expect));
+        };
+        check(ToolChoice::Auto, None, CALLS_MAX);
+        check(ToolChoice::Auto, Some(true), CALLS_MAX);
+        check(ToolChoice::Auto, Some(false), 1);
+        check(ToolChoice::Any, None, 1);
+        check(ToolChoice::Any, Some(true), FORCED_CALLS_MAX);
+        for several in [None, Some(true), Some(false)] {
+            check(ToolChoice::Named("f".to_owned()), several, 1);
+        }
+        let allowed = |required| ToolChoice::Allowed { names: vec!["f".to_owned()], required };
+        check(allowed(true), Some(true), FORCED_CALLS_MAX);
+        check(allowed(false), None, CALLS_MAX);
+    }
+
+    #[test]
+    fn without_an_offer_calls_are_text() {
+        for tools in [Tools::none(), tools(ToolChoice::None, None)] {
+            let (reading, constraint) = tools.reading(AnswerStart::usual(false), Some(ToolForm::tagged()));
+            assert!(matches!(reading, Reading::Tagged { offer: None, .. }) && constraint.is_none());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Stands for `constraint` where the feature `grammars` is off: a request that has a constraint is refused, and one whose
+//! constraint only guides calls that the model makes by itself goes on without.
+
+use std::sync::Arc;
+
+use kvik_cache::{TenantId, Token};
+
+use super::stream::Vocabulary;
+use crate::forms::{Constraint, ConstraintError};
+use crate::sampler::{Sampler, Scratch};
+
+/// A compiled constraint: there is none.
+#[derive(Debug, Clone)]
+pub enum Guide {}
+
+/// What compiles constraints: it refuses them.
+pub struct CompilerPool;
+
+/// Receives a compiled constraint.
+pub trait Waiter: Send {
+    /// Takes the result.
+    fn done(self: Box<Self>, guide: Result<Guide, ConstraintError>);
+    /// Whether the client has disconnected.
+    fn is_closed(&self) -> bool;
+}
+
+impl CompilerPool {
+    /// What refuses constraints over any vocabulary.
+    pub fn of(_: Arc<Vocabulary>, _: usize) -> CompilerPool {
+        CompilerPool
+    }
+
+    /// Tells `waiter` that there are no grammars.
+    ///
+    /// # Errors
+    /// None: what is wrong is told to `waiter`.
+    pub fn compile(
+        &self,
+        _: TenantId,
+        _: &Constraint,
+        waiter: Box<dyn Waiter>,
+    ) -> Result<(), ConstraintError> {
+        if !waiter.is_closed() {
+            waiter.done(Err(ConstraintError::NoGrammars));
+        }
+        Ok(())
+    }
+}
+
+impl Guide {
+    /// The next token.
+    pub fn choose(&mut self, _: &Sampler, _: &[f32], _: &mut Scratch) -> Result<Option<Token>, String> {
+        match *self {}
+    }
+
+    /// Goes on by a token.
+    pub fn accept(&mut self, _: Token) -> Result<bool, String> {
+        match *self {}
+    }
+
+    /// Tokens that must come next.
+    pub fn forced(&mut self, _: usize) -> Vec<Token> {
+        match *self {}
+    }
+
+    /// Prepares the next choice.
+    pub fn look_ahead(&mut self) {
+        match *self {}
+    }
+
+    /// The same for another continuation.
+    pub fn fork(&self) -> Guide {
+        match *self {}
+    }
+}
