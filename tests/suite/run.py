@@ -8,7 +8,7 @@ the source package of its Python bindings:
     python tests/suite/run.py --tests llama_cpp_python-0.3.36/vendor/llama.cpp/tools/server/tests \
         --model stories260K.gguf [FILE ...]
 
-It needs what those tests need (their requirements.txt) and pytest-timeout, and takes a minute.
+It needs what those tests need (their requirements.txt) and pytest-timeout, and takes three minutes.
 """
 import argparse
 import fnmatch
