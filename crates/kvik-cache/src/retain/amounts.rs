@@ -1,88 +1,88 @@
-//! How much is kept, over which heads that is divided, what is cut of it, and when: what every policy is combined with.
+//! The settings with which every policy is combined: how much is retained, how heads share it, the cut, and the time.
 
-/// How many positions of a KV head stay, on average over the heads.
+/// Number of positions that a KV head retains, on average over the heads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Keep {
-    /// This share of the sequence's tokens, in (0, 1]. It counts in millionths.
+    /// This share of the sequence's tokens, in (0, 1], rounded to millionths.
     Share(f32),
-    /// So many, at least 2.
+    /// This many, at least 2.
     Tokens(usize),
-    /// As many as fit into so many bytes of keys and values, all layers and heads together.
+    /// As many as fit into this many bytes of keys and values, all layers and heads together.
     Bytes(u64),
 }
 
-/// Over which heads positions compete.
+/// The heads among which positions compete.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
-    /// Each head keeps as many as every other one.
+    /// No competition: each head retains the same number.
     Head,
-    /// Lower layers keep more than higher ones, in even steps (PyramidKV, arXiv 2406.02069).
+    /// No competition: lower layers retain more than higher ones, in even steps (PyramidKV, arXiv 2406.02069).
     Pyramid {
-        /// The last layer keeps this many times less than the mean; at least 1.
+        /// The last layer retains this many times less than the mean; at least 1.
         beta: f32,
     },
     /// The heads of a layer compete (AdaKV, arXiv 2407.11550).
     Layer {
-        /// The share of an equal division that each head keeps in any case.
+        /// The fraction of an equal division that each head retains in any case.
         floor: f32,
     },
     /// All heads of all layers compete.
     All,
-    /// Heads share in proportion to the fifth root of how much they were measured to matter: between an equal
-    /// division and DuoAttention's (arXiv 2410.10819), in which some heads keep everything and all others nearly nothing.
+    /// Heads share in proportion to the fifth root of their measured importance: between an equal division and
+    /// DuoAttention's (arXiv 2410.10819), in which some heads retain everything and all others nearly nothing.
     Calibrated,
 }
 
-/// Which of the positions that would fit stay. Positions that are kept always stay under each.
+/// Which of the positions that fit the quota are retained. Forced positions are retained under every cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cut {
-    /// Those of the highest scores.
+    /// The positions with the highest scores.
     Top,
-    /// Of those, the ones with a score above this.
+    /// The highest scores, if above this value.
     Threshold(f32),
-    /// Of those, the ones with a score above the head's mean less `beta` standard deviations.
+    /// The highest scores, if above the head's mean less `beta` standard deviations.
     Dynamic {
         /// Standard deviations below the mean.
         beta: f32,
     },
-    /// The sinks, the latest, and the highest scores for the rest (H2O, arXiv 2306.14048).
+    /// The sinks, the latest positions, and the highest scores for the rest (H2O, arXiv 2306.14048).
     Hybrid {
-        /// The share of what is kept that the latest positions take.
+        /// The share of the quota that the latest positions take.
         recent: f32,
     },
 }
 
-/// When a sequence forgets.
+/// When a sequence evicts positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At fixed points, which depend on nothing but its tokens.
+    /// At fixed points, which depend only on its tokens.
     Points,
-    /// When memory is short and only then, wherever the sequence is.
+    /// Only when memory is short, at any position of the sequence.
     Pressure,
-    /// At fixed points, and besides when memory is short.
+    /// At fixed points, and also when memory is short.
     Either,
 }
 
 impl When {
-    /// Whether there are fixed points.
+    /// Returns whether there are fixed points.
     pub fn at_points(self) -> bool {
         self != When::Pressure
     }
 
-    /// Whether the sequence may be told to forget at any time.
+    /// Returns whether the sequence may be told to evict positions at any time.
     pub fn under_pressure(self) -> bool {
         self != When::Points
     }
 }
 
-/// Leading positions that models attend to whatever they hold (StreamingLLM, arXiv 2309.17453).
+/// Leading positions that models attend to regardless of content (StreamingLLM, arXiv 2309.17453).
 pub(super) const SINKS: usize = 4;
 
 impl Keep {
-    /// How many positions a head keeps on average when the sequence has `at` tokens.
+    /// The average number of positions that a head retains when the sequence has `at` tokens.
     ///
     /// # Panics
-    /// On bytes: [`Retention::resolve`](super::Retention::resolve) makes them tokens.
+    /// If `self` is in bytes: [`Retention::resolve`](super::Retention::resolve) converts them to tokens.
     pub(super) fn mean(self, at: usize) -> f64 {
         match self {
             Keep::Share(share) => millionths(share) as f64 * at as f64 / 1e6,
@@ -90,10 +90,11 @@ impl Keep {
         }
     }
 
-    /// How many positions `heads` heads keep together when the sequence has `at` tokens: at least one each.
+    /// The number of positions that `heads` heads retain together when the sequence has `at` tokens: at least one
+    /// each.
     ///
     /// # Panics
-    /// On bytes: [`Retention::resolve`](super::Retention::resolve) makes them tokens.
+    /// If `self` is in bytes: [`Retention::resolve`](super::Retention::resolve) converts them to tokens.
     pub(super) fn positions(self, at: usize, heads: usize) -> usize {
         let positions = match self {
             Keep::Share(share) => (millionths(share) * (at as u128) * (heads as u128) / 1_000_000) as usize,
@@ -104,7 +105,7 @@ impl Keep {
     }
 }
 
-/// A share as its digits say it, in millionths: 0.7 of 100 is 70, though 0.7 as a number is less.
+/// A share rounded to millionths, as its decimal digits mean it: 0.7 of 100 is 70, although the `f32` 0.7 is less.
 fn millionths(share: f32) -> u128 {
     (f64::from(share) * 1e6).round() as u128
 }

@@ -1,4 +1,4 @@
-//! Which heads share how many positions.
+//! Budgets: the division of positions among heads.
 
 use std::ops::Range;
 
@@ -11,16 +11,17 @@ use super::retention::Retention;
 pub(super) struct Group {
     /// Indices of the heads, counted over all layers.
     pub(super) heads: Range<usize>,
-    /// Positions that they keep together, at least one each.
+    /// Positions that they retain together, at least one each.
     pub(super) quota: usize,
-    /// Positions that each keeps in any case, if it has them.
+    /// Positions that each retains in any case, if it has them.
     pub(super) floor: usize,
 }
 
 /// The groups of all heads, in the order of the heads, when the sequence has `at` tokens. `stored` is
-/// `[layers][kv_heads]`: how many positions each stores. Together they keep no more than `retention.keep` says.
+/// `[layers][kv_heads]`: the number of positions each stores. Together the groups retain no more than
+/// `retention.keep` allows.
 ///
-/// Without the importance of heads [`Budget::Calibrated`] divides as [`Budget::Head`] does.
+/// Without head importance, [`Budget::Calibrated`] divides as [`Budget::Head`] does.
 pub(super) fn groups(
     retention: &Retention,
     at: usize,
@@ -48,7 +49,7 @@ pub(super) fn groups(
     }
 }
 
-/// Each head by itself.
+/// A group for each head.
 fn each(quotas: Vec<usize>) -> Vec<Group> {
     let group = |(head, quota)| Group { heads: head..head + 1, quota, floor: 1 };
     quotas.into_iter().enumerate().map(group).collect()
@@ -63,8 +64,8 @@ fn by_layer(stored: &[Vec<usize>]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// How many positions a head of each layer keeps, in even steps from the first layer down to the last. `None`:
-/// the layers are too few or the sequence too short for steps, above the positions that are kept always.
+/// The number of positions that a head of each layer retains, in even steps from the first layer down to the last.
+/// `None` if there are too few layers, or the sequence is too short for steps above the forced positions.
 fn pyramid(retention: &Retention, at: usize, shape: &[usize], beta: f32) -> Option<Vec<usize>> {
     let layers = shape.len();
     let mean = retention.keep.mean(at);
@@ -83,8 +84,8 @@ fn pyramid(retention: &Retention, at: usize, shape: &[usize], beta: f32) -> Opti
     Some(lowered((0..layers).map(quota).collect(), shape, retention.keep.positions(at, shape.iter().sum())))
 }
 
-/// `quotas` of a head of each layer, lowered from the first on until all heads together keep `total`: rounding
-/// exceeds it by a few positions, and more where the layers differ in heads.
+/// Lowers `quotas` of a head of each layer, from the first on, until all heads together retain at most `total`:
+/// rounding exceeds it by a few positions, and by more where the layers differ in heads.
 fn lowered(mut quotas: Vec<usize>, shape: &[usize], total: usize) -> Vec<usize> {
     let mut sum: usize = quotas.iter().zip(shape).map(|(quota, heads)| quota * heads).sum();
     for layer in (0..shape.len()).cycle() {
@@ -99,7 +100,7 @@ fn lowered(mut quotas: Vec<usize>, shape: &[usize], total: usize) -> Vec<usize> 
     quotas
 }
 
-/// How many positions each head keeps: in proportion to its weight, and no fewer than those that are kept always.
+/// The number of positions that each head retains: proportional to its weight, and at least the forced ones.
 fn calibrated(
     retention: &Retention,
     at: usize,
@@ -117,7 +118,7 @@ fn calibrated(
     let at_level = |level: usize| (0..stored.len()).map(move |head| quota(level, head));
     let full = at * (WEIGHT_MAX / WEIGHT_MIN) as usize;
     let level = highest(full, |level| at_level(level).sum::<usize>() <= total);
-    // What is left is less than the next level needs: the first heads have it.
+    // The remainder is less than the next level needs: the first heads get it.
     let mut left = total.saturating_sub(at_level(level).sum());
     let next = at_level(level + 1).zip(at_level(level)).map(|(next, quota)| {
         let more = left.min(next - quota);
@@ -127,7 +128,7 @@ fn calibrated(
     next.collect()
 }
 
-/// The highest number up to `max` for which `holds`, or 0; it holds up to some number and not beyond.
+/// The highest number up to `max` for which `holds`, or 0; `holds` must be monotone.
 fn highest(max: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, max);
     while low < high {

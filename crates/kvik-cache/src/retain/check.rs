@@ -1,4 +1,4 @@
-//! Whether a retention can be used, and with which model.
+//! Validation of a retention, alone and for a model.
 
 use super::amounts::{Budget, Cut, Keep};
 use super::error::RetentionError;
@@ -6,17 +6,17 @@ use super::facts::{Watch, WatchedRows};
 use super::heads::HeadImportance;
 use super::retention::Retention;
 
-/// Fewer tokens between points than this would spend more on deciding than on computing.
+/// Minimum distance of points: below it decisions would cost more than the computation.
 const EVERY_MIN: usize = 16;
-/// More than any sequence has.
+/// Above the length of any sequence.
 const EVERY_MAX: usize = 1 << 29;
 
 impl Retention {
-    /// Whether it can be used with a model that has `shape[layer]` KV heads in each layer. Bytes are resolved
-    /// before, else they count as enough.
+    /// Checks that the retention can be used with a model that has `shape[layer]` KV heads in each layer. A budget
+    /// in bytes is assumed to be sufficient unless it was resolved.
     ///
     /// # Errors
-    /// The first field that cannot be used, and what to write instead.
+    /// The first invalid field, and what to write instead.
     pub fn check(&self, shape: &[usize]) -> Result<(), RetentionError> {
         self.check_fields()?;
         let needed = match self.budget {
@@ -28,10 +28,10 @@ impl Retention {
         Err(RetentionError::BudgetNeeds { budget: self.budget.to_string(), needed })
     }
 
-    /// Whether the calibrated budget, if it is asked for, has an importance of every KV head of `shape`.
+    /// Checks that the calibrated budget, if requested, has an importance for every KV head of `shape`.
     ///
     /// # Errors
-    /// If it has not.
+    /// If an importance is missing.
     pub fn check_heads(&self, shape: &[usize], heads: Option<&HeadImportance>) -> Result<(), RetentionError> {
         let measured = heads.is_some_and(|heads| heads.layers.iter().map(Vec::len).eq(shape.iter().copied()));
         match self.budget == Budget::Calibrated && !measured {
@@ -40,10 +40,10 @@ impl Retention {
         }
     }
 
-    /// Whether it can be used as far as that does not depend on the model.
+    /// Checks everything that does not depend on the model.
     ///
     /// # Errors
-    /// The first field that cannot be used, and what to write instead.
+    /// The first invalid field, and what to write instead.
     pub fn check_fields(&self) -> Result<(), RetentionError> {
         self.keep.check()?;
         self.budget.check()?;
@@ -67,7 +67,7 @@ impl Retention {
             self.policy.name()
         );
         require(!self.when.under_pressure() || !self.knows_its_points(), "when", self.when, &expected)?;
-        // A long sequence: a short one may have a smaller window.
+        // For a long sequence: a short one may have a smaller window.
         let (first, last) = self.forced(usize::MAX);
         match self.keep {
             Keep::Tokens(keep) if keep < first.saturating_add(last) => {
@@ -79,7 +79,7 @@ impl Retention {
 }
 
 impl Keep {
-    /// Whether so much can be kept.
+    /// Checks the amount.
     pub(super) fn check(self) -> Result<(), RetentionError> {
         let possible = match self {
             Keep::Share(share) => share > 0.0 && share <= 1.0,

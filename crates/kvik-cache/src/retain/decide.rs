@@ -1,4 +1,4 @@
-//! Facts in, positions out.
+//! The decision: facts in, positions out.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ use super::rank;
 use super::retention::Retention;
 use super::state::PolicyState;
 
-/// Which stored positions each KV head keeps when the sequence has `at` tokens: the positions that are kept always,
-/// and the highest scores for the rest, of equal scores the later position.
+/// Decides which stored positions each KV head retains when the sequence has `at` tokens: the forced positions, and
+/// the highest scores for the rest; of equal scores the later position.
 ///
-/// Each head keeps at least one position, and all together no more than `retention.keep` says; where that is less
-/// than the positions kept always, the first ones stay and then the latest. A head that stores nothing keeps nothing.
-/// `heads` is read by [`super::Budget::Calibrated`], and [`Retention::check_heads`] says whether it serves. `state`
-/// belongs to the sequence.
+/// Each head retains at least one position, and all together no more than `retention.keep` allows; where that is
+/// less than the forced positions, the first ones are retained and then the latest. A head that stores nothing
+/// retains nothing. `heads` is read by [`super::Budget::Calibrated`]; [`Retention::check_heads`] validates it.
+/// `state` belongs to the sequence.
 pub fn decide(
     retention: &Retention,
     at: usize,
@@ -40,9 +40,9 @@ pub fn decide(
 
 /// The ranks of all positions of all heads.
 struct Ranked {
-    /// One head after the other.
+    /// Ranks, head after head.
     ranks: Vec<u64>,
-    /// Where each head's are.
+    /// The range of each head in `ranks`.
     heads: Vec<Range<usize>>,
 }
 
@@ -69,7 +69,7 @@ fn ranked(
     ranked
 }
 
-/// Appends the rank of each position of a head. Those outside of `judged` are kept always.
+/// Appends the rank of each position of a head. Positions outside of `judged` are forced.
 fn rank_head(cut: Cut, judged: Range<usize>, head: &HeadFacts, scores: &[f32], ranks: &mut Vec<u64>) {
     assert_eq!(scores.len(), head.positions.len(), "every stored position has its facts");
     let limit = limit(cut, &scores[judged.clone()]);
@@ -82,7 +82,7 @@ fn rank_head(cut: Cut, judged: Range<usize>, head: &HeadFacts, scores: &[f32], r
     ranks.extend(head.positions[judged.end..].iter().map(|&position| rank::latest(position)));
 }
 
-/// The score that a position must exceed.
+/// The score that a position must exceed, if any.
 fn limit(cut: Cut, scores: &[f32]) -> Option<f32> {
     match cut {
         Cut::Top | Cut::Hybrid { .. } => None,
@@ -96,7 +96,7 @@ fn limit(cut: Cut, scores: &[f32]) -> Option<f32> {
     }
 }
 
-/// Which indices each head of a group keeps, ascending.
+/// The indices that each head of a group retains, ascending.
 fn keep(ranked: &mut Ranked, group: &Group, scratch: &mut Vec<u64>) -> Vec<Vec<u32>> {
     for head in group.heads.clone() {
         assure(&mut ranked.ranks[ranked.heads[head].clone()], group.floor, scratch);
@@ -110,7 +110,7 @@ fn keep(ranked: &mut Ranked, group: &Group, scratch: &mut Vec<u64>) -> Vec<Vec<u
         return vec![Vec::new(); heads.len()];
     }
     let lowest = rank::threshold(scratch, quota);
-    // Heads may hold the same rank: the first of them keep it.
+    // Heads may hold the same rank: the first of them retain it.
     let mut equal = quota - scratch.iter().filter(|&&rank| rank > lowest).count();
     let mut stays = |rank: u64| {
         let last = rank == lowest && equal > 0;
@@ -124,7 +124,7 @@ fn keep(ranked: &mut Ranked, group: &Group, scratch: &mut Vec<u64>) -> Vec<Vec<u
     heads.iter().map(&mut kept).collect()
 }
 
-/// Raises the ranks of the `floor` highest of a head that the cut left, and of the highest in any case.
+/// Marks the `floor` highest ranks of a head that passed the cut as assured, and the highest in any case.
 fn assure(ranks: &mut [u64], floor: usize, scratch: &mut Vec<u64>) {
     let left = ranks.iter().filter(|&&rank| !rank::is_cut_off(rank)).count();
     let lowest = match floor.min(left) {

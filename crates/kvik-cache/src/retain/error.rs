@@ -1,15 +1,15 @@
-//! Why a retention cannot be used.
+//! Errors of a retention.
 
-/// Why a retention cannot be used: each names the field, and what to write instead.
+/// Why a retention cannot be used: each variant names the field and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RetentionError {
-    /// The policy's name is not known.
+    /// The policy's name is unknown.
     #[error("policy: unknown retention policy `{name}`; known: {known}")]
     UnknownPolicy {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The names of all policies, with commas between.
+        /// The names of all policies, separated by commas.
         known: String,
     },
     /// The policy has no such option.
@@ -17,36 +17,36 @@ pub enum RetentionError {
     UnknownOption {
         /// The policy's name.
         policy: &'static str,
-        /// What was asked for.
+        /// The requested option.
         option: String,
-        /// What there is.
+        /// The options of the policy.
         known: Vec<&'static str>,
     },
     /// An option without `=` and a value.
     #[error("{0}: has no value; options are written `name=value`, separated by commas")]
     NoValue(String),
-    /// A field has a value that it cannot have.
+    /// The value of a field is invalid.
     #[error("{field}: `{value}` is not {expected}")]
     Value {
         /// The field.
         field: &'static str,
         /// Its value.
         value: String,
-        /// The values that it can have.
+        /// The valid values.
         expected: String,
     },
-    /// Fewer tokens than the positions that are kept always.
+    /// The amount is less than the number of forced positions.
     #[error(
         "keep: {keep} tokens are fewer than the first {first} and the last {last} positions, which are kept always; \
          keep at least {needed}, or lower sinks, recent, protect or the policy's window",
         needed = first.saturating_add(*last)
     )]
     KeepBelowForced {
-        /// Tokens to keep.
+        /// Tokens to retain.
         keep: usize,
-        /// Leading positions that are kept always.
+        /// Leading forced positions.
         first: usize,
-        /// Latest positions that are kept always.
+        /// Latest forced positions.
         last: usize,
     },
     /// The model has too few KV heads or layers for this budget to divide anything.
@@ -54,21 +54,21 @@ pub enum RetentionError {
     BudgetNeeds {
         /// The budget.
         budget: String,
-        /// What the model lacks.
+        /// The layers or KV heads that the budget needs.
         needed: &'static str,
     },
-    /// The calibrated budget without an importance of every KV head.
+    /// The calibrated budget lacks an importance of every KV head.
     #[error(
         "budget: `calibrated` needs the measured importance of every KV head of this model; calibrate it first"
     )]
     NotCalibrated,
-    /// Layers of the model see a window of positions, which a policy cannot thin.
+    /// The model has layers with a window of positions, which a policy cannot compress.
     #[error(
         "policy: the model has layers that see a window of positions or keep a state, and retention is for layers that \
          see all"
     )]
     Windows,
-    /// Keys of the model are vectors that all heads share (latent attention), which policies do not know.
+    /// The model has latent attention, whose keys are vectors shared by all heads, which policies do not support.
     #[error(
         "policy: the model has latent attention, one vector a position for all heads, and policies judge keys and values \
          of heads; leave retention out (such a position takes few bytes as it is)"
@@ -80,7 +80,7 @@ pub enum RetentionError {
          retention out, or start kvik with --device cpu"
     )]
     Device,
-    /// A prompt that this policy cannot thin while it is computed.
+    /// The prompt exceeds the context, and this policy cannot compress it during prefill.
     #[error(
         "policy: {policy} looks at the whole prompt at once, so it cannot thin one of {prompt} tokens in a context \
          of {context}; use a policy that thins during prefill, such as keydiff, or a shorter prompt"
@@ -96,7 +96,7 @@ pub enum RetentionError {
 }
 
 impl RetentionError {
-    /// The field that is at fault: `policy`, `keep`, or the name of an option.
+    /// The invalid field: `policy`, `keep`, or the name of an option.
     pub fn field(&self) -> &str {
         match self {
             RetentionError::UnknownPolicy { .. }

@@ -1,23 +1,24 @@
-//! How much each KV head of a model matters, as measured.
+//! Measured importance of the KV heads of a model.
 
-/// How much each KV head matters: the higher, the more is lost without it. Only ratios count.
+/// The importance of each KV head: the higher, the more is lost without it. Only ratios count.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HeadImportance {
     /// `[layers][kv_heads]`
     pub layers: Vec<Vec<f32>>,
 }
 
-/// The weight of the head that matters most.
+/// The weight of the most important head.
 pub(super) const WEIGHT_MAX: u32 = 1000;
-/// The weight of a head that does not matter at all: what it keeps costs little, and the measurement is a sample.
+/// The minimum weight: retaining a little for an unimportant head is cheap, and the measurement is a sample.
 pub(super) const WEIGHT_MIN: u32 = 100;
-/// A head that keeps twice as much must matter 32 times as much: losses of heads lie orders of magnitude apart, and the
-/// last positions of a head that matters are worth less than the first ones of one that hardly does.
+/// The weight is the fifth root of the importance, so a head with twice the share is 32 times as important: the
+/// losses of heads differ by orders of magnitude, and the last positions of an important head are worth less than
+/// the first ones of an unimportant one.
 const ROOT: f64 = 5.0;
 
 impl HeadImportance {
-    /// The weights by which heads share what is kept, in the order of the heads of a model of this shape,
-    /// `[layers]` KV heads. Whole numbers, so that every machine divides alike.
+    /// The weights by which heads share the retained positions, in the order of the heads of a model of this shape,
+    /// `[layers]` KV heads. They are integers, so that every machine divides alike.
     pub(super) fn weights(&self, shape: &[usize]) -> Vec<u32> {
         let of = |layer: usize, head: usize| {
             let value = self.layers.get(layer).and_then(|heads| heads.get(head)).copied();

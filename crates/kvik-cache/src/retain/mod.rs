@@ -1,23 +1,23 @@
-//! Which tokens of one sequence are kept: retention, as pure decisions.
+//! Retention: which positions of one sequence are retained, as pure decisions.
 //!
 //! ```text
-//! Retention ── points ──▶ when a sequence forgets: fixed positions of it
+//! Retention ── points ──▶ when a sequence evicts positions: at fixed points of it
 //!     │
 //!     ├── watch ────────▶ what must be observed of its attention before
-//!     └── needs ────────▶ what must be known of each stored position
+//!     └── needs ────────▶ what must be computed for each stored position
 //!                              │
-//!              facts ──▶ decide ──▶ what each KV head goes on storing
+//!              facts ──▶ decide ──▶ the positions that each KV head retains
 //! ```
 //!
-//! A *policy* gives every stored position of a KV head a score, a *budget* says over which heads positions
-//! compete, and *keep* how many of them stay. Each is independent of the others. Facts come in, positions go
-//! out: the same facts give the same decision, to the bit. Who computes the facts and moves keys and values
-//! is the caller.
+//! A *policy* gives every stored position of a KV head a score, a *budget* defines the heads among which positions
+//! compete, and *keep* how many of them are retained. Each is independent of the others. Facts come in, positions
+//! go out: the same facts yield the same decision, to the bit. The caller computes the facts and moves keys and
+//! values.
 //!
-//! `policies` holds one file a policy, `amounts` what each is combined with, `budget` says which heads share how many positions, `rank` the order in
-//! which positions stay, `points` when, `text` and `check` how a retention is written and what is wrong with it.
-//! `state` and `sketch` are what a policy remembers. `naive` is the twin of `decide` that sorts everything. To add a
-//! policy: its file in `policies` and its entry in `policies/mod.rs`.
+//! `policies` holds one file per policy, `amounts` the settings each is combined with, `budget` the division among
+//! heads, `rank` the order in which positions are retained, `points` the time, `text` and `check` the syntax and
+//! validation of a retention. `state` and `sketch` are the memory of a policy. `naive` is the twin of `decide` that
+//! sorts everything. To add a policy: its file in `policies` and its entry in `policies/mod.rs`.
 
 mod amounts;
 mod budget;

@@ -1,4 +1,4 @@
-//! The twin of `decide` that is obviously right: it sorts every position, and takes them one by one.
+//! The obviously correct twin of `decide`: it sorts all positions and takes them one by one.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::policies::{Room, Scene};
 use super::retention::Retention;
 use super::state::PolicyState;
 
-/// A stored position, and why it stays.
+/// A stored position, and its class.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     layer: usize,
@@ -20,7 +20,7 @@ struct Candidate {
     class: Class,
 }
 
-/// The later, the rather it stays.
+/// The classes, in increasing order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     CutOff,
@@ -29,7 +29,7 @@ enum Class {
     First,
 }
 
-/// The one that stays rather, first.
+/// Orders the position to be retained first before the other.
 fn rather(a: &Candidate, b: &Candidate) -> Ordering {
     let by_score = || match (a.score.is_nan(), b.score.is_nan()) {
         (false, false) => b.score.partial_cmp(&a.score).unwrap(),
@@ -60,7 +60,7 @@ pub(super) fn decide(
     candidates.sort_by(rather);
     let mut decision =
         Decision { kept: facts.iter().map(|layer| vec![Vec::new(); layer.heads.len()]).collect() };
-    // What a head keeps in any case comes first.
+    // The guaranteed positions of each head come first.
     for candidate in &candidates {
         let kept = &mut decision.kept[candidate.layer][candidate.head];
         let floor = match retention.budget {
@@ -90,7 +90,7 @@ pub(super) fn decide(
     decision
 }
 
-/// What all heads keep together where all compete.
+/// The number of positions that all heads retain together where all compete.
 fn all_heads(retention: &Retention, at: usize, facts: &[LayerFacts]) -> usize {
     retention.keep.positions(at, facts.iter().map(|layer| layer.heads.len()).sum())
 }
@@ -118,7 +118,7 @@ fn quotas(
     }
 }
 
-/// PyramidKV's formula, written down once more.
+/// PyramidKV's formula, a second implementation.
 fn pyramid(retention: &Retention, at: usize, facts: &[LayerFacts], beta: f64) -> Vec<usize> {
     let (at_f, window, layers) = (at as f64, retention.forced(at).1 as f64, facts.len());
     let mean = retention.keep.mean(at);
@@ -143,7 +143,7 @@ fn pyramid(retention: &Retention, at: usize, facts: &[LayerFacts], beta: f64) ->
     quotas
 }
 
-/// Shares raised step by step.
+/// Quotas raised step by step.
 fn calibrated(
     retention: &Retention,
     at: usize,

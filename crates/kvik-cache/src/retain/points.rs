@@ -1,5 +1,5 @@
-//! When a sequence forgets: fixed positions of it, which nothing but the retention, the prompt's length and the
-//! context decide. So batches, pieces of prefill and warm prefixes change nothing.
+//! Points: when a sequence evicts positions. They are fixed positions that depend only on the retention, the
+//! prompt's length and the context, so batching, prefill chunks and warm prefixes do not change them.
 
 use std::ops::Range;
 
@@ -8,29 +8,30 @@ use super::error::RetentionError;
 use super::facts::{Watch, WatchedRows};
 use super::retention::Retention;
 
-/// The numbers of tokens at which a sequence forgets: after so many have been computed, and before the next is.
+/// The numbers of tokens at which a sequence evicts positions: once that many have been computed, before the next
+/// one.
 ///
-/// The first point after which generation goes on is the end of the prompt, then every `every` tokens. A prompt
-/// that is longer than may be stored (`n` tokens to keep and `every` more, or the context) is thinned on the way,
-/// at that length and every `every` tokens from there.
+/// The end of the prompt is a point, and during generation every `every` tokens after it. A prompt that is longer
+/// than may be stored (`n` tokens to keep plus `every`, or the context) is compressed during prefill, at that
+/// length and every `every` tokens after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Points {
     keep: Keep,
     prompt: usize,
     every: usize,
-    /// The first point within the prompt, and the end of their range: none if equal.
+    /// The range of points within the prompt: the first point, and the exclusive end; equal if there are none.
     thinned: (usize, usize),
-    /// Whether there are any.
+    /// True if there are fixed points.
     are_fixed: bool,
-    /// Whether there are points after the prompt.
+    /// True if there are points after the prompt.
     goes_on: bool,
-    /// Rows that are observed before a point: `None` is all since the last one.
+    /// Number of rows observed before a point; `None` for all since the last one.
     rows: Option<usize>,
 }
 
 impl Retention {
-    /// When a sequence with a prompt of `prompt` tokens forgets, in a context of `context` tokens. `keep` is not in
-    /// bytes: [`Retention::resolve`] comes first.
+    /// The points of a sequence with a prompt of `prompt` tokens in a context of `context` tokens. `keep` must not
+    /// be in bytes: call [`Retention::resolve`] first.
     pub fn points(&self, prompt: usize, context: usize) -> Points {
         let repeats = self.watch() == Watch::Repeat;
         let rows = match self.watch() {
@@ -42,20 +43,20 @@ impl Retention {
             Keep::Tokens(tokens) => tokens.saturating_add(every),
             Keep::Share(_) | Keep::Bytes(_) => context,
         };
-        // The rows before the prompt's end count most: no point within the prompt takes them away.
+        // The rows before the prompt's end matter most: no point within the prompt may evict them.
         let end = prompt.saturating_sub(rows.unwrap_or(0));
         let thinned = if repeats { (prompt, prompt) } else { (stored_max, end.max(stored_max)) };
         let are_fixed = self.when.at_points();
         Points { keep: self.keep, prompt, every, thinned, are_fixed, goes_on: !repeats, rows }
     }
 
-    /// Of the rows that compute the tokens `rows` of a sequence that passed a point last at `passed` tokens, those
-    /// whose attention or queries are observed; `rows` reach no further than the next point.
+    /// The rows among `rows` whose attention or queries are observed, for a sequence whose last point was at
+    /// `passed` tokens; `rows` must not extend beyond the next point.
     pub fn watched(&self, points: &Points, passed: usize, rows: Range<usize>) -> Range<usize> {
         let observes = matches!(self.watch(), Watch::Attention { .. } | Watch::Queries { .. });
         let watched = match points.next(passed).filter(|_| observes) {
             Some(point) => points.watched(point),
-            // It may have to forget at any time.
+            // The sequence may have to evict positions at any time.
             None if observes && self.when.under_pressure() => rows.clone(),
             None => 0..0,
         };
@@ -63,15 +64,15 @@ impl Retention {
         start..watched.end.clamp(start, rows.end)
     }
 
-    /// The one point of a sequence that forgets when it has `at` tokens, and never again.
+    /// The points of a sequence that evicts positions once, when it has `at` tokens.
     pub fn point_at(&self, at: usize) -> Points {
         Points { thinned: (at, at), are_fixed: true, goes_on: false, ..self.points(at, at) }
     }
 
-    /// Whether a prompt of `prompt` tokens can be computed in a context of `context` tokens.
+    /// Checks that a prompt of `prompt` tokens can be computed in a context of `context` tokens.
     ///
     /// # Errors
-    /// If it is longer, and the policy cannot thin it on the way.
+    /// If it is longer than the context, and the policy cannot compress it during prefill.
     pub fn check_prompt(&self, prompt: usize, context: usize) -> Result<(), RetentionError> {
         if self.watch() == Watch::Repeat && prompt > context {
             let policy = self.policy.name();
@@ -82,8 +83,7 @@ impl Retention {
 }
 
 impl Points {
-    /// The first point after `position` tokens: the smallest that is greater. `None`: the sequence does not forget
-    /// any more.
+    /// The first point after `position` tokens, exclusive. `None` if there is none.
     pub fn next(&self, position: usize) -> Option<usize> {
         if !self.are_fixed {
             return None;
@@ -103,7 +103,7 @@ impl Points {
         self.goes_on.then(|| step_after(self.prompt))
     }
 
-    /// The last point before `position` tokens: the greatest that is smaller, or 0.
+    /// The last point before `position` tokens, exclusive, or 0.
     fn previous(&self, position: usize) -> usize {
         if !self.are_fixed {
             return 0;
@@ -119,22 +119,23 @@ impl Points {
         if first == end { 0 } else { last_before(first, position.min(end)).unwrap_or(0) }
     }
 
-    /// Which rows are observed before the point `at`: of those that [`WatchedRows::before`] names, the ones since the
-    /// last point.
+    /// The rows that are observed before the point `at`: of those that [`WatchedRows::before`] returns, the ones
+    /// since the last point.
     pub fn watched(&self, at: usize) -> Range<usize> {
         let rows = self.rows.map_or(WatchedRows::All, WatchedRows::Last);
         self.previous(at).max(rows.before(at).start)..at
     }
 
-    /// The most positions that a KV head keeps at a point on the way to `positions` tokens, on average over the heads.
+    /// Maximum number of positions that a KV head retains at a point up to `positions` tokens, on average over the
+    /// heads.
     pub fn kept_max(&self, positions: usize) -> usize {
         self.keep.positions(positions, 1).min(positions)
     }
 
-    /// The most positions that a KV head stores at any time until the sequence has `positions` tokens, on average
-    /// over the heads.
+    /// Maximum number of positions that a KV head stores at any time until the sequence has `positions` tokens, on
+    /// average over the heads.
     pub fn stored_max(&self, positions: usize) -> usize {
-        // Between equal steps later ends store more: the ends of the runs of equal steps are enough.
+        // With equal steps later ends store more, so the ends of the runs of equal steps suffice.
         let (first, end) = self.thinned;
         let ends = [first, self.previous(end), self.prompt, self.previous(positions + 1), positions];
         let ends = ends.into_iter().filter(|&end| end > 0 && end <= positions);

@@ -1,6 +1,6 @@
-//! The order in which positions stay: one whole number each, so that it is total and quick to select by.
+//! The order in which positions are retained: an integer for each, so that it is total and allows quick selection.
 
-/// The order of scores as whole numbers: NaN is the lowest, and -0 equals 0.
+/// Maps scores to integers in the same order: NaN is the lowest, and -0 equals 0.
 pub(super) fn order(score: f32) -> u32 {
     if score.is_nan() {
         return 0;
@@ -9,18 +9,18 @@ pub(super) fn order(score: f32) -> u32 {
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
-/// Bits of a rank below the score's.
+/// Number of bits of a rank below the score's.
 const POSITION_BITS: u32 = 29;
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
-/// Bits below the class.
+/// Number of bits below the class.
 const CLASS_SHIFT: u32 = POSITION_BITS + 32;
 
-/// The rank of a position that is kept only if its head had nothing else: the cut took it.
+/// The rank of a position that the cut removed: it is retained only if its head has nothing else.
 pub(super) fn cut_off(score: f32, position: u32) -> u64 {
     rank(0, order(score), u64::from(position))
 }
 
-/// The rank of a position by its score; of equal scores the later position stays.
+/// The rank of a position by its score; of equal scores the later position is preferred.
 pub(super) fn scored(score: f32, position: u32) -> u64 {
     rank(1, order(score), u64::from(position))
 }
@@ -35,12 +35,12 @@ pub(super) fn first(position: u32) -> u64 {
     rank(3, u32::MAX, !u64::from(position) & POSITION_MASK)
 }
 
-/// The same rank above all others: its head keeps it in any case.
+/// Raises a rank above all others: its head retains it in any case.
 pub(super) fn assured(rank: u64) -> u64 {
     rank | 4 << CLASS_SHIFT
 }
 
-/// Whether the cut took it.
+/// Returns whether the cut removed the position.
 pub(super) fn is_cut_off(rank: u64) -> bool {
     rank >> CLASS_SHIFT == 0
 }
@@ -55,7 +55,7 @@ fn rank(class: u64, score: u32, position: u64) -> u64 {
     class << CLASS_SHIFT | u64::from(score) << POSITION_BITS | position
 }
 
-/// The lowest of the `count` highest ranks. `ranks` are in another order afterwards.
+/// The lowest of the `count` highest ranks. Reorders `ranks`.
 pub(super) fn threshold(ranks: &mut [u64], count: usize) -> u64 {
     debug_assert!((1..=ranks.len()).contains(&count), "there are so many ranks");
     let lower = ranks.len() - count;

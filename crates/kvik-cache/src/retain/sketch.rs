@@ -1,12 +1,14 @@
-//! Counts of many things in the space of few: a count-min sketch (Cormode and Muthukrishnan 2005) of how much each
-//! position was attended to.
+//! A count-min sketch (Cormode and Muthukrishnan 2005), which approximates the accumulated attention of many
+//! positions in little space.
 
 use super::mix::mixed;
 
-/// Counters that each position shares with others. The more, the less likely all of them are shared at once.
+/// Number of counters per position, each shared with others. The more, the less likely all of them are shared at
+/// once.
 const DEPTH: usize = 4;
 
-/// Amounts by position, never underestimated: `DEPTH` rows of counters, in each of which a position has one.
+/// Amounts by position, never underestimated: `DEPTH` rows of counters, with a counter in each row for every
+/// position.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sketch {
     /// `[DEPTH][width]`
@@ -15,13 +17,13 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Nothing counted yet, with `width` counters in each row.
+    /// An empty sketch with `width` counters in each row.
     pub(super) fn new(width: usize) -> Sketch {
         Sketch { counters: vec![0.0; DEPTH * width], width }
     }
 
-    /// Adds `amount` to what was counted for a position: counters rise only as far as its estimate needs
-    /// (conservative update, Estan and Varghese 2002), which halves the error.
+    /// Adds `amount` to the count of a position: counters rise only as far as its estimate needs (conservative
+    /// update, Estan and Varghese 2002), which halves the error.
     pub(super) fn add(&mut self, position: u32, amount: f32) {
         let estimate = self.estimate(position) + amount;
         for place in places(self.width, position) {
@@ -29,18 +31,18 @@ impl Sketch {
         }
     }
 
-    /// What was counted for a position, or more.
+    /// An upper estimate of the count of a position.
     pub(super) fn estimate(&self, position: u32) -> f32 {
         places(self.width, position).map(|place| self.counters[place]).fold(f32::INFINITY, f32::min)
     }
 
-    /// Everything counted so far counts `factor` times as much.
+    /// Multiplies all counts by `factor`.
     pub(super) fn decay(&mut self, factor: f32) {
         self.counters.iter_mut().for_each(|counter| *counter *= factor);
     }
 }
 
-/// The counters of a position: two hashes make all of them (Kirsch and Mitzenmacher 2006).
+/// The counters of a position: all of them derive from two hashes (Kirsch and Mitzenmacher 2006).
 fn places(width: usize, position: u32) -> impl Iterator<Item = usize> {
     let bits = mixed(u64::from(position));
     let (first, step) = (bits as u32, (bits >> 32) as u32 | 1);
@@ -54,8 +56,8 @@ fn places(width: usize, position: u32) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// Attention as it is: few positions draw most of it. Exact counts of 16,384 positions over 64 points, and
-    /// their estimates, both with the same decay.
+    /// A realistic distribution of attention: few positions attract most of it. Exact counts of 16,384 positions
+    /// over 64 points, and their estimates, both with the same decay.
     fn counted(width: usize, decay: f32) -> (Vec<f32>, Vec<f32>) {
         const POSITIONS: u32 = 16_384;
         let (mut exact, mut sketch) = (vec![0.0_f32; POSITIONS as usize], Sketch::new(width));
@@ -95,7 +97,7 @@ mod tests {
                 let total: f32 = exact.iter().sum();
                 let over = exact.iter().zip(&estimates).map(|(exact, estimate)| estimate - exact);
                 assert!(over.clone().all(|over| over >= -1e-3 * total / exact.len() as f32));
-                // Markov: in each row the mean error is total / width, and the least of four is smaller.
+                // Markov: in each row the mean error is total / width, and the minimum of four is smaller.
                 let mean = over.sum::<f32>() / exact.len() as f32;
                 assert!(mean < total / width as f32, "width {width}: {mean} of {total}");
                 errors.push((mean * exact.len() as f32 / total, recalled(&exact, &estimates, 1024)));

@@ -1,14 +1,14 @@
-//! What a policy remembers of a sequence from one point to the next.
+//! The memory of a policy of a sequence from one point to the next.
 
 use super::sketch::Sketch;
 
-/// What a policy remembers of one sequence. Most remember nothing: what they know is in the facts.
+/// The memory of a policy of one sequence. Most policies have none: the facts suffice.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PolicyState {
     layers: Vec<LayerState>,
 }
 
-/// What a policy remembers of one layer.
+/// The memory of a policy of one layer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LayerState {
     /// The points so far.
@@ -18,7 +18,7 @@ pub(super) struct LayerState {
 }
 
 impl PolicyState {
-    /// What is remembered of a layer.
+    /// The memory of a layer.
     pub(super) fn layer(&mut self, layer: usize) -> &mut LayerState {
         if self.layers.len() <= layer {
             self.layers.resize_with(layer + 1, LayerState::default);

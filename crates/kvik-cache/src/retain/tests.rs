@@ -1,8 +1,8 @@
-//! `decide` beside its twin, and what holds for every retention.
+//! `decide` compared with its twin, and properties of every retention.
 
 use super::*;
 
-/// Numbers that look like chance, the same in every run.
+/// Deterministic pseudo-random numbers.
 struct Chance(u64);
 
 impl Chance {
@@ -16,7 +16,7 @@ impl Chance {
         (self.next() % end as u64) as usize
     }
 
-    /// A fact: few values, so that ties are common, and now and then what is no number.
+    /// A fact: few distinct values, so that ties are common, and occasionally NaN or infinity.
     fn fact(&mut self) -> f32 {
         match self.below(40) {
             0 => f32::NAN,
@@ -53,7 +53,7 @@ const BUDGETS: [Budget; 5] = [
 const CUTS: [Cut; 4] =
     [Cut::Top, Cut::Threshold(0.6), Cut::Dynamic { beta: 0.5 }, Cut::Hybrid { recent: 0.4 }];
 
-/// A number of tokens, heads, what they know, and a retention for them.
+/// A number of tokens, heads with facts, and a retention for them.
 struct Case {
     at: usize,
     facts: Vec<LayerFacts>,
@@ -360,7 +360,7 @@ fn a_point_is_the_same_from_wherever_it_is_asked_for() {
             let found = points.next(position).filter(|&point| point <= 2000);
             assert_eq!(found, next, "{retention} after {position}");
         }
-        // Rows are observed once, and those before a point belong to it.
+        // Rows are observed once, and the rows before a point belong to it.
         for (index, &point) in all.iter().enumerate() {
             let since = index.checked_sub(1).map_or(0, |index| all[index]);
             let watched = points.watched(point);
@@ -416,7 +416,7 @@ fn only_repeating_needs_the_whole_prompt() {
 
 #[test]
 fn a_pyramid_has_the_steps_that_kvpress_gives_it() {
-    // What PyramidKVPress of kvpress 0.5.5 gives each layer.
+    // The result of kvpress 0.5.5's PyramidKVPress for each layer.
     let check = |text: &str, at: usize, expected: &[usize]| {
         let retention: Retention = text.parse().unwrap();
         let stored = vec![vec![at; 2]; expected.len()];

@@ -7,7 +7,7 @@ use super::amounts::{Budget, Cut, Keep, When};
 use super::error::RetentionError;
 use super::retention::Retention;
 
-/// What a policy keeps unless told otherwise.
+/// The default amount.
 const KEEP_DEFAULT: Keep = Keep::Share(0.5);
 /// Options that every policy has.
 const COMMON: [&str; 7] = ["budget", "cut", "sinks", "recent", "every", "protect", "when"];
@@ -34,11 +34,10 @@ impl FromStr for Retention {
 }
 
 impl Retention {
-    /// Sets the option of that name, of the policy or of every retention, to what `value` says.
+    /// Sets the option of that name, of the policy or of every retention, to `value`.
     ///
     /// # Errors
-    /// If there is no such option, or its value cannot be read. Whether the value can be used says
-    /// [`Retention::check`].
+    /// If there is no such option, or its value cannot be parsed. [`Retention::check`] validates the value.
     pub fn set(&mut self, option: &str, value: &str) -> Result<(), RetentionError> {
         let whole = |field| value.parse().map_err(|_| fault(field, value, "a whole number"));
         match option {
@@ -54,7 +53,7 @@ impl Retention {
         Ok(())
     }
 
-    /// The names of its options: those of its policy, and those of every retention.
+    /// The names of its options: those of its policy, and the common ones.
     pub fn option_names(&self) -> Vec<&'static str> {
         let mut policy = self.policy;
         policy.options().iter().map(|(name, _)| *name).chain(COMMON).collect()
@@ -104,7 +103,7 @@ impl fmt::Display for Retention {
     }
 }
 
-/// Each `when` as it is written.
+/// The text of each `when`.
 const WHEN: [(&str, When); 3] =
     [("points", When::Points), ("pressure", When::Pressure), ("either", When::Either)];
 
@@ -138,7 +137,7 @@ const UNITS: [(&str, u64); 7] = [
 impl FromStr for Keep {
     type Err = RetentionError;
 
-    /// A number with a point, or 1, is a share; a whole number is tokens; one with a unit is bytes.
+    /// A number with a decimal point, or 1, is a share; an integer is tokens; a number with a unit is bytes.
     fn from_str(text: &str) -> Result<Keep, RetentionError> {
         let bad = || fault("keep", text, "a share as 0.5, tokens as 512, or bytes as 64MiB");
         let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?.trim_end(), *bytes)));
@@ -167,9 +166,9 @@ impl fmt::Display for Keep {
     }
 }
 
-/// How much less than the mean the last layer of a pyramid keeps, as kvpress has it.
+/// Default of how much less than the mean the last layer of a pyramid retains, as in kvpress.
 const BETA_DEFAULT: f32 = 20.0;
-/// The share of an equal division that each head of a layer keeps, as AdaKV has it.
+/// Default of the fraction of an equal division that each head of a layer retains, as in AdaKV.
 const FLOOR_DEFAULT: f32 = 0.2;
 
 impl FromStr for Budget {

@@ -1,13 +1,13 @@
-//! By observed attention, recent rows before older ones: what a row attended to counts less with every further row.
+//! By observed attention, recent rows before older ones: the attention of a row counts less with every further row.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
 use crate::retain::facts::{LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::state::LayerState;
 
 options! {
-    /// What was attended to, recent rows before older ones.
+    /// Retains the most attended positions, recent rows counting more than older ones.
     Decay {
-        /// How fast a row's attention fades: by a factor of e in 1 / `lambda` rows.
+        /// Decay rate of a row's attention: a factor of 1/e in 1 / `lambda` rows.
         lambda: f32 = 0.01,
     }
 }

@@ -1,5 +1,5 @@
-//! Foreseen: the attention that the queries to come will pay, from the moments of those seen (Expected Attention,
-//! arXiv 2510.00636).
+//! By predicted attention: the attention of future queries, from the moments of the observed ones (Expected
+//! Attention, arXiv 2510.00636).
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
 use crate::retain::amounts::SINKS;
@@ -7,11 +7,11 @@ use crate::retain::facts::{LayerFacts, Needs, Watch};
 use crate::retain::state::LayerState;
 
 options! {
-    /// What queries like those seen would attend to.
+    /// Retains the positions to which queries like the observed ones would attend.
     Expected {
-        /// What each position is worth beside the attention expected: a large one leaves the norm of its value.
+        /// Added to the expected attention of each position: with a large one only the norm of its value counts.
         epsilon: f32 = 0.0,
-        /// Whether attention counts in proportion to the norm of the value that it reads.
+        /// Whether attention is multiplied by the norm of the position's value.
         vnorm: bool = true,
     }
 }

@@ -1,4 +1,4 @@
-//! By observed attention: all of it since the beginning (H2O, arXiv 2306.14048).
+//! By observed attention, accumulated since the beginning (H2O, arXiv 2306.14048).
 
 use super::rules::{Fault, Rules, Scene, by_head, choice, options, require};
 use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch, WatchedRows};
@@ -6,26 +6,26 @@ use crate::retain::sketch::Sketch;
 use crate::retain::state::LayerState;
 
 choice! {
-    /// How attention is counted.
+    /// How attention is accumulated.
     Counter {
-        /// One counter a stored position.
+        /// A counter for each stored position.
         Exact = "exact",
-        /// A count-min sketch a KV head, which positions share: less space and an error.
+        /// A count-min sketch for each KV head, whose counters positions share: less space, but approximate.
         Sketch = "sketch",
     }
 }
 
 options! {
-    /// What was attended to most since the beginning.
+    /// Retains the positions with the most accumulated attention since the beginning.
     H2o {
-        /// Whether attention counts per row that could see the position; the paper has the plain sum, in which the
-        /// first positions have the longest time to gather attention.
+        /// Whether attention is averaged over the rows that can see the position; the paper uses the plain sum, in
+        /// which the first positions have the longest time to accumulate attention.
         mean: bool = true,
-        /// How attention is counted.
+        /// How attention is accumulated.
         counter: Counter = Counter::Exact,
         /// Counters in each of the four rows of a sketch.
         width: usize = 2048,
-        /// How much of what a sketch has counted still counts at the next point.
+        /// Factor by which a sketch's counters decay at each point.
         decay: f32 = 1.0,
     }
 }
@@ -61,7 +61,7 @@ impl Rules for H2o {
 }
 
 impl H2o {
-    /// What the sketches say after they have counted what was observed since the last point.
+    /// Adds the attention observed since the last point to the sketches, and returns their estimates.
     fn estimates(&self, at: usize, layer: &LayerFacts, state: &mut LayerState) -> Vec<Vec<f32>> {
         state.points.push(at);
         state.sketches.resize(layer.heads.len(), Sketch::new(self.width));
@@ -81,15 +81,16 @@ impl H2o {
     }
 }
 
-/// The mean weight of each position in the rows that could see it: its own and all later ones.
+/// The mean weight of each position over the rows that can see it: its own and all later ones.
 pub(super) fn mean_mass(head: &HeadFacts, at: usize) -> Vec<f32> {
     let mean = |(&mass, &position): (&f32, &u32)| mass / (at - position as usize) as f32;
     head.mass.iter().zip(&head.positions).map(mean).collect()
 }
 
-/// Divides each estimate by the rows that could see the position, which decay as what they counted does.
+/// Divides each estimate by the number of rows that can see the position, which decay as the counters do.
 fn divide_by_rows(estimates: &mut [f32], positions: &[u32], points: &[usize], decay: f32) {
-    // From the last interval between points to the first: what the rows after it weigh, and one row of it.
+    // From the last interval between points to the first: the total weight of the later rows, and the weight of a
+    // row of this interval.
     let (mut later, mut row) = (0.0, 1.0);
     let mut index = positions.len();
     for (interval, &end) in points.iter().enumerate().rev() {

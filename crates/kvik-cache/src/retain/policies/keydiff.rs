@@ -1,11 +1,11 @@
-//! By keys: those least like the mean of all keys' directions (KeyDiff, arXiv 2504.15364).
+//! By keys: those least similar to the mean of all keys' directions (KeyDiff, arXiv 2504.15364).
 
 use super::rules::{Rules, Scene, by_head, options};
 use crate::retain::facts::{LayerFacts, Needs};
 use crate::retain::state::LayerState;
 
 options! {
-    /// The keys that are least like the mean key.
+    /// Retains the keys that are least similar to the mean key.
     Keydiff {}
 }
 

@@ -1,4 +1,4 @@
-//! By keys: their norms (arXiv 2406.11430). Keys of small norm draw attention in most models; in those that
+//! By keys: their norms (arXiv 2406.11430). Keys of small norm attract attention in most models; in models that
 //! normalise keys, large ones matter.
 
 use super::rules::{Rules, Scene, by_head, choice, options};
@@ -6,7 +6,7 @@ use crate::retain::facts::{LayerFacts, Needs};
 use crate::retain::state::LayerState;
 
 choice! {
-    /// Which norms stay.
+    /// Which norms are retained.
     NormOrder {
         /// The smallest, as published.
         Small = "small",
@@ -16,9 +16,9 @@ choice! {
 }
 
 options! {
-    /// The keys of the smallest norm, or of the largest.
+    /// Retains the keys of the smallest norm, or of the largest.
     Knorm {
-        /// Which stay.
+        /// Which norms are retained.
         order: NormOrder = NormOrder::Small,
     }
 }

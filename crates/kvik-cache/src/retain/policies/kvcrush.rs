@@ -1,8 +1,8 @@
-//! By representatives: most of what is kept has the highest scores of a base policy; the rest represents what the
-//! base would drop (KVCrush, arXiv 2503.00022, in the form that OpenVINO GenAI gives it).
+//! By representatives: most of the retained positions have the highest scores of a base policy; the others
+//! represent the positions that the base would drop (KVCrush, arXiv 2503.00022, as implemented in OpenVINO GenAI).
 //!
-//! Every position is one bit: whether it is in the better half. Runs of positions are words of such bits. Sorted by
-//! the Hamming distance to an anchor, runs that look alike lie together, and every so many-th one represents them.
+//! Every position is a bit: whether it is in the better half. Runs of positions are words of such bits. Sorted by
+//! the Hamming distance to an anchor, similar runs are adjacent, and runs at equal steps represent them.
 
 use super::h2o::H2o;
 use super::rules::{Fault, Rules, Scene, choice, options, require};
@@ -23,9 +23,9 @@ choice! {
 }
 
 choice! {
-    /// The word to which distances are measured.
+    /// The word from which distances are measured.
     Anchor {
-        /// At each bit what most runs have there.
+        /// Each bit as in the majority of runs.
         Mean = "mean",
         /// No bit set.
         Zeros = "zeros",
@@ -33,21 +33,21 @@ choice! {
         Ones = "ones",
         /// Every second bit set.
         Alternating = "alternating",
-        /// Bits by chance, the same in every run of the program.
+        /// Pseudo-random bits, the same in every run of the program.
         Random = "random",
     }
 }
 
 options! {
-    /// What a base policy keeps, and representatives of what it drops.
+    /// Retains the choice of a base policy, and representatives of what it drops.
     Kvcrush {
         /// The base policy, with its default options.
         base: CrushBase = CrushBase::Snapkv,
-        /// The share of what is kept that represents the rest.
+        /// The share of the retained positions that are representatives.
         share: f32 = 0.0625,
-        /// Positions of a run.
+        /// Positions per run.
         block: usize = 16,
-        /// The word to which distances are measured.
+        /// The word from which distances are measured.
         anchor: Anchor = Anchor::Mean,
     }
 }
@@ -95,7 +95,7 @@ impl Rules for Kvcrush {
 }
 
 impl Kvcrush {
-    /// Raises the scores of the representatives above the lowest of the base's choice. `free` positions stay.
+    /// Raises the scores of the representatives above the lowest of the base's choice. `free` positions are retained.
     fn raise(&self, scores: &mut [f32], positions: &[u32], free: usize) {
         let represented = (free as f32 * self.share) as usize;
         if represented == 0 || free >= scores.len() {
@@ -110,7 +110,7 @@ impl Kvcrush {
         let wanted = represented.div_ceil(self.block).min(runs.len());
         let step = (runs.len() / wanted.max(1)).max(1);
         let even = (0..wanted).map(|pick| runs[pick * step]);
-        // Runs that are partly chosen already give too few: the rest follows in order of distance.
+        // Runs that are partly chosen already yield too few: the rest follows in order of distance.
         let others = runs
             .iter()
             .enumerate()
@@ -123,7 +123,7 @@ impl Kvcrush {
         dropped.take(represented).for_each(|index| scores[index] = weakest.next_up());
     }
 
-    /// The runs that hold a position ranked below `chosen`, the nearest to the anchor first.
+    /// The runs that contain a position ranked below `chosen`, the nearest to the anchor first.
     fn runs(&self, ranks: &[u64], chosen: u64) -> Vec<usize> {
         let better = lowest(ranks, (ranks.len() / 2).max(1));
         let anchor: Vec<bool> = (0..self.block).map(|bit| self.anchor_bit(bit, ranks, better)).collect();

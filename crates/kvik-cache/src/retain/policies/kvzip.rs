@@ -1,5 +1,5 @@
-//! By reconstruction: what the model attends to while it repeats the sequence after its end (KVzip,
-//! arXiv 2505.23416). It asks no question, so it serves all, at the price of about one more prefill.
+//! By reconstruction: the model's attention while it repeats the sequence after its end (KVzip, arXiv 2505.23416).
+//! Independent of the question, so it suits all, at the cost of about one more prefill.
 
 use super::rules::{Rules, Scene, by_head, options};
 use crate::retain::amounts::{Budget, SINKS};
@@ -7,9 +7,9 @@ use crate::retain::facts::{LayerFacts, Needs, Watch};
 use crate::retain::state::LayerState;
 
 options! {
-    /// What the model attends to while it repeats the sequence.
+    /// Retains the positions to which the model attends while it repeats the sequence.
     Kvzip {
-        /// Whether attention counts in proportion to the norm of the value that it reads.
+        /// Whether attention is multiplied by the norm of the position's value.
         vnorm: bool = false,
     }
 }

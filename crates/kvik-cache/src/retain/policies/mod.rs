@@ -1,4 +1,4 @@
-//! The retention policies, one file each, and the one place where they are registered.
+//! The retention policies, one file each, and their registration.
 
 mod decay;
 mod expected;
@@ -41,10 +41,10 @@ pub use tova::Tova;
 pub use vnorm::Vnorm;
 pub use windowed::Windowed;
 
-/// Makes [`Policy`] from one entry a policy: what it does, its options, and its name on the command line.
+/// Makes [`Policy`] from one entry per policy: its documentation, its options, and its name on the command line.
 macro_rules! policies {
     ($($(#[$doc:meta])+ $variant:ident $name:literal;)+) => {
-        /// What gives every stored position its score, with its options.
+        /// A policy, which gives every stored position its score, with its options.
         #[derive(Debug, Clone, Copy, PartialEq)]
         #[non_exhaustive]
         pub enum Policy {
@@ -58,7 +58,7 @@ macro_rules! policies {
         })+
 
         impl Policy {
-            /// All of them with their default options, in the order of the tables.
+            /// All policies with their default options, in the order of the tables.
             pub const ALL: [Policy; [$($name),+].len()] = [$(Policy::$variant($variant::DEFAULT)),+];
 
             /// The name on the command line.
@@ -68,14 +68,14 @@ macro_rules! policies {
                 }
             }
 
-            /// The same policy with its default options.
+            /// This policy with its default options.
             pub(super) fn with_defaults(&self) -> Policy {
                 match self {
                     $(Policy::$variant(_) => Policy::$variant($variant::DEFAULT),)+
                 }
             }
 
-            /// What it says.
+            /// Its rules.
             pub(super) fn rules(&self) -> &dyn Rules {
                 match self {
                     $(Policy::$variant(rules) => rules,)+
@@ -93,42 +93,42 @@ macro_rules! policies {
 }
 
 policies! {
-    /// Keeps the first positions and the latest (StreamingLLM).
+    /// Retains the first positions and the latest (StreamingLLM).
     Sinks "sinks";
-    /// Keeps a first and a last quarter, and the middle evenly thinned.
+    /// Retains a first and a last quarter, and an even sample of the middle.
     Sample "sample";
-    /// Keeps positions at random: what every other policy has to beat.
+    /// Retains random positions: the baseline that every other policy has to beat.
     Random "random";
-    /// Keeps the keys of the smallest norm, or of the largest.
+    /// Retains the keys of the smallest norm, or of the largest.
     Knorm "knorm";
-    /// Keeps the values of the largest norm.
+    /// Retains the values of the largest norm.
     Vnorm "vnorm";
-    /// Keeps the keys that are least like the mean key (KeyDiff).
+    /// Retains the keys that are least similar to the mean key (KeyDiff).
     Keydiff "keydiff";
-    /// Keeps what was attended to most since the beginning (H2O).
+    /// Retains the positions with the most accumulated attention since the beginning (H2O).
     H2o "h2o";
-    /// Keeps what few rows of a window found unimportant (Scissorhands).
+    /// Retains the positions that few rows of a window found unimportant (Scissorhands).
     Scissorhands "scissorhands";
-    /// Keeps what the last row attends to (TOVA).
+    /// Retains the positions to which the last row attends (TOVA).
     Tova "tova";
-    /// Keeps what the last rows attend to, with its neighbours (SnapKV).
+    /// Retains the positions to which the last rows attend, with their neighbours (SnapKV).
     Snapkv "snapkv";
-    /// Keeps what was attended to most within each window of the sequence.
+    /// Retains the most attended positions within each window of the sequence.
     Windowed "window";
-    /// Keeps what was attended to, recent rows before older ones.
+    /// Retains the most attended positions, recent rows counting more than older ones.
     Decay "decay";
-    /// Keeps what queries like those seen would attend to (Expected Attention).
+    /// Retains the positions to which queries like the observed ones would attend (Expected Attention).
     Expected "expected";
-    /// Keeps what the model attends to while it repeats the sequence (KVzip).
+    /// Retains the positions to which the model attends while it repeats the sequence (KVzip).
     Kvzip "kvzip";
-    /// Keeps what a base policy keeps, and representatives of what it drops (KVCrush).
+    /// Retains the choice of a base policy, and representatives of what it drops (KVCrush).
     Kvcrush "kvcrush";
-    /// Keeps what the last rows attend to, less what other keys say as well (R-KV).
+    /// Retains the positions to which the last rows attend, less those redundant with other keys (R-KV).
     Rkv "r-kv";
 }
 
 impl Policy {
-    /// The names of all of them.
+    /// The names of all policies.
     pub fn names() -> Vec<&'static str> {
         Policy::ALL.iter().map(Policy::name).collect()
     }

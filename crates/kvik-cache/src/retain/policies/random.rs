@@ -1,4 +1,4 @@
-//! Positions at random, the same at every point: what every other policy has to beat.
+//! Random positions, the same at every point: the baseline that every other policy has to beat.
 
 use super::rules::{Rules, Scene, options};
 use crate::retain::facts::LayerFacts;
@@ -6,9 +6,9 @@ use crate::retain::mix::mixed;
 use crate::retain::state::LayerState;
 
 options! {
-    /// Positions at random.
+    /// Retains random positions.
     Random {
-        /// Another seed keeps other positions.
+        /// Seed of the random choice.
         seed: u64 = 0,
     }
 }

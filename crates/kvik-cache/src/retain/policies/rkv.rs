@@ -1,5 +1,5 @@
-//! By representatives: what the last rows attend to, less what other keys say as well (R-KV, arXiv 2505.24133).
-//! Made for long reasoning, which repeats itself.
+//! By representatives: the positions to which the last rows attend, less those redundant with other keys (R-KV,
+//! arXiv 2505.24133). Designed for long reasoning, which repeats itself.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
 use crate::retain::facts::window;
@@ -7,13 +7,13 @@ use crate::retain::facts::{HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedR
 use crate::retain::state::LayerState;
 
 options! {
-    /// What the last rows attend to, less what other keys say as well.
+    /// Retains the positions to which the last rows attend, less those redundant with other keys.
     Rkv {
-        /// Rows that are observed, at most half of the sequence. Their positions stay.
+        /// Rows that are observed, at most half of the sequence. Their positions are retained.
         window: usize = 8,
-        /// Neighbours of which the most attended one counts: odd, 1 for none.
+        /// Size of the neighbourhood whose maximum attention counts: odd, 1 for none.
         pool: usize = 7,
-        /// The weight of importance; redundancy has the rest of 1.
+        /// The weight of importance; redundancy has the weight 1 - `lambda`.
         lambda: f32 = 0.1,
     }
 }
@@ -54,7 +54,7 @@ impl Rules for Rkv {
     }
 }
 
-/// The mass of each position, for those before `end` the largest of it and its `pool - 1` stored neighbours.
+/// The mass of each position, for those before `end` the maximum over it and its `pool - 1` stored neighbours.
 fn pooled(head: &HeadFacts, end: usize, pool: usize) -> Vec<f32> {
     let before = head.positions.partition_point(|&position| (position as usize) < end);
     let largest = |index: usize| {

@@ -1,4 +1,4 @@
-//! What a policy says, and the options it is written with.
+//! The rules of a policy, and its options.
 
 use std::ops::Range;
 
@@ -6,34 +6,34 @@ use crate::retain::amounts::Budget;
 use crate::retain::facts::{HeadFacts, LayerFacts, Needs, Watch};
 use crate::retain::state::LayerState;
 
-/// What a policy says. A policy is a score for every stored position; the rest has defaults.
+/// The rules of a policy. The scores of stored positions are required; the rest has defaults.
 pub(in crate::retain) trait Rules {
-    /// What must be observed; `sinks` leading positions are kept always.
+    /// The observation that it needs; `sinks` leading positions are forced.
     fn watch(&self, _sinks: usize) -> Watch {
         Watch::Nothing
     }
 
-    /// What must be known of each stored position.
+    /// The facts that it needs of each stored position.
     fn needs(&self) -> Needs {
         Needs::default()
     }
 
-    /// Whether what was observed is added to what was observed before.
+    /// Returns whether observations accumulate over points.
     fn accumulates(&self) -> bool {
         false
     }
 
-    /// Leading positions that it keeps always.
+    /// Number of leading positions that it forces.
     fn sinks(&self) -> usize {
         0
     }
 
-    /// Latest positions that it keeps always when the sequence has `at` tokens.
+    /// Number of latest positions that it forces when the sequence has `at` tokens.
     fn recent(&self, _at: usize) -> usize {
         0
     }
 
-    /// The budget it is published with.
+    /// The budget with which it was published.
     fn budget(&self) -> Budget {
         Budget::Head
     }
@@ -43,19 +43,19 @@ pub(in crate::retain) trait Rules {
         256
     }
 
-    /// The scores of a layer's stored positions, `[kv_heads][stored]`: the highest stay. NaN is the lowest.
+    /// The scores of a layer's stored positions, `[kv_heads][stored]`: the highest are retained. NaN is the lowest.
     fn scores(&self, scene: Scene, layer: &LayerFacts, state: &mut LayerState) -> Vec<Vec<f32>>;
 
-    /// The first option whose value it cannot have, that value, and the values that it can have.
+    /// The first option with an invalid value, that value, and the valid values.
     fn fault(&self) -> Option<Fault> {
         None
     }
 }
 
-/// An option, its value, and the values that it can have.
+/// An option, its value, and the valid values.
 pub(in crate::retain) type Fault = (&'static str, String, String);
 
-/// `option` must be so; its value is `value`.
+/// Returns a fault of `option` with its `value` unless `holds`.
 pub(super) fn require(
     holds: bool,
     option: &'static str,
@@ -65,30 +65,30 @@ pub(super) fn require(
     (!holds).then(|| (option, value.to_string(), expected.to_owned()))
 }
 
-/// Where scores are asked for.
+/// The circumstances in which scores are computed.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::retain) struct Scene<'a> {
     /// Tokens of the sequence.
     pub(in crate::retain) at: usize,
     /// Index of the layer.
     pub(in crate::retain) layer: usize,
-    /// What each head of the layer has room for.
+    /// The room of each head of the layer.
     pub(in crate::retain) rooms: &'a [Room],
 }
 
-/// What a head has room for.
+/// The number of positions that a head retains, and which are forced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::retain) struct Room {
-    /// Positions that it keeps; where heads compete, on average.
+    /// Number of positions that it retains; where heads compete, on average.
     pub(in crate::retain) quota: usize,
-    /// Leading positions of the sequence that it keeps always.
+    /// Leading positions of the sequence that are forced.
     pub(in crate::retain) first: usize,
-    /// Latest positions of the sequence that it keeps always.
+    /// Latest positions of the sequence that are forced.
     pub(in crate::retain) last: usize,
 }
 
 impl Room {
-    /// The indices of those `positions` that are kept for their score, if they are, and not always.
+    /// The indices of those `positions` that are not forced and compete by score.
     pub(in crate::retain) fn judged(&self, positions: &[u32], at: usize) -> Range<usize> {
         let start = positions.partition_point(|&position| (position as usize) < self.first);
         let end = positions.partition_point(|&position| (position as usize).saturating_add(self.last) < at);
@@ -96,30 +96,30 @@ impl Room {
     }
 }
 
-/// The scores of each head by itself.
+/// Computes the scores of each head on its own.
 pub(super) fn by_head(layer: &LayerFacts, score: impl Fn(&HeadFacts) -> Vec<f32>) -> Vec<Vec<f32>> {
     layer.heads.iter().map(score).collect()
 }
 
 /// The options of a policy, by name.
 pub(in crate::retain) trait Options {
-    /// Its options, as they are written.
+    /// The options with their names.
     fn options(&mut self) -> Vec<(&'static str, &mut dyn OptionValue)>;
 }
 
 /// The value of an option as text.
 pub(in crate::retain) trait OptionValue {
-    /// Takes the value that `text` says.
+    /// Sets the value from its text.
     ///
     /// # Errors
-    /// What it should have said.
+    /// A description of the valid values.
     fn read(&mut self, text: &str) -> Result<(), String>;
 
-    /// The value as `read` takes it.
+    /// The value in the syntax of `read`.
     fn text(&self) -> String;
 }
 
-/// Makes [`OptionValue`] of a type that reads and writes itself.
+/// Implements [`OptionValue`] for a type that is parsed and printed as such.
 macro_rules! option_value {
     ($($kind:ty: $expected:literal;)+) => {
         $(impl OptionValue for $kind {
@@ -152,7 +152,7 @@ macro_rules! options {
         }
 
         impl $name {
-            /// Every option as it is unless told otherwise.
+            /// The default of every option.
             pub const DEFAULT: $name = $name { $($field: $default,)* };
         }
 
@@ -170,7 +170,7 @@ macro_rules! options {
     };
 }
 
-/// Makes a choice among named things.
+/// Makes an enumeration of named choices.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])+ $variant:ident = $text:literal,)+ }) => {
         $(#[$doc])*

@@ -1,11 +1,11 @@
-//! By place: a first and a last quarter of what is kept, and the middle evenly thinned between them.
+//! By position: a first and a last quarter of the quota, and an even sample of the positions between them.
 
 use super::rules::{Rules, Scene, options};
 use crate::retain::facts::LayerFacts;
 use crate::retain::state::LayerState;
 
 options! {
-    /// A first and a last quarter, and the middle evenly thinned.
+    /// Retains a first and a last quarter, and an even sample of the middle.
     Sample {}
 }
 
@@ -16,7 +16,7 @@ impl Rules for Sample {
     }
 }
 
-/// 1 for each of the `quota` positions that are taken; of the others, the later the higher.
+/// 1 for each of the `quota` chosen positions; the others score below 1, later ones higher.
 fn scores(positions: &[u32], quota: usize) -> Vec<f32> {
     let mut scores: Vec<f32> =
         (0..positions.len()).map(|index| index as f32 / positions.len() as f32).collect();
@@ -29,7 +29,7 @@ fn scores(positions: &[u32], quota: usize) -> Vec<f32> {
     else {
         return scores;
     };
-    // Evenly by position, not by index: what was thinned before must not be thinned twice as much.
+    // Evenly by position, not by index: a range that was thinned before must not be thinned twice as much.
     let mut index = middle.start;
     for taken in 0..wanted {
         let target = first as usize + taken * (last - first) as usize / wanted.max(1);

@@ -1,17 +1,17 @@
-//! By observed attention: the positions that stayed important throughout a window of history (Scissorhands,
-//! arXiv 2305.17118). A row finds a position unimportant if it attends less to it than an even division would;
-//! those found unimportant most often are dropped.
+//! By observed attention: positions that remained important throughout a window of history (Scissorhands, arXiv
+//! 2305.17118). A row finds a position unimportant if it attends less to it than an even division would; those
+//! found unimportant most often are dropped.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
 use crate::retain::facts::window;
 use crate::retain::facts::{LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::state::LayerState;
 
-/// Latest positions that stay, as published: nothing is known of them yet.
+/// Latest positions that are forced, as published: too few rows have judged them.
 const RECENT: usize = 10;
 
 options! {
-    /// What few rows of a window found unimportant.
+    /// Retains the positions that few rows of a window found unimportant.
     Scissorhands {
         /// Rows that are observed, at most half of the sequence.
         window: usize = 256,

@@ -1,4 +1,4 @@
-//! By place: the first positions and a window of the latest (StreamingLLM, arXiv 2309.17453).
+//! By position: the first positions and a window of the latest (StreamingLLM, arXiv 2309.17453).
 
 use super::rules::{Rules, Scene, by_head, options};
 use crate::retain::amounts::SINKS;
@@ -6,7 +6,7 @@ use crate::retain::facts::LayerFacts;
 use crate::retain::state::LayerState;
 
 options! {
-    /// The first positions and the latest. How many are first says [`crate::retain::Retention::sinks`].
+    /// Retains the first positions and the latest. [`crate::retain::Retention::sinks`] sets the number of first ones.
     Sinks {}
 }
 

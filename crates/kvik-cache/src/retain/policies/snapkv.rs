@@ -1,5 +1,5 @@
-//! By observed attention: what the rows of a window at the end attend to, smoothed over neighbours (SnapKV,
-//! arXiv 2404.14469). The window itself stays.
+//! By observed attention: the positions to which a window of rows at the end attends, smoothed over neighbours
+//! (SnapKV, arXiv 2404.14469). The window itself is retained.
 
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
 use crate::retain::facts::window;
@@ -7,11 +7,11 @@ use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::state::LayerState;
 
 options! {
-    /// What the last rows attend to, with its neighbours.
+    /// Retains the positions to which the last rows attend, with their neighbours.
     Snapkv {
-        /// Rows that are observed, at most half of the sequence. Their positions stay.
+        /// Rows that are observed, at most half of the sequence. Their positions are retained.
         window: usize = 64,
-        /// Neighbours over which attention is averaged: odd, 1 for none.
+        /// Size of the neighbourhood over which attention is averaged: odd, 1 for none.
         pool: usize = 5,
     }
 }
@@ -40,8 +40,8 @@ impl Rules for Snapkv {
     }
 }
 
-/// The mass of each position, for those before `end` the mean over it and its `pool - 1` stored neighbours. What
-/// lies beyond the first and the last of them counts as 0.
+/// The mass of each position, for those before `end` the mean over it and its `pool - 1` stored neighbours. Missing
+/// neighbours at either end count as 0.
 pub(super) fn pooled_before(head: &HeadFacts, end: usize, pool: usize) -> Vec<f32> {
     let before = head.positions.partition_point(|&position| (position as usize) < end);
     let half = pool / 2;

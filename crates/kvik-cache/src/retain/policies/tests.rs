@@ -1,4 +1,4 @@
-//! Every policy by itself: the scores of facts that are plain to see.
+//! Every policy by itself: its scores for simple facts.
 
 use super::rules::{Room, Scene};
 use super::*;
@@ -85,7 +85,7 @@ fn snapkv_averages_over_neighbours_before_the_window() {
     );
 }
 
-/// Numbers that differ, in no order.
+/// Distinct values in no order.
 fn values(seed: u64) -> Vec<f32> {
     (0..16).map(|index| (mixed(seed << 32 | index) >> 48) as f32 / 65536.0).collect()
 }
@@ -131,7 +131,7 @@ fn h2o_with_wide_sketches_counts_as_h2o_with_exact_counters() {
 
 #[test]
 fn scissorhands_counts_how_often_a_position_was_found_unimportant() {
-    // Of a window of 8 rows, 8..16: position 2 was important to all, 9 to all of its 7 rows, 12 to none of 4.
+    // In a window of 8 rows, 8..16: position 2 was important to all, 9 to all of its 7 rows, 12 to none of 4.
     let mut above = vec![0.0; 16];
     (above[2], above[9], above[10]) = (8.0, 7.0, 1.0);
     let scores = scores(Scissorhands { window: 8 }.into(), observed(&above), 8);
@@ -205,7 +205,7 @@ fn r_kv_weighs_importance_against_redundancy() {
     }
 }
 
-/// Which of 16 positions kvcrush raises, of runs of 4, where 9 stay of which 4 represent.
+/// The positions among 16 that kvcrush raises, with runs of 4, where 9 are retained, 4 of them as representatives.
 fn representatives(anchor: Anchor, mass: &[f32]) -> Vec<usize> {
     let policy = Kvcrush { base: CrushBase::H2o, share: 0.5, block: 4, anchor };
     let before = scores(H2o::DEFAULT.into(), observed(mass), 9);
@@ -217,11 +217,11 @@ fn representatives(anchor: Anchor, mass: &[f32]) -> Vec<usize> {
 fn kvcrush_represents_what_the_base_drops() {
     // Means of 16 - i down to 1, by position: the first 5 are chosen, the first 8 are the better half.
     let falling: Vec<f32> = (0..16).map(|index| ((16 - index) * (16 - index)) as f32).collect();
-    // The better half are the runs 0 and 1; 5..8 of run 1 are dropped. Run 1 differs from ones in no bit, the runs 2
-    // and 3 from zeros in none.
+    // The better half consists of runs 0 and 1; 5..8 of run 1 are dropped. Run 1 differs from ones in no bit, runs
+    // 2 and 3 differ from zeros in none.
     assert_eq!(representatives(Anchor::Ones, &falling), [5, 6, 7, 8]);
     assert_eq!(representatives(Anchor::Zeros, &falling), [8, 9, 10, 11]);
-    // 2 of 4 runs have each bit, which is no majority: as zeros.
+    // 2 of 4 runs have each bit, which is no majority: like zeros.
     assert_eq!(representatives(Anchor::Mean, &falling), [8, 9, 10, 11]);
 }
 

@@ -1,11 +1,11 @@
-//! By observed attention: what the last row attends to, mean over all heads of the layer (TOVA, arXiv 2401.06104).
+//! By observed attention: that of the last row, mean over all heads of the layer (TOVA, arXiv 2401.06104).
 
 use super::rules::{Rules, Scene, by_head, options};
 use crate::retain::facts::{LayerFacts, Reduce, Watch, WatchedRows};
 use crate::retain::state::LayerState;
 
 options! {
-    /// What the last row attends to.
+    /// Retains the positions to which the last row attends.
     Tova {}
 }
 
@@ -19,7 +19,7 @@ impl Rules for Tova {
     }
 
     fn scores(&self, scene: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
-        // Heads may store different positions: the mean is over those that store one.
+        // Heads may store different positions: the mean is over the heads that store a position.
         let mut means = vec![(0.0_f32, 0.0_f32); scene.at];
         for head in &layer.heads {
             for (&position, &mass) in head.positions.iter().zip(&head.mass) {

@@ -1,11 +1,11 @@
-//! By values: the largest norms, which can add most to what a row reads.
+//! By values: the largest norms, which can contribute most to the attention output.
 
 use super::rules::{Rules, Scene, by_head, options};
 use crate::retain::facts::{LayerFacts, Needs};
 use crate::retain::state::LayerState;
 
 options! {
-    /// The values of the largest norm.
+    /// Retains the values of the largest norm.
     Vnorm {}
 }
 

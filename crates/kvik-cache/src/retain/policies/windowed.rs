@@ -1,5 +1,5 @@
-//! By observed attention, within windows: the sequence is divided into windows of equal length, and of each the
-//! most important positions stay. So no passage is dropped as a whole.
+//! By observed attention, within windows: the sequence is divided into windows of equal length, and the most
+//! important positions of each are retained. So no passage is dropped as a whole.
 
 use super::h2o::mean_mass;
 use super::rules::{Fault, Rules, Scene, by_head, options, require};
@@ -8,9 +8,9 @@ use crate::retain::rank;
 use crate::retain::state::LayerState;
 
 options! {
-    /// What was attended to most within each window of the sequence.
+    /// Retains the most attended positions within each window of the sequence.
     Windowed {
-        /// Positions of a window.
+        /// Positions per window.
         size: usize = 128,
     }
 }
@@ -33,7 +33,7 @@ impl Rules for Windowed {
     }
 }
 
-/// The place of each position in its window, as a score: 0 for the first, -1 for the second.
+/// The rank of each position in its window, as a score: 0 for the first, -1 for the second.
 fn places(head: &HeadFacts, at: usize, size: usize) -> Vec<f32> {
     let importance = mean_mass(head, at);
     let mut places = vec![0.0; importance.len()];
