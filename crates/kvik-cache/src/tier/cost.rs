@@ -1,21 +1,21 @@
-//! Whether reading a prefix back is faster than computing it again, learned from both.
+//! Decides whether loading a prefix is faster than recomputing it, from measurements of both.
 //!
-//! Smoothed figures: seconds a block took to load, from the first read issued to the last one
-//! finished, from disk and from the host's memory, where a device computes with blocks of its own; and seconds a
-//! token took to compute. Nothing is assumed: while one of them is not known, loading is tried.
+//! Smoothed measurements: seconds per block to load, from the first read issued to the last one finished, from disk
+//! and, where a device computes with blocks of its own, from host memory; and seconds per token to compute. Nothing
+//! is assumed: as long as one of them is unknown, loading is tried.
 
 use std::time::Duration;
 
 /// Weight of the newest sample.
 const NEWEST: f64 = 0.25;
-/// What is believed of loading after each decision against it: so a disk that was slow for a while is
-/// tried again, after a dozen decisions when it was ten times too slow.
+/// Factor on the load time after each decision against loading: so a disk that was slow for a while is tried again,
+/// after a dozen decisions when it was ten times too slow.
 const FORGIVENESS: f64 = 0.8;
 
-/// Blocks to load, by where they are.
+/// Blocks to load, by their location.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// In the host's memory, where those in use are in that of a device.
+    /// In host memory, where the blocks in use are in device memory.
     pub host: usize,
     /// On disk.
     pub disk: usize,
@@ -27,7 +27,7 @@ impl Reads {
         Reads { host: 0, disk }
     }
 
-    /// All of them.
+    /// All blocks.
     pub fn blocks(&self) -> usize {
         self.host + self.disk
     }
@@ -45,7 +45,7 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// Blocks were loaded in `elapsed`. Of a mixed load, the disk took what the host is not known to take.
+    /// Notes that blocks were loaded in `elapsed`. Of a mixed load, the known time of the host part is subtracted.
     pub fn loaded(&mut self, reads: Reads, elapsed: Duration) {
         if reads.disk == 0 {
             return learn(&mut self.host_s, elapsed, reads.host);
@@ -54,13 +54,13 @@ impl CostModel {
         learn(&mut self.disk_s, elapsed.saturating_sub(of_host), reads.disk);
     }
 
-    /// `tokens` of prompts were computed in `elapsed`.
+    /// Notes that `tokens` of prompts were computed in `elapsed`.
     pub fn computed(&mut self, tokens: usize, elapsed: Duration) {
         learn(&mut self.compute_s, elapsed, tokens);
     }
 
-    /// Whether to load blocks that hold `tokens` which would be computed otherwise. A decision, not a
-    /// question: one against loading makes the next one more lenient.
+    /// Decides whether to load blocks that hold `tokens` which would be recomputed otherwise. Not a pure query: a
+    /// decision against loading makes the next one more lenient.
     pub fn decide(&mut self, reads: Reads, tokens: usize) -> bool {
         let load = self.load_time(reads).unwrap_or_default();
         let loads = self.compute_time(tokens).is_none_or(|compute| load < compute);
@@ -72,7 +72,7 @@ impl CostModel {
         loads
     }
 
-    /// Time that loading will take, once it is known.
+    /// Predicted load time, if known.
     pub fn load_time(&self, reads: Reads) -> Option<Duration> {
         let of = |seconds: Option<f64>, count: usize| match count {
             0 => Some(0.0),
@@ -82,22 +82,22 @@ impl CostModel {
         Some(Duration::from_secs_f64(host + disk))
     }
 
-    /// Time that computing will take, once it is known.
+    /// Predicted computation time, if known.
     pub fn compute_time(&self, tokens: usize) -> Option<Duration> {
         self.compute_s.map(|seconds| Duration::from_secs_f64(seconds * tokens as f64))
     }
 
-    /// Measured bytes a second of loading from disk, for blocks of `block_bytes`.
+    /// Measured bytes per second of loading from disk, for blocks of `block_bytes`.
     pub fn disk_rate(&self, block_bytes: usize) -> Option<f64> {
         self.disk_s.map(|seconds| block_bytes as f64 / seconds)
     }
 
-    /// The same of loading from the host's memory.
+    /// Measured bytes per second of loading from host memory, for blocks of `block_bytes`.
     pub fn host_rate(&self, block_bytes: usize) -> Option<f64> {
         self.host_s.map(|seconds| block_bytes as f64 / seconds)
     }
 
-    /// Measured tokens a second of computing.
+    /// Measured tokens per second of computation.
     pub fn compute_rate(&self) -> Option<f64> {
         self.compute_s.map(f64::recip)
     }
@@ -107,7 +107,7 @@ fn learn(known: &mut Option<f64>, elapsed: Duration, count: usize) {
     if count == 0 {
         return;
     }
-    // A clock that did not move must not make anything free.
+    // A clock that did not advance must not make anything free.
     let sample = (elapsed.as_secs_f64() / count as f64).max(1e-9);
     *known = Some(known.map_or(sample, |mean| mean + NEWEST * (sample - mean)));
 }

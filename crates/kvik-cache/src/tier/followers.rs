@@ -1,5 +1,5 @@
-//! What followed the same tokens in stored blocks: what is known of earlier answers after a restart, and of those that RAM
-//! has evicted. The tokens of a block stand in its record, so nothing is read for it.
+//! Followers in stored blocks: the continuations of earlier answers after a restart, and of those that RAM has
+//! evicted. The tokens of a block are in its record, so nothing is read from disk.
 
 use super::record::SlotId;
 use super::residency::{Slot, Tier, is_expired};
@@ -7,7 +7,7 @@ use crate::hash::Identity;
 use crate::ids::{BlockId, Token};
 use crate::tree::{BlockText, FollowerIndex, Followers, Link};
 
-/// What slots hold at a time.
+/// The content of the slots at a given time.
 struct Text<'a> {
     slots: &'a [Slot],
     now_s: u64,
@@ -22,27 +22,28 @@ impl BlockText for Text<'_> {
 }
 
 impl Tier {
-    /// From now on blocks can be found by the tokens before them, also those that are stored already. That takes 128 to
-    /// 192 bytes for each slot, and 52 for each slot that was ever used.
+    /// Indexes blocks, including those already stored, by the tokens before them. This takes 128 to 192 bytes for
+    /// each slot, and 52 for each slot that was ever used.
     pub fn index_followers(&mut self) {
         self.followers = u32::try_from(self.slots.len()).ok().and_then(FollowerIndex::new);
         let first = self.used().filter(|(_, record)| self.index.slot(&record.parent).is_none());
         let mut slots = self.reached(first.map(|(slot, _)| slot).collect());
         slots.iter().for_each(|&slot| self.link(slot));
-        // What was used last is found first.
+        // The most recently used is found first.
         self.sort_by_use(&mut slots);
         slots.into_iter().for_each(|slot| self.note_text(slot));
     }
 
-    /// What followed the last of `tokens` in the namespace with this root, at most `most` tokens: of the latest places the
-    /// one before which most tokens are the same. Changes nothing.
+    /// Returns at most `most` tokens that followed the end of `tokens` in the namespace with this root: of the
+    /// latest occurrences the one with the longest common context. Changes nothing.
     ///
-    /// What was dropped or has outlived its time is not found, nor what another namespace holds.
+    /// Dropped and expired tokens are not found, nor those of another namespace.
     pub fn followers(&self, root: &Identity, tokens: &[Token], most: usize, now_s: u64) -> Option<Followers> {
         self.followers.as_ref()?.find(*root, tokens, most, &Text { slots: &self.slots, now_s })
     }
 
-    /// Notes a block that has come into a slot; those that were left behind when it was lost are reached again.
+    /// Notes a block that was stored in a slot; its descendants, unreachable since its earlier loss, become
+    /// reachable again.
     pub(super) fn follow(&mut self, slot: SlotId) {
         if self.followers.is_some() {
             let slots = self.reached(vec![slot]);
@@ -51,15 +52,15 @@ impl Tier {
         }
     }
 
-    /// Notes that a block leaves its slot, which is used again: what comes after it is not reached without it.
+    /// Notes that a block leaves its slot, which is reused: its descendants are unreachable without it.
     pub(super) fn unfollow(&mut self, slot: SlotId) {
         let Some(mut followers) = self.followers.take() else { return };
         followers.remove(self.reached(vec![slot]).into_iter().map(number));
         self.followers = Some(followers);
     }
 
-    /// These slots and those of all blocks after theirs, each behind the one before it. Blocks that a file says come before
-    /// each other are reached from nowhere.
+    /// The given slots and those of all their descendants, parents before children. Cycles, which a file may
+    /// contain, are never reached.
     fn reached(&self, mut reached: Vec<SlotId>) -> Vec<SlotId> {
         self.sort_by_use(&mut reached);
         let mut next = 0;
@@ -84,7 +85,7 @@ impl Tier {
 
     fn note_text(&mut self, slot: SlotId) {
         if let Some(followers) = &mut self.followers {
-            // Nothing has outlived its time at the beginning of time.
+            // At time 0 nothing has expired.
             followers.note(number(slot), &Text { slots: &self.slots, now_s: 0 });
         }
     }
@@ -93,7 +94,7 @@ impl Tier {
         slots.sort_by_key(|&slot| self.record(slot).use_.stamp);
     }
 
-    /// Checks that the index of followers knows where a block stands, or nothing of it.
+    /// Checks that each link of the index of followers is right or absent.
     pub(super) fn check_followers(&self) -> Result<(), String> {
         let Some(followers) = &self.followers else { return Ok(()) };
         for (index, slot) in (0..).zip(&self.slots) {
@@ -114,7 +115,7 @@ impl Tier {
     }
 }
 
-/// The number of a slot in the index.
+/// The number of a slot in the index of followers.
 fn number(slot: SlotId) -> BlockId {
     BlockId(slot.0)
 }
@@ -142,7 +143,7 @@ mod tests {
         found.map_or_else(Vec::new, |found| found.tokens)
     }
 
-    /// The tier that finds the same slots, in whatever order.
+    /// A restarted tier that finds the same slots, in any order.
     fn restarted(tier: &Tier) -> Tier {
         let mut found: Vec<(SlotId, Record)> = tier.used().map(|(slot, record)| (slot, *record)).collect();
         found.reverse();
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!([found(99), found(100)], [true, false]);
     }
 
-    /// A block that could not be read leaves those after it behind, which nobody reaches: its slot is another's by then.
+    /// A block that could not be read leaves its descendants behind, unreachable: its slot is reused by then.
     #[test]
     fn a_block_that_is_lost_takes_those_after_it_along() {
         let mut tier = Tier::new(20);

@@ -1,8 +1,7 @@
-//! Where a block is found: by what it is and by what comes before it.
+//! Finds blocks by identity and by parent.
 //!
-//! Children of a block are sorted by their tokens, so the one that shares most with a prompt stands beside
-//! the place where the prompt's own block would be: two neighbours are looked at, however many children
-//! there are.
+//! Children of a block are sorted by their tokens, so the child that shares most with a prompt is adjacent to where
+//! the prompt's own block would be: two neighbours are examined, however many children there are.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -13,10 +12,10 @@ use super::record::{BlockTokens, Record, SlotId};
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 
-/// Blocks that are written or have outlived their time, passed over on either side of a place.
+/// Maximum number of unusable blocks (being written or expired) skipped on either side.
 const SKIPPED_MAX: usize = 32;
 
-/// A block after a known one, by how much of a prompt it holds.
+/// A child of a block, by how much of a prompt it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Child {
     pub(super) slot: SlotId,
@@ -48,7 +47,7 @@ impl Index {
         self.by_identity.get(identity).copied()
     }
 
-    /// Whether a block is known to come after this one.
+    /// Returns whether a known block follows this one.
     pub(super) fn has_children(&self, identity: &Identity) -> bool {
         self.children(identity).next().is_some()
     }
@@ -78,7 +77,7 @@ impl Index {
         (of == parent && tokens.as_slice().starts_with(held.as_slice())).then_some(slot)
     }
 
-    /// A usable child of `parent` that holds `tokens`, and maybe more.
+    /// A usable child of `parent` that begins with `tokens`.
     pub(super) fn longer(
         &self,
         parent: &Identity,
@@ -96,7 +95,7 @@ impl Index {
         self.after(parent, BlockTokens::MIN).map(|(_, &slot)| slot)
     }
 
-    /// Children of `parent` behind `tokens`, in order.
+    /// Children of `parent` after `tokens`, in order.
     fn after(
         &self,
         parent: &Identity,

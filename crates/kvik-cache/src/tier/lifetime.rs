@@ -1,23 +1,22 @@
-//! Uses of stored blocks: how warm they are, how long they stay without another use, and the sweep of those whose
-//! time to live has ended.
+//! Uses of stored blocks: their heat, their time to live, and the sweep of expired ones.
 //!
-//! As in RAM, a use begins the time to live of the whole prefix anew, and a prefix that several have asked for
-//! stays as long as the most patient of them wants. So no block outlives what comes before it, unless a file
-//! says so: then it is swept with that.
+//! As in RAM, a use restarts the time to live of the whole prefix, and a prefix that several requests share gets
+//! the longest time that any of them asks for. So no block outlives its parent, unless a file says so: then it is
+//! swept with its parent.
 
 use super::record::{SlotId, Use};
 use super::residency::{Tier, heat, is_expired, later};
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 
-/// Swept blocks remembered, so that a miss can be explained.
+/// Number of swept blocks remembered, so that a miss can be explained.
 const SWEPT_MAX: usize = 1 << 14;
-/// What is past at any time: when a block is to be swept with what comes before it.
+/// A time in the past, which marks a block to be swept with its parent.
 const LONG_AGO_S: u64 = 1;
 
 impl Tier {
-    /// The prefix that ends with the block `identity` was used by somebody who wants it kept for `ttl_s`
-    /// seconds after that, for ever when `None`: what to note beside the stored block.
+    /// Notes a use of the prefix that ends with the block `identity`, with a time to live of `ttl_s` seconds from
+    /// now, unlimited when `None`. Returns the use to be stored with the block.
     pub fn touch(&mut self, identity: &Identity, ttl_s: Option<u64>, now_s: u64) -> Option<(SlotId, Use)> {
         let slot = self.index.slot(identity)?;
         self.unrank(slot);
@@ -29,8 +28,8 @@ impl Tier {
         Some((slot, use_))
     }
 
-    /// A block is part of a prefix that is used by somebody who wants it kept for `ttl_s` seconds after that:
-    /// what to note beside it, when that is news.
+    /// Extends the time to live of a block of a prefix that is used, to `ttl_s` seconds from now. Returns the use
+    /// to be stored with it, if it had a limit.
     pub fn keep(&mut self, identity: &Identity, ttl_s: Option<u64>, now_s: u64) -> Option<(SlotId, Use)> {
         let slot = self.index.slot(identity)?;
         if self.record(slot).use_.expires_s == 0 {
@@ -42,10 +41,11 @@ impl Tier {
         use_.map(|use_| (slot, use_))
     }
 
-    /// The same for a block and all before it, up to the first that is for ever, as those before it are.
+    /// Extends the time to live of a block and its ancestors, up to the first that is unlimited, as are those
+    /// before it.
     pub fn keep_path(&mut self, end: &Identity, ttl_s: Option<u64>, now_s: u64) -> Vec<(SlotId, Use)> {
         let (mut at, mut news) = (*end, Vec::new());
-        // A file may name blocks that come before each other.
+        // A file may contain a cycle of blocks.
         while news.len() < self.slots.len()
             && let Some((slot, use_)) = self.keep(&at, ttl_s, now_s)
         {
@@ -55,8 +55,8 @@ impl Tier {
         news
     }
 
-    /// Takes out blocks that have outlived their time, and those that come after them; slots to erase. Looks
-    /// at no more than `blocks_max` blocks: the rest is swept the next time.
+    /// Removes expired blocks and their descendants, and returns the slots to erase. Examines at most `blocks_max`
+    /// blocks: the rest is swept the next time.
     pub fn sweep(&mut self, now_s: u64, blocks_max: usize) -> Vec<SlotId> {
         let mut swept = Vec::new();
         let mut left = blocks_max;
@@ -78,12 +78,12 @@ impl Tier {
         swept
     }
 
-    /// When there will be something to sweep, unless it is used before.
+    /// The time of the next expiry, unless the block is used before.
     pub fn next_expiry_s(&self) -> Option<u64> {
         self.expiries.first().map(|&(expires_s, _)| expires_s)
     }
 
-    /// Tokens of `rest` after the block `at` that were there and have outlived their time.
+    /// Number of tokens of `rest` after the block `at` that were stored and have expired.
     pub(super) fn expired_after(&self, at: &Identity, rest: &[Token], now_s: u64) -> usize {
         let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let swept = !next.is_empty() && self.swept.contains(&at.child(next));
@@ -92,7 +92,7 @@ impl Tier {
         if swept { next.len() } else { past }
     }
 
-    /// Begins the time to live of a block that is not ranked anew.
+    /// Restarts the time to live of a block that is not in the ranking at the moment.
     fn use_again(&mut self, slot: SlotId, ttl_s: Option<u64>, now_s: u64) -> Option<&mut Use> {
         let use_ = &mut self.slots[slot.index()].record.as_mut()?.use_;
         let own_ttl_s = use_.expires_s.saturating_sub(use_.at_s);
@@ -104,7 +104,7 @@ impl Tier {
         Some(use_)
     }
 
-    /// Ends the time of a block with that of the block before it, as soon as nobody reads or writes it.
+    /// Expires a block with its parent; it is swept as soon as it is neither read nor written.
     fn end_time(&mut self, slot: SlotId) {
         self.unrank(slot);
         if let Some(record) = &mut self.slots[slot.index()].record {

@@ -1,22 +1,22 @@
-//! The tier below RAM: which blocks are kept there, as decisions and without I/O.
+//! The tier below RAM: which blocks it stores, as decisions without I/O.
 //!
 //! ```text
 //!   find, place, pin, touch  ──►  residency  ──► slots to write, read, erase
-//!   written, unpinned        ──►      │          (whoever has a disk carries them out)
+//!   written, unpinned        ──►      │          (carried out by the owner of a disk)
 //!                    ┌────────┬────┴───┬────────┐
 //!                  index  followers    rank     cost
 //! ```
 //!
-//! | module      | cares about                                        |
+//! | module      | is responsible for                                 |
 //! |-------------|----------------------------------------------------|
-//! | `record`    | what stands beside a block's bytes, as data        |
+//! | `record`    | the metadata stored with a block's bytes           |
 //! | `residency` | which block is in which slot, and in which state   |
-//! | `index`     | finding a block by what it is and what is before it |
-//! | `followers` | what followed the same tokens in stored blocks     |
+//! | `index`     | finding a block by identity and by parent          |
+//! | `followers` | continuations of the same tokens in stored blocks  |
 //! | `rank`      | the victim when the tier is full                   |
-//! | `lifetime`  | uses, and blocks that have outlived their time     |
-//! | `cost`      | whether loading is faster than computing           |
-//! | `runs`      | which blocks nodes write together where they share  |
+//! | `lifetime`  | uses and expiry of blocks                          |
+//! | `cost`      | whether loading is faster than recomputing         |
+//! | `runs`      | which blocks nodes write together in a shared store |
 
 mod cost;
 mod followers;

@@ -1,8 +1,8 @@
 //! The victim when the tier is full: the least recently used leaf of the tenant with the most slots for its weight.
 //!
-//! Only leaves are ranked, blocks that nothing stored comes after: without what comes before it a block
-//! is worth nothing. When a leaf is evicted, the block before it takes over its last use, so a prefix is as
-//! recent as the most recent conversation that began with it.
+//! Only leaves are ranked, that is blocks without stored children: without its ancestors a block is worthless. When
+//! a leaf is evicted, its parent takes over its last use, so a prefix is as recent as the most recent conversation
+//! that began with it.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use rustc_hash::FxHashMap;
 
 use super::record::SlotId;
 
-/// What a tenant may take of the tier.
+/// A tenant's share of the tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskShare {
-    /// Its part beside the others' weights, above 0.
+    /// Its weight relative to the other tenants, above 0.
     pub weight: f64,
-    /// Slots it may fill at most; all when `None`.
+    /// Maximum number of slots it may fill; all when `None`.
     pub slots_max: Option<usize>,
 }
 
@@ -25,7 +25,7 @@ impl Default for DiskShare {
     }
 }
 
-/// One tenant's slots.
+/// The slots of a tenant.
 #[derive(Debug, Default)]
 struct Owner {
     share: DiskShare,
@@ -50,7 +50,7 @@ impl Ranks {
         self.owners.entry(owner).or_default().slots += 1;
     }
 
-    /// Takes back [`add_slot`](Ranks::add_slot).
+    /// Undoes [`add_slot`](Ranks::add_slot).
     pub(super) fn remove_slot(&mut self, owner: u64) {
         self.owners.entry(owner).or_default().slots -= 1;
     }
@@ -60,17 +60,17 @@ impl Ranks {
         self.owners.entry(owner).or_default().leaves.insert((stamp, slot));
     }
 
-    /// Takes a leaf out, if it is in.
+    /// Removes a leaf, if it is ranked.
     pub(super) fn remove(&mut self, owner: u64, stamp: u64, slot: SlotId) {
         self.owners.entry(owner).or_default().leaves.remove(&(stamp, slot));
     }
 
-    /// Slots of one tenant.
+    /// Slots of a tenant.
     pub(super) fn slots_of(&self, owner: u64) -> usize {
         self.owners.get(&owner).map_or(0, |owner| owner.slots)
     }
 
-    /// Whether `owner` fills all the slots it may.
+    /// Returns whether `owner` has reached its maximum number of slots.
     pub(super) fn is_full(&self, owner: u64) -> bool {
         self.owners
             .get(&owner)
@@ -85,7 +85,7 @@ impl Ranks {
     /// The least recently used leaf of the victim tenant: most slots for its weight, of those that have a leaf.
     pub(super) fn oldest(&self) -> Option<SlotId> {
         let able = self.owners.iter().filter(|(_, owner)| !owner.leaves.is_empty());
-        // Equal loads are ordered by name, so that the same calls always choose the same slot.
+        // Equal loads are ordered by the owner's id, so that the choice is deterministic.
         let most = able.max_by(|(a, one), (b, other)| one.load().total_cmp(&other.load()).then(a.cmp(b)));
         most.and_then(|(_, owner)| owner.oldest())
     }

@@ -1,11 +1,11 @@
-//! What the tier below RAM keeps of a block, as data: where it lies, what it is, why it was lost.
+//! The data that the tier below RAM stores for a block: its slot, its record, and the faults that lose it.
 //!
-//! The residency state machine and the store that carries out its commands meet at these types.
+//! The residency state machine and the store that carries out its commands share these types.
 
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 
-/// A place for one block in the tier below RAM; its index in arrays with one entry per slot.
+/// A slot for one block in the tier below RAM; its index in arrays with one entry per slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId(pub u32);
 
@@ -19,13 +19,13 @@ impl SlotId {
 /// The tokens of one block: from 1 to [`BLOCK_POSITIONS`]. Ordered as slices are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockTokens {
-    /// Zero behind the last one, so that equal tokens are equal values.
+    /// Zero after the last one, so that equal tokens are equal values.
     ids: [Token; BLOCK_POSITIONS],
     count: u8,
 }
 
 impl BlockTokens {
-    /// Before all others.
+    /// Smaller than all others.
     pub(crate) const MIN: BlockTokens = BlockTokens { ids: [0; BLOCK_POSITIONS], count: 0 };
 
     /// Copies `tokens`; `None` when there are none or more than a block holds.
@@ -41,51 +41,51 @@ impl BlockTokens {
     }
 }
 
-/// What stands beside the bytes of a block on disk.
+/// The metadata stored with the bytes of a block on disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Record {
-    /// Names the block's content for ever.
+    /// Identifies the block's content for ever.
     pub identity: Identity,
-    /// Of the block before it; the namespace's root for the first one.
+    /// The identity of the block before it; the namespace's root for the first one.
     pub parent: Identity,
     /// The tenant, as a hash of its name; 0 for none.
     pub owner: u64,
-    /// Hash of the salt and all tokens from the first on, without model and KV format, so that the
-    /// same prompt is recognised under another model.
+    /// Hash of the salt and all tokens from the first on, without model and KV format, so that the same prompt is
+    /// recognised under another model.
     pub content_key: u64,
-    /// What the block holds.
+    /// The tokens of the block.
     pub tokens: BlockTokens,
-    /// Whether it must not be evicted.
+    /// True if it must not be evicted.
     pub pinned: bool,
-    /// Whether it was written without the part that layers with windows see.
+    /// True if it was written without the windowed part.
     pub lacks_part: bool,
-    /// What changes while the bytes stay.
+    /// The part that changes while the bytes remain.
     pub use_: Use,
 }
 
-/// How a block is used: kept beside its bytes, rewritten in place, and worth no more than a hint.
+/// The use of a block: stored with its bytes, rewritten in place, and only a hint.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Use {
-    /// Order of its last use among all blocks: the larger, the later.
+    /// Rank of its last use among all blocks: the larger, the later.
     pub stamp: u64,
     /// Exponentially smoothed count of uses, as of `at_s`.
     pub heat: f32,
-    /// When `heat` was brought up to date and the time to live began anew, in seconds since 1970.
+    /// When `heat` was last updated and the time to live restarted, in seconds since 1970.
     pub at_s: u64,
-    /// When it is as if it had never been, unless it is used before, in seconds since 1970; 0 for never.
+    /// When it expires, unless it is used before, in seconds since 1970; 0 for never.
     pub expires_s: u64,
 }
 
-/// How a block kept under another fingerprint is related to this one's.
+/// How a block stored under another fingerprint is related to this one's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Relation {
-    /// The same model, keys and values in another format.
+    /// Same model, other KV format.
     OtherKvFormat,
     /// Another model.
     OtherModel,
 }
 
-/// Why bytes were not written or not read. None of them is an error to the user: a block is lost.
+/// Why bytes were not written or not read. No fault is an error to the user: a block is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IoFault {
@@ -93,9 +93,9 @@ pub enum IoFault {
     Full,
     /// The disk failed or the file is gone.
     Failed,
-    /// The bytes were read and are not the block's.
+    /// The bytes that were read do not belong to the block.
     Corrupt,
-    /// Writing rests after a fault; nothing was tried.
+    /// Writing is suspended after a fault; nothing was tried.
     Resting,
 }
 

@@ -7,9 +7,10 @@
 //!    └─────────────────┴─────────────────┴────────────┘       evicted, superseded, expired, damaged
 //! ```
 //!
-//! Invariants: a slot is on the free list exactly when it holds no record; the index names exactly the
-//! others; ranked are exactly the leaves that are stored, not read and not pinned; of all that are stored,
-//! not read and not pinned, those with a time to live are listed by its end.
+//! Invariants: a slot is on the free list exactly when it holds no record and is not being dropped; the index
+//! contains exactly the slots with a record; exactly the leaves that are stored, not read and not pinned are
+//! ranked; and of all blocks that are stored, not read and not pinned, those with a time to live are listed by its
+//! end.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 use crate::tree::FollowerIndex;
 
-/// Seconds after which a use counts half.
+/// Half-life of the heat of a use, in seconds.
 const HALF_LIFE_S: f64 = 24.0 * 3600.0;
 
 /// The disk tier of one model and KV format.
@@ -32,12 +33,12 @@ pub struct Tier {
     /// Slots without a record, the next one to be used last.
     free: Vec<SlotId>,
     pub(super) index: Index,
-    /// What followed which tokens, when somebody asks for that.
+    /// The index of followers, if it was requested.
     pub(super) followers: Option<FollowerIndex<Identity>>,
     pub(super) ranks: Ranks,
-    /// When times to live end, the first to do so first.
+    /// Ends of times to live, the earliest first.
     pub(super) expiries: BTreeSet<(u64, SlotId)>,
-    /// Blocks swept lately, so that a miss can be explained.
+    /// Recently swept blocks, so that a miss can be explained.
     pub(super) swept: FxHashSet<Identity>,
     /// Stamp of the latest use.
     stamp: u64,
@@ -55,8 +56,7 @@ pub(super) enum State {
     #[default]
     Free,
     Writing,
-    /// It is being written and was dropped meanwhile: nothing is known of it any more, and its slot is free when the
-    /// write has ended.
+    /// Being written, but dropped meanwhile: its record is gone, and its slot is freed when the write has ended.
     Dropped,
     Stored,
     /// Pinned by this many readers; when `damaged`, it is released with the last of them.
@@ -66,34 +66,34 @@ pub(super) enum State {
     },
 }
 
-/// What became of a block that should be stored.
+/// The result of placing a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// It is there already, or a longer one that begins with it.
+    /// The block, or a longer one that begins with it, is already stored.
     Held(SlotId),
-    /// Its bytes are to be written here; [`Tier::written`] says when that is done.
+    /// Its bytes are to be written here; [`Tier::written`] reports the completion.
     Write(SlotId),
-    /// What comes before it is not there, so nobody would find it.
+    /// Its parent is not stored, so it could not be found.
     Unreachable,
-    /// Nothing can be evicted for it.
+    /// No block can be evicted for it.
     Full,
 }
 
-/// What the tier has of a prompt.
+/// The stored part of a prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
     /// The blocks, in order; the last one may match in part.
     pub slots: Vec<SlotId>,
-    /// Tokens that match.
+    /// Matching tokens.
     pub tokens: usize,
-    /// Tokens that would match if what has outlived its time had not.
+    /// Tokens that would match if no block had expired.
     pub expired: usize,
 }
 
 /// A stored prefix from the first block on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chain {
-    /// Uses to be expected before it is half forgotten, at the rate of late; infinite when it is pinned.
+    /// Expected uses during the half-life of its heat, at the recent rate; infinite when it is pinned.
     pub expected_uses: f64,
     /// The namespace's root.
     pub root: Identity,
@@ -103,33 +103,33 @@ pub struct Chain {
     pub tokens: Vec<Token>,
 }
 
-/// Numbers about the tier.
+/// Counters of the tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TierStats {
     /// Slots in all.
     pub slots: usize,
     /// Slots that hold a block.
     pub used: usize,
-    /// What was done so far.
+    /// Counts so far.
     pub totals: TierTotals,
 }
 
-/// Counts since the tier was made.
+/// Counts since the tier was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TierTotals {
-    /// Blocks found stored when the tier was made.
+    /// Blocks found stored when the tier was created.
     pub adopted: u64,
     /// Blocks written.
     pub written: u64,
     /// Blocks whose writing failed.
     pub write_faults: u64,
-    /// Blocks read back.
+    /// Blocks read back intact.
     pub read: u64,
-    /// Blocks that could not be read back, or were not what they should be.
+    /// Blocks that were read back damaged.
     pub read_faults: u64,
     /// Blocks evicted because space was short.
     pub evicted: u64,
-    /// Blocks that outlived their time.
+    /// Blocks that expired.
     pub expired: u64,
 }
 
@@ -149,8 +149,8 @@ impl Tier {
         }
     }
 
-    /// A tier of `slots` slots of which some hold blocks already, and the slots among them that must be
-    /// erased: those that name a block twice.
+    /// Returns a tier of `slots` slots, some of which already hold blocks, and the slots that must be erased
+    /// because they repeat a block.
     pub fn with(slots: u32, records: impl IntoIterator<Item = (SlotId, Record)>) -> (Tier, Vec<SlotId>) {
         let mut tier = Tier::new(slots);
         let mut surplus = Vec::new();
@@ -171,12 +171,12 @@ impl Tier {
         (tier, surplus)
     }
 
-    /// What a tenant may take.
+    /// Sets a tenant's share.
     pub fn set_share(&mut self, owner: u64, share: DiskShare) {
         self.ranks.set_share(owner, share);
     }
 
-    /// The stored blocks that go on with `rest` after the block `parent`. Changes nothing.
+    /// Finds the stored blocks that continue the block `parent` with `rest`. Changes nothing.
     pub fn find(&self, parent: &Identity, mut rest: &[Token], now_s: u64) -> Found {
         let (mut at, mut found) = (*parent, Found::default());
         loop {
@@ -195,7 +195,7 @@ impl Tier {
         }
     }
 
-    /// Finds a slot for a block that is computed, in the namespace with this root.
+    /// Finds a slot for a computed block, in the namespace with this root.
     pub fn place(&mut self, mut record: Record, root: &Identity, now_s: u64) -> Placement {
         let fresh = |slot: SlotId| !self.is_stale(slot, now_s);
         if let Some(slot) = self.index.longer(&record.parent, &record.tokens, fresh) {
@@ -205,17 +205,17 @@ impl Tier {
         if record.parent != *root && !parent.is_some_and(fresh) {
             return Placement::Unreachable;
         }
-        // A request for what it replaces asked for what it begins with.
+        // A request for the replaced block applies to the blocks before it as well.
         if let Some(replaced) = self.index.shorter(&record.parent, &record.tokens).filter(|&slot| fresh(slot))
         {
             record.use_.expires_s = later(record.use_.expires_s, self.record(replaced).use_.expires_s);
         }
-        // The block before it must not be evicted for it.
+        // Its parent must not be evicted for it.
         if let Some(parent) = parent {
             self.unrank(parent);
         }
         let slot = match self.index.slot(&record.identity) {
-            // It was there and has outlived its time.
+            // The block was stored and has expired.
             Some(stale) => {
                 self.release(stale);
                 self.free.pop()
@@ -234,8 +234,8 @@ impl Tier {
         slot.map_or(Placement::Full, Placement::Write)
     }
 
-    /// The bytes of a slot were written, or could not be. Whether it is to be erased: its block was dropped meanwhile, or
-    /// the one before it, which nothing here knows any more, may still be there.
+    /// Notes that the bytes of a slot were written, or could not be. Returns whether the slot is to be erased:
+    /// because its block was dropped meanwhile, or because its previous content may still be there.
     pub fn written(&mut self, slot: SlotId, ok: bool) -> bool {
         match self.slots[slot.index()].state {
             State::Writing if ok => {
@@ -270,7 +270,8 @@ impl Tier {
         }
     }
 
-    /// Unpins a slot that was read, `intact` or not, or is not read after all (`None`). Whether it is to be erased.
+    /// Unpins a slot that was read, `intact` or not, or was not read after all (`None`). Returns whether it is to
+    /// be erased.
     pub fn unpin_after_reading(&mut self, slot: SlotId, intact: Option<bool>) -> bool {
         let State::Reading { readers, damaged } = self.slots[slot.index()].state else { return false };
         match intact {
@@ -291,7 +292,7 @@ impl Tier {
         false
     }
 
-    /// Keeps a block from being evicted, or no longer. Its slot, when that is news.
+    /// Pins or unpins a block. Returns its slot if that is a change.
     pub fn pin(&mut self, identity: &Identity, pinned: bool) -> Option<SlotId> {
         let slot = self.index.slot(identity)?;
         if self.record(slot).pinned == pinned {
@@ -305,13 +306,12 @@ impl Tier {
         Some(slot)
     }
 
-    /// Whether a block is there and pinned.
+    /// Returns whether a block is stored and pinned.
     pub fn is_pinned(&self, identity: &Identity) -> bool {
         self.index.slot(identity).is_some_and(|slot| self.record(slot).pinned)
     }
 
-    /// The block `identity` and all that comes after it, each before what comes after it; nothing when
-    /// it is not there.
+    /// The block `identity` and all its descendants, parents before children; empty if it is not stored.
     pub fn under(&self, identity: &Identity) -> Vec<Identity> {
         let mut under: Vec<Identity> = self.index.slot(identity).map(|_| *identity).into_iter().collect();
         let mut next = 0;
@@ -322,17 +322,17 @@ impl Tier {
         under
     }
 
-    /// Where a block is.
+    /// The slot of a block.
     pub fn slot(&self, identity: &Identity) -> Option<SlotId> {
         self.index.slot(identity)
     }
 
-    /// Blocks that come after one, or after the root of a namespace.
+    /// The children of a block, or of the root of a namespace.
     pub fn after(&self, identity: &Identity) -> Vec<SlotId> {
         self.index.children(identity).collect()
     }
 
-    /// The identities after which blocks come without being there: roots of namespaces.
+    /// The parents of an owner's blocks that are not stored themselves: roots of namespaces.
     pub fn roots(&self, owner: u64) -> Vec<Identity> {
         let own = self.used().map(|(_, record)| record).filter(|record| record.owner == owner);
         let mut roots: Vec<Identity> = own.map(|record| record.parent).collect();
@@ -342,13 +342,14 @@ impl Tier {
         roots
     }
 
-    /// Slots that are erased as soon as what is written in them has been.
+    /// Number of slots to be erased as soon as the write in progress has ended.
     pub fn dropping(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state == State::Dropped).count()
     }
 
-    /// Takes a block out that nothing comes after; its slot, to erase. One that is pinned or read stays; one that is
-    /// being written is forgotten, and erased when it is [`written`](Tier::written).
+    /// Removes a block without children; returns its slot, to be erased. A pinned block or one that is read
+    /// remains; one that is being written loses its record, and its slot is to be erased once it is
+    /// [`written`](Tier::written).
     pub fn drop_leaf(&mut self, identity: &Identity) -> Option<SlotId> {
         let slot = self.index.slot(identity)?;
         if self.record(slot).pinned || self.index.has_children(identity) {
@@ -357,7 +358,7 @@ impl Tier {
         self.take_out(slot)
     }
 
-    /// Takes a block out; its slot, to erase, unless it is being read or written.
+    /// Removes a block; returns its slot, to be erased, unless it is being read or written.
     fn take_out(&mut self, slot: SlotId) -> Option<SlotId> {
         match self.slots[slot.index()].state {
             State::Stored => {
@@ -373,13 +374,13 @@ impl Tier {
         }
     }
 
-    /// Whether a block is stored or being written, and has not outlived its time.
+    /// Returns whether a block is stored or being written, and has not expired.
     pub fn holds(&self, identity: &Identity, now_s: u64) -> bool {
         self.index.slot(identity).is_some_and(|slot| !self.is_stale(slot, now_s))
     }
 
-    /// Takes out what has outlived its time, and what `picked` selects; slots to erase. Those that are being
-    /// read stay; those that are being written are erased when they are [`written`](Tier::written).
+    /// Removes expired blocks, and those that `picked` selects; returns the slots to erase. Blocks that are being
+    /// read remain; those that are being written are to be erased once they are [`written`](Tier::written).
     pub fn remove(&mut self, now_s: u64, picked: impl Fn(&Record) -> bool) -> Vec<SlotId> {
         let state = |slot: SlotId| self.slots[slot.index()].state;
         let old = |slot, record: &Record| state(slot) == State::Stored && is_expired(record, now_s);
@@ -389,7 +390,7 @@ impl Tier {
         removed.into_iter().filter_map(|slot| self.take_out(slot)).collect()
     }
 
-    /// Whole prefixes worth having in RAM, pinned ones first, then the hottest, `blocks` at most in all.
+    /// Whole prefixes worth loading into RAM, pinned ones first, then the hottest, at most `blocks` in all.
     pub fn warmest(&self, blocks: usize, now_s: u64) -> Vec<Chain> {
         let mut ends: Vec<(bool, f32, u64, SlotId)> = self
             .used()
@@ -413,37 +414,37 @@ impl Tier {
         chains
     }
 
-    /// What a slot holds.
+    /// The record of a slot.
     ///
     /// # Panics
-    /// When it holds nothing.
+    /// If the slot is empty.
     pub fn record(&self, slot: SlotId) -> &Record {
         self.slots[slot.index()].record.as_ref().expect("only slots in use are asked about")
     }
 
-    /// The slots in use, with what they hold.
+    /// The slots in use, with their records.
     pub fn used(&self) -> impl Iterator<Item = (SlotId, &Record)> {
         let slots = self.slots.iter().zip(0..);
         slots.filter_map(|(slot, index)| Some((SlotId(index), slot.record.as_ref()?)))
     }
 
-    /// Slots of one tenant.
+    /// Slots of a tenant.
     pub fn slots_of(&self, owner: u64) -> usize {
         self.ranks.slots_of(owner)
     }
 
-    /// Numbers for metrics.
+    /// Counters for metrics.
     pub fn stats(&self) -> TierStats {
         let slots = self.slots.len();
         TierStats { slots, used: slots - self.free.len(), totals: self.totals }
     }
 
-    /// The prefix that ends in `end`, when all of it is readable.
+    /// The prefix that ends in `end`, if all of it is readable.
     fn chain(&self, end: SlotId, now_s: u64) -> Option<Chain> {
         let mut slots = vec![end];
         let mut root = self.record(end).parent;
         while let Some(slot) = self.index.slot(&root) {
-            // A file may name blocks that come before each other.
+            // A file may contain a cycle of blocks.
             if !self.is_readable(slot, now_s) || slots.len() > self.slots.len() {
                 return None;
             }
@@ -458,7 +459,7 @@ impl Tier {
         Some(Chain { expected_uses, root, slots, tokens })
     }
 
-    /// A slot for `record`: of a block that it supersedes, a free one, or one that is evicted.
+    /// Returns a slot for `record`: that of a block that it supersedes, a free one, or one that is evicted for it.
     fn make_room(&mut self, record: &Record) -> Option<SlotId> {
         let superseded = self.index.shorter(&record.parent, &record.tokens);
         if let Some(slot) = superseded.filter(|slot| self.slots[slot.index()].state == State::Stored) {
@@ -475,7 +476,7 @@ impl Tier {
 
     fn evict(&mut self, slot: SlotId) {
         let (parent, stamp) = (self.record(slot).parent, self.record(slot).use_.stamp);
-        // What something comes after is not ranked, so its stamp may change.
+        // A block with children is not ranked, so its stamp may change.
         let parent = self.index.slot(&parent).map(|parent| &mut self.slots[parent.index()].record);
         if let Some(Some(parent)) = parent {
             parent.use_.stamp = parent.use_.stamp.max(stamp);
@@ -499,7 +500,7 @@ impl Tier {
         }
     }
 
-    /// Forgets what a slot holds, which is not free by that. Whether it held anything.
+    /// Removes the record of a slot, without freeing the slot. Returns whether there was a record.
     fn forget(&mut self, slot: SlotId) -> bool {
         self.unrank(slot);
         let Some(record) = self.slots[slot.index()].record else { return false };
@@ -513,7 +514,7 @@ impl Tier {
         true
     }
 
-    /// Ranks a slot when it may be evicted, and lists it when its time may end.
+    /// Ranks a slot if it is evictable, and lists its expiry if it has one.
     pub(super) fn rank(&mut self, slot: SlotId) {
         let Slot { record: Some(record), state: State::Stored } = self.slots[slot.index()] else { return };
         if record.pinned {
@@ -527,7 +528,7 @@ impl Tier {
         }
     }
 
-    /// Takes a slot out of the ranking and the list, if it is in.
+    /// Removes a slot from the ranking and the list of expiries.
     pub(super) fn unrank(&mut self, slot: SlotId) {
         if let Some(record) = &self.slots[slot.index()].record {
             self.expiries.remove(&(record.use_.expires_s, slot));
@@ -536,7 +537,7 @@ impl Tier {
     }
 
     pub(super) fn next_stamp(&mut self) -> u64 {
-        // A stamp from a file may be anything.
+        // A stamp from a file may have any value.
         self.stamp = self.stamp.saturating_add(1);
         self.stamp
     }
@@ -547,12 +548,12 @@ impl Tier {
         sound && record.as_ref().is_some_and(|record| !is_expired(record, now_s))
     }
 
-    /// Whether a block has outlived its time and nobody reads or writes it: it is as if it were not there.
+    /// Returns whether a block has expired and is neither read nor written: it is treated as absent.
     fn is_stale(&self, slot: SlotId, now_s: u64) -> bool {
         self.slots[slot.index()].state == State::Stored && is_expired(self.record(slot), now_s)
     }
 
-    /// Checks the invariants; a message names what does not hold.
+    /// Checks the invariants; the message states the violated one.
     pub fn check(&self) -> Result<(), String> {
         let (mut ranked, mut listed) = (0, 0);
         for (slot, record) in self.used() {
@@ -589,12 +590,12 @@ impl Tier {
     }
 }
 
-/// The later of two ends of a time to live; 0 is for ever.
+/// The later of two ends of a time to live; 0 means never.
 pub(super) fn later(a_s: u64, b_s: u64) -> u64 {
     if a_s == 0 || b_s == 0 { 0 } else { a_s.max(b_s) }
 }
 
-/// Whether the time of a block is over; while it is pinned, it never is.
+/// Returns whether a block has expired; pinned ones never do.
 pub(super) fn is_expired(record: &Record, now_s: u64) -> bool {
     !record.pinned && record.use_.expires_s != 0 && record.use_.expires_s <= now_s
 }

@@ -1,9 +1,9 @@
-//! The tier over a disk that exists in memory alone: slow, failing, full, and killed at any instant.
+//! The tier over a simulated disk in memory: slow, failing, full, and killed at any time.
 //!
-//! [`Disk`] does what the engine's store does with its files, in the same write phases, and checks what the
-//! store relies on: a slot is never written while it is read, and never read before it is written.
-//! [`World`] is the engine: prompts come, are looked up, lent, read, placed and written. Everything is
-//! drawn from one seed, so a failing seed is a test.
+//! [`Disk`] does what the engine's store does with its files, in the same write phases, and checks the assumptions
+//! of the store: a slot is never written while it is read, and never read before it is written. [`World`] is the
+//! engine: prompts arrive, are looked up, pinned, read, placed and written. Everything is drawn from one seed, so a
+//! failing seed is a test.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::*;
 use crate::hash::Identity;
 use crate::ids::Token;
 
-/// What is in one slot on disk. The store's checksums make it one of these, whatever the bytes are.
+/// The content of a slot on disk, as far as the store's checksums distinguish it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cell {
-    /// What the header says, if it says anything.
+    /// The header, if it is valid.
     header: Option<Record>,
-    /// The block whose bytes these are; `None` when they are nobody's: never written, torn or rotten.
+    /// The block whose bytes these are; `None` if they were never written, or are torn or damaged.
     payload: Option<Identity>,
-    /// Whether they have been damaged since they were written.
+    /// Whether they were damaged after they were written.
     rotten: bool,
 }
 
@@ -37,32 +37,32 @@ enum Completed {
     Read { slot: SlotId, identity: Identity, result: Result<(), IoFault> },
 }
 
-/// How bad the disk is, in so many of a thousand.
+/// Fault rates of the disk, in thousandths.
 #[derive(Debug, Clone, Copy, Default)]
 struct Faults {
     /// Writes that fail after having torn the payload.
     writes: u64,
     /// Reads that fail although the bytes are there.
     reads: u64,
-    /// Steps in which a slot rots.
+    /// Steps in which a slot is damaged.
     rot: u64,
-    /// Steps in which nothing moves.
+    /// Steps in which the disk makes no progress.
     stalls: u64,
 }
 
 #[derive(Debug)]
 struct Disk {
     cells: Vec<Cell>,
-    /// For the writer, in order; the first of them may be half done.
+    /// Queue of the writer, in order; the first change may be half done.
     changes: VecDeque<Change>,
-    /// Write phases of the first change that are done.
+    /// Completed write phases of the first change.
     phases: u8,
-    /// For the readers, which finish in any order.
+    /// Queue of the readers, which finish in any order.
     reads: Vec<(SlotId, Identity)>,
     completed: VecDeque<Completed>,
     /// Cells that fit on the disk; beyond them it is full.
     room: usize,
-    /// Changes for which the writer still rests after a fault.
+    /// Number of further writes that are refused after a fault.
     rest: u32,
     faults: Faults,
 }
@@ -94,7 +94,7 @@ impl Disk {
         self.changes.is_empty() && self.reads.is_empty() && self.completed.is_empty()
     }
 
-    /// One phase of the writer, and maybe a read.
+    /// Carries out a phase of the writer, and possibly a read.
     fn step(&mut self, dice: &mut Dice) {
         if dice.below(1000) < self.faults.stalls {
             return;
@@ -166,10 +166,10 @@ impl Disk {
         if named && cell.payload == Some(identity) { Ok(()) } else { Err(IoFault::Corrupt) }
     }
 
-    /// The process is killed: what was not carried out never will be. Returns what a new one finds.
+    /// Kills the process: pending changes are lost. Returns what a new process finds.
     ///
-    /// Uses that were not noted are lost as well, and with them time to live; they are noted here, so that
-    /// the rest can be compared.
+    /// Pending uses would be lost as well, and times to live with them; they are applied here, so that the rest can
+    /// be compared.
     fn kill(&mut self) -> Vec<(SlotId, Record)> {
         for change in self.changes.drain(..) {
             if let Change::Touch { slot, use_ } = change
@@ -187,22 +187,22 @@ impl Disk {
     }
 }
 
-/// Writes and reads that may be under way at a time.
+/// Maximum number of writes, and of reads, in flight.
 const IN_FLIGHT_MAX: usize = 6;
 
 /// The engine, as far as the tier is concerned.
 struct World {
     dice: Dice,
-    /// What is only looked at: it changes no history.
+    /// Dice for pure queries, which do not affect the history.
     looks: Dice,
     tier: Tier,
     disk: Disk,
     now_s: u64,
-    /// Prompts that came lately, with their owners.
+    /// Recent prompts, with their owners.
     seen: VecDeque<(u64, Vec<Token>)>,
     reads: u64,
     kills: u64,
-    /// Times that followers were found.
+    /// How often followers were found.
     followed: u64,
 }
 
@@ -217,7 +217,7 @@ impl World {
         World { dice, looks, tier, disk, now_s: 0, seen, reads: 0, kills: 0, followed: 0 }
     }
 
-    /// A step of the engine, and some of the disk.
+    /// A step of the engine, and some steps of the disk.
     fn step(&mut self) {
         self.now_s += self.dice.below(2);
         match self.dice.below(40) {
@@ -235,7 +235,7 @@ impl World {
         self.follow();
     }
 
-    /// A prompt comes, new or seen before: what is stored of it is read, the rest is written.
+    /// Handles a new or earlier prompt: reads its stored part and writes the rest.
     fn request(&mut self) {
         let known = self.dice.below(self.seen.len() as u64 + 4) as usize;
         let (owner, prompt) = match self.seen.get(known) {
@@ -277,7 +277,7 @@ impl World {
         self.disk.changes.extend(touches);
     }
 
-    /// What is said to follow tokens stands behind them in a prefix of the same owner that has not outlived its time.
+    /// The followers that are found occur after the tokens in an unexpired prefix of the same owner.
     fn follow(&mut self) {
         let known = self.looks.below(self.seen.len() as u64 + 1) as usize;
         let (owner, mut prompt) = self.seen.get(known).cloned().unwrap_or((0, prompt(&mut self.looks)));
@@ -291,7 +291,7 @@ impl World {
         self.followed += 1;
     }
 
-    /// The tokens up to the end of each block of an owner that has not outlived its time, as far back as they are there.
+    /// For each unexpired block of an owner the tokens up to its end, as far back as its ancestors are stored.
     fn prefixes(&self, owner: u64) -> Vec<Vec<Token>> {
         let own = |(_, record): &(SlotId, &Record)| record.owner == owner && !is_over(record, self.now_s);
         let blocks = || self.tier.used().filter(own).map(|(_, record)| record);
@@ -316,7 +316,7 @@ impl World {
         }
     }
 
-    /// Tells the tier what the disk has done.
+    /// Reports the completed operations of the disk to the tier.
     fn settle(&mut self) {
         while let Some(completed) = self.disk.completed.pop_front() {
             match completed {
@@ -337,7 +337,7 @@ impl World {
             Err(IoFault::Corrupt) => Some(false),
             Err(_) => None,
         };
-        // What the tier takes for stored is there: only rot can have come between.
+        // Blocks that the tier regards as stored are intact: only later damage can have changed them.
         let rotten = self.disk.cells[slot.index()].rotten;
         assert!(intact != Some(false) || rotten, "{slot:?} was to hold {identity:?} and does not");
         if self.tier.unpin_after_reading(slot, intact) {
@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// Tokens that are stored of each of the prompts seen lately.
+    /// Number of stored tokens of each recent prompt.
     fn known(&self) -> Vec<usize> {
         let of = |(owner, prompt): &(u64, Vec<Token>)| {
             self.tier.find(&root(*owner as u8), prompt, self.now_s).tokens
@@ -353,7 +353,7 @@ impl World {
         self.seen.iter().map(of).collect()
     }
 
-    /// The process is killed and started again: nothing that was stored is lost.
+    /// Kills and restarts the process: no stored block is lost.
     fn restart(&mut self) {
         self.settle();
         let before = self.known();
@@ -370,7 +370,7 @@ impl World {
         self.kills += 1;
     }
 
-    /// Lets the disk finish, then takes everything out: every slot is there to be taken.
+    /// Lets the disk finish, then removes everything: no slot may be leaked.
     fn end(mut self) -> [u64; 3] {
         for _ in 0..100_000 {
             self.disk.step(&mut self.dice);
@@ -390,7 +390,7 @@ impl World {
     }
 }
 
-/// Runs worlds with these faults; returns blocks read back and kills survived.
+/// Runs worlds with these faults; returns the numbers of blocks read back and of kills survived.
 fn run(faults: Faults) -> (u64, u64) {
     let mut sums = [0; 3];
     for seed in 1..=80 {
@@ -429,14 +429,14 @@ fn rot_is_a_miss_and_the_slot_is_used_again() {
     assert!(reads > 1_000 && kills > 500, "{reads} reads, {kills} kills");
 }
 
-/// Seconds that computing a block takes in the simulation.
+/// Seconds to compute a block in the simulation.
 const COMPUTE_S: f64 = 0.016;
 
-/// Seconds that 4,000 requests spend on prefixes that are on disk: `taken` as the model decides, `best`
-/// if the faster way had been known each time.
+/// Seconds that 4,000 requests spend on prefixes that are on disk: `taken` by the model's decisions, `best` if the
+/// faster way were always known.
 ///
-/// Loading a block takes `ratio(request)` times as long as computing it. A load is given up when
-/// computing would be done, as the engine does.
+/// Loading a block takes `ratio(request)` times as long as computing it. A load is abandoned when computing would
+/// be done, as in the engine.
 fn spend(mut ratio: impl FnMut(u32, &mut Dice) -> f64) -> (f64, f64) {
     let (mut dice, mut cost) = (Dice(7), CostModel::default());
     let (mut taken_s, mut best_s) = (0.0, 0.0);
@@ -448,7 +448,7 @@ fn spend(mut ratio: impl FnMut(u32, &mut Dice) -> f64) -> (f64, f64) {
         let load_s = compute_s * noise * ratio(request, &mut dice);
         if cost.decide(Reads::of_disk(blocks), blocks * 16) {
             let waited_s = load_s.min(compute_s);
-            // What has arrived when it is given up stays, and is not computed.
+            // Blocks that have arrived when it is abandoned are used, and not recomputed.
             let ready = blocks as f64 * (waited_s / load_s);
             cost.loaded(Reads::of_disk((ready as usize).max(1)), Duration::from_secs_f64(waited_s));
             taken_s += waited_s + compute_s * (1.0 - ready.floor() / blocks as f64);
@@ -469,7 +469,7 @@ fn whatever_the_disk_the_faster_way_is_taken_nearly_always() {
     }
 }
 
-/// Every 200 requests the disk is another, from a hundred times faster than computing to ten times slower.
+/// Every 200 requests the disk changes its speed, from a hundred times faster than computing to ten times slower.
 #[test]
 fn a_disk_that_changes_is_followed() {
     let mut now = 1.0;

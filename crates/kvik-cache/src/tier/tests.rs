@@ -1,11 +1,11 @@
-//! The tier against a twin that is obviously right: a list of records, searched from end to end.
+//! The tier compared with an obviously correct twin: a list of records, searched from end to end.
 
 use super::*;
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 use crate::namespace::Namespaces;
 
-/// A stream of numbers that is the same for the same seed.
+/// A deterministic stream of numbers from a seed.
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
@@ -22,14 +22,14 @@ pub(super) fn root(salt: u8) -> Identity {
     Identity::root(&namespaces.shared([salt; 16]))
 }
 
-/// Prompts over few tokens, so that they share beginnings and diverge at every place.
+/// Prompts over few tokens, so that they share prefixes and diverge at every position.
 pub(super) fn prompt(dice: &mut Dice) -> Vec<Token> {
     let length = 1 + dice.below(5 * BLOCK_POSITIONS as u64) as usize;
     let calm = dice.below(3) > 0;
     (0..length).map(|_| if calm { 0 } else { Token::from(dice.below(12) == 0) }).collect()
 }
 
-/// How long what expires was kept for.
+/// Time to live of the records that expire.
 const TTL_S: u64 = 20;
 
 /// The records of a prompt's blocks.
@@ -54,7 +54,7 @@ pub(super) fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Recor
     blocks.collect()
 }
 
-/// Tokens that the records in use hold of a prompt: at each step the one that holds most.
+/// Matching tokens of a prompt in the records in use: at each step the record with the longest match.
 fn naive_find(tier: &Tier, owner: u64, prompt: &[Token], now_s: u64) -> usize {
     let (mut parent, mut known) = (root(owner as u8), 0);
     loop {
@@ -76,7 +76,7 @@ fn naive_find(tier: &Tier, owner: u64, prompt: &[Token], now_s: u64) -> usize {
     }
 }
 
-/// Whether a block is as if it had never been.
+/// Returns whether a block counts as absent.
 pub(super) fn is_over(record: &Record, now_s: u64) -> bool {
     let expires_s = record.use_.expires_s;
     !record.pinned && expires_s != 0 && expires_s <= now_s
@@ -155,7 +155,8 @@ fn store(tier: &mut Tier, owner: u64, prompt: &[Token]) {
     }
 }
 
-/// What a sequence does that leaves a prompt at `now_s`, to be kept for `ttl_s`; the slots that are written.
+/// Stores a prompt as a sequence that ends at `now_s` does, with a time to live of `ttl_s`; returns the written
+/// slots.
 fn leave(tier: &mut Tier, prompt: &[Token], ttl_s: Option<u64>, now_s: u64) -> Vec<SlotId> {
     let mut written = Vec::new();
     let expires_s = ttl_s.map_or(0, |ttl_s| now_s + ttl_s);
@@ -190,7 +191,7 @@ fn a_use_begins_the_time_to_live_anew_for_the_whole_prefix() {
         "the longest time that anybody asked for, from the last use on"
     );
     assert_eq!(known(&tier, &prompt, 210), 0);
-    // A request in time continues it, and wants it for ever.
+    // A request before the expiry continues it, without a time limit.
     assert_eq!(leave(&mut tier, &prompt, None, 200).len(), 1);
     assert_eq!(known(&tier, &prompt, 1_000_000), 48, "with all that it follows");
     assert_eq!(tier.next_expiry_s(), None);
@@ -227,7 +228,7 @@ fn what_has_outlived_its_time_is_swept_with_what_follows_it_a_bit_at_a_time() {
     let mut tier = Tier::new(100);
     leave(&mut tier, &numbered(0, 10), Some(60), 100);
     leave(&mut tier, &numbered(5000, 3), None, 100);
-    // A file may say that a block outlives what comes before it.
+    // A file may claim that a block outlives its parent.
     let mut odd = records(0, &numbered(0, 12), 0);
     odd.drain(..10).for_each(drop);
     for record in odd {
@@ -264,7 +265,7 @@ fn what_is_pinned_does_not_outlive_its_time() {
     assert_eq!((known(&tier, &prompt, 500), tier.sweep(500, 10).len()), (0, 2));
 }
 
-/// A block whose parent was evicted, or could not be written, would never be found.
+/// A block whose parent was evicted, or could not be written, could never be found.
 #[test]
 fn a_block_is_stored_only_behind_what_is_there() {
     let mut tier = Tier::new(10);
