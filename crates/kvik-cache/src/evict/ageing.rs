@@ -1,6 +1,6 @@
 //! Leaves by weight, with the ageing value of GreedyDual (GDSF): the rank of a leaf is the weight of its last use
 //! plus the ageing value at that time, and every victim raises the ageing value to its own rank. So leaves used
-//! later overtake one that is used no more. The weight is the policy's (`lfu`, `cost`).
+//! later overtake one that is no longer used. The weight is the policy's (`lfu`, `cost`).
 
 use super::order::Order;
 use super::ranking::{Context, Facts, Ranking};

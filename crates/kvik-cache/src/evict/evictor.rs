@@ -23,7 +23,7 @@ pub(crate) struct Lane {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) lane: Lane,
-    /// When it outlives its time to live, on the caller's clock.
+    /// When its time to live ends, on the caller's clock.
     pub(crate) expires: Option<Duration>,
     pub(crate) facts: Facts,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Candidate {
 /// All evictable leaves.
 #[derive(Debug)]
 pub(crate) struct Evictor {
-    /// The policy that ranks now.
+    /// The current policy.
     policy: Policy,
     needs_ghost_history: bool,
     needs_uses: bool,
@@ -40,12 +40,12 @@ pub(crate) struct Evictor {
     gittins: Box<Gittins>,
     /// The request whose uses are being noted.
     request: Request,
-    /// Chooses the policy, when none was chosen.
+    /// Chooses the policy under [`Policy::Auto`].
     auto: Option<Auto>,
 }
 
 impl Evictor {
-    /// No leaf yet; for a pool of `blocks`, with `ghosts` evicted blocks remembered.
+    /// An evictor without leaves, for a pool of `blocks`, with `ghosts` evicted blocks remembered.
     pub(crate) fn new(policy: Policy, blocks: usize, ghosts: usize) -> Evictor {
         let auto = (policy == Policy::Auto).then(|| Auto::new(blocks, ghosts));
         let policy = auto.as_ref().map_or(policy, Auto::followed);
@@ -63,13 +63,13 @@ impl Evictor {
         }
     }
 
-    /// The policy that ranks now.
+    /// The current policy.
     pub(crate) fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Whether the policy must know which of the blocks that are computed were evicted before, and how often
-    /// they had been reused.
+    /// Whether the policy must know which of the computed blocks were evicted before, and how often they had been
+    /// reused.
     pub(crate) fn needs_ghost_history(&self) -> bool {
         self.needs_ghost_history
     }
@@ -79,8 +79,8 @@ impl Evictor {
         self.needs_uses
     }
 
-    /// Notes the use of a block that has `depth` others before it; those of one request, the deepest first. When true is returned, another policy ranks
-    /// from now on, and all leaves have to be inserted again.
+    /// Notes the use of a block that has `depth` others before it; the uses of one request are noted deepest first.
+    /// When it returns true, another policy applies from now on, and all leaves have to be inserted again.
     pub(crate) fn note_use(&mut self, block: Fingerprint, depth: u32, now: u64) -> bool {
         self.gittins.note(block, now);
         let Some(auto) = self.auto.as_mut() else { return false };
@@ -124,12 +124,12 @@ impl Evictor {
         self.lanes.range_mut(lanes_of(tenant)).find_map(|(_, ranking)| ranking.victim(context))
     }
 
-    /// A leaf that has outlived its time to live.
+    /// A leaf whose time to live has ended.
     pub(crate) fn expired(&self, now: Duration) -> Option<NodeId> {
         self.expiries.first().filter(|&&(expires, _)| expires <= now).map(|&(_, leaf)| leaf)
     }
 
-    /// Notes that an evicted block of a tenant has come back.
+    /// Notes that an evicted block of a tenant has been computed again.
     pub(crate) fn returned(&mut self, tenant: TenantId, back: Return, capacity: usize) {
         let rankings = self.lanes.range_mut(lanes_of(tenant));
         rankings.for_each(|(_, ranking)| ranking.returned(back, capacity));

@@ -1,9 +1,9 @@
-//! Ghosts: a bounded memory of evicted blocks. It explains a miss, and tells a block that comes back from a new
+//! Ghosts: a bounded memory of evicted blocks. It explains misses, and distinguishes a recomputed block from a new
 //! one.
 //!
-//! Owns fingerprints and decides nothing. Each has one slot it can be in, so remembering is one write, and a
-//! later ghost in the same slot displaces it. A set that forgets the oldest first took 80 ns a block, a third of
-//! the time of an insertion into a full cache.
+//! Owns fingerprints and decides nothing. Each has one possible slot, so remembering is one write, and a later
+//! ghost in the same slot displaces it. A set that dropped the oldest first took 80 ns a block, a third of the time
+//! of an insertion into a full cache.
 
 use std::time::Duration;
 
@@ -17,12 +17,11 @@ use crate::ids::Token;
 pub(crate) enum Cause {
     /// The policy chose it.
     Evicted(Policy),
-    /// It outlived its time to live.
+    /// Its time to live ended.
     Expired,
 }
 
-/// What is remembered of a lost block: 8 bytes, 16 with its fingerprint, so that many fit into the
-/// CPU's caches.
+/// A lost block: 8 bytes, 16 with its fingerprint, so that many fit into the CPU's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ghost {
     /// When it was lost, on the caller's clock, in tenths of a second: enough for 13 years.
@@ -35,7 +34,7 @@ pub(crate) struct Ghost {
 const _: () = assert!(size_of::<Option<(Fingerprint, Ghost)>>() == 16);
 
 impl Ghost {
-    /// A block that was lost `at` a time; one that was reused more than 255 times counts as 255.
+    /// A block that was lost at time `at`; more than 255 reuses count as 255.
     pub(crate) fn new(at: Duration, cause: Cause, reuses: u32) -> Ghost {
         let at_tenths = u32::try_from(at.as_millis() / 100).unwrap_or(u32::MAX);
         Ghost { at_tenths, cause, reuses: u8::try_from(reuses).unwrap_or(u8::MAX) }
@@ -47,12 +46,12 @@ impl Ghost {
     }
 }
 
-/// Blocks evicted lately.
+/// Recently evicted blocks.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    /// A power of two of slots, or none.
+    /// The slots; their number is a power of two or 0.
     slots: Vec<Option<(Fingerprint, Ghost)>>,
-    /// Ghosts of blocks that were never reused, and of the others.
+    /// Numbers of ghosts of blocks that were never reused, and of the others.
     counts: [usize; 2],
 }
 
@@ -72,14 +71,14 @@ impl Ghosts {
         self.counts[usize::from(ghost.reuses > 0)] += 1;
     }
 
-    /// What is known of a block that has been computed again.
+    /// Returns the ghost's facts for a block that has been computed again.
     pub(crate) fn back(&self, computed: Fingerprint) -> Option<Return> {
         let ghost = self.get(computed)?;
         let [ghosts_recent, ghosts_frequent] = self.counts;
         Some(Return { reuses: ghost.reuses.into(), ghosts_recent, ghosts_frequent })
     }
 
-    /// How a block was lost here that held more than the first `known` tokens of `rest`.
+    /// Returns how a block was lost here that held more than the first `known` tokens of `rest`.
     ///
     /// `rest` (at most one block) follows the block `before`. A block that was partial when it was lost has a
     /// fingerprint of fewer tokens, so every length is looked up, the longest first.

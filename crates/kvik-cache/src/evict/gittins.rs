@@ -1,9 +1,9 @@
 //! The Gittins index of a block by its age and reuses, learned from the uses seen.
 //!
-//! Owns a bounded sample of blocks, chosen by fingerprint, with the last use of each, cached or not. A use tells
-//! at which age a block is used again, and the end of the sample's memory which blocks never are, both by how
-//! often the block had been reused before. These give the *hazard rate* of every age, the chance of a use at it, and the hazard rates give the index: the
-//! most hits for the space taken that can be expected from age `a` on,
+//! Owns a bounded sample of blocks, chosen by fingerprint, with the last use of each, cached or not. A use shows at
+//! which age a block is used again, and the end of the sample's memory shows which blocks never are, both by how
+//! often the block had been reused before. These give the *hazard rate* of every age, the probability of a use at
+//! it, and the hazard rates give the index: the most hits for the space taken that can be expected from age `a` on,
 //!
 //! ```text
 //! index(a) = max over T > a of  P(used again before age T) / E(time kept until then or until T)
@@ -18,31 +18,31 @@ use rustc_hash::FxHashMap;
 
 use crate::hash::Fingerprint;
 
-/// Classes of blocks, by reuses in octaves: 0, 1, 2, 3 and 4, 5 to 8, and so on; 257 and more are the last one. A
-/// ghost counts no more.
+/// Number of classes of blocks, by reuses in octaves: 0, 1, 2, 3 and 4, 5 to 8, and so on; the last one is 257 and
+/// more. Ghosts do not count further.
 pub(crate) const CLASSES: usize = 11;
-/// Ages have the resolution of a quarter of an octave, up to 2^28 blocks.
+/// Number of ages, with the resolution of a quarter of an octave, up to 2^28 blocks.
 pub(crate) const AGES: usize = 4 * 28;
 /// Uses remembered.
 const USES_MAX: usize = 1 << 15;
-/// The sample holds at most one block in this many; of a large pool fewer.
+/// The sample holds at most one block in this many; for a large pool fewer.
 const SAMPLE_MIN: u64 = 8;
-/// The memory reaches back over this many times the pool.
+/// The memory extends over this many times the pool.
 const HORIZON_POOLS: usize = 4;
 /// The indices are first computed after this many sampled uses, then after twice as many, and so on.
 const UPDATE_USES_MIN: usize = 64;
-/// And from then on after this many.
+/// Upper bound of that interval, which stays there.
 const UPDATE_USES_MAX: usize = 128;
 /// Weight of earlier uses after each full update: the last 25,000 sampled uses have most of it.
 const DECAY: f64 = 0.995;
-/// What is expected of a class counts as much as this many of its blocks.
+/// The prior of a class counts as much as this many of its blocks.
 const PRIOR_BLOCKS: f64 = 5.0;
-/// The hazard rate of an age is expected to be at least this part of that of the age before. As ages are parts of
+/// Prior of the hazard rate of an age: at least this fraction of that of the age before. As ages are fractions of
 /// octaves, this is a power law, which the times between uses mostly follow.
 const TAIL: f64 = 0.95;
-/// Of blocks that were reused, the weight of the ages before in what is expected of the next: the last five octaves
-/// have most of it. Such blocks pause and come back together, as the traffic changes, so that many of them pass an
-/// age unused says little of later ages.
+/// Weight of the earlier ages in the prior of the next, for blocks that were reused: the last five octaves have
+/// most of it. Such blocks pause and return together, as the traffic changes, so many of them passing an age unused
+/// says little about later ages.
 const EARLIER: f64 = 0.95;
 
 /// The index by class and age, and the counts it comes from.
@@ -57,7 +57,7 @@ pub(crate) struct Gittins {
     update_uses: usize,
     /// How often blocks of a class were used again at each age.
     again: ByClassAndAge,
-    /// How often they left the memory at that age, unused.
+    /// How often they left the memory at each age, unused.
     never: ByClassAndAge,
     indices: ByClassAndAge,
 }
@@ -79,7 +79,7 @@ impl LastUse {
 }
 
 impl Gittins {
-    /// Nothing is known yet, and every index is 0.
+    /// An empty sample: every index is 0.
     pub(crate) fn new(pool_blocks: usize) -> Gittins {
         let sample = (HORIZON_POOLS * pool_blocks).div_ceil(USES_MAX).next_power_of_two() as u64;
         Gittins {
@@ -94,7 +94,7 @@ impl Gittins {
         }
     }
 
-    /// The index of a block, in hits for a block of space and a block of time.
+    /// The index of a block, in hits per block of space and block of time.
     pub(crate) fn index(&self, class: usize, age: usize) -> f64 {
         self.indices[class][age]
     }
@@ -119,7 +119,7 @@ impl Gittins {
         }
     }
 
-    /// Drops the oldest use when there are too many.
+    /// Drops the oldest uses when there are too many.
     fn forget(&mut self, now: u64) {
         while self.uses.len() > USES_MAX {
             let Some((block, at)) = self.uses.pop_front() else { return };
@@ -131,7 +131,7 @@ impl Gittins {
     }
 
     fn update(&mut self, now: u64) {
-        // The blocks in the memory have reached their age without a use, and may be used yet.
+        // The blocks in the memory have reached their age without a use, but may still be used.
         let mut unused = self.never;
         self.last.values().for_each(|last| last.count(&mut unused, now));
         self.compute_indices(&unused);
@@ -145,21 +145,21 @@ impl Gittins {
         }
     }
 
-    /// Few blocks are in the higher classes, so what is not known of one is expected to be as in the class below.
+    /// Computes the indices. Few blocks are in the higher classes, so the class below serves as the prior.
     fn compute_indices(&mut self, unused: &ByClassAndAge) {
         let (mut rates, mut earlier) = ([0.0; AGES], 0.0);
         for ((indices, again), unused) in self.indices.iter_mut().zip(&self.again).zip(unused) {
             rates = hazard_rates(again, unused, &rates, earlier);
             *indices = gittins_indices(&rates);
-            // Only the first class has blocks that were never reused, most of which never are.
+            // Only the first class has blocks that were never reused, most of which never will be.
             earlier = EARLIER;
         }
     }
 }
 
 /// The hazard rate of every age, from how many blocks were used `again` at each and how many ended there `unused`:
-/// the chance of a block that reaches an age to be used at it. `below` has the rates of blocks reused less often;
-/// `earlier` is the weight of the ages before in what is expected of the next.
+/// the probability that a block that reaches an age is used at it. `below` has the rates of blocks reused less
+/// often; `earlier` is the weight of the earlier ages in the prior of the next.
 fn hazard_rates(again: &ByAge, unused: &ByAge, below: &ByAge, earlier: f64) -> ByAge {
     let mut alive: f64 = again.iter().chain(unused).sum();
     let (mut rates, mut tail) = ([0.0; AGES], Tail { earlier, ..Tail::default() });
@@ -167,20 +167,21 @@ fn hazard_rates(again: &ByAge, unused: &ByAge, below: &ByAge, earlier: f64) -> B
         let expected = PRIOR_BLOCKS * below[age].max(tail.rate);
         rates[age] = (again[age] + expected) / (alive + PRIOR_BLOCKS);
         tail.note(rates[age], again[age], alive);
-        // Rounding must not leave fewer than none.
+        // Rounding must not make it negative.
         alive = (alive - again[age] - unused[age]).max(0.0);
     }
     rates
 }
 
-/// The hazard rate to expect of an age from those before it: the tail of that of the last one or, when it is
-/// higher, of all together. From the last one alone the rate falls to a part at each age that many blocks pass
-/// unused, and to nothing within an octave.
+/// The prior of an age's hazard rate, from the ages before it: the decayed rate of the last one or, when it is
+/// higher, of all together. From the last one alone the rate would drop at each age that many blocks pass unused,
+/// and vanish within an octave.
 #[derive(Debug, Default)]
 struct Tail {
     rate: f64,
     earlier: f64,
-    /// The blocks used again at any age so far, and those that reached it: an age ago by `earlier` less.
+    /// Blocks used again at any age so far, and blocks that reached it; each earlier age is weighted by a further
+    /// factor of `earlier`.
     again: f64,
     alive: f64,
 }
@@ -267,7 +268,7 @@ mod tests {
         assert!(below[age_of(1000)] > 0.9);
         let unknown = hazard_rates(&[0.0; AGES], &[0.0; AGES], &below, EARLIER);
         assert!(unknown.iter().zip(&below).all(|(unknown, below)| (unknown - below).abs() < 1e-9));
-        // Ages that no block has reached follow those before them, which falls off by half in 14 ages.
+        // The rates of ages that no block has reached extrapolate those before them, halving in 14 ages.
         let [at, later] = [1000, 20_000].map(|blocks| below[age_of(blocks)]);
         assert!(later < at / 2.0 && later > at / 4.0, "{at} and {later}");
     }

@@ -1,16 +1,16 @@
-//! Which unlocked prefix is evicted when space is short.
+//! Eviction: which unlocked prefix is evicted when space is short.
 //!
-//! Only the last blocks of an unlocked leaf of the prefix tree can be evicted. The leaf is chosen by *tenant*,
-//! that which exceeds its share the most; by *priority*, the lowest of that tenant; and by *policy*. A leaf that
-//! has outlived its time to live is evicted before all others. Nothing here changes the tree or sees a node in
-//! use: the tree inserts a leaf when it becomes evictable and removes it when it ceases to be.
+//! Only the last blocks of an unlocked leaf of the prefix tree can be evicted. The leaf is chosen by *tenant*, the
+//! one that exceeds its share the most; by *priority*, the lowest of that tenant; and by *policy*. A leaf whose
+//! time to live has ended is evicted before all others. Nothing here changes the tree or sees a node in use: the
+//! tree inserts a leaf when it becomes evictable and removes it when it ceases to be.
 //!
 //! ```text
 //!            evictor ────► policies/auto ────► shadow      a small cache of fingerprints per policy
 //!               │                                │
 //!               └──────► policies ◄──────────────┘         one file a policy
 //!                            │
-//!          ranking   order   ageing   gittins              what policies are made of
+//!          ranking   order   ageing   gittins              the building blocks of policies
 //! ```
 //!
 //! `shares` divides the space among tenants, `ghosts` remembers evicted blocks. To add a policy: its file in

@@ -1,6 +1,6 @@
-//! Leaves in the order of their ranks: what most policies are made of.
+//! Leaves ordered by rank: the building block of most policies.
 //!
-//! Owns the rank of each leaf and the number of blocks they hold together. A change takes O(log n).
+//! Owns the rank of each leaf and their total number of blocks. A change takes O(log n).
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ids::NodeId;
 
-/// A leaf's rank; the lowest is evicted first. The second number mostly orders those that are equal by the
-/// first.
+/// The rank of a leaf; the lowest is evicted first. The second number is usually the tie-breaker.
 pub(crate) type Rank = (u64, u64);
 
 /// Leaves by rank.
@@ -35,7 +34,7 @@ impl Order {
         self.blocks += blocks as usize;
     }
 
-    /// Takes a leaf out, and returns how many blocks it has; none when it was not in.
+    /// Removes a leaf, and returns how many blocks it has; `None` when it is absent.
     pub(crate) fn remove(&mut self, leaf: NodeId) -> Option<u32> {
         let Entry { rank, blocks } = self.entries.remove(&leaf)?;
         self.ranked.remove(&(rank, leaf));
@@ -43,7 +42,7 @@ impl Order {
         Some(blocks)
     }
 
-    /// A leaf has lost some of its blocks. Does nothing when it is not in.
+    /// Notes that a leaf has lost some of its blocks. Does nothing when it is absent.
     pub(crate) fn shrink(&mut self, leaf: NodeId, by: u32) {
         if let Some(entry) = self.entries.get_mut(&leaf) {
             entry.blocks -= by;
@@ -66,7 +65,7 @@ impl Order {
         self.ranked.iter().map(|&(_, leaf)| leaf)
     }
 
-    /// Blocks of all leaves in it.
+    /// Blocks of all its leaves.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks
     }

@@ -1,18 +1,19 @@
-//! What a policy is: an order of the evictable leaves of one tenant and priority, and what it may know of them.
+//! The interface of a policy: an order of the evictable leaves of one tenant and priority, and the facts available
+//! to it.
 
 use std::fmt::Debug;
 
 use super::gittins::Gittins;
 use crate::ids::NodeId;
 
-/// What a policy knows of a leaf.
+/// The facts of a leaf that a policy knows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     /// When its last user left, on the tree's clock of blocks used.
     pub(crate) used: u64,
     /// When it was published, on the same clock.
     pub(crate) born: u64,
-    /// How often it was used again, as far as is remembered.
+    /// How often it was reused, as far as is remembered.
     pub(crate) reuses: u32,
     /// Blocks from the root to its end.
     pub(crate) depth: u32,
@@ -20,7 +21,7 @@ pub(crate) struct Facts {
     pub(crate) blocks: u32,
 }
 
-/// What a policy knows of the cache when it is asked for a victim.
+/// The facts of the cache that a policy knows when it is asked for a victim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context<'a> {
     /// The tree's clock of blocks used.
@@ -53,22 +54,22 @@ pub(crate) trait Ranking: Debug + Send {
     /// Notes that a leaf that was inserted has lost `by` of its last blocks and keeps others.
     fn shrink(&mut self, leaf: NodeId, by: u32);
 
-    /// The leaf whose last block is evicted next; none when there is no leaf.
+    /// The leaf whose last block is evicted next; `None` when there is no leaf.
     fn victim(&mut self, context: Context<'_>) -> Option<NodeId>;
 
     /// All leaves inserted, for the checker.
     fn leaves(&self) -> Vec<NodeId>;
 
-    /// Notes that an evicted block has come back.
+    /// Notes that an evicted block has been computed again.
     fn returned(&mut self, _back: Return, _capacity: usize) {}
 
-    /// Whether it reads [`Facts::reuses`] or [`returned`](Ranking::returned), which cost a look-up among the
-    /// ghosts for every block computed.
+    /// Returns whether the policy reads [`Facts::reuses`] or [`returned`](Ranking::returned), which cost a look-up
+    /// among the ghosts for every block computed.
     fn needs_ghost_history(&self) -> bool {
         true
     }
 
-    /// Whether it reads [`Context::gittins`], which costs a look at every block used.
+    /// Returns whether the policy reads [`Context::gittins`], which costs a note for every block used.
     fn needs_gittins_index(&self) -> bool {
         false
     }

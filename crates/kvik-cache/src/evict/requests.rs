@@ -1,4 +1,4 @@
-//! Requests as the evictor sees them: the uses of their blocks, one by one, the deepest first.
+//! Requests as the evictor sees them: the uses of their blocks, deepest first.
 
 use crate::hash::Fingerprint;
 
@@ -8,20 +8,20 @@ pub(crate) struct BlockUse {
     pub(crate) block: Fingerprint,
     /// Blocks before it.
     pub(crate) depth: u32,
-    /// When, on the clock of blocks used.
+    /// The time of the use, on the clock of blocks used.
     pub(crate) at: u64,
 }
 
-/// A request that has ended, or that is ending.
+/// A request that has ended or is ending.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
-    /// The uses of its blocks, the deepest first.
+    /// The uses of its blocks, deepest first.
     pub(crate) uses: Vec<BlockUse>,
 }
 
 impl Request {
-    /// Adds a use. The first block of a prompt completes the request, which is returned, and another begins. One that
-    /// was not completed before the next began is dropped.
+    /// Adds a use. The first block of a prompt completes the request, which is returned, and another begins. A
+    /// request that is incomplete when the next begins is dropped.
     pub(crate) fn note(&mut self, used: BlockUse) -> Option<Request> {
         if self.uses.last().is_some_and(|last| last.depth <= used.depth) {
             self.uses.clear();

@@ -1,10 +1,10 @@
-//! A small cache of fingerprints that one policy runs, to measure how well it would have done.
+//! A small cache of fingerprints run by one policy, to measure how well it would have done.
 //!
 //! It holds the blocks of the traffic, or a sample of them chosen by fingerprint, in an equal part of the space
 //! (spatial sampling, Waldspurger et al. 2015). They form a tree as those of the cache do: a block follows the
-//! nearest one of the sample before it, only leaves are evicted, and blocks that were used alike are one leaf.
-//! Without the tree a shadow was up to 25% from the hits of the cache, with it all policies are within 1.5%, most
-//! within 0.5%, as long as all blocks are in the sample.
+//! nearest sampled block before it, only leaves are evicted, and blocks with equal uses form one leaf. Without the
+//! tree a shadow was up to 25% from the hits of the cache, with it all policies are within 1.5%, most within 0.5%,
+//! as long as all blocks are in the sample.
 
 use std::iter::successors;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use super::requests::{BlockUse, Request};
 use crate::hash::Fingerprint;
 use crate::ids::NodeId;
 
-/// One policy, and the blocks it would have kept.
+/// A policy, and the blocks it would have kept.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     pub(crate) policy: Policy,
     ranking: Box<dyn Ranking>,
     ghosts: Ghosts,
     places: FxHashMap<Fingerprint, usize>,
-    /// What each place holds; the places of leaves are the nodes of the ranking.
+    /// The content of each slot; the indices of leaves are the node ids of the ranking.
     kept: Vec<Kept>,
     free: Vec<usize>,
 }
@@ -34,14 +34,14 @@ pub(crate) struct Shadow {
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     block: Fingerprint,
-    /// `blocks` are those of the leaf that ends here, when one does.
+    /// `blocks` is the length of the leaf that ends here, if it is a leaf.
     facts: Facts,
     before: Option<usize>,
     children: usize,
 }
 
 impl Shadow {
-    /// Keeps nothing yet.
+    /// An empty shadow.
     pub(crate) fn new(policy: Policy, ghosts: usize) -> Shadow {
         Shadow {
             policy,
@@ -53,8 +53,8 @@ impl Shadow {
         }
     }
 
-    /// Notes a request, of its blocks in the sample, and evicts until `capacity` blocks are kept.
-    /// Returns how many of its blocks were.
+    /// Notes the sampled blocks of a request, and evicts until `capacity` blocks are kept. Returns how many of its
+    /// blocks were hits.
     pub(crate) fn note(&mut self, request: &Request, capacity: usize, gittins: &Gittins) -> usize {
         let Some(&last) = request.uses.last() else { return 0 };
         let is_kept = |block| self.places.contains_key(&block);
@@ -76,7 +76,7 @@ impl Shadow {
         hits
     }
 
-    /// The reuses of each block; a block was used whenever one after it was.
+    /// The reuses of each block; a block is used whenever one after it is.
     fn reuses_of(&mut self, request: &Request, hits: usize, capacity: usize) -> Vec<u32> {
         let new = request.uses.len() - hits;
         let mut min = 0;
@@ -124,7 +124,7 @@ impl Shadow {
         self.ranking.insert(NodeId(place as u32), self.kept[place].facts);
     }
 
-    /// Whether a leaf and a block before it would be in the same node of the cache's tree.
+    /// Returns whether a leaf and a block before it would be in the same node of the cache's tree.
     fn is_alike(&self, leaf: usize, before: usize) -> bool {
         let Kept { facts, children, .. } = self.kept[before];
         children == 1 && facts.reuses == self.kept[leaf].facts.reuses
@@ -150,7 +150,7 @@ impl Shadow {
         }
     }
 
-    /// The leaf keeps its rank and ends one block earlier: that block moves to its place.
+    /// Shortens a leaf by its last block, preserving its rank: the block before moves to its slot.
     fn shorten(&mut self, leaf: NodeId, before: usize) {
         self.ranking.shrink(leaf, 1);
         let blocks = self.kept[leaf.index()].facts.blocks - 1;

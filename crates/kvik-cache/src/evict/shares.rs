@@ -1,10 +1,9 @@
 //! Divides the space among tenants when it is short, and chooses the victim tenant.
 //!
-//! Owns the tenant of every namespace and the blocks of every tenant. The division maximises the sum of
-//! `weight x log(blocks)` over the tenants: it splits the space by weight, except that no tenant gets more than
-//! it asks for. Evicting from the tenant with the most blocks for its weight leads there, block by block, and
-//! never takes from a tenant that has less than its share: so a flood of one tenant ends where the working sets
-//! of the others begin.
+//! Owns the tenant of every namespace and the blocks of every tenant. The division maximises the sum of `weight x
+//! log(blocks)` over the tenants: it splits the space by weight, except that no tenant gets more than it asks for.
+//! Evicting from the tenant with the most blocks for its weight leads there, block by block, and never takes from a
+//! tenant that has less than its share: so a flood of one tenant ends where the working sets of the others begin.
 //!
 //! A tenant without a request in the last [`DEMAND`] counts with `floor` times its weight: it keeps at least that
 //! part of its share, and tenants with demand may use the rest.
@@ -18,7 +17,7 @@ use crate::ids::{NamespaceId, TenantId};
 
 /// A tenant that has admitted nothing for this long has no demand.
 const DEMAND: Duration = Duration::from_secs(600);
-/// Close to 0, and can be divided by.
+/// A positive floor close to 0, since it is a divisor.
 const FLOOR_MIN: f64 = 1e-9;
 
 /// The tenant of a namespace, and its share of the space.
@@ -26,43 +25,43 @@ const FLOOR_MIN: f64 = 1e-9;
 pub struct Share {
     /// The tenant; it may have several namespaces.
     pub tenant: TenantId,
-    /// Its part when space is short, beside the weights of the others; more than 0.
+    /// Its weight relative to the other tenants when space is short; more than 0.
     pub weight: f64,
-    /// Blocks that it keeps at most, what stands beside them counted as blocks; what its running sequences use may exceed
-    /// that.
+    /// Maximum number of blocks that it keeps, auxiliary state counted in blocks; its running sequences may exceed
+    /// it.
     pub quota_blocks: Option<usize>,
-    /// Blocks that its pins keep at most, within the quota; only the limit for all when `None`.
+    /// Maximum number of blocks that it may pin, within the quota; only the limit for all tenants when `None`.
     pub pinned_max: Option<usize>,
 }
 
-/// What a tenant has and did.
+/// Holdings and counters of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TenantStats {
-    /// The tenant, and what is meant for it.
+    /// The tenant and its share.
     pub share: Share,
     /// Its blocks in the tree.
     pub blocks: usize,
-    /// Of these, blocks that pins keep.
+    /// Pinned blocks among them.
     pub pinned: usize,
-    /// Blocks' worth that its places take.
+    /// Blocks that are withheld for its places.
     pub place_blocks: usize,
     /// Sequences admitted.
     pub admitted: u64,
-    /// Of these, sequences that reused at least one token.
+    /// Admitted sequences that reused at least one token.
     pub hits: u64,
-    /// Tokens of the prompts admitted.
+    /// Tokens of the admitted prompts.
     pub prompt_tokens: u64,
-    /// Of these, tokens reused.
+    /// Reused tokens among them.
     pub reused_tokens: u64,
     /// Blocks evicted.
     pub evicted: u64,
     /// When a sequence was last admitted, on the caller's clock.
     pub(crate) asked: Duration,
-    /// Of its blocks in the tree, those that nobody uses.
+    /// Evictable blocks among those in the tree.
     pub(crate) evictable: usize,
 }
 
-/// What a namespace holds in the tree, and takes along to another tenant.
+/// The holdings of a namespace in the tree, which move along when it is assigned to another tenant.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Holding {
     pub(crate) blocks: usize,
@@ -82,7 +81,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// No namespace yet; each will belong to tenant 0 until [`set`](Shares::set) gives it to another.
+    /// No namespaces; each belongs to tenant 0 until [`set`](Shares::set) assigns it to another.
     pub(crate) fn new() -> Shares {
         Shares { owners: FxHashMap::default(), tenants: Vec::new(), floor: 0.5 }
     }
@@ -98,12 +97,12 @@ impl Shares {
         self.owners.insert(namespace, owner);
     }
 
-    /// Forgets a namespace that has no blocks; what its tenant did counts on.
+    /// Removes a namespace that has no blocks; the counters of its tenant remain.
     pub(crate) fn remove_namespace(&mut self, namespace: NamespaceId) {
         self.owners.remove(&namespace);
     }
 
-    /// Gives a namespace, with what it holds in the tree, to a tenant.
+    /// Assigns a namespace, with its holdings in the tree, to a tenant.
     pub(crate) fn set(&mut self, namespace: NamespaceId, share: Share, moved: Holding) {
         let (from, to) = (self.owners[&namespace], self.index_of(share));
         self.owners.insert(namespace, to);
@@ -142,7 +141,7 @@ impl Shares {
         &self.tenants
     }
 
-    /// The tenant that has all blocks of the tree, when there is only one.
+    /// The only tenant with blocks in the tree, if there is exactly one.
     pub(crate) fn only_holder(&self) -> Option<TenantId> {
         let mut holders = self.tenants.iter().filter(|tenant| tenant.blocks > 0);
         let first = holders.next()?;
@@ -151,7 +150,7 @@ impl Shares {
 
     /// The tenants in the order in which they yield victims: most blocks for the weight first.
     ///
-    /// `owned` gives the blocks' worth that running sequences of a tenant have outside the tree.
+    /// `owned` returns the blocks that running sequences of a tenant hold outside the tree.
     pub(crate) fn victim_tenants(&self, now: Duration, owned: impl Fn(TenantId) -> usize) -> Vec<Claim> {
         let claim = |stats: &TenantStats| {
             let demand = if now.saturating_sub(stats.asked) <= DEMAND { 1.0 } else { self.floor };
@@ -173,14 +172,14 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// How many blocks to evict from this tenant, at most `count`, before `next` is the victim tenant; at least
-    /// one.
+    /// How many blocks to evict from this tenant, at most `count` and at least one, before `next` becomes the
+    /// victim tenant.
     pub(crate) fn victims(&self, count: usize, next: Option<&Claim>) -> usize {
         let is_first = |evicted: &usize| next.is_none_or(|next| self.order(*evicted, next).is_lt());
         1 + (1..count).take_while(is_first).count()
     }
 
-    /// The order of victim tenants after `evicted` blocks of this one are gone; of equal ones the lower id is first.
+    /// The order of victim tenants after `evicted` blocks of this one are gone; ties are broken by the lower id.
     fn order(&self, evicted: usize, other: &Claim) -> Ordering {
         let excess = |claim: &Claim, held: usize| held as f64 / claim.weight;
         let by_excess = excess(other, other.held).total_cmp(&excess(self, self.held.saturating_sub(evicted)));
@@ -189,7 +188,7 @@ impl Claim {
 }
 
 impl TenantStats {
-    /// Blocks in the tree, and what places take beside them.
+    /// Blocks in the tree, and those withheld for places.
     pub(crate) fn held(&self) -> usize {
         self.blocks + self.place_blocks
     }
@@ -255,7 +254,7 @@ mod tests {
         let shares = shares(&[(1.0, 10), (3.0, 24), (1.0, 9)]);
         let first = |owned: [usize; 3]| {
             shares.victim_tenants(Duration::ZERO, |tenant| {
-                // Nobody, 0, owns nothing.
+                // `Nobody`, tenant 0, owns nothing.
                 let index = (tenant.0 as usize).checked_sub(1);
                 index.and_then(|index| owned.get(index).copied()).unwrap_or(0)
             })[0]
@@ -274,7 +273,7 @@ mod tests {
             weight,
         });
         let victims = |from: usize, count| claims[from].victims(count, claims.get(from + 1));
-        // From 10 to 5: at 6 both have the same, and the lower id comes first.
+        // From 10 to 5: at 6 both have equal excess, and the lower id comes first.
         assert_eq!((victims(0, 100), victims(0, 3), victims(1, 4)), (5, 3, 4));
     }
 

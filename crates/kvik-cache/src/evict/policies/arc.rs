@@ -1,16 +1,15 @@
-//! Adaptive replacement (Megiddo and Modha 2003): recency and frequency divide the space, and blocks that come
-//! back after their eviction move the division.
+//! Adaptive replacement (Megiddo and Modha 2003): recency and frequency divide the space, and blocks that are
+//! recomputed after their eviction shift the division.
 //!
-//! Leaves that were never reused are *recent*, the others *frequent*, each by last use. `recent`
-//! may hold `target` blocks. A block that comes back and had never been reused was lost too early
-//! from the recent side, so the target rises; one that had been, lowers it. The ghosts stand in for
-//! the two lists of evicted blocks.
+//! Leaves that were never reused are *recent*, the others *frequent*, each by last use. `recent` may hold `target`
+//! blocks. A recomputed block that had never been reused was evicted too early from the recent side, so the target
+//! rises; one that had been reused lowers it. The ghosts stand in for the two lists of evicted blocks.
 
 use crate::evict::order::Order;
 use crate::evict::ranking::{Context, Facts, Ranking, Return};
 use crate::ids::NodeId;
 
-/// Both sides, and how the space is divided.
+/// Both sides, and the division of the space.
 #[derive(Debug, Default)]
 pub(crate) struct Arc {
     recent: Order,

@@ -1,10 +1,10 @@
 //! Follows the policy that would have done best on this server's own traffic.
 //!
-//! Every candidate runs in a shadow of the cache, on all of the traffic or on a sample of it. `auto` begins as the
-//! candidate that is best on most traffic, and switches when it would have paid: when another has more hits than
-//! the policy followed by as much as a switch costs, and by more than chance. A switch ranks all leaves anew from
-//! their facts, but the cache still holds what the earlier policy has chosen. Until that is replaced it does worse
-//! than either, so that switching between two that are nearly equal lost up to 7% of the hits.
+//! Every candidate runs in a shadow of the cache, on all of the traffic or on a sample of it. `auto` begins with
+//! the candidate that is best on most traffic, and switches when that would have been worthwhile: when the lead of
+//! another over the policy followed exceeds both the cost of a switch and chance. A switch ranks all leaves anew
+//! from their facts, but the cache still holds what the earlier policy has chosen. Until that is replaced it does
+//! worse than either, so that switching between two that are nearly equal lost up to 7% of the hits.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::evict::requests::{BlockUse, Request};
 use crate::evict::shadow::Shadow;
 use crate::ids::TenantId;
 
-/// Blocks in one shadow at most, about 100 bytes each; of a larger pool a sample.
+/// Maximum number of blocks in one shadow, about 100 bytes each; a larger pool is sampled.
 const SHADOW_BLOCKS_MAX: usize = 1 << 15;
 /// Sampled uses between two judgements.
 const ROUND_USES: usize = 1024;
-/// Weight of earlier rounds at each: the last 500 rounds have most of it.
+/// Decay of earlier rounds per round: the last 500 rounds have most of the weight.
 const DECAY: f64 = 0.998;
-/// Hits that a switch costs, for each block kept.
+/// The cost of a switch in hits, for each block kept.
 const SWITCH_HITS: f64 = 0.5;
 
 /// The shadows, and which of them is followed.
@@ -40,16 +40,16 @@ pub(crate) struct Auto {
     leads: Vec<Vec<Lead>>,
 }
 
-/// How many more hits one shadow had than another, by rounds.
+/// The lead of one shadow over another in hits, over all rounds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lead {
     hits: f64,
-    /// The sum of the squares of all rounds: the variance of `hits` if the leads were chance.
+    /// The decayed sum of the squares of all rounds: the variance of `hits` if the leads were chance.
     variance: f64,
 }
 
 impl Auto {
-    /// Follows the first policy until another has done better.
+    /// An `Auto` that follows the first policy until another has done better.
     pub(crate) fn new(pool_blocks: usize, ghosts: usize) -> Auto {
         let sample = pool_blocks.div_ceil(SHADOW_BLOCKS_MAX).max(1).next_power_of_two();
         let shadow = |policy| Shadow::new(policy, ghosts.div_ceil(sample));
@@ -76,7 +76,7 @@ impl Auto {
         self.kept.insert(tenant, blocks);
     }
 
-    /// Notes a request. Returns the policy to follow from now on, when it is another.
+    /// Notes a request. Returns the policy to follow from now on, if that changes.
     pub(crate) fn note(&mut self, request: &Request, gittins: &Gittins) -> Option<Policy> {
         let sampled = self.sampled(request);
         let capacity = self.capacity();
@@ -94,12 +94,12 @@ impl Auto {
 
     /// The blocks of a request that are in the sample.
     fn sampled(&self, request: &Request) -> Request {
-        // Other bits than those that choose the sample of `Gittins` and the slots of ghosts.
+        // Different bits than those that choose the sample of `Gittins` and the slots of ghosts.
         let is_in = |used: &&BlockUse| (used.block.0.get() >> 52) as usize & (self.sample - 1) == 0;
         Request { uses: request.uses.iter().filter(is_in).copied().collect() }
     }
 
-    /// Blocks that a shadow keeps: the sample's part of what the cache keeps beside running sequences.
+    /// Blocks that a shadow keeps: the sample's part of the cached blocks that no running sequence owns.
     fn capacity(&self) -> usize {
         let kept = self.kept.values().sum::<usize>();
         let kept = if self.kept.is_empty() { self.pool_blocks } else { kept.min(self.pool_blocks) };

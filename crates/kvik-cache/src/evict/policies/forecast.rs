@@ -1,13 +1,13 @@
-//! Evicts the leaf with the lowest Gittins index: of its age and reuses, the fewest expected hits for its space
+//! Evicts the leaf with the lowest Gittins index: the fewest expected hits for its space, given its age and reuses
 //! (see `gittins`).
 //!
-//! LRU evicts by age alone, the oldest first. But a conversation continues after its reader has read: a prefix
+//! LRU evicts by age alone, the oldest first. But a conversation continues only after its reader has read: a prefix
 //! used a moment ago is not needed for a while, and most prefixes used once are never used again. In a cache too
-//! small for that pause, LRU evicts every prefix a moment before its next use; this policy evicts new ones
-//! instead, and keeps those whose age makes their next use likely.
+//! small for that pause, LRU evicts every prefix a moment before its next use; this policy evicts new ones instead,
+//! and keeps those whose age makes their next use likely.
 //!
-//! Leaves are ordered by class and last use. At most once for each moment of the clock, the ages present, some
-//! hundred at most, are sorted by index; victims come from the lowest range, the oldest first.
+//! Leaves are ordered by class and last use. At most once per tick of the clock, the ages present, some hundred at
+//! most, are sorted by index; victims come from the lowest range, the oldest first.
 
 use crate::evict::gittins::{CLASSES, age_of, class_of, youngest};
 use crate::evict::order::Order;
@@ -18,12 +18,12 @@ use crate::ids::NodeId;
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
     leaves: Order,
-    /// Ranges of leaves, that of the lowest index last; leaves inserted later are in none.
+    /// Ranges of leaves, the lowest index last; leaves inserted later belong to none.
     plan: Vec<AgeRange>,
     planned_at: Option<u64>,
 }
 
-/// Leaves of one class whose last use lies between two moments, both included.
+/// Leaves of one class whose last use lies between two times, both included.
 #[derive(Debug, Clone, Copy)]
 struct AgeRange {
     class: u64,

@@ -1,8 +1,8 @@
 //! Evicts the least recently used leaf.
 //!
-//! A sequence that ends unlocks its path from the deepest node up, so the last use of a parent is later than
-//! that of its children; and all blocks of a node have the same last use, the deeper ones counting as older. So
-//! leaves by last use, each evicted from its end, give the exact LRU order of blocks.
+//! A sequence that ends unlocks its path from the deepest node up, so the last use of a parent is later than that
+//! of its children; and all blocks of a node have the same last use, the deeper ones counting as older. So leaves
+//! by last use, each evicted from its end, give the exact LRU order of blocks.
 
 use crate::evict::order::Order;
 use crate::evict::ranking::{Context, Facts, Ranking};

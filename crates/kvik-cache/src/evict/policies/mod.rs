@@ -1,4 +1,4 @@
-//! The eviction policies, one file each, and the one place where they are registered.
+//! The eviction policies, one file each, and their registration.
 
 mod arc;
 pub(super) mod auto;
@@ -15,11 +15,11 @@ use std::str::FromStr;
 
 use super::ranking::Ranking;
 
-/// Makes [`Policy`] from one entry a policy: what it does, its variant, its name on the command line, and an
-/// empty order of leaves.
+/// Makes [`Policy`] from one entry per policy: its documentation, its variant, its name on the command line, and an
+/// empty ranking.
 macro_rules! policies {
     ($($(#[$doc:meta])+ $variant:ident $name:literal $ranking:expr;)+) => {
-        /// Which eviction policy a cache uses.
+        /// The eviction policy of a cache.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
         #[non_exhaustive]
         pub enum Policy {
@@ -30,13 +30,13 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// Those that `Auto` chooses from.
+            /// The policies that `Auto` chooses from.
             pub(crate) const CANDIDATES: [Policy; [$($name),+].len()] = [$(Policy::$variant),+];
 
-            /// What `Auto` begins as: the best of them on most traffic.
+            /// The policy with which `Auto` begins: the best on most traffic.
             pub(crate) const FIRST: Policy = Policy::Forecast;
 
-            /// All of them, in the order of the tables.
+            /// All policies, in the order of the tables.
             pub const ALL: [Policy; Policy::CANDIDATES.len() + 1] = [$(Policy::$variant,)+ Policy::Auto];
 
             /// The name on the command line.
@@ -47,7 +47,7 @@ macro_rules! policies {
                 }
             }
 
-            /// An empty order of leaves. `Auto` has none of its own; it begins as the first.
+            /// An empty ranking. `Auto` has none of its own; it begins as the first.
             pub(crate) fn ranking(self) -> Box<dyn Ranking> {
                 match self {
                     $(Policy::$variant => Box::new($ranking),)+
@@ -61,21 +61,21 @@ macro_rules! policies {
 policies! {
     /// Evicts the least recently used block.
     Lru "lru" lru::Lru::default();
-    /// Evicts the least often reused block; the count of what was popular once ages.
+    /// Evicts the least often reused block; the counts of formerly popular blocks age.
     Lfu "lfu" lfu::lfu();
-    /// Evicts what was never reused before what was.
+    /// Evicts blocks that were never reused before those that were.
     Slru "slru" slru::Slru::default();
     /// Keeps new blocks in a small queue, and reused ones in the rounds of a main queue.
     S3Fifo "s3-fifo" s3_fifo::S3Fifo::default();
-    /// Divides the space between recency and frequency as the evictions that were mistakes suggest.
+    /// Divides the space between recency and frequency, and adapts the division to wrong evictions.
     Arc "arc" arc::Arc::default();
-    /// Evicts the block that takes the least time to compute again.
+    /// Evicts the block that takes the least time to recompute.
     Cost "cost" cost::cost();
     /// Evicts the block with the lowest Gittins index: the fewest expected hits, learned from past uses.
     Forecast "forecast" forecast::Forecast::default();
 }
 
-/// The policy's name is not known.
+/// Error: the name is not that of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown eviction policy `{0}`; known: {known}", known = Policy::ALL.map(Policy::name).join(", "))]
 pub struct UnknownPolicy(pub String);

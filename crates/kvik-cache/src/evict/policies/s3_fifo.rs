@@ -1,9 +1,10 @@
 //! S3-FIFO (Yang et al. 2023): a small queue that blocks used once pass through quickly, and a main queue in
 //! which every use earns another round.
 //!
-//! A leaf enters `small` in the order of publication. Its first reuse, or its return after an eviction, moves it
-//! to the end of `main`. `small` yields the victim as long as it holds more than a tenth of the blocks. Otherwise
-//! the first leaf of `main` is the victim if it has no credit; if it has one, it spends it and moves to the end.
+//! A leaf enters `small` in the order of publication. Its first reuse, or its recomputation after an eviction,
+//! moves it to the end of `main`. `small` yields the victim as long as it holds more than a tenth of the blocks.
+//! Otherwise the first leaf of `main` is the victim if it has no credit; if it has one, it spends it and moves to
+//! the end.
 
 use rustc_hash::FxHashMap;
 
@@ -11,7 +12,7 @@ use crate::evict::order::Order;
 use crate::evict::ranking::{Context, Facts, Ranking};
 use crate::ids::NodeId;
 
-/// `small` keeps at least one block in so many.
+/// `small` keeps at least one block in this many.
 const SMALL_SHARE: usize = 10;
 const CREDITS_MAX: u32 = 3;
 
@@ -20,19 +21,20 @@ const CREDITS_MAX: u32 = 3;
 pub(crate) struct S3Fifo {
     small: Order,
     main: Order,
-    /// Of nodes that are or were in `main`. The birth tells an evicted node from a later one with its id.
+    /// Turns of nodes that are or were in `main`. The birth distinguishes an evicted node from a later one with the
+    /// same id.
     turns: FxHashMap<NodeId, Turn>,
-    /// Orders the leaves that move to the end at the same moment.
+    /// Orders the leaves that move to the end at the same time.
     rounds: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     born: u64,
-    /// Where it stands in `main`.
+    /// Its rank in `main`.
     since: (u64, u64),
     credits: u32,
-    /// As many of its reuses are counted.
+    /// Number of its reuses that are counted in `credits`.
     reuses: u32,
 }
 

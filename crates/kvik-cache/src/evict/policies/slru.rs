@@ -8,10 +8,10 @@ use crate::evict::order::Order;
 use crate::evict::ranking::{Context, Facts, Ranking};
 use crate::ids::NodeId;
 
-/// Probation keeps at least one block in so many.
+/// Probation keeps at least one block in this many.
 const PROBATION_SHARE: usize = 5;
 
-/// The two segments, each by last use, or by the moment of demotion.
+/// The two segments, each by last use, or by the time of demotion.
 #[derive(Debug, Default)]
 pub(crate) struct Slru {
     probation: Order,

@@ -1,4 +1,4 @@
-//! Every policy by itself: its leaves, and what makes it what it is.
+//! Every policy by itself: its leaves, and its characteristic behaviour.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ impl World {
         World { ranking: policy.ranking(), gittins: Gittins::new(CAPACITY), now: 0 }
     }
 
-    /// A leaf of `blocks` blocks is used and left, for the `reuses`th time after the first.
+    /// Uses a leaf of `blocks` blocks and leaves it, for the `reuses`th time after the first.
     fn leave(&mut self, leaf: u32, reuses: u32, blocks: u32) {
         self.now += u64::from(blocks);
         let facts = Facts { used: self.now, born: u64::from(leaf), reuses, depth: leaf, blocks };
@@ -175,7 +175,7 @@ fn policies_are_read_as_written() {
     assert!(error.to_string().contains("s3-fifo"), "{error}");
 }
 
-/// What the tree looks up for each policy costs time, and `lru` is to cost none.
+/// Look-ups in the tree for a policy cost time, and `lru` must not need any.
 #[test]
 fn lru_needs_no_history_and_forecast_alone_the_index() {
     for policy in Policy::CANDIDATES {
