@@ -1,42 +1,42 @@
-//! What followed the same tokens in a tier: every position by the tokens before it.
+//! Followers: the tokens that followed the same tokens in a tier. An index of every position by the tokens before it.
 //!
 //! ```text
-//!   … d e f │ g h i …     a place: after a position of a block; the four tokens up to it are its gram
+//!   … d e f │ g h i …     a place is after a position of a block; the four tokens up to it are its gram
 //!         ▲
-//!   latest[hash(namespace, c d e f)]      of those with the same gram the one published last
-//!   earlier[place]                        the one before it
+//!   latest[hash(namespace, c d e f)]      the most recently published place with this gram
+//!   earlier[place]                        the place before it in time
 //! ```
 //!
-//! Flat arrays that are never cleared: 8 bytes for each position, and a link for each block. What is found is compared with
-//! the tokens that blocks hold now, so an entry whose block has left, or holds something else by now, finds nothing; and a
-//! namespace finds its own blocks only.
+//! Flat arrays that are never cleared: 8 bytes for each position, and a link for each block. Candidates are
+//! compared with the current tokens of blocks, so an entry whose block was removed or replaced finds nothing; and a
+//! namespace finds only its own blocks.
 //!
-//! The prefix tree has one, whose namespaces are ids, and the tier below RAM another, whose namespaces are the identities
-//! of their roots and whose blocks are numbered by their slots.
+//! The prefix tree has such an index, whose namespaces are ids, and the tier below RAM another, whose namespaces
+//! are the identities of their roots and whose blocks are numbered by their slots.
 
 use super::labels::Labels;
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, Token};
 
-/// Tokens that must be the same for a place to be found.
+/// Tokens that must match for a place to be found.
 const GRAM: usize = 4;
-/// Places that are looked at for one gram, and for others that share its entry.
+/// Maximum number of places examined for a gram, including others with the same hash entry.
 const LOOKS_MAX: usize = 12;
-/// Tokens that are compared at most before a place.
+/// Maximum number of tokens compared before a place.
 const SAME_MAX: usize = 32;
 
-/// What follows a place, and how well the place fits.
+/// The tokens that follow a place, and how well the place matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Followers {
-    /// The tokens behind it, at least one.
+    /// The tokens after the place, at least one.
     pub tokens: Vec<Token>,
-    /// Tokens before it that are the same as the last ones asked for: 4 to 32.
+    /// Tokens before the place that match the end of the query: 4 to 32.
     pub same: usize,
 }
 
-/// Whose blocks are.
+/// The owner of blocks.
 pub(crate) trait Owner: Copy + Eq {
-    /// Spreads the grams of different owners over the index.
+    /// A seed that spreads the grams of different owners over the index.
     fn seed(self) -> u32;
 }
 
@@ -53,9 +53,9 @@ impl Owner for Identity {
     }
 }
 
-/// What blocks hold.
+/// The tokens of blocks.
 pub(crate) trait BlockText {
-    /// The tokens of a block; none of one from which nothing is to be found.
+    /// The tokens of a block; empty if the block must not be found.
     fn tokens(&self, block: BlockId) -> &[Token];
 }
 
@@ -68,22 +68,22 @@ impl BlockText for Labels {
 /// The index of the tokens of blocks.
 #[derive(Debug)]
 pub(crate) struct FollowerIndex<N> {
-    /// Places by the hash of namespace and gram; 0 is none. A power of two of them.
+    /// Places by the hash of namespace and gram; 0 for none. The length is a power of two.
     latest: Vec<u32>,
-    /// The place that each took the entry from, shape `[blocks × 16]`.
+    /// The place that each displaced from its entry, shape `[blocks × 16]`.
     earlier: Vec<u32>,
-    /// Of the blocks up to the last one that was ever linked.
+    /// Links of the blocks, up to the last one that was ever linked.
     links: Vec<Link<N>>,
 }
 
-/// Where a block stands.
+/// The neighbours of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link<N> {
-    /// Whose it is; none when it is not found.
+    /// The namespace of the block; `None` if it must not be found.
     pub(crate) namespace: Option<N>,
-    /// The block before it, of the same namespace. It is there as long as this one is.
+    /// The block before it, of the same namespace, which exists as long as this one does.
     pub(crate) before: Option<BlockId>,
-    /// The block that was published last behind it; it may have left since.
+    /// The block most recently published after it; it may have been removed since.
     next: Option<BlockId>,
 }
 
@@ -91,7 +91,7 @@ impl<N> Link<N> {
     pub(crate) const NONE: Link<N> = Link { namespace: None, before: None, next: None };
 }
 
-/// After how many positions of which block.
+/// A place: after a number of positions of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     block: BlockId,
@@ -99,7 +99,7 @@ struct Place {
 }
 
 impl Place {
-    /// As an entry of the index, above 0.
+    /// The place as an entry of the index, above 0.
     fn entry(self) -> u32 {
         self.block.0 * BLOCK_POSITIONS as u32 + self.positions as u32
     }
@@ -112,7 +112,8 @@ impl Place {
 }
 
 impl<N: Owner> FollowerIndex<N> {
-    /// An index of so many blocks; none when their positions cannot be numbered. Memory is touched as blocks are used.
+    /// An index of `blocks` blocks; `None` when their positions cannot be numbered. Memory is touched as blocks are
+    /// used.
     pub(crate) fn new(blocks: u32) -> Option<FollowerIndex<N>> {
         let positions = blocks.checked_mul(BLOCK_POSITIONS as u32)? as usize;
         Some(FollowerIndex {
@@ -122,7 +123,7 @@ impl<N: Owner> FollowerIndex<N> {
         })
     }
 
-    /// Notes blocks that were published behind `before`, if anything of their namespace is before them.
+    /// Indexes blocks that were published after `before`, if a block of their namespace precedes them.
     pub(crate) fn publish(
         &mut self,
         namespace: N,
@@ -137,7 +138,7 @@ impl<N: Owner> FollowerIndex<N> {
         }
     }
 
-    /// Notes where a block stands: it is not found by its tokens before they are [noted](FollowerIndex::note).
+    /// Links a block: it is found by its tokens once they are [noted](FollowerIndex::note).
     pub(crate) fn link(&mut self, namespace: N, before: Option<BlockId>, block: BlockId) {
         if self.links.len() <= block.index() {
             self.links.resize(block.index() + 1, Link::NONE);
@@ -148,7 +149,7 @@ impl<N: Owner> FollowerIndex<N> {
         }
     }
 
-    /// Notes the tokens of a block that is linked, and all before it.
+    /// Indexes the tokens of a linked block; all blocks before it must be linked.
     pub(crate) fn note(&mut self, block: BlockId, text: &impl BlockText) {
         let Some(namespace) = self.get(block).namespace else { return };
         for positions in 1..=text.tokens(block).len() {
@@ -170,7 +171,7 @@ impl<N: Owner> FollowerIndex<N> {
         Some(gram)
     }
 
-    /// Notes that blocks have left.
+    /// Notes that blocks were removed.
     pub(crate) fn remove(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
         for block in blocks {
             if let Some(link) = self.links.get_mut(block.index()) {
@@ -179,13 +180,13 @@ impl<N: Owner> FollowerIndex<N> {
         }
     }
 
-    /// Where a block stands.
+    /// The link of a block.
     pub(crate) fn get(&self, block: BlockId) -> Link<N> {
         self.links.get(block.index()).copied().unwrap_or(Link::NONE)
     }
 
-    /// What followed the last of `tokens` in a namespace: at most `most` tokens behind that place of the latest ones
-    /// before which most tokens are the same.
+    /// Returns at most `most` tokens that followed the end of `tokens` in a namespace: of the latest places the one
+    /// with the longest common context.
     pub(crate) fn find(
         &self,
         namespace: N,
@@ -209,7 +210,7 @@ impl<N: Owner> FollowerIndex<N> {
         Some(Followers { tokens: self.tokens_after(place, text).take(most).collect(), same })
     }
 
-    /// Tokens before a place that are the same as the last of `tokens`; none when it is not there any more.
+    /// Number of tokens before a place that match the end of `tokens`; 0 when the place no longer exists.
     fn same_before(&self, place: Place, namespace: N, tokens: &[Token], text: &impl BlockText) -> usize {
         let is_there = self.get(place.block).namespace == Some(namespace);
         if !is_there || place.positions > text.tokens(place.block).len() {
@@ -219,7 +220,7 @@ impl<N: Owner> FollowerIndex<N> {
         pairs.take(SAME_MAX).take_while(|(held, token)| held == *token).count()
     }
 
-    /// The tokens before a place, the last one first.
+    /// The tokens before a place, backwards.
     fn tokens_before(&self, place: Place, text: &impl BlockText) -> impl Iterator<Item = Token> {
         let first = (place.block, place.positions);
         let runs = std::iter::successors(Some(first), |&(block, _)| {
@@ -230,7 +231,7 @@ impl<N: Owner> FollowerIndex<N> {
         runs.flat_map(|(block, count)| text.tokens(block)[..count].iter().rev().copied())
     }
 
-    /// The tokens behind a place, as they were published last.
+    /// The tokens after a place, as most recently published.
     fn tokens_after(&self, place: Place, text: &impl BlockText) -> impl Iterator<Item = Token> {
         let runs = std::iter::successors(Some((place.block, place.positions)), |&(block, _)| {
             let next = self.next(block)?;
@@ -239,7 +240,7 @@ impl<N: Owner> FollowerIndex<N> {
         runs.flat_map(|(block, first)| text.tokens(block)[first..].iter().copied())
     }
 
-    /// The block that was published last behind one, while it is there.
+    /// The block most recently published after another, if it still exists.
     fn next(&self, block: BlockId) -> Option<BlockId> {
         let next = self.get(block).next?;
         let link = self.get(next);
@@ -263,7 +264,7 @@ mod tests {
     const OURS: NamespaceId = NamespaceId(0);
     const THEIRS: NamespaceId = NamespaceId(1);
 
-    /// Publishes tokens in these blocks, behind nothing.
+    /// Publishes tokens in these blocks, as the beginning of a prompt.
     fn publish(
         index: &mut FollowerIndex<NamespaceId>,
         labels: &mut Labels,
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(index.find(OURS, &tokens[..20], 30, &labels).unwrap().tokens, tokens[20..32]);
         index.remove([BlockId(1), BlockId(0)]);
         assert_eq!(index.find(OURS, &tokens[..10], 9, &labels), None);
-        // The same tokens in the same blocks, of another namespace: the old entries lead there.
+        // The same tokens in the same blocks, of another namespace: the old entries point there.
         publish(&mut index, &mut labels, THEIRS, 0, &tokens);
         assert_eq!(index.find(OURS, &tokens[..10], 9, &labels), None);
         assert_eq!(index.find(THEIRS, &tokens[..10], 9, &labels).unwrap().tokens, tokens[10..19]);

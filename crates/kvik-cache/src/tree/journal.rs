@@ -1,9 +1,9 @@
-//! What came into the tree and what left it, for somebody outside who keeps an account of it.
+//! The journal: blocks added to and removed from the tree, for an external index.
 //!
-//! Owns the identity of every block that is told, so that a block is named when it leaves as when it came. Tells whole
-//! blocks only, and those of namespaces that are told alone: a partial block is the end of one sequence, and others'
-//! prompts are their secret. Costs 32 bytes for each block of the pool and one compression of BLAKE3 for each block
-//! that comes; nobody pays that where nothing is told.
+//! Owns the identity of every recorded block, so that a block has the same name when it is removed as when it was
+//! added. Records whole blocks only, and only those of registered namespaces: a partial block is the end of one
+//! sequence, and other prompts are private. Costs 32 bytes for each block of the pool and one compression of BLAKE3
+//! for each added block; there is no cost without a journal.
 
 use rustc_hash::FxHashMap;
 
@@ -11,55 +11,55 @@ use super::labels::Labels;
 use crate::hash::Identity;
 use crate::ids::{BlockId, NamespaceId, Token};
 
-/// Something that changed.
+/// A change of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Blocks are there now, each after the one before it.
+    /// Blocks were added, each after the one before it.
     Stored(StoredBlocks),
-    /// Blocks are gone, each before the one that it continued.
+    /// Blocks were removed, children before parents.
     Removed(Vec<Identity>),
 }
 
-/// Whole blocks that follow each other.
+/// Consecutive whole blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBlocks {
-    /// Where they are.
+    /// Their namespace.
     pub namespace: NamespaceId,
-    /// The block before the first one; none at the beginning of a prompt.
+    /// The block before the first one; `None` at the beginning of a prompt.
     pub parent: Option<Identity>,
-    /// Their names, one at least.
+    /// Their identities, at least one.
     pub blocks: Vec<Identity>,
-    /// What they hold, 16 each.
+    /// Their tokens, 16 each.
     pub tokens: Vec<Token>,
 }
 
-/// The changes since somebody asked.
+/// The changes since the last call of [`take`](Journal::take).
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// Of the blocks in told namespaces, `[blocks]`; none where nothing was told.
+    /// Identities of the blocks in registered namespaces, `[blocks]`; `None` for other blocks.
     identities: Vec<Option<Identity>>,
-    /// The namespaces that are told, and what comes before their first blocks.
+    /// The registered namespaces, and the identities before their first blocks.
     roots: FxHashMap<NamespaceId, Identity>,
     changes: Vec<Change>,
 }
 
 impl Journal {
-    /// Of a pool of `blocks`, of which nothing is told yet.
+    /// The journal of a pool of `blocks`, without registered namespaces.
     pub(crate) fn new(blocks: usize) -> Journal {
         Journal { identities: vec![None; blocks], roots: FxHashMap::default(), changes: Vec::new() }
     }
 
-    /// Tells of a namespace from now on. Nothing is in it yet.
+    /// Registers a namespace, which must be empty.
     pub(crate) fn tell(&mut self, namespace: NamespaceId, root: Identity) {
         self.roots.insert(namespace, root);
     }
 
-    /// A namespace is gone, and nothing was left in it.
+    /// Removes a namespace, which must be empty.
     pub(crate) fn forget(&mut self, namespace: NamespaceId) {
         self.roots.remove(&namespace);
     }
 
-    /// These blocks follow `before` from now on, or begin a prompt.
+    /// Records blocks that were added after `before`, or at the beginning of a prompt.
     pub(crate) fn stored(
         &mut self,
         namespace: NamespaceId,
@@ -85,7 +85,7 @@ impl Journal {
         }
     }
 
-    /// Notes blocks; those that go on from the last ones stand with them, however a sequence published them.
+    /// Appends blocks; those that continue the last ones are merged with them, however a sequence published them.
     fn append(&mut self, stored: StoredBlocks) {
         if let Some(Change::Stored(last)) = self.changes.last_mut()
             && last.namespace == stored.namespace
@@ -98,7 +98,7 @@ impl Journal {
         self.changes.push(Change::Stored(stored));
     }
 
-    /// These blocks, which follow each other, are gone.
+    /// Records that consecutive blocks were removed.
     pub(crate) fn removed(&mut self, blocks: &[BlockId]) {
         let gone = blocks.iter().rev().filter_map(|block| self.identities[block.index()].take());
         let gone: Vec<Identity> = gone.collect();
@@ -109,23 +109,22 @@ impl Journal {
         }
     }
 
-    /// What changed since this was asked last, in order.
+    /// Takes the changes since the last call, in order.
     pub(crate) fn take(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// What is told of a block, and what comes before the first block of its namespace, if that is told. For the
-    /// checker.
+    /// The recorded identity of a block. For the checker.
     pub(crate) fn told(&self, block: BlockId) -> Option<Identity> {
         self.identities[block.index()]
     }
 
-    /// What comes before the first block of a namespace that is told. For the checker.
+    /// The identity before the first block of a registered namespace. For the checker.
     pub(crate) fn root(&self, namespace: NamespaceId) -> Option<Identity> {
         self.roots.get(&namespace).copied()
     }
 
-    /// How many blocks are told. For the checker.
+    /// Number of recorded blocks. For the checker.
     pub(crate) fn len(&self) -> usize {
         self.identities.iter().flatten().count()
     }

@@ -1,9 +1,9 @@
-//! What every block of the tree holds.
+//! The content of every block of the tree.
 //!
-//! Flat arrays by block, allocated once. A run's blocks were mostly allocated one after the other,
-//! so a lookup compares tokens in memory order, and cutting a node moves block ids only. Counts
-//! and fingerprints stand apart from the tokens: they are all that eviction reads of a block that
-//! has long been out of every CPU cache, 9 bytes instead of a line or two.
+//! Flat arrays by block, allocated once. The blocks of a run were usually allocated one after the other, so a
+//! lookup compares tokens in memory order, and cutting a node moves block ids only. Counts and fingerprints are
+//! separate from the tokens: eviction reads nothing else of a block that has long left every CPU cache, so 9 bytes
+//! instead of a cache line or two.
 
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, Token};
@@ -29,8 +29,7 @@ impl Labels {
         }
     }
 
-    /// Labels a block that holds `tokens` (1 to 16) after the block `before`, and returns its
-    /// fingerprint.
+    /// Labels a block that holds `tokens` (1 to 16) after the block `before`, and returns its fingerprint.
     pub(crate) fn set(&mut self, block: BlockId, before: Fingerprint, tokens: &[Token]) -> Fingerprint {
         let fingerprint = before.child(tokens);
         self.tokens[block.index()][..tokens.len()].copy_from_slice(tokens);
@@ -45,7 +44,7 @@ impl Labels {
         &self.tokens[block.index()][..self.count(block)]
     }
 
-    /// How many tokens of a block are valid.
+    /// Number of valid tokens of a block.
     #[inline]
     pub(crate) fn count(&self, block: BlockId) -> usize {
         self.counts[block.index()].into()
@@ -63,8 +62,8 @@ impl Labels {
 /// The valid tokens of one block as a key, ordered as slices are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BlockTokens {
-    /// Zero, the least token, where not valid: so the derived order is that of the valid tokens,
-    /// and a shorter block stands before those that go on from it.
+    /// Zero, the smallest token, where not valid: so the derived order is that of the valid tokens, and a shorter
+    /// block precedes those that extend it.
     tokens: [Token; BLOCK_POSITIONS],
     count: u32,
 }
@@ -87,7 +86,7 @@ impl BlockTokens {
 /// Length of the longest common prefix of a block's valid tokens and `rest`, at most 16.
 #[inline]
 pub(crate) fn common_prefix(valid: &[Token], rest: &[Token]) -> usize {
-    // Nearly always the whole block is equal, and that is one comparison.
+    // Nearly always the whole block is equal, which takes one comparison.
     match (valid.first_chunk::<BLOCK_POSITIONS>(), rest.first_chunk::<BLOCK_POSITIONS>()) {
         (Some(a), Some(b)) if a == b => BLOCK_POSITIONS,
         _ => valid.iter().zip(rest).take_while(|(a, b)| a == b).count(),

@@ -1,4 +1,4 @@
-//! The prefix tree over token ids: nodes, what their blocks hold, and how prompts are matched against them.
+//! The prefix tree over token ids: nodes, the content of their blocks, and prompt matching.
 
 mod dropped;
 mod followers;

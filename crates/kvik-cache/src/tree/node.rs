@@ -1,4 +1,4 @@
-//! What the tree is made of: nodes, and the arena they stand in.
+//! The nodes of the tree, and the arena that stores them.
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
@@ -13,33 +13,33 @@ use crate::lifetime::Keep;
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) namespace: NamespaceId,
-    /// The node before this one; of a root, the end of what its namespace continues, if anything.
+    /// The node before this one; for a root, the end of its base, if the namespace is derived.
     pub(crate) parent: Option<NodeId>,
-    /// Fingerprint before the first block of a prompt; roots only.
+    /// The fingerprint before the first block of a prompt; roots only.
     pub(crate) seed: Option<Fingerprint>,
     /// Blocks before the first one.
     pub(crate) depth: u32,
     /// The physical blocks of its run, in order; empty for a root.
     pub(super) run: Vec<BlockId>,
-    /// Nodes that go on from this one's end, by what their first blocks hold.
+    /// Nodes that continue this one, by the content of their first blocks.
     pub(crate) children: BTreeMap<BlockTokens, NodeId>,
-    /// Running sequences and pins that use this node.
+    /// Running sequences, pins and derived namespaces that use this node.
     pub(crate) locks: u32,
-    /// Pins of this namespace that end here or below; of a root, all of its namespace.
+    /// Pins of this namespace that end here or below; for a root, all of its namespace.
     pub(crate) pins: u32,
     pub(crate) life: Life,
 }
 
-/// What eviction must know of a node; all its blocks are alike.
+/// The facts of a node that eviction needs; all its blocks are alike.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Life {
     /// When it was published, on the clock of blocks used.
     pub(crate) born: u64,
-    /// When its last user left, on the same clock; 0 while its first user has not.
+    /// When its last user left, on the same clock; 0 until its first user has left.
     pub(crate) used: u64,
-    /// The same on the caller's clock.
+    /// The time of the last use on the caller's clock.
     pub(crate) used_at: Duration,
-    /// How often it was used again, evictions in between included as far as ghosts remember them.
+    /// How often it was reused, evictions in between included as far as ghosts remember them.
     pub(crate) reuses: u32,
     pub(crate) keep: Keep,
     /// The [ageing value](super::Places) of its tenant at its last use.
@@ -77,7 +77,7 @@ impl Node {
         self.depth + self.blocks().len() as u32
     }
 
-    /// Whether its first user has not left it yet.
+    /// Returns whether its first user has not left it yet.
     pub(crate) fn is_new(&self) -> bool {
         self.life.used == 0
     }
@@ -88,17 +88,17 @@ impl Life {
         Life { born, used: 0, used_at: Duration::ZERO, reuses, keep: Keep::NOTHING, ageing: 0 }
     }
 
-    /// When it outlives its time to live, on the caller's clock, unless it is used before.
+    /// When its time to live ends, on the caller's clock, unless it is used before.
     pub(crate) fn expires(&self) -> Option<Duration> {
         self.keep.ttl.map(|ttl| self.used_at.saturating_add(ttl))
     }
 }
 
-/// Nodes by index; the places of removed nodes are used again.
+/// Nodes by index; the indices of removed nodes are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     nodes: Vec<Option<Node>>,
-    /// How many nodes each place has lost.
+    /// How many nodes each index has lost.
     generations: Vec<u32>,
     vacant: Vec<NodeId>,
 }
@@ -126,22 +126,22 @@ impl Arena {
         self.nodes.len() - self.vacant.len()
     }
 
-    /// Places, vacant ones included.
+    /// Number of indices, vacant ones included.
     pub(crate) fn places(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node, if its place is not vacant.
+    /// The node at an index, unless it is vacant.
     pub(crate) fn get(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(id.index())?.as_ref()
     }
 
-    /// What a node is called outside.
+    /// The external name of a node.
     pub(crate) fn name(&self, id: NodeId) -> NodeName {
         NodeName { place: id.0, generation: self.generations[id.index()] }
     }
 
-    /// The node of this name, while it is there.
+    /// The node of this name, if it still exists.
     pub(crate) fn named(&self, name: NodeName) -> Option<NodeId> {
         let id = NodeId(name.place);
         self.get(id).is_some_and(|_| self.name(id) == name).then_some(id)
@@ -151,7 +151,7 @@ impl Arena {
         self.iter_from(0)
     }
 
-    /// The nodes from a place on.
+    /// The nodes from an index on.
     pub(crate) fn iter_from(&self, first: usize) -> impl Iterator<Item = (NodeId, &Node)> {
         let nodes = self.nodes.get(first..).unwrap_or_default().iter().zip(first as u32..);
         nodes.filter_map(|(node, index)| Some((NodeId(index), node.as_ref()?)))

@@ -1,19 +1,19 @@
-//! Places where a sequence can go on, for layers that hold something [beside](crate::beside) blocks.
+//! Places, where a sequence can resume, for layers with [auxiliary state](crate::beside).
 //!
 //! ```text
 //! path     [b0][b1][b2][b3][b4][b5][b6][b7]            blocks of all positions: as many as match
-//! parts                     p3  p4  p5                 windowed parts that somebody uses
-//! places                            ▲ keeps p3 p4 p5, and the state behind b5
+//! parts                     p3  p4  p5                 windowed parts in use
+//! places                            ▲ retains p3 p4 p5, and the state after b5
 //! ```
 //!
-//! The windowed part of a block is there while somebody uses it: sequences whose window it is in, and places. A place
-//! stands in a block of the tree and goes with it. It keeps the parts that a sequence needs to go on anywhere in that
-//! block, and the state at one of its positions, so that a prefix can be continued there when the sequence that computed
-//! it has long moved on.
+//! The windowed part of a block exists while it is in use: by sequences whose window contains it, and by places. A
+//! place belongs to a block of the tree and is dropped with it. It retains the parts that a sequence needs to
+//! resume anywhere in that block, and the state at one of its positions, so that a prefix can be continued there
+//! when the sequence that computed it has long moved on.
 //!
-//! Which place is evicted first is decided by Greedy-Dual (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", 1997):
-//! its rank is what it spares, tokens to compute again for each block's worth that it takes, above the *ageing value* of
-//! its tenant, which is the rank of the last victim, place or block; a use renews it.
+//! Greedy-Dual (Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", 1997) decides which place is evicted
+//! first: its rank is its value, the tokens it saves from recomputation per block withheld for it, plus the *ageing
+//! value* of its tenant, which is the rank of the tenant's last victim, place or block. A use renews the rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,73 +24,73 @@ use crate::beside::Beside;
 use crate::evict::Lane;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, StateId, TenantId};
 
-/// Where a place stands.
+/// The location of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PlaceId {
     pub(crate) block: BlockId,
-    /// Positions of the block that its state has seen; 16 when it has none.
+    /// Positions of the block that its state covers; 16 when it has none.
     pub(crate) positions: u8,
 }
 
-/// What a place keeps.
+/// The content of a place.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// That of its block.
+    /// The namespace of its block.
     pub(crate) namespace: NamespaceId,
-    /// Whose it is, and the highest priority of those who have made and used it.
+    /// The owning tenant, and the highest priority of the sequences that made or used it.
     pub(crate) lane: Lane,
     /// Blocks whose windowed parts it uses; the last one is its own, if any is.
     pub(crate) parts: Vec<BlockId>,
     pub(crate) state: Option<StateId>,
-    /// Blocks' worth that it takes.
+    /// Blocks that are withheld for it.
     pub(crate) units: usize,
-    /// Tokens from the place before it: what it spares.
+    /// Tokens from the place before it, whose recomputation it saves.
     pub(crate) spares: usize,
-    /// Pins and derived namespaces that need it.
+    /// Number of pins and derived namespaces that protect it.
     pub(crate) keepers: u32,
-    /// Its rank among those of its lane; given when it is added.
+    /// Its rank among the places of its lane; set when it is added.
     pub(crate) rank: u64,
 }
 
-/// All places of a tree, and who uses the windowed part of each block.
+/// All places of a tree, and the number of users of each block's windowed part.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     needs: Beside,
-    /// Users of the windowed part, `[blocks]`; empty where no layer has a window.
+    /// Number of users of each windowed part, `[blocks]`; empty where no layer has a window.
     users: Vec<u32>,
-    /// Blocks whose part nobody uses any more.
+    /// Blocks whose part lost its last user.
     emptied: Vec<BlockId>,
     copies: Vec<CopyPart>,
     all: BTreeMap<PlaceId, Place>,
-    /// Those that nobody keeps.
+    /// The unprotected places.
     ranks: BTreeSet<(Lane, u64, PlaceId)>,
     tenants: FxHashMap<TenantId, OfTenant>,
     evictable: usize,
     states_free: Vec<StateId>,
     states_made: u32,
     states_vacated: Vec<StateId>,
-    /// States that were given to sequences and must be set.
+    /// States that were assigned to sequences and must be initialised.
     states_fresh: Vec<StateId>,
 }
 
-/// What is known of a tenant.
+/// The places of a tenant.
 #[derive(Debug, Default)]
 struct OfTenant {
     /// The rank of its last victim.
     ageing: u64,
-    /// Blocks' worth of its places that nobody keeps.
+    /// Blocks that are withheld for its unprotected places.
     evictable: usize,
 }
 
-/// What is worth keeping: tokens that it spares for each of so many blocks' worth.
+/// The value of a place or a block: saved tokens per block of space.
 pub(crate) fn value(tokens: usize, units: usize) -> u64 {
-    /// So that what spares less than one token has a value.
+    /// Scale that gives a value to less than one saved token per block.
     const SCALE: u64 = 1 << 16;
     (tokens as u64).saturating_mul(SCALE) / units.max(1) as u64
 }
 
 impl Places {
-    /// None, of a pool of `blocks`, for layers with these needs.
+    /// No places, for a pool of `blocks` and layers with these needs.
     pub(crate) fn new(needs: Beside, blocks: usize) -> Places {
         let users = if needs.windows.is_some() { vec![0; blocks] } else { Vec::new() };
         Places { needs, users, ..Places::default() }
@@ -100,12 +100,12 @@ impl Places {
         &self.needs
     }
 
-    /// Counts one more user of a block's windowed part.
+    /// Adds a user of a block's windowed part.
     pub(crate) fn hold(&mut self, block: BlockId) {
         self.users.get_mut(block.index()).into_iter().for_each(|users| *users += 1);
     }
 
-    /// Takes one user of a block's windowed part back.
+    /// Removes a user of a block's windowed part.
     pub(crate) fn let_go(&mut self, block: BlockId) {
         let Some(users) = self.users.get_mut(block.index()) else { return };
         *users = users.checked_sub(1).expect("who lets go has held");
@@ -114,22 +114,22 @@ impl Places {
         }
     }
 
-    /// Whether the windowed part of a block is there.
+    /// Returns whether the windowed part of a block exists.
     pub(crate) fn is_held(&self, block: BlockId) -> bool {
         self.users.get(block.index()).is_none_or(|&users| users > 0)
     }
 
-    /// How many use the windowed part of each block, `[blocks]`; empty where no layer has a window. For the checker.
+    /// Number of users of each windowed part, `[blocks]`; empty where no layer has a window. For the checker.
     pub(crate) fn users(&self) -> &[u32] {
         &self.users
     }
 
-    /// Notes that the windowed part of a block is to be copied to another that has the same tokens.
+    /// Schedules the copy of a windowed part to another block with the same tokens.
     pub(crate) fn copy(&mut self, copy: CopyPart) {
         self.copies.push(copy);
     }
 
-    /// What changed since this was asked last, except of whole blocks.
+    /// Takes the changes since the last call, except those of whole blocks.
     pub(crate) fn take_changes(&mut self) -> Changes {
         let mut parts = std::mem::take(&mut self.emptied);
         parts.retain(|block| self.users[block.index()] == 0);
@@ -140,12 +140,12 @@ impl Places {
         Changes { fresh, copies: std::mem::take(&mut self.copies), parts, blocks: Vec::new(), states }
     }
 
-    /// Notes that a state must be set to the one before the first token.
+    /// Marks a state to be set to the initial one.
     pub(crate) fn set_fresh(&mut self, state: StateId) {
         self.states_fresh.push(state);
     }
 
-    /// A state that nobody else has; who asks has made room for it.
+    /// Allocates a state; the caller has made room for it.
     pub(crate) fn take_state(&mut self) -> StateId {
         self.states_free.pop().unwrap_or_else(|| {
             self.states_made += 1;
@@ -153,13 +153,13 @@ impl Places {
         })
     }
 
-    /// Takes a state back.
+    /// Releases a state.
     pub(crate) fn release_state(&mut self, state: StateId) {
         self.states_free.push(state);
         self.states_vacated.push(state);
     }
 
-    /// States that somebody has.
+    /// Number of allocated states.
     pub(crate) fn states(&self) -> usize {
         self.states_made as usize - self.states_free.len()
     }
@@ -191,7 +191,7 @@ impl Places {
         Some(place)
     }
 
-    /// Removes a place; blocks' worth that it took.
+    /// Removes a place; returns how many blocks were withheld for it.
     pub(crate) fn remove(&mut self, id: PlaceId) -> usize {
         let Some(place) = self.take(id) else { return 0 };
         place.parts.iter().for_each(|&block| self.let_go(block));
@@ -199,32 +199,32 @@ impl Places {
         place.units
     }
 
-    /// Of the places of a tenant that nobody keeps, of its lowest priority, the one of the least rank.
+    /// The unprotected place of a tenant with the lowest priority, and of those the lowest rank.
     pub(crate) fn victim(&self, tenant: TenantId) -> Option<PlaceId> {
         let least = PlaceId { block: BlockId(0), positions: 0 };
         let mut places = self.ranks.range((Lane { tenant, priority: i8::MIN }, 0, least)..);
         places.next().filter(|(lane, ..)| lane.tenant == tenant).map(|&(.., id)| id)
     }
 
-    /// Blocks' worth of the places of a tenant that nobody keeps.
+    /// Blocks that are withheld for the unprotected places of a tenant.
     pub(crate) fn evictable_of(&self, tenant: TenantId) -> usize {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.evictable)
     }
 
-    /// Removes a place for which there is no room; blocks' worth that it took.
+    /// Evicts a place; returns how many blocks were withheld for it.
     pub(crate) fn evict(&mut self, id: PlaceId) -> usize {
         let Place { lane, rank, .. } = self.all[&id];
         self.age(lane.tenant, rank);
         self.remove(id)
     }
 
-    /// What is used from now on ranks above a victim of this rank.
+    /// Raises the ageing value of a tenant to the rank of a victim, so that later uses rank above it.
     pub(crate) fn age(&mut self, tenant: TenantId, rank: u64) {
         let ageing = &mut self.tenants.entry(tenant).or_default().ageing;
         *ageing = rank.max(*ageing);
     }
 
-    /// The rank of the last victim of a tenant.
+    /// The ageing value of a tenant: the rank of its last victim.
     pub(crate) fn ageing(&self, tenant: TenantId) -> u64 {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.ageing)
     }
@@ -235,7 +235,7 @@ impl Places {
         (lane.priority, *rank)
     }
 
-    /// Gives the places of a namespace to a tenant; blocks' worth that they take.
+    /// Assigns the places of a namespace to a tenant; returns how many blocks are withheld for them.
     pub(crate) fn give(&mut self, namespace: NamespaceId, tenant: TenantId) -> usize {
         let of_namespace = self.all.iter().filter(|(_, place)| place.namespace == namespace);
         let ids: Vec<PlaceId> = of_namespace.map(|(&id, _)| id).collect();
@@ -249,13 +249,13 @@ impl Places {
         ids.into_iter().map(give).sum()
     }
 
-    /// Removes all places in a block; blocks' worth that they took.
+    /// Removes all places in a block; returns how many blocks were withheld for them.
     pub(crate) fn remove_of(&mut self, block: BlockId) -> usize {
         let ids: Vec<PlaceId> = self.of(block).map(|(id, _)| id).collect();
         ids.into_iter().map(|id| self.remove(id)).sum()
     }
 
-    /// Moves the places of a block to one that takes its place in the tree, where its part is in use.
+    /// Moves the places of a block to the one that replaces it in the tree, whose windowed part is in use.
     pub(crate) fn move_to(&mut self, from: BlockId, to: BlockId) {
         let ids: Vec<PlaceId> = self.of(from).map(|(id, _)| id).collect();
         for id in ids {
@@ -269,8 +269,8 @@ impl Places {
         }
     }
 
-    /// Notes that a sequence of a namespace and a priority goes on from a place. Who continues another's prompt leaves
-    /// no mark on its priority.
+    /// Notes that a sequence resumes from a place. It raises the place's priority to its own only if it belongs to
+    /// the same namespace.
     pub(crate) fn touch(&mut self, id: PlaceId, by: NamespaceId, priority: i8) {
         self.change(id, |place| {
             if place.namespace == by {
@@ -279,12 +279,12 @@ impl Places {
         });
     }
 
-    /// Keeps a place for one more pin or derived namespace.
+    /// Protects a place for one more pin or derived namespace.
     pub(crate) fn keep(&mut self, id: PlaceId) {
         self.change(id, |place| place.keepers += 1);
     }
 
-    /// Takes [`keep`](Places::keep) back.
+    /// Undoes [`keep`](Places::keep).
     pub(crate) fn unkeep(&mut self, id: PlaceId) {
         self.change(id, |place| place.keepers = place.keepers.checked_sub(1).expect("it was kept"));
     }
@@ -314,22 +314,22 @@ impl Places {
         self.all.len()
     }
 
-    /// Whether a place stands in a block.
+    /// Returns whether there is a place in a block.
     pub(crate) fn is_in(&self, block: BlockId) -> bool {
         self.of(block).next().is_some()
     }
 
-    /// All of them.
+    /// All places.
     pub(crate) fn all(&self) -> impl Iterator<Item = (PlaceId, &Place)> {
         self.all.iter().map(|(&id, place)| (id, place))
     }
 
-    /// Blocks' worth of the places that nobody keeps.
+    /// Blocks that are withheld for unprotected places.
     pub(crate) fn evictable(&self) -> usize {
         self.evictable
     }
 
-    /// Leading tokens of a path, of which `tokens` are known, after which a sequence can go on.
+    /// Leading tokens of a path, of which `tokens` are cached, after which a sequence can resume.
     pub(crate) fn usable(&self, path: &[BlockId], tokens: usize) -> usize {
         let (mut run_start, mut best) = (0, 0);
         for (index, &block) in path.iter().enumerate() {

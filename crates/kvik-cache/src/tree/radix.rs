@@ -1,8 +1,7 @@
 //! The prefix tree over token ids: which physical blocks hold which prefix.
 //!
-//! Owns the nodes with their lock counts, what every block of the tree holds, and what
-//! eviction knows of its leaves: the evictor, the ghosts and the shares. Never allocates a block: they
-//! are handed in and out.
+//! Owns the nodes with their lock counts, the content of every block of the tree, and the facts for eviction: the
+//! evictor, the ghosts and the shares. Never allocates a block: they are handed in and out.
 //!
 //! ```text
 //! root ── [b0 b1 b2] ─┬─ [b3 b4]          a node is a run of whole blocks;
@@ -10,9 +9,9 @@
 //!                     └─ [b8]             children are sorted by the tokens of their first block
 //! ```
 //!
-//! Invariants: a locked node's ancestors are locked; a partial block ends a leaf, and its tokens
-//! begin no sibling's; no node but a root is empty; the blocks of a node are used by the same
-//! sequences, and always were: a node is cut where a use of it ends, and grows only while it is new.
+//! Invariants: a locked node's ancestors are locked; a partial block ends a leaf, and its tokens begin no
+//! sibling's; no node but a root is empty; the blocks of a node are used by the same sequences, and always were: a
+//! node is cut where a use of it ends, and grows only while it is new.
 
 use std::time::Duration;
 
@@ -36,19 +35,19 @@ pub(crate) struct Radix {
     pub(crate) ghosts: Ghosts,
     pub(crate) shares: Shares,
     pub(crate) labels: Labels,
-    /// What followed which tokens, when somebody asks for that.
+    /// The index of followers, if it was requested.
     pub(crate) followers: Option<FollowerIndex<NamespaceId>>,
-    /// What came and went, when somebody is told.
+    /// The journal of changes, if it was requested.
     pub(crate) journal: Option<Journal>,
-    /// Where prefixes can be continued, if their blocks do not say it alone.
+    /// Places, where prefixes can be resumed by layers with auxiliary state.
     pub(crate) places: Places,
     /// The caller's clock.
     pub(crate) now: Duration,
-    /// Blocks that users have left so far: the clock by which policies tell the age of a use.
+    /// Number of blocks that users have left so far: the clock by which policies measure the age of a use.
     pub(super) clock: u64,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
-    /// Blocks in nodes that pins keep.
+    /// Blocks in pinned nodes.
     pinned: usize,
     /// Valid tokens in all nodes.
     tokens: usize,
@@ -79,7 +78,7 @@ impl Radix {
         self.arena.insert(Node::root(namespace, seed))
     }
 
-    /// Removes the root of a namespace that nothing hangs on.
+    /// Removes the root of an empty namespace.
     pub(crate) fn remove_root(&mut self, root: NodeId) {
         let node = self.arena.remove(root);
         assert!(node.is_root() && node.locks == 0 && node.children.is_empty(), "an empty root is removed");
@@ -89,7 +88,7 @@ impl Radix {
         }
     }
 
-    /// Attaches a new root to `end`, the end of a whole block, which it locks from now on.
+    /// Attaches a new root to `end`, the end of a whole block, whose path is locked from now on.
     pub(crate) fn attach(&mut self, root: NodeId, end: NodeId) {
         self.lock_path(end);
         let depth = self.arena[end].end_depth();
@@ -110,7 +109,7 @@ impl Radix {
         self.arena[end].namespace
     }
 
-    /// What the first block of a node holds: its place among its siblings.
+    /// The content of a node's first block: its key among its siblings.
     pub(crate) fn first_block(&self, node: NodeId) -> BlockTokens {
         let &first = self.arena[node].blocks().first().expect("no node but a root is empty");
         BlockTokens::first_of(self.labels.tokens(first))
@@ -132,9 +131,9 @@ impl Radix {
         self.arena.len()
     }
 
-    /// Gives the first `blocks` blocks of `node` a node of their own, and returns that.
+    /// Splits off the first `blocks` blocks of `node` into a node of their own, and returns that.
     ///
-    /// `node` keeps its id, its children and its end, so that leases that end there stay right.
+    /// `node` keeps its id, its children and its end, so that leases that end there remain valid.
     pub(crate) fn cut(&mut self, node: NodeId, blocks: usize) -> NodeId {
         if blocks == self.arena[node].blocks().len() {
             return node;
@@ -164,7 +163,7 @@ impl Radix {
         upper
     }
 
-    /// Locks `node` for one more user, who has locked its parent already.
+    /// Locks `node` for one more user, who has already locked its parent.
     pub(crate) fn lock(&mut self, id: NodeId) {
         self.unrank(id);
         let node = &mut self.arena[id];
@@ -176,14 +175,14 @@ impl Radix {
         }
     }
 
-    /// Locks `node` for a user who has computed the same, and has locked its parent already.
+    /// Locks `node` for a user who has computed the same blocks, and has already locked its parent.
     pub(crate) fn lock_reused(&mut self, id: NodeId) {
         self.lock(id);
         let life = &mut self.arena[id].life;
         life.reuses = life.reuses.saturating_add(1);
     }
 
-    /// Takes one user's lock off `node`; when it was the last one, the node counts as just used.
+    /// Removes a user's lock from `node`; when it was the last one, the node counts as just used.
     pub(crate) fn unlock(&mut self, id: NodeId) {
         let node = &mut self.arena[id];
         node.locks = node.locks.checked_sub(1).expect("what is unlocked was locked");
@@ -224,15 +223,15 @@ impl Radix {
         self.shares.of_mut(self.arena[node].namespace).pinned += blocks;
     }
 
-    /// Takes back [`pin_path`](Radix::pin_path).
+    /// Undoes [`pin_path`](Radix::pin_path).
     pub(crate) fn unpin_path(&mut self, node: NodeId) {
         let blocks = self.change_pins(node, |pins| pins.checked_sub(1).expect("it was pinned"));
         self.pinned -= blocks;
         self.shares.of_mut(self.arena[node].namespace).pinned -= blocks;
     }
 
-    /// Changes the pins of a path, its root's included; blocks of which none is now the first or was
-    /// the last one.
+    /// Changes the pin counts of a path, its root's included. Returns the number of blocks that became pinned or
+    /// unpinned.
     fn change_pins(&mut self, node: NodeId, change: impl Fn(u32) -> u32) -> usize {
         let mut blocks = 0;
         let mut next = Some(node);
@@ -251,17 +250,17 @@ impl Radix {
         self.change_path(node, |life| life.reuses = life.reuses.saturating_add(1));
     }
 
-    /// Keeps the locked path to `node` at least as is asked.
+    /// Raises the retention of the locked path to `node` to the requested one.
     pub(crate) fn keep(&mut self, node: NodeId, asked: Lifetime) {
         self.change_path(node, |life| life.keep = life.keep.and(asked));
     }
 
-    /// Keeps the locked path to `node` at least as others asked for what it replaces.
+    /// Raises the retention of the locked path to `node` to that of a replaced block.
     pub(crate) fn keep_as(&mut self, node: NodeId, others: Keep) {
         self.change_path(node, |life| life.keep = life.keep.join(others));
     }
 
-    /// Passes the uses of the blocks on the path to `node` to the evictor, if it needs them, the deepest first.
+    /// Passes the uses of the blocks on the path to `node` to the evictor, if it needs them, deepest first.
     pub(crate) fn note_uses(&mut self, node: NodeId) {
         if !self.evictor.needs_uses() {
             return;
@@ -280,8 +279,8 @@ impl Radix {
         }
     }
 
-    /// Changes what is known of a locked path, which no policy ranks. The base of a derived
-    /// namespace stays as it is: its tenant may look at it and must not see this use.
+    /// Changes the life of the nodes of a locked path, which no policy ranks. The base of a derived namespace is
+    /// not changed: its tenant may inspect it and must not see this use.
     fn change_path(&mut self, node: NodeId, change: impl Fn(&mut Life)) {
         let mut next = Some(node);
         while let Some(id) = next {
@@ -291,7 +290,7 @@ impl Radix {
         }
     }
 
-    /// Adds blocks after `at`, the end of a lease, and returns the node where that lease ends now.
+    /// Adds blocks after `at`, the end of a lease, and returns the node where that lease now ends.
     pub(crate) fn grow(&mut self, at: NodeId, tokens: &[Token], blocks: &[BlockId]) -> NodeId {
         assert_eq!(blocks_for(tokens.len()), blocks.len(), "every block has its tokens");
         self.label_blocks(self.fingerprint_of(at), tokens, blocks);
@@ -316,8 +315,8 @@ impl Radix {
 
     /// Adds blocks that were reused equally often before they were last evicted.
     ///
-    /// The run of `at` grows when it is new, nothing follows it and nobody has asked anything for it; so a
-    /// sequence that publishes block by block makes one node, not one a block.
+    /// The run of `at` grows when it is new, has no children and no requested retention; so a sequence that
+    /// publishes block by block makes one node, not one per block.
     fn append(&mut self, at: NodeId, blocks: &[BlockId], reuses: u32) -> NodeId {
         let node = &mut self.arena[at];
         let alone = !node.is_root() && node.locks == 1 && node.children.is_empty();
@@ -343,9 +342,10 @@ impl Radix {
         child
     }
 
-    /// The reuses of each of `blocks`, counting this time for those that come back after an eviction; 0 for new ones.
+    /// The reuses of each of `blocks`, counting this use for those that are recomputed after an eviction; 0 for new
+    /// ones.
     ///
-    /// A block was used whenever one after it was, also when its ghost has been displaced.
+    /// A block is used whenever one after it is, even when its ghost has been displaced.
     fn reuses_of(&mut self, namespace: NamespaceId, blocks: &[BlockId]) -> Vec<u32> {
         let mut reuses = vec![0; blocks.len()];
         if !self.evictor.needs_ghost_history() {
@@ -375,7 +375,8 @@ impl Radix {
         self.shares.owner(self.arena[id].namespace)
     }
 
-    /// Drops the last `count` blocks of an unlocked leaf with their places, and the leaf with its first one.
+    /// Drops the last `count` blocks of an unlocked leaf with their places, and the leaf itself if none is left.
+    /// Leaves no ghosts.
     pub(crate) fn pop(&mut self, leaf: NodeId, count: usize) -> Dropped {
         let place = self.first_block(leaf);
         let node = &mut self.arena[leaf];
@@ -403,7 +404,7 @@ impl Radix {
         Dropped { blocks, units }
     }
 
-    /// Takes a leaf out of the tree, and returns what it held.
+    /// Removes a leaf from the tree, and returns its blocks.
     fn remove(&mut self, leaf: NodeId, place: &BlockTokens) -> Vec<BlockId> {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
         self.unrank(leaf);
@@ -413,7 +414,7 @@ impl Radix {
         node.run
     }
 
-    /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.
+    /// Assigns a namespace to a tenant; its blocks then compete with that tenant's prefixes.
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
         if self.shares.owner(namespace) == share.tenant {
             return self.shares.set(namespace, share, Holding::default());
@@ -433,21 +434,21 @@ impl Radix {
         nodes.iter().for_each(|&id| self.rank(id));
     }
 
-    /// Tells the evictor of a node, if it is an unlocked leaf.
+    /// Adds a node to the evictor, if it is an unlocked leaf.
     fn rank(&mut self, id: NodeId) {
         if let Some(candidate) = self.candidate(id) {
             self.evictor.insert(id, candidate);
         }
     }
 
-    /// Takes a node from the evictor, if it is an unlocked leaf.
+    /// Removes a node from the evictor, if it is an unlocked leaf.
     fn unrank(&mut self, id: NodeId) {
         if let Some(candidate) = self.candidate(id) {
             self.evictor.remove(id, candidate);
         }
     }
 
-    /// What the evictor knows of an unlocked leaf; none for other nodes.
+    /// The evictor's facts of an unlocked leaf; `None` for other nodes.
     pub(crate) fn candidate(&self, id: NodeId) -> Option<Candidate> {
         let node = &self.arena[id];
         if node.locks > 0 || !node.children.is_empty() || node.is_root() {

@@ -1,8 +1,8 @@
-//! What is evicted next of a tenant, a block or a place, and taking it out of the tree.
+//! Chooses a tenant's next victim, a block or a place, and removes it from the tree.
 //!
-//! Leaves are ordered by the policy, places by [Greedy-Dual](super::places). Between the first of both the same rank
-//! decides: what each spares for its size, above the ageing value of its tenant at its last use. So the pool is divided
-//! between blocks and places by what they are worth, and no part of it is set aside for either.
+//! Leaves are ordered by the policy, places by [Greedy-Dual](super::places). Between the first leaf and the first
+//! place the same rank decides: the tokens each saves per block, plus the ageing value of its tenant at its last
+//! use. So the pool is divided between blocks and places by value, without a fixed part for either.
 
 use super::dropped::Dropped;
 use super::places::{Place, PlaceId, value};
@@ -10,7 +10,7 @@ use super::radix::Radix;
 use crate::evict::{Cause, Ghost};
 use crate::ids::{BLOCK_POSITIONS, NodeId, TenantId};
 
-/// What is evicted next.
+/// The next victim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Victim {
     /// The last blocks of a leaf.
@@ -19,7 +19,7 @@ pub(crate) enum Victim {
 }
 
 impl Radix {
-    /// What of a tenant is evicted next: of its lowest priority the leaf that its policy chooses, or the first place,
+    /// The next victim of a tenant: of its lowest priority the leaf that its policy chooses, or the first place,
     /// whichever has the lower rank.
     pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<Victim> {
         let leaf = self.evictor.victim(tenant, self.clock, self.shares.blocks_of(tenant));
@@ -31,13 +31,13 @@ impl Radix {
         Some(leaf.filter(goes_first).map_or(Victim::Place(place), Victim::Leaf))
     }
 
-    /// A leaf that has outlived its time to live.
+    /// A leaf whose time to live has ended.
     pub(crate) fn expired(&self) -> Option<NodeId> {
         self.evictor.expired(self.now)
     }
 
-    /// The rank of a leaf beside places: all blocks spare their tokens and take one block. Where nobody can go on behind it,
-    /// for lack of a state or of the part that layers with windows see, it spares nothing and is the first.
+    /// The rank of a leaf relative to places: every block saves its tokens and takes one block. If no sequence can
+    /// resume after it, for lack of a state or of its windowed part, it saves nothing and ranks lowest.
     fn rank_of_leaf(&self, leaf: NodeId) -> u64 {
         let node = &self.arena[leaf];
         let last = *node.blocks().last().expect("no leaf is empty");
@@ -54,7 +54,7 @@ impl Radix {
         self.places.add(id, place);
     }
 
-    /// Removes a place for which there is no room; blocks' worth that it took.
+    /// Evicts a place; returns how many blocks were withheld for it.
     pub(crate) fn evict_place(&mut self, id: PlaceId) -> usize {
         let namespace = self.places.get(id).expect("a place that is evicted is there").namespace;
         let units = self.places.evict(id);
@@ -62,7 +62,7 @@ impl Radix {
         units
     }
 
-    /// Drops the last `count` blocks of an unlocked leaf, and remembers why.
+    /// Drops the last `count` blocks of an unlocked leaf, leaving ghosts with the cause.
     pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Dropped {
         if !self.places.needs().is_nothing() && matches!(cause, Cause::Evicted(_)) {
             self.places.age(self.owner(leaf), self.rank_of_leaf(leaf));

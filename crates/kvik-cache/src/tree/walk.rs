@@ -1,7 +1,6 @@
-//! Matching a prompt against the tree: queries that change nothing.
+//! Matching of a prompt against the tree: pure queries.
 //!
-//! A walk compares tokens block by block along a run, and takes one binary search at the end of
-//! each run.
+//! A walk compares tokens block by block along a run, and takes one binary search at the end of each run.
 
 use std::iter::successors;
 
@@ -10,7 +9,7 @@ use super::radix::Radix;
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
 
-/// How much of a prompt the tree holds.
+/// The part of a prompt that the tree contains.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk {
     /// The deepest node of which a whole block matches; the root when there is none.
@@ -19,7 +18,7 @@ pub(crate) struct Walk {
     pub(crate) blocks: usize,
     /// The block after them, when only its first tokens match.
     pub(crate) partial: Option<PartialMatch>,
-    /// Tokens that match, those of the partial block included.
+    /// Tokens that match, including those of the partial block.
     pub(crate) tokens: usize,
 }
 
@@ -27,9 +26,9 @@ pub(crate) struct Walk {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PartialMatch {
     pub(crate) node: NodeId,
-    /// Which block of `node`.
+    /// Index of the block in `node`.
     pub(crate) index: usize,
-    /// Positions of it that match, 1 to 15.
+    /// Its matching positions, 1 to 15.
     pub(crate) positions: usize,
 }
 
@@ -41,7 +40,7 @@ impl Walk {
 }
 
 impl Radix {
-    /// Follows `prompt` from a namespace's root as far as it is known. The root of a derived namespace follows its
+    /// Follows `prompt` from a namespace's root as far as it is cached. The root of a derived namespace follows its
     /// base; a prompt that does not begin with the base matches nothing.
     pub(crate) fn walk(&self, root: NodeId, prompt: &[Token]) -> Walk {
         let base = self.base(root);
@@ -65,8 +64,8 @@ impl Radix {
         walk
     }
 
-    /// The part of a walk after which a sequence can continue: the longest at whose end all is there that layers
-    /// need beside the blocks. It is never shorter than the base of a derived namespace, whose end is kept.
+    /// The part of a walk after which a sequence can resume: the longest at whose end all auxiliary state that
+    /// layers need exists. It is never shorter than the base of a derived namespace, whose end is protected.
     pub(crate) fn continuable(&self, walk: Walk) -> Walk {
         if self.places.needs().is_nothing() || walk.tokens == 0 {
             return walk;
@@ -98,14 +97,14 @@ impl Radix {
         Walk { node, blocks: whole - depth(&node), partial, tokens }
     }
 
-    /// Physical blocks of a walk, the one that matches in part at the end.
+    /// Physical blocks of a walk, including the partially matching one at the end.
     pub(crate) fn touched_blocks(&self, walk: &Walk) -> Vec<BlockId> {
         let mut blocks = self.blocks_of(walk);
         blocks.extend(walk.partial.map(|partial| self.arena[partial.node].blocks()[partial.index]));
         blocks
     }
 
-    /// The tokens before the first block of a namespace; none but for a derived one.
+    /// The tokens before the first block of a namespace; empty unless it is derived.
     pub(crate) fn base(&self, root: NodeId) -> Vec<Token> {
         match self.arena[root].parent {
             Some(end) => self.prefix(end, usize::MAX),
@@ -113,10 +112,10 @@ impl Radix {
         }
     }
 
-    /// The child of `at` with the longest common prefix with `rest`, and the tokens in common; none when no child
-    /// has even one.
+    /// The child of `at` with the longest common prefix with `rest`, and the length of that; `None` when no child
+    /// has even one token in common.
     ///
-    /// Children are sorted, so the longest common prefix is on one side of the place where `rest` would be
+    /// Children are sorted, so the longest common prefix is on one side of the position where `rest` would be
     /// inserted. Of two equal ones it returns the later.
     pub(crate) fn closest_child(&self, at: NodeId, rest: &[Token]) -> Option<(NodeId, usize)> {
         let (children, key) = (&self.arena[at].children, BlockTokens::first_of(rest));
@@ -130,7 +129,7 @@ impl Radix {
         }
     }
 
-    /// Leading tokens of `rest` that the blocks of `node` hold.
+    /// Number of leading tokens of `rest` that match the blocks of `node`.
     fn common_run(&self, node: NodeId, rest: &[Token]) -> usize {
         let mut common = 0;
         for &block in self.arena[node].blocks() {
@@ -143,7 +142,7 @@ impl Radix {
         common
     }
 
-    /// Whether the tree continues beyond the end of a walk that ends before its prompt.
+    /// Returns whether the tree continues beyond the end of a walk that ends before its prompt.
     pub(crate) fn continues(&self, walk: &Walk) -> bool {
         match walk.partial {
             Some(partial) => {
@@ -166,13 +165,13 @@ impl Radix {
         self.fingerprint_after(self.arena[node].blocks(), node)
     }
 
-    /// Fingerprint of the last of `blocks`, or the seed of a root, which has none.
+    /// Fingerprint of the last of `blocks`, or the seed if `node` is a root, which has no blocks.
     fn fingerprint_after(&self, blocks: &[BlockId], node: NodeId) -> Fingerprint {
         let last = blocks.last().map(|&block| self.labels.fingerprint(block));
         last.or(self.arena[node].seed).expect("only a root has no blocks, and it has a seed")
     }
 
-    /// Nodes from `node` up to, and without, the root.
+    /// Nodes from `node` up, through bases, without roots.
     pub(crate) fn path_up(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
         successors(Some(node), |&id| self.arena[id].parent).filter(|&id| !self.arena[id].is_root())
     }
@@ -197,13 +196,13 @@ impl Radix {
         whole - last.map_or(0, |&block| BLOCK_POSITIONS - self.labels.count(block))
     }
 
-    /// Blocks on the path of a walk that are unlocked, and that a lease on it would lock.
+    /// Unlocked blocks on the path of a walk, which a lease on it would lock.
     pub(crate) fn unlocked_blocks(&self, walk: &Walk) -> usize {
         let unlocked = self.path_up(walk.node).filter(|&id| self.arena[id].locks == 0);
         unlocked.map(|id| self.blocks_on(walk, id).len()).sum()
     }
 
-    /// Physical blocks of the whole-block part of a walk, first block first.
+    /// Physical blocks of the whole-block part of a walk, in order.
     pub(crate) fn blocks_of(&self, walk: &Walk) -> Vec<BlockId> {
         let mut runs: Vec<&[BlockId]> = self.path_up(walk.node).map(|id| self.blocks_on(walk, id)).collect();
         runs.reverse();
