@@ -1,111 +1,111 @@
-//! What a sequence asks of the cache and what it is given: plain data, no behaviour.
+//! The data exchanged when a sequence is admitted: request, result, copies to carry out. No behaviour.
 
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BlockId, NamespaceId, SeqId, StateId, Token};
 use crate::lifetime::Lifetime;
 
-/// The blocks asked for cannot be had, now. Nothing was changed.
+/// Error: the requested blocks are neither free nor evictable at the moment. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} KV blocks are needed and {available} can be had while others run")]
 pub struct NoSpace {
-    /// Blocks asked for.
+    /// Requested blocks.
     pub needed: usize,
     /// Blocks that are free or evictable.
     pub available: usize,
 }
 
-/// How much of a prompt is known.
+/// The part of a prompt that is cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Match {
-    /// Leading tokens that are known, exact to the token.
+    /// Leading tokens that are cached, exact to the token.
     pub tokens: usize,
-    /// Why it ends there.
+    /// Why the match ends there.
     pub stop: StopReason,
-    /// How what comes next was evicted; none when it was not.
+    /// How the block after the match was evicted; `None` when it was not.
     pub evicted: Option<Eviction>,
 }
 
-/// A sequence that wants to run.
+/// A sequence to be admitted.
 #[derive(Debug, Clone, Copy)]
 pub struct Admission<'a> {
-    /// Its name, not in use by another.
+    /// Its id, which no other sequence uses.
     pub seq: SeqId,
-    /// What it may share with.
+    /// The namespace whose blocks it may share.
     pub namespace: NamespaceId,
     /// Its prompt.
     pub prompt: &'a [Token],
-    /// Tokens reused at most. One less than the prompt when its last logits are wanted.
+    /// Maximum number of tokens to reuse. One less than the prompt when the logits of its last token are wanted.
     pub reuse_max: usize,
     /// Positions that its table must hold from the start; the reused ones always fit.
     pub positions: usize,
-    /// How long what it leaves is to be kept.
+    /// How long the prefix it leaves in the cache is retained.
     pub lifetime: Lifetime,
 }
 
-/// A sequence that runs.
+/// The result of an admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
     /// Leading tokens whose keys and values are in its blocks, once `copy` is done.
     pub reused: usize,
-    /// To be carried out before the next call into the cache.
+    /// Copy to be carried out before the next call into the cache.
     pub copy: Option<CopyPartial>,
-    /// To be carried out as well, where layers have a state.
+    /// Copy of the recurrent state, to be carried out as well, where layers have one.
     pub state: Option<CopyState>,
-    /// Why no more of the prompt is known; `Complete` also when `reuse_max` is what limits it.
+    /// Why no longer prefix is cached; `Complete` also when `reuse_max` is the limit.
     pub stop: StopReason,
-    /// How what comes next was evicted; none when it was not.
+    /// How the block after the match was evicted; `None` when it was not.
     pub evicted: Option<Eviction>,
 }
 
-/// Make a state that of another, or the one before the first token.
+/// Copies a recurrent state to another, or sets the other to the initial state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyState {
-    /// The state to copy; none for that before the first token.
+    /// The state to copy; `None` for the initial state (before the first token).
     pub from: Option<StateId>,
-    /// What becomes the same.
+    /// The state that is overwritten.
     pub to: StateId,
 }
 
-/// Copy the windowed part of one block to another.
+/// Copies the windowed part of a block to another block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyPart {
-    /// Where it is.
+    /// Source block.
     pub from: BlockId,
-    /// The block that gets it.
+    /// Destination block.
     pub to: BlockId,
 }
 
-/// What a fork begins with, to be carried out before the next call into the cache.
+/// The copies with which a fork begins, to be carried out before the next call into the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Forked {
-    /// The positions of the last block, when it is not full.
+    /// The positions of the last block, when it is partial.
     pub copy: Option<CopyPartial>,
-    /// The state, where layers have one.
+    /// The recurrent state, where layers have one.
     pub state: Option<CopyState>,
 }
 
-/// What changed beside blocks, to be carried out before anything is computed: the copies first.
+/// Changes to windowed parts and states, to be carried out before anything is computed: the copies first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// States of sequences that had none: they are to be those before the first token.
+    /// States newly assigned to sequences: they are to be set to the initial state.
     pub fresh: Vec<StateId>,
     /// Windowed parts to copy.
     pub copies: Vec<CopyPart>,
-    /// Blocks whose windowed part nobody uses any more.
+    /// Blocks whose windowed part is no longer used.
     pub parts: Vec<BlockId>,
-    /// Blocks that nobody uses any more.
+    /// Blocks that are no longer used.
     pub blocks: Vec<BlockId>,
-    /// States that nobody uses any more.
+    /// States that are no longer used.
     pub states: Vec<StateId>,
 }
 
-/// Copy the first `positions` positions of one block to another, all layers and heads.
+/// Copies the first `positions` positions of one block to another, in all layers and heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyPartial {
-    /// Where they are.
+    /// Source block.
     pub from: BlockId,
-    /// A block of the sequence that gets them.
+    /// Destination, a block of the sequence.
     pub to: BlockId,
-    /// How many, 1 to 15.
+    /// Number of positions, 1 to 15.
     pub positions: usize,
 }

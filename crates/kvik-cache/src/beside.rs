@@ -1,46 +1,46 @@
-//! What layers hold of a sequence beside its blocks, and how much of the budget that takes.
+//! The auxiliary state that layers hold for a sequence in addition to its blocks, and its share of the budget.
 //!
 //! ```text
-//! layers that see           hold of a sequence                   to go on at position p they need
+//! layers that see           hold of a sequence                   to resume at position p they need
 //! all positions             the blocks                           all blocks before p
-//! a window, a chunk         a part of each block, beside it      the parts of the blocks that p sees
-//! what went before,         a state, which moves on with every   the state as it stood at p, to the position
-//!   as a recurrence           position and cannot be cut back
+//! a window, a chunk         a part of each block, in addition    the parts of the blocks that p sees
+//! all before, as a          a state, which advances with every   the state as of p, to the position
+//!   recurrence              position and cannot be rewound
 //! ```
 //!
-//! Everything is counted in blocks: a block is the measure of the budget, and what stands beside blocks takes as many
-//! of them from the pool as have its size, rounded up for each who holds it.
+//! The unit of the budget is the block. Auxiliary state withholds from the pool as many blocks as have its size,
+//! rounded up for each holder.
 
 use crate::ids::{BLOCK_POSITIONS, blocks_for};
 
-/// Positions before the block of a [place](crate::tree) at which a sequence can also go on: what follows a prompt in a
-/// template often differs by some tokens from what was sent before.
+/// Positions before the block of a [place](crate::tree) at which a sequence can resume as well: the text that a
+/// template appends to a prompt often differs by some tokens from the previous request.
 const SLACK: usize = 32;
 
-/// Which positions the layers with a window see.
+/// The positions that layers with a window see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// The last ones, a row's own among them. Of layers with different windows, the largest.
+    /// The last positions, including the row's own. Of layers with different windows, the largest.
     Last(u32),
-    /// Those of a row's own chunk up to itself.
+    /// The positions of the row's own chunk, up to and including the row.
     Chunk(u32),
 }
 
 /// Layers that see a window of the positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// What they see.
+    /// The positions that they see.
     pub reach: Reach,
     /// Bytes of their part of a block.
     pub part_bytes: usize,
-    /// Positions of one sequence that one step stores at most.
+    /// Maximum number of positions of one sequence that one step stores.
     pub step_positions: usize,
 }
 
-/// What the layers of a model hold beside the blocks of all positions; nothing by default.
+/// The sizes of the auxiliary state that a model's layers hold; none by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Beside {
-    /// Bytes of a block, without the part of layers with windows.
+    /// Bytes of a block, without the windowed part.
     pub block_bytes: usize,
     /// Layers with windows, if there are any.
     pub windows: Option<Windows>,
@@ -57,7 +57,7 @@ impl Reach {
         }
     }
 
-    /// Positions that a row sees at most.
+    /// Maximum number of positions that a row sees.
     pub fn positions(self) -> usize {
         let (Reach::Last(positions) | Reach::Chunk(positions)) = self;
         positions as usize
@@ -65,7 +65,7 @@ impl Reach {
 }
 
 impl Beside {
-    /// Whether blocks of all positions are all there is.
+    /// Returns whether the model needs nothing but blocks of all positions.
     pub fn is_nothing(&self) -> bool {
         self.windows.is_none() && self.state_bytes == 0
     }
@@ -80,12 +80,12 @@ impl Beside {
         self.windows.map_or(usize::MAX, |windows| windows.reach.first_seen(position) / BLOCK_POSITIONS)
     }
 
-    /// The first part that a place in block `index` keeps, so that a sequence can go on anywhere in it.
+    /// The first part that a place in block `index` retains, so that a sequence can resume anywhere in the block.
     pub(crate) fn first_part_of_place(&self, index: usize) -> usize {
         self.first_part((index * BLOCK_POSITIONS).saturating_sub(SLACK))
     }
 
-    /// Blocks' worth of what a running sequence with `positions` holds beside its blocks.
+    /// Auxiliary state of a running sequence with `positions`, in blocks.
     pub fn of_running(&self, positions: usize) -> usize {
         let parts = self.windows.map_or(0, |windows| {
             let seen = windows.reach.positions() + windows.step_positions + SLACK + 2 * BLOCK_POSITIONS;
@@ -94,12 +94,12 @@ impl Beside {
         self.units(parts, usize::from(positions > 0))
     }
 
-    /// What a sequence with so many positions takes of a pool: its blocks, and what it holds beside them.
+    /// Blocks that a sequence of `positions` takes from a pool, auxiliary state included.
     pub fn needed(&self, positions: usize) -> usize {
         blocks_for(positions) + self.of_running(positions)
     }
 
-    /// Positions, in whole blocks, that one sequence can have in a pool of `blocks`.
+    /// Maximum number of positions, in whole blocks, of one sequence in a pool of `blocks`.
     pub fn positions_that_fit(&self, blocks: usize) -> usize {
         let (mut fits, mut exceeds) = (0, blocks + 1);
         while exceeds - fits > 1 {
@@ -112,12 +112,12 @@ impl Beside {
         fits.saturating_mul(BLOCK_POSITIONS)
     }
 
-    /// States that there may be at the same time with a pool of `blocks`, running ones and kept ones.
+    /// Maximum number of simultaneous states, of running sequences and of places, with a pool of `blocks`.
     pub fn states_max(&self, blocks: usize) -> usize {
         if self.has_state() { blocks / self.units(0, 1) } else { 0 }
     }
 
-    /// Blocks' worth of so many windowed parts and states.
+    /// The size of `parts` windowed parts and `states` states, in blocks.
     pub(crate) fn units(&self, parts: usize, states: usize) -> usize {
         let part_bytes = self.windows.map_or(0, |windows| windows.part_bytes);
         let bytes = parts.saturating_mul(part_bytes).saturating_add(states.saturating_mul(self.state_bytes));

@@ -1,45 +1,45 @@
-//! Prompts of which nothing is to be known any more, and what of them others share.
+//! Prompts to be deleted, and what other prompts share of them.
 //!
 //! ```text
-//! mine    [system][question][answer]          everything of it goes, and what was computed behind it
-//! others  [system][another]                   [system] stays
+//! mine    [system][question][answer]          is deleted, with everything that continues it
+//! others  [system][another]                   [system] remains
 //! ```
 //!
-//! Blocks are compared from the first on, by what they hold. A block that one of the others has as a whole stays; what goes
-//! on behind mine, and that nobody says is another's, is what was answered to it.
+//! Blocks are compared from the first on, by content. A block that one of the others contains as a whole remains; a
+//! continuation of mine that belongs to none of the others is an answer to it.
 
 use crate::ids::Token;
 
-/// Prompts to be forgotten beside those that stay.
+/// Prompts to be deleted, and prompts that remain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeletedPrompts {
     mine: Vec<Vec<Token>>,
     others: Vec<Vec<Token>>,
 }
 
-/// Where a walk from the first block on stands.
+/// The state of a walk over blocks, from the first one on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedWalk {
     tokens: usize,
-    /// Those that begin with what was walked, or with which it begins.
+    /// Prompts to be deleted that begin with the walked tokens, or are a prefix of them.
     mine: Vec<usize>,
-    /// Those that begin with what was walked.
+    /// Remaining prompts that begin with the walked tokens.
     others: Vec<usize>,
 }
 
 impl DeletedPrompts {
-    /// Empty prompts say nothing.
+    /// Empty prompts are ignored.
     pub fn new(mine: Vec<Vec<Token>>, others: Vec<Vec<Token>>) -> DeletedPrompts {
         let mine = mine.into_iter().filter(|prompt| !prompt.is_empty()).collect();
         DeletedPrompts { mine, others }
     }
 
-    /// Those that are to be forgotten.
+    /// The prompts to be deleted.
     pub fn mine(&self) -> &[Vec<Token>] {
         &self.mine
     }
 
-    /// Before the first block.
+    /// The walk before the first block.
     pub fn start(&self) -> DeletedWalk {
         DeletedWalk {
             tokens: 0,
@@ -48,7 +48,7 @@ impl DeletedPrompts {
         }
     }
 
-    /// Behind a block with these tokens; `None` where it is of none that is to be forgotten.
+    /// The walk after a block with these tokens; `None` if no prompt to be deleted continues like this.
     pub fn behind(&self, walk: &DeletedWalk, block: &[Token]) -> Option<DeletedWalk> {
         let agrees = |rest: &[Token]| rest.iter().zip(block).all(|(a, b)| a == b);
         let is_mine = |&index: &usize| agrees(rest(&self.mine[index], walk.tokens));
@@ -58,19 +58,19 @@ impl DeletedPrompts {
         (!mine.is_empty()).then(|| DeletedWalk { tokens: walk.tokens + block.len(), mine, others })
     }
 
-    /// Whether these tokens, from the first on, are of a prompt that is to be forgotten and of no other.
+    /// Returns whether these tokens, from the first on, belong to a prompt to be deleted and to no other.
     pub fn are_gone(&self, tokens: &[Token]) -> bool {
         self.behind(&self.start(), tokens).is_some_and(|walk| walk.is_gone())
     }
 }
 
-/// The tokens of a prompt behind so many.
+/// The tokens of a prompt after the first `tokens`.
 fn rest(prompt: &[Token], tokens: usize) -> &[Token] {
     prompt.get(tokens..).unwrap_or_default()
 }
 
 impl DeletedWalk {
-    /// Whether the last block is to be forgotten.
+    /// Returns whether the last block is to be deleted.
     pub fn is_gone(&self) -> bool {
         self.others.is_empty()
     }

@@ -1,56 +1,56 @@
-//! Why reuse stopped where it did.
+//! The reasons why reuse stops.
 
 use std::time::Duration;
 
 use crate::evict::Policy;
 
-/// Why the known prefix of a prompt ends where it ends.
+/// Why the cached prefix of a prompt ends where it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// The whole prompt was known.
+    /// The whole prompt was cached.
     Complete,
-    /// Nothing was ever seen from here on, in this namespace.
+    /// The next block was never seen in this namespace.
     FirstSeen,
-    /// A known prompt continues differently from here.
+    /// A cached prompt continues differently from here.
     Diverged,
-    /// What comes next is known, and what layers with a window need to go on behind it is not there any more.
+    /// The next block is cached, but the windowed parts needed to resume after it are gone.
     WindowDropped,
-    /// What comes next is known, and no state of the recurrent layers was kept behind it.
+    /// The next block is cached, but no recurrent state was stored after it.
     NoStateKept,
-    /// What comes next was known and has been evicted.
+    /// The next block was evicted.
     Evicted,
-    /// What comes next was known and has outlived its time to live.
+    /// The next block's time to live ended.
     Expired,
-    /// What comes next was computed with another model.
+    /// The next block was computed with another model.
     OtherModel,
-    /// What comes next was computed with keys and values in another format.
+    /// The next block was computed with another KV format.
     OtherKvFormat,
-    /// What comes next was computed by the same tenant and kept from being shared.
+    /// The next block was computed by the same tenant but is private.
     Private,
-    /// Too little is known to be worth taking over.
+    /// The cached prefix is too short to be worth reusing.
     BelowMinimum,
-    /// A running sequence is computing what comes next.
+    /// A running sequence is computing the next block.
     StillComputing,
-    /// The request forgets tokens and computes for itself what comes next: to observe what it attends to, or
-    /// because it reads what was kept of a prefix.
+    /// The request uses retention and computes the next block itself: to observe its attention, or because it reads
+    /// a compressed prefix.
     Retained,
-    /// The request pools the hidden states of all its tokens, which no tier holds.
+    /// The request pools the hidden states of all its tokens, which no tier stores.
     Pooled,
-    /// What comes next is on disk and could not be read.
+    /// The next block is on disk and could not be read.
     LoadFailed,
-    /// What comes next is on disk, and computing it takes less time than reading it.
+    /// The next block is on disk, and recomputing it takes less time than reading it.
     RecomputeWasCheaper,
-    /// The store that nodes share might have what comes next, and does not answer.
+    /// The remote store might have the next block, but does not answer.
     RemoteDown,
-    /// What comes next is in the store that nodes share, and did not come in time, or not as it was written.
+    /// The next block is in the remote store, but did not arrive in time or arrived corrupted.
     RemoteFailed,
-    /// What comes next is in the store that nodes share, and computing it takes less time than fetching it.
+    /// The next block is in the remote store, and recomputing it takes less time than fetching it.
     RemoteSlower,
 }
 
 impl StopReason {
-    /// Its name in answers and metrics.
+    /// The reason's name in responses and metrics.
     pub fn name(self) -> &'static str {
         match self {
             StopReason::Complete => "complete",
@@ -76,10 +76,10 @@ impl StopReason {
     }
 }
 
-/// How a block came to be evicted.
+/// How a block was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Eviction {
-    /// When, on the caller's clock, to a tenth of a second.
+    /// When it was evicted, on the caller's clock, to a tenth of a second.
     pub at: Duration,
     /// The policy that chose it.
     pub policy: Policy,

@@ -1,12 +1,12 @@
-//! Identity of a block: which tokens it holds, after which tokens, in which namespace.
+//! Identity of a block: its tokens, the tokens before it, and its namespace.
 //!
-//! Owns two chains over the blocks of a prompt, both starting from the namespace:
-//! - [`Identity`], keyed BLAKE3 of 32 bytes. It is stable for ever and is what may leave the
-//!   process: two caches that agree on it hold the same keys and values. One compression a block.
+//! Defines two chains over the blocks of a prompt, both starting from the namespace:
+//! - [`Identity`], keyed BLAKE3 of 32 bytes. It never changes and may leave the process: two caches that
+//!   agree on it hold the same keys and values. One compression a block.
 //! - [`Fingerprint`], 64 bits, for the memory of evicted blocks inside one process. It is more than
-//!   ten times cheaper, is kept for every block of the tree and decides nothing but a message.
+//!   ten times cheaper, is stored for every block of the tree and only serves explanations and eviction policies.
 //!
-//! Neither ever stands in for comparing tokens: every match in the tree compares them.
+//! Neither ever replaces comparing tokens: every match in the tree compares them.
 
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
@@ -16,25 +16,26 @@ use rustc_hash::FxHasher;
 use crate::ids::{BLOCK_POSITIONS, Token};
 use crate::namespace::{Namespace, Scope};
 
-/// Names a block for ever and everywhere: its tokens, all tokens before it, and its namespace.
+/// Identifies a block for ever and everywhere: its tokens, all tokens before it, and its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub [u8; 32]);
 
-/// Names a block within this process, for explanations only.
+/// Identifies a block within this process, for explanations and eviction policies only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint(pub(crate) NonZeroU64);
 
 /// Separates these keys from every other use of BLAKE3; changing it orphans every stored block.
 const NAMESPACE_CONTEXT: &str = "kvik 2026-11-20 block identity, namespace root v1";
 
-/// Flags of a namespace in its root.
+/// Flag bits of a namespace, hashed into its root.
 const HAS_ADAPTER: u8 = 1;
 const IS_PRIVATE: u8 = 2;
 
 impl Identity {
     /// The identity before the first block of a prompt.
     ///
-    /// All lengths but that of the format, which is last, are fixed, so that no two namespaces give the same bytes.
+    /// All lengths except that of the format, which comes last, are fixed, so that no two namespaces yield the same
+    /// bytes.
     pub fn root(namespace: &Namespace) -> Identity {
         let mut hasher = blake3::Hasher::new_derive_key(NAMESPACE_CONTEXT);
         let mut flags = if namespace.adapter.is_some() { HAS_ADAPTER } else { 0 };
@@ -72,7 +73,7 @@ impl Identity {
 }
 
 impl Fingerprint {
-    /// The fingerprint of no block in particular.
+    /// A placeholder that stands for no block in particular.
     pub(crate) const UNUSED: Fingerprint = Fingerprint(NonZeroU64::MIN);
 
     /// The fingerprint before the first block of a prompt.
@@ -123,8 +124,8 @@ mod tests {
         (0..16).chain(100..116).chain([u32::MAX, 5, 150_000]).collect()
     }
 
-    /// Stored blocks are found by these: they must never change. Worked out with another
-    /// implementation (Python's `blake3` and `struct.pack`).
+    /// Stored blocks are found by these: they must never change. Computed with another implementation (Python's
+    /// `blake3` and `struct.pack`).
     #[test]
     fn identities_are_stable_for_ever() {
         let expected = [
@@ -156,8 +157,8 @@ mod tests {
         }
     }
 
-    /// What files of earlier versions hold: the root and a first block of a tenant's namespace, with the format's
-    /// name as the server writes it.
+    /// Identities in files of earlier versions: the root and a first block of a tenant's namespace, with the
+    /// format's name as the server writes it.
     #[test]
     fn a_shared_namespace_is_found_in_files_of_earlier_versions() {
         let namespaces = Namespaces { model: [7; 32], kv_format: "q8/q4, layout 3, avx2", adapter: None };

@@ -1,4 +1,4 @@
-//! Names of things, as types: an index of one kind cannot be used as another.
+//! Ids as types: an index of one kind cannot be used as another.
 
 /// A token id of the model's vocabulary.
 pub type Token = u32;
@@ -10,7 +10,7 @@ pub const BLOCK_POSITIONS: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
-/// What recurrent layers know of the tokens before some position; handed out by the cache.
+/// A recurrent state, which summarises the tokens before some position; assigned by the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId(pub u32);
 
@@ -18,26 +18,26 @@ pub struct StateId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
 
-/// An interned [`Namespace`](crate::Namespace); valid in the cache that gave it out, until it is dropped there, and never
-/// given out again.
+/// An interned [`Namespace`](crate::Namespace); valid in the cache that assigned it, until it is dropped there, and
+/// never assigned again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceId(pub(crate) u32);
 
-/// Who a prefix belongs to, for quotas and fair shares; chosen by the caller. 0 where there are no tenants.
+/// The owner of a prefix, for quotas and fair shares; chosen by the caller. 0 where there are no tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TenantId(pub u32);
 
-/// A pin; valid in the cache that gave it out, and never given out again.
+/// A pin; valid in the cache that assigned it, and never assigned again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PinId(pub u64);
 
-/// Names a node of the prefix tree outside of the cache: its place, and how many nodes had that place before. So the
-/// name of a node that is gone never means another one.
+/// The external name of a node of the prefix tree: its arena index, and how many nodes had that index before. So
+/// the name of a node that is gone never refers to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeName {
-    /// Where it stands among all nodes.
+    /// Arena index.
     pub place: u32,
-    /// Nodes that stood there before it.
+    /// Number of earlier nodes at the same index.
     pub generation: u32,
 }
 

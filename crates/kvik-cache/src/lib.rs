@@ -1,9 +1,9 @@
 //! The KV cache of kvik: which blocks hold which prefix, and what is evicted when space is short.
 //!
-//! A *block* holds the keys and values of 16 consecutive positions, all layers and heads. This
-//! crate decides about blocks and never sees their content: it knows no tensor and no model, does
-//! no I/O, reads no clock, starts no thread, and the same calls always give the same answers. So
-//! it can be tested against a naive twin, replayed on recorded traces, and used by other engines.
+//! A *block* holds the keys and values of 16 consecutive positions, all layers and heads. This crate manages blocks
+//! and never sees their content: it knows no tensor and no model, does no I/O, reads no clock, starts no thread,
+//! and is deterministic. So it can be tested against a naive twin, replayed on recorded traces, and used by other
+//! engines.
 //!
 //! ```text
 //!     lookup  admit  reserve  publish  fork  finish      pin  derive_namespace  scan  set_share
@@ -20,29 +20,29 @@
 //!                                          └───────┘
 //! ```
 //!
-//! | module      | cares about                                           | in -> out                              |
+//! | module      | is responsible for                                    | in -> out                              |
 //! |-------------|-------------------------------------------------------|----------------------------------------|
-//! | `cache`     | what a command needs, before it acts: all or nothing  | commands -> blocks, copies, refusals   |
+//! | `cache`     | the commands: all or nothing                          | commands -> blocks, copies, refusals   |
 //! | `pins`      | where pinned prefixes end                             |                                        |
 //! | `table`     | one sequence's blocks and its lease                   | tokens computed -> blocks published    |
-//! | `tree`      | prefixes: match, cut, lock, grow; where they go on    | tokens -> nodes                        |
+//! | `tree`      | prefixes: match, cut, lock, grow; resume points       | tokens -> nodes                        |
 //! | `pool`      | blocks: free, owned, shared                           | counts -> block ids                    |
 //! | `evict`     | the victim: by tenant, priority and policy            | evictable leaves -> victim             |
 //! | [`tier`]    | the tier below RAM: which block is in which slot      | records -> slots to read and write     |
-//! | [`retain`]  | which tokens of one sequence are kept                 | facts -> positions kept                |
+//! | [`retain`]  | which positions of one sequence are retained          | facts -> retained positions            |
 //! | [`replay`]  | recorded traces                                       | block ids, capacity -> hit rate, times |
 //!
-//! Layers that do not keep the keys and values of all positions in blocks need more to continue a prefix: `beside` says
-//! what, `tree::places` keeps it, `cache::places` decides where.
+//! Layers that do not store the keys and values of all positions in blocks need more to continue a prefix: `beside`
+//! defines this auxiliary state, `tree::places` stores it, `cache::places` decides where.
 //!
-//! Data without behaviour: `ids`, `namespace` (who shares with whom), `hash` (the identity of a block, in this
-//! process and outside), `admission`, `lifetime`, `explain`, `stats`.
+//! Data without behaviour: `ids`, `namespace` (isolation), `hash` (the identity of a block, in this process and
+//! outside), `admission`, `lifetime`, `explain`, `stats`.
 //!
 //! Modules use those below them in the picture, never those above. In `cache`, `life` is the data and the commands
 //! of a sequence; the other files add the commands of one subject each, and `check` the invariants; `naive` is the
-//! twin that is obviously right, and `model_test` steps both. A new eviction policy is a file in `evict/policies`;
-//! a new fact about a block of the tree belongs to `tree::labels`, what layers of another kind need to continue a
-//! prefix to `beside` and `tree::places`.
+//! obviously correct twin, and `model_test` steps both. A new eviction policy is a file in `evict/policies`; a new
+//! fact about a block of the tree belongs to `tree::labels`, auxiliary state of a new kind of layer to `beside` and
+//! `tree::places`.
 //!
 //! # A sequence's life
 //!

@@ -1,24 +1,24 @@
-//! How long a prefix is kept, as its users ask: plain data.
+//! How long a prefix is retained, as its users request: plain data.
 
 use std::time::Duration;
 
-/// What a request asks for the prefix it leaves in the cache.
+/// The retention that a request asks for the prefix it leaves in the cache.
 ///
-/// A prefix that several requests share gets the strongest of what they ask for: the longest time
-/// to live, the highest priority, any pin.
+/// A prefix that several requests share gets the strongest of their wishes: the longest time to live, the highest
+/// priority, any pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lifetime {
-    /// After so long without a use it is as if it had never been; for ever when `None`.
+    /// A prefix unused for this long is dropped without a trace; never when `None`.
     pub ttl: Option<Duration>,
-    /// Lower ones are evicted first, whatever the policy says; 0 where nothing is asked for.
+    /// Prefixes of lower priority are evicted first, whatever the policy; 0 by default.
     pub priority: i8,
-    /// Its prompt is to be pinned: never evicted, until it is unpinned. A pin can be refused, so who
-    /// runs the sequence asks for it, by [`Cache::pin`](crate::Cache::pin), and tells the client.
-    /// A last block that is not full is not covered: it may still be replaced by a fuller one.
+    /// Whether its prompt is to be pinned: never evicted, until it is unpinned. A pin can be refused, so the owner
+    /// of the sequence requests it, by [`Cache::pin`](crate::Cache::pin), and informs the client. A partial last
+    /// block is not covered: it may still be replaced by a fuller one.
     pub pin: bool,
 }
 
-/// What the users of a node have asked for so far.
+/// The strongest retention that the users of a node have asked for so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keep {
     /// The longest time to live.
@@ -28,7 +28,7 @@ pub(crate) struct Keep {
 }
 
 impl Keep {
-    /// What nobody has asked for yet.
+    /// The identity of [`and`](Keep::and): no user has asked for anything yet.
     pub(crate) const NOTHING: Keep = Keep { ttl: Some(Duration::ZERO), priority: i8::MIN };
 
     /// The stronger of both, in each respect.
@@ -37,7 +37,7 @@ impl Keep {
         Keep { ttl, priority: self.priority.max(asked.priority) }
     }
 
-    /// The same for what others have asked for.
+    /// Combines two retentions.
     pub(crate) fn join(self, other: Keep) -> Keep {
         self.and(Lifetime { ttl: other.ttl, priority: other.priority, pin: false })
     }

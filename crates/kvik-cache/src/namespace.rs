@@ -1,10 +1,9 @@
-//! Namespaces: what must be equal for two sequences to share keys and values.
+//! Namespaces: two sequences share keys and values only if their namespaces are equal.
 //!
-//! [`Namespaces`] is the one place that makes them. A namespace becomes 32 bytes by
-//! [`Identity::root`](crate::Identity::root), and an id of one cache by
-//! [`Cache::namespace`](crate::Cache::namespace).
+//! Only [`Namespaces`] creates them. [`Identity::root`](crate::Identity::root) turns a namespace into 32 bytes, and
+//! [`Cache::namespace`](crate::Cache::namespace) into an id of one cache.
 
-/// What must be equal for two sequences to share keys and values.
+/// The properties that must be equal for two sequences to share keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     pub(crate) model: [u8; 32],
@@ -14,12 +13,12 @@ pub struct Namespace {
     pub(crate) scope: Scope,
 }
 
-/// Who may use the blocks of a namespace.
+/// Which sequences may use the blocks of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Every sequence of the namespace.
     Shared,
-    /// The sequence that computed them: its owner neither looks up nor publishes.
+    /// Only the sequence that computed them: its owner neither looks up nor publishes.
     Private,
 }
 
@@ -28,7 +27,7 @@ pub(crate) enum Scope {
 pub struct Namespaces<'a> {
     /// Digest of the model's weights and configuration.
     pub model: [u8; 32],
-    /// Name of the KV format, keys and values, as `q8/q4`.
+    /// Name of the KV format, keys and values, such as `q8/q4`.
     pub kv_format: &'a str,
     /// Digest of the adapter on top of the model, when there is one.
     pub adapter: Option<[u8; 32]>,
@@ -41,13 +40,14 @@ impl Namespaces<'_> {
         self.scoped(salt, Scope::Shared)
     }
 
-    /// The namespace of requests with the same `salt` that share with nobody. It equals no shared one.
+    /// The namespace of private requests with the same `salt`, which share with no other request. It equals no
+    /// shared one.
     pub fn private(self, salt: [u8; 16]) -> Namespace {
         self.scoped(salt, Scope::Private)
     }
 
-    /// The namespace of prefixes of which `policy` keeps a part, which is its canonical text. It equals no namespace
-    /// of exact blocks: no format's name has a bar.
+    /// The namespace of prefixes compressed by `policy`, which is given by its canonical text. It equals no
+    /// namespace of exact blocks, since no format name contains a bar.
     pub fn kept(self, salt: [u8; 16], policy: &str) -> Namespace {
         let kv_format = format!("{}|{policy}", self.kv_format);
         Namespaces { kv_format: &kv_format, ..self }.shared(salt)
@@ -60,8 +60,8 @@ impl Namespaces<'_> {
 }
 
 impl Namespace {
-    /// The namespace in which only tokens and salt tell blocks apart: it recognises a prompt under another model
-    /// or KV format.
+    /// A namespace that distinguishes blocks only by tokens and salt: it recognises a prompt under another model or
+    /// KV format.
     pub fn of_content(salt: [u8; 16]) -> Namespace {
         Namespaces { model: [0; 32], kv_format: "", adapter: None }.shared(salt)
     }
@@ -71,7 +71,7 @@ impl Namespace {
         self.adapter
     }
 
-    /// What separates this namespace from those of other tenants.
+    /// The salt, which separates this namespace from those of other tenants.
     pub fn salt(&self) -> [u8; 16] {
         self.salt
     }

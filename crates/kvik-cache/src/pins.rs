@@ -1,55 +1,55 @@
-//! The book of pins: at which nodes pinned prefixes end, and what a pin looks like from outside.
+//! The register of pins: the nodes at which pinned prefixes end, and the public data about pins.
 //!
-//! Owns the names of pins and no lock: the cache locks a path for each (`cache::pinning`).
+//! Owns the ids of pins but no locks: the cache locks a path for each (`cache::pinning`).
 
 use std::collections::BTreeMap;
 
 use crate::ids::{NamespaceId, NodeId, PinId, TenantId, Token};
 
-/// What a limit of pins is for.
+/// The scope of a pin limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinScope {
     /// The pins of one tenant.
     Tenant,
-    /// Those of all tenants together.
+    /// The pins of all tenants together.
     All,
 }
 
-/// No more can be pinned. Nothing was changed.
+/// Error: the limit of pinned blocks is reached. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} KV blocks are to be pinned, {pinned} are, and {limit} may be; unpin some first")]
 pub struct PinLimit {
     /// Blocks that the pin would add.
     pub needed: usize,
-    /// Blocks that are pinned in this scope.
+    /// Blocks already pinned in this scope.
     pub pinned: usize,
-    /// Blocks that may be.
+    /// Maximum number of pinned blocks in this scope.
     pub limit: usize,
-    /// Whose pins these are.
+    /// The scope of the limit.
     pub scope: PinScope,
 }
 
 /// A pinned prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinInfo {
-    /// Its name while it lives; never given to another pin of this cache.
+    /// Its id; never assigned to another pin of this cache.
     pub id: PinId,
-    /// Where it is pinned.
+    /// The namespace in which it is pinned.
     pub namespace: NamespaceId,
-    /// Whose it is.
+    /// The owning tenant.
     pub tenant: TenantId,
     /// Its first tokens, at most 64.
     pub first_tokens: Vec<Token>,
     /// All its tokens.
     pub tokens: usize,
-    /// Blocks that it keeps, some of them maybe together with other pins.
+    /// Blocks that it protects, some of them possibly shared with other pins.
     pub blocks: usize,
 }
 
-/// A removed pin, as the caller may have noted it elsewhere.
+/// A removed pin, with which the caller can remove its own records of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unpinned {
-    /// Where it was pinned.
+    /// The namespace in which it was pinned.
     pub namespace: NamespaceId,
     /// The whole blocks that it covered.
     pub tokens: Vec<Token>,
@@ -88,7 +88,7 @@ impl Pins {
         self.by_node.contains_key(&node)
     }
 
-    /// Adds a pin that ends at `node`; false when there is one already.
+    /// Adds a pin that ends at `node`; returns false when there already is one.
     pub(crate) fn add(&mut self, node: NodeId) -> bool {
         if self.contains(node) {
             return false;
@@ -98,7 +98,7 @@ impl Pins {
         true
     }
 
-    /// Removes the pin that ends at `node`; false when there is none.
+    /// Removes the pin that ends at `node`; returns false when there is none.
     pub(crate) fn remove(&mut self, node: NodeId) -> bool {
         self.by_node.remove(&node).is_some()
     }

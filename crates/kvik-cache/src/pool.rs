@@ -1,4 +1,4 @@
-//! The fixed array of physical blocks and who holds each of them.
+//! The fixed array of physical blocks and the holder of each.
 //!
 //! Owns the state of every block: *free*, *owned* by one running sequence, or *shared* (in the
 //! tree, immutable). Never evicts and never knows what a block contains.
@@ -10,14 +10,14 @@
 //!    +-------------+---------------+   release
 //! ```
 //!
-//! What sequences and places hold [beside](crate::beside) blocks takes the room of free ones, which are *withheld* then:
-//! they stay on the free list, and so many of it are not handed out.
+//! The [auxiliary state](crate::beside) of sequences and places takes the room of free blocks, which are then
+//! *withheld*: they remain on the free list, but that many of them are not handed out.
 //!
-//! Invariant: free + withheld + owned + shared = all, and a block is on the free list exactly when nobody holds it.
+//! Invariant: free + withheld + owned + shared = all, and a block is on the free list exactly when it has no holder.
 
 use crate::ids::BlockId;
 
-/// Who holds a block.
+/// The kind of holder of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockState {
     Free,
@@ -25,18 +25,18 @@ pub(crate) enum BlockState {
     Shared,
 }
 
-/// All blocks there are.
+/// All blocks.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// Shape `[blocks]`.
     states: Vec<BlockState>,
-    /// Free blocks, the next one to hand out last: what was used last is used again first,
-    /// so that memory never needed is never touched.
+    /// Free blocks, the next one to hand out last: the most recently released is reused first, so that memory never
+    /// needed is never touched.
     free: Vec<BlockId>,
     shared: usize,
-    /// How many of the free ones are not to be handed out.
+    /// Number of free blocks that must not be handed out.
     withheld: usize,
-    /// Blocks that were released, when somebody asks for them.
+    /// Released blocks, if they are listed.
     vacated: Option<Vec<BlockId>>,
 }
 
@@ -52,30 +52,30 @@ impl Pool {
         }
     }
 
-    /// From now on the blocks that are released are listed.
+    /// Lists the blocks that are released from now on.
     pub(crate) fn list_vacated(&mut self) {
         self.vacated = Some(Vec::new());
     }
 
-    /// The blocks that were released since this was asked last, and that nobody holds.
+    /// Takes the blocks that were released since the last call and are still free.
     pub(crate) fn take_vacated(&mut self) -> Vec<BlockId> {
         let mut vacated = self.vacated.as_mut().map(std::mem::take).unwrap_or_default();
         vacated.retain(|block| self.states[block.index()] == BlockState::Free);
         vacated
     }
 
-    /// Keeps the room of `blocks` free ones for what stands beside blocks.
+    /// Withholds `blocks` free blocks for auxiliary state.
     pub(crate) fn withhold(&mut self, blocks: usize) {
         assert!(blocks <= self.free(), "room was made before it is withheld");
         self.withheld += blocks;
     }
 
-    /// Gives back what was withheld.
+    /// Ends the withholding of `blocks` blocks.
     pub(crate) fn restore(&mut self, blocks: usize) {
         self.withheld = self.withheld.checked_sub(blocks).expect("it was withheld");
     }
 
-    /// Hands out a free block to be owned.
+    /// Hands out a free block, which becomes owned.
     pub(crate) fn take(&mut self) -> BlockId {
         assert!(self.free() > 0, "room was made before blocks are taken");
         let block = self.free.pop().expect("it is among the free ones");
@@ -91,7 +91,7 @@ impl Pool {
         self.shared += 1;
     }
 
-    /// Takes back a block that its owner or the tree gives up.
+    /// Frees a block of its owner or of the tree.
     pub(crate) fn release(&mut self, block: BlockId) {
         match self.states[block.index()] {
             BlockState::Free => panic!("{block:?} is released twice"),
@@ -128,7 +128,7 @@ impl Pool {
         self.states[block.index()]
     }
 
-    /// The blocks that nobody holds.
+    /// The free blocks, withheld ones included.
     pub(crate) fn free_list(&self) -> &[BlockId] {
         &self.free
     }

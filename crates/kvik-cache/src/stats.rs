@@ -1,28 +1,28 @@
-//! Numbers about a cache, for metrics and reports.
+//! Counters of a cache, for metrics and reports.
 
-/// Blocks by who holds them, and what was done since the cache was made. Cheap to take.
+/// Blocks by holder, and operations since the cache was created. Cheap to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheStats {
     /// All blocks: free, owned and shared ones.
     pub blocks: usize,
-    /// Blocks that hold nothing.
+    /// Blocks without a holder.
     pub free: usize,
     /// Blocks of running sequences that are not in the tree.
     pub owned: usize,
     /// Blocks in the tree, each counted once, however many sequences use it.
     pub shared: usize,
-    /// Shared blocks that no running sequence uses. With the free ones and what places can give up, all that can be
+    /// Shared blocks that are not locked. Together with the free blocks and the evictable places, these can be
     /// allocated.
     pub evictable: usize,
-    /// Shared blocks that pins keep, each counted once.
+    /// Pinned blocks, each counted once.
     pub pinned: usize,
-    /// Blocks' worth of the budget that stands beside blocks: windowed parts and states.
+    /// Blocks of the budget that are withheld for auxiliary state: windowed parts and states.
     pub withheld: usize,
-    /// Of these, what can be given up: places where nobody goes on now.
+    /// Withheld blocks of evictable places: those that nothing protects.
     pub places_evictable: usize,
-    /// Places where sequences can go on, of layers with windows or states.
+    /// Places where sequences can resume, for layers with windows or states.
     pub places: usize,
-    /// Blocks that pins may keep.
+    /// Maximum number of pinned blocks.
     pub pinned_max: usize,
     /// Nodes of the prefix tree, roots included.
     pub nodes: usize,
@@ -30,33 +30,33 @@ pub struct CacheStats {
     pub tokens: usize,
     /// Running sequences.
     pub sequences: usize,
-    /// What was done so far.
+    /// Counts so far.
     pub totals: Totals,
 }
 
-/// Counts since the cache was made.
+/// Counts since the cache was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Sequences admitted.
     pub admitted: u64,
-    /// Of these, sequences that reused at least one token.
+    /// Admitted sequences that reused at least one token.
     pub hits: u64,
-    /// Tokens of the prompts admitted.
+    /// Tokens of the admitted prompts.
     pub prompt_tokens: u64,
-    /// Of these, tokens reused.
+    /// Reused tokens among them.
     pub reused_tokens: u64,
     /// Requests for blocks that were refused.
     pub refused: u64,
     /// Partial blocks copied.
     pub copies: u64,
-    /// Blocks that passed from a sequence to the tree.
+    /// Blocks moved from a sequence to the tree.
     pub published: u64,
-    /// Blocks freed because another sequence had published the same.
+    /// Blocks freed because another sequence had published the same content.
     pub duplicates: u64,
     /// Blocks evicted.
     pub evicted: u64,
-    /// Places made.
+    /// Places added.
     pub places: u64,
-    /// Places evicted, while their blocks stayed.
+    /// Places evicted while their blocks remained.
     pub places_evicted: u64,
 }

@@ -1,7 +1,7 @@
-//! The block table of one running sequence, its lease on the tree, and what it holds beside blocks.
+//! The block table of one running sequence, its lease on the tree, and its auxiliary state.
 //!
-//! Owns the list of blocks a sequence uses: first those shared with the tree, which its lease
-//! keeps from being evicted, then its own. Never makes room: free blocks are there when it asks.
+//! Owns the list of blocks a sequence uses: first those shared with the tree, which its lease protects from
+//! eviction, then its own. Never makes room: the caller makes sure that free blocks are available.
 //!
 //! ```text
 //! table   [ s0 s1 s2 | o3 o4 o5 ]
@@ -22,25 +22,25 @@ pub(crate) struct Table {
     blocks: Vec<BlockId>,
     shared: usize,
     lease: NodeId,
-    /// How long what it leaves is to be kept.
+    /// How long the prefix it leaves is retained.
     pub(crate) lifetime: Lifetime,
-    /// The first block whose windowed part it uses.
+    /// Index of the first block whose windowed part it uses.
     parts_from: usize,
-    /// Blocks' worth that was withheld for what it holds beside blocks.
+    /// Blocks that are withheld for its auxiliary state.
     units: usize,
     /// Its state, where layers have one.
     pub(crate) state: Option<StateId>,
     /// Blocks, by index, in which places are wanted; ascending.
     pub(crate) marks: Vec<usize>,
-    /// Copies of its state on the way to places: at the end of which block, by index.
+    /// Copies of its state to be stored in places: the index of the block at whose end each belongs, and the copy.
     pub(crate) saves: Vec<(usize, StateId)>,
 }
 
-/// What a table lacks.
+/// The blocks that a table lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) blocks: usize,
-    /// Blocks' worth beside them.
+    /// Further blocks to be withheld for auxiliary state.
     pub(crate) units: usize,
 }
 
@@ -50,7 +50,7 @@ impl Missing {
     }
 }
 
-/// What a publication did.
+/// The result of a publication.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Published {
     /// Blocks that passed from the sequence to the tree.
@@ -82,12 +82,12 @@ impl Table {
         &self.blocks
     }
 
-    /// The leading blocks that belong to the tree.
+    /// The leading blocks, which belong to the tree.
     pub(crate) fn shared(&self) -> &[BlockId] {
         &self.blocks[..self.shared]
     }
 
-    /// The blocks after them, which belong to this sequence.
+    /// The remaining blocks, which belong to this sequence.
     pub(crate) fn owned(&self) -> &[BlockId] {
         &self.blocks[self.shared..]
     }
@@ -96,7 +96,7 @@ impl Table {
         self.lease
     }
 
-    /// The first block whose windowed part it uses.
+    /// Index of the first block whose windowed part it uses.
     pub(crate) fn parts_from(&self) -> usize {
         self.parts_from
     }
@@ -105,19 +105,19 @@ impl Table {
         self.units
     }
 
-    /// Blocks that it has outside the tree, and blocks' worth that it holds beside them.
+    /// Its blocks outside the tree, and those withheld for its auxiliary state.
     pub(crate) fn held(&self, radix: &Radix) -> usize {
         let saves = self.saves.len() * radix.places.needs().units(0, 1);
         self.owned().len() + self.units + saves
     }
 
-    /// What to add so that the table holds `positions`.
+    /// The blocks to add so that the table holds `positions`.
     pub(crate) fn missing(&self, positions: usize, radix: &Radix) -> Missing {
         let blocks = blocks_for(positions).saturating_sub(self.blocks.len());
         Missing { blocks, units: radix.places.needs().of_running(positions).saturating_sub(self.units) }
     }
 
-    /// Adds what is missing; a state that it gets is any other's.
+    /// Adds the missing blocks, and a state if it has none; the content of that is arbitrary.
     pub(crate) fn extend(&mut self, missing: Missing, radix: &mut Radix, pool: &mut Pool) {
         pool.withhold(missing.units);
         self.units += missing.units;
@@ -131,8 +131,8 @@ impl Table {
         }
     }
 
-    /// Uses the windowed parts of the shared blocks from `first` on, and of those before them, back to `earliest`, that
-    /// are there without a gap.
+    /// Holds the windowed parts of the shared blocks from `first` on, and of those before them, back to `earliest`,
+    /// as far as they are held without a gap.
     pub(crate) fn hold_parts(&mut self, first: usize, earliest: usize, radix: &mut Radix) {
         let places = &mut radix.places;
         let before = (earliest..first).rev().take_while(|&index| places.is_held(self.blocks[index]));
@@ -140,14 +140,14 @@ impl Table {
         self.blocks[self.parts_from..].iter().for_each(|&block| places.hold(block));
     }
 
-    /// Does without the windowed parts of the blocks before `first`.
+    /// Releases the windowed parts of the blocks before `first`.
     pub(crate) fn drop_parts(&mut self, first: usize, radix: &mut Radix) {
         let first = first.min(self.blocks.len()).max(self.parts_from);
         self.blocks[self.parts_from..first].iter().for_each(|&block| radix.places.let_go(block));
         self.parts_from = first;
     }
 
-    /// Gives back what it holds beside blocks and parts, except its state if that was taken.
+    /// Releases the state, unless it was taken, the saved states, and the blocks withheld for them.
     pub(crate) fn release_beside(&mut self, radix: &mut Radix, pool: &mut Pool) {
         let saves = self.saves.len() * radix.places.needs().units(0, 1);
         pool.restore(std::mem::take(&mut self.units) + saves);
@@ -155,15 +155,15 @@ impl Table {
         self.state.take().into_iter().chain(saves).for_each(|state| radix.places.release_state(state));
     }
 
-    /// Moves the blocks that hold `tokens` (from position 0) into the tree, the lease with them.
+    /// Moves the blocks that hold `tokens` (from position 0) into the tree, and moves the lease along.
     ///
-    /// A last block that is not full becomes a partial leaf, after which the sequence must end.
+    /// A partial last block becomes a partial leaf, after which the sequence must end.
     pub(crate) fn publish(&mut self, tokens: &[Token], radix: &mut Radix, pool: &mut Pool) -> Published {
         assert!(blocks_for(tokens.len()) <= self.blocks.len(), "what is published was reserved");
         let mut published = Published::default();
         while let Some(rest) = tokens.get(self.shared * BLOCK_POSITIONS..).filter(|rest| !rest.is_empty()) {
             match radix.closest_child(self.lease, rest) {
-                // All the rest is known, maybe as the first tokens of a block.
+                // All the rest is cached, maybe as the first tokens of a block.
                 Some((child, common)) if common == rest.len() => {
                     published.duplicates +=
                         self.share_known(child, blocks_for(common), tokens.len(), radix, pool);
@@ -172,11 +172,12 @@ impl Table {
                     published.duplicates +=
                         self.share_known(child, common / BLOCK_POSITIONS, tokens.len(), radix, pool);
                 }
-                // The next block extends a partial leaf and replaces it; what was asked for the leaf still holds.
+                // The next block extends a partial leaf and replaces it; the retention requested for the leaf still
+                // applies.
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
                     let asked = radix.arena[child].life.keep;
                     let partial = radix.arena[child].blocks()[0];
-                    // A block that is read without its windowed part has nothing for a place: that goes with the leaf.
+                    // Without its windowed part the block cannot carry a place: the places are dropped with the leaf.
                     if radix.places.needs().windows.is_none() || self.shared >= self.parts_from {
                         radix.places.move_to(partial, self.blocks[self.shared]);
                     }
@@ -191,8 +192,8 @@ impl Table {
         published
     }
 
-    /// Swaps the next `count` owned blocks, of `positions` that are computed, for the first ones of `child`, which hold
-    /// the same, and returns how many they are.
+    /// Replaces the next `count` owned blocks, of `positions` computed ones, by the first blocks of `child`, which
+    /// hold the same. Returns `count`.
     fn share_known(
         &mut self,
         child: NodeId,
@@ -215,8 +216,9 @@ impl Table {
         count
     }
 
-    /// Uses the windowed part of the shared block at `index` in place of its own, which fills it where it is not there:
-    /// not a block of which the sequence knows the first of `positions` only.
+    /// Holds the windowed part of the shared block at `index` instead of the sequence's own, from which it is
+    /// copied if nobody holds it. That is impossible for a block of which the sequence has computed only the first
+    /// of `positions`.
     fn pass_part(&mut self, index: usize, copy: CopyPart, positions: usize, radix: &mut Radix) {
         let known = (positions - index * BLOCK_POSITIONS).min(BLOCK_POSITIONS);
         let places = &mut radix.places;
@@ -224,7 +226,7 @@ impl Table {
             places.copy(copy);
         } else if !places.is_held(copy.to) {
             places.let_go(copy.from);
-            // It is the last block: a sequence knows a part of no other.
+            // This is the last block: the sequence has computed all of every other one.
             self.blocks[self.parts_from..index].iter().for_each(|&block| places.let_go(block));
             self.parts_from = index + 1;
             return;
@@ -233,7 +235,7 @@ impl Table {
         places.let_go(copy.from);
     }
 
-    /// Moves the blocks that hold `rest` into the tree, and returns how many they are.
+    /// Moves the blocks that hold `rest` into the tree, and returns how many there are.
     fn publish_new(&mut self, rest: &[Token], radix: &mut Radix, pool: &mut Pool) -> usize {
         let count = blocks_for(rest.len());
         let new = &self.blocks[self.shared..self.shared + count];
@@ -243,8 +245,8 @@ impl Table {
         count
     }
 
-    /// Ends the sequence: frees its own blocks and unlocks the shared ones, which are kept from now on at least as it
-    /// asked.
+    /// Ends the sequence: frees its own blocks and unlocks the shared ones, which are retained from now on for at
+    /// least the lifetime it asked for.
     pub(crate) fn release(mut self, radix: &mut Radix, pool: &mut Pool) {
         self.drop_parts(usize::MAX, radix);
         self.release_beside(radix, pool);

@@ -1,7 +1,8 @@
-//! The cache's invariants, executable.
+//! Executable invariants of the cache.
 //!
-//! Walks everything, so it costs time in proportion to the cache: after every operation in tests,
-//! and when idle in builds with debug assertions; release builds never run it. Each function below states one family of invariants.
+//! The checks walk everything, so they cost time in proportion to the cache: they run after every operation in
+//! tests, and when idle in builds with debug assertions; release builds never run them. Each function checks one
+//! family of invariants.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -12,7 +13,7 @@ use crate::ids::{BlockId, NodeId, SeqId, TenantId, whole_blocks};
 use crate::pool::BlockState;
 use crate::tree::Node;
 
-/// An invariant that does not hold: a defect of this crate, or a use against its contract.
+/// A violated invariant: a defect of this crate, or a caller that broke its contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the cache is inconsistent: {0}")]
 pub struct Violation(String);
@@ -42,7 +43,7 @@ impl Cache {
         self.check_places()
     }
 
-    /// Free + withheld + owned + shared = all, and the free list names the free blocks, each once.
+    /// Free + withheld + owned + shared = all, and the free list contains each free block exactly once.
     fn check_pool(&self) -> Result<(), Violation> {
         let mut counts = [0; 3];
         for index in 0..self.pool.len() as u32 {
@@ -64,7 +65,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Every block in use has exactly one holder, of the kind that its state names.
+    /// Every block in use has exactly one holder, of the kind that the block's state says.
     fn check_holders(&self) -> Result<(), Violation> {
         let in_tree = self.radix.arena.iter().flat_map(|(_, node)| node.blocks());
         let in_tables = self.sequences.values().flat_map(|table| table.owned());
@@ -81,7 +82,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Nodes are well formed, hang together, and are sorted; the sums over them are right.
+    /// Nodes are well formed, connected and sorted; the sums over them are right.
     fn check_tree(&self) -> Result<(), Violation> {
         let mut reached = 0;
         let mut tokens = 0;
@@ -98,7 +99,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Only a root is empty, only a leaf ends in a partial block. Returns the node's tokens.
+    /// Only a root is empty; only a leaf ends in a partial block. Returns the number of the node's tokens.
     fn check_node(&self, id: NodeId, node: &Node) -> Result<usize, Violation> {
         ensure!(
             node.is_root() == (self.roots.get(&node.namespace) == Some(&id)),
@@ -126,7 +127,8 @@ impl Cache {
         Ok(tokens)
     }
 
-    /// Children know their parent and their place, and none begins with all of another.
+    /// Children refer to their parent and are stored under their first block; none begins with all of a sibling's
+    /// first block.
     fn check_children(&self, id: NodeId, node: &Node) -> Result<(), Violation> {
         let mut before = None;
         for (place, &child) in &node.children {
@@ -140,7 +142,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The journal names the whole blocks of told namespaces, and no others, by what they hold and follow.
+    /// The journal names the whole blocks of the registered namespaces, and no others, by content and prefix.
     fn check_journal(&self) -> Result<(), Violation> {
         let Some(journal) = &self.radix.journal else { return Ok(()) };
         let mut told = 0;
@@ -180,7 +182,7 @@ impl Cache {
         Ok(())
     }
 
-    /// A node counts the pins of its namespace that end at it or below, and what they keep is counted.
+    /// A node counts the pins of its namespace that end at it or below it, and the pinned blocks are counted.
     fn check_pins(&self) -> Result<(), Violation> {
         let mut pins: FxHashMap<NodeId, u32> = FxHashMap::default();
         for end in self.pins.nodes() {
@@ -205,7 +207,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The evictor knows the unlocked leaves, each once and in its lane, and nothing else.
+    /// The evictor ranks exactly the unlocked leaves, each once and in its lane.
     fn check_evictable(&self) -> Result<(), Violation> {
         let mut lanes: FxHashMap<NodeId, Lane> = FxHashMap::default();
         for (leaf, lane) in self.radix.evictor.leaves() {
@@ -223,8 +225,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Nothing outlives its time, and nothing is kept less than what follows it: last use, time to
-    /// live and priority.
+    /// No prefix outlives its time to live, and no node has a weaker retention than the nodes that continue it:
+    /// last use, time to live and priority.
     fn check_lives(&self) -> Result<(), Violation> {
         for (id, node) in self.radix.arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root()) {
             let (life, expires) = (node.life, node.life.expires());
@@ -243,7 +245,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What every tenant holds is counted, and none keeps what its quota forbids.
+    /// The holdings of every tenant are counted, and no tenant holds evictable blocks beyond its quota.
     fn check_shares(&self) -> Result<(), Violation> {
         let mut holdings: FxHashMap<TenantId, Holding> = FxHashMap::default();
         for (id, node) in self.radix.arena.iter() {
@@ -279,7 +281,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What stands beside blocks is withheld, and everybody who uses a windowed part or has a state is counted.
+    /// Auxiliary state is withheld from the pool, and every user of a windowed part and every state is counted.
     fn check_places(&self) -> Result<(), Violation> {
         let places = &self.radix.places;
         let mut users = vec![0; places.users().len()];
@@ -326,7 +328,7 @@ impl Cache {
         self.check_keepers()
     }
 
-    /// The places at the end of pinned prefixes and bases are kept, and no others.
+    /// Exactly the places at the end of pinned prefixes and of bases are protected.
     fn check_keepers(&self) -> Result<(), Violation> {
         let mut keepers: FxHashMap<BlockId, usize> = FxHashMap::default();
         for (id, node) in self.radix.arena.iter() {

@@ -1,5 +1,5 @@
-//! Derived namespaces: each continues a prefix of its base namespace, so that tenants who keep apart share a
-//! public prompt without a copy.
+//! Derived namespaces: each continues a prefix of its base namespace, so that isolated tenants share a public
+//! prompt without a copy.
 //!
 //! ```text
 //! base      root ── [system prompt] ── [...]       the end of the prompt is locked while
@@ -7,7 +7,7 @@
 //! derived               root' ── [one tenant's conversations]
 //! ```
 //!
-//! The root of a derived namespace is attached to the node where the prompt ends, but is none of its children: a
+//! The root of a derived namespace is attached to the node where the prompt ends, but is not among its children: a
 //! walk from the base's root never reaches it. A path upwards continues through it, so leases, locks and block
 //! tables hold the base's blocks like any others.
 
@@ -18,13 +18,13 @@ use crate::namespace::Namespace;
 use crate::tree::PlaceId;
 
 impl Cache {
-    /// A namespace that begins with the whole blocks of `tokens` as `base` has them, the same for equal arguments;
-    /// nobody else sees what follows. None when there is no whole block, not all are known, or
-    /// nothing is kept that layers need to go on behind them. `over` is the
-    /// namespace that the prompts would have without the base: only its salt need differ.
+    /// Returns the namespace that begins with the whole blocks of `tokens` as cached in `base`, the same for equal
+    /// arguments; what follows them is private to it. `None` when there is no whole block, not all are cached, or
+    /// no place is retained after them that the layers need to resume. `over` is the namespace that the prompts
+    /// would have without the base: only its salt need differ.
     ///
-    /// The prefix is never evicted while the derived namespace exists. Its prompts must begin with it, see
-    /// [`continues`](Cache::continues).
+    /// The prefix is never evicted while the derived namespace exists. Every prompt of the derived namespace must
+    /// begin with it, see [`continues`](Cache::continues).
     pub fn derive_namespace(
         &mut self,
         base: NamespaceId,
@@ -49,7 +49,7 @@ impl Cache {
         Some(derived)
     }
 
-    /// The namespace that [`derive_namespace`](Cache::derive_namespace) would give, if it is there.
+    /// The namespace that [`derive_namespace`](Cache::derive_namespace) would return, if it exists.
     pub fn known_derived(
         &self,
         base: NamespaceId,
@@ -60,8 +60,8 @@ impl Cache {
         self.derived.get(&(base, identity)).copied()
     }
 
-    /// Drops a derived namespace with all its blocks, pinned or not, and detaches it from its base: nobody can
-    /// reach it any more. False, and nothing is done, when it is none, or some of it is in use.
+    /// Drops a derived namespace with all its blocks, pinned or not, and detaches it from its base. Returns false,
+    /// and does nothing, when it is not a derived namespace or some of it is in use.
     pub fn drop_derived(&mut self, derived: NamespaceId) -> bool {
         let root = self.roots[&derived];
         let node = &self.radix.arena[root];
@@ -80,19 +80,19 @@ impl Cache {
         true
     }
 
-    /// Whether a prompt can run in a namespace: in a derived one it must begin with the base, and continue.
+    /// Returns whether a prompt can run in a namespace: in a derived one it must begin with the base and be longer.
     pub fn continues(&self, namespace: NamespaceId, prompt: &[Token]) -> bool {
         let base = self.radix.base(self.roots[&namespace]);
         prompt.len() > base.len() && prompt.starts_with(&base) || base.is_empty()
     }
 
-    /// Whether the whole blocks of `tokens`, and there are some, are no more than the base of a derived namespace.
+    /// Returns whether `tokens` has whole blocks and all of them are part of the base of a derived namespace.
     pub(super) fn is_in_base(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         let whole = whole_blocks(tokens);
         !whole.is_empty() && self.radix.base(self.roots[&namespace]).starts_with(whole)
     }
 
-    /// Whether a place behind the first `blocks` of a node can be kept, or none is needed.
+    /// Returns whether a sequence can resume after the first `blocks` of a node: a place is there, or none is needed.
     fn can_go_on_behind(&self, node: NodeId, blocks: usize) -> bool {
         let block = self.radix.arena[node].blocks()[blocks - 1];
         let place = PlaceId { block, positions: BLOCK_POSITIONS as u8 };

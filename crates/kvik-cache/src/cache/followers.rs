@@ -1,11 +1,11 @@
-//! What a conversation may say next: what was said after the same words before.
+//! Draft continuations: the tokens that followed the same tokens before.
 
 use super::life::Cache;
 use crate::ids::{NamespaceId, Token};
 use crate::tree::{FollowerIndex, Followers};
 
 impl Cache {
-    /// From now on what is published can be found by the tokens before it, which takes 8 bytes for each position of the
+    /// Indexes what is published from now on by the tokens before it, which takes 8 bytes for each position of the
     /// pool and 24 for each block. Nothing may have been published yet.
     pub fn index_followers(&mut self) {
         assert_eq!(self.pool.shared(), 0, "the index would not know what is there already");
@@ -13,11 +13,11 @@ impl Cache {
         self.radix.followers = FollowerIndex::new(blocks);
     }
 
-    /// What followed the last of `tokens` where they stood before in a namespace, at most `most` tokens: of the latest
-    /// places the one before which most tokens are the same. None where four of them never stood, or when followers are not
-    /// indexed. Changes nothing, not even recency.
+    /// Returns at most `most` tokens that followed the end of `tokens` where it occurred before in a namespace: of
+    /// the latest occurrences the one with the longest common context. `None` when the last four tokens occur
+    /// nowhere, or followers are not indexed. Changes nothing, not even recency.
     ///
-    /// What is private, evicted or dropped is not found, nor what another namespace holds, a base included.
+    /// Private, evicted and dropped tokens are not found, nor those of another namespace, a base included.
     pub fn followers(&self, namespace: NamespaceId, tokens: &[Token], most: usize) -> Option<Followers> {
         self.radix.followers.as_ref()?.find(namespace, tokens, most, &self.radix.labels)
     }

@@ -1,30 +1,30 @@
-//! Forgetting prompts with all that was computed for them alone.
+//! Deletion of prompts with everything that was computed for them alone.
 
 use super::life::Cache;
 use crate::deleted::{DeletedPrompts, DeletedWalk};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId};
 
-/// What forgetting has done.
+/// The result of a deletion.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ForgottenBlocks {
-    /// Blocks that were freed.
+    /// Freed blocks.
     pub freed: usize,
-    /// Blocks that stay for now, since running sequences use them.
+    /// Blocks that remain for now, since running sequences use them.
     pub in_use: usize,
 }
 
-/// A node on the way, and how many of its blocks stay if nothing behind it does.
+/// A visited node, and how many of its blocks remain if nothing after them does.
 struct Visited {
     node: NodeId,
     kept: usize,
 }
 
 impl Cache {
-    /// Drops what is known of prompts that are to be forgotten and of all that goes on behind them, as far as no other
-    /// prompt has it. What is pinned stays, and what is in use, for now. It is as if the rest had never been.
+    /// Drops the prompts to be deleted and everything that continues them, except what other prompts share. Pinned
+    /// blocks remain, and blocks in use remain for now. Dropped blocks leave no ghosts.
     pub fn forget(&mut self, namespace: NamespaceId, prompts: &DeletedPrompts) -> ForgottenBlocks {
         let mut forgotten = ForgottenBlocks::default();
-        // Those behind a node are looked at before it.
+        // Children are handled before their parents.
         for Visited { node, kept } in self.visited(namespace, prompts).into_iter().rev() {
             let blocks = self.radix.arena[node].blocks().len();
             if kept == blocks || !self.radix.arena[node].children.is_empty() {
@@ -36,7 +36,7 @@ impl Cache {
                 continue;
             }
             if kept > 0 {
-                // The node keeps its end, and the one before it is new.
+                // `node` becomes the part after the cut; the part before it is a new node.
                 self.radix.cut(node, kept);
             }
             forgotten.freed += self.drop_leaf(node);
@@ -44,7 +44,7 @@ impl Cache {
         forgotten
     }
 
-    /// The nodes that have a block of these prompts, each before those behind it.
+    /// The nodes that contain a block of these prompts, parents before children.
     fn visited(&self, namespace: NamespaceId, prompts: &DeletedPrompts) -> Vec<Visited> {
         let root = self.roots[&namespace];
         let base = self.radix.base(root);
@@ -64,7 +64,8 @@ impl Cache {
         visited
     }
 
-    /// How many blocks of a node stay if nothing behind it does, and the walk behind it where it goes on.
+    /// Returns how many blocks of a node remain if nothing after them does, and the walk at its end if a prompt to
+    /// be deleted continues there.
     fn followed(
         &self,
         node: NodeId,
@@ -76,7 +77,7 @@ impl Cache {
         for (index, &block) in blocks.iter().enumerate() {
             match prompts.behind(&walk, self.radix.labels.tokens(block)) {
                 Some(next) => walk = next,
-                // It goes on as no prompt does that is to be forgotten.
+                // No prompt to be deleted continues like this.
                 None => return (blocks.len(), None),
             }
             if !walk.is_gone() {

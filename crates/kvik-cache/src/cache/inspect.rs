@@ -1,4 +1,4 @@
-//! Looking into the cache, and dropping by hand what is seen there.
+//! Inspection of the cache, and manual eviction of prefixes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,67 +8,66 @@ use super::life::Cache;
 use crate::ids::{NamespaceId, NodeId, TenantId, Token};
 use crate::tree::Node;
 
-/// Tokens of a prefix that are shown.
+/// Tokens shown of a prefix.
 const SHOWN_TOKENS: usize = 64;
-/// Nodes that are looked at in one call, which bounds the time that others wait: about a millisecond.
+/// Nodes visited in one call, which bounds the time that other callers wait: about a millisecond.
 const SLICE_NODES: usize = 1 << 14;
-/// Nodes that are looked at in all.
+/// Nodes visited in all.
 const NODES_MAX: usize = 1 << 17;
 
-/// Which prefixes come first.
+/// Sort order of prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixOrder {
-    /// Those with the most blocks of their own.
+    /// Most blocks of their own first.
     Blocks,
-    /// Those reused most often.
+    /// Most often reused first.
     Reuses,
 }
 
-/// A prefix in the cache: all tokens up to a place where uses of it part or end.
+/// A prefix in the cache: all tokens up to the end of a tree node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixInfo {
-    /// Who may share it.
+    /// The namespace whose sequences may share it.
     pub namespace: NamespaceId,
-    /// Who it belongs to.
+    /// The owning tenant.
     pub tenant: TenantId,
     /// Its first tokens, at most 64.
     pub first_tokens: Vec<Token>,
     /// All its tokens.
     pub tokens: usize,
-    /// Blocks that it has beyond the prefix it continues.
+    /// Blocks in addition to those of the prefix it continues.
     pub blocks: usize,
-    /// How often it was used again, as far as is remembered.
+    /// How often it was reused, as far as is remembered.
     pub reuses: u32,
-    /// When its last user left it, on the caller's clock; none while it is in use or pinned.
+    /// When its last user left it, on the caller's clock; `None` while it is in use or pinned.
     pub last_use: Option<Duration>,
-    /// Whether a pin keeps it.
+    /// True if a pin protects it.
     pub pinned: bool,
-    /// The highest priority asked for.
+    /// The highest priority requested for it.
     pub priority: i8,
-    /// When it outlives its time to live, unless it is used before; none for never, or while it is
-    /// in use or pinned.
+    /// When its time to live ends, unless it is used before; `None` for never, or while it is in use or pinned.
     pub expires: Option<Duration>,
 }
 
-/// A search for the first prefixes in an order, which is made in slices: between two of them others may use
-/// the cache. What changes meanwhile may be shown as it was or as it is.
+/// A search for the first prefixes in an order, carried out in slices: other calls may use the cache between two of
+/// them. Concurrent changes may or may not be reflected in the result.
 #[derive(Debug)]
 pub struct PrefixScan {
     order: PrefixOrder,
-    /// Whose prefixes are asked for; all when `None`.
+    /// The tenant whose prefixes are searched; all when `None`.
     tenant: Option<TenantId>,
     limit: usize,
-    /// Where in the arena the next slice begins.
+    /// Arena index at which the next slice begins.
     next: usize,
-    /// The best so far, the least of them on top.
+    /// The best so far, as a min-heap.
     best: BinaryHeap<Reverse<Ranked>>,
 }
 
-/// A node by its place in an order: the greater, the better; of equals the older place in the arena.
+/// A node with its sort key: higher is better; ties are broken in favour of the lower arena index.
 type Ranked = ((u64, u64), Reverse<NodeId>);
 
 impl PrefixScan {
-    /// A search for the first `limit` prefixes of a tenant, or of all.
+    /// A search for the first `limit` prefixes of a tenant, or of all tenants.
     pub fn new(order: PrefixOrder, tenant: Option<TenantId>, limit: usize) -> PrefixScan {
         PrefixScan { order, tenant, limit, next: 0, best: BinaryHeap::new() }
     }
@@ -89,8 +88,8 @@ impl PrefixScan {
 }
 
 impl Cache {
-    /// Looks at the next slice of the tree; whether there is another one. Of a very large tree only the first
-    /// 131,072 nodes are looked at.
+    /// Visits the next slice of the tree and returns whether there is another one. Of a very large tree only the
+    /// first 131,072 nodes are visited.
     pub fn scan(&self, scan: &mut PrefixScan) -> bool {
         let end = scan.next.saturating_add(SLICE_NODES).min(NODES_MAX);
         let wanted = |id: NodeId| scan.tenant.is_none_or(|tenant| self.radix.owner(id) == tenant);
@@ -101,13 +100,14 @@ impl Cache {
         scan.limit > 0 && end < self.radix.arena.places().min(NODES_MAX)
     }
 
-    /// What a search has found, the first one first.
+    /// The result of a search, best first.
     pub fn scanned(&self, scan: PrefixScan) -> Vec<PrefixInfo> {
         self.best(scan).map(|(id, _)| self.prefix_info(id)).collect()
     }
 
-    /// The same without those that have a time to live, each with all its tokens: whose it is, its tokens, and how often it
-    /// was used again. A copy of these may outlive the cache, and nothing may outlive its time.
+    /// Like [`scanned`](Cache::scanned), without prefixes that have a time to live, each in full: its namespace,
+    /// its tokens and how often it was reused. The result may outlive the cache, which a prefix with a time to live
+    /// must not.
     pub fn scanned_whole(&self, scan: PrefixScan) -> Vec<(NamespaceId, Vec<Token>, u32)> {
         let lasting = self.best(scan).filter(|(_, node)| node.life.keep.ttl.is_none());
         let whole = |(id, node): (NodeId, &Node)| {
@@ -116,7 +116,7 @@ impl Cache {
         lasting.map(whole).collect()
     }
 
-    /// What a search has found and is still there and the tenant's, the first one first.
+    /// The nodes of a search that still exist and still belong to its tenant, best first.
     fn best(&self, scan: PrefixScan) -> impl Iterator<Item = (NodeId, &Node)> {
         let best = scan.best.into_sorted_vec().into_iter().map(|Reverse((_, Reverse(id)))| id);
         let still = best.filter_map(|id| Some((id, self.radix.arena.get(id)?)));
@@ -124,7 +124,7 @@ impl Cache {
         still.filter(move |&(id, node)| !node.is_root() && mine(id))
     }
 
-    /// The first prefixes of a tenant, or of all, in an order, at most `limit`, by a search of all slices.
+    /// The first `limit` prefixes of a tenant, or of all, in an order, by a search of all slices.
     pub fn prefixes(&self, order: PrefixOrder, tenant: Option<TenantId>, limit: usize) -> Vec<PrefixInfo> {
         let mut scan = PrefixScan::new(order, tenant, limit);
         while self.scan(&mut scan) {}
@@ -148,10 +148,10 @@ impl Cache {
         }
     }
 
-    /// Drops what is known of a prompt: all that follows its whole blocks, and of these as many as
-    /// no other prefix shares. What is in use or pinned stays. Returns how many blocks were freed;
-    /// none when not all its whole blocks are known. It is as if they had never been. In a derived
-    /// namespace, a prompt that is no more than the base drops everything but the base.
+    /// Evicts a prompt: everything that follows its whole blocks, and those of its whole blocks that no other
+    /// prefix shares. Blocks in use or pinned remain. Returns how many blocks were freed; 0 when not all its whole
+    /// blocks are cached. Leaves no ghosts. In a derived namespace, a prompt that is no longer than the base evicts
+    /// everything but the base.
     pub fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
         if self.is_in_base(namespace, tokens) {
             return self.clear(Some(namespace));
@@ -167,8 +167,8 @@ impl Cache {
         count
     }
 
-    /// Drops all of a namespace, or of all, that is neither in use nor pinned. Returns how many
-    /// blocks were freed. It is as if they had never been.
+    /// Evicts everything in a namespace, or in all, that is neither in use nor pinned. Returns how many blocks were
+    /// freed. Leaves no ghosts.
     pub fn clear(&mut self, namespace: Option<NamespaceId>) -> usize {
         let roots = match namespace {
             Some(namespace) => vec![self.roots[&namespace]],
@@ -177,7 +177,7 @@ impl Cache {
         roots.into_iter().map(|root| self.drop_from(root)).sum()
     }
 
-    /// Drops a node and what follows it, as far as nobody uses it.
+    /// Drops a node and its descendants, as far as they are not in use.
     fn drop_from(&mut self, top: NodeId) -> usize {
         let mut below = vec![top];
         let mut next = 0;
@@ -188,7 +188,7 @@ impl Cache {
         below.into_iter().rev().map(|id| self.drop_leaf(id)).sum()
     }
 
-    /// Drops a node, if it is an unlocked leaf.
+    /// Drops a node if it is an unlocked leaf. Returns how many blocks were freed.
     pub(super) fn drop_leaf(&mut self, id: NodeId) -> usize {
         let blocks = self.radix.candidate(id).map_or(0, |candidate| candidate.facts.blocks as usize);
         if blocks > 0 {
@@ -255,7 +255,7 @@ mod tests {
             cache.set_share(namespace, share).unwrap();
             namespace
         });
-        // One node each; of the second tenant a few among many, the longest last.
+        // Each prompt has a node; the second tenant has a few among many, the longest last.
         for number in 0..20_000 {
             let blocks = if number % 1000 == 999 { 1 + number as usize / 1000 } else { 1 };
             let namespace = namespaces[usize::from(blocks > 1)];

@@ -1,13 +1,13 @@
-//! The cache as data, its queries, and the commands of a sequence's life.
+//! The cache's data, its queries, and the commands of a sequence's life.
 //!
 //! ```text
-//! lookup ── admit ──┬─ reserve ─┬─ publish ─┬── finish     its blocks stay, evictable
+//! lookup ── admit ──┬─ reserve ─┬─ publish ─┬── finish     its blocks remain, evictable
 //!                   └───────────┴── fork ───┴── abandon    its unpublished blocks are freed
 //! ```
 //!
-//! Owns the pool, the tree, the running sequences and the counts, and brings them together. Every command that
-//! needs blocks first asks whether all of them can be had, changes nothing if not, and cannot fail afterwards.
-//! The other commands are in the files beside this one; it imports none of them.
+//! Owns the pool, the tree, the running sequences and the counters, and coordinates them. Every command that needs
+//! blocks first checks that all of them are free or evictable, changes nothing if not, and cannot fail afterwards.
+//! The other commands are in the sibling files; this one imports none of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,30 +29,30 @@ use crate::stats::{CacheStats, Totals};
 use crate::table::Table;
 use crate::tree::{PartialMatch, PlaceId, Radix, Walk};
 
-/// What a cache is made of.
+/// The configuration of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Physical blocks: the byte budget over the bytes of a block.
+    /// Physical blocks: the byte budget divided by the bytes of a block.
     pub blocks: usize,
-    /// Which prefix is evicted when space is short.
+    /// The eviction policy.
     pub policy: Policy,
     /// Evicted blocks remembered, so that a miss can be explained; 0 remembers none.
     pub ghosts: usize,
-    /// Blocks that may be pinned, all tenants together: what is pinned is lost to all others.
+    /// Maximum number of pinned blocks of all tenants together, since pinned blocks are unavailable to others.
     pub pinned_max: usize,
 }
 
-/// The cache cannot be made as asked.
+/// Error: the configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// Not even one block.
+    /// The budget is less than one block.
     #[error("the KV budget holds no block; raise it to at least the size of one block")]
     NoBlocks,
-    /// More blocks than ids.
+    /// The budget has more blocks than there are ids.
     #[error("the KV budget holds {0} blocks and at most {max} can be numbered; lower it", max = u32::MAX)]
     TooManyBlocks(usize),
-    /// Shares cannot be compared.
+    /// The weight is not a positive finite number.
     #[error("the weight of tenant {} is not a number above 0; give one, 1 is usual", .0.0)]
     BadWeight(TenantId),
 }
@@ -65,28 +65,28 @@ pub struct Cache {
     pub(super) sequences: FxHashMap<SeqId, Table>,
     /// Root node of each namespace.
     pub(super) roots: BTreeMap<NamespaceId, NodeId>,
-    /// The id that was given out last.
+    /// The id that was assigned last.
     pub(super) last_namespace: Option<NamespaceId>,
     pub(super) pins: Pins,
     pub(super) pinned_max: usize,
     pub(super) namespaces: FxHashMap<Identity, NamespaceId>,
-    /// Derived namespaces, by the base and the identity of its end under the salt of the derived one.
+    /// Derived namespaces, by their base and the identity of the base's last block under the derived salt.
     pub(super) derived: FxHashMap<(NamespaceId, Identity), NamespaceId>,
     pub(super) totals: Totals,
-    /// States that were kept since somebody asked.
+    /// States saved into places since [`take_kept_states`](Cache::take_kept_states) was last called.
     pub(super) kept_states: Vec<(SeqId, usize, StateId)>,
-    /// What was decided, in order, for the tests.
+    /// Decisions in order, for the tests.
     #[cfg(test)]
     pub(super) told: Vec<Told>,
 }
 
-/// A decision that a twin cannot know beforehand.
+/// A decision that the naive twin cannot predict.
 #[cfg(test)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Told {
     /// A block was evicted: all tokens up to its end.
     Evicted(NamespaceId, Vec<Token>, Cause),
-    /// A place was, which stood in that block.
+    /// A place was evicted: all tokens up to the end of its block, and its positions within it.
     PlaceEvicted(NamespaceId, Vec<Token>, u8),
 }
 
@@ -114,13 +114,13 @@ impl Cache {
         })
     }
 
-    /// Sets the caller's clock, which never goes back here. Drops every prefix that has outlived its time to live.
+    /// Sets the caller's clock; an earlier time is ignored. Drops every prefix whose time to live has ended.
     pub fn set_now(&mut self, now: Duration) {
         self.radix.now = self.radix.now.max(now);
         self.drop_expired();
     }
 
-    /// How much of `prompt` is known, and why not more. Changes nothing, not even recency.
+    /// Returns how much of `prompt` is cached, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let root = self.roots[&namespace];
         let matched = self.radix.walk(root, prompt);
@@ -132,8 +132,8 @@ impl Cache {
         Match { tokens: walk.tokens, stop, evicted }
     }
 
-    /// Starts a sequence: leases the longest known prefix of its prompt and gives it the blocks
-    /// for the rest, or changes nothing. In a derived namespace the base is always reused.
+    /// Starts a sequence: leases the longest cached prefix of its prompt and allocates the blocks for the rest, or
+    /// changes nothing. In a derived namespace the base is always reused.
     pub fn admit(&mut self, admission: Admission<'_>) -> Result<Admitted, NoSpace> {
         let Admission { seq, namespace, prompt, reuse_max, positions, lifetime } = admission;
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
@@ -156,8 +156,8 @@ impl Cache {
         Ok(Admitted { reused: walk.tokens, copy, state, stop, evicted })
     }
 
-    /// Keeps the known whole blocks of `tokens` in the table of a sequence that computes nothing, until it
-    /// is [abandoned](Cache::abandon); how many tokens that is. It is no request and counts as none.
+    /// Leases the cached whole blocks of `tokens` for a sequence that computes nothing, until it is
+    /// [abandoned](Cache::abandon). Returns how many tokens that is. It is not counted as a request.
     pub fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         let whole = whole_blocks(tokens);
@@ -181,21 +181,21 @@ impl Cache {
         Ok(())
     }
 
-    /// Makes the full blocks of a running sequence known to others.
+    /// Publishes the full blocks of a running sequence, so that others can share them.
     ///
-    /// `tokens` are all those, from position 0, whose keys and values are complete. A block that
-    /// another sequence has published already is swapped for that one in the table.
+    /// `tokens` are all those, from position 0, whose keys and values are complete. A block that another sequence
+    /// has already published replaces this sequence's copy in the table.
     pub fn publish(&mut self, seq: SeqId, tokens: &[Token]) {
         let whole = tokens.len() - tokens.len() % BLOCK_POSITIONS;
         self.publish_exactly(seq, &tokens[..whole]);
     }
 
-    /// Starts `child` as a copy of `parent` after `tokens`, or starts nothing. What it leaves is
-    /// kept as the parent asked, until [`set_lifetime`](Cache::set_lifetime) says otherwise.
+    /// Starts `child` as a copy of `parent` after `tokens`, or starts nothing. The child inherits the parent's
+    /// lifetime, until [`set_lifetime`](Cache::set_lifetime) changes it.
     ///
-    /// `tokens` are all those of `parent`, from position 0, whose keys and values are complete.
-    /// Full blocks are published and shared; a last partial one is copied, and so is the state. Where layers hold
-    /// something beside blocks, [`can_fork`](Cache::can_fork) must hold.
+    /// `tokens` are all those of `parent`, from position 0, whose keys and values are complete. Full blocks are
+    /// published and shared; a last partial one is copied, and so is the state. Where layers hold auxiliary state,
+    /// [`can_fork`](Cache::can_fork) must hold.
     pub fn fork(&mut self, parent: SeqId, child: SeqId, tokens: &[Token]) -> Result<Forked, NoSpace> {
         assert!(!self.sequences.contains_key(&child), "{child:?} is running already");
         self.publish(parent, tokens);
@@ -219,12 +219,12 @@ impl Cache {
         Ok(Forked { copy, state })
     }
 
-    /// Sets how long what a running sequence leaves is to be kept.
+    /// Sets how long the prefix that a running sequence leaves is retained.
     pub fn set_lifetime(&mut self, seq: SeqId, lifetime: Lifetime) {
         self.sequences.get_mut(&seq).expect("the sequence is running").lifetime = lifetime;
     }
 
-    /// Ends a sequence and keeps what it computed, to the exact token and as it asked.
+    /// Ends a sequence and caches what it computed, to the exact token, with the lifetime it asked for.
     ///
     /// `tokens` are all those, from position 0, whose keys and values are complete.
     pub fn finish(&mut self, seq: SeqId, tokens: &[Token]) {
@@ -233,7 +233,7 @@ impl Cache {
         self.abandon(seq);
     }
 
-    /// Ends a sequence; what it has not published is lost, the rest is kept as it asked.
+    /// Ends a sequence: its unpublished blocks are freed, the published ones are retained for its lifetime.
     pub fn abandon(&mut self, seq: SeqId) {
         let namespace = self.namespace_of(seq);
         let table = self.sequences.remove(&seq).expect("only running sequences end");
@@ -242,19 +242,19 @@ impl Cache {
         self.keep_quota(namespace, 0);
     }
 
-    /// Ends all sequences as [`abandon`](Cache::abandon) does, whoever knows their names.
+    /// Ends all sequences as [`abandon`](Cache::abandon) does.
     pub fn abandon_all(&mut self) {
         let mut all: Vec<SeqId> = self.sequences.keys().copied().collect();
         all.sort_unstable();
         all.into_iter().for_each(|seq| self.abandon(seq));
     }
 
-    /// The blocks of a running sequence: entry `i` holds positions `16 i .. 16 i + 16`.
+    /// The block table of a running sequence: entry `i` holds positions `16 i .. 16 i + 16`.
     pub fn table(&self, seq: SeqId) -> &[BlockId] {
         self.running(seq).blocks()
     }
 
-    /// Numbers for metrics.
+    /// Counters for metrics.
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             blocks: self.pool.len(),
@@ -274,8 +274,8 @@ impl Cache {
         }
     }
 
-    /// Where the whole blocks of `tokens` end, when there are any and all are known: a node, and
-    /// how many of its blocks.
+    /// The end of the whole blocks of `tokens`, when there are any and all are cached: a node, and how many of its
+    /// blocks.
     pub(super) fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
         let whole = whole_blocks(tokens);
         let walk = self.radix.walk(self.roots[&namespace], whole);
@@ -312,7 +312,7 @@ impl Cache {
         self.radix.shares.of_mut(namespace).count_admission(prompt, reused, now);
     }
 
-    /// Why a sequence can go on no later than after `walk`, of a prompt of which the tree has `matched`.
+    /// Returns why a sequence cannot resume beyond `walk`, given that the tree has `matched` of the prompt.
     fn stop_reason(&self, matched: &Walk, walk: &Walk, prompt: &[Token]) -> (StopReason, Option<Eviction>) {
         if walk.tokens < matched.tokens {
             let needs_state = self.needs().has_state();
@@ -332,8 +332,8 @@ impl Cache {
         }
     }
 
-    /// What is remembered of a block that was lost: the one after `before` that begins with `next`, of which so many
-    /// tokens are known.
+    /// Looks up the ghost of a lost block: the block after `before` that begins with `next`, of which `known`
+    /// tokens are cached.
     pub(super) fn lost_after(
         &self,
         before: Fingerprint,
@@ -347,7 +347,7 @@ impl Cache {
         })
     }
 
-    /// Leases the blocks of `walk` and allocates the rest, which is known to fit.
+    /// Leases the blocks of `walk` and allocates the rest, which has been checked to fit.
     fn start(&mut self, admission: &Admission<'_>, walk: &Walk) -> Forked {
         let &Admission { seq, namespace, positions, lifetime, .. } = admission;
         let shared = self.radix.blocks_of(walk);
@@ -378,7 +378,7 @@ impl Cache {
         Forked { copy, state }
     }
 
-    /// Notes that a sequence goes on behind a walk, where places may be.
+    /// Marks the places at the end of a walk as used.
     fn touch_places(&mut self, walk: &Walk, by: NamespaceId, priority: i8) {
         let last = self.radix.touched_blocks(walk).pop().filter(|_| !self.needs().is_nothing());
         let places = last.into_iter().flat_map(|block| self.radix.places.of(block));
@@ -386,17 +386,17 @@ impl Cache {
         places.into_iter().for_each(|place| self.radix.places.touch(place, by, priority));
     }
 
-    /// The place whose state stands at the end of a walk, where layers have one.
+    /// The place whose state is at the end of a walk, where layers have a state.
     pub(super) fn place_at(&self, walk: &Walk) -> Option<PlaceId> {
         let last = walk.tokens.checked_sub(1).filter(|_| self.needs().has_state())?;
         let block = *self.radix.touched_blocks(walk).last()?;
         Some(PlaceId { block, positions: (last % BLOCK_POSITIONS + 1) as u8 })
     }
 
-    /// Locks the block that is to be copied in part, so that it is not evicted before.
+    /// Locks the block that is to be copied in part, so that it is not evicted before the copy.
     ///
-    /// It follows the lease, so it starts a node. The copy counts as a use of this block alone: an unlocked one
-    /// gets a node of its own, which is then the most recently used.
+    /// The block follows the lease, so it starts a node. The copy counts as a use of this block alone: an unlocked
+    /// one gets a node of its own, which is then the most recently used.
     fn lock_partial(&mut self, partial: PartialMatch) -> NodeId {
         let node = match self.radix.arena[partial.node].locks {
             0 => self.radix.cut(partial.node, 1),

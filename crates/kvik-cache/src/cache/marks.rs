@@ -1,30 +1,30 @@
-//! Where places are wanted when a sequence is admitted.
+//! Marks: where a newly admitted sequence should add places.
 //!
-//! Places are wanted where others will go on: at the end of a prompt, which is where its answer is retried; where a known
-//! prefix had to be computed again because nothing was kept there, which is where the tree forks; at the end of an answer,
-//! where the next turn begins; and for states, which no later one can stand in for, at doubling distances before the end
-//! of the prompt.
+//! Places are useful where other sequences will resume: at the end of a prompt, where its answer is retried; where
+//! the tree forks, which is where a cached prefix had to be recomputed because no place was there; at the end of an
+//! answer, where the next turn begins; and for states, which a later one cannot replace, at doubling distances
+//! before the end of the prompt.
 
 use crate::beside::Beside;
 use crate::ids::BLOCK_POSITIONS;
 use crate::lifetime::Lifetime;
 
-/// Tokens at the end of a prompt that the next turn may render otherwise: what begins an answer.
+/// Tokens at the end of a prompt that the next turn may render differently: the opening of an answer.
 const OPENING_TOKENS: usize = 8;
 /// Blocks from the end of a prompt to the first of the doubling distances.
 const FIRST_DISTANCE: usize = 8;
 
-/// What is known of a prompt when it is admitted.
+/// How much of a prompt is cached when it is admitted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
-    /// Tokens after which the sequence goes on.
+    /// Tokens after which the sequence resumes.
     pub(super) reused: usize,
-    /// Tokens that the tree has, though nothing was kept to go on behind them.
+    /// Tokens in the tree, whether or not a place allows resuming after them.
     pub(super) matched: usize,
     pub(super) prompt: usize,
 }
 
-/// Blocks in which places are wanted, ascending.
+/// Indices of the blocks in which places are wanted, ascending.
 pub(super) fn marks(needs: &Beside, known: Known, lifetime: Lifetime) -> Vec<usize> {
     if needs.is_nothing() {
         return Vec::new();
@@ -32,7 +32,7 @@ pub(super) fn marks(needs: &Beside, known: Known, lifetime: Lifetime) -> Vec<usi
     let Known { reused, matched, prompt } = known;
     let mut marks = Vec::new();
     match needs.has_state() {
-        // A state stands at the end of a block, which must not lie behind what others share.
+        // A state belongs to the end of a block, which must not lie beyond the shared prefix.
         true => {
             let end = prompt.saturating_sub(OPENING_TOKENS) / BLOCK_POSITIONS;
             let distances = std::iter::successors(Some(FIRST_DISTANCE), |&blocks| blocks.checked_mul(2));
@@ -47,7 +47,7 @@ pub(super) fn marks(needs: &Beside, known: Known, lifetime: Lifetime) -> Vec<usi
             marks.extend((matched > reused).then_some(matched / BLOCK_POSITIONS));
         }
     }
-    // What is pinned are whole blocks, and others may go on behind them.
+    // Pins cover whole blocks, and other sequences may resume after them.
     marks.extend(lifetime.pin.then_some(prompt / BLOCK_POSITIONS).and_then(|end| end.checked_sub(1)));
     marks.retain(|&index| (index + 1) * BLOCK_POSITIONS > reused);
     marks.sort_unstable();

@@ -1,4 +1,4 @@
-//! The cache: commands in, blocks, copies and refusals out. Each file holds the commands of one subject.
+//! The cache: commands in; blocks, copies and refusals out. Each file holds the commands of one subject.
 
 mod check;
 mod derived;

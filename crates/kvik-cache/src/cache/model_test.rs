@@ -1,14 +1,13 @@
-//! Steps the cache and its naive twin through random operations side by side.
+//! Steps the cache and its naive twin through the same random operations.
 //!
-//! A small pool, prompts made of few patterns and several sequences at once make collisions,
-//! partial blocks, evictions and refusals happen all the time. Beside the twin stands a picture of
-//! the memory that the blocks name: every position computed or copied leaves a mark there that
-//! stands for all tokens up to it, so a block used for the wrong prefix, or too early, shows.
+//! A small pool, prompts made of few patterns and several concurrent sequences make collisions, partial blocks,
+//! evictions and refusals frequent. In addition to the twin there is a simulated memory of the blocks: every
+//! position computed or copied leaves a mark there that stands for all tokens up to it, so a block used for the
+//! wrong prefix, or too early, is detected.
 //!
-//! Half of the seeds use LRU, of which the twin knows every victim beforehand; of another policy's
-//! victims it checks that they are evictable: unlocked leaves, of the victim tenant and its lowest priority.
-//! Half of the seeds ask for times to live and priorities and pin, and half have tenants with shares.
-//! `KVIK_MODEL_SEED=7` runs one seed alone.
+//! Half of the seeds use LRU, of which the twin predicts every victim; of another policy's victims it checks that
+//! they are evictable: unlocked leaves, of the victim tenant and its lowest priority. Half of the seeds set times
+//! to live and priorities and pin, and half have tenants with shares. `KVIK_MODEL_SEED=7` runs one seed alone.
 
 mod beside;
 mod telling;
@@ -33,7 +32,7 @@ use beside::some_needs;
 
 const SEEDS: u64 = 200;
 const STEPS_PER_SEED: u64 = 5_000;
-/// So many places that two of the evictions of a seed do not meet.
+/// Enough slots that no two evictions of a seed collide.
 const GHOSTS_FOR_ALL: usize = 1 << 22;
 const RUNNING_MAX: usize = 5;
 const PROMPT_BLOCKS_MAX: usize = 7;
@@ -64,7 +63,7 @@ fn random_operations_agree_with_the_naive_twin() {
     }
 }
 
-/// How often what happened, over all seeds.
+/// How often each event happened, over all seeds.
 #[derive(Debug, Default)]
 struct Seen {
     steps: u64,
@@ -81,7 +80,7 @@ impl Seen {
         other.counts.iter().for_each(|(what, &times)| self.note(what, times));
     }
 
-    /// Every event is noted by every seed, if only with zero: none may stay rare.
+    /// Every seed notes every event, if only with zero: none may be rare.
     fn assert_all(&self, least: u64) {
         for (what, &times) in &self.counts {
             assert!(times >= least, "{what} happened {times} times: the test does not reach it");
@@ -113,18 +112,18 @@ struct World {
     derived: Option<(NamespaceId, Vec<Token>)>,
     derivations: u8,
     now: Duration,
-    /// What was pinned, by a request or otherwise, and not unpinned since.
+    /// Pinned prefixes, by a request or otherwise, that were not unpinned since.
     pins: Vec<(NamespaceId, Vec<Token>)>,
     running: BTreeMap<SeqId, Run>,
     next_seq: u64,
     needs: Beside,
-    /// What each position of each block holds, shape `[blocks][16]`.
+    /// Content of each position of each block, shape `[blocks][16]`.
     memory: Vec<[u64; BLOCK_POSITIONS]>,
-    /// The same for the windowed parts.
+    /// Content of the windowed parts, same shape.
     parts: Vec<[u64; BLOCK_POSITIONS]>,
-    /// What each state has seen.
+    /// The mark of the tokens that each state has processed.
     states: BTreeMap<StateId, u64>,
-    /// Token sequences seen lately, to make prompts that share.
+    /// Recent token sequences, to make prompts that share prefixes.
     history: Vec<Vec<Token>>,
     seen: Seen,
     account: telling::Account,
@@ -222,7 +221,7 @@ impl World {
         self.note_stop(known.stop);
     }
 
-    /// What is found stands behind the same tokens in a prefix of the namespace that is there.
+    /// Followers that are found occur after the same tokens in a cached prefix of the namespace.
     fn followers(&mut self) {
         let (namespace, mut prompt) = self.some_place();
         prompt.truncate(self.random.below(prompt.len() + 1));
@@ -242,7 +241,7 @@ impl World {
         self.naive.set_now(self.now);
     }
 
-    /// Gives a namespace to one of two tenants, or says anew what is meant for its tenant.
+    /// Assigns a namespace to one of two tenants, or changes its tenant's share.
     fn set_share(&mut self) {
         let index = self.random.below(3);
         let scale = if self.needs.is_nothing() { 1 } else { 4 };
@@ -270,7 +269,7 @@ impl World {
         }
     }
 
-    /// Unpins something, most often something that was pinned.
+    /// Unpins a prefix, usually one that is pinned.
     fn unpin(&mut self) {
         let (namespace, prompt) = match self.pins.is_empty() {
             true => (self.some_namespace(), self.some_prompt()),
@@ -282,7 +281,7 @@ impl World {
         self.seen.note("unpinned", u64::from(unpinned));
     }
 
-    /// Unpins all that lies at or under some place.
+    /// Unpins everything at or below some prefix.
     fn unpin_under(&mut self) {
         let (namespace, mut prompt) = match self.pins.is_empty() {
             true => self.some_place(),
@@ -325,7 +324,7 @@ impl World {
         }
     }
 
-    /// Drops a namespace as far as it is empty, most often after what it holds; then it is made again.
+    /// Drops a namespace if it is empty, usually after its content; then it is created again.
     fn drop_namespace(&mut self) {
         let index = [0, 1, 1, 2][self.random.below(4)];
         let before = self.namespaces[index];
@@ -349,7 +348,7 @@ impl World {
         }
     }
 
-    /// A namespace and a prompt for it; in a derived, one that continues it.
+    /// A namespace and a prompt for it; for a derived namespace, one that continues it.
     fn some_place(&mut self) -> (NamespaceId, Vec<Token>) {
         let prompt = self.some_prompt();
         match self.derived.clone().filter(|_| self.random.below(3) == 0) {
@@ -366,7 +365,7 @@ impl World {
         }
     }
 
-    /// Drops a prompt by hand; now and then everything.
+    /// Evicts a prompt by hand; now and then everything.
     fn drop_prefix(&mut self) {
         let (namespace, prompt) = self.some_place();
         let dropped = match self.random.below(8) {
@@ -384,7 +383,7 @@ impl World {
         self.seen.note("dropped by hand", dropped as u64);
     }
 
-    /// Tells the twin what was evicted.
+    /// Passes the evictions on to the twin.
     fn tell(&mut self) {
         self.naive.told.extend(self.cache.told.drain(..));
     }
@@ -430,7 +429,7 @@ impl World {
         }
     }
 
-    /// Computes some positions that the table holds, past the prompt's end if need be.
+    /// Computes some positions that the table holds, past the end of the prompt if need be.
     fn compute(&mut self, seq: SeqId) {
         let room = self.cache.table(seq).len() * BLOCK_POSITIONS;
         let Some(run) = self.running.get_mut(&seq) else { return };
@@ -526,7 +525,7 @@ impl World {
         }
     }
 
-    /// Both hold the same, would evict in the same order, and every block holds what it should.
+    /// Both hold the same and would evict in the same order, and every block has the expected content.
     fn compare(&self) {
         let stats = self.cache.stats();
         let real = (stats.free, stats.owned, stats.shared, stats.evictable, stats.tokens, stats.pinned);
@@ -547,7 +546,8 @@ impl World {
         }
     }
 
-    /// The outline has the heaviest nodes, by the weights of the twin, and folds all others into those above them.
+    /// The outline has the heaviest nodes, by the weights of the twin, and folds all others into the nodes above
+    /// them.
     fn compare_outline(&mut self) {
         let tenant = [None, Some(TenantId(0)), Some(TenantId(1)), Some(TenantId(2))][self.random.below(4)];
         let all = self.outline(tenant, usize::MAX, None);
@@ -565,7 +565,7 @@ impl World {
                 "{node:?}"
             );
         }
-        // That of the base has that of what continues it.
+        // The weight of the base includes that of the derived namespaces.
         let everything = self.namespaces.iter().map(|&id| self.naive.weight(id, &[], 0, tenant));
         assert_eq!(all.tokens_total, everything.sum::<usize>());
         assert_eq!((all.nodes_total, all.truncated), (all.nodes.len(), false));
@@ -604,7 +604,7 @@ impl World {
         self.seen.note("base not shown", all.nodes.iter().filter(continues_base).count() as u64);
     }
 
-    /// The pins that keep a node are those that the twin finds by their tokens, and are named oldest first.
+    /// The pins that protect a node are those that the twin finds by their tokens, oldest first.
     fn compare_pins_through(&mut self, node: NodeName, tokens: &[Token], namespace: NamespaceId) {
         let pins = self.cache.pins_through(node, usize::MAX);
         assert!(pins.is_sorted());
@@ -622,8 +622,8 @@ impl World {
         scan.heaviest(limit, under).unwrap()
     }
 
-    /// The unlocked blocks, each by its tokens from position 0, those first that were used longest
-    /// ago; of a node the last ones first.
+    /// The unlocked blocks, each by its tokens from position 0, least recently used first; of a node the last block
+    /// first.
     fn oldest_first(&self) -> Vec<(NamespaceId, Vec<Token>)> {
         let arena = &self.cache.radix.arena;
         let unlocked = arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root());
@@ -652,7 +652,7 @@ impl World {
     }
 
     fn assert_memory(&self, namespace: NamespaceId, tokens: &[Token], blocks: &[BlockId]) {
-        // What a derived holds is computed after blocks of the first namespace.
+        // The base of a derived namespace is part of the first namespace, so its content is computed there.
         let content = if self.namespaces.contains(&namespace) { namespace } else { self.namespaces[0] };
         for (position, mark) in marks(content, tokens).enumerate() {
             let block = blocks[position / BLOCK_POSITIONS];
@@ -661,7 +661,7 @@ impl World {
         }
     }
 
-    /// The reason is the twin's, who forgets nothing; but that it was lost may have been forgotten.
+    /// The reason equals that of the twin, which remembers every loss; the cache may have dropped the ghost.
     fn assert_stop(
         &mut self,
         namespace: NamespaceId,
@@ -697,7 +697,7 @@ impl World {
         if count == 0 { None } else { self.running.keys().nth(self.random.below(count)).copied() }
     }
 
-    /// Mostly the first one; with tenants, the third nearly as often.
+    /// Mostly the first namespace; with tenants, the third nearly as often.
     fn some_namespace(&mut self) -> NamespaceId {
         self.namespaces[match self.random.below(8) {
             0 => 1,
@@ -706,7 +706,7 @@ impl World {
         }]
     }
 
-    /// The beginning of something seen before, mostly cut near a block's edge, and something new.
+    /// The beginning of an earlier prompt, usually cut near a block's edge, followed by new tokens.
     fn some_prompt(&mut self) -> Vec<Token> {
         let index = self.random.below(self.history.len());
         let mut prompt = self.history[index].clone();

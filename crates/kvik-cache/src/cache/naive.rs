@@ -1,8 +1,8 @@
-//! The cache's flat, obviously right twin: the specification that the real one is tested against.
+//! The cache's flat, obviously correct twin: the specification that the real one is tested against.
 //!
-//! Owns a list of cached blocks, each named by *all* tokens from position 0 to its end, and a list of running sequences.
-//! Everything else is derived anew whenever it is asked for: no tree, no lock counts, no lists, no physical blocks; every
-//! question is a scan. Mirrors the commands of [`Cache`](crate::Cache) and agrees with it on every answer.
+//! Owns a list of cached blocks, each named by *all* tokens from position 0 to its end, and a list of running
+//! sequences. Everything else is derived anew on demand: no tree, no lock counts, no lists, no physical blocks;
+//! every question is a scan. Mirrors the commands of [`Cache`](crate::Cache) and agrees with it on every answer.
 
 mod data;
 mod pins;
@@ -62,7 +62,7 @@ impl Naive {
         entries.map(|entry| entry.prefix.len() - block_start(&entry.prefix)).sum()
     }
 
-    /// Blocks of a running sequence that are cached, and those that are not.
+    /// The numbers of cached and of other blocks of a running sequence.
     pub(crate) fn table(&self, seq: SeqId) -> (usize, usize) {
         let running = &self.running[&seq];
         (blocks_for(running.leased.len()), running.owned)
@@ -87,8 +87,7 @@ impl Naive {
         Match { tokens, stop, evicted }
     }
 
-    /// What was lost of the block that goes on from the known part of a prompt, the longest first; by expiry
-    /// where there is no eviction.
+    /// The losses of the block that follows the cached part of a prompt, the longest first; `None` for an expiry.
     pub(crate) fn losses(
         &self,
         namespace: NamespaceId,
@@ -101,7 +100,7 @@ impl Naive {
             .filter_map(move |end| self.lost.get(&(namespace, prompt[..end].to_vec())))
     }
 
-    /// Why the known part of a prompt ends, if nothing was known of what has been evicted.
+    /// Returns why the cached part of a prompt ends, disregarding losses.
     pub(crate) fn stop_if_all_is_forgotten(&self, namespace: NamespaceId, prompt: &[Token]) -> StopReason {
         let tokens = self.known(namespace, prompt);
         let goes_on =
@@ -301,7 +300,7 @@ impl Naive {
         count - self.entries.len()
     }
 
-    /// The whole blocks of `tokens` must be known in `base`.
+    /// Precondition: the whole blocks of `tokens` are cached in `base`.
     pub(crate) fn derive_namespace(&mut self, derived: NamespaceId, base: NamespaceId, tokens: &[Token]) {
         let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
         assert!(self.is_known(base, &whole));
@@ -334,7 +333,7 @@ impl Naive {
         is_free
     }
 
-    /// A namespace that was dropped is there again: what was lost of it is still explained.
+    /// Recreates a namespace that was dropped: its earlier losses still explain misses.
     pub(crate) fn renew_namespace(&mut self, before: NamespaceId, namespace: NamespaceId) {
         let lost = std::mem::take(&mut self.lost).into_iter();
         let renew = |((of, tokens), why)| ((if of == before { namespace } else { of }, tokens), why);
@@ -350,7 +349,7 @@ impl Naive {
         self.keep_quota(namespace, 0, None);
     }
 
-    /// Whether these tokens stand somewhere in a prefix of the namespace.
+    /// Returns whether these tokens occur in a prefix of the namespace.
     pub(crate) fn holds(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         let mut prefixes = self.entries_of(namespace).map(|entry| &entry.prefix);
         prefixes.any(|prefix| prefix.windows(tokens.len()).any(|window| window == tokens))
@@ -360,7 +359,7 @@ impl Naive {
         self.entries.iter().filter(move |entry| entry.namespace == namespace)
     }
 
-    /// A block is locked when a running sequence, a pin or a derived shares it.
+    /// A block is locked when a running sequence, a pin or a derived namespace shares it.
     fn is_locked(&self, entry: &Entry) -> bool {
         let shares = |running: &Running| {
             running.namespace == entry.namespace && running.leased.starts_with(&entry.prefix)
@@ -376,7 +375,7 @@ impl Naive {
         pinned || continued || self.running.values().any(shares)
     }
 
-    /// Leading tokens of a prompt that some cached block and those before it hold.
+    /// Leading tokens of a prompt that are cached.
     pub(super) fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
         let base = self.base(namespace);
         if !prompt.starts_with(base) {
@@ -386,18 +385,18 @@ impl Naive {
         own.unwrap_or(0).max(base.len())
     }
 
-    /// Whether whole blocks are cached, some of them in the namespace itself.
+    /// Returns whether whole blocks are cached, some of them in the namespace itself.
     fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
         whole.len() > self.base(namespace).len() && self.known(namespace, whole) == whole.len()
     }
 
-    /// What a derived continues; nothing for other namespaces.
+    /// The base of a derived namespace; empty for other namespaces.
     fn base(&self, namespace: NamespaceId) -> &[Token] {
         self.derived.get(&namespace).map_or(&[], |(_, base)| base)
     }
 
-    /// The block after `before` that shares the most tokens with `rest`: of equal ones the
-    /// smallest that is not less than `rest`, or else the largest.
+    /// The block after `before` that shares the most tokens with `rest`: of equal ones the smallest that is not
+    /// less than `rest`, or else the largest.
     fn closest(&self, namespace: NamespaceId, before: &[Token], rest: &[Token]) -> usize {
         let rest = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let follows = |index: &usize| {
@@ -417,7 +416,7 @@ impl Naive {
         (0..self.entries.len()).filter(follows).max_by_key(|&index| rank(index)).unwrap()
     }
 
-    /// Caches the block that ends `prefix`, unless it is. A partial block that it extends is removed.
+    /// Caches the block that ends `prefix`, unless it is cached. A partial block that it extends is removed.
     fn store(&mut self, namespace: NamespaceId, prefix: &[Token]) {
         if self.entries_of(namespace).any(|entry| entry.prefix == prefix) {
             return;
@@ -429,7 +428,7 @@ impl Naive {
         let superseded: Vec<Entry> = self.entries.extract_if(.., superseded).collect();
         self.events.superseded += superseded.len() as u64;
         superseded.iter().for_each(|entry| self.move_places(namespace, &entry.prefix, prefix));
-        // A request for what is replaced asked for what it begins with as well.
+        // A request for the replaced block applies to the blocks before it as well.
         let asked = superseded.iter().fold(Keep::NOTHING, |keep, entry| keep.join(entry.keep));
         for entry in self.entries.iter_mut().filter(|entry| entry.namespace == namespace) {
             if prefix.starts_with(&entry.prefix) {
@@ -441,7 +440,7 @@ impl Naive {
         self.entries.push(Entry { namespace, prefix, used: 0, used_at, keep, ageing: 0 });
     }
 
-    /// Notes that a block was used just now; while somebody uses it this means nothing.
+    /// Marks a block as just used; this has no effect while it is locked.
     fn touch(&mut self, namespace: NamespaceId, prefix: &[Token]) {
         self.uses += 1;
         let (used, used_at) = (self.uses, self.now);
@@ -450,7 +449,7 @@ impl Naive {
         (entry.used, entry.used_at, entry.ageing) = (used, used_at, ageing);
     }
 
-    /// Keeps a block as is asked, unless a derived only continues it.
+    /// Applies a lifetime to a block, unless it belongs to the base of a derived namespace.
     fn keep(&mut self, namespace: NamespaceId, prefix: &[Token], lifetime: Lifetime) {
         if self.base(namespace).starts_with(prefix) {
             return;
@@ -466,7 +465,7 @@ impl Naive {
     }
 }
 
-/// Where the last block of a prefix starts.
+/// Position at which the last block of a prefix starts.
 fn block_start(prefix: &[Token]) -> usize {
     (blocks_for(prefix.len()) - 1) * BLOCK_POSITIONS
 }

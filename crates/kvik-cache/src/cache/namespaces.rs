@@ -1,7 +1,9 @@
-//! Namespaces: made when something is to be stored in them, looked up without that, and dropped when they are empty.
+//! Namespaces: created when something is to be stored in them, only looked up otherwise, and dropped when they are
+//! empty.
 //!
-//! Who asks may make any number of them: a scale of an adapter is a number that a client writes. So what holds nothing
-//! can be dropped, and its id is not given out again: whoever still has it gets a panic, never the blocks of others.
+//! Clients can create any number of them: the scale of an adapter is a number that a client writes. So empty ones
+//! can be dropped, and their ids are not assigned again: the use of a stale id panics instead of reading another
+//! namespace's blocks.
 
 use super::life::Cache;
 use crate::admission::Match;
@@ -11,7 +13,7 @@ use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token};
 use crate::namespace::Namespace;
 
 impl Cache {
-    /// The id of a namespace, the same for equal ones while it is there.
+    /// Returns the id of a namespace, the same for equal ones as long as it exists.
     pub fn namespace(&mut self, namespace: &Namespace) -> NamespaceId {
         let identity = Identity::root(namespace);
         if let Some(&known) = self.namespaces.get(&identity) {
@@ -23,12 +25,12 @@ impl Cache {
         id
     }
 
-    /// The id of a namespace, if it is there.
+    /// Returns the id of a namespace, if it exists.
     pub fn known_namespace(&self, namespace: &Namespace) -> Option<NamespaceId> {
         self.namespaces.get(&Identity::root(namespace)).copied()
     }
 
-    /// What is known of a prompt in a namespace that is not there: nothing, and why, as far as what it held is remembered.
+    /// Explains the miss of a prompt in a namespace that does not exist, as far as its evicted blocks are remembered.
     pub fn lookup_absent(&self, namespace: &Namespace, prompt: &[Token]) -> Match {
         let seed = Fingerprint::root(&Identity::root(namespace));
         let lost = self.lost_after(seed, &prompt[..prompt.len().min(BLOCK_POSITIONS)], 0);
@@ -40,8 +42,8 @@ impl Cache {
         Match { tokens: 0, stop, evicted }
     }
 
-    /// Drops the namespaces that are `unwanted`, except those in which something is cached or somebody runs, and those
-    /// that are [derived](Cache::drop_derived) from others. Returns their ids.
+    /// Drops the namespaces that are `unwanted`, except those with cached blocks or running sequences, and
+    /// [derived](Cache::drop_derived) ones. Returns their ids.
     pub fn drop_namespaces(&mut self, unwanted: impl Fn(NamespaceId) -> bool) -> Vec<NamespaceId> {
         let is_empty = |root: &NodeId| {
             let node = &self.radix.arena[*root];
@@ -57,7 +59,7 @@ impl Cache {
         empty.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// How many namespaces there are.
+    /// Number of namespaces.
     pub fn namespaces(&self) -> usize {
         self.roots.len()
     }

@@ -1,12 +1,12 @@
-//! The prefix tree as a picture has room for it: its heaviest nodes, and of the others how many and how much.
+//! An outline of the prefix tree for display: its heaviest nodes, and number and size of the others.
 //!
 //! ```text
-//! scan, in slices ── what each node has and where it is attached ── heaviest ── node, for each that is shown
-//!    on the cache                                                 without it        on the cache
+//! scan, in slices ── size and parent of each node ── heaviest ── node, for each that is shown
+//!    on the cache                                   without it        on the cache
 //! ```
 //!
-//! The weight of a node is its tokens and those of all nodes below it, so a parent weighs more than its children and
-//! the heaviest nodes are those that a walk from the roots takes first, always the heaviest it has seen.
+//! The weight of a node is the tokens of its subtree, so a parent weighs more than its children: a best-first walk
+//! from the roots yields the heaviest nodes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,40 +18,40 @@ use super::life::Cache;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, NodeName, TenantId, Token};
 use crate::tree::Node;
 
-/// Nodes that are looked at in one call, which bounds the time that others wait.
+/// Nodes visited in one call, which bounds the time that other callers wait.
 const SLICE_NODES: usize = 1 << 12;
-/// Nodes that are noted in all.
+/// Nodes noted in all.
 const NOTED_MAX: usize = 1 << 17;
 
-/// A search for the outline of the tree, which is made in slices: between two of them others may use the cache. What
-/// changes meanwhile may be shown as it was or as it is.
+/// A search for the outline of the tree, carried out in slices: other calls may use the cache between two of them.
+/// Concurrent changes may or may not be reflected in the result.
 #[derive(Debug)]
 pub struct OutlineScan {
-    /// Whose nodes are asked for; all when `None`. Those of others count nowhere.
+    /// The tenant whose nodes are searched; all when `None`. Nodes of other tenants are not counted at all.
     tenant: Option<TenantId>,
-    /// Where in the arena the next slice begins.
+    /// Arena index at which the next slice begins.
     next: usize,
     noted: Vec<Noted>,
 }
 
-/// What the outline needs of a node.
+/// The facts of a node that the outline needs.
 #[derive(Debug)]
 struct Noted {
     name: NodeName,
-    /// The node that it continues, whoever owns that.
+    /// The node that it continues, even if another tenant owns that.
     parent: Option<NodeName>,
     start: usize,
     tokens: usize,
-    /// Orders nodes of one weight: a hash of the prefix, and nothing that others have a part in.
+    /// Tie-breaker for nodes of equal weight: a hash of the prefix, so that other tenants cannot influence it.
     order: u64,
 }
 
 /// The heaviest nodes of the tree, or of a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outline {
-    /// The heaviest first; each after the node that it continues.
+    /// The heaviest first; parents before children.
     pub nodes: Vec<OutlineNode>,
-    /// Nodes there are, shown or not.
+    /// Number of nodes, shown or not.
     pub nodes_total: usize,
     /// Tokens of all of them.
     pub tokens_total: usize,
@@ -62,9 +62,9 @@ pub struct Outline {
 /// A node of an outline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutlineNode {
-    /// What it is called.
+    /// Its name.
     pub name: NodeName,
-    /// The node that it continues, where that is in the outline.
+    /// The node that it continues, if that is in the outline.
     pub parent: Option<NodeName>,
     /// Tokens before it.
     pub start: usize,
@@ -74,45 +74,45 @@ pub struct OutlineNode {
     pub weight: usize,
     /// Nodes that continue it.
     pub children: usize,
-    /// Nodes below it and below no other node of the outline that is below it.
+    /// Descendants that are not in the outline and have no closer ancestor in it.
     pub folded_nodes: usize,
     /// Their tokens.
     pub folded_tokens: usize,
 }
 
-/// A node as it is now.
+/// The present data of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Who may share it.
+    /// The namespace whose sequences may share it.
     pub namespace: NamespaceId,
-    /// Who it belongs to.
+    /// The owning tenant.
     pub tenant: TenantId,
     /// Tokens before it.
     pub start: usize,
-    /// How often it was used again, as far as is remembered.
+    /// How often it was reused, as far as is remembered.
     pub reuses: u32,
-    /// When its last user left it, on the caller's clock; none while it is in use or pinned.
+    /// When its last user left it, on the caller's clock; `None` while it is in use or pinned.
     pub last_use: Option<Duration>,
-    /// Whether something that is no pin uses it: a running sequence, or a namespace derived from it.
+    /// Whether a running sequence or a derived namespace uses it; pins do not count.
     pub in_use: bool,
-    /// Whether a pin keeps it.
+    /// True if a pin protects it.
     pub pinned: bool,
     /// Whether other nodes continue it, which are evicted before it.
     pub is_continued: bool,
-    /// The highest priority asked for.
+    /// The highest priority requested for it.
     pub priority: i8,
-    /// When it outlives its time to live, unless it is used before; none for never, or while it is in use or pinned.
+    /// When its time to live ends, unless it is used before; `None` for never, or while it is in use or pinned.
     pub expires: Option<Duration>,
 }
 
 impl OutlineScan {
-    /// A search for what a tenant has, or all have.
+    /// A search of the nodes of a tenant, or of all.
     pub fn new(tenant: Option<TenantId>) -> OutlineScan {
         OutlineScan { tenant, next: 0, noted: Vec::new() }
     }
 
-    /// The outline of what was found, with at most `limit` nodes; of the part under one node when it is named, and
-    /// none when that was not found.
+    /// The outline of the noted nodes, with at most `limit` nodes; of the subtree of `under` if given, and `None`
+    /// when that node was not noted.
     pub fn heaviest(self, limit: usize, under: Option<NodeName>) -> Option<Outline> {
         let is_cut_off = self.noted.len() >= NOTED_MAX;
         let forest = Forest::of(self.noted);
@@ -128,14 +128,14 @@ impl OutlineScan {
     }
 }
 
-/// All that was noted, put together. Nodes are indices into `noted`.
+/// The noted nodes as a forest. Nodes are indices into `noted`.
 struct Forest {
     noted: Vec<Noted>,
     places: FxHashMap<NodeName, usize>,
-    /// Those whose parent was not noted.
+    /// Nodes whose parent was not noted.
     tops: Vec<usize>,
     children: Vec<Vec<usize>>,
-    /// Of each node with all below it.
+    /// The sums over each subtree.
     sums: Vec<Sum>,
 }
 
@@ -151,7 +151,7 @@ impl Forest {
             noted.iter().enumerate().map(|(index, node)| (node.name, index)).collect();
         let mut sums: Vec<Sum> = noted.iter().map(|node| Sum { nodes: 1, tokens: node.tokens }).collect();
         let (mut tops, mut children) = (Vec::new(), vec![Vec::new(); noted.len()]);
-        // What continues a node begins behind it: so each sum is complete before it is added.
+        // Children start after their parents, so in this order each sum is complete before it is added.
         let mut last_first: Vec<usize> = (0..noted.len()).collect();
         last_first.sort_unstable_by_key(|&index| Reverse(noted[index].start));
         for index in last_first {
@@ -204,8 +204,8 @@ impl Forest {
 }
 
 impl Cache {
-    /// Notes the next slice of the tree; whether there is another one. Of a very large tree at most 131,072 nodes are
-    /// noted.
+    /// Notes the next slice of the tree and returns whether there is another one. Of a very large tree at most
+    /// 131,072 nodes are noted.
     pub fn scan_outline(&self, scan: &mut OutlineScan) -> bool {
         let end = scan.next.saturating_add(SLICE_NODES);
         let slice = self.radix.arena.iter_from(scan.next).take_while(|(id, _)| id.index() < end);
@@ -230,7 +230,7 @@ impl Cache {
         })
     }
 
-    /// What a node is now; none when it is gone, or another tenant's than is asked for.
+    /// The present data of a node; `None` when it is gone, or belongs to another tenant than `tenant`.
     pub fn node(&self, name: NodeName, tenant: Option<TenantId>) -> Option<NodeInfo> {
         let id = self.find_node(name, tenant)?;
         let node = &self.radix.arena[id];
@@ -249,12 +249,12 @@ impl Cache {
         })
     }
 
-    /// All tokens up to the end of a node; none when it is gone.
+    /// All tokens up to the end of a node; `None` when it is gone.
     pub fn node_prefix(&self, name: NodeName) -> Option<Vec<Token>> {
         self.find_node(name, None).map(|id| self.radix.prefix(id, usize::MAX))
     }
 
-    /// The tokens of a node itself; none when it is gone.
+    /// The tokens of a node itself; `None` when it is gone.
     pub fn node_tokens(&self, name: NodeName) -> Option<Vec<Token>> {
         let blocks = self.radix.arena[self.find_node(name, None)?].blocks();
         Some(blocks.iter().flat_map(|&block| self.radix.labels.tokens(block)).copied().collect())
@@ -300,7 +300,7 @@ mod tests {
         scan.heaviest(limit, None).unwrap()
     }
 
-    /// A shared beginning of 32 tokens, and an end of its own.
+    /// A prompt with a shared beginning of 32 tokens and an end of its own.
     fn prompt(user: Token, tokens: usize) -> Vec<Token> {
         (0..32).chain(1000 * user..).take(tokens).collect()
     }
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((node.last_use, node.in_use, node.pinned), (None, false, true));
     }
 
-    /// All that a tenant is told.
+    /// Everything that a tenant can see.
     fn told(cache: &Cache, tenant: TenantId) -> (Outline, Vec<NodeInfo>) {
         let outline = outline(cache, Some(tenant), 5);
         let infos = outline.nodes.iter().map(|node| cache.node(node.name, Some(tenant)).unwrap()).collect();
@@ -392,8 +392,8 @@ mod tests {
         }
     }
 
-    /// A tenant that continues a public prompt of another one sees its own nodes, without what is above them; the
-    /// owner of the prompt does not see what continues it.
+    /// A tenant that continues another tenant's public prompt sees its own nodes, without those above them; the
+    /// owner of the prompt does not see its continuations.
     #[test]
     fn a_derived_namespace_is_shown_without_its_base() {
         let (mut cache, [base, _]) = cache(64);

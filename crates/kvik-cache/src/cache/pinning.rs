@@ -1,25 +1,24 @@
-//! Commands on pins: prefixes that are never evicted, and how much may be pinned.
+//! Commands on pins: prefixes that are never evicted, and the limits on them.
 //!
-//! A pin is a lease without a sequence: it locks its path, so it is never evicted. Pinned blocks are lost to
-//! everybody else until somebody unpins them, so this module bounds them, where nobody can go around it: for each
-//! tenant, and in all. A pin covers whole blocks of its own namespace; in a derived namespace the blocks of the
-//! base belong to the base, and the namespace locks them.
+//! A pin is a lease without a sequence: it locks its path, so it is never evicted. Pinned blocks are unavailable to
+//! everyone else until they are unpinned, so this module enforces limits: for each tenant, and in all. A pin covers
+//! whole blocks of its own namespace; in a derived namespace the blocks of the base belong to the base, and the
+//! namespace locks them.
 
 use super::life::Cache;
 use crate::evict::TenantStats;
 use crate::ids::{NamespaceId, NodeId, NodeName, PinId, TenantId, Token};
 use crate::pins::{PinInfo, PinLimit, PinScope, Unpinned};
 
-/// Tokens of a pinned prefix that are shown.
+/// Tokens shown of a pinned prefix.
 const SHOWN_TOKENS: usize = 64;
 
 impl Cache {
-    /// Keeps the whole blocks of a known prefix until they are unpinned; pinning it twice is
-    /// pinning it once. False, and nothing is pinned, when not all of them are known or there is
-    /// none.
+    /// Pins the whole blocks of a cached prefix until they are unpinned; pinning twice has no further effect.
+    /// Returns false, and pins nothing, when there is no whole block or not all are cached.
     ///
     /// # Errors
-    /// When the tenant, or all together, would have more pinned than they may.
+    /// When the tenant, or all tenants together, would exceed their limit.
     pub fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> Result<bool, PinLimit> {
         let Some((node, blocks)) = self.whole_prefix(namespace, tokens) else { return Ok(false) };
         self.check_pin_limits(namespace, self.unpinned_blocks(node, blocks))?;
@@ -32,16 +31,16 @@ impl Cache {
         Ok(true)
     }
 
-    /// Removes a pin set by [`pin`](Cache::pin); this counts as a use. False when the whole blocks of `tokens`
-    /// are not pinned.
+    /// Removes a pin set by [`pin`](Cache::pin); this counts as a use. Returns false when the whole blocks of
+    /// `tokens` are not pinned.
     pub fn unpin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         let Some(node) = self.pinned_end(namespace, tokens) else { return false };
         self.remove_pins(&[node]);
         true
     }
 
-    /// Removes every pin of a namespace that lies at or under the whole blocks of `tokens`, and
-    /// returns how many they were. What they covered can be evicted from now on.
+    /// Removes every pin of a namespace that begins with the whole blocks of `tokens`, and returns how many there
+    /// were. The blocks they covered become evictable.
     pub fn unpin_under(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
         let Some(top) = self.pinned_top(namespace, tokens) else { return 0 };
         let nodes = self.pins_from(top);
@@ -49,7 +48,7 @@ impl Cache {
         nodes.len()
     }
 
-    /// Removes one pin of a tenant, or of anybody; none when there is no such pin.
+    /// Removes one pin, if it belongs to `tenant` or that is `None`; returns `None` when there is no such pin.
     pub fn unpin_one(&mut self, id: PinId, tenant: Option<TenantId>) -> Option<Unpinned> {
         let node = self.pins.node_of(id)?;
         if tenant.is_some_and(|tenant| self.radix.owner(node) != tenant) {
@@ -69,12 +68,12 @@ impl Cache {
         unpinned
     }
 
-    /// Whether the whole blocks of `tokens` are pinned as they are.
+    /// Returns whether exactly the whole blocks of `tokens` are pinned.
     pub fn is_pinned(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         self.pinned_end(namespace, tokens).is_some()
     }
 
-    /// Whether a pin lies at or under the whole blocks of `tokens`.
+    /// Returns whether a pin begins with the whole blocks of `tokens`.
     pub fn is_pinned_under(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         self.pinned_top(namespace, tokens).is_some_and(|top| self.radix.arena[top].pins > 0)
     }
@@ -88,8 +87,8 @@ impl Cache {
         pins.into_iter().take(limit).map(|(id, node)| self.pin_info(id, node)).collect()
     }
 
-    /// The pins that keep a node: those of prefixes that end with it or go on from it. Oldest first, at most `limit`;
-    /// none where the node is gone.
+    /// The pins that protect a node: those of prefixes that end with it or continue it. Oldest first, at most
+    /// `limit`; none if the node is gone.
     pub fn pins_through(&self, node: NodeName, limit: usize) -> Vec<PinId> {
         let Some(node) = self.radix.arena.named(node) else { return Vec::new() };
         let ends = self.pins_from(node);
@@ -115,15 +114,15 @@ impl Cache {
         Unpinned { namespace, tokens: self.radix.prefix(node, usize::MAX) }
     }
 
-    /// The node that ends with the whole blocks of `tokens`, when these are pinned.
+    /// The node that ends with the whole blocks of `tokens`, if these are pinned.
     fn pinned_end(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<NodeId> {
         let (node, blocks) = self.whole_prefix(namespace, tokens)?;
         let ends = blocks == self.radix.arena[node].blocks().len();
         (ends && self.pins.contains(node)).then_some(node)
     }
 
-    /// The node at or under which the pins lie that begin with the whole blocks of `tokens`; of a derived namespace
-    /// the root, when these are no more than its base.
+    /// The top of the subtree with the pins that begin with the whole blocks of `tokens`; of a derived namespace
+    /// the root, when these are no longer than its base.
     fn pinned_top(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<NodeId> {
         match self.is_in_base(namespace, tokens) {
             true => Some(self.roots[&namespace]),
@@ -131,7 +130,7 @@ impl Cache {
         }
     }
 
-    /// The pinned ends at a node and below it, each before those that go on from it.
+    /// The ends of pins at a node and below it, parents before children.
     pub(crate) fn pins_from(&self, top: NodeId) -> Vec<NodeId> {
         let (mut open, mut found) = (vec![top], Vec::new());
         while let Some(id) = open.pop() {
@@ -160,14 +159,14 @@ impl Cache {
         namespaces.into_iter().for_each(|namespace| self.keep_quota(namespace, 0));
     }
 
-    /// Blocks that a pin at the block `blocks` of a node would add.
+    /// Blocks that a pin of the first `blocks` of a node, and of all before them, would add.
     fn unpinned_blocks(&self, node: NodeId, blocks: usize) -> usize {
         let before = self.radix.own_path(node).skip(1).map(|id| (id, self.radix.arena[id].blocks().len()));
         let path = std::iter::once((node, blocks)).chain(before);
         path.take_while(|&(id, _)| self.radix.arena[id].pins == 0).map(|(_, blocks)| blocks).sum()
     }
 
-    /// Whether so many more blocks may be pinned.
+    /// Checks that `needed` more blocks may be pinned.
     fn check_pin_limits(&self, namespace: NamespaceId, needed: usize) -> Result<(), PinLimit> {
         let TenantStats { share, pinned, .. } = *self.radix.shares.of(namespace);
         let quota = share.quota_blocks.unwrap_or(usize::MAX);
@@ -189,7 +188,7 @@ mod tests {
         Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None }.shared([salt; 16])
     }
 
-    /// 40 blocks, of which 10 may be pinned.
+    /// A cache of 40 blocks, of which 10 may be pinned.
     fn cache() -> (Cache, NamespaceId) {
         let config = CacheConfig { blocks: 40, policy: Policy::Lru, ghosts: 64, pinned_max: 10 };
         let mut cache = Cache::new(config).unwrap();

@@ -1,9 +1,9 @@
-//! Commands for what stands beside blocks: places where sequences can go on, and what a sequence does without.
+//! Commands for auxiliary state: places where sequences can resume, and the parts that a sequence releases.
 //!
 //! ```text
 //! admit ── marks: where places are wanted ── prepare: states to save ── (compute, publish) ── advance ── finish
 //!                                                                       places at the marks, and     a place at
-//!                                                                       the parts behind are free    its end
+//!                                                                       old parts are released       its end
 //! ```
 
 use super::life::Cache;
@@ -14,7 +14,7 @@ use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId};
 use crate::tree::{Place, PlaceId, Places};
 
 impl Cache {
-    /// From now on sequences hold something beside blocks. Nothing may have been published yet.
+    /// Declares the auxiliary state that sequences hold from now on. Nothing may have been published yet.
     pub fn hold_beside(&mut self, needs: Beside) {
         assert!(self.pool.shared() + self.pool.owned() == 0, "what is there already would not be counted");
         self.radix.places = Places::new(needs, self.pool.len());
@@ -28,14 +28,15 @@ impl Cache {
         self.running(seq).state
     }
 
-    /// The states to be saved in the step that was [prepared](Cache::prepare): behind so many positions, ascending.
+    /// The states to be saved in the step that was [prepared](Cache::prepare), each with the number of positions
+    /// before it, ascending.
     pub fn saves(&self, seq: SeqId) -> Vec<(usize, StateId)> {
         let saves = self.running(seq).saves.iter();
         saves.map(|&(index, state)| ((index + 1) * BLOCK_POSITIONS, state)).collect()
     }
 
-    /// Wants a place where others will go on after so many positions: in their last block, or at the end of the one before
-    /// where layers have a state.
+    /// Requests a place where others will resume after `positions`: in their last block, or at the end of the last
+    /// full block where layers have a state.
     pub fn mark(&mut self, seq: SeqId, positions: usize) {
         let rest = if self.needs().has_state() { positions % BLOCK_POSITIONS } else { 0 };
         let positions = positions - rest;
@@ -49,8 +50,9 @@ impl Cache {
         }
     }
 
-    /// Prepares the computation of a sequence's positions from `from` to `to`: takes the states that are to be saved on
-    /// the way, as far as there is room. What was prepared before and not [advanced](Cache::advance) is given back.
+    /// Prepares the computation of a sequence's positions from `from` to `to`: allocates the states to be saved on
+    /// the way, as far as there is room. States of an earlier call that was not followed by
+    /// [`advance`](Cache::advance) are released.
     pub fn prepare(&mut self, seq: SeqId, from: usize, to: usize) {
         self.drop_saves(seq);
         if !self.needs().has_state() {
@@ -68,8 +70,8 @@ impl Cache {
         }
     }
 
-    /// Notes that a sequence has stored `positions`, the whole blocks of which are published if it publishes: makes the
-    /// places that are due, and does without the windowed parts that its next rows do not read.
+    /// Notes that a sequence has stored `positions`, whose whole blocks are published if it publishes: adds the
+    /// places that are due, and releases the windowed parts that its next rows do not read.
     pub fn advance(&mut self, seq: SeqId, positions: usize) {
         if self.needs().is_nothing() {
             return;
@@ -90,7 +92,8 @@ impl Cache {
         table.drop_parts(first, &mut self.radix);
     }
 
-    /// Uses the windowed parts of a sequence's shared blocks that a place behind `positions` needs, as far as they are there.
+    /// Holds the windowed parts of a sequence's shared blocks that a place after `positions` needs, as far as they
+    /// exist.
     pub fn hold_parts_for(&mut self, seq: SeqId, positions: usize) {
         if self.needs().windows.is_some() {
             let earliest = self.needs().first_part_of_place(positions / BLOCK_POSITIONS);
@@ -100,13 +103,13 @@ impl Cache {
         }
     }
 
-    /// The states that places have kept since this was asked last: of which running sequence, and behind how many
-    /// positions.
+    /// Takes the states stored in places since the last call: for each the running sequence, the number of
+    /// positions and the state.
     pub fn take_kept_states(&mut self) -> Vec<(SeqId, usize, StateId)> {
         std::mem::take(&mut self.kept_states)
     }
 
-    /// Notes that the windowed parts of the first `blocks` of a running sequence are not there.
+    /// Notes that the windowed parts of the first `blocks` of a running sequence are missing.
     pub fn lack_parts(&mut self, seq: SeqId, blocks: usize) {
         if self.needs().windows.is_some() {
             let table = self.sequences.get_mut(&seq).expect("the sequence is running");
@@ -114,7 +117,7 @@ impl Cache {
         }
     }
 
-    /// Notes that the state of a running sequence is not what its positions say, so that no place keeps it.
+    /// Releases the state of a running sequence, which does not match its positions, so that no place stores it.
     pub fn spoil_state(&mut self, seq: SeqId) {
         let table = self.sequences.get_mut(&seq).expect("the sequence is running");
         if let Some(state) = table.state.take() {
@@ -122,24 +125,25 @@ impl Cache {
         }
     }
 
-    /// Whether a running sequence uses the windowed part of its block of this index.
+    /// Returns whether a running sequence uses the windowed part of its block of this index.
     pub fn needs_part(&self, seq: SeqId, index: usize) -> bool {
         index >= self.running(seq).parts_from()
     }
 
-    /// Whether the windowed part of a block is there.
+    /// Returns whether the windowed part of a block exists.
     pub fn has_part(&self, block: BlockId) -> bool {
         self.radix.places.is_held(block)
     }
 
-    /// Whether a fork of a running sequence that has stored `stored` positions can begin after `tokens` of them.
+    /// Returns whether a fork of a running sequence that has stored `stored` positions can begin after `tokens` of
+    /// them.
     pub fn can_fork(&self, parent: SeqId, tokens: usize, stored: usize) -> bool {
         let needs = self.needs();
         let sees = needs.windows.is_none() || needs.first_part(tokens) >= self.running(parent).parts_from();
         sees && (!needs.has_state() || tokens == stored)
     }
 
-    /// What changed beside blocks since this was asked last.
+    /// Takes the changes of auxiliary state since the last call.
     pub fn take_changes(&mut self) -> Changes {
         if self.needs().is_nothing() {
             return Changes::default();
@@ -151,14 +155,14 @@ impl Cache {
         self.radix.places.needs()
     }
 
-    /// A place at the end of a sequence that has ended after `positions`, all of them published.
+    /// Adds a place at the end of a sequence that has ended after `positions`, all of them published.
     pub(super) fn add_last_place(&mut self, seq: SeqId, positions: usize) {
         let Some(last) = positions.checked_sub(1).filter(|_| !self.needs().is_nothing()) else { return };
         let table = self.running_mut(seq);
         let state = table.state.take();
         let (index, within) = (last / BLOCK_POSITIONS, last % BLOCK_POSITIONS + 1);
         let table = self.sequences.get_mut(&seq).expect("the sequence is running");
-        // What it held makes room for the place.
+        // Its own auxiliary state makes room for the place.
         table.release_beside(&mut self.radix, &mut self.pool);
         let units = self.needs().units(0, usize::from(state.is_some()));
         match state {
@@ -171,7 +175,7 @@ impl Cache {
         }
     }
 
-    /// Adds a place in the block of this index, with a state for which room was withheld.
+    /// Adds a place in the block of this index, with a state for which room is already withheld.
     fn add_place(&mut self, seq: SeqId, index: usize, state: Option<(StateId, usize)>) {
         let positions = state.map_or(BLOCK_POSITIONS, |(_, positions)| positions) as u8;
         let held = self.needs().units(0, usize::from(state.is_some()));
@@ -206,13 +210,13 @@ impl Cache {
         }
     }
 
-    /// The node in which a sequence's block of this index is, which is published.
+    /// The node of a sequence's published block of this index.
     fn node_at(&self, seq: SeqId, index: usize) -> NodeId {
         let mut path = self.radix.path_up(self.running(seq).lease());
         path.find(|&id| self.radix.arena[id].depth as usize <= index).expect("the block is in the tree")
     }
 
-    /// The blocks whose windowed parts a place in the block of this index keeps; none when the sequence lacks some.
+    /// The blocks whose windowed parts a place in the block of this index holds; `None` when the sequence lacks some.
     fn parts_for(&self, seq: SeqId, index: usize) -> Option<Vec<BlockId>> {
         if self.needs().windows.is_none() {
             return Some(Vec::new());
@@ -243,7 +247,7 @@ impl Cache {
         bases + usize::from(self.pins.contains(node))
     }
 
-    /// Keeps the places at the end of a node for a pin or a derived namespace, or does so no more.
+    /// Protects the places at the end of a node for a pin or a derived namespace, or ends the protection.
     pub(super) fn keep_places(&mut self, node: NodeId, keep: bool) {
         let Some(&last) = self.radix.arena[node].blocks().last() else { return };
         let ids: Vec<PlaceId> = self.radix.places.of(last).map(|(id, _)| id).collect();
@@ -255,8 +259,8 @@ impl Cache {
         }
     }
 
-    /// Makes room for a place of a namespace, of which some is `held` already, and withholds the rest of `units`; false, and
-    /// nothing is done, when there is no room, or its tenant would exceed its quota.
+    /// Makes room for a place of a namespace, for which `held` blocks are already withheld, and withholds the rest
+    /// of `units`. Returns false, and does nothing, when there is no room or its tenant would exceed its quota.
     fn withhold_for_place(&mut self, namespace: NamespaceId, units: usize, held: usize) -> bool {
         let missing = units.saturating_sub(held);
         if missing > self.available() || !self.fits_quota(namespace, units) {
@@ -268,7 +272,7 @@ impl Cache {
         true
     }
 
-    /// Evicts a place; returns how many blocks' worth it took.
+    /// Evicts a place; returns how many blocks were withheld for it.
     pub(super) fn evict_place(&mut self, place: PlaceId) -> usize {
         #[cfg(test)]
         self.tell_of_place(place);

@@ -1,6 +1,6 @@
-//! Space: whether blocks can be had, and what is evicted for them.
+//! Space: whether enough blocks are available, and which ones are evicted to free them.
 //!
-//! The only place where blocks are evicted for others. A command first asks whether all the blocks it needs are
+//! The only place where blocks are evicted to make room. A command first checks that all the blocks it needs are
 //! free or evictable; then [`make_room`](Cache::make_room) cannot fail.
 
 use super::life::Cache;
@@ -11,25 +11,25 @@ use crate::table::Table;
 use crate::tree::{Victim, Walk};
 
 impl Cache {
-    /// Evicts until the tree holds at most `blocks`, or only what running sequences use.
+    /// Evicts until the tree holds at most `blocks`, or only blocks in use.
     pub fn shrink(&mut self, blocks: usize) {
         while self.pool.shared() > blocks && self.radix.evictable() > 0 {
             self.evict((self.pool.shared() - blocks).min(self.radix.evictable()));
         }
     }
 
-    /// The blocks that nobody holds: what they held is not read again.
+    /// The free blocks: their content is not read again.
     pub fn free_blocks(&self) -> &[BlockId] {
         self.pool.free_list()
     }
 
-    /// As much of `walk` as can be reused by a sequence that needs `positions`.
+    /// The part of `walk` that a sequence that needs `positions` can reuse.
     ///
     /// Blocks that the lease locks can no longer be evicted; neither can the block that is copied in part, until it
-    /// is copied. When the space lacks that one block, the sequence does without the copy.
+    /// is copied. If only the room for that block is missing, the sequence does without the copy.
     ///
-    /// The state with which it goes on cannot be evicted either, until it is copied. Where layers hold something beside
-    /// blocks, a sequence for which the space lacks the one or the other begins from the start.
+    /// The state from which it resumes cannot be evicted either, until it is copied. Where layers hold auxiliary
+    /// state, a sequence for which either does not fit starts from the beginning.
     pub(super) fn affordable(&self, walk: Walk, positions: usize) -> Result<Walk, NoSpace> {
         match self.affordable_blocks(walk, positions) {
             Err(_) if !self.needs().is_nothing() => {
@@ -60,7 +60,7 @@ impl Cache {
         fits(needed, available).map(|()| Walk { partial: None, tokens, ..walk })
     }
 
-    /// Blocks that are free or can be made so.
+    /// Blocks that are free or evictable.
     pub(super) fn available(&self) -> usize {
         self.pool.free() + self.radix.evictable() + self.radix.places.evictable()
     }
@@ -73,12 +73,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Evicts until `needed` blocks are free, which can be had.
+    /// Evicts until `needed` blocks are free; the caller has checked that they are available.
     pub(super) fn free_up(&mut self, needed: usize) {
         self.evict(needed.saturating_sub(self.pool.free()));
     }
 
-    /// Evicts `count` blocks' worth or more; at least that much is evictable.
+    /// Evicts at least `count` blocks, counting places by the blocks withheld for them; that many must be evictable.
     fn evict(&mut self, count: usize) {
         let mut left = count;
         while left > 0 {
@@ -90,8 +90,8 @@ impl Cache {
         }
     }
 
-    /// Evicts of the first victim tenant that has something, about `count` blocks' worth; how many that was, none when
-    /// nobody has anything.
+    /// Evicts about `count` blocks of the first victim tenant that has something evictable. Returns how many;
+    /// `None` when no tenant has anything evictable.
     fn evict_fairly(&mut self, count: usize) -> Option<usize> {
         let claims = self.radix.shares.victim_tenants(self.radix.now, |tenant| self.owned_by(tenant));
         claims.iter().enumerate().find_map(|(index, claim)| {
@@ -100,15 +100,15 @@ impl Cache {
         })
     }
 
-    /// Evicts every prefix that has outlived its time to live. No block outlives those before it, so nothing that
-    /// follows is left.
+    /// Evicts every prefix whose time to live has ended. No block outlives those before it, so nothing that follows
+    /// is left.
     pub(super) fn drop_expired(&mut self) {
         while let Some(leaf) = self.radix.expired() {
             self.evict_from(leaf, usize::MAX, Cause::Expired);
         }
     }
 
-    /// Evicts what a tenant has beyond its quota, as if `coming` blocks' worth were there already.
+    /// Evicts what a tenant holds beyond its quota, as if `coming` more blocks were held already.
     pub(super) fn keep_quota(&mut self, namespace: NamespaceId, coming: usize) {
         let stats = self.radix.shares.of(namespace);
         let tenant = stats.share.tenant;
@@ -120,7 +120,7 @@ impl Cache {
         }
     }
 
-    /// Whether a tenant can have so much more without exceeding its quota.
+    /// Returns whether a tenant can hold `coming` more blocks without exceeding its quota.
     pub(super) fn fits_quota(&self, namespace: NamespaceId, coming: usize) -> bool {
         let stats = self.radix.shares.of(namespace);
         let tenant = stats.share.tenant;
@@ -129,11 +129,11 @@ impl Cache {
         stats.held() + self.owned_by(tenant) + coming <= quota + evictable
     }
 
-    /// Evicts of a tenant what is next: blocks of a leaf, at most `count`, or a place. How many blocks' worth that was; none
-    /// when there is nothing.
+    /// Evicts the next victim of a tenant: blocks of a leaf, at most `count`, or a place. Returns how many blocks
+    /// that frees; `None` when nothing is evictable.
     fn evict_of(&mut self, tenant: TenantId, count: usize) -> Option<usize> {
         let cause = Cause::Evicted(self.radix.evictor.policy());
-        // One at a time where places are: the one that goes with a block may free enough.
+        // Block by block where there are places: a place that is evicted with its block may free enough.
         let count = if self.needs().is_nothing() { count } else { count.min(1) };
         Some(match self.radix.victim(tenant)? {
             Victim::Leaf(leaf) => self.evict_from(leaf, count, cause),
@@ -141,8 +141,8 @@ impl Cache {
         })
     }
 
-    /// Evicts blocks from the end of an unlocked leaf, at most `count`, with their places; returns how many blocks' worth
-    /// that was.
+    /// Evicts blocks from the end of an unlocked leaf, at most `count`, with their places; returns how many blocks
+    /// that frees.
     fn evict_from(&mut self, leaf: NodeId, count: usize, cause: Cause) -> usize {
         let node = &self.radix.arena[leaf];
         let (namespace, count) = (node.namespace, count.min(node.blocks().len()));
@@ -166,7 +166,7 @@ impl Cache {
         }
     }
 
-    /// Blocks' worth of what a tenant's running sequences have outside the tree.
+    /// Blocks that a tenant's running sequences hold outside the tree.
     pub(super) fn owned_by(&self, tenant: TenantId) -> usize {
         let owner = |table: &&Table| self.radix.owner(table.lease()) == tenant;
         self.sequences.values().filter(owner).map(|table| table.held(&self.radix)).sum()

@@ -1,13 +1,13 @@
-//! How the space is divided among tenants, and who ranks what each of them holds.
+//! How the space is divided among tenants, and the ranking policy.
 
 use super::life::{Cache, CacheError};
 use crate::evict::{Policy, Share, TenantStats};
 use crate::ids::NamespaceId;
 
 impl Cache {
-    /// Gives a namespace to a tenant, and says what is meant for that tenant.
+    /// Assigns a namespace to a tenant, and sets that tenant's share.
     ///
-    /// Costs time in proportion to the tree when the namespace changes hands.
+    /// Takes time proportional to the tree when the namespace changes its owner.
     pub fn set_share(&mut self, namespace: NamespaceId, share: Share) -> Result<(), CacheError> {
         if !(share.weight.is_finite() && share.weight > 0.0) {
             return Err(CacheError::BadWeight(share.tenant));
@@ -17,18 +17,18 @@ impl Cache {
         Ok(())
     }
 
-    /// Sets which part of its share a tenant keeps that has asked for nothing for ten minutes, when
-    /// others need the room: 0 to 1; 0.5 unless it is set.
+    /// Sets the part of its share, 0 to 1, that a tenant without a request for ten minutes keeps when others need
+    /// the room. The default is 0.5.
     pub fn set_share_floor(&mut self, floor: f64) {
         self.radix.shares.set_floor(floor);
     }
 
-    /// The eviction policy that ranks now; under `auto`, the one that is followed.
+    /// The current eviction policy; under `auto`, the one that is followed.
     pub fn policy(&self) -> Policy {
         self.radix.evictor.policy()
     }
 
-    /// What every tenant has and did.
+    /// Holdings and counters of every tenant.
     pub fn tenants(&self) -> &[TenantStats] {
         self.radix.shares.all()
     }

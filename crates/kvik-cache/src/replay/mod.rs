@@ -1,11 +1,11 @@
 //! Drives the cache with the blocks of recorded requests, without a model.
 //!
-//! Owns the meaning of a replay and its report. Reads no file and no clock: requests come in as
-//! lists of block ids, the time as a function.
+//! Defines replays and their report. Reads no file and no clock: requests come in as lists of block ids, the time
+//! as a function.
 //!
-//! Each request is looked up, admitted, and finished at once; then the cache is cut back to its
-//! capacity. One id of the trace stands for one block of the cache (in the Mooncake traces, for
-//! 512 tokens), and differs from others by its tokens as in real use.
+//! Each request is looked up, admitted and finished at once; then the cache is shrunk to its capacity. One id of
+//! the trace stands for one block of the cache (in the Mooncake traces, for 512 tokens), and differs from others by
+//! its tokens as in real use.
 
 mod optimum;
 mod trace;
@@ -28,12 +28,12 @@ use crate::namespace::Namespaces;
 /// Evicted blocks remembered, as in the server.
 const GHOSTS: usize = 1 << 16;
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReplayReport {
-    /// What was kept between requests.
+    /// The capacity between requests.
     pub capacity: Capacity,
-    /// Which blocks were evicted.
+    /// The eviction policy.
     pub policy: Policy,
     /// Requests replayed.
     pub requests: usize,
@@ -41,9 +41,9 @@ pub struct ReplayReport {
     pub blocks: usize,
     /// Blocks found in the cache.
     pub hits: usize,
-    /// Blocks that no request had before: no cache could have had them.
+    /// Blocks that occur for the first time: no cache could have had them.
     pub first_seen: usize,
-    /// Blocks computed though an earlier request had them.
+    /// Blocks recomputed though they occurred before.
     pub recomputed: usize,
     /// Blocks evicted.
     pub evicted: u64,
@@ -55,25 +55,25 @@ pub struct ReplayReport {
     pub insert: Latency,
 }
 
-/// How long an operation takes.
+/// Percentiles of the duration of an operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Half of them take no longer.
+    /// The median.
     pub p50: Duration,
-    /// 99 of 100 take no longer.
+    /// The 99th percentile.
     pub p99: Duration,
-    /// None takes longer.
+    /// The maximum.
     pub max: Duration,
 }
 
 impl ReplayReport {
-    /// Share of all blocks that were found.
+    /// Fraction of all blocks that were found.
     pub fn hit_rate(&self) -> f64 {
         self.hits as f64 / self.blocks.max(1) as f64
     }
 }
 
-/// Replays `requests` in order. `clock` gives the time since any fixed moment.
+/// Replays `requests` in order. `clock` returns the time since any fixed moment.
 pub fn replay(
     requests: &[TraceRequest],
     capacity: Capacity,
@@ -97,8 +97,8 @@ struct Replay<Clock> {
 }
 
 impl<Clock: FnMut() -> Duration> Replay<Clock> {
-    /// The pool has room for the longest request beside what is kept, so that a request never
-    /// evicts before it has been inserted.
+    /// The pool has room for the longest request in addition to the capacity, so that a request never evicts before
+    /// it has been inserted.
     fn new(
         requests: &[TraceRequest],
         capacity: Capacity,
@@ -187,7 +187,7 @@ impl ReplayReport {
 }
 
 impl Latency {
-    /// The figures of a list of samples; all zero when it is empty.
+    /// The percentiles of a list of samples; all zero when it is empty.
     pub fn of(mut samples: Vec<Duration>) -> Latency {
         samples.sort_unstable();
         let rank = |share: f64| {
@@ -198,14 +198,14 @@ impl Latency {
     }
 }
 
-/// The tokens of the block that `id` stands for: different ones for different ids.
+/// The tokens of the block that `id` stands for, which differ for different ids.
 fn tokens_of(id: u64) -> [Token; BLOCK_POSITIONS] {
     let mut tokens = [0; BLOCK_POSITIONS];
     (tokens[0], tokens[1]) = (id as Token, (id >> Token::BITS) as Token);
     tokens
 }
 
-/// The capacity is neither a number of blocks nor `unlimited`.
+/// Error: the capacity is neither a number of blocks nor `unlimited`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither a number of blocks nor `unlimited`")]
 pub struct BadCapacity(pub String);
@@ -243,10 +243,10 @@ mod tests {
     #[test]
     fn figures_worked_out_by_hand() {
         let trace: [&[u64]; 4] = [&[1, 2, 3], &[1, 4], &[1, 2, 3], &[1 << 40, 2]];
-        // 2 stands for a prefix, so after another first block it would have another id; seen it is.
+        // 2 stands for a prefix, so after another first block it would have another id; it still counts as seen.
         assert_eq!(figures(Capacity::Unlimited, &trace), [4, 5, 1, 0]);
-        // After [1 2 3], [1 4]: 1 and 4 are newest, then 2; 3 has gone. The third request finds
-        // 1 2, computes 3, and 4 is evicted; the last one finds nothing, and 3 and 2 are evicted.
+        // After [1 2 3], [1 4]: 1 and 4 are newest, then 2; 3 is evicted. The third request finds 1 2, computes 3,
+        // and 4 is evicted; the last one finds nothing, and 3 and 2 are evicted.
         assert_eq!(figures(Capacity::Blocks(3), &trace), [3, 5, 2, 4]);
         assert_eq!(figures(Capacity::Blocks(0), &trace), [0, 5, 5, 10]);
     }

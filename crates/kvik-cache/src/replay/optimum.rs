@@ -1,8 +1,8 @@
-//! The best that any cache could do: Belady's choice, with the future known.
+//! The optimum of any cache: Belady's choice, with the future known.
 //!
-//! Evicts, of the blocks kept, the one whose next use is farthest away. A prefix is used whenever
-//! anything after it is, so of the blocks of one request the later ones have the farther next use,
-//! and what is kept is closed under prefixes by itself: no tree is needed.
+//! Evicts the kept block whose next use is farthest away. A prefix is used whenever anything after it is, so of the
+//! blocks of one request the later ones have the farther next use, and the kept set is always closed under
+//! prefixes: no tree is needed.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::trace::{Capacity, TraceRequest};
 
-/// Hits of the best possible choice of victims, with `capacity` blocks kept between requests.
+/// Hits of the optimal choice of victims, with `capacity` blocks kept between requests.
 pub fn optimum(requests: &[TraceRequest], capacity: Capacity) -> usize {
     let next_uses = next_uses(requests);
     let mut kept = Kept::default();
@@ -27,8 +27,7 @@ pub fn optimum(requests: &[TraceRequest], capacity: Capacity) -> usize {
     hits
 }
 
-/// For every block of every request the index of the next request that has it; the largest number
-/// when none has.
+/// For every block of every request the index of the next request that contains it; `usize::MAX` when none does.
 fn next_uses(requests: &[TraceRequest]) -> Vec<Vec<usize>> {
     let mut last: FxHashMap<u64, usize> = FxHashMap::default();
     let backwards = requests.iter().enumerate().rev();
@@ -42,7 +41,7 @@ fn next_uses(requests: &[TraceRequest]) -> Vec<Vec<usize>> {
     next_uses
 }
 
-/// When a block is used next, and how deep it stands.
+/// When a block is used next, and its depth.
 type Place = (usize, usize);
 
 #[derive(Default)]
@@ -71,7 +70,7 @@ impl Kept {
 mod tests {
     use super::*;
 
-    /// The most hits that any choice of kept prefixes gives: tries all.
+    /// The most hits over all choices of kept prefixes, by brute force.
     fn best(requests: &[TraceRequest], kept: &[u64], capacity: usize) -> usize {
         let Some((request, rest)) = requests.split_first() else { return 0 };
         let hits = request.iter().take_while(|id| kept.contains(id)).count();
@@ -88,7 +87,7 @@ mod tests {
 
     #[test]
     fn no_choice_is_better() {
-        // Ids name prefixes: 10 and 11 follow 1, 100 follows 10, and so on.
+        // Ids identify prefixes: 10 and 11 follow 1, 100 follows 10, and so on.
         let requests: [&[u64]; 6] = [&[1, 10], &[2, 20], &[1, 11], &[2, 20], &[3], &[1, 10]];
         let requests = requests.map(<[u64]>::to_vec);
         let found: Vec<usize> = (0..5).map(|blocks| optimum(&requests, Capacity::Blocks(blocks))).collect();

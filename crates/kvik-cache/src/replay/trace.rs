@@ -1,13 +1,13 @@
-//! What is replayed: requests as lists of block ids, and how much is kept between them.
+//! The input of a replay: requests as lists of block ids, and the capacity between them.
 
-/// One request of a trace: the ids of its prompt's blocks, each id standing for the prefix up to it.
+/// A request of a trace: the ids of its prompt's blocks, each id standing for the prefix up to it.
 pub type TraceRequest = Vec<u64>;
 
-/// How many blocks are kept between requests.
+/// Number of blocks kept between requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capacity {
-    /// At most so many.
+    /// At most this many.
     Blocks(usize),
-    /// All there ever were.
+    /// All blocks.
     Unlimited,
 }

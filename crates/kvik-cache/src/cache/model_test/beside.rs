@@ -1,4 +1,4 @@
-//! What the model test sees of windowed parts and states: a picture of their memory.
+//! The model test's simulated memory of windowed parts and states.
 
 use super::{Random, World, marks};
 use crate::admission::CopyState;
@@ -6,7 +6,7 @@ use crate::beside::{Beside, Reach, Windows};
 use crate::ids::{BLOCK_POSITIONS, SeqId};
 
 impl World {
-    /// Computes what stands beside the blocks, from what is there.
+    /// Computes the windowed parts and states of a sequence, from their present content.
     pub(super) fn compute_beside(&mut self, seq: SeqId, end: usize) {
         let run = &self.running[&seq];
         let content =
@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// Carries out what changed beside blocks.
+    /// Carries out the changes to windowed parts and states.
     pub(super) fn apply_changes(&mut self) {
         let changes = self.cache.take_changes();
         changes.fresh.iter().for_each(|state| {
@@ -66,7 +66,7 @@ impl World {
     }
 }
 
-/// Half of the seeds have layers that hold nothing beside blocks, the others windows, chunks, a state, or both.
+/// In half of the seeds layers hold blocks only; in the others windows, chunks, a state, or both.
 pub(super) fn some_needs(random: &mut Random) -> Beside {
     let kind = random.below(8);
     let positions = 1 + random.below(60) as u32;

@@ -1,4 +1,4 @@
-//! An account of the tree that is kept by the journal alone, next to the twin's prefixes.
+//! A view of the tree that is built from the journal alone and compared with the twin's prefixes.
 
 use std::collections::HashSet;
 
@@ -8,20 +8,20 @@ use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId};
 use crate::tree::Change;
 
-/// The namespaces that are told, by their salts; nothing is heard of the other one, nor of derived ones.
+/// The registered namespaces, by their salts; the other one and derived ones are not registered.
 const TOLD: [u8; 2] = [0, 2];
 
-/// What the journal says is there.
+/// The blocks that exist according to the journal.
 #[derive(Debug, Default)]
 pub(super) struct Account(HashSet<(NamespaceId, Identity)>);
 
 impl World {
-    /// Reads the journal, and compares the account with the whole blocks of the twin.
+    /// Reads the journal and compares the account with the whole blocks of the twin.
     pub(super) fn follow_journal(&mut self) {
         for change in self.cache.take_journal() {
             self.account.follow(change, &mut self.seen);
         }
-        // They may be new ones, in which nothing is before the next step.
+        // They may have been created again, in which case they are still empty.
         for salt in TOLD {
             self.cache.tell(self.namespaces[usize::from(salt)], Identity::root(&shared(salt)));
         }

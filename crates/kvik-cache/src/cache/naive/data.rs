@@ -1,4 +1,4 @@
-//! Data of the twin: lists of blocks, of places beside them, and of running sequences.
+//! Data of the twin: lists of blocks, of places and of running sequences.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::explain::Eviction;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 use crate::lifetime::{Keep, Lifetime};
 
-/// All there is.
+/// The whole twin.
 #[derive(Debug)]
 pub(crate) struct Naive {
     pub(super) blocks: usize,
@@ -23,24 +23,24 @@ pub(crate) struct Naive {
     pub(super) pins: BTreeSet<(NamespaceId, Vec<Token>)>,
     /// Blocks that may be pinned in all.
     pub(super) pinned_max: usize,
-    /// What the derived continue: a namespace, and whole blocks of it.
+    /// The bases of derived namespaces: a namespace, and whole blocks of it.
     pub(super) derived: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
-    /// All blocks ever lost; by expiry when there is no eviction.
+    /// All blocks ever lost; `None` for an expiry.
     pub(super) lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
-    /// Whose each namespace is, and when that tenant last admitted something.
+    /// The share of each namespace's tenant.
     pub(super) shares: BTreeMap<NamespaceId, Share>,
     pub(super) asked: BTreeMap<TenantId, Duration>,
     /// The rank of the last victim of each tenant.
     pub(super) ageing: BTreeMap<TenantId, u64>,
-    /// What the real cache has decided, to be followed where the policy is not LRU, and about places.
+    /// The decisions of the real cache, which the twin follows where the policy is not LRU, and for places.
     pub(crate) told: VecDeque<Told>,
     pub(super) now: Duration,
-    /// Counts uses.
+    /// Number of uses so far.
     pub(super) uses: u64,
     pub(crate) events: Events,
 }
 
-/// Things that must happen in a test worth its name.
+/// Events that must happen for a test to be meaningful.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Events {
     pub(crate) superseded: u64,
@@ -67,10 +67,10 @@ pub(crate) struct Entry {
     pub(crate) prefix: Vec<Token>,
     /// When its last user left it.
     pub(super) used: u64,
-    /// The same on the caller's clock.
+    /// The time of the last use on the caller's clock.
     pub(super) used_at: Duration,
     pub(super) keep: Keep,
-    /// The ageing value of its tenant then.
+    /// The ageing value of its tenant at that time.
     pub(super) ageing: u64,
 }
 
@@ -78,9 +78,9 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone)]
 pub(super) struct Running {
     pub(super) namespace: NamespaceId,
-    /// The whole blocks it shares with the cache, as tokens.
+    /// The whole blocks that it shares with the cache, as tokens.
     pub(super) leased: Vec<Token>,
-    /// Blocks of its own.
+    /// Number of its own blocks.
     pub(super) owned: usize,
     pub(super) lifetime: Lifetime,
     pub(super) beside: Held,
@@ -110,7 +110,7 @@ impl Naive {
     }
 }
 
-/// What a running sequence holds beside its blocks.
+/// The auxiliary state of a running sequence.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Held {
     /// The first block whose windowed part it uses.
@@ -121,7 +121,7 @@ pub(super) struct Held {
     pub(super) saves: Vec<usize>,
 }
 
-/// A place, by the tokens of the block that it stands in.
+/// A place, named by the tokens up to the end of its block.
 #[derive(Debug, Clone)]
 pub(crate) struct NamedPlace {
     pub(super) namespace: NamespaceId,
@@ -131,7 +131,7 @@ pub(crate) struct NamedPlace {
     pub(super) first: usize,
     pub(super) has_state: bool,
     pub(super) units: usize,
-    /// The highest priority of those who have made and used it.
+    /// The highest priority of the sequences that made or used it.
     pub(super) priority: i8,
     /// Tokens from the place before it.
     pub(super) spares: usize,
@@ -143,12 +143,12 @@ pub(crate) struct NamedPlace {
 pub(super) type PlaceName = (NamespaceId, Vec<Token>, u8);
 
 impl Held {
-    /// Blocks' worth of it.
+    /// The size of the auxiliary state, in blocks.
     pub(super) fn all_units(&self, needs: &Beside) -> usize {
         self.units + self.saves.len() * needs.units(0, 1)
     }
 
-    /// What a copy of the sequence holds.
+    /// The auxiliary state of a copy of the sequence.
     pub(super) fn forked(&self, units: usize) -> Held {
         Held { parts_from: self.parts_from, units, ..Held::default() }
     }
@@ -164,7 +164,7 @@ impl NamedPlace {
         blocks_for(self.prefix.len()) - 1
     }
 
-    /// Tokens before which it stands.
+    /// Tokens before the place.
     pub(super) fn end(&self) -> usize {
         self.index() * BLOCK_POSITIONS + usize::from(self.positions)
     }

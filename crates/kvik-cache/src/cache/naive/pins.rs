@@ -19,7 +19,7 @@ impl Naive {
         Ok(true)
     }
 
-    /// Whether there may be `more` pins than there are: one more, in a namespace.
+    /// Checks whether the pins may grow to `more`: one additional pin, in a namespace.
     fn check_pins(
         &self,
         more: &BTreeSet<(NamespaceId, Vec<Token>)>,
@@ -49,7 +49,7 @@ impl Naive {
         through.map(|(_, whole)| whole.clone()).collect()
     }
 
-    /// Blocks that some pins keep, of a tenant or of all.
+    /// Blocks that some pins protect, of a tenant or of all.
     fn pinned_by(&self, pins: &BTreeSet<(NamespaceId, Vec<Token>)>, tenant: Option<TenantId>) -> usize {
         let keeps = |entry: &&Entry| {
             pins.iter().any(|(namespace, whole)| {
@@ -79,7 +79,7 @@ impl Naive {
         count
     }
 
-    /// Takes back pins, the shorter ones first.
+    /// Removes pins, the shorter ones first.
     pub(super) fn take_back(&mut self, pins: Vec<(NamespaceId, Vec<Token>)>) {
         for (namespace, whole) in &pins {
             self.pins.remove(&(*namespace, whole.clone()));

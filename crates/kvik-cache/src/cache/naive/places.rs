@@ -1,11 +1,11 @@
-//! The twin's view of what stands beside blocks: lists, and a scan for every question.
+//! The twin's view of auxiliary state: lists, and a scan for every question.
 
 use super::data::{Entry, Held, Naive, NamedPlace, PlaceName, Running};
 use crate::cache::life::Told;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 
 impl Naive {
-    /// Where a block is that a namespace has up to the end of `prefix`.
+    /// The namespace that owns the last block of `prefix` as seen from `namespace`: its base or itself.
     pub(super) fn home(&self, namespace: NamespaceId, prefix: &[Token]) -> NamespaceId {
         match self.derived.get(&namespace) {
             Some((base, whole)) if whole.starts_with(prefix) => *base,
@@ -22,7 +22,7 @@ impl Naive {
         self.places.iter().filter(|place| !self.is_kept(place)).map(|place| place.units).sum()
     }
 
-    /// Whether a pin or a derived namespace ends where a place stands.
+    /// Returns whether a pin or a derived namespace ends at a place, or its state is being copied.
     pub(super) fn is_kept(&self, place: &NamedPlace) -> bool {
         let ends = |namespace: &NamespaceId, whole: &Vec<Token>| {
             usize::from(place.positions) == BLOCK_POSITIONS
@@ -34,7 +34,7 @@ impl Naive {
             || self.derived.values().any(|(base, whole)| ends(base, whole))
     }
 
-    /// Whether the windowed part of a block is used by somebody.
+    /// Returns whether the windowed part of a block is in use.
     fn is_part_held(&self, namespace: NamespaceId, prefix: &[Token]) -> bool {
         let name = (self.home(namespace, prefix), prefix);
         let runs = self.running.values().any(|running| {
@@ -52,7 +52,7 @@ impl Naive {
         })
     }
 
-    /// The block of this index that a prompt shares, or its first tokens, in full.
+    /// The block of this index that matches a prompt, in full even if only its first tokens match.
     pub(super) fn block_of(
         &self,
         namespace: NamespaceId,
@@ -68,7 +68,7 @@ impl Naive {
         self.entries[closest].prefix.clone()
     }
 
-    /// Leading tokens of a prompt after which a sequence can go on.
+    /// Leading tokens of a prompt after which a sequence can resume.
     pub(super) fn usable(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
         let (matched, base) = (self.known(namespace, prompt), self.base(namespace).len());
         if self.needs.is_nothing() {
@@ -82,7 +82,7 @@ impl Naive {
         (base.min(matched) + 1..=matched).rev().find(can_go_on).unwrap_or(base.min(matched))
     }
 
-    /// The place whose state stands behind the first `end` tokens of a prompt.
+    /// The place whose state is that after the first `end` tokens of a prompt.
     pub(super) fn state_behind(&self, namespace: NamespaceId, prompt: &[Token], end: usize) -> Option<usize> {
         let index = end.checked_sub(1).filter(|_| self.needs.state_bytes > 0)? / BLOCK_POSITIONS;
         let block = self.block_of(namespace, prompt, self.known(namespace, prompt), index);
@@ -92,7 +92,7 @@ impl Naive {
         })
     }
 
-    /// What a sequence holds that goes on after `tokens`, of which it leases the whole blocks.
+    /// The auxiliary state of a sequence that resumes after `tokens` and leases their whole blocks.
     pub(super) fn held_from(&self, namespace: NamespaceId, lease: &[Token], tokens: usize) -> Held {
         let blocks = lease.len() / BLOCK_POSITIONS;
         let first = self.needs.first_part(tokens).min(blocks);
@@ -102,7 +102,7 @@ impl Naive {
         Held { parts_from, ..Held::default() }
     }
 
-    /// Protects the place whose state is about to be copied, or does so no more.
+    /// Protects the place whose state is about to be copied, or ends the protection.
     pub(super) fn keep_state(&mut self, name: Option<PlaceName>, keep: bool) {
         let found = name.and_then(|name| self.places.iter().position(|place| place.name() == name));
         if let Some(index) = found {
@@ -111,7 +111,8 @@ impl Naive {
         }
     }
 
-    /// Evicts the place of a tenant that was evicted: of its lowest priority one of the lowest rank.
+    /// Evicts the place that the real cache evicted: it must have the lowest priority of its tenant and the lowest
+    /// rank of that.
     pub(super) fn evict_place_of(&mut self, tenant: TenantId, told: Option<Told>) {
         let Some(Told::PlaceEvicted(namespace, prefix, positions)) = told else {
             panic!("{told:?} went before a place of {tenant:?}");
@@ -128,7 +129,7 @@ impl Naive {
         self.age(tenant, place.rank);
     }
 
-    /// The rank of a block beside places: none when nobody can go on behind it.
+    /// The rank of a block relative to places: 0 when no sequence can resume after it.
     pub(super) fn rank_of(&self, index: usize) -> u64 {
         let Entry { namespace, ref prefix, ageing, .. } = self.entries[index];
         let is_there = |place: &NamedPlace| place.namespace == namespace && place.prefix == *prefix;
@@ -137,7 +138,7 @@ impl Naive {
         if lacks_state || lacks_part { 0 } else { ageing + ((BLOCK_POSITIONS as u64) << 16) }
     }
 
-    /// What a tenant uses from now on ranks above a victim of this rank.
+    /// Raises the ageing value of a tenant to the rank of a victim.
     pub(super) fn age(&mut self, tenant: TenantId, rank: u64) {
         let ageing = self.ageing.entry(tenant).or_default();
         *ageing = rank.max(*ageing);
@@ -147,26 +148,26 @@ impl Naive {
         self.ageing.get(&self.tenant(namespace)).copied().unwrap_or_default()
     }
 
-    /// A place was used, or is kept no longer.
+    /// Renews the rank of a place that was used or is no longer protected.
     fn renew(&mut self, index: usize) {
         let ageing = self.ageing_of(self.places[index].namespace);
         let place = &mut self.places[index];
         place.rank = ageing + ((place.spares as u64) << 16) / place.units.max(1) as u64;
     }
 
-    /// The places at the end of these whole blocks are kept no longer.
+    /// Ends the protection of the place at the end of these whole blocks.
     pub(super) fn unkeep_places(&mut self, namespace: NamespaceId, whole: &[Token]) {
         let name = (namespace, whole.to_vec(), BLOCK_POSITIONS as u8);
         let found = self.places.iter().position(|place| place.name() == name);
         found.into_iter().for_each(|index| self.renew(index));
     }
 
-    /// The places of a tenant that can be evicted.
+    /// The evictable places of a tenant.
     pub(super) fn places_of(&self, tenant: TenantId) -> impl Iterator<Item = &NamedPlace> {
         self.places.iter().filter(move |place| self.tenant(place.namespace) == tenant && !self.is_kept(place))
     }
 
-    /// A sequence of a namespace goes on in this block.
+    /// Marks the places in a block as used by a sequence of a namespace.
     pub(super) fn touch_places(&mut self, by: NamespaceId, block: &[Token], priority: i8) {
         let home = self.home(by, block);
         for index in 0..self.places.len() {
@@ -178,7 +179,7 @@ impl Naive {
         }
     }
 
-    /// Places whose block is gone are gone.
+    /// Drops the places whose block is gone.
     pub(super) fn drop_lost_places(&mut self) {
         let entries = &self.entries;
         self.places.retain(|place| {
@@ -186,7 +187,7 @@ impl Naive {
         });
     }
 
-    /// A block takes the place of one that it extends.
+    /// Moves the places of a block to the block that extends it.
     pub(super) fn move_places(&mut self, namespace: NamespaceId, from: &[Token], to: &[Token]) {
         for place in
             self.places.iter_mut().filter(|place| place.namespace == namespace && place.prefix == from)
@@ -195,8 +196,8 @@ impl Naive {
         }
     }
 
-    /// A sequence ends with the first tokens of a block that is cached: it can pass its windowed part on only when it
-    /// knows all of it.
+    /// Handles a sequence that ends within a cached block: it can pass its windowed part on only when it has all of
+    /// the block.
     pub(super) fn pass_tail(&mut self, seq: SeqId, known: &[Token], tokens: usize) {
         let running = &self.running[&seq];
         let index = blocks_for(tokens) - 1;
@@ -206,7 +207,7 @@ impl Naive {
         }
     }
 
-    /// Whether a place stands at the end of these whole blocks.
+    /// Returns whether a place is at the end of these whole blocks.
     pub(crate) fn has_place(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
         let name = (namespace, whole.to_vec(), BLOCK_POSITIONS as u8);
         self.places.iter().any(|place| place.name() == name)
@@ -256,7 +257,7 @@ impl Naive {
         held.parts_from = held.parts_from.max(earliest.min(leased + owned));
     }
 
-    /// A sequence ends after so many tokens; `tail` is the last block when that is not full.
+    /// Ends a sequence after `tokens` tokens; `tail` is the last block when that is partial.
     pub(super) fn end_with(&mut self, seq: SeqId, tokens: usize, tail: Option<Vec<Token>>) {
         if tokens == 0 || self.needs.is_nothing() {
             return;
@@ -269,12 +270,12 @@ impl Naive {
         if self.needs.state_bytes == 0 {
             self.add_place(seq, index, BLOCK_POSITIONS as u8, tail);
         } else if has_state && self.make_room_for_place(namespace, self.needs.units(0, 1)) {
-            // Its state needs room first, the windowed parts besides.
+            // Its state needs room first, the windowed parts in addition.
             self.add_place(seq, index, within as u8, tail);
         }
     }
 
-    /// A sequence adds a place in its block of this index, unless it is there, or lacks parts for it, or room.
+    /// Adds a place in a sequence's block of this index, unless it exists, parts are missing, or there is no room.
     fn add_place(&mut self, seq: SeqId, index: usize, positions: u8, tail: Option<Vec<Token>>) {
         let end = (index + 1) * BLOCK_POSITIONS;
         let (needs, running) = (self.needs, &self.running[&seq]);
@@ -319,8 +320,8 @@ impl Naive {
         }
     }
 
-    /// Evicts what it takes for a place of a namespace; false, and nothing is done, when there is no room for it, or its
-    /// tenant would exceed its quota.
+    /// Evicts enough for a place of a namespace; returns false, and does nothing, when there is no room for it or
+    /// its tenant would exceed its quota.
     fn make_room_for_place(&mut self, namespace: NamespaceId, units: usize) -> bool {
         let tenant = self.tenant(namespace);
         let available = self.free() + self.evictable() + self.places_evictable();

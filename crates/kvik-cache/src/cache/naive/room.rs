@@ -1,4 +1,4 @@
-//! Room in the twin: what is evicted for whom, and what has expired.
+//! Room in the twin: victims, quotas and expiry.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,14 +16,14 @@ impl Naive {
         if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
     }
 
-    /// Evicts, but never `held`, until `needed` blocks are free for a namespace.
+    /// Evicts, sparing `held`, until `needed` blocks are free for a namespace.
     pub(super) fn make_room(&mut self, needed: usize, namespace: NamespaceId, held: Option<&[Token]>) {
         let held = held.map(|prefix| (namespace, prefix));
         self.keep_quota(namespace, needed, held);
         self.free_up(needed, held);
     }
 
-    /// Evicts, as it is told, until `needed` blocks are free.
+    /// Evicts, following the real cache, until `needed` blocks are free.
     pub(super) fn free_up(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
         while self.free() < needed {
             let tenant = self.victim_tenant(held);
@@ -31,7 +31,7 @@ impl Naive {
         }
     }
 
-    /// Of the tenants of whom something may go, the one with the most for its weight.
+    /// The tenant with the most blocks for its weight, of those that have something evictable.
     fn victim_tenant(&mut self, held: Option<(NamespaceId, &[Token])>) -> TenantId {
         let tenants = self.tenants_with_victims(held);
         self.events.spared_by_share += u64::from(tenants.len() > 1);
@@ -43,7 +43,7 @@ impl Naive {
         self.shares.get(&namespace)?.quota_blocks
     }
 
-    /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
+    /// Evicts what a tenant holds beyond its quota, as if `coming` more blocks were held already.
     pub(super) fn keep_quota(
         &mut self,
         namespace: NamespaceId,
@@ -57,8 +57,8 @@ impl Naive {
         }
     }
 
-    /// Evicts of a tenant, of the lowest priority, the oldest block, or the one that is evicted; or a place, whichever has
-    /// the lower rank.
+    /// Evicts from a tenant: of the lowest priority the least recently used block, or the one that the real cache
+    /// evicted; or a place, whichever has the lower rank.
     fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
         let mut leaves = self.leaves(held);
         leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
@@ -96,7 +96,7 @@ impl Naive {
         self.lost.insert((namespace, prefix), Some(Eviction { at: self.now, policy }));
     }
 
-    /// Drops what has outlived its time, in whatever order it is evicted.
+    /// Drops everything whose time to live has ended, in any order.
     pub(super) fn drop_expired(&mut self) {
         let now = self.now;
         let expired = |entry: &Entry| entry.keep.ttl.is_some_and(|ttl| entry.used_at + ttl <= now);
@@ -116,7 +116,7 @@ impl Naive {
         self.shares.get(&namespace).map_or(TenantId(0), |share| share.tenant)
     }
 
-    /// Blocks' worth of what a tenant has cached, in blocks and in places, and of what is owned by what it runs.
+    /// Blocks that a tenant holds: cached blocks, places, and those of its running sequences.
     pub(super) fn held_by(&self, tenant: TenantId) -> usize {
         let cached = self.entries.iter().filter(|entry| self.tenant(entry.namespace) == tenant).count();
         let places = self.places.iter().filter(|place| self.tenant(place.namespace) == tenant);
@@ -125,7 +125,7 @@ impl Naive {
         cached + places.map(|place| place.units).sum::<usize>() + running.sum::<usize>()
     }
 
-    /// How many blocks a tenant has for its weight; half the weight without demand.
+    /// Number of blocks of a tenant divided by its weight; half the weight without recent demand.
     fn excess(&self, tenant: TenantId) -> f64 {
         let share = self.shares.values().find(|share| share.tenant == tenant);
         let asked = self.asked.get(&tenant).copied().unwrap_or_default();
@@ -133,7 +133,7 @@ impl Naive {
         self.held_by(tenant) as f64 / (share.map_or(1.0, |share| share.weight) * demand)
     }
 
-    /// Tenants that have something to give, in the order of their ids.
+    /// Tenants that have something evictable, in the order of their ids.
     fn tenants_with_victims(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
         let leaves = self.leaves(held).into_iter().map(|index| self.entries[index].namespace);
         let places = self.places.iter().filter(|place| !self.is_kept(place)).map(|place| place.namespace);
@@ -142,7 +142,7 @@ impl Naive {
         tenants.into_iter().collect()
     }
 
-    /// The unlocked blocks that no other follows, but never `held`.
+    /// The unlocked blocks that no other block follows, except `held`.
     pub(super) fn leaves(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<usize> {
         let is_leaf = |index: &usize| {
             let leaf = &self.entries[*index];
