@@ -1,17 +1,17 @@
-//! Whether the store is asked: not from the first fault on, until a probe has succeeded.
+//! A circuit breaker: after the first fault the store is not used until a probe has succeeded.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many corrupt values within [`CORRUPT_WITHIN`] are no accident.
+/// Number of corrupt values within [`CORRUPT_WITHIN`] that opens the breaker.
 const CORRUPT_MAX: usize = 3;
 const CORRUPT_WITHIN: Duration = Duration::from_secs(60);
-/// So many requests one after the other that were given up because they took too long.
+/// Number of consecutive late requests that opens the breaker.
 const LATE_MAX: u32 = 2;
 
-/// Counts what goes wrong. It starts open: what was never tried is not asked.
+/// The state of the circuit breaker. It starts open: an untested store is not used.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
     is_up: bool,
@@ -20,35 +20,35 @@ pub(crate) struct Breaker {
 }
 
 impl Breaker {
-    /// Whether the store is asked.
+    /// Returns whether the store is in use.
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
     }
 
-    /// A timeout, a refused connection or another fault. Whether the store was asked until now.
+    /// Notes a timeout, a refused connection or another fault. Returns whether the store was in use until now.
     pub(crate) fn fault(&mut self) -> bool {
         std::mem::take(&mut self.is_up)
     }
 
-    /// A value was corrupt. Whether that ends asking.
+    /// Notes a corrupt value. Returns whether that opens the breaker.
     pub(crate) fn corrupt(&mut self, now: Instant) -> bool {
         self.corrupt.retain(|&at| now.duration_since(at) < CORRUPT_WITHIN);
         self.corrupt.push_back(now);
         self.corrupt.len() >= CORRUPT_MAX && self.fault()
     }
 
-    /// A request was given up because it took too long. Whether that ends asking.
+    /// Notes a request that was abandoned because it took too long. Returns whether that opens the breaker.
     pub(crate) fn late(&mut self) -> bool {
         self.late += 1;
         self.late >= LATE_MAX && self.fault()
     }
 
-    /// A request was answered in time.
+    /// Notes a request that was answered in time.
     pub(crate) fn answered(&mut self) {
         self.late = 0;
     }
 
-    /// A probe has succeeded. Whether the store was not asked until now.
+    /// Notes a successful probe. Returns whether the store was not in use until now.
     pub(crate) fn probed(&mut self) -> bool {
         let was_up = self.is_up;
         *self = Breaker { is_up: true, ..Breaker::default() };

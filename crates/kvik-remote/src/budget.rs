@@ -1,4 +1,4 @@
-//! Which values leave a store that does not do it by itself.
+//! Chooses the values to be removed from a store that does not expire them by itself.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use rustc_hash::FxHashMap;
 use crate::config::Budget;
 use crate::names::{Key, OwnerTag};
 
-/// What a store may hold.
+/// The limits of a store.
 #[derive(Debug, Clone)]
 pub struct SweepRules {
-    /// Time that a value is kept after its last use.
+    /// Time to live of a value after its last use.
     pub ttl: Duration,
-    /// Bytes of all together.
+    /// Maximum number of bytes of all values together.
     pub total_max: Option<u64>,
-    /// Bytes of each owner.
+    /// Maximum number of bytes of each owner.
     pub owner_max: Option<u64>,
-    /// A store that was swept less than this ago is left alone.
+    /// Minimum time between two sweeps.
     pub every: Duration,
 }
 
-/// A value of a store.
+/// A value in a store.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// Which one.
+    /// Its key.
     pub key: Key,
-    /// Its bytes.
+    /// Its size.
     pub bytes: u64,
     /// Time since its last use.
     pub age: Duration,
@@ -37,11 +37,12 @@ impl SweepRules {
         SweepRules { ttl, total_max: budget.total, owner_max: budget.owner, every }
     }
 
-    /// Those that leave: the expired ones, then the least recently used ones beyond an owner's limit, then beyond that of all.
+    /// The values to remove: expired ones, then the least recently used ones beyond an owner's limit, then those
+    /// beyond the total.
     pub fn surplus(&self, mut entries: Vec<Entry>) -> Vec<Key> {
         let mut leaving = Vec::new();
         entries.retain(|entry| keep(entry.age <= self.ttl, entry, &mut leaving));
-        // The most recently used first: what comes when the limit is reached leaves.
+        // The most recently used first: values beyond the limit are removed.
         entries.sort_unstable_by_key(|entry| (entry.age, entry.key));
         let mut used: FxHashMap<OwnerTag, u64> = FxHashMap::default();
         entries.retain(|entry| {
@@ -61,7 +62,8 @@ fn keep(stays: bool, entry: &Entry, leaving: &mut Vec<Key>) -> bool {
     stays
 }
 
-/// Whether `bytes` fit beside those used. What does not fit fills the limit, so that nothing older stays in its place.
+/// Returns whether `bytes` fit in addition to the used ones. A value that does not fit counts as well, so that no
+/// older one takes its place.
 fn fits(used: &mut u64, bytes: u64, max: Option<u64>) -> bool {
     *used = used.saturating_add(bytes);
     max.is_none_or(|max| *used <= max)

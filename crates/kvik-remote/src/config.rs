@@ -1,4 +1,4 @@
-//! What a store is opened with: where it is, the fleet's key, and limits.
+//! The configuration of a store: its address, the fleet's key, and limits.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,34 +12,34 @@ use url::Url;
 
 use crate::error::RemoteError;
 
-/// Time that a value is kept after its last use where nothing else is said.
+/// Default time to live of a value after its last use.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How to open a store.
+/// The configuration for opening a store.
 #[derive(Clone)]
 pub struct RemoteConfig {
-    /// Where it is.
+    /// The address of the store.
     pub url: RemoteUrl,
     /// The secret that all nodes of the fleet share.
     pub key: FleetKey,
-    /// Digest of all that determines the bits of a block: model, KV format, layout, place of computation.
+    /// Digest of everything that determines the bits of a block: model, KV format, layout, device.
     pub fingerprint: [u8; 32],
     /// Bytes of one block's keys and values; not 0.
     pub payload_bytes: usize,
-    /// Time that a value is kept after its last use, where its request does not say.
+    /// Time to live of a value after its last use, unless its request sets one.
     pub ttl: Duration,
-    /// Bytes that it may hold.
+    /// The limits of its size.
     pub budget: Budget,
-    /// Wakes the engine when something was done.
+    /// Wakes the engine when an operation has completed.
     pub waker: Waker,
 }
 
-/// Bytes that the fleet may keep in a store.
+/// Limits of the bytes that the fleet stores.
 #[derive(Debug, Clone, Default)]
 pub struct Budget {
-    /// Of all owners together; none for as much as the store takes.
+    /// Limit of all owners together; `None` for no limit.
     pub total: Option<u64>,
-    /// Of each owner; none for as much as all may have.
+    /// Limit of each owner; `None` for the total limit only.
     pub owner: Option<u64>,
 }
 
@@ -54,22 +54,22 @@ impl fmt::Debug for FleetKey {
 }
 
 impl FleetKey {
-    /// These bytes as a key.
+    /// A key from its bytes.
     pub fn new(bytes: [u8; 32]) -> FleetKey {
         FleetKey(bytes)
     }
 
-    /// A new key, as the text that [`FleetKey::parse`] reads.
+    /// Generates a key, as the text that [`FleetKey::parse`] reads.
     ///
     /// # Errors
-    /// [`RemoteError::System`] where the system has no random numbers.
+    /// [`RemoteError::System`] if the system has no random numbers.
     pub fn generate() -> Result<String, RemoteError> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| RemoteError::System(error.into()))?;
         Ok(BASE64_STANDARD.encode(bytes))
     }
 
-    /// Reads a key of 32 bytes, in base64 or as hexadecimal digits.
+    /// Parses a key of 32 bytes, in base64 or as hexadecimal digits.
     ///
     /// # Errors
     /// [`RemoteError::BadKey`] for anything else.
@@ -84,7 +84,7 @@ impl FleetKey {
         Ok(FleetKey(bytes))
     }
 
-    /// Another secret of the fleet, for one purpose: the `context` of BLAKE3's key derivation.
+    /// Derives another secret of the fleet for one purpose, which is the `context` of BLAKE3's key derivation.
     pub fn derive(&self, context: &str) -> [u8; 32] {
         blake3::derive_key(context, &self.0)
     }
@@ -100,7 +100,7 @@ impl FleetKey {
     }
 }
 
-/// Where a store is. Shown without a password.
+/// The address of a store. It is displayed without secrets.
 #[derive(Clone)]
 pub struct RemoteUrl {
     pub(crate) place: Place,
@@ -109,7 +109,7 @@ pub struct RemoteUrl {
 
 #[derive(Clone)]
 pub(crate) enum Place {
-    /// With `redis://`, also where TLS is asked for.
+    /// The URL has the scheme `redis://`, even with TLS.
     Redis {
         url: Url,
         tls: bool,
@@ -134,7 +134,7 @@ impl fmt::Debug for RemoteUrl {
 }
 
 impl RemoteUrl {
-    /// Reads an address.
+    /// Parses an address.
     ///
     /// # Errors
     /// [`RemoteError::UnknownScheme`] and [`RemoteError::BadUrl`].
@@ -154,7 +154,7 @@ impl RemoteUrl {
     }
 }
 
-/// The address without user, password and whatever else it was given.
+/// The address without user, password and query.
 fn without_secrets(url: Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
@@ -163,7 +163,7 @@ fn without_secrets(url: Url) -> String {
 fn redis(url: &Url) -> Option<Place> {
     url.host_str().filter(|host| !host.is_empty())?;
     let tls = url.scheme() == "rediss";
-    // The crate reads `rediss` only with a TLS of its own.
+    // The crate parses `rediss` only with its own TLS enabled.
     let plain = url.as_str().replacen("rediss://", "redis://", 1);
     Some(Place::Redis { url: Url::parse(&plain).ok()?, tls })
 }

@@ -1,9 +1,9 @@
-//! Readers of replies, for `fuzz/fuzz_targets`.
+//! Parsers of replies, for `fuzz/fuzz_targets`.
 
-/// Follows bytes that a Redis sends, and reads the replies that the limits let through.
+/// Parses bytes from a Redis server, and the replies that pass the limits.
 ///
 /// # Panics
-/// Where the reader has a fault.
+/// If the parser is faulty.
 pub fn resp(bytes: &[u8]) {
     crate::backend::fuzz_redis(bytes);
 }

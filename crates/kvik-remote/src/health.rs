@@ -1,4 +1,5 @@
-//! Whether the store is asked and how long it takes, as the engine's thread and the store's own see it; and what is logged.
+//! The health of the store, shared by the engine's thread and the store's own: whether it is in use, its speed, and
+//! logging.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::config::RemoteUrl;
 use crate::error::Fault;
 use crate::speed::{Sample, Speed};
 
-/// A store that was full is offered nothing for this long.
+/// Time for which no value is offered to a store that was full.
 const FULL_FOR: Duration = Duration::from_secs(30);
 
-/// Health of one store.
+/// Health of a store.
 pub(crate) struct Health {
     url: RemoteUrl,
     state: Mutex<State>,
@@ -25,11 +26,11 @@ pub(crate) struct Health {
 #[derive(Default)]
 struct State {
     breaker: Breaker,
-    /// None until a probe has succeeded.
+    /// `None` until a probe has succeeded.
     speed: Option<Speed>,
-    /// Whether it is known in the log that it is down.
+    /// Whether its being down has been logged.
     logged: bool,
-    /// It was full at this time.
+    /// When it was last full.
     full: Option<Instant>,
 }
 
@@ -46,19 +47,19 @@ impl Health {
         self.state().breaker.is_up()
     }
 
-    /// Time of reading blocks; none while it is not asked.
+    /// Expected time of reading blocks; `None` while it is not in use.
     pub(crate) fn expected(&self, payload_bytes: usize) -> Option<Expected> {
         let state = self.state();
         state.speed.filter(|_| state.breaker.is_up()).map(|speed| speed.expected(payload_bytes))
     }
 
-    /// How long an answer with so many bytes may take; none while it is not asked.
+    /// Time limit of a response with `bytes`; `None` while it is not in use.
     pub(crate) fn deadline(&self, bytes: u64) -> Option<Duration> {
         let state = self.state();
         state.speed.filter(|_| state.breaker.is_up()).map(|speed| speed.deadline(bytes))
     }
 
-    /// An answer of no length, or with `bytes`, came in time.
+    /// Notes that a response came in time, without data if `bytes` is 0.
     pub(crate) fn answered(&self, bytes: u64, time: Duration) {
         let mut state = self.state();
         state.breaker.answered();
@@ -69,7 +70,7 @@ impl Health {
         }
     }
 
-    /// Whether it is given values.
+    /// Returns whether values may be written.
     pub(crate) fn takes_writes(&self) -> bool {
         let state = self.state();
         state.breaker.is_up() && state.full.is_none_or(|at| at.elapsed() >= FULL_FOR)
@@ -78,7 +79,7 @@ impl Health {
     pub(crate) fn fault(&self, fault: &Fault) {
         let mut state = self.state();
         if let Fault::Full(why) = fault {
-            // What it has can be read all the same.
+            // A full store can still be read.
             if state.full.replace(Instant::now()).is_none() {
                 tracing::warn!(store = %self.url, why, remedy = fault.remedy(), "the remote cache takes nothing more");
             }
@@ -105,7 +106,7 @@ impl Health {
         }
     }
 
-    /// A probe has succeeded; what it has measured is what counts from here.
+    /// Notes a successful probe; its measurements replace the earlier ones.
     pub(crate) fn probed(&self, sample: Sample) {
         let mut state = self.state();
         state.speed = Some(Speed::new(sample));
@@ -118,7 +119,7 @@ impl Health {
         }
     }
 
-    /// A probe has failed; that is logged unless it is known already.
+    /// Notes a failed probe and logs it, unless that is logged already.
     pub(crate) fn probe_failed(&self, fault: &Fault) {
         let mut state = self.state();
         if state.breaker.fault() || !state.logged {

@@ -1,4 +1,4 @@
-//! Which values are known to be there, so that they are not written again and lookups need not ask.
+//! Values known to exist, so that they are not written again and lookups need not query them.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::names::Key;
 
-/// Names of a generation; there are two, of 4 MiB each when full.
+/// Maximum number of keys in a generation; there are two, of 4 MiB each when full.
 const GENERATION_MAX: usize = 1 << 16;
 
-/// The values used last, by name, with the time at which the store was told of a use.
+/// The most recently used values, by key, with the time at which a use was last reported to the store.
 #[derive(Default)]
 pub(crate) struct Known {
     young: FxHashMap<Key, Option<Instant>>,
@@ -18,7 +18,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// A value is there; `told` if the store has just been told of its use, as by writing it.
+    /// Notes that a value exists; `told` is true if its use has just been reported to the store, as by writing it.
     pub(crate) fn insert(&mut self, key: Key, told: bool) {
         let before = self.take(&key).flatten();
         self.put(key, if told { Some(Instant::now()) } else { before });
@@ -31,7 +31,7 @@ impl Known {
         self.young.insert(key, told);
     }
 
-    /// It is not there.
+    /// Notes that a value does not exist.
     pub(crate) fn remove(&mut self, key: &Key) {
         self.take(key);
     }
@@ -45,7 +45,8 @@ impl Known {
         self.young.contains_key(key) || self.old.contains_key(key)
     }
 
-    /// Whether the store is to be told of a use of a value, which then counts as told; none for an unknown value.
+    /// Returns whether a use of a value is to be reported to the store, and then counts as reported; `None` for an
+    /// unknown value.
     pub(crate) fn is_due(&mut self, key: &Key, after: Duration) -> Option<bool> {
         let told = self.take(key)?;
         let is_due = told.is_none_or(|told| told.elapsed() >= after);

@@ -6,9 +6,9 @@
 //!   done, expected, stats ◄────────┼── probes, in the background                │
 //! ```
 //!
-//! No call on the left waits. Whatever the store holds or does, a node gets the bytes that a node of its fleet has sealed
-//! under this name, or nothing; and it is not slower for a store that is away, since that one is not asked. Why it is
-//! made this way: docs/decisions/2026-11-26-remote-store.md.
+//! No call on the left blocks. Whatever the store contains or does, a node gets the bytes that a node of its fleet
+//! has sealed under this name, or nothing; and an unavailable store does not slow it down, since it is not used.
+//! The reasons for this design: docs/decisions/2026-11-26-remote-store.md.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -43,23 +43,23 @@ use node::Node;
 use records::Records;
 use thread::Thread;
 
-/// Blocks of the longest runs.
+/// Maximum number of blocks in a run.
 const RUN_MAX: usize = 64;
 
 impl Remote {
-    /// Opens a store. One that is away is opened too, and used when it is there.
+    /// Opens a store. An unavailable one is opened too, and used once it is available.
     ///
     /// # Errors
-    /// [`RemoteError`] for an address or settings that cannot be right.
+    /// [`RemoteError`] for an invalid address or invalid settings.
     pub fn open(config: RemoteConfig) -> Result<Remote, RemoteError> {
         let fleet = Names::new(&config.key, &[0; 32], 0, 0).fleet();
         Remote::over(backend::open(&config.url, fleet)?, config)
     }
 
-    /// Opens a store over a backend of the caller's; the address is only shown.
+    /// Opens a store with a given backend; the address is only displayed.
     ///
     /// # Errors
-    /// [`RemoteError::System`] if the thread does not start.
+    /// [`RemoteError::System`] if the thread cannot be started.
     pub fn over(backend: Arc<dyn Backend>, config: RemoteConfig) -> Result<Remote, RemoteError> {
         let run_max = run_max(backend.target_bytes(), config.payload_bytes);
         let names = Names::new(&config.key, &config.fingerprint, config.payload_bytes, run_max);
@@ -73,7 +73,7 @@ impl Remote {
     }
 }
 
-/// The power of two of blocks that come nearest to `target_bytes` from below; one block at least.
+/// The largest power of two of blocks that fits into `target_bytes`, from 1 to [`RUN_MAX`].
 fn run_max(target_bytes: usize, payload_bytes: usize) -> usize {
     let blocks = (target_bytes / payload_bytes.max(1)).clamp(1, RUN_MAX);
     1 << blocks.ilog2()

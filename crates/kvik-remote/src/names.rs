@@ -1,5 +1,4 @@
-//! Under which names the store keeps values: hashes with a key, so that whoever runs the store learns no prompt by
-//! trying what it might be.
+//! The names of values in the store: keyed hashes, so that the operator of the store cannot test guesses of prompts.
 
 use std::fmt;
 
@@ -7,20 +6,20 @@ use kvik_cache::Identity;
 
 use crate::config::FleetKey;
 
-/// Contexts of derivation; another one makes everything stored unknown.
+/// Contexts of key derivation; changing one orphans everything stored.
 const NAME_CONTEXT: &str = "kvik 2026-11-26 remote store, names v1";
 const SPACE_CONTEXT: &str = "kvik 2026-11-26 remote store, layout of blocks v1";
 
-/// An owner as the store sees it: the same for all values of one, and nothing else.
+/// A pseudonym of an owner: the same for all values of that owner, and meaningless otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerTag(pub [u8; 8]);
 
-/// Names a value of an owner: 128 bits. Two values of one name do no harm, since a seal binds the whole identity.
+/// Identifies a value of an owner with 128 bits. A collision is harmless, since a seal binds the whole identity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Whose it is.
+    /// The owner.
     pub owner: OwnerTag,
-    /// Which of them it is.
+    /// The name among the owner's values.
     pub name: [u8; 16],
 }
 
@@ -54,14 +53,14 @@ fn hexadecimal(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
-/// Makes names for one fleet and one model.
+/// Computes names for one fleet and one model.
 pub struct Names {
     key: [u8; 32],
     space: [u8; 32],
 }
 
 impl Names {
-    /// Names of runs of at most `run_max` blocks of `payload_bytes`. Nodes that differ in one of them share nothing.
+    /// Names of runs of at most `run_max` blocks of `payload_bytes`. Nodes that differ in any of these share nothing.
     pub fn new(key: &FleetKey, fingerprint: &[u8; 32], payload_bytes: usize, run_max: usize) -> Names {
         let mut space = blake3::Hasher::new_derive_key(SPACE_CONTEXT);
         space.update(fingerprint);
@@ -70,17 +69,17 @@ impl Names {
         Names { key: blake3::derive_key(NAME_CONTEXT, &key.0), space: *space.finalize().as_bytes() }
     }
 
-    /// What determines the bits of blocks and how they stand in values.
+    /// A digest of everything that determines the bits of blocks and their layout in values.
     pub fn space(&self) -> &[u8; 32] {
         &self.space
     }
 
-    /// What sets this fleet apart from others in the same store.
+    /// The tag that separates this fleet from others in the same store.
     pub fn fleet(&self) -> OwnerTag {
         OwnerTag(self.hash(b"fleet", &[]))
     }
 
-    /// An owner as the store sees it.
+    /// The pseudonym of an owner.
     pub fn owner(&self, owner: u64) -> OwnerTag {
         OwnerTag(self.hash(b"owner", &[&owner.to_le_bytes()]))
     }
@@ -91,7 +90,7 @@ impl Names {
         Key { owner: self.owner(owner), name }
     }
 
-    /// The first bytes of the hash of `parts`, whose lengths `purpose` fixes.
+    /// The first bytes of the hash of `parts`, whose lengths are fixed for each `purpose`.
     pub(crate) fn hash<const N: usize>(&self, purpose: &[u8; 5], parts: &[&[u8]]) -> [u8; N] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(purpose);

@@ -1,4 +1,4 @@
-//! What the engine's thread and the store's own have in common.
+//! The state shared by the engine's thread and the store's own.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -18,13 +18,14 @@ use crate::known::Known;
 use crate::names::{Key, Names};
 use crate::seal::{Kind, Label, Sealer};
 
-/// Bytes read that the engine has not taken, with those on their way; and bytes that wait to be written.
+/// Limits of the bytes read but not yet taken by the engine, including those in flight, and of the bytes waiting to
+/// be written.
 pub(crate) const READ_BYTES_MAX: usize = 64 << 20;
 pub(crate) const WRITE_BYTES_MAX: usize = 64 << 20;
-/// Permits are counted in these.
+/// Bytes per permit.
 const PERMIT_BYTES: usize = 1 << 10;
 
-/// A store that a node has open.
+/// A node's open store.
 pub(crate) struct Node {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) names: Names,
@@ -39,12 +40,12 @@ pub(crate) struct Node {
     /// Values that are to be removed.
     forgetting: Mutex<HashSet<Key>>,
     pub(crate) done: Done,
-    /// Bytes that are asked for and have not come.
+    /// Bytes that are requested and have not arrived.
     pub(crate) reading_bytes: AtomicU64,
     reads: Arc<Semaphore>,
 }
 
-/// What [`RemoteStats`] are made of.
+/// The counters behind [`RemoteStats`].
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) lookups: AtomicU64,
@@ -59,7 +60,7 @@ pub(crate) struct Counters {
     pub(crate) corrupt: AtomicU64,
 }
 
-/// What was done, with the right to hold its bytes.
+/// Completed operations, with the permits for their bytes.
 pub(crate) struct Done {
     queue: Mutex<VecDeque<(RemoteDone, Option<OwnedSemaphorePermit>)>>,
     waker: Waker,
@@ -103,7 +104,7 @@ impl Node {
         self.names.run(owner, end)
     }
 
-    /// A run as the store keeps it.
+    /// Seals a run for the store.
     pub(crate) fn seal(
         &self,
         owner: u64,
@@ -118,7 +119,7 @@ impl Node {
         sealed.ok_or_else(|| Fault::Failed("the system has no random numbers".to_owned()))
     }
 
-    /// The bytes of a run and how long it is kept, if it is the one of these blocks.
+    /// Opens a sealed run: returns its bytes and its time to live, if it holds exactly these blocks.
     pub(crate) fn open(
         &self,
         owner: u64,
@@ -143,7 +144,7 @@ impl Node {
         Retention { ttl, total_max: self.budget.total, owner_max: self.budget.owner }
     }
 
-    /// Waits until so many bytes may be read.
+    /// Waits for a permit to read `bytes`.
     pub(crate) async fn permit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let permits = bytes.div_ceil(PERMIT_BYTES).clamp(1, READ_BYTES_MAX / PERMIT_BYTES);
         Arc::clone(&self.reads).acquire_many_owned(u32::try_from(permits).ok()?).await.ok()
@@ -173,12 +174,12 @@ impl Done {
         self.waker.wake();
     }
 
-    /// Has the engine look at the numbers.
+    /// Wakes the engine to look at the counters.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
 
-    /// What was done next; from here its bytes are the caller's.
+    /// The next completed operation, whose permit is released.
     pub(crate) fn pop(&self) -> Option<RemoteDone> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(|(done, _permit)| done)
     }

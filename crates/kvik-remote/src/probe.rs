@@ -1,4 +1,5 @@
-//! Tries the store in the background, so that no request does: writes a value, asks for it, reads it and removes it.
+//! Probes the store in the background, so that no request has to: writes a value, queries it, reads it and removes
+//! it.
 
 use std::time::Duration;
 
@@ -12,19 +13,19 @@ use crate::node::Node;
 use crate::seal::{HEADER_BYTES, Kind, Label, Sealer};
 use crate::speed::{Sample, byte_s};
 
-/// Bytes of the value: enough to measure a rate, and no burden.
+/// Size of the value: enough to measure a rate, without burdening the store.
 const PROBE_BYTES: usize = 256 << 10;
-/// Names that it asks for.
+/// Maximum number of names queried.
 const QUESTIONS: usize = 32;
-/// A probe that takes longer has failed.
+/// Time limit of a probe.
 const PROBE_MAX: Duration = Duration::from_secs(5);
-/// Time between probes of a store that is down, at first and at most.
+/// Time between probes of a store that is down, initially and at most.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// A store that goes down sooner after a probe is not probed again as soon as one that was up for long.
+/// Time up after which the wait between probes is reset.
 const STABLE: Duration = Duration::from_secs(60);
 
-/// Probes at the start and whenever the store is down, for ever.
+/// Probes at the start and whenever the store is down, forever.
 pub(crate) async fn watch(node: &Node) {
     let mut wait = WAIT_MIN;
     loop {
@@ -47,7 +48,7 @@ pub(crate) async fn watch(node: &Node) {
     }
 }
 
-/// One probe, with a name that nobody else has.
+/// Carries out a probe, with a random name.
 async fn probe(backend: &dyn Backend, names: &Names, sealer: &Sealer) -> Result<Sample, Fault> {
     let system = |_| Fault::Failed("the system has no random numbers".to_owned());
     let mut name = [0; 32];
@@ -76,7 +77,7 @@ async fn probe(backend: &dyn Backend, names: &Names, sealer: &Sealer) -> Result<
     }
 }
 
-/// The name and others: as many as a lookup asks for, where each question is a request, so that it finds connections.
+/// The key and others: as many as a lookup queries, where each is a request, so that a lookup finds open connections.
 fn questions(key: Key, max: usize) -> Vec<Key> {
     let other = |nth: usize| Key { name: (u128::from_le_bytes(key.name) ^ nth as u128).to_le_bytes(), ..key };
     (0..max.min(QUESTIONS)).map(other).collect()
@@ -95,7 +96,7 @@ mod tests {
 
     const REFUSED: Fault = Fault::Failed(String::new());
 
-    /// A node over a store in memory, which is watched.
+    /// A watched node over a store in memory.
     fn watched(memory: &Arc<Memory>) -> Arc<Node> {
         let config = RemoteConfig {
             url: RemoteUrl::parse("file:///nowhere").unwrap(),
@@ -113,7 +114,7 @@ mod tests {
         node
     }
 
-    /// Seconds until it is up, by a clock that stands still unless all wait.
+    /// Seconds until it is up, by a clock that advances only while all tasks wait.
     async fn seconds_until_up(node: &Node) -> u64 {
         let start = Instant::now();
         while !node.health.is_up() {

@@ -1,8 +1,8 @@
-//! Small records with versions, for other parts of the server: conversations, lists of hot prompts.
+//! Small versioned records for other parts of the server: conversations, lists of hot prompts.
 //!
-//! Names and bytes are sealed as blocks are. A name is encrypted under a nonce that is its own keyed hash, so that it is
-//! the same each time and can be read back from a list. A store can hide a record or give an older version of it, and
-//! nothing else.
+//! Names and bytes are sealed as blocks are. A name is encrypted under a nonce that is its own keyed hash, so that
+//! the ciphertext is deterministic and can be decrypted from a list. A store can hide a record or return an older
+//! version of it, and nothing else.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,13 +22,13 @@ use crate::node::Node;
 use crate::seal::{HEADER_BYTES, Kind, Label};
 use crate::thread::Command;
 
-/// Bytes of a record.
+/// Maximum size of a record.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
-/// Bytes of a name: so many that its encrypted form is a file's name.
+/// Maximum length of a name, such that its encrypted form is a valid file name.
 pub const NAME_BYTES_MAX: usize = 120;
-/// How long a request about a record may take.
+/// Time limit of a request about a record.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// How long nothing is asked behind a request that has failed: a store that is away is not asked for each turn.
+/// Pause after a failed request, so that an unavailable store is not queried for every turn.
 const REST: Duration = Duration::from_secs(1);
 const NONCE_BYTES: usize = 24;
 
@@ -37,30 +37,30 @@ const NONCE_BYTES: usize = 24;
 pub struct Record {
     /// Counted from 1.
     pub version: u64,
-    /// What was put.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// Why a record was not read or written.
+/// Errors of reading or writing a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// Another has written it; read it and try again.
+    /// Another writer has changed it; read it and try again.
     #[error("the record has version {version} by now; read it again")]
     Conflict {
-        /// The version that it has; 0 for none.
+        /// The present version; 0 if there is none.
         version: u64,
     },
-    /// The store is not asked for a while.
+    /// The store is paused after a failure.
     #[error("the remote cache is down; try again later")]
     Down,
     /// The store has failed.
     #[error("the remote cache has failed: {0}")]
     Fault(#[from] Fault),
-    /// It is not what was put.
+    /// The content is not what was written.
     #[error("the record is not what was written; see who else writes to the remote cache")]
     Corrupt,
-    /// The name or the bytes are too many.
+    /// The name or the content is too long.
     #[error("a record has at most {RECORD_BYTES_MAX} bytes and its name {NAME_BYTES_MAX}")]
     TooLarge,
     /// The store was closed.
@@ -68,15 +68,16 @@ pub enum RecordError {
     Closed,
 }
 
-/// The records of a store, for callers that wait. Can be cloned and outlives the store, which it then calls closed.
+/// Blocking access to the records of a store. It can be cloned and outlives the store, after which it returns
+/// [`RecordError::Closed`].
 ///
-/// Whether it is asked does not follow from how blocks are read: a store that is too slow to be worth asking for blocks,
-/// which can be computed, is the only one that has the records.
+/// Its availability is independent of the breaker for blocks: blocks can be recomputed if the store is too slow,
+/// but only the store has the records.
 #[derive(Clone)]
 pub struct Records {
     node: Arc<Node>,
     commands: UnboundedSender<Command>,
-    /// Until when nothing is asked.
+    /// End of the pause after a failure.
     rests: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -85,16 +86,16 @@ impl Records {
         Records { node, commands, rests: Arc::default() }
     }
 
-    /// The newest version of a record.
+    /// Reads the newest version of a record.
     ///
     /// # Errors
-    /// [`RecordError`], but no conflict.
+    /// Any [`RecordError`] but a conflict.
     pub fn get(&self, kind: &str, name: &str) -> Result<Option<Record>, RecordError> {
         let (node, place) = self.place(kind, name)?;
         self.wait(async move { get(&node, &place).await })
     }
 
-    /// Writes the version after `after`, which is 0 for a record that is not there, and says which one that is.
+    /// Writes version `after + 1`, where `after` is 0 for a new record, and returns that version.
     ///
     /// # Errors
     /// [`RecordError::Conflict`] if `after` is not the newest version, and others.
@@ -106,33 +107,33 @@ impl Records {
         self.wait(async move { put(&node, &place, after, &bytes).await })
     }
 
-    /// Removes a record if it is there.
+    /// Removes a record if it exists.
     ///
     /// # Errors
-    /// [`RecordError`], but no conflict.
+    /// Any [`RecordError`] but a conflict.
     pub fn delete(&self, kind: &str, name: &str) -> Result<(), RecordError> {
         let (node, place) = self.place(kind, name)?;
         self.wait(async move { Ok(node.backend.delete_record(&place.key).await?) })
     }
 
-    /// Leaves nothing to be read of the versions of a record before the newest one.
+    /// Erases the content of all versions of a record before the newest one.
     ///
     /// # Errors
-    /// [`RecordError`], but no conflict.
+    /// Any [`RecordError`] but a conflict.
     pub fn forget_older(&self, kind: &str, name: &str) -> Result<(), RecordError> {
         let (node, place) = self.place(kind, name)?;
         self.wait(async move { Ok(node.backend.forget_older(&place.key).await?) })
     }
 
-    /// Names of all records of a kind, in no order.
+    /// Lists the names of all records of a kind, in no order.
     ///
     /// # Errors
-    /// [`RecordError`], but no conflict.
+    /// Any [`RecordError`] but a conflict.
     pub fn list(&self, kind: &str) -> Result<Vec<String>, RecordError> {
         let (node, tag) = (Arc::clone(&self.node), kind_tag(&self.node, kind));
         self.wait(async move {
             let names = node.backend.records(tag).await?;
-            // What is no name of ours was put there by another.
+            // Names that cannot be decrypted were stored by someone else.
             Ok(names.iter().filter_map(|name| open_name(&node, tag, name)).collect())
         })
     }
@@ -145,7 +146,7 @@ impl Records {
         Ok((Arc::clone(&self.node), place))
     }
 
-    /// Has the store's thread do something and waits for it.
+    /// Runs work on the store's thread and waits for the result.
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, RecordError>> + Send + 'static,
@@ -159,7 +160,7 @@ impl Records {
             let _ = answer.send(done);
         };
         self.commands.send(Command::Run(Box::pin(work))).map_err(|_| RecordError::Closed)?;
-        // A thread that ends drops what it has not done.
+        // A thread that ends drops its pending work.
         let done = answered.recv().map_err(|_| RecordError::Closed)?;
         match done {
             Err(RecordError::Fault(fault)) => {
@@ -171,7 +172,7 @@ impl Records {
         }
     }
 
-    /// Whether the last request has failed just now.
+    /// Returns whether the store is paused after a failure.
     fn is_at_rest(&self) -> bool {
         self.rests().is_some_and(|until| Instant::now() < until)
     }
@@ -181,7 +182,7 @@ impl Records {
     }
 }
 
-/// Where a record is and what it is bound to.
+/// The key of a record, to which its content is bound.
 struct RecordPlace {
     key: RecordKey,
 }
@@ -192,7 +193,7 @@ impl RecordPlace {
         Some(RecordPlace { key: RecordKey { kind, name: seal_name(node, kind, name)? } })
     }
 
-    /// The name is of no fixed length and stands last.
+    /// The name comes last, since its length is not fixed.
     fn what(&self, version: u64) -> Vec<u8> {
         [&version.to_le_bytes()[..], &self.key.kind.0, self.key.name.as_bytes()].concat()
     }
@@ -274,7 +275,7 @@ mod tests {
         let remote = remote(&Arc::new(Memory::new(1 << 20, 16)));
         let records = remote.records();
         for round in 0..20 {
-            // Lookups of blocks that came too late to be worth it.
+            // Lookups of blocks that were too slow to be worthwhile.
             remote.node().health.late();
             remote.node().health.late();
             assert_eq!(records.put("talk", "a", round, vec![1]), Ok(round + 1));

@@ -1,5 +1,5 @@
-//! The store as the scheduler has it: it counts, queues and answers from memory. What takes time is a task of the store's
-//! own thread.
+//! The store as the scheduler sees it: it counts, queues and answers from memory. Slow operations are tasks of the
+//! store's own thread.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -15,11 +15,11 @@ use crate::names::Key;
 use crate::node::{Node, WRITE_BYTES_MAX, count};
 use crate::thread::{Command, Thread};
 
-/// A store that nodes share, as the engine has it.
+/// A store shared by nodes, as the engine sees it.
 pub struct Remote {
     node: Arc<Node>,
     thread: Thread,
-    /// Tickets that somebody waits for.
+    /// Tickets with a pending operation.
     waiting: HashSet<u64>,
 }
 
@@ -36,7 +36,8 @@ impl Remote {
         &self.node
     }
 
-    /// Tells the store of a use of a run, if it was not told lately.
+    /// Reports the use of a known run to the store, unless it was reported recently. Returns false if the run is
+    /// unknown.
     fn use_known(&self, owner: u64, end: &Identity) -> bool {
         let key = self.node.run(owner, end);
         let after = self.node.backend.renew_after(self.node.ttl);
@@ -100,7 +101,7 @@ impl RemoteStore for Remote {
         if !self.node.health.takes_writes() || !self.has_room(blocks) {
             return count(&self.node.counters.dropped_blocks, blocks);
         }
-        // Known from here, so that it is not offered again while it waits.
+        // Known from now on, so that it is not offered again while it waits.
         self.node.known().insert(self.node.run(owner, &end), true);
         self.node.counters.writing_blocks.fetch_add(blocks, Relaxed);
         self.thread.send(Command::Write(Offer { owner, end, bytes, ttl: ttl.unwrap_or(self.node.ttl) }));

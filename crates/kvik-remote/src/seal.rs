@@ -1,13 +1,13 @@
-//! Values as the store keeps them: encrypted, and bound to what they are.
+//! Sealed values: encrypted, and bound to their labels.
 //!
 //! ```text
 //!   magic "KVRS" │ version 1 │ kind │ 0 0 │ count u32 │ ttl_s u32 │ nonce 24 │ tag 16 │ ciphertext
-//!   └────────── bound, with the label of the value ──────────────┘
+//!   └────────── authenticated, with the label of the value ───────┘
 //! ```
 //!
-//! XChaCha20-Poly1305 with a key for each owner and a random nonce. The label is who owns it, what it is a value of and
-//! under which name, so a value that was altered, cut, or put in another's place does not open. The tag is the checksum.
-//! Measured on one core of an AMD EPYC with AVX-512: 1.6 GB/s, values of 256 KiB and 1 MiB alike.
+//! XChaCha20-Poly1305 with a key for each owner and a random nonce. The label consists of owner, kind and name, so
+//! a value that was altered, truncated, or moved to another name does not open. The tag is the checksum. Measured
+//! on one core of an AMD EPYC with AVX-512: 1.6 GB/s, for values of 256 KiB and of 1 MiB.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,33 +27,33 @@ const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
 /// Bytes that a seal adds.
 pub const HEADER_BYTES: usize = BOUND_BYTES + NONCE_BYTES + TAG_BYTES;
-/// Keys kept, so that an owner's is not derived for each value.
+/// Maximum number of cached keys, so that an owner's key is not derived for each value.
 const CIPHERS_MAX: usize = 256;
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Blocks side by side; `count` is how many.
+    /// Consecutive blocks; `count` is their number.
     Run = 1,
     /// A small record; `count` is unused.
     Record = 2,
 }
 
-/// A value that is not what its name says.
+/// Error: the value does not match its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the value is not what was written under its name")]
 pub struct Corrupt;
 
-/// What a value is bound to.
+/// The label to which a value is bound.
 #[derive(Debug, Clone, Copy)]
 pub struct Label<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Blocks of a run.
+    /// Number of blocks of a run.
     pub count: u32,
-    /// Whose it is.
+    /// Its owner.
     pub owner: u64,
-    /// What sets it apart from all others of its kind and owner; of unambiguous length.
+    /// Distinguishes it from all others of its kind and owner; must have an unambiguous length.
     pub what: &'a [u8],
 }
 
@@ -64,12 +64,12 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Seals with keys derived from this one.
+    /// A sealer with keys derived from this one.
     pub fn new(key: &FleetKey) -> Sealer {
         Sealer { key: blake3::derive_key(SEAL_CONTEXT, &key.0), ciphers: Mutex::default() }
     }
 
-    /// A value of these bytes, to be kept for `ttl`; none where the system has no random numbers.
+    /// Seals bytes with a time to live of `ttl`; returns `None` if the system has no random numbers.
     pub fn seal(&self, label: Label, ttl: Duration, plain: &[u8]) -> Option<Vec<u8>> {
         let bound = header(&label, u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX));
         let mut nonce = [0; NONCE_BYTES];
@@ -89,7 +89,7 @@ impl Sealer {
         Some(value)
     }
 
-    /// The bytes of a value and how long it is to be kept.
+    /// Opens a value; returns its bytes and its time to live.
     ///
     /// # Errors
     /// [`Corrupt`] if it was not sealed under this label with this fleet's key.

@@ -1,4 +1,4 @@
-//! How long reading takes, by what it took.
+//! Read times, predicted from measurements.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use kvik_engine::store::remote::Expected;
 
 /// Weight of a new measurement.
 const WEIGHT: f64 = 0.25;
-/// A store that answers faster is given that long all the same: the thread has other things to do.
+/// Minimum time limit, even for a faster store: the thread has other things to do.
 const DEADLINE_MIN: Duration = Duration::from_millis(50);
-/// Times the expected time after which an answer is late.
+/// Multiple of the expected time after which a response is late.
 const DEADLINE_TIMES: u32 = 4;
 
-/// What a transfer took.
+/// Measurement of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
-    /// Until an answer of no length.
+    /// Time until an empty response.
     pub(crate) latency: Duration,
-    /// Seconds for each byte after that.
+    /// Additional seconds per byte.
     pub(crate) byte_s: f64,
 }
 
@@ -25,27 +25,27 @@ pub(crate) struct Sample {
 pub(crate) struct Speed(Sample);
 
 impl Speed {
-    /// What a probe has measured.
+    /// The measurement of a probe.
     pub(crate) fn new(sample: Sample) -> Speed {
         Speed(sample)
     }
 
-    /// An answer of no length took this long.
+    /// Notes the time of an empty response.
     pub(crate) fn answered(&mut self, time: Duration) {
         self.0.latency = self.0.latency.mul_f64(1.0 - WEIGHT) + time.mul_f64(WEIGHT);
     }
 
-    /// A value of `bytes` took this long, latency and all.
+    /// Notes the time of reading a value of `bytes`, including latency.
     pub(crate) fn read(&mut self, bytes: u64, time: Duration) {
         self.0.byte_s += WEIGHT * (byte_s(bytes, time, self.0.latency) - self.0.byte_s);
     }
 
-    /// Time of reading blocks.
+    /// Expected time of reading blocks.
     pub(crate) fn expected(&self, payload_bytes: usize) -> Expected {
         Expected { latency: self.0.latency, block: self.bytes(payload_bytes as u64) }
     }
 
-    /// How long an answer with so many bytes, its own and those before it, may take.
+    /// Time limit of a response with `bytes`, its own and those requested before.
     pub(crate) fn deadline(&self, bytes: u64) -> Duration {
         (self.0.latency.saturating_add(self.bytes(bytes))).saturating_mul(DEADLINE_TIMES).max(DEADLINE_MIN)
     }
@@ -55,7 +55,7 @@ impl Speed {
     }
 }
 
-/// Seconds for each byte of a value. Latency varies: where it would have been all of the time, most of it is the transfer's.
+/// Seconds per byte of a value. Latency varies: at most half of the time is attributed to it.
 pub(crate) fn byte_s(bytes: u64, time: Duration, latency: Duration) -> f64 {
     time.saturating_sub(latency).max(time / 2).as_secs_f64() / bytes.max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! The store's own thread: it does all that takes time, and ends when the store is closed.
+//! The store's own thread: it carries out all slow operations, and ends when the store is closed.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,22 +22,22 @@ use crate::names::Key;
 use crate::node::Node;
 use crate::probe;
 
-/// How long closing waits for what is to be written.
+/// How long closing waits for pending writes.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 const DRAIN_STEP: Duration = Duration::from_millis(5);
-/// Files are read and written by so many threads at most, which also bounds those that a disk holds up for ever.
+/// Maximum number of threads that read and write files, which also bounds those that a disk blocks forever.
 const DISK_THREADS_MAX: usize = 8;
-/// Stores that do not sweep themselves are swept that often by one node of the fleet.
+/// Interval at which one node of the fleet sweeps a store that does not expire values itself.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
-/// A sweep that takes longer is given up.
+/// Time limit of a sweep.
 const SWEEP_MAX: Duration = Duration::from_secs(300);
-/// Tasks beyond which those that ended are forgotten.
+/// Number of tasks above which finished ones are removed.
 const TASKS_MAX: usize = 64;
 
 /// Work of another part of the server.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What the thread is told.
+/// Commands to the thread.
 pub(crate) enum Command {
     LookUp(u64, Chain),
     Fetch(u64, Chain, Range<usize>),
@@ -65,14 +65,14 @@ impl Thread {
         let (commands, received) = unbounded_channel();
         let run = move || {
             runtime.block_on(serve(node, received));
-            // A disk that hangs holds nobody up.
+            // A hanging disk must not delay the shutdown.
             runtime.shutdown_background();
         };
         let handle = Builder::new().name("kvik-remote".to_owned()).spawn(run).map_err(RemoteError::System)?;
         Ok(Thread { commands, handle: Some(handle) })
     }
 
-    /// Tells the thread something; after it has ended, nobody.
+    /// Sends a command to the thread; does nothing after that has ended.
     pub(crate) fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }
@@ -91,7 +91,7 @@ impl Drop for Thread {
     }
 }
 
-/// Does what it is told until it is to close.
+/// Carries out commands until it is told to close.
 async fn serve(node: Arc<Node>, mut commands: UnboundedReceiver<Command>) {
     let (offers, offered) = unbounded_channel();
     tokio::spawn(write_all(Arc::clone(&node), offered));
@@ -119,7 +119,7 @@ async fn serve(node: Arc<Node>, mut commands: UnboundedReceiver<Command>) {
     drain(&node).await;
 }
 
-/// Waits for what is to be written, and not for long.
+/// Waits for pending writes, up to a time limit.
 async fn drain(node: &Node) {
     let until = Instant::now() + DRAIN_MAX;
     while node.counters.writing_blocks.load(Relaxed) > 0 && Instant::now() < until {
@@ -127,7 +127,7 @@ async fn drain(node: &Node) {
     }
 }
 
-/// Sweeps the store for ever. Faults are left to those who need it.
+/// Sweeps the store forever. Faults are only logged: requests that need the store notice them.
 async fn sweep(node: Arc<Node>) {
     let rules = SweepRules::new(&node.budget, node.ttl, SWEEP_EVERY);
     loop {
@@ -142,7 +142,7 @@ async fn sweep(node: Arc<Node>) {
     }
 }
 
-/// Lookups and fetches that run.
+/// Running lookups and fetches.
 #[derive(Default)]
 struct Tasks(HashMap<u64, AbortHandle>);
 

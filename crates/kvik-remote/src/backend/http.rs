@@ -1,4 +1,4 @@
-//! The HTTP and the cryptography that `object_store` is given, which has none of its own without a C compiler.
+//! HTTP and cryptography for `object_store`, which has none of its own without a C compiler.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ use object_store::client::{
 use rustls::ClientConfig;
 use sha2::{Digest, Sha256};
 
-/// Makes clients with these settings of TLS.
+/// Creates clients with this TLS configuration.
 #[derive(Debug)]
 pub(super) struct Connector(pub(super) ClientConfig);
 
@@ -55,7 +55,7 @@ impl HttpService for Http {
     }
 }
 
-/// What signatures of requests take: SHA-256, and HMAC with it.
+/// The algorithms for signing requests: SHA-256, and HMAC with it.
 #[derive(Debug)]
 pub(super) struct Cryptography;
 

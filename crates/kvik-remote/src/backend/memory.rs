@@ -1,4 +1,4 @@
-//! A store in the memory of this process, which tests of other crates can make slow, wrong, full or unreachable.
+//! A store in the memory of this process, which other crates' tests can make slow, wrong, full or unreachable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::budget::{Entry, SweepRules};
 use crate::error::Fault;
 use crate::names::{Key, OwnerTag};
 
-/// Alters what is read under a name; `None` is nothing there.
+/// Alters the value that is read under a name; `None` stands for a missing value.
 type Tamper = Box<dyn FnMut(&Key, Option<Vec<u8>>) -> Option<Vec<u8>> + Send>;
 
 /// A store in memory.
@@ -26,7 +26,7 @@ pub struct Memory {
 struct State {
     values: BTreeMap<Key, Stored>,
     records: BTreeMap<RecordKey, (u64, Vec<u8>)>,
-    /// Records that a test has altered.
+    /// Records that a test has already altered.
     changed: BTreeSet<RecordKey>,
     delay: Duration,
     fault: Option<Fault>,
@@ -42,43 +42,43 @@ struct Stored {
 }
 
 impl Memory {
-    /// A store for values of about `target_bytes` that answers `questions_max` questions in one round.
+    /// A store for values of about `target_bytes` that answers up to `questions_max` names per round.
     pub fn new(target_bytes: usize, questions_max: usize) -> Memory {
         Memory { target_bytes, questions_max, state: Mutex::default() }
     }
 
-    /// Lets each request take this long.
+    /// Sets the duration of each request.
     pub fn set_delay(&self, delay: Duration) {
         self.state().delay = delay;
     }
 
-    /// Lets all requests fail, or none.
+    /// Makes all requests fail with a fault, or succeed.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.state().fault = fault;
     }
 
-    /// Lets all writes of values fail, or none.
+    /// Makes all writes of values fail with a fault, or succeed.
     pub fn set_write_fault(&self, fault: Option<Fault>) {
         self.state().write_fault = fault;
     }
 
-    /// Alters what is read from now on.
+    /// Alters all values that are read from now on.
     pub fn set_tamper(&self, tamper: impl FnMut(&Key, Option<Vec<u8>>) -> Option<Vec<u8>> + Send + 'static) {
         self.state().tamper = Some(Box::new(tamper));
     }
 
-    /// Gives what was written from now on.
+    /// Returns values unaltered from now on.
     pub fn set_honest(&self) {
         self.state().tamper = None;
     }
 
-    /// Values that are there.
+    /// All stored values.
     pub fn values(&self) -> Vec<(Key, Vec<u8>)> {
         let state = self.state();
         state.values.iter().map(|(&key, stored)| (key, stored.bytes.clone())).collect()
     }
 
-    /// Alters the first record that was not altered yet, as `change` says.
+    /// Applies `change` to the first record that has not been altered yet.
     pub fn change_record(&self, change: impl FnOnce(Vec<u8>) -> Vec<u8>) {
         let mut state = self.state();
         let State { records, changed, .. } = &mut *state;
@@ -88,7 +88,7 @@ impl Memory {
         }
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub fn requests(&self) -> u64 {
         self.state().requests
     }

@@ -1,7 +1,8 @@
-//! Stores that hold values under names: what is asked of them, and those there are.
+//! Stores of named values: their interface and the implementations.
 //!
-//! A backend knows nothing of blocks, models or seals, waits as long as the store takes (its callers have deadlines),
-//! and repeats nothing. It connects when it is told to, so that no request waits for a connection.
+//! A backend knows nothing of blocks, models or seals, waits as long as the store takes (its callers have
+//! deadlines), and does not retry. It connects only in [`connect`](Backend::connect), so that no request waits for
+//! a connection.
 
 mod http;
 pub mod memory;
@@ -27,86 +28,87 @@ use crate::names::{Key, OwnerTag};
 /// A value as it was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// Its bytes, or some that are not a value if they are more than were asked for.
+    /// Its bytes; an invalid value if it has more bytes than were asked for.
     pub bytes: Vec<u8>,
-    /// Time since it was written or renewed, where the store does not expire values by itself.
+    /// Time since it was written or renewed, if the store does not expire values by itself.
     pub age: Option<Duration>,
 }
 
-/// How long and among how many bytes a value is kept.
+/// The retention of a value: its time to live, and the limits it competes under.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
-    /// Time after its last use.
+    /// Time to live after its last use.
     pub ttl: Duration,
-    /// Bytes of all values together.
+    /// Maximum number of bytes of all values together.
     pub total_max: Option<u64>,
-    /// Bytes of its owner's.
+    /// Maximum number of bytes of its owner's values.
     pub owner_max: Option<u64>,
 }
 
-/// Where a record is.
+/// The key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordKey {
-    /// Which kind it is of.
+    /// Kind of the record.
     pub kind: OwnerTag,
     /// Its name: letters, digits, `-` and `_`.
     pub name: String,
 }
 
-/// A record was changed by another in the meantime.
+/// Error: another writer has changed the record in the meantime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outdated {
-    /// The version that it has; 0 for none.
+    /// The present version; 0 if there is none.
     pub version: u64,
 }
 
 /// A store.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// Bytes of a value with which it is fast and not slower to ask than it needs to be (docs/performance.md).
+    /// Size of a value that gives good throughput without undue latency (docs/performance.md).
     fn target_bytes(&self) -> usize;
-    /// Names that one round of questions may be about at the price of one.
+    /// Number of names that one round of `exists` can check for the cost of one.
     fn questions_max(&self) -> usize;
-    /// Time since the last use after which a use is told with [`renew`](Backend::renew).
+    /// Time since the last reported use after which a use is to be reported with [`renew`](Backend::renew).
     fn renew_after(&self, ttl: Duration) -> Duration;
-    /// Connects, also where it is connected: it is called when something has failed.
+    /// Connects, or reconnects after a failure.
     async fn connect(&self) -> Result<(), Fault>;
-    /// Which of these values are there.
+    /// Returns which of these values exist.
     async fn exists(&self, keys: &[Key]) -> Result<Vec<bool>, Fault>;
-    /// A value. Of one with more than `bytes_max`, no more than a little is read.
+    /// Reads a value. Of one larger than `bytes_max`, at most a little is read.
     async fn get(&self, key: &Key, bytes_max: usize) -> Result<Option<Value>, Fault>;
-    /// Writes a value. Where it keeps account, the least recently used ones beyond the limits leave.
+    /// Writes a value. If the backend accounts for sizes, the least recently used values beyond the limits are
+    /// evicted.
     async fn put(&self, key: &Key, value: Vec<u8>, retention: &Retention) -> Result<(), Fault>;
-    /// A value was used, and is to be kept for `ttl` from now on. One that is gone stays gone.
+    /// Notes that a value was used, and retains it for `ttl` from now on. Does nothing if it is gone.
     async fn renew(&self, key: &Key, ttl: Duration) -> Result<(), Fault>;
-    /// Removes a value if it is there.
+    /// Removes a value if it exists.
     async fn delete(&self, key: &Key) -> Result<(), Fault>;
-    /// Removes what is beyond the limits, unless another node has done so lately or the store does it by itself.
+    /// Removes values beyond the limits, unless another node has done so recently or the store does it by itself.
     async fn sweep(&self, rules: &SweepRules) -> Result<(), Fault>;
-    /// The newest version of a record, counted from 1, and its bytes.
+    /// Reads the newest version of a record: its number, counted from 1, and its bytes.
     async fn record(&self, key: &RecordKey, bytes_max: usize) -> Result<Option<(u64, Vec<u8>)>, Fault>;
-    /// Writes version `after + 1` of a record if `after` is its newest one.
+    /// Writes version `after + 1` of a record if `after` is the newest version.
     async fn put_record(
         &self,
         key: &RecordKey,
         after: u64,
         bytes: Vec<u8>,
     ) -> Result<Result<(), Outdated>, Fault>;
-    /// Leaves nothing to be read of the versions of a record before the newest one. Most stores keep none.
+    /// Erases the content of all versions of a record before the newest one. Most stores keep none.
     async fn forget_older(&self, key: &RecordKey) -> Result<(), Fault> {
         let _ = key;
         Ok(())
     }
-    /// Removes a record if it is there.
+    /// Removes a record if it exists.
     async fn delete_record(&self, key: &RecordKey) -> Result<(), Fault>;
-    /// Names of all records of a kind, in no order.
+    /// The names of all records of a kind, in no order.
     async fn records(&self, kind: OwnerTag) -> Result<Vec<String>, Fault>;
 }
 
-/// The backend of an address, not connected yet. `fleet` sets its values apart from those of other fleets.
+/// Creates the backend of an address, without connecting. `fleet` separates its values from those of other fleets.
 ///
 /// # Errors
-/// [`RemoteError`] for an address or settings that cannot be right.
+/// [`RemoteError`] for an invalid address or invalid settings.
 pub fn open(url: &RemoteUrl, fleet: OwnerTag) -> Result<Arc<dyn Backend>, RemoteError> {
     Ok(match &url.place {
         Place::Redis { url, tls } => {

@@ -1,12 +1,12 @@
-//! Objects in S3 and files in a directory, both by `object_store`.
+//! Objects in S3 and files in a directory, both through `object_store`.
 //!
 //! ```text
 //!   PREFIX/kvik1-FLEET/b/OWNER/NA/NAME              a value
 //!   PREFIX/kvik1-FLEET/r/KIND/NAME/VERSION          a version of a record; the newest counts
-//!   PREFIX/kvik1-FLEET/swept                        when it was swept last, by its time
+//!   PREFIX/kvik1-FLEET/swept                        marks the last sweep by its modification time
 //! ```
 //!
-//! The time of an object is that of its last use. Values leave when a node sweeps.
+//! The modification time of an object is the time of its last use. Values are removed when a node sweeps.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -29,32 +29,32 @@ use crate::names::{Key, OwnerTag};
 /// From docs/performance.md.
 const S3_TARGET_BYTES: usize = 4 << 20;
 const FILE_TARGET_BYTES: usize = 1 << 20;
-/// Requests of S3 at a time, each one question.
+/// Maximum number of concurrent S3 requests, each about one name.
 const REQUESTS_MAX: usize = 32;
-/// Files that one question may be about.
+/// Maximum number of files checked in one round.
 const FILES_MAX: usize = 4096;
-/// The time of a file is set that often at most.
+/// Minimum time between updates of a file's modification time.
 const RENEW_AFTER: Duration = Duration::from_secs(300);
-/// Time that a version of a record stays after the next one, longer than a write can be on its way.
+/// Time that a version of a record is retained after the next one, longer than a write can be in flight.
 const VERSION_KEPT: Duration = Duration::from_secs(60);
-/// Values that are counted at a sweep; those beyond stay.
+/// Maximum number of values examined in a sweep; those beyond remain.
 const SWEEP_MAX: usize = 1 << 22;
 
 /// A store of objects.
 pub(super) struct Objects {
-    /// Of a directory from the first connection on, since it may be away before.
+    /// Set by the first connection for a directory, since the directory may be unavailable before.
     store: OnceLock<Arc<dyn ObjectStore>>,
     directory: Option<PathBuf>,
     root: Path,
 }
 
 impl Objects {
-    /// A bucket, with what the environment says of it.
+    /// A bucket, configured by environment variables.
     pub(super) fn s3(bucket: &str, prefix: &str, fleet: OwnerTag) -> Result<Objects, RemoteError> {
         let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
         let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
-        // A request that failed is not repeated, since its caller computes instead; values are sealed, so that a hash of
-        // them in the signature would add nothing.
+        // Failed requests are not retried, since the caller recomputes instead; values are sealed, so that a hash
+        // of them in the signature would add nothing.
         let store = builder
             .with_allow_http(endpoint.starts_with("http://"))
             .with_crypto_provider(Arc::new(Cryptography))
@@ -68,7 +68,7 @@ impl Objects {
         Ok(Objects { store: OnceLock::from(store), directory: None, root })
     }
 
-    /// A directory, which is made if only its last part is missing.
+    /// A directory, which is created if only its last component is missing.
     pub(super) fn directory(directory: &std::path::Path, fleet: OwnerTag) -> Objects {
         let root = Path::from(format!("kvik1-{fleet}"));
         Objects { store: OnceLock::new(), directory: Some(directory.to_owned()), root }
@@ -100,12 +100,12 @@ impl Objects {
         self.versions(key).join(format!("{version:016x}"))
     }
 
-    /// Where a file of the directory is.
+    /// The path of a file in the directory.
     fn file(&self, path: &Path) -> Option<PathBuf> {
         Some(self.directory.as_ref()?.join(path.as_ref()))
     }
 
-    /// Versions of a record that are there, with the time of each, the newest last.
+    /// Existing versions of a record, with the modification time of each, the newest last.
     async fn versions_there(&self, key: &RecordKey) -> Result<Vec<(u64, SystemTime)>, Fault> {
         let listed: Vec<ObjectMeta> = self.store()?.list(Some(&self.versions(key))).try_collect().await?;
         let version = |meta: &ObjectMeta| {
@@ -117,7 +117,7 @@ impl Objects {
         Ok(versions)
     }
 
-    /// Renews an object of S3 by writing it again, if half of its time has passed.
+    /// Renews an S3 object by writing it again, if half of its time to live has passed.
     async fn write_again(&self, path: &Path, ttl: Duration) -> Result<(), Fault> {
         let Some(meta) = found(self.store()?.head(path).await)? else { return Ok(()) };
         if age(&meta) < ttl / 2 {
@@ -129,8 +129,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Takes the turn to sweep, if nobody had it for `every`. Two nodes may have it at the same time, which costs time and
-    /// nothing else.
+    /// Claims the next sweep, if there was none for `every`. Two nodes may claim it at the same time, which only
+    /// costs time.
     async fn takes_turn(&self, every: Duration) -> Result<bool, Fault> {
         let turn = self.root.clone().join("swept");
         if let Some(meta) = found(self.store()?.head(&turn).await)? {
@@ -170,7 +170,7 @@ impl Backend for Objects {
 
     async fn connect(&self) -> Result<(), Fault> {
         let Some(directory) = self.directory.clone() else {
-            // The first request connects, and the probe is one.
+            // The first request connects; the probe makes it.
             return Ok(());
         };
         let store = on_disk(move || open_directory(&directory)).await?;
@@ -228,7 +228,7 @@ impl Backend for Objects {
     }
 
     async fn record(&self, key: &RecordKey, bytes_max: usize) -> Result<Option<(u64, Vec<u8>)>, Fault> {
-        // A version may leave for a newer one between both requests, or be emptied.
+        // A version may be removed for a newer one between the two requests, or be emptied.
         let mut emptied = None;
         while let Some((version, _)) = self.versions_there(key).await?.last().copied() {
             if let Some(object) = found(self.store()?.get(&self.version(key, version)).await)? {
@@ -273,7 +273,7 @@ impl Backend for Objects {
             let path = self.version(key, *version);
             match gone.contains(version) {
                 true => drop(found(self.store()?.delete(&path).await)?),
-                // Its name stays, so that nobody writes it a second time.
+                // Its name is retained, so that it cannot be written a second time.
                 false => drop(self.store()?.put(&path, PutPayload::default()).await?),
             }
         }
@@ -302,8 +302,9 @@ impl Backend for Objects {
     }
 }
 
-/// Versions that nobody can mistake for the newest any more. One that was removed could be written a second time, by a
-/// writer that had seen the one before it; so it stays for longer than a write takes. Times are the store's own.
+/// Versions that can no longer be mistaken for the newest. A removed version could be written again by a writer
+/// that saw its predecessor as the newest; so it is retained for longer than a write takes. Times are the store's
+/// own.
 fn outlived(versions: &[(u64, SystemTime)]) -> impl Iterator<Item = u64> {
     let last = versions.last().map_or(SystemTime::UNIX_EPOCH, |(_, at)| *at);
     let is_outlived =
@@ -328,12 +329,12 @@ fn bytes_of<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Time since an object was written, and none where clocks differ.
+/// Time since an object was written; zero if the clocks disagree.
 fn age(meta: &ObjectMeta) -> Duration {
     SystemTime::now().duration_since(meta.last_modified.into()).unwrap_or_default()
 }
 
-/// The bytes of an object, and none of one that is too large to be a value.
+/// The bytes of an object; empty if it is too large to be a value.
 async fn bounded(object: GetResult, bytes_max: usize) -> Result<Vec<u8>, Fault> {
     match object.meta.size <= bytes_max as u64 {
         true => Ok(object.bytes().await?.into()),
@@ -341,7 +342,7 @@ async fn bounded(object: GetResult, bytes_max: usize) -> Result<Vec<u8>, Fault> 
     }
 }
 
-/// What is not there is no fault.
+/// Turns a missing object into `None`.
 fn found<T>(result: object_store::Result<T>) -> Result<Option<T>, Fault> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -350,7 +351,7 @@ fn found<T>(result: object_store::Result<T>) -> Result<Option<T>, Fault> {
     }
 }
 
-/// Runs what waits for a disk beside the thread.
+/// Runs blocking disk work on another thread.
 async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
@@ -385,7 +386,7 @@ impl From<object_store::Error> for Fault {
     }
 }
 
-/// The error of the system behind one of the crate, if there is one.
+/// The I/O error that underlies an error of the crate, if any.
 fn io_error(error: &(dyn std::error::Error + 'static)) -> Option<std::io::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -397,7 +398,7 @@ fn io_error(error: &(dyn std::error::Error + 'static)) -> Option<std::io::Error>
     None
 }
 
-/// What the innermost error says: those around it repeat it.
+/// The message of the innermost error, which the outer ones repeat.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

@@ -11,8 +11,8 @@
 //!   kvik1:FLEET:r:KIND           set of the names of a kind's records
 //! ```
 //!
-//! Account is kept by a script with each write, and only where there are limits. Connections are three, so that a question
-//! does not wait behind a megabyte.
+//! A script accounts for sizes with each write, but only if there are limits. There are three connections, so that
+//! a short request does not wait behind a megabyte.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -42,9 +42,9 @@ use crate::names::{Key, OwnerTag};
 
 /// From docs/performance.md.
 const TARGET_BYTES: usize = 256 << 10;
-/// Names of one question: 128 KiB.
+/// Maximum number of names in one request: 128 KiB.
 const QUESTIONS_MAX: usize = 4096;
-/// A use is told that often at most, so that the order of uses is right to this.
+/// Minimum time between two reported uses, which is also the precision of the order of uses.
 const RENEW_AFTER: Duration = Duration::from_secs(300);
 
 pub(super) struct Redis {
@@ -57,7 +57,7 @@ pub(super) struct Redis {
     lanes: Mutex<Option<Lanes>>,
 }
 
-/// Connections by what they are for.
+/// Connections by purpose.
 #[derive(Clone)]
 struct Lanes {
     questions: MultiplexedConnection,
@@ -75,7 +75,7 @@ struct Scripts {
 impl Redis {
     pub(super) fn new(url: &Url, tls: Option<ClientConfig>, fleet: OwnerTag) -> Result<Redis, RemoteError> {
         let bad = |reason: &str| RemoteError::BadUrl { reason: reason.to_owned() };
-        // What the crate says may show the address.
+        // The crate's error message may contain the address.
         let info = url.as_str().into_connection_info();
         let info = info.map_err(|_| bad("Redis takes redis://USER:PASSWORD@HOST:PORT/DATABASE"))?;
         let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Err(bad("it has no host")) };
@@ -166,7 +166,7 @@ impl Backend for Redis {
         let mut get = redis::cmd("GETRANGE");
         get.arg(self.value(key)).arg(0).arg(bytes_max);
         let bytes: Vec<u8> = get.query_async(&mut self.lanes()?.reads).await?;
-        // What is not there is empty, and no value is.
+        // A missing key reads as empty, and no value is empty.
         Ok((!bytes.is_empty()).then_some(Value { bytes, age: None }))
     }
 
@@ -196,7 +196,7 @@ impl Backend for Redis {
     }
 
     async fn delete(&self, key: &Key) -> Result<(), Fault> {
-        // What the account says of it leaves when it would have expired.
+        // Its accounting entries are removed when it would have expired.
         Ok(redis::cmd("UNLINK").arg(self.value(key)).query_async(&mut self.lanes()?.questions).await?)
     }
 
@@ -241,7 +241,7 @@ impl Backend for Redis {
 }
 
 fn milliseconds(ttl: Duration) -> u64 {
-    // Redis refuses 0 and what overflows when it is added to the time.
+    // Redis refuses 0, and values that overflow when added to the time.
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 50)
 }
 
@@ -251,7 +251,7 @@ fn unreachable(error: std::io::Error) -> Fault {
 
 impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Fault {
-        // What the server says is shown by its code alone: the rest may repeat what it was sent.
+        // Only the code of a server error is shown: the message may repeat the request.
         let code = || error.code().unwrap_or("an error").to_owned();
         match (error.kind(), error.code()) {
             (_, Some("OOM")) => Fault::Full(code()),
@@ -276,13 +276,13 @@ impl Scripts {
     }
 }
 
-/// Prefix, names side by side; `1` or `0` for each.
+/// Arguments: prefix, concatenated names. Returns `1` or `0` for each.
 const EXISTS: &str = include_str!("redis/exists.lua");
-/// What the other two have in common.
+/// Common part of the following two scripts.
 const ACCOUNT: &str = include_str!("redis/account.lua");
-/// Prefix, OWNER:NAME, value, milliseconds, limit of all, limit of the owner (0 for none).
+/// Arguments: prefix, OWNER:NAME, value, milliseconds, total limit, limit of the owner (0 for none).
 const PUT: &str = include_str!("redis/put.lua");
-/// Prefix, OWNER:NAME, milliseconds.
+/// Arguments: prefix, OWNER:NAME, milliseconds.
 const RENEW: &str = include_str!("redis/renew.lua");
-/// Record and set as keys; version that it must have, bytes, name. Answers the version that it has instead.
+/// Keys: record and set; arguments: expected version, bytes, name. Returns the present version if it differs.
 const PUT_RECORD: &str = include_str!("redis/put_record.lua");

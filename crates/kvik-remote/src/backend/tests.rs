@@ -1,4 +1,4 @@
-//! What only some stores do: they keep account, they sweep, they take a password and TLS.
+//! Features of particular stores: accounting, sweeping, passwords and TLS.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::*;
 const OWNERS: u64 = 3;
 const TTL: Duration = Duration::from_secs(3600);
 
-/// A server that ends with the test.
+/// A server that is killed at the end of the test.
 struct Server {
     child: Child,
     port: u16,
@@ -26,7 +26,7 @@ impl Drop for Server {
     }
 }
 
-/// A Redis with these settings; none, said plainly, where there is no `redis-server`.
+/// A Redis with these settings; `None`, with a message, if there is no `redis-server`.
 fn redis_server(port_flag: &str, settings: &[&str]) -> Option<Server> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut server = Command::new("redis-server");
@@ -61,7 +61,7 @@ fn key(number: u64) -> Key {
     Key { owner: OwnerTag([(number % OWNERS) as u8; 8]), name: u128::from(number).to_le_bytes() }
 }
 
-/// The budgets as a list of values, the least recently used first.
+/// A model of the budgets: a list of values, the least recently used first.
 #[derive(Default)]
 struct Model(Vec<(u64, usize)>);
 
@@ -198,7 +198,7 @@ async fn redis_is_spoken_to_through_tls() {
     assert!(refused.to_string().contains("certificate"), "{refused}");
 }
 
-/// A directory with values of 100 bytes, the first the oldest by a minute each.
+/// A directory with values of 100 bytes, the first the oldest, one minute apart.
 async fn aged_directory(values: u64) -> (tempfile::TempDir, Arc<dyn Backend>) {
     let directory = tempfile::tempdir().unwrap();
     let backend = opened(&format!("file://{}", directory.path().display()));
@@ -230,7 +230,7 @@ async fn a_directory_is_swept_by_one_node_in_a_while() {
     let rules = SweepRules { ttl, total_max: Some(500), owner_max: Some(200), every };
     backend.sweep(&rules).await.unwrap();
     let there = backend.exists(&names).await.unwrap();
-    // 1 to 3 have expired, 4 to 6 are beyond their owners' limits, 7 beyond that of all; 0 was used.
+    // 1 to 3 have expired, 4 to 6 exceed their owners' limits, 7 exceeds the total limit; 0 was used.
     let expected: Vec<bool> = (0..12).map(|number| number == 0 || number >= 8).collect();
     assert_eq!(there, expected);
 

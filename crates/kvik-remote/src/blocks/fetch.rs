@@ -1,4 +1,4 @@
-//! Reads runs of a prompt, several at a time, and gives them out in order.
+//! Reads runs of a prompt concurrently, and delivers them in order.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -19,25 +19,25 @@ use crate::names::Key;
 use crate::node::{Node, count};
 use crate::seal::HEADER_BYTES;
 
-/// Reads of one fetch at a time: enough that a store never waits for the next one.
+/// Concurrent reads of one fetch: enough that the store is never idle.
 const READS_MAX: usize = 8;
 
 /// Why a run was not read.
 enum Lost {
-    /// It is not there, or the store is not asked any more.
+    /// The value does not exist, or the store is not in use.
     Missing,
     Corrupt,
     Fault(Fault),
 }
 
-/// A run, with the right to hold its bytes.
+/// A run, with the permit for its bytes.
 struct Run {
     first: usize,
     bytes: Vec<u8>,
     permit: OwnedSemaphorePermit,
 }
 
-/// Reads blocks of a prompt until one cannot be had.
+/// Reads blocks of a prompt until one is unavailable.
 pub(crate) async fn fetch(node: &Arc<Node>, ticket: u64, chain: &Chain, blocks: Range<usize>) {
     let end = blocks.end.min(chain.blocks.len());
     let runs = runs(end, node.run_max).filter(|run| run.end > blocks.start);
@@ -73,7 +73,7 @@ fn report(node: &Node, lost: &Lost) {
     }
 }
 
-/// Reads one run, and whatever it is, returns what was written or nothing.
+/// Reads a run; returns its original bytes, or an error for anything else.
 async fn read(node: &Arc<Node>, chain: &Chain, run: Range<usize>) -> Result<Run, Lost> {
     let end = &chain.blocks[run.end - 1];
     let key = node.run(chain.owner, end);
@@ -83,7 +83,7 @@ async fn read(node: &Arc<Node>, chain: &Chain, run: Range<usize>) -> Result<Run,
     let (value, transferred) = get(node, &key, plain_bytes + HEADER_BYTES).await?;
     let age = value.age.unwrap_or_default();
     let opened = node.open(chain.owner, end, run.len(), value.bytes).ok_or(Lost::Corrupt);
-    // A store that does not expire values by itself may have one that has.
+    // A store that does not expire values by itself may return an expired one.
     let opened =
         opened.and_then(|(bytes, ttl)| if age <= ttl { Ok((bytes, ttl)) } else { Err(Lost::Missing) });
     let (bytes, ttl) = opened.inspect_err(|_| node.known().remove(&key))?;
@@ -92,7 +92,8 @@ async fn read(node: &Arc<Node>, chain: &Chain, run: Range<usize>) -> Result<Run,
     Ok(Run { first: run.start, bytes, permit })
 }
 
-/// The value, and the bytes that came until it was whole: its own and those asked for before.
+/// Returns the value, and the number of bytes that were transferred until it was complete: its own and those
+/// requested before.
 async fn get(node: &Node, key: &Key, bytes: usize) -> Result<(Value, u64), Lost> {
     let reading = Reading::new(&node.reading_bytes, bytes as u64);
     let deadline = node.health.deadline(reading.with_those_before).ok_or(Lost::Missing)?;
@@ -106,7 +107,7 @@ async fn get(node: &Node, key: &Key, bytes: usize) -> Result<(Value, u64), Lost>
     Ok((value, reading.with_those_before))
 }
 
-/// Bytes that are asked for, until it is dropped.
+/// Bytes that are requested, until this is dropped.
 struct Reading<'a> {
     all: &'a AtomicU64,
     own: u64,
@@ -125,7 +126,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// The store is told of the use, if it was not told lately; nobody waits for that.
+/// Reports the use to the store in the background, unless it was reported recently.
 fn use_run(node: &Arc<Node>, key: Key, ttl: Duration) {
     let mut known = node.known();
     known.insert(key, false);

@@ -1,4 +1,4 @@
-//! Looks for the longest beginning of a prompt.
+//! Looks up the longest stored prefix of a prompt.
 
 use kvik_engine::store::remote::{Chain, RemoteDone};
 use tokio::time::{Instant, timeout};
@@ -8,10 +8,10 @@ use crate::error::Fault;
 use crate::names::Key;
 use crate::node::{Node, count};
 
-/// Blocks of a prompt that are looked for; those after them are computed.
+/// Maximum number of blocks of a prompt that are looked up; those after them are computed.
 const BLOCKS_MAX: usize = 4096;
 
-/// Looks a prompt up and says how many blocks of it were found; none where something fails.
+/// Looks up a prompt and reports how many of its blocks were found; 0 after a fault.
 pub(crate) async fn look_up(node: &Node, ticket: u64, chain: &Chain) {
     let blocks = match search(node, chain).await {
         Ok(blocks) => blocks,
@@ -35,7 +35,7 @@ async fn search(node: &Node, chain: &Chain) -> Result<usize, Fault> {
     }
     loop {
         let ends = search.next();
-        // Down in the meantime: nothing is found, and it is no fault.
+        // If the store went down in the meantime, nothing is found, which is not a fault.
         let Some(deadline) = node.health.deadline(0).filter(|_| !ends.is_empty()) else { break };
         let asked: Vec<Key> = ends.iter().map(|end| keys[end - 1]).collect();
         let since = Instant::now();
@@ -47,7 +47,7 @@ async fn search(node: &Node, chain: &Chain) -> Result<usize, Fault> {
     Ok(if node.health.is_up() { search.found() } else { 0 })
 }
 
-/// The last of the longest runs that was there when it was last heard of.
+/// The last of the longest runs that existed according to the most recent information.
 fn last_known(node: &Node, keys: &[Key]) -> Option<usize> {
     let known = node.known();
     let ends = (1..=keys.len() / node.run_max).rev().map(|run| run * node.run_max);

@@ -1,4 +1,4 @@
-//! Blocks of prompts in the store: the tasks of its thread, one for each lookup and fetch, and one that writes.
+//! Blocks of prompts in the store: the tasks of its thread, one per lookup and per fetch, and one that writes.
 
 mod fetch;
 mod lookup;

@@ -1,15 +1,16 @@
-//! Which runs to ask for when the longest beginning of a prompt is looked for.
+//! Chooses the runs to query in the search for the longest stored prefix of a prompt.
 //!
-//! Where one round may ask for all ends, it does. Otherwise it first narrows down the last of the longest runs, which are
-//! there if later ones are, by asking for `width` of them in each round; then it asks for all ends up to the next one.
+//! If one round can query all ends, it does. Otherwise the search first narrows down the last of the longest runs,
+//! which exist if later ones do, by querying `width` of them in each round; then it queries all ends up to the next
+//! one.
 
 use kvik_cache::tier::run_ending_at;
 
-/// A search. Ends are counts of blocks, from 1.
+/// A search. Ends are numbers of blocks, from 1.
 pub(super) struct Search {
     run_max: usize,
     width: usize,
-    /// By end; the 0th is the empty beginning.
+    /// Whether the run with each end exists, if known; index 0 is the empty prefix.
     there: Vec<Option<bool>>,
     has_ended: bool,
 }
@@ -21,12 +22,12 @@ impl Search {
         Search { run_max, width: width.max(1), there, has_ended: false }
     }
 
-    /// A run with this end is known to be there.
+    /// Assumes that the run with this end exists.
     pub(super) fn assume(&mut self, end: usize) {
         self.there[end] = Some(true);
     }
 
-    /// Ends to ask for next; none when it has ended.
+    /// The ends to query next; empty when the search has ended.
     pub(super) fn next(&mut self) -> Vec<usize> {
         let blocks = self.there.len() - 1;
         if std::mem::replace(&mut self.has_ended, blocks <= self.width) {
@@ -48,7 +49,7 @@ impl Search {
         (last * self.run_max + 1..=blocks.min(next * self.run_max - 1)).collect()
     }
 
-    /// The last of the longest runs that is there and the first one that is not, counted from 1.
+    /// The last of the longest runs that exists and the first one that does not, counted from 1.
     fn bounds(&self) -> (usize, usize) {
         let count = (self.there.len() - 1) / self.run_max;
         let is = |run: usize, there| self.there[run * self.run_max] == Some(there);
@@ -56,14 +57,15 @@ impl Search {
         (last, (last + 1..=count).find(|&run| is(run, false)).unwrap_or(count + 1))
     }
 
-    /// What is there of the ends asked for.
+    /// Records which of the queried ends exist.
     pub(super) fn answer(&mut self, ends: &[usize], there: &[bool]) {
         for (&end, &there) in ends.iter().zip(there) {
             self.there[end] = Some(there);
         }
     }
 
-    /// Blocks of the longest beginning whose last run is there, and of whose others none is known not to be.
+    /// Number of blocks of the longest prefix whose last run exists, and of whose other runs none is known to be
+    /// missing.
     pub(super) fn found(&self) -> usize {
         let mut whole = vec![true; self.there.len()];
         let mut found = 0;
@@ -87,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Searches among these ends; how much was found, and in how many rounds.
+    /// Searches among these ends; returns how much was found, and in how many rounds.
     fn search(blocks: usize, run_max: usize, width: usize, there: &HashSet<usize>) -> (usize, usize) {
         let mut search = Search::new(blocks, run_max, width);
         for round in 0.. {
@@ -102,7 +104,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beginnings of prompts that have the same first blocks were written, whole.
+        /// Prefixes with the same first blocks were written, whole.
         #[test]
         fn the_longest_beginning_is_found(
             written in prop::collection::vec(1..600_usize, 0..4), blocks in 1..600_usize,

@@ -1,4 +1,4 @@
-//! Writes what was offered, when there is time.
+//! Writes offered runs in the background.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,12 +13,12 @@ use crate::error::Fault;
 use crate::names::Key;
 use crate::node::{Node, count};
 
-/// Writes at a time: one is sealed while another is sent.
+/// Concurrent writes: one is sealed while another is sent.
 const WRITES_MAX: usize = 2;
-/// Nobody waits for a write: it has this long, whatever reading takes.
+/// Minimum time limit of a write, since no request waits for it.
 const WRITE_TIME_MIN: Duration = Duration::from_secs(2);
 
-/// The same for removing some values.
+/// Time limit for removing a chunk of values.
 const FORGET_TIME: Duration = Duration::from_secs(10);
 
 /// A run to be written.
@@ -29,7 +29,7 @@ pub(crate) struct Offer {
     pub(crate) ttl: Duration,
 }
 
-/// Writes what comes, until nothing can come any more.
+/// Writes the offered runs, until the channel is closed.
 pub(crate) async fn write_all(node: Arc<Node>, offers: UnboundedReceiver<Offer>) {
     let next = async |mut offers: UnboundedReceiver<Offer>| offers.recv().await.map(|offer| (offer, offers));
     stream::unfold(offers, next).for_each_concurrent(WRITES_MAX, |offer| write(&node, offer)).await;
@@ -37,7 +37,7 @@ pub(crate) async fn write_all(node: Arc<Node>, offers: UnboundedReceiver<Offer>)
 
 async fn write(node: &Node, offer: Offer) {
     let (key, blocks) = (node.run(offer.owner, &offer.end), offer.bytes.len() / node.payload_bytes);
-    // What was to be removed before it was written is not.
+    // A run that is to be deleted is not written.
     let outcome = if node.forgetting().contains(&key) { Err(None) } else { put(node, &key, offer).await };
     node.counters.writing_blocks.fetch_sub(blocks, Relaxed);
     match outcome {
@@ -55,11 +55,12 @@ async fn write(node: &Node, offer: Offer) {
             }
         }
     }
-    // An engine that is at rest shows the numbers of its last step.
+    // Wakes an idle engine, which would show the counters of its last step otherwise.
     node.done.wake();
 }
 
-/// Writes a run, unless another node has. How many bytes were sent; an error without a fault while the store is down.
+/// Writes a run, unless another node has. Returns how many bytes were sent; an error without a fault while the
+/// store is down.
 async fn put(node: &Node, key: &Key, offer: Offer) -> Result<Option<usize>, Option<Fault>> {
     let deadline = node.health.deadline(offer.bytes.len() as u64).ok_or(None)?.max(WRITE_TIME_MIN);
     let write = async {
@@ -75,7 +76,7 @@ async fn put(node: &Node, key: &Key, offer: Offer) -> Result<Option<usize>, Opti
     timeout(deadline, write).await.unwrap_or(Err(Fault::Late)).map_err(Some)
 }
 
-/// Tells the store that a value was used.
+/// Reports the use of a value to the store.
 pub(crate) async fn renew(node: &Node, key: Key, ttl: Duration) {
     let Some(deadline) = node.health.deadline(0) else { return };
     let told = timeout(deadline.max(WRITE_TIME_MIN), node.backend.renew(&key, ttl)).await;
@@ -85,7 +86,7 @@ pub(crate) async fn renew(node: &Node, key: Key, ttl: Duration) {
     }
 }
 
-/// Removes values, as far as they are there. Those that could not be removed are removed when that is asked again.
+/// Removes the values that exist. Those that could not be removed are removed in a later call.
 pub(crate) async fn forget(node: &Node, keys: Vec<Key>) {
     for some in keys.chunks(node.backend.questions_max().max(1)) {
         let remove = async {

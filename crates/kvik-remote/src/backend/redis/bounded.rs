@@ -1,7 +1,7 @@
-//! A stream that ends where a reply is larger than any that is asked for: the client would buffer it whole.
+//! A stream that fails when a reply is larger than any expected one: the client would buffer it whole.
 //!
-//! Follows the framing of RESP (<https://redis.io/docs/latest/develop/reference/protocol-spec/>), versions 2 and 3, and
-//! nothing of what replies mean.
+//! Follows the framing of RESP (<https://redis.io/docs/latest/develop/reference/protocol-spec/>), versions 2 and 3,
+//! without interpreting replies.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes of a reply: far more than a block of the largest models has, or the names of all records.
+/// Maximum size of a reply: far more than a block of the largest models has, or the names of all records.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
-/// Elements of a reply, its arrays' included.
+/// Maximum number of elements of a reply, those of nested arrays included.
 const ELEMENTS_MAX: u64 = 1 << 20;
-/// Bytes of a number, with which a length or a count is written.
+/// Maximum length of a number that encodes a length or a count.
 const NUMBER_BYTES: usize = 20;
 
 /// A stream to a server whose replies are bounded.
@@ -23,12 +23,12 @@ pub(super) struct Bounded<S> {
     reply: Reply,
 }
 
-/// A reply as far as it has come.
+/// The state of parsing a reply.
 #[derive(Debug)]
 struct Reply {
     bytes: u64,
     elements: u64,
-    /// Elements that are still to come.
+    /// Elements still to come.
     awaited: u64,
     at: At,
 }
@@ -37,9 +37,9 @@ struct Reply {
 enum At {
     /// Before the first byte of an element.
     Element,
-    /// In a line of this kind; its number as far as it is one.
+    /// In a line of this kind; the bytes of its number so far.
     Line { kind: u8, number: Vec<u8> },
-    /// In the bytes of a text, the line's end behind it included.
+    /// In the bytes of a string, including the line end after it.
     Text { left: u64 },
 }
 
@@ -54,7 +54,7 @@ impl Reply {
         Reply { bytes: 0, elements: 0, awaited: 1, at: At::Element }
     }
 
-    /// Follows what has come.
+    /// Parses further bytes.
     fn follow(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let taken = self.step(bytes)?;
@@ -70,7 +70,7 @@ impl Reply {
         Ok(())
     }
 
-    /// Follows some of these bytes, at least one; how many.
+    /// Parses some of these bytes, at least one; returns how many.
     fn step(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.at {
             At::Element => {
@@ -111,7 +111,7 @@ impl Reply {
             self.awaited =
                 self.awaited.checked_add(more).filter(|&all| all <= ELEMENTS_MAX).ok_or_else(too_large)?;
         }
-        // Attributes stand before the element that they are of.
+        // Attributes precede the element to which they belong.
         if kind == b'|' {
             self.at = At::Element;
         } else {
@@ -136,7 +136,7 @@ impl Reply {
     }
 }
 
-/// A length or a count; none where there is nothing, which is written as -1.
+/// Parses a length or a count; `None` for null, which is encoded as -1.
 fn counted(line: &[u8]) -> io::Result<Option<u64>> {
     let text = std::str::from_utf8(line).ok().and_then(|text| text.strip_suffix("\r\n"));
     match text {
@@ -184,7 +184,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-/// Follows bytes in pieces of this size: whether the last reply has ended, or the error.
+/// Parses bytes in pieces of this size; returns whether the last reply is complete, or the error.
 #[cfg(any(test, fuzzing))]
 fn followed(bytes: &[u8], piece: usize) -> Result<bool, String> {
     let mut reply = Reply::new();
@@ -194,10 +194,10 @@ fn followed(bytes: &[u8], piece: usize) -> Result<bool, String> {
     Ok(reply.bytes == 0)
 }
 
-/// Follows any bytes, whole and in pieces; what is let through, the client reads.
+/// Parses arbitrary bytes, whole and in pieces; the client parses what passes.
 ///
 /// # Panics
-/// Where the pieces make a difference.
+/// If the result depends on the pieces.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let whole = followed(bytes, bytes.len().max(1));
