@@ -1,28 +1,28 @@
-//! Which name was meant by a text that is none.
+//! Suggestions of similar names for an unknown one.
 
-/// Names that are suggested at most.
+/// Maximum number of suggestions.
 const SUGGESTED: usize = 3;
-/// Characters of a text that is compared.
+/// Maximum number of characters that are compared.
 const COMPARED_MAX: usize = 256;
-/// A text that is part of a name has so many characters at least.
+/// Minimum length of a text that counts as part of a name.
 const PART_MIN: usize = 3;
 
-/// How far a name is from a text, the nearest first.
+/// The distance of a name from a text, the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
     /// Only letters' case differs.
     Case,
-    /// The tag behind `:` differs, or is missing.
+    /// The tag after `:` differs, or is missing.
     Tag,
     /// The owner before `/` differs, or is missing.
     Owner,
     /// Either is part of the other.
     Part,
-    /// So many characters are inserted, deleted or replaced.
+    /// Number of characters to insert, delete or replace.
     Edits(usize),
 }
 
-/// Names that may have been meant by `wanted`, the likest first, at most three.
+/// At most three names that `wanted` may have meant, the most similar first.
 pub fn alike<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let distance = |name: &'a str| Some((distance(wanted, name)?, name));
     let mut near: Vec<(Distance, &str)> = names.into_iter().filter_map(distance).collect();
@@ -30,7 +30,7 @@ pub fn alike<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<
     near.into_iter().take(SUGGESTED).map(|(_, name)| name).collect()
 }
 
-/// The sentence that suggests them; empty where none is alike.
+/// A sentence with the suggestions; empty if there are none.
 pub(crate) fn suggestion(wanted: &str, names: &[&str]) -> String {
     match alike(wanted, names.iter().copied())[..] {
         [] => String::new(),
@@ -53,19 +53,19 @@ fn distance(wanted: &str, name: &str) -> Option<Distance> {
     } else if is_part(wanted_stem, &name) || is_part(name_stem, &wanted) {
         Some(Distance::Part)
     } else {
-        // One of four characters may be wrong.
+        // A quarter of the characters may be wrong.
         let edits = edits(wanted_stem, name_stem);
         (edits <= wanted_stem.chars().count() / 4).then_some(Distance::Edits(edits))
     }
 }
 
-/// A name without its tag, and of that what stands behind the last `/`.
+/// A name without its tag, and the part of that after the last `/`.
 fn parts(name: &str) -> (&str, &str) {
     let model = name.split(':').next().unwrap_or(name);
     (model, model.rsplit('/').next().unwrap_or(model))
 }
 
-/// Characters to insert, delete or replace to make one text of the other (Levenshtein 1966), row by row.
+/// Number of characters to insert, delete or replace to turn one text into the other (Levenshtein 1966), row by row.
 fn edits(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// A suggestion is one of the names, and no text takes long.
+    /// A suggestion is one of the names, and long texts are fast.
     #[test]
     fn no_text_is_too_long() {
         let long = "q".repeat(1 << 20);

@@ -1,4 +1,4 @@
-//! Files that change all at once, locks of files, and free space: what the operating system has to do with it.
+//! Operating-system functions: atomic replacement of files, file locks, and free space.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Puts `bytes` in the place of the file at `path`: after a crash there is either the old or the new file.
+/// Replaces the file at `path` by `bytes` atomically: after a crash there is either the old or the new file.
 ///
-/// The caller holds a lock that keeps others from replacing the same file: the temporary file has one name, so that
-/// what a crash leaves is replaced by the next that writes.
+/// The caller holds a lock that keeps others from replacing the same file: the temporary file has a fixed name, so
+/// that a leftover of a crash is replaced by the next writer.
 pub(crate) fn replace(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result<()> {
     // Another user's leftover may not be writable, but can be removed.
     remove(temporary)?;
@@ -22,8 +22,8 @@ pub(crate) fn replace(path: &Path, temporary: &Path, bytes: &[u8]) -> io::Result
     sync_directory_of(path)
 }
 
-/// Reads a small file of the shelf's own, or of who set up the machine: a pipe in its place would have it wait for ever, and
-/// a device never ends.
+/// Reads a small regular file of the shelf or of the machine's administrator. Others are refused: reading a pipe
+/// might wait forever, and a device never ends.
 pub(crate) fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if !path.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
@@ -39,8 +39,8 @@ pub(crate) fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a directory and those above it, while others may remove them: where one is there when it is to be made and gone
-/// when one looks, that is tried again for a while.
+/// Creates a directory and its ancestors, while others may remove them: if one exists at its creation but is gone
+/// afterwards, this is retried for a while.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let raced =
@@ -48,7 +48,7 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     let start = Instant::now();
     loop {
         match fs::create_dir_all(path) {
-            // A file in the place of a directory stays there.
+            // A file in the place of a directory is left there.
             Err(error) if raced(&error) && !path.is_file() && start.elapsed() < PATIENCE => {
                 thread::yield_now()
             }
@@ -57,7 +57,7 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a file that may not be there.
+/// Removes a file that may not exist.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -65,8 +65,8 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file for its lock and its bytes, creating it if need be. Who may not write it gets it for reading, which
-/// is enough for the lock.
+/// Opens a file for its lock and its bytes, creating it if need be. Without permission to write, it is opened for
+/// reading, which is enough for the lock.
 pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     match OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(path),
@@ -74,12 +74,12 @@ pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether this user may write the file.
+/// Returns whether this user may write the file.
 pub(crate) fn is_writable(path: &Path) -> bool {
     OpenOptions::new().write(true).open(path).is_ok()
 }
 
-/// Makes renames and removals in the directory of `path` outlive a power failure, where the system can.
+/// Makes renames and removals in the directory of `path` survive a power failure, where the system supports that.
 pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) if cfg!(unix) => File::open(directory)?.sync_all(),
@@ -87,7 +87,7 @@ pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether an error says that there is no room: a full disk, a quota, or a limit on the size of files.
+/// Returns whether an error means that there is no room: a full disk, a quota, or a limit on the size of files.
 pub(crate) fn is_no_room(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
@@ -105,7 +105,7 @@ mod unix {
         path::Path,
     };
 
-    /// Whether the open file is the one that has this path now.
+    /// Returns whether the open file is the one that now has this path.
     pub(crate) fn is_at(file: &File, path: &Path) -> bool {
         let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
         match (file.metadata(), fs::metadata(path)) {
@@ -114,25 +114,26 @@ mod unix {
         }
     }
 
-    /// Bytes of the disk that a file takes; one with holes takes fewer than its length.
+    /// Allocated bytes of a file; a sparse one has fewer than its length.
     pub(crate) fn allocated(file: &File) -> u64 {
         file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
     }
 
-    /// Bytes that this user may still write where `path` is.
+    /// Bytes that this user may still write to the file system of `path`.
     pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
         let stat = rustix::fs::statvfs(path).ok()?;
         Some(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Makes the file `len` bytes long, and has the disk set them aside where it can, so that it is full now or never.
+    /// Makes the file `len` bytes long, and allocates the space if the file system can, so that a full disk is
+    /// noticed now.
     pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
         file.set_len(len)?;
         #[cfg(target_os = "linux")]
         if len > 0 {
             use rustix::{fs::FallocateFlags, io::Errno};
             match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
-                // Not every file system can.
+                // Not every file system supports this.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) | Ok(()) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -140,7 +141,7 @@ mod unix {
         Ok(())
     }
 
-    /// Writes all bytes at an offset, whoever else writes elsewhere.
+    /// Writes all bytes at an offset, concurrently with writes elsewhere in the file.
     pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
         file.write_all_at(bytes, offset)
     }
@@ -174,7 +175,7 @@ mod other {
         file.set_len(len)
     }
 
-    /// Seeking and writing are two steps, which one thread at a time takes.
+    /// Seeking and writing are two steps, so one thread at a time takes both.
     pub(crate) fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

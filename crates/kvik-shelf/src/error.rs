@@ -1,4 +1,4 @@
-//! Why the shelf could not do what was asked, and what helps.
+//! Errors of the shelf, with remedies.
 
 use std::{
     fmt, io,
@@ -10,7 +10,7 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShelfError {
-    /// A text that names no source of a model.
+    /// The text names no source of a model.
     #[error(
         "`{text}` does not name a model; write hf:owner/repo, hf:owner/repo:Q4_K_M, hf:owner/repo:file.gguf \
          (each with @revision behind it if need be), or a path"
@@ -19,12 +19,12 @@ pub enum ShelfError {
         /// The text.
         text: String,
     },
-    /// A text that cannot be the name of a model.
+    /// The text is not a valid model name.
     #[error("{name:?} cannot be the name of a model: {reason}")]
     BadName {
         /// The text.
         name: String,
-        /// The rule that it breaks.
+        /// The violated rule.
         reason: &'static str,
     },
     /// No model has this name.
@@ -32,38 +32,38 @@ pub enum ShelfError {
     UnknownName {
         /// The name.
         name: String,
-        /// The names there are, as a sentence.
+        /// The existing names, as a sentence.
         known: String,
     },
-    /// The name belongs to a model of another source.
+    /// The name belongs to a model from another source.
     #[error(
         "the name `{name}` belongs to {origin}; choose another with --name, or remove it first: kvik rm {name}"
     )]
     NameTaken {
         /// The name.
         name: String,
-        /// Where its model comes from.
+        /// The source of its model.
         origin: String,
     },
-    /// A manifest that cannot be used.
+    /// The manifest is invalid.
     #[error("the manifest {path} cannot be used: {reason}", path = path.display())]
     BadManifest {
         /// The manifest.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A model's file is gone or has another size.
+    /// A file of the model is missing or has another size.
     #[error("`{name}` lacks its file {path}; {remedy}", path = path.display())]
     MissingFile {
         /// The name of the model.
         name: String,
         /// The file.
         path: PathBuf,
-        /// What brings it back.
+        /// How to restore it.
         remedy: String,
     },
-    /// A source that is nothing on this machine.
+    /// The source does not exist on this machine.
     #[error("there is neither a file nor a directory {text}; {remedy}")]
     NoSuchPath {
         /// The source.
@@ -71,126 +71,126 @@ pub enum ShelfError {
         /// The names and sources that may have been meant.
         remedy: String,
     },
-    /// A path at which there is no model.
+    /// There is no model at the path.
     #[error("{path} is no model: {reason}", path = path.display())]
     NotAModel {
         /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A repository, revision or file that the hub does not have.
+    /// The hub does not have the repository, revision or file.
     #[error("{what} is not on the hub ({url}); {remedy}")]
     NotFound {
-        /// What was looked for.
+        /// The requested item.
         what: String,
-        /// Where.
+        /// The URL.
         url: String,
-        /// What may help.
+        /// A possible remedy.
         remedy: String,
     },
-    /// A file of this name or quantisation is not in the repository.
+    /// The repository has no file with this name or quantisation.
     #[error("hf:{repo} has no file or quantisation `{wanted}`; it has {available}")]
     NoSuchFile {
         /// The repository.
         repo: String,
-        /// What was asked for.
+        /// The requested name or quantisation.
         wanted: String,
-        /// The files there are.
+        /// The existing files.
         available: String,
     },
-    /// A repository without a model.
+    /// The repository has no model.
     #[error("hf:{repo} has neither a GGUF file nor safetensors that kvik could run; it has {available}")]
     NothingToRun {
         /// The repository.
         repo: String,
-        /// The files there are.
+        /// The existing files.
         available: String,
     },
-    /// A split model of which the repository lacks parts.
+    /// The repository lacks parts of a split model.
     #[error("hf:{repo} has only some parts of {file}: `{missing}` is missing")]
     MissingPart {
         /// The repository.
         repo: String,
-        /// A part that is there.
+        /// An existing part.
         file: String,
-        /// The first that is not.
+        /// The first missing part.
         missing: String,
     },
-    /// The hub does not let this user read the repository.
+    /// The hub denies this user access to the repository.
     #[error(
         "{url} refuses access (status {status}): set HF_TOKEN to a token that may read it, \
          and accept the licence of a gated model on its page {page}"
     )]
     Refused {
-        /// What was requested.
+        /// The requested URL.
         url: String,
         /// 401 or 403.
         status: u16,
         /// The page of the repository.
         page: String,
     },
-    /// Another status.
+    /// The hub returned an unexpected status.
     #[error("{url} answers {status}{}; try again later", wait_words(*.retry_after))]
     Status {
-        /// What was requested.
+        /// The requested URL.
         url: String,
         /// The status.
         status: u16,
         /// How long the hub asks to wait.
         retry_after: Option<Duration>,
     },
-    /// The hub could not be asked.
+    /// The hub could not be reached.
     #[error("{url} cannot be reached: {source}; check the network, HF_ENDPOINT and proxy settings")]
     Unreachable {
-        /// What was requested.
+        /// The requested URL.
         url: String,
-        /// Why not.
+        /// The cause.
         source: Box<ureq::Error>,
     },
-    /// This build's TLS does not run here.
+    /// This build's TLS does not support this processor.
     #[error(
         "this kvik has no TLS for this processor: the built-in one takes AVX2, AES and ADX (x86-64) or AES and SHA2 \
          (aarch64); packages of kvik have another, as has `cargo install kvik --features tls-ring` (with a C compiler)"
     )]
     NoTls,
-    /// A redirect to another scheme, or one too many.
+    /// The hub redirected to another scheme, or too often.
     #[error("{url} redirects to {to:?}, which kvik does not follow")]
     BadRedirect {
-        /// What was requested.
+        /// The requested URL.
         url: String,
         /// The target.
         to: String,
     },
-    /// An answer that lists no files.
+    /// The response is not a list of files.
     #[error("{url} does not answer with a list of files: {reason}")]
     BadListing {
-        /// What was requested.
+        /// The requested URL.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A download that ended early too often.
+    /// The download ended early too often.
     #[error("the download of {file} broke off at {have} of {size} bytes; run the command again to resume it")]
     BrokeOff {
         /// The file.
         file: String,
-        /// Bytes that are there.
+        /// Present bytes.
         have: u64,
-        /// Bytes of the whole file, as far as is known.
+        /// Size of the whole file, as far as it is known.
         size: u64,
     },
-    /// A file whose size the hub does not say, and that goes on and on.
+    /// The hub does not state the size of the file, and the file exceeds the limit.
     #[error(
         "{file} has more than {bytes_max} bytes, half of what is free, and the hub does not say how many; it was given up"
     )]
     TooLong {
         /// The file.
         file: String,
-        /// Bytes that it may have.
+        /// The limit.
         bytes_max: u64,
     },
-    /// A download with other bytes than the hub announces.
+    /// The downloaded bytes differ from those the hub announces.
     #[error(
         "{file} does not have the checksum that the hub gives ({found}, not {expected}); \
          it was deleted, run the command again"
@@ -198,31 +198,31 @@ pub enum ShelfError {
     Checksum {
         /// The file.
         file: String,
-        /// SHA-256 that the hub gives.
+        /// SHA-256 from the hub.
         expected: String,
-        /// SHA-256 of what came.
+        /// SHA-256 of the downloaded bytes.
         found: String,
     },
-    /// The disk has no room.
+    /// The disk is full.
     #[error("no room for {path}: it needs {needed} bytes more{}", free_words(*.free), path = path.display())]
     NoRoom {
         /// The file.
         path: PathBuf,
         /// Bytes that it still needs.
         needed: u64,
-        /// Bytes that are free there, where the system says so.
+        /// Free bytes there, if the system reports them.
         free: Option<u64>,
     },
-    /// Somebody is downloading, and what was asked for would take files away under it.
+    /// A download is running whose files the operation would remove.
     #[error("a download into {dir} is running; wait until it has ended", dir = dir.display())]
     Busy {
         /// The shelf.
         dir: PathBuf,
     },
-    /// The caller does not want it any more.
+    /// The caller has cancelled the operation.
     #[error("cancelled; what was downloaded stays, and the next pull goes on from there")]
     Cancelled,
-    /// The system refuses.
+    /// An I/O error of the operating system.
     #[error("{path}: {source}", path = path.display())]
     Io {
         /// The file or directory.
@@ -233,12 +233,12 @@ pub enum ShelfError {
 }
 
 impl ShelfError {
-    /// An I/O error on a path.
+    /// Wraps an I/O error on a path.
     pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> ShelfError {
         move |source| ShelfError::Io { path: path.to_owned(), source }
     }
 
-    /// Whether the same request may succeed a little later.
+    /// Returns whether the same request may succeed a little later.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             ShelfError::Status { status, .. } => matches!(status, 408 | 429 | 500..),
@@ -248,12 +248,12 @@ impl ShelfError {
     }
 }
 
-/// How long a hub asks to wait, for a message.
+/// How long the hub asks to wait, for a message.
 fn wait_words(retry_after: Option<Duration>) -> impl fmt::Display {
     retry_after.map_or(String::new(), |wait| format!(" and asks to wait {} s", wait.as_secs()))
 }
 
-/// What is free, for a message.
+/// The free bytes, for a message.
 fn free_words(free: Option<u64>) -> impl fmt::Display {
     free.map_or(String::new(), |free| format!(", and {free} are free"))
 }

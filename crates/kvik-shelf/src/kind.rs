@@ -1,14 +1,14 @@
-//! What a file on the shelf is for: the little of GGUF and of directories that says so.
+//! The kind of a file on the shelf, from the header of a GGUF file or the files of a directory.
 
 use std::{fs::File, io::Read, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-/// What a name stands for.
+/// The kind of thing that a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A model that answers, drafts or embeds.
+    /// A model for generation, drafting or embeddings.
     Model,
     /// A LoRA adapter.
     Adapter,
@@ -23,7 +23,7 @@ impl Kind {
         }
     }
 
-    /// The kind of what is at a path; an adapter says so, all else is a model.
+    /// The kind of the file or directory at a path: an adapter if it is marked as such, otherwise a model.
     pub(crate) fn of(path: &Path) -> Kind {
         let adapter = match path.is_dir() {
             true => path.join("adapter_config.json").is_file(),
@@ -33,13 +33,13 @@ impl Kind {
     }
 }
 
-/// Whether the file begins as GGUF files do.
+/// Returns whether the file begins with the GGUF magic.
 pub(crate) fn is_gguf(path: &Path) -> bool {
     let mut magic = [0; 4];
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && &magic == b"GGUF"
 }
 
-/// Bytes of a header that are looked at: the kind stands among the first keys, before the vocabulary.
+/// Bytes of a header that are read: the kind is among the first keys, before the vocabulary.
 const HEADER_BYTES: u64 = 64 << 10;
 const STRING: u32 = 8;
 
@@ -112,7 +112,7 @@ mod tests {
         };
         check(&header("adapter"), Kind::Adapter);
         check(&header("model"), Kind::Model);
-        // No prefix of it, and nothing hostile, does any harm.
+        // No prefix of it, and no hostile header, does any harm.
         (0..header("adapter").len()).for_each(|len| check(&header("adapter")[..len], Kind::Model));
         let mut hostile = header("adapter");
         hostile[24..32].fill(0xff);

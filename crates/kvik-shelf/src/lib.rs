@@ -1,12 +1,12 @@
 //! Models on disk, their names, and the hub they come from.
 //!
 //! A [`Shelf`] is a directory that users and processes may share: `names/` has a manifest for each name, `hub/` the
-//! files that were downloaded. A name is there when its files are: the manifest is written last and removed first, each
-//! time by a rename, so that a process killed at any instant leaves what was or what is to be.
+//! downloaded files. A name exists only with its files: the manifest is written last and removed first, each time
+//! atomically, so that a process killed at any time leaves either the old or the new state.
 //!
-//! Nothing is trusted: names, manifests and what a hub answers are checked before they become paths, downloads before
-//! they become files. The crate knows neither models nor engines, and no async: a download runs on the caller's thread
-//! and a few of its own.
+//! Nothing is trusted: names, manifests and the hub's responses are checked before they become paths, downloads
+//! before they become files. The crate knows neither models nor engines, and no async: a download runs on the
+//! caller's thread and a few of its own.
 #![forbid(unsafe_code)]
 
 mod alike;

@@ -1,5 +1,5 @@
-//! What a name stands for, as it is written down. Whoever may write the directory may write anything into a manifest,
-//! so one that is read is checked before its paths are opened, printed or removed.
+//! Manifests: the files that a name stands for. Anyone who may write the directory may write anything into a
+//! manifest, so a manifest is checked before its paths are opened, printed or removed.
 
 use std::{
     io,
@@ -13,27 +13,27 @@ use crate::{
     source::{is_revision, safe_path},
 };
 
-/// Version of the format; a shelf refuses others and leaves their files alone.
+/// Version of the format; a shelf refuses others and does not touch their files.
 const VERSION: u32 = 1;
-/// Bytes of a manifest at most.
+/// Maximum size of a manifest.
 const BYTES_MAX: u64 = 4 << 20;
-/// Directory of downloaded files in that of the shelf; the manifests' relative paths begin with it.
+/// The directory of downloads in the shelf's; the manifests' relative paths begin with it.
 pub(crate) const HUB_DIRECTORY: &str = "hub";
 
-/// A name and what it stands for.
+/// A name and the model or adapter it stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
     /// The name.
     pub name: ModelName,
     /// Model or adapter.
     pub kind: Kind,
-    /// Where it came from.
+    /// Its source.
     pub source: ModelSource,
-    /// The commit, if the hub said which.
+    /// The commit, if the hub stated it.
     pub revision: Option<String>,
     /// When it was added, in seconds of Unix time.
     pub added_s: u64,
-    /// What is opened: a file, the first of several, or a directory. Relative to the shelf's directory if it was
+    /// The path to open: a file, the first of several, or a directory. Relative to the shelf's directory if it was
     /// downloaded, absolute if it was added by its path.
     pub model: PathBuf,
     /// All files, with paths of the same kind.
@@ -45,13 +45,13 @@ pub struct Manifest {
 pub struct ShelfFile {
     /// Path; see [`Manifest::model`].
     pub path: String,
-    /// Bytes.
+    /// Its size.
     pub size: u64,
-    /// SHA-256 in hexadecimal, where it is known.
+    /// SHA-256 in hexadecimal, if known.
     pub sha256: Option<String>,
 }
 
-/// A manifest in JSON.
+/// The JSON form of a manifest.
 #[derive(Serialize, Deserialize)]
 struct Written {
     version: u32,
@@ -64,24 +64,24 @@ struct Written {
     files: Vec<ShelfFile>,
 }
 
-/// The version alone, which later versions have too.
+/// The version alone, which later formats have too.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
 impl Manifest {
-    /// Bytes of all files.
+    /// Total size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size))
     }
 
-    /// Whether the shelf owns the files, and removes them with the last name.
+    /// Returns whether the shelf owns the files, and removes them with the last name.
     pub fn is_downloaded(&self) -> bool {
         matches!(self.source, ModelSource::Hub(_))
     }
 
-    /// Reads and checks a manifest; `None` if there is none.
+    /// Reads and checks a manifest; returns `None` if it does not exist.
     pub(crate) fn read(path: &Path) -> Result<Option<Manifest>, ShelfError> {
         let bad = |reason: String| ShelfError::BadManifest { path: path.to_owned(), reason };
         let text = match disk::read_small(path, BYTES_MAX) {
@@ -115,7 +115,7 @@ impl Manifest {
         manifest.check().map(|()| manifest)
     }
 
-    /// JSON of this manifest; it is what [`Manifest::read`] accepts.
+    /// The JSON form of this manifest, which [`Manifest::read`] accepts.
     pub(crate) fn to_json(&self) -> Result<Vec<u8>, String> {
         self.check()?;
         let Manifest { name, kind, source, revision, added_s, model, files } = self.clone();
@@ -126,7 +126,7 @@ impl Manifest {
         serde_json::to_vec_pretty(&written).map_err(|error| error.to_string())
     }
 
-    /// Refuses paths and words that a shelf would not have written.
+    /// Rejects paths and values that a shelf would not have written.
     fn check(&self) -> Result<(), String> {
         let model = self.model.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.model))?;
         let paths = self.files.iter().map(|file| file.path.as_str()).chain([model]);
@@ -150,7 +150,7 @@ impl Manifest {
     }
 }
 
-/// Whether a path stays in the directory of downloads.
+/// Returns whether a path is inside the directory of downloads.
 fn is_inside_hub(path: &str) -> bool {
     safe_path(path).is_some() && path.split('/').next() == Some(HUB_DIRECTORY) && path.contains('/')
 }
@@ -159,7 +159,7 @@ fn is_absolute(path: &str) -> bool {
     Path::new(path).is_absolute() && !path.contains(char::is_control)
 }
 
-/// Whether this is a SHA-256 in lower-case hexadecimal.
+/// Returns whether this is a SHA-256 in lower-case hexadecimal.
 pub(crate) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

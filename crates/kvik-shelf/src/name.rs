@@ -1,4 +1,4 @@
-//! Names of models, as users write them and as files are called.
+//! Names of models, and the corresponding file names.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ShelfError;
 
-/// Bytes of a manifest's file name at most: systems allow 255.
+/// Maximum length of a manifest's file name: systems allow 255.
 const FILE_NAME_MAX: usize = 240;
 
 /// The name of a model on a shelf: ASCII letters, digits and `-_.@+`, in parts between `/` and `:`, such as
@@ -21,7 +21,7 @@ impl ModelName {
         &self.0
     }
 
-    /// The name of its manifest's file; no two names share one.
+    /// The file name of its manifest, unique for each name.
     pub(crate) fn file_name(&self) -> String {
         format!("{}.json", self.0.replace('/', "%2F").replace(':', "%3A"))
     }

@@ -1,24 +1,24 @@
-//! What a download tells its caller, and the caller it.
+//! Progress reports of a download, and its cancellation.
 
-/// Hears of a download, from several threads at once.
+/// A receiver of progress reports, which come from several threads concurrently.
 pub trait Progress: Sync {
-    /// These files will be there: name, and bytes where the hub says how many.
+    /// Reports the files to be downloaded: names, and sizes if the hub states them.
     fn begin(&self, _files: &[(String, Option<u64>)]) {}
-    /// So many bytes of the file with this index are there.
+    /// Reports that `done` bytes of the file with this index are present.
     fn bytes(&self, _file: usize, _done: u64, _total: Option<u64>) {}
-    /// All bytes of the file are there, and its checksum is computed.
+    /// Reports that all bytes of the file are present, and its checksum is being computed.
     fn checking(&self, _file: usize) {}
-    /// Another process, described by `holder`, downloads this file; it is waited for.
+    /// Reports that another process, described by `holder`, downloads this file and is waited for.
     fn waiting(&self, _file: usize, _holder: &str) {}
-    /// A remark, such as which of several files was chosen.
+    /// Reports a remark, such as which of several files was chosen.
     fn note(&self, _text: &str) {}
-    /// Whether the caller has lost interest; asked several times a second.
+    /// Returns whether the caller has cancelled; polled several times a second.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Tells nobody.
+/// Ignores all reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Quiet;
 

@@ -1,4 +1,4 @@
-//! Where models come from: a repository of the hub, or a path.
+//! Sources of models: a repository of the hub, or a path.
 
 use std::{
     fmt,
@@ -34,14 +34,14 @@ impl HubSpec {
         format!("{}/{}", self.owner, self.repo)
     }
 
-    /// Whether both are the same model, of whatever revision.
+    /// Returns whether both are the same model, of any revision.
     pub(crate) fn is_same_model(&self, other: &HubSpec) -> bool {
         (&self.owner, &self.repo, &self.wanted) == (&other.owner, &other.repo, &other.wanted)
     }
 }
 
 impl ModelSource {
-    /// The name of a model that is given none: what is behind `hf:`, or the file's name without its ending.
+    /// The default name of a model: the text after `hf:`, or the file name without its extension.
     pub fn default_name(&self) -> Result<ModelName, ShelfError> {
         match self {
             ModelSource::Hub(spec) => spec.to_string().parse(),
@@ -97,20 +97,20 @@ impl FromStr for HubSpec {
     }
 }
 
-/// Whether this may be an owner, a repository, or a part of a revision.
+/// Returns whether this may be an owner, a repository, or a part of a revision.
 fn is_word(part: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !part.is_empty() && !part.starts_with('.') && part.chars().all(allowed)
 }
 
-/// Whether this may be a branch, a tag or a commit, such as `refs/pr/1`.
+/// Returns whether this may be a branch, a tag or a commit, such as `refs/pr/1`.
 pub(crate) fn is_revision(text: &str) -> bool {
     text.len() <= 200 && text.split('/').all(is_word)
 }
 
-/// The name as a relative path, or `None` when it could leave the directory or is not fit to be printed.
+/// The name as a relative path, or `None` when it could leave the directory or is unsafe to print.
 pub(crate) fn safe_path(name: &str) -> Option<&Path> {
-    // A part that begins with a hyphen is a flag to those that handle the file by its name.
+    // Tools that get the file name as an argument take a leading hyphen for an option.
     let fine = |part: &str| {
         !part.is_empty()
             && !part.starts_with(['.', '-'])

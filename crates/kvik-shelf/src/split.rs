@@ -1,21 +1,21 @@
 //! Names of the files of a split model: `NAME-00001-of-00003.gguf`.
 
-/// The file of a split model that a name says it is.
+/// The parsed name of a file of a split model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SplitName<'a> {
-    /// What is before the numbers.
+    /// The part before the numbers.
     pub(crate) stem: &'a str,
     /// Its number, from 1.
     pub(crate) number: u32,
-    /// How many there are.
+    /// Number of files.
     pub(crate) count: u32,
 }
 
-/// Files of one model at most.
+/// Maximum number of files of a model.
 const COUNT_MAX: u32 = 4096;
 
 impl<'a> SplitName<'a> {
-    /// Reads the name or path of a file; `None` for one that is whole.
+    /// Parses the name or path of a file; returns `None` for an unsplit one.
     pub(crate) fn of(path: &'a str) -> Option<SplitName<'a>> {
         let rest = path.strip_suffix(".gguf")?;
         let (rest, count) = rest.rsplit_once("-of-")?;
@@ -24,7 +24,7 @@ impl<'a> SplitName<'a> {
         (1..=count).contains(&number).then_some(SplitName { stem, number, count })
     }
 
-    /// Whether one would be read from so many files.
+    /// Returns whether the number of files is plausible.
     pub(crate) fn is_sensible(self) -> bool {
         self.count <= COUNT_MAX
     }

@@ -1,7 +1,7 @@
-//! TLS: which implementation of cryptography requests to `https://` have, and agents that have it.
+//! TLS: the cryptography provider for requests to `https://`, and agents that use it.
 //!
-//! Without the feature `tls-ring` it is graviola, which takes no C compiler but a processor of about 2014 or later.
-//! With the feature it is ring, which runs on any processor and takes a C compiler to build.
+//! Without the feature `tls-ring` it is graviola, which needs no C compiler but a processor of about 2014 or later.
+//! With the feature it is ring, which runs on any processor but needs a C compiler to build.
 
 use std::{env, ffi::OsStr, sync::Arc};
 
@@ -20,10 +20,10 @@ use ureq::{
 
 use crate::{ShelfError, disk::read_small};
 
-/// Bytes of a file of certificates: those of all authorities are a quarter of a million.
+/// Maximum size of a certificate file: those of all authorities take a quarter of a million bytes.
 const PEM_BYTES_MAX: u64 = 16 << 20;
 
-/// An implementation that works on this machine.
+/// A cryptography provider that works on this machine.
 #[derive(Debug, Clone)]
 pub struct Tls {
     name: &'static str,
@@ -41,16 +41,16 @@ impl Tls {
     }
 }
 
-/// The implementation of this build.
+/// The provider of this build.
 ///
 /// # Errors
-/// [`ShelfError::NoTls`] where it does not run on this processor.
+/// [`ShelfError::NoTls`] if it does not support this processor.
 pub fn provider() -> Result<Tls, ShelfError> {
     chosen().ok_or(ShelfError::NoTls)
 }
 
-/// An agent with these settings. Where this machine has no TLS, it answers requests to `https://` with
-/// [`ureq::Error::TlsRequired`], and others as ever.
+/// An agent with this configuration. If this machine has no TLS, it fails requests to `https://` with
+/// [`ureq::Error::TlsRequired`], and carries out others as usual.
 pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
     match provider() {
         Ok(tls) => with_tls(config, tls, roots(env::var_os("SSL_CERT_FILE").as_deref())),
@@ -59,26 +59,27 @@ pub fn agent(config: ConfigBuilder<AgentScope>) -> Agent {
     }
 }
 
-/// Settings for clients that speak TLS without HTTP, or with an HTTP of their own. They trust whom [`agent`] trusts.
+/// Configuration for clients that use TLS without HTTP, or with an HTTP of their own. They trust the same
+/// authorities as [`agent`].
 ///
 /// # Errors
-/// [`ShelfError::NoTls`] where this machine has no TLS.
+/// [`ShelfError::NoTls`] if this machine has no TLS.
 pub fn client() -> Result<ClientConfig, ShelfError> {
     client_trusting(env::var_os("SSL_CERT_FILE").as_deref())
 }
 
-/// The same, trusting the authorities of this file of PEM certificates, or those that browsers trust.
+/// Like [`client`], trusting the authorities of this file of PEM certificates, or those that browsers trust.
 ///
 /// # Errors
-/// [`ShelfError::NoTls`] where this machine has no TLS.
+/// [`ShelfError::NoTls`] if this machine has no TLS.
 pub fn client_trusting(file: Option<&OsStr>) -> Result<ClientConfig, ShelfError> {
     let builder = ClientConfig::builder_with_provider(provider()?.provider);
-    // Both versions are the provider's own: that they are refused cannot be.
+    // The provider supports both versions, so this cannot fail.
     let builder = builder.with_safe_default_protocol_versions().map_err(|_| ShelfError::NoTls)?;
     Ok(builder.with_root_certificates(authorities(file)).with_no_client_auth())
 }
 
-/// What [`roots`] trusts, as rustls has it.
+/// The authorities that [`roots`] trusts, as a rustls store.
 fn authorities(file: Option<&OsStr>) -> RootCertStore {
     let mut store = RootCertStore::empty();
     if let Some(pem) = certificates_in(file) {
@@ -90,13 +91,13 @@ fn authorities(file: Option<&OsStr>) -> RootCertStore {
     store
 }
 
-/// The text of a file of certificates, if there is one.
+/// The content of a certificate file, if it is readable.
 fn certificates_in(file: Option<&OsStr>) -> Option<Vec<u8>> {
     read_small(file?.as_ref(), PEM_BYTES_MAX).ok()
 }
 
-/// Whom to trust: the authorities of this file of PEM certificates, which a machine behind a proxy of its own has; where
-/// there is none, or nothing in it, those that browsers trust.
+/// The trusted authorities: those of this file of PEM certificates, which a machine behind a proxy may have;
+/// without such a file, or if it contains none, those that browsers trust.
 fn roots(file: Option<&OsStr>) -> RootCerts {
     let Some(pem) = certificates_in(file) else { return RootCerts::WebPki };
     let certificate = |item| match item {
@@ -130,7 +131,7 @@ fn chosen() -> Option<Tls> {
     None
 }
 
-/// What graviola asks of a processor; it panics where that is not there.
+/// The processor features that graviola needs; it panics without them.
 #[cfg(all(not(feature = "tls-ring"), target_arch = "x86_64"))]
 fn runs_graviola() -> bool {
     use std::arch::is_x86_feature_detected as has;
@@ -162,12 +163,12 @@ mod tests {
         version::{TLS12, TLS13},
     };
 
-    /// Valid until 2126; the authority's key was thrown away.
+    /// Valid until 2126; the authority's key was discarded.
     const AUTHORITY: &[u8] = include_bytes!("tests/tls/ca.pem");
     const SERVER: &[u8] = include_bytes!("tests/tls/leaf.pem");
     const SERVER_KEY: &[u8] = include_bytes!("tests/tls/leaf.key");
 
-    /// Answers one request on `localhost`, in this version of TLS.
+    /// Serves one request on `localhost`, with this version of TLS.
     fn server(version: &'static SupportedProtocolVersion) -> SocketAddr {
         let chain = vec![CertificateDer::from_pem_slice(SERVER).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(SERVER_KEY).unwrap();
@@ -180,7 +181,7 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             let mut connection = ServerConnection::new(config).unwrap();
             let mut tls = Stream::new(&mut connection, &mut stream);
-            // A client that trusts nobody here ends the connection.
+            // A client that trusts no authority here ends the connection.
             if tls.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
                 let _ =
                     tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");

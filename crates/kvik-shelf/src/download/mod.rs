@@ -1,4 +1,5 @@
-//! Downloads one file: resumes what is there, fetches pieces beside each other, checks all, renames it into place.
+//! Downloads a file: resumes a partial download, fetches pieces concurrently, verifies the whole, renames it into
+//! place.
 
 mod part;
 mod ranges;
@@ -17,24 +18,24 @@ use sha2::{Digest, Sha256};
 use crate::{Hub, Progress, ShelfError, disk, hub};
 use part::{Found, Part};
 
-/// Between two tries to get a lock that another process holds.
+/// Pause between two attempts to get a lock that another process holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
-/// A file that is wanted, and where.
+/// A file to be downloaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     /// The repository and the name, for messages.
     pub(crate) what: String,
     pub(crate) url: String,
-    /// Where it will be.
+    /// The final path.
     pub(crate) target: PathBuf,
     pub(crate) size: Option<u64>,
     pub(crate) sha256: Option<String>,
-    /// Whether the URL names a commit, and so the same bytes for ever.
+    /// Whether the URL names a commit, so that its content never changes.
     pub(crate) is_pinned: bool,
 }
 
-/// A file of a download, as its caller hears of it.
+/// Progress reports for a file of a download.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch<'a> {
     pub(crate) progress: &'a dyn Progress,
@@ -51,7 +52,7 @@ impl Watch<'_> {
     }
 }
 
-/// Makes sure that the file is at its target. Returns its size and its checksum, where one is known.
+/// Ensures that the file is at its target. Returns its size and its checksum, if one is known.
 pub(crate) fn download(
     hub: &Hub,
     wanted: &Wanted,
@@ -78,13 +79,13 @@ pub(crate) fn download(
     Ok((size, sha256))
 }
 
-/// Size of the target, if it is there as it should be: it is renamed into place when it is complete.
+/// The size of the target, if it exists with the right size: it is renamed into place only when it is complete.
 fn present(wanted: &Wanted) -> Option<u64> {
     let size = fs::metadata(&wanted.target).ok().filter(fs::Metadata::is_file)?.len();
     wanted.size.is_none_or(|expected| expected == size).then_some(size)
 }
 
-/// Opens and locks the part file, or finds that another process has completed it.
+/// Opens and locks the part file, or finds that another process has completed the download.
 fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
     let path = part::path_of(&wanted.target);
     let directory = wanted.target.parent().unwrap_or(Path::new("."));
@@ -97,7 +98,7 @@ fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
         }
         disk::create_directory(directory).map_err(ShelfError::io(directory))?;
         let file = match disk::open_to_lock(&path) {
-            // Who has removed the last file of a directory removes that too.
+            // A process that removes the last file of a directory removes the directory as well.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened.map_err(&failed)?,
         };
@@ -114,11 +115,11 @@ fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
             }
             Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // Who held it may have renamed or removed the file meanwhile: then this is the lock of nothing.
+        // The previous holder may have renamed or removed the file meanwhile: then this locks an unlinked file.
         if !disk::is_at(&file, &path) {
             continue;
         }
-        // What another user has left can be resumed by nobody else.
+        // A part file of another user can only be resumed by that user.
         if present(wanted).is_none() && !disk::is_writable(&path) {
             Part::new(wanted, file).discard()?;
             continue;
@@ -133,7 +134,7 @@ fn lock(wanted: &Wanted, watch: Watch<'_>) -> Result<Found, ShelfError> {
     }
 }
 
-/// Links the target to one of the files that are there already and may be the same, if it has the right checksum.
+/// Links the target to a candidate among the existing files, if that has the right checksum.
 fn linked(wanted: &Wanted, earlier: &[PathBuf], watch: Watch<'_>) -> Result<Option<u64>, ShelfError> {
     let (Some(size), Some(sha256)) = (wanted.size, &wanted.sha256) else { return Ok(None) };
     for path in earlier {
@@ -197,7 +198,7 @@ fn sha256_of(mut file: File, watch: Watch<'_>) -> io::Result<Result<String, Shel
     Ok(Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
-/// An error of writing, which says so when there is no room.
+/// Converts a write error, distinguishing a lack of room.
 fn write_error(part: &Part, needed: u64) -> impl Fn(io::Error) -> ShelfError {
     move |error| match disk::is_no_room(&error) {
         true => {
@@ -215,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds a part, and takes it away when somebody waits for it.
+    /// Holds a part, and moves it away when another process waits for it.
     struct Holder {
         part: PathBuf,
         lock: Mutex<Option<File>>,

@@ -1,5 +1,5 @@
-//! A file that is being downloaded: `NAME.part`, locked against other processes, and `NAME.part.json`, which says what
-//! of it is there.
+//! A partially downloaded file: `NAME.part`, locked against other processes, and `NAME.part.json`, which records
+//! the bytes that are present.
 
 use std::{
     fs::{self, File},
@@ -10,11 +10,11 @@ use std::{
 use super::{Wanted, Watch, sha256_of};
 use crate::{ShelfError, disk};
 
-/// What was found when a file was wanted.
+/// The result of looking for a wanted file.
 pub(super) enum Found {
-    /// It was there, with this size.
+    /// The target exists, with this size.
     Target(u64),
-    /// It was not; the locked part of it.
+    /// The target does not exist; its locked part file.
     Part(File),
 }
 
@@ -31,12 +31,12 @@ pub(super) fn path_of(target: &Path) -> PathBuf {
     with_ending(target, ".part")
 }
 
-/// The state of a target's part file.
+/// The state file of a target's part file.
 pub(super) fn state_path_of(target: &Path) -> PathBuf {
     with_ending(target, ".part.json")
 }
 
-/// The state while it is written.
+/// The temporary file of the state while it is written.
 pub(super) fn new_state_path_of(target: &Path) -> PathBuf {
     with_ending(target, ".part.json.new")
 }
@@ -61,7 +61,7 @@ impl Part {
         Ok(())
     }
 
-    /// Checks the whole file and renames it; one that is not what it should be is removed.
+    /// Verifies the whole file and renames it; an invalid one is removed.
     pub(super) fn finish(self, size: u64, sha256: Option<&str>, watch: Watch<'_>) -> Result<(), ShelfError> {
         let failed = ShelfError::io(&self.path);
         let have = self.file.metadata().map_err(&failed)?.len();
@@ -83,7 +83,7 @@ impl Part {
         self.file.sync_all().map_err(&failed)?;
         fs::rename(&self.path, &self.target).map_err(&failed)?;
         disk::sync_directory_of(&self.target).map_err(&failed)?;
-        // The part is not there any more: only the state is left to remove.
+        // The part was renamed: only the state is left to remove.
         self.discard()
     }
 }

@@ -1,4 +1,4 @@
-//! Fetches the pieces of a file of known size over several connections, each from where it stands.
+//! Fetches the pieces of a file of known size over several connections, each from where it stopped.
 
 use std::{
     io::{ErrorKind, Read},
@@ -17,20 +17,20 @@ use crate::{
     hub::{Answer, Retry},
 };
 
-/// Pieces of a file at least, if they are not too small for it.
+/// Number of pieces of a file, within the limits of their size.
 const PIECES: u64 = 16;
-/// The state is written so often while bytes come.
+/// Interval at which the state is saved during a transfer.
 const SAVE_TIME: Duration = Duration::from_secs(1);
 
-/// How it ended.
+/// The outcome of a transfer.
 pub(super) enum Outcome {
-    /// All bytes are there, and should have this checksum.
+    /// All bytes are present, and should have this checksum.
     Complete(Option<String>),
-    /// The server does not answer with ranges, or not with those of this file.
+    /// The server does not respond with ranges, or with ranges of another file.
     NoRanges,
 }
 
-/// Fetches what is missing of the part.
+/// Fetches the missing bytes of the part.
 pub(super) fn fetch(
     hub: &Hub,
     wanted: &Wanted,
@@ -41,11 +41,11 @@ pub(super) fn fetch(
     let Range { start: smallest, end: largest } = hub.tuning.piece_bytes;
     let state = State::load(wanted, part, size, size.div_ceil(PIECES).clamp(smallest, largest));
     if let Err(error) = disk::reserve(&part.file, size) {
-        // What was set aside so far would only keep others from the little room there is.
+        // The space reserved so far would only keep others from the little room there is.
         part.discard()?;
         return Err(write_error(part, size)(error));
     }
-    // Others that wait read from it for whom.
+    // Waiting processes read from it who holds the lock.
     state.save(part)?;
     watch.progress.bytes(watch.file, state.done(), Some(size));
     let sha256 = wanted.sha256.clone();
@@ -55,31 +55,31 @@ pub(super) fn fetch(
     transfer.run()
 }
 
-/// A file on its way.
+/// A file transfer in progress.
 struct Transfer<'a> {
     hub: &'a Hub,
     wanted: &'a Wanted,
     part: &'a Part,
     size: u64,
     watch: Watch<'a>,
-    /// Another connection has failed: what is fetched is of no use now.
+    /// Set when a connection has failed: further bytes are useless.
     stop: AtomicBool,
     shared: Mutex<Shared>,
 }
 
 struct Shared {
     state: State,
-    /// Pieces that a connection fetches.
+    /// Pieces that a connection fetches or has fetched.
     taken: Vec<bool>,
-    /// Checksum, once known.
+    /// The checksum, once known.
     sha256: Option<String>,
-    /// When the state was written.
+    /// When the state was last saved.
     saved: Instant,
 }
 
-/// How a connection ended.
+/// The outcome of a connection.
 enum Received {
-    /// With the last byte of its piece, or early, after so many bytes.
+    /// The number of bytes received, up to the end of its piece or until the connection broke.
     Bytes(u64),
     NoRanges,
 }
@@ -93,7 +93,7 @@ impl Transfer<'_> {
             ended.collect::<Vec<_>>()
         });
         let shared = self.lock();
-        // Also after an error: the next process goes on from here.
+        // After an error as well: the next process resumes from here.
         let saved = shared.state.save(self.part);
         let failed = ended.into_iter().find(|ended| !matches!(ended, Ok(true)));
         match failed {
@@ -103,7 +103,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Fetches pieces until none is left; returns whether the server has ranges. The first that fails stops the others.
+    /// Fetches pieces until none is left; returns whether the server supports ranges. The first failure stops all
+    /// connections.
     fn work(&self) -> Result<bool, ShelfError> {
         let mut retry = Retry::new(self.hub.tuning.first_pause);
         while let Some(piece) = self.take() {
@@ -116,7 +117,7 @@ impl Transfer<'_> {
         Ok(true)
     }
 
-    /// A piece of which bytes are missing and that nobody fetches.
+    /// Takes an incomplete piece that no connection fetches.
     fn take(&self) -> Option<usize> {
         let mut shared = self.lock();
         let Shared { state, taken, .. } = &mut *shared;
@@ -125,7 +126,7 @@ impl Transfer<'_> {
         Some(piece).filter(|_| !self.stop.load(Relaxed))
     }
 
-    /// Fetches the rest of a piece, over as many connections as it takes.
+    /// Fetches the rest of a piece, reconnecting as often as necessary.
     fn fetch_piece(&self, piece: usize, retry: &mut Retry) -> Result<bool, ShelfError> {
         loop {
             let missing = self.lock().state.missing(piece);
@@ -146,9 +147,9 @@ impl Transfer<'_> {
         }
     }
 
-    /// Receives bytes of `range` over one connection. One that ends early is no error here: the next goes on.
+    /// Receives bytes of `range` over one connection. An early end is not an error here: the next connection resumes.
     fn receive(&self, piece: usize, range: Range<u64>) -> Result<Received, ShelfError> {
-        // The whole file is asked for without a range, which every server can.
+        // The whole file is requested without a range, which every server supports.
         let is_whole = range == (0..self.size);
         let asked = (!is_whole).then(|| range.clone());
         let answer = self.hub.get_file(&self.wanted.url, &self.wanted.what, asked)?;
@@ -168,7 +169,7 @@ impl Transfer<'_> {
         self.copy(piece, range.start, response.into_body().into_reader().take(len)).map(Received::Bytes)
     }
 
-    /// Writes bytes of a piece where they belong; returns how many there were.
+    /// Writes bytes of a piece to their position in the file; returns how many there were.
     fn copy(&self, piece: usize, from: u64, mut bytes: impl Read) -> Result<u64, ShelfError> {
         let mut buffer = vec![0; 128 << 10];
         let mut copied = 0;
@@ -189,13 +190,13 @@ impl Transfer<'_> {
         Ok(copied)
     }
 
-    /// Notes bytes that were written, and writes the state when it is time.
+    /// Notes written bytes, and saves the state if that is due.
     fn arrived(&self, piece: usize, bytes: u64) -> Result<(), ShelfError> {
         let mut shared = self.lock();
         shared.state.add(piece, bytes);
         self.watch.progress.bytes(self.watch.file, shared.state.done(), Some(self.size));
         if shared.saved.elapsed() >= SAVE_TIME {
-            // Other connections wait for it, and fill their buffers meanwhile.
+            // Other connections wait for the lock, and fill their buffers meanwhile.
             shared.state.save(self.part)?;
             shared.saved = Instant::now();
         }
@@ -208,7 +209,7 @@ impl Transfer<'_> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // Every change of it is one assignment, whole whatever panicked.
+        // Every change is a single assignment, so the data is consistent even after a panic.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

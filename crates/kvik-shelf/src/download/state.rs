@@ -1,4 +1,4 @@
-//! Which bytes of a part file are there: written down now and then, so that a later process goes on from there.
+//! The present bytes of a part file, saved now and then, so that a later process can resume.
 
 use std::{fs, ops::Range, path::Path};
 
@@ -10,26 +10,27 @@ use super::{
 };
 use crate::{ShelfError, disk};
 
-/// Bytes of a state at most.
+/// Maximum size of a state file.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What is there of a file that is fetched in pieces.
+/// The present bytes of a file that is fetched in pieces.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
     url: String,
     size: u64,
-    /// Checksum of the file that the bytes belong to; a change of it makes them worthless.
+    /// Checksum of the file that the bytes belong to; if it changes, they are useless.
     sha256: Option<String>,
     /// Length of each piece but the last.
     piece_bytes: u64,
-    /// Of each piece, bytes from its start that are there.
+    /// Number of present bytes of each piece, from its start.
     have: Vec<u64>,
-    /// Who fetches, for others that wait.
+    /// The process that fetches the file, for waiting processes.
     holder: String,
 }
 
 impl State {
-    /// The state of the part, if it is of the wanted file and of its length, else an empty one.
+    /// The saved state of the part, if it belongs to the wanted file and the part has the right length; otherwise
+    /// an empty one.
     pub(super) fn load(wanted: &Wanted, part: &Part, size: u64, piece_bytes: u64) -> State {
         let fresh = State {
             url: wanted.url.clone(),
@@ -49,8 +50,8 @@ impl State {
         }
     }
 
-    /// Whether this describes bytes of the same file. Two versions of one would be taken for it where neither checksum
-    /// nor commit tells them apart.
+    /// Returns whether this state describes bytes of the same file. Without a checksum or a commit, two versions of
+    /// a file could not be distinguished, so the result is false.
     fn is_of(&self, wanted: &State, is_pinned: bool) -> bool {
         let is_known = wanted.sha256.is_some() || (is_pinned && self.url == wanted.url);
         let pieces = self.size.checked_div(self.piece_bytes).map(|_| self.size.div_ceil(self.piece_bytes));
@@ -62,7 +63,7 @@ impl State {
                 .all(|piece| self.have[piece] <= self.range(piece).end - self.range(piece).start)
     }
 
-    /// Pieces of the file.
+    /// Number of pieces of the file.
     pub(super) fn pieces(&self) -> usize {
         self.have.len()
     }
@@ -72,24 +73,24 @@ impl State {
         start..self.size.min(start + self.piece_bytes)
     }
 
-    /// Bytes of a piece that are not there.
+    /// The missing bytes of a piece.
     pub(super) fn missing(&self, piece: usize) -> Range<u64> {
         let Range { start, end } = self.range(piece);
         start + self.have[piece]..end
     }
 
-    /// So many more bytes of a piece are there.
+    /// Notes that `bytes` more bytes of a piece are present.
     pub(super) fn add(&mut self, piece: usize, bytes: u64) {
         self.have[piece] += bytes;
         assert!(!self.missing(piece).is_empty() || self.missing(piece).start == self.range(piece).end);
     }
 
-    /// Bytes that are there.
+    /// Number of present bytes.
     pub(super) fn done(&self) -> u64 {
         self.have.iter().sum()
     }
 
-    /// Writes it down, once the bytes it speaks of are on the disk.
+    /// Saves the state, after syncing the bytes it describes to disk.
     pub(super) fn save(&self, part: &Part) -> Result<(), ShelfError> {
         part.file.sync_data().map_err(ShelfError::io(&part.path))?;
         let path = state_path_of(&part.target);
@@ -99,7 +100,7 @@ impl State {
     }
 }
 
-/// Who fetches a target, for a message.
+/// The process that fetches a target, for a message.
 pub(super) fn holder(target: &Path) -> String {
     let text = disk::read_small(&state_path_of(target), BYTES_MAX).unwrap_or_default();
     let holder = serde_json::from_slice::<State>(&text).map(|state| state.holder).unwrap_or_default();

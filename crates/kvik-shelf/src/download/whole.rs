@@ -1,4 +1,4 @@
-//! Fetches a file over one connection, from its first byte: of servers without ranges, or that do not say its size.
+//! Fetches a file over one connection, from its first byte: for servers without ranges, or files of unknown size.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::{
     hub::{Answer, Retry},
 };
 
-/// A file whose size nobody says may take one part in so many of what is free.
+/// Divisor of the free space that a file of unknown size may take.
 const FREE_PART: u64 = 2;
 
 /// Fetches all bytes. Returns their number and the checksum they should have.
@@ -47,7 +47,7 @@ fn receive(
     let broke_off =
         |have| ShelfError::BrokeOff { file: wanted.what.clone(), have, size: size.unwrap_or(have) };
     if announced.is_some() && announced != size {
-        // Another file than the listed one.
+        // The file differs from the listed one.
         return Err(broke_off(0));
     }
     let Answer { response, sha256 } = answer;
@@ -70,7 +70,7 @@ fn receive(
     }
 }
 
-/// The same of a file whose size nobody says: beyond this many bytes it is given up, and the disk has its room back.
+/// Copies a file of unknown size; beyond `bytes_max` it is abandoned and its space is freed.
 fn copy_within(
     bytes_max: u64,
     wanted: &Wanted,
@@ -86,8 +86,8 @@ fn copy_within(
     Ok(have)
 }
 
-/// Writes bytes to the part until they end or there are more than `size`; returns how many there were, or `None` where
-/// nobody can say whether that was all.
+/// Writes bytes to the part until they end or exceed `size`; returns how many there were, or `None` if the
+/// connection broke and it is unknown whether that was all.
 fn copy(
     part: &Part,
     size: Option<u64>,

@@ -3,10 +3,10 @@
 use super::RemoteFile;
 use crate::{HubSpec, Progress, ShelfError, split::SplitName};
 
-/// Quantisations in the order of preference: near lossless first, then common compromises.
+/// Quantisations in order of preference: nearly lossless first, then common compromises.
 const PREFERRED: [&str; 6] = ["q8_0", "q4_k_m", "q5_k_m", "q6_k", "q4_0", "q4_k_s"];
 
-/// Files of a Hugging Face directory beside its weights.
+/// Files of a Hugging Face directory in addition to its weights.
 const COMPANIONS: [&str; 7] = [
     "config.json",
     "adapter_config.json",
@@ -17,7 +17,7 @@ const COMPANIONS: [&str; 7] = [
     "model.safetensors.index.json",
 ];
 
-/// Files to download, and what of them is opened.
+/// Files to download, and the path that is opened.
 #[derive(Debug, PartialEq)]
 pub(crate) struct ModelFiles<'a> {
     pub(crate) files: Vec<&'a RemoteFile>,
@@ -25,7 +25,7 @@ pub(crate) struct ModelFiles<'a> {
     pub(crate) model: Option<String>,
 }
 
-/// The requested file or quantisation, else the best GGUF file, else the safetensors.
+/// Chooses the requested file or quantisation, else the best GGUF file, else the safetensors.
 pub(crate) fn choose<'a>(
     spec: &HubSpec,
     files: &'a [RemoteFile],
@@ -54,7 +54,7 @@ pub(crate) fn choose<'a>(
     directory(files).ok_or_else(|| ShelfError::NothingToRun { repo, available: names(files) })
 }
 
-/// GGUF files that are models: no image projectors, and of split models the first parts.
+/// GGUF files that are models: no image projectors, and only the first part of a split model.
 fn models(files: &[RemoteFile]) -> impl Iterator<Item = &RemoteFile> {
     files.iter().filter(|file| {
         let name = file.path.to_ascii_lowercase();
@@ -63,13 +63,14 @@ fn models(files: &[RemoteFile]) -> impl Iterator<Item = &RemoteFile> {
     })
 }
 
-/// The model of this quantisation. The shortest name, because others have something before the quantisation.
+/// The model with this quantisation. The shortest name is preferred, since others have a prefix before the
+/// quantisation.
 fn of_quantisation<'a>(files: &'a [RemoteFile], quantisation: &str) -> Option<&'a RemoteFile> {
     let of_it = models(files).filter(|file| has_word(&file.path, quantisation));
     of_it.min_by_key(|file| (file.path.len(), &file.path))
 }
 
-/// Whether a path has this word, in either case, between `-`, `.`, `/` and its ends.
+/// Returns whether a path contains this word, case-insensitively, delimited by `-`, `.`, `/` or its ends.
 fn has_word(path: &str, word: &str) -> bool {
     let (path, word) = (path.to_ascii_lowercase(), word.to_ascii_lowercase());
     let is_edge = |c: Option<char>| c.is_none_or(|c| "-./".contains(c));
@@ -86,7 +87,7 @@ fn best<'a>(ggufs: &[&'a RemoteFile]) -> Option<&'a RemoteFile> {
     ggufs.iter().min_by_key(|file| (rank(file), &file.path)).copied()
 }
 
-/// One file with the other parts of its model, if it is split.
+/// A file together with the other parts of its model, if it is split.
 fn with_parts<'a>(
     repo: &str,
     file: &'a RemoteFile,
@@ -114,12 +115,12 @@ fn directory(files: &[RemoteFile]) -> Option<ModelFiles<'_>> {
     if !files.iter().any(|file| weights(&file)) || !has_config {
         return None;
     }
-    // Weights come last: they take long, and an error in the small files shows at once.
+    // Weights come last: they take long, and an error in the small files is found at once.
     let wanted = files.iter().filter(companion).chain(files.iter().filter(weights)).collect();
     Some(ModelFiles { files: wanted, model: None })
 }
 
-/// The files of a repository that may be models, else all, for a message.
+/// The names of a repository's possible model files, else of all files, for a message.
 pub(crate) fn names(files: &[RemoteFile]) -> String {
     let interesting = |name: &str| name.ends_with(".gguf") || name.ends_with(".safetensors");
     let names: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();

@@ -1,7 +1,7 @@
-//! The Hugging Face hub: lists files and answers with their bytes.
+//! The Hugging Face hub: lists files and downloads their bytes.
 //!
-//! It is not trusted: names are checked before they become paths, sizes and checksums before a download becomes a file.
-//! The token goes only to the hub, never to the target of a redirect.
+//! The hub is not trusted: names are checked before they become paths, sizes and checksums before a download
+//! becomes a file. The token is sent only to the hub, never to the target of a redirect.
 
 mod choose;
 mod retry;
@@ -27,10 +27,10 @@ use crate::{
 
 /// Redirects followed per request.
 const REDIRECTS_MAX: usize = 5;
-/// Bytes of a listing at most.
+/// Maximum size of a listing.
 const LISTING_MAX: u64 = 32 << 20;
 
-/// A hub, and how much is asked of it at once.
+/// A client of a hub.
 #[derive(Debug, Clone)]
 pub struct Hub {
     endpoint: String,
@@ -39,21 +39,21 @@ pub struct Hub {
     pub(crate) tuning: Tuning,
 }
 
-/// How downloads are divided and tried again.
+/// Parameters of downloads and retries.
 #[derive(Debug, Clone)]
 pub(crate) struct Tuning {
-    /// Connections for one file.
+    /// Number of connections per file.
     pub(crate) connections: usize,
-    /// Bytes of the pieces of a file that are fetched beside each other.
+    /// Minimum and maximum size of the pieces of a file that are fetched concurrently.
     pub(crate) piece_bytes: Range<u64>,
     /// Pause after a first failure.
     pub(crate) first_pause: Duration,
-    /// Free bytes that are believed instead of the system's.
+    /// Free bytes, if they override the system's value.
     pub(crate) free_bytes: Option<u64>,
 }
 
 impl Tuning {
-    /// Bytes that may still be written in a directory, where that is known.
+    /// Free bytes in a directory, if known.
     pub(crate) fn free_in(&self, directory: &Path) -> Option<u64> {
         self.free_bytes.or_else(|| disk::free_bytes(directory))
     }
@@ -82,10 +82,10 @@ struct Lfs {
     size: Option<u64>,
 }
 
-/// What a repository has at one revision.
+/// The content of a repository at a revision.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Repository {
-    /// The commit, unless the hub does not say.
+    /// The commit, unless the hub omits it.
     #[serde(rename = "sha")]
     pub(crate) commit: Option<String>,
     #[serde(rename = "siblings")]
@@ -93,12 +93,12 @@ pub(crate) struct Repository {
 }
 
 impl RemoteFile {
-    /// Bytes, where the hub says how many.
+    /// Its size, if the hub states it.
     pub(crate) fn size(&self) -> Option<u64> {
         self.lfs.as_ref().and_then(|lfs| lfs.size).or(self.size)
     }
 
-    /// SHA-256 in lower-case hexadecimal, where the hub gives one.
+    /// SHA-256 in lower-case hexadecimal, if the hub states it.
     pub(crate) fn sha256(&self) -> Option<String> {
         let text = self.lfs.as_ref()?.sha256.as_deref()?.to_ascii_lowercase();
         is_sha256(&text).then_some(text)
@@ -106,7 +106,7 @@ impl RemoteFile {
 }
 
 impl Hub {
-    /// The hub of `HF_ENDPOINT` with the token of `HF_TOKEN`. Proxies are those of `HTTPS_PROXY`, `HTTP_PROXY`,
+    /// The hub at `HF_ENDPOINT` with the token `HF_TOKEN`. Proxies are taken from `HTTPS_PROXY`, `HTTP_PROXY`,
     /// `ALL_PROXY` and `NO_PROXY`.
     pub fn from_env() -> Hub {
         let var = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
@@ -118,8 +118,8 @@ impl Hub {
     pub fn new(endpoint: &str, token: Option<String>) -> Hub {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // Redirects are followed by hand: the token must not go along, and the checksum stands
-            // in the headers of the first answer.
+            // Redirects are followed manually: the token must not be sent along, and the checksum is in the headers
+            // of the first response.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(Duration::from_secs(20)))
@@ -130,12 +130,12 @@ impl Hub {
         Hub { endpoint, token, agent: tls::agent(config), tuning: Tuning::default() }
     }
 
-    /// The files of a repository whose names are safe as paths.
+    /// Lists the files of a repository whose names are safe as paths.
     pub(crate) fn list(&self, spec: &HubSpec, progress: &dyn Progress) -> Result<Repository, ShelfError> {
         let mut retry = Retry::new(self.tuning.first_pause);
         loop {
             match self.list_once(spec) {
-                // Without network, nobody wants to wait for this to be said.
+                // Without a network an immediate error is better than retries.
                 Err(error) if is_offline(&error) => return Err(error),
                 Err(error) => retry.pause(error, progress)?,
                 Ok(repository) => return Ok(repository),
@@ -160,7 +160,7 @@ impl Hub {
             text.map_err(|source| ShelfError::Unreachable { url: url.clone(), source: Box::new(source) })?;
         let bad = |error: serde_json::Error| ShelfError::BadListing { url, reason: error.to_string() };
         let mut listed: Repository = serde_json::from_slice(&text).map_err(bad)?;
-        // Hidden files are no part of a model, and a name that leaves the directory is never accepted.
+        // Hidden files are not part of a model, and a name that leaves the directory is never accepted.
         listed.files.retain(|file| safe_path(&file.path).is_some());
         listed.commit = listed.commit.filter(|commit| is_revision(commit) && !commit.contains('/'));
         Ok(listed)
@@ -221,10 +221,10 @@ impl Hub {
     }
 }
 
-/// What helps when a repository is not there.
+/// Remedy for a repository that is not found.
 const ABSENT: &str = "check the name, and set HF_TOKEN if it is private or gated";
 
-/// A request, and what is said when the answer is none.
+/// A request, and the details for its error messages.
 struct Asked<'a> {
     url: &'a str,
     what: &'a str,
@@ -232,7 +232,7 @@ struct Asked<'a> {
     page: &'a str,
 }
 
-/// An answer with content, or one that the range is not there.
+/// A response with content, or one that reports an unsatisfiable range.
 pub(crate) struct Answer {
     pub(crate) response: Response<Body>,
     /// The checksum in the headers of the hub.
@@ -240,9 +240,9 @@ pub(crate) struct Answer {
 }
 
 impl Asked<'_> {
-    /// Turns a status without content into an error.
+    /// Turns an unexpected status into an error.
     fn check(&self, at: &str, response: Response<Body>) -> Result<Response<Body>, ShelfError> {
-        // The hub tells nobody who may not read it whether a repository exists: 401 for both.
+        // The hub does not reveal to unauthorised users whether a repository exists: it returns 401 in both cases.
         let not_there = text_of(&response, "x-error-code").is_some_and(|code| code == "RepoNotFound");
         let url = at.to_owned();
         match response.status() {
@@ -265,7 +265,7 @@ impl Asked<'_> {
 }
 
 impl Answer {
-    /// Where the bytes of a partial answer are, and of how many: `Content-Range: bytes 100-199/200`.
+    /// Start of a partial response and size of the whole file: `Content-Range: bytes 100-199/200`.
     pub(crate) fn part(&self) -> Option<(u64, u64)> {
         if self.response.status() != StatusCode::PARTIAL_CONTENT {
             return None;
@@ -275,7 +275,7 @@ impl Answer {
         Some((range.split_once('-')?.0.parse().ok()?, whole.parse().ok()?))
     }
 
-    /// Bytes of a whole answer, where it says how many; an error when it is none.
+    /// The length of a whole response, if it is stated; `None` if this is not a whole response.
     pub(crate) fn whole(&self) -> Option<Option<u64>> {
         let length = text_of(&self.response, header::CONTENT_LENGTH.as_str());
         (self.response.status() == StatusCode::OK).then(|| length.and_then(|text| text.parse().ok()))
@@ -293,7 +293,7 @@ fn linked_checksum(response: &Response<Body>) -> Option<String> {
     is_sha256(&etag).then_some(etag)
 }
 
-/// Whether there is no network, or nobody where the hub should be.
+/// Returns whether there is no network, or no server at the hub's address.
 fn is_offline(error: &ShelfError) -> bool {
     let ShelfError::Unreachable { source, .. } = error else { return false };
     match &**source {

@@ -1,4 +1,4 @@
-//! When a request is tried again: after a pause that grows, or that the hub asks for.
+//! Retries of requests: after a pause that grows, or that the hub asks for.
 
 use std::{
     thread,
@@ -7,16 +7,16 @@ use std::{
 
 use crate::{Progress, ShelfError};
 
-/// Failures in a row after which nothing is tried any more.
+/// Number of consecutive failures after which the request is abandoned.
 const FAILURES_MAX: u32 = 7;
-/// The pause grows to this.
+/// Maximum of the growing pause.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-/// A hub that asks for a longer pause is not waited for.
+/// Maximum pause that is granted to a hub.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
-/// Between two looks at whether the caller has cancelled.
+/// Interval at which cancellation is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Counts failures in a row.
+/// A counter of consecutive failures.
 #[derive(Debug)]
 pub(crate) struct Retry {
     first_pause: Duration,
@@ -24,17 +24,17 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// With this pause after the first failure, which doubles with each more.
+    /// Creates a counter with this pause after the first failure, which doubles with each further one.
     pub(crate) fn new(first_pause: Duration) -> Retry {
         Retry { first_pause, failures: 0 }
     }
 
-    /// Something went well.
+    /// Resets the count after a success.
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
     }
 
-    /// Pauses before the next try after `error`, which is returned when there is none.
+    /// Pauses before the next attempt after `error`, or returns that if there is none.
     pub(crate) fn pause(&mut self, error: ShelfError, progress: &dyn Progress) -> Result<(), ShelfError> {
         self.failures += 1;
         let asked = match &error {

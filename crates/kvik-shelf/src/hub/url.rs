@@ -1,6 +1,6 @@
-//! URLs of the hub: what stands in paths, and whether two are of one host.
+//! URLs of the hub: path encoding, origins and redirects.
 
-/// A path with everything but letters, digits and `-._~/` as `%XX`.
+/// Encodes everything in a path except letters, digits and `-._~/` as `%XX`.
 pub(super) fn encoded(path: &str) -> String {
     let keep = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {

@@ -1,5 +1,5 @@
-//! What earlier versions of kvik have downloaded: `OWNER/REPO/FILE` without names, and in `.chosen` which file, or `.`
-//! for the directory, was meant by the repository alone.
+//! Downloads of earlier versions of kvik: `OWNER/REPO/FILE` without names. The file `.chosen` names the default
+//! file of the repository, or `.` for its directory.
 
 use std::{
     fs, io,
@@ -12,16 +12,16 @@ use crate::{
     source::safe_path,
 };
 
-/// Bytes that the name of a file has at most.
+/// Maximum size of `.chosen`.
 const NAME_BYTES_MAX: u64 = 1 << 12;
 
 impl Shelf {
-    /// Takes over the downloads of an earlier version, once: they become files of the shelf, and get the names that a
-    /// pull would give them. Does nothing where there are none, or where the shelf has downloads of its own.
+    /// Takes over the downloads of an earlier version, once: they become files of the shelf, with the names that a
+    /// pull would give them. Does nothing if there are none, or if the shelf has downloads of its own.
     pub fn take_over(&self, earlier: &Path) -> Result<(), ShelfError> {
         let (hub, marker) = (self.hub_dir(), self.names_dir().join(".taking-over"));
         let is_due = || earlier.is_dir() && !hub.exists();
-        // The marker is of a process that was killed between the files and their names.
+        // The marker remains if a process was killed between moving the files and naming them.
         if !is_due() && !marker.exists() {
             return Ok(());
         }
@@ -33,13 +33,13 @@ impl Shelf {
         }
         disk::remove(&marker).map_err(ShelfError::io(&marker))?;
         match renamed {
-            // The shelf is on another disk: both stay as they are.
+            // The shelf is on another disk: both are left unchanged.
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => Ok(()),
             renamed => renamed.map_err(ShelfError::io(earlier)),
         }
     }
 
-    /// Names what is in all repositories; names that there are stay what they are.
+    /// Names the models in all repositories; existing names are not changed.
     fn name_all(&self, hub: &Path) -> Result<(), ShelfError> {
         for repository in repositories(hub)? {
             for manifest in self.manifests_of(&repository) {
@@ -51,7 +51,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// What is in the directory of a repository, under the names of its sources.
+    /// Manifests of the models in a repository's directory, under their default names.
     fn manifests_of(&self, repository: &Path) -> Vec<Manifest> {
         let chosen = disk::read_small(&repository.join(".chosen"), NAME_BYTES_MAX).ok();
         let chosen = chosen.and_then(|name| String::from_utf8(name).ok());
@@ -86,7 +86,7 @@ impl Shelf {
     }
 }
 
-/// `hub/OWNER/REPO` of all owners.
+/// The directories `hub/OWNER/REPO` of all owners.
 fn repositories(hub: &Path) -> Result<Vec<PathBuf>, ShelfError> {
     let mut found = Vec::new();
     for owner in directories(hub)? {
@@ -100,7 +100,7 @@ fn directories(dir: &Path) -> Result<Vec<PathBuf>, ShelfError> {
     Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
 }
 
-/// All files below a directory with their sizes. Links are files, and lead nowhere.
+/// All files below a directory with their sizes. Symbolic links count as files and are not followed.
 pub(super) fn files_in(dir: &Path) -> Result<Vec<(PathBuf, u64)>, ShelfError> {
     let (mut files, mut folders) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(folder) = folders.pop() {

@@ -1,4 +1,4 @@
-//! The files of a model that is where its owner put it.
+//! The files of a model that was added by its path.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{ShelfError, ShelfFile, kind::is_gguf, split::SplitName};
 
-/// What is opened of the model at an absolute path, and all its files with their sizes.
+/// The path to open for the model at an absolute path, and all its files with their sizes.
 pub(super) fn at(path: &Path) -> Result<(PathBuf, Vec<ShelfFile>), ShelfError> {
     let not_a_model =
         |reason: &str| ShelfError::NotAModel { path: path.to_owned(), reason: reason.to_owned() };
@@ -32,7 +32,7 @@ pub(super) fn at(path: &Path) -> Result<(PathBuf, Vec<ShelfFile>), ShelfError> {
     Ok((parts[0].clone(), files))
 }
 
-/// The files directly in a directory, but for hidden ones.
+/// The files directly in a directory, except hidden ones.
 fn of_directory(dir: &Path) -> Result<Vec<ShelfFile>, ShelfError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(ShelfError::io(dir))? {

@@ -1,8 +1,8 @@
 //! A directory of models by name, which users and processes may share.
 //!
-//! `names/NAME.json` says what a name stands for; `hub/OWNER/REPO/COMMIT/` has what was downloaded. Names change under
-//! the lock `names/.lock`, for moments. A download holds `hub/.lock` together with others as long as it takes, so that
-//! nobody clears away what it is going to name.
+//! `names/NAME.json` is the manifest of a name; `hub/OWNER/REPO/COMMIT/` has downloaded files. Names change under
+//! the lock `names/.lock`, which is held briefly. A download holds `hub/.lock` as a shared lock for its whole
+//! duration, so that no process removes the files before they are named.
 
 mod earlier;
 mod files;
@@ -21,7 +21,7 @@ use crate::{
     manifest::HUB_DIRECTORY, source::HubSpec,
 };
 
-/// Names that an error lists at most.
+/// Maximum number of names that an error lists.
 const NAMES_TOLD: usize = 20;
 
 /// Models by name.
@@ -31,12 +31,12 @@ pub struct Shelf {
     hub: Hub,
 }
 
-/// All names of a shelf.
+/// All manifests of a shelf.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// In the order of the alphabet.
+    /// Manifests in alphabetical order.
     pub manifests: Vec<Manifest>,
-    /// Manifests that cannot be read, and why; their names are found by nobody.
+    /// Unreadable manifests and the reasons; their names cannot be found.
     pub unreadable: Vec<ShelfError>,
 }
 
@@ -46,24 +46,24 @@ impl Listing {
     }
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Files that no name uses any more.
+    /// Removed files, which no name used any more.
     pub files: Vec<PathBuf>,
-    /// Their bytes.
+    /// Their total size.
     pub bytes: u64,
-    /// Whether downloaded files were left alone because a manifest that cannot be read may use them.
+    /// True if downloaded files were kept because an unreadable manifest may use them.
     pub is_partial: bool,
 }
 
 impl Shelf {
-    /// The shelf in a directory, which is made when something is put there; downloads come from [`Hub::from_env`].
+    /// The shelf in a directory, which is created when something is put there; downloads come from [`Hub::from_env`].
     pub fn open(dir: &Path) -> Shelf {
         Shelf { dir: dir.to_owned(), hub: Hub::from_env() }
     }
 
-    /// The same with another hub.
+    /// The shelf with another hub.
     pub fn with_hub(self, hub: Hub) -> Shelf {
         Shelf { hub, ..self }
     }
@@ -73,7 +73,7 @@ impl Shelf {
         &self.dir
     }
 
-    /// All names and what they stand for.
+    /// Lists all manifests.
     pub fn list(&self) -> Result<Listing, ShelfError> {
         let names = self.names_dir();
         let failed = ShelfError::io(&names);
@@ -96,13 +96,14 @@ impl Shelf {
         Ok(listing)
     }
 
-    /// What a name stands for. Its files were there when it was added; [`Shelf::path`] says whether they still are.
+    /// Finds the manifest of a name. Its files existed when it was added; [`Shelf::path`] checks whether they still
+    /// do.
     pub fn find(&self, name: &str) -> Result<Manifest, ShelfError> {
         let found = self.read(&name.parse()?)?;
         found.ok_or_else(|| ShelfError::UnknownName { name: name.to_owned(), known: self.names_told(name) })
     }
 
-    /// The names there are, as a sentence for an error about one that is not there: those like it first.
+    /// The existing names, as a sentence for an error about an unknown one: similar names first.
     pub fn names_told(&self, wanted: &str) -> String {
         let listing = self.list().unwrap_or_default();
         let names = listing.names();
@@ -116,7 +117,7 @@ impl Shelf {
         suggestion(wanted, &names) + &there_are
     }
 
-    /// The path of what a manifest stands for, whose files are there with the sizes that it says.
+    /// The path to open for a manifest, after checking that its files exist with the right sizes.
     pub fn path(&self, manifest: &Manifest) -> Result<PathBuf, ShelfError> {
         let lacks = |file: &&ShelfFile| {
             let found = fs::metadata(self.dir.join(&file.path));
@@ -131,15 +132,15 @@ impl Shelf {
         Err(ShelfError::MissingFile { name, path: self.dir.join(&file.path), remedy })
     }
 
-    /// A model of this source that was downloaded before, under whatever name.
+    /// Finds a downloaded model of this source, under any name.
     pub fn find_source(&self, spec: &HubSpec) -> Result<Option<Manifest>, ShelfError> {
         let is_it =
             |manifest: &Manifest| matches!(&manifest.source, ModelSource::Hub(found) if found == spec);
         Ok(self.list()?.manifests.into_iter().find(is_it))
     }
 
-    /// Gives a name to a model or adapter where it is: a GGUF file, with the other files of a split one, or a Hugging
-    /// Face directory. Its files stay their owner's: they are never removed.
+    /// Gives a name to a model or adapter in place: a GGUF file, with the other files of a split one, or a Hugging
+    /// Face directory. The shelf does not own its files: they are never removed.
     pub fn add(&self, path: &Path, name: &ModelName) -> Result<Manifest, ShelfError> {
         let path = fs::canonicalize(path).map_err(|error| self.not_there(path, error))?;
         let not_a_model =
@@ -163,7 +164,7 @@ impl Shelf {
         Ok(manifest)
     }
 
-    /// Gives a model a second name. The files are shared; they are there as long as one of the names is.
+    /// Gives a model a second name. The files are shared; they are kept as long as one of the names exists.
     pub fn copy(&self, from: &str, to: &ModelName) -> Result<Manifest, ShelfError> {
         let _lock = self.lock_names()?;
         let manifest = Manifest { name: to.clone(), added_s: now_s(), ..self.find(from)? };
@@ -177,7 +178,7 @@ impl Shelf {
         let name: ModelName = name.parse()?;
         let _lock = self.lock_names()?;
         let path = self.manifest_path(&name);
-        // One that cannot be read can be removed; which files were its, nobody knows.
+        // An unreadable manifest can be removed, but its files are unknown.
         let manifest = match Manifest::read(&path) {
             Ok(None) => {
                 let (name, known) = (name.to_string(), self.names_told(name.as_str()));
@@ -187,13 +188,13 @@ impl Shelf {
             Err(ShelfError::BadManifest { .. }) => None,
             Err(error) => return Err(error),
         };
-        // First the name: whatever happens to the files then, nobody finds half a model.
+        // The name is removed first: whatever happens to the files then, a partial model is never found.
         disk::remove(&path).map_err(ShelfError::io(&path))?;
         disk::sync_directory_of(&path).map_err(ShelfError::io(&path))?;
         manifest.map_or(Ok(Removed::default()), |manifest| self.remove_unused(&manifest))
     }
 
-    /// Why a path cannot be added. One that is not there may be meant for a name, or for a repository of the hub.
+    /// Explains why a path cannot be added. A missing one may be meant as a name, or as a repository of the hub.
     fn not_there(&self, path: &Path, error: io::Error) -> ShelfError {
         if error.kind() != io::ErrorKind::NotFound {
             return ShelfError::io(path)(error);
@@ -227,7 +228,7 @@ impl Shelf {
         Manifest::read(&self.manifest_path(name))
     }
 
-    /// Writes a manifest; the caller holds the lock of names.
+    /// Writes a manifest; the caller holds the lock on names.
     fn write(&self, manifest: &Manifest) -> Result<(), ShelfError> {
         let path = self.manifest_path(&manifest.name);
         let text =
@@ -235,7 +236,7 @@ impl Shelf {
         disk::replace(&path, &self.names_dir().join(".new"), &text).map_err(ShelfError::io(&path))
     }
 
-    /// Refuses to take a name from a model of another source.
+    /// Refuses to reassign a name that belongs to a model of another source.
     fn check_owner(&self, name: &ModelName, source: &ModelSource) -> Result<(), ShelfError> {
         let Some(owner) = self.read(name)? else { return Ok(()) };
         let is_same = match (&owner.source, source) {
@@ -246,14 +247,14 @@ impl Shelf {
         if is_same { Ok(()) } else { Err(ShelfError::NameTaken { name, origin }) }
     }
 
-    /// Waits for the lock under which names change.
+    /// Waits for the lock on names.
     fn lock_names(&self) -> Result<File, ShelfError> {
         let file = open_lock(&self.names_dir())?;
         file.lock().map_err(ShelfError::io(&self.names_dir()))?;
         Ok(file)
     }
 
-    /// Removes the files of a manifest that is gone and that no other uses. The caller holds the lock of names.
+    /// Removes the files of a removed manifest that no other manifest uses. The caller holds the lock on names.
     fn remove_unused(&self, gone: &Manifest) -> Result<Removed, ShelfError> {
         let mut removed = Removed::default();
         if !gone.is_downloaded() {
@@ -275,8 +276,8 @@ impl Shelf {
         Ok(removed)
     }
 
-    /// Whether a file of the directory of downloads is there without a link that leads out of it: another user of a
-    /// shared shelf could have put one.
+    /// Returns whether a file is really inside the directory of downloads, that is, no symbolic link leads out:
+    /// another user of a shared shelf could have placed one.
     fn is_really_inside(&self, path: &Path) -> bool {
         let hub = fs::canonicalize(self.hub_dir());
         let parent = path.parent().map(fs::canonicalize);
@@ -286,18 +287,18 @@ impl Shelf {
     fn remove_empty_parents(&self, path: &Path) {
         let hub = self.hub_dir();
         let parents = path.ancestors().skip(1).take_while(|parent| *parent != hub);
-        // The first that is not empty ends it.
+        // Stops at the first directory that is not empty.
         let _ = parents.map(fs::remove_dir).find(Result::is_err);
     }
 }
 
-/// The paths of all files that names use.
+/// The paths of all files that manifests use.
 fn used(listing: &Listing) -> HashSet<&str> {
     let files = listing.manifests.iter().flat_map(|manifest| &manifest.files);
     files.map(|file| file.path.as_str()).collect()
 }
 
-/// The file `.lock` of a directory, which is made if need be.
+/// Opens the file `.lock` of a directory, which is created if need be.
 fn open_lock(dir: &Path) -> Result<File, ShelfError> {
     let path = dir.join(".lock");
     disk::create_directory(dir).map_err(ShelfError::io(dir))?;

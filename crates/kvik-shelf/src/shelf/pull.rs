@@ -1,4 +1,4 @@
-//! From a source to a name: the files first, the manifest last.
+//! Pulls a model: fetches its files first, and writes the manifest last.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,15 @@ use crate::{
     manifest::HUB_DIRECTORY,
 };
 
-/// How often files are fetched that are gone when they are named.
+/// Maximum number of rounds of fetching, if files vanish before they are named.
 const ROUNDS_MAX: usize = 3;
 
 impl Shelf {
-    /// Fetches a model and gives it a name; of one that has the name already, only what is newer. A source that is a
-    /// path is [added](Shelf::add).
+    /// Fetches a model and gives it a name; of a model that already has the name, only newer files. A source that
+    /// is a path is [added](Shelf::add).
     ///
-    /// Resumes what an earlier pull has left. Returns when all files are there with the checksums that the hub gives;
-    /// until then the name stands for what it stood for before.
+    /// Resumes partial downloads of earlier pulls. Returns when all files are present with the checksums that the
+    /// hub states; until then the name keeps its former meaning.
     pub fn pull(
         &self,
         source: &ModelSource,
@@ -48,7 +48,7 @@ impl Shelf {
         }
     }
 
-    /// Gives the name to files that are there, and removes those that only its former model used.
+    /// Gives the name to present files, and removes those that only its former model used.
     fn name(&self, manifest: Manifest) -> Result<Manifest, ShelfError> {
         let _lock = self.lock_names()?;
         self.check_owner(&manifest.name, &manifest.source)?;
@@ -62,17 +62,17 @@ impl Shelf {
     }
 }
 
-/// A repository of which files are fetched.
+/// A repository whose files are fetched.
 struct Fetch<'a> {
     shelf: &'a Shelf,
     spec: &'a HubSpec,
     commit: Option<&'a str>,
-    /// What the repository has.
+    /// The files of the repository.
     files: &'a [RemoteFile],
 }
 
 impl Fetch<'_> {
-    /// Fetches the chosen files; returns the manifest that names them.
+    /// Fetches the chosen files; returns their manifest.
     fn run(
         &self,
         chosen: &ModelFiles<'_>,
@@ -97,7 +97,7 @@ impl Fetch<'_> {
         })
     }
 
-    /// Fetches one file.
+    /// Fetches a file.
     fn file(&self, file: &RemoteFile, watch: Watch<'_>) -> Result<ShelfFile, ShelfError> {
         let path = self.path_of(&file.path);
         let repository = self.spec.repository();
@@ -119,8 +119,8 @@ impl Fetch<'_> {
         }
     }
 
-    /// Files of the shelf that may be this one: named ones with its checksum, and what earlier versions of kvik, which
-    /// knew no commits, would have called so.
+    /// Files of the shelf that may have the same content: named ones with its checksum, and the path that earlier
+    /// versions of kvik, which ignored commits, used for it.
     fn earlier(&self, file: &RemoteFile) -> Result<Vec<PathBuf>, ShelfError> {
         let Some(sha256) = file.sha256() else { return Ok(Vec::new()) };
         let listing = self.shelf.list()?;
@@ -131,7 +131,7 @@ impl Fetch<'_> {
         Ok(paths.map(|path| self.shelf.dir.join(path)).collect())
     }
 
-    /// The commit, or where the hub does not say which, the branch.
+    /// The commit, or the branch if the hub does not state the commit.
     fn revision(&self) -> &str {
         self.commit.or(self.spec.revision.as_deref()).unwrap_or("main")
     }
@@ -148,10 +148,11 @@ impl Fetch<'_> {
 }
 
 impl Shelf {
-    /// Files of the directory of downloads that no name uses: parts of downloads that were given up, and files that
-    /// were not named before a process was killed. A pull of the same model uses them.
+    /// Removes files in the directory of downloads that no name uses: abandoned partial downloads, and files that
+    /// were not named before a process was killed. A pull of the same model would have used them.
     ///
-    /// Fails while another process downloads.
+    /// # Errors
+    /// [`ShelfError::Busy`] while another process downloads, and I/O errors.
     pub fn remove_leftovers(&self) -> Result<super::Removed, ShelfError> {
         let hub = self.hub_dir();
         let lock = open_lock(&hub)?;

@@ -1,4 +1,4 @@
-//! Downloads that end early, in every way, and what is there then.
+//! Downloads that end early, in every way, and the state they leave.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
@@ -6,7 +6,7 @@ use kvik_testing::{WebAnswer, WebRequest};
 
 use super::*;
 
-/// Loses interest when so many bytes of a file are there.
+/// Cancels when this many bytes of a file are present.
 struct Until(u64, AtomicU64);
 
 impl Until {
@@ -25,7 +25,7 @@ impl Progress for Until {
     }
 }
 
-/// Bytes that requests ask for of a file.
+/// Number of bytes of a file that requests ask for.
 fn asked_for(requests: &[WebRequest], len: usize) -> usize {
     requests.iter().filter_map(|request| request.range(len)).map(|(from, to)| to - from).sum()
 }
@@ -38,7 +38,7 @@ fn a_download_cut_at_fifty_places_has_the_right_bytes_each_time() {
         let sent = AtomicUsize::new(0);
         let web = Web::serve(move |request| {
             let mut answer = repository.answer(request);
-            // Every other connection breaks somewhere, also before its first byte.
+            // Every other connection breaks somewhere, possibly before its first byte.
             let number = sent.fetch_add(1, SeqCst) as u64;
             if number % 2 == 1 {
                 answer.sent = mix(case << 32 | number) as usize % answer.sent.max(1);
@@ -56,7 +56,7 @@ fn a_download_cut_at_fifty_places_has_the_right_bytes_each_time() {
     }
 }
 
-/// Parts of downloads and their states.
+/// Part files and their states.
 fn parts(shelf: &Shelf) -> Vec<PathBuf> {
     files_in(shelf.dir()).into_iter().filter(|path| path.to_str().unwrap().contains(".part")).collect()
 }

@@ -1,4 +1,4 @@
-//! What the hub answers: tokens, redirects, statuses, hostile listings.
+//! Responses of the hub: tokens, redirects, statuses, hostile listings.
 
 use std::{collections::HashMap, sync::Mutex};
 
@@ -8,7 +8,7 @@ use super::*;
 
 const LISTING: &str = "/api/models/o/r?blobs=true";
 
-/// A shelf of a hub that answers with one file, but where `script` says otherwise.
+/// A shelf whose hub serves one file, unless `script` provides another response.
 fn scripted(
     content: &Arc<[u8]>,
     script: impl Fn(&WebRequest) -> Option<WebAnswer> + Send + Sync + 'static,
@@ -55,7 +55,7 @@ fn a_redirect_to_another_host_does_not_get_the_token() {
     let content = content(3, 100_000);
     let bytes = content.clone();
     let store = Web::serve(move |request| WebAnswer::of(request, &bytes));
-    // Another name of the same machine.
+    // Another host name of the same machine.
     let elsewhere = format!("{}/blob", store.url.replace("127.0.0.1", "localhost"));
     let checksum = format!("\"{}\"", sha256(&content).unwrap());
     let (web, shelf, _dir) = scripted(&content, move |request| match request.path.as_str() {

@@ -20,7 +20,7 @@ use crate::{Hub, Manifest, ModelSource, Progress, Quiet, Shelf, ShelfError};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Bytes that look like chance, behind the beginning of a GGUF file.
+/// Pseudo-random bytes after the beginning of a GGUF file.
 fn content(seed: u64, len: usize) -> Arc<[u8]> {
     let noise = (0..len as u64 / 8).flat_map(|word| mix(seed << 32 | word).to_le_bytes());
     b"GGUF".iter().copied().chain(noise).take(len).collect()
@@ -66,12 +66,12 @@ fn pull_with(shelf: &Shelf, source: &str, progress: &dyn Progress) -> Result<Man
     shelf.pull(&source, &source.default_name().unwrap(), progress)
 }
 
-/// The bytes of what a manifest stands for.
+/// The bytes of the model of a manifest.
 fn bytes_of(shelf: &Shelf, manifest: &Manifest) -> Vec<u8> {
     fs::read(shelf.path(manifest).unwrap()).unwrap()
 }
 
-/// All files below a directory but for locks, relative to it.
+/// All files below a directory except locks, relative to it.
 fn files_in(dir: &Path) -> Vec<PathBuf> {
     let (mut files, mut folders) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(folder) = folders.pop() {

@@ -1,4 +1,4 @@
-//! Names: added, copied, removed, and what others may have written into the directory.
+//! Names: added, copied, removed, and hostile content of the directory.
 
 use super::*;
 
@@ -124,7 +124,7 @@ fn a_manifest_that_cannot_be_read_hides_itself_alone_and_keeps_all_files() {
     assert_eq!(shelf.remove_leftovers().unwrap().bytes, content.len() as u64);
 }
 
-/// Another user of a shared shelf puts a link into it, and a manifest that names a file behind it.
+/// Another user of a shared shelf places a link in it, and a manifest that names a file behind the link.
 #[cfg(unix)]
 #[test]
 fn nothing_behind_a_link_is_removed() {

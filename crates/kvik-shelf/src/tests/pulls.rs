@@ -1,4 +1,4 @@
-//! Pulls beside each other, of several files, and of what is there in part.
+//! Concurrent pulls, pulls of several files, and resumed pulls.
 
 use std::{
     sync::Mutex,
@@ -10,7 +10,7 @@ use kvik_testing::WebRequest;
 
 use super::*;
 
-/// Bytes of files that were asked for.
+/// Number of bytes of files that were requested.
 fn asked(web: &Web) -> usize {
     let of_file = |request: &WebRequest| request.path.contains("/resolve/");
     web.seen()
@@ -148,7 +148,7 @@ fn downloads_of_earlier_versions_stay_usable() {
     fs::write(repository.join(".chosen"), "m-Q8_0.gguf").unwrap();
     let shelf = Shelf::open(&dir.path().join("models")).with_hub(hub_at("http://127.0.0.1:1"));
     shelf.take_over(&earlier).unwrap();
-    // A process that was killed behind the files and before their names is followed by one that names them.
+    // A process that was killed between moving the files and naming them is followed by one that names them.
     fs::remove_file(dir.path().join("models/names/o%2Fr.json")).unwrap();
     fs::write(dir.path().join("models/names/.taking-over"), "").unwrap();
     shelf.take_over(&earlier).unwrap();
@@ -159,7 +159,7 @@ fn downloads_of_earlier_versions_stay_usable() {
         let ModelSource::Hub(spec) = &manifest.source else { panic!("it is of the hub") };
         assert_eq!(shelf.find_source(spec).unwrap().as_ref(), Some(&manifest), "without network");
     }
-    // A pull links what is the same instead of fetching it.
+    // A pull links an identical file instead of fetching it.
     let web = serve(one_file(&model));
     let shelf = shelf.with_hub(hub_at(&web.url));
     let manifest = pull(&shelf, "hf:o/r").unwrap();
@@ -188,7 +188,7 @@ fn leftovers_are_removed_unless_they_may_be_in_use() {
     assert_eq!(shelf.remove_leftovers().unwrap(), crate::Removed::default());
 }
 
-/// Clears the shelf away under a pull.
+/// Clears the shelf during a pull.
 struct Clearing<'a>(&'a Shelf, Mutex<Vec<String>>);
 
 impl Progress for Clearing<'_> {
@@ -210,7 +210,7 @@ fn nobody_clears_away_what_a_pull_is_going_to_name() {
     assert!(!refused.is_empty() && refused.iter().all(|error| error.contains("running")), "{refused:?}");
 }
 
-/// Removes a name when the first file is found to be there.
+/// Removes a name when the first file is found to be present.
 struct Removing<'a>(&'a Shelf, std::sync::Once);
 
 impl Progress for Removing<'_> {
@@ -236,7 +236,8 @@ fn files_that_are_removed_under_a_pull_are_fetched_again() {
     assert_eq!(asked(&web), 4 * 10_000, "both files twice");
 }
 
-/// Whoever removes the last file of a directory removes that too, under the hands of who begins to fetch into it.
+/// A process that removes the last file of a directory removes the directory as well, while another begins to fetch
+/// into it.
 #[test]
 fn a_model_is_pulled_while_another_process_removes_it() {
     let content = content(3, 100);
