@@ -26,7 +26,7 @@ pub enum StopReason {
     OtherModel,
     /// The next block was computed with another KV format.
     OtherKvFormat,
-    /// The next block was computed by the same tenant but is private.
+    /// The request is private, or a private request of the same tenant computed the next block.
     Private,
     /// The cached prefix is too short to be worth reusing.
     BelowMinimum,

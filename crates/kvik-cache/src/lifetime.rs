@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// The retention that a request asks for the prefix it leaves in the cache.
 ///
-/// A prefix that several requests share gets the strongest of their wishes: the longest time to live, the highest
+/// A prefix that several requests share gets the strongest of these: the longest time to live, the highest
 /// priority, any pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lifetime {
-    /// A prefix unused for this long is dropped without a trace; never when `None`.
+    /// A prefix unused for this long is dropped; never when `None`.
     pub ttl: Option<Duration>,
     /// Prefixes of lower priority are evicted first, whatever the policy; 0 by default.
     pub priority: i8,

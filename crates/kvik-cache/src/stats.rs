@@ -3,9 +3,9 @@
 /// Blocks by holder, and operations since the cache was created. Cheap to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheStats {
-    /// All blocks: free, owned and shared ones.
+    /// All blocks: free, withheld, owned and shared ones.
     pub blocks: usize,
-    /// Blocks without a holder.
+    /// Blocks without a holder, except withheld ones.
     pub free: usize,
     /// Blocks of running sequences that are not in the tree.
     pub owned: usize,

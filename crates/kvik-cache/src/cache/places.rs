@@ -117,7 +117,7 @@ impl Cache {
         }
     }
 
-    /// Releases the state of a running sequence, which does not match its positions, so that no place stores it.
+    /// Releases the state of a running sequence because it does not match its positions; no place may store it.
     pub fn spoil_state(&mut self, seq: SeqId) {
         let table = self.sequences.get_mut(&seq).expect("the sequence is running");
         if let Some(state) = table.state.take() {

@@ -1,6 +1,6 @@
 //! Divides the space among tenants when it is short, and chooses the victim tenant.
 //!
-//! Owns the tenant of every namespace and the blocks of every tenant. The division maximises the sum of `weight x
+//! Owns the tenant of every namespace and the block counts of every tenant. The division maximises the sum of `weight x
 //! log(blocks)` over the tenants: it splits the space by weight, except that no tenant gets more than it asks for.
 //! Evicting from the tenant with the most blocks for its weight leads there, block by block, and never takes from a
 //! tenant that has less than its share: so a flood of one tenant ends where the working sets of the others begin.

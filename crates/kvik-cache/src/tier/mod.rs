@@ -16,7 +16,7 @@
 //! | `rank`      | the victim when the tier is full                   |
 //! | `lifetime`  | uses and expiry of blocks                          |
 //! | `cost`      | whether loading is faster than recomputing         |
-//! | `runs`      | which blocks nodes write together in a shared store |
+//! | `runs`      | which blocks share a value in a remote store       |
 
 mod cost;
 mod followers;

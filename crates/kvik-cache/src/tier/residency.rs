@@ -69,7 +69,7 @@ pub(super) enum State {
 /// The result of placing a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// The block, or a longer one that begins with it, is already stored.
+    /// The block, or a longer one that begins with it, is already stored or being written.
     Held(SlotId),
     /// Its bytes are to be written here; [`Tier::written`] reports the completion.
     Write(SlotId),

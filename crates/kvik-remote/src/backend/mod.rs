@@ -28,7 +28,7 @@ use crate::names::{Key, OwnerTag};
 /// A value as it was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// Its bytes; an invalid value if it has more bytes than were asked for.
+    /// Its bytes; truncated or empty if it is larger than the requested maximum.
     pub bytes: Vec<u8>,
     /// Time since it was written or renewed, if the store does not expire values by itself.
     pub age: Option<Duration>,
@@ -74,7 +74,7 @@ pub trait Backend: Send + Sync + 'static {
     async fn connect(&self) -> Result<(), Fault>;
     /// Returns which of these values exist.
     async fn exists(&self, keys: &[Key]) -> Result<Vec<bool>, Fault>;
-    /// Reads a value. Of one larger than `bytes_max`, at most a little is read.
+    /// Reads a value. One larger than `bytes_max` is not read in full.
     async fn get(&self, key: &Key, bytes_max: usize) -> Result<Option<Value>, Fault>;
     /// Writes a value. If the backend accounts for sizes, the least recently used values beyond the limits are
     /// evicted.

@@ -17,7 +17,7 @@ use crate::{
     hub::{Answer, Retry},
 };
 
-/// Number of pieces of a file, within the limits of their size.
+/// Target number of pieces of a file, within the limits of their size.
 const PIECES: u64 = 16;
 /// Interval at which the state is saved during a transfer.
 const SAVE_TIME: Duration = Duration::from_secs(1);
