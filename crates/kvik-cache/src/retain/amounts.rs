@@ -55,7 +55,7 @@ pub enum Cut {
 /// When a sequence evicts positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// At fixed points, which depend only on its tokens.
+    /// At fixed points, which depend only on the retention, the prompt's length and the context.
     Points,
     /// Only when memory is short, at any position of the sequence.
     Pressure,
