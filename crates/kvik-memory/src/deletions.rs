@@ -1,12 +1,12 @@
-//! What is to be deleted: written down before anything of it is, and until nothing of it is left.
+//! Pending deletions: recorded before anything is deleted, and until nothing is left.
 //!
 //! ```text
-//! begin: a record ──► what can be deleted now is ──► end: the record goes
-//!                                └── the rest is tried again, also after the end of the process
+//! begin: write a record ──► delete all that can be deleted now ──► end: remove the record
+//!                                └── the rest is retried, also after a restart of the process
 //! ```
 //!
-//! A record holds nothing that was said: identities of messages are hashes with the tenant's key. Whoever deletes does it
-//! in an order that any moment may interrupt: each step finds what is left by this record, and may be repeated.
+//! A record contains no message text: messages are identified by hashes with the tenant's key. The steps of a deletion
+//! run in an order that may be interrupted at any point: each step finds the rest by this record, and may be repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,97 +24,97 @@ use crate::records::{Records, RecordsError, Table};
 
 type Result<T> = std::result::Result<T, RecordsError>;
 
-/// Whose, and what: a conversation or another thing of which something was computed.
+/// Owner of derived data: a tenant, and the id of its conversation or of another object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// The tenant's name.
     pub tenant: String,
-    /// An id.
+    /// Id of the object.
     pub id: String,
 }
 
-/// What is left to do until it is gone.
+/// The remaining work of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deletion {
-    /// Identities of its messages, by which summaries are found.
+    /// Identities of the deleted messages, by which summaries are found.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     chain: BTreeSet<String>,
-    /// The name that nodes know it by.
+    /// Name under which the nodes of a fleet know the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What was said is no longer in the records.
+    /// True if the messages are no longer in the records.
     #[serde(default)]
     pub is_removed: bool,
-    /// It is of a thing that stays.
+    /// True if only a part of the object is deleted.
     #[serde(default)]
     pub is_part: bool,
-    /// Nothing is left but in places of files that are free.
+    /// True if nothing is left except bytes in free space of files.
     #[serde(default)]
     pub is_done: bool,
 }
 
-/// All that is to be deleted.
+/// All pending deletions.
 pub struct Deletions {
-    /// Absent where nothing can be written: then it is tried as long as the process lasts.
+    /// Absent if nothing can be written: then a deletion is retried only until the process ends.
     table: Option<Table<Deletion>>,
     all: Mutex<BTreeMap<Owner, Deletion>>,
     ended: Condvar,
 }
 
 impl Owner {
-    /// A thing of a tenant.
+    /// An object of a tenant.
     pub fn new(tenant: impl Into<String>, id: impl Into<String>) -> Owner {
         Owner { tenant: tenant.into(), id: id.into() }
     }
 
-    /// A part of it that is deleted while the rest stays.
+    /// A new owner for a part of this object that is deleted while the rest stays.
     pub fn part(&self) -> Owner {
         Owner::new(&self.tenant, format!("{} {:016x}", self.id, random()))
     }
 }
 
 impl Deletion {
-    /// Of a tenant's messages from this index on.
+    /// Deletion of a tenant's messages from the index `from` on.
     pub fn of(tenant: &str, messages: &[Value], from: usize) -> Deletion {
         let chain = chain_behind(tenant, messages, from);
         Deletion { chain: chain.into_iter().map(|id| hex::written(id.0)).collect(), ..Deletion::default() }
     }
 
-    /// The same of something with this name.
+    /// Sets the name of the deleted object.
     #[must_use]
     pub fn named(self, name: Option<String>) -> Deletion {
         Deletion { name, ..self }
     }
 
-    /// What was said is no longer in the records.
+    /// Marks the messages as removed from the records.
     #[must_use]
     pub fn removed(self) -> Deletion {
         Deletion { is_removed: true, ..self }
     }
 
-    /// What was said is no longer in the records, and was a part of a thing that stays.
+    /// Marks the messages as removed from the records, and as a part of an object that stays.
     #[must_use]
     pub fn of_part(self) -> Deletion {
         Deletion { is_part: true, ..self.removed() }
     }
 
-    /// Nothing is left but in places of files that are free.
+    /// Deletion of which nothing is left except bytes in free space of files.
     pub fn done() -> Deletion {
         Deletion { is_done: true, ..Deletion::default().removed() }
     }
 
-    /// Identities of its messages.
+    /// Identities of the deleted messages.
     pub fn chain(&self) -> BTreeSet<ChainId> {
         self.chain.iter().filter_map(|text| hex::read(text).map(ChainId)).collect()
     }
 
-    /// As it was before what was said was removed.
+    /// State before the messages were removed from the records.
     #[cfg(test)]
     pub(crate) fn begun_only(self) -> Deletion {
         Deletion { is_removed: false, ..self }
     }
 
-    /// Both.
+    /// Merges two deletions of the same owner.
     fn and(mut self, other: Deletion) -> Deletion {
         self.chain.extend(other.chain);
         Deletion {
@@ -128,26 +128,26 @@ impl Deletion {
 }
 
 impl Deletions {
-    /// What was not deleted yet when the records were closed.
+    /// Loads the deletions that were pending when the records were closed.
     pub fn open(records: Option<&Records>) -> Arc<Deletions> {
         let (table, all) = map::open(records, "deletions");
         Arc::new(Deletions { table, all: Mutex::new(all), ended: Condvar::new() })
     }
 
-    /// Something is to be deleted, beside what is of it already.
+    /// Records a deletion, merged with a pending one of the same owner.
     ///
     /// # Errors
-    /// If that cannot be written down; then nothing is to be deleted.
+    /// If it cannot be recorded; then nothing is pending.
     pub fn begin(&self, owner: &Owner, deletion: Deletion) -> Result<()> {
         let before = self.lock().get(owner).cloned();
         let deletion = before.map_or(deletion.clone(), |before| before.and(deletion));
         self.put(owner, Some(deletion))
     }
 
-    /// What is left of it has changed; `None` says that nothing is.
+    /// Updates the remaining work of a deletion; `None` ends it.
     ///
     /// # Errors
-    /// If that cannot be written down; what is deleted already is deleted once more.
+    /// If the update cannot be recorded; then steps already done are repeated.
     pub fn put(&self, owner: &Owner, left: Option<Deletion>) -> Result<()> {
         if let Some(table) = &self.table {
             table.change([owner.text().as_str()], |_, _| left.clone())?;
@@ -162,17 +162,17 @@ impl Deletions {
         Ok(())
     }
 
-    /// All of it.
+    /// All pending deletions.
     pub fn all(&self) -> Vec<(Owner, Deletion)> {
         self.lock().iter().map(|(owner, left)| (owner.clone(), left.clone())).collect()
     }
 
-    /// What is left of one.
+    /// Remaining work of one deletion.
     pub fn get(&self, owner: &Owner) -> Option<Deletion> {
         self.lock().get(owner).cloned()
     }
 
-    /// What is to be deleted of a tenant under this id or name.
+    /// Owner of the pending deletion of a whole object with this id or name.
     pub fn find(&self, tenant: &str, reference: &str) -> Option<Owner> {
         let all = self.lock();
         let own = all.iter().filter(|(owner, _)| owner.tenant == tenant);
@@ -182,7 +182,7 @@ impl Deletions {
         own.filter(|(_, left)| !left.is_part).find(is_it).map(|(owner, _)| owner.clone())
     }
 
-    /// Waits until something is deleted, so long at most; whether it is.
+    /// Waits at most `patience` until a deletion has ended; returns whether it has.
     pub fn wait(&self, owner: &Owner, patience: Duration) -> bool {
         let due = Instant::now() + patience;
         let mut all = self.lock();
@@ -198,7 +198,7 @@ impl Deletions {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, Deletion>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is a single call, so a panic leaves it consistent.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

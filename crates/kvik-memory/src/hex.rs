@@ -1,13 +1,13 @@
 //! Bytes as hexadecimal digits.
 
-/// Two lower-case digits for each byte.
+/// Returns two lower-case digits for each byte.
 pub fn written(bytes: impl AsRef<[u8]>) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// The bytes that exactly so many digits stand for, in either case.
+/// Parses exactly `2 * BYTES` digits, in upper or lower case.
 pub fn read<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     let digit = |digit: u8| char::from(digit).to_digit(16);
     let mut bytes = [0; BYTES];

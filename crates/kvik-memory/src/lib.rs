@@ -1,13 +1,13 @@
-//! Conversations that go on without end: kept on disk, and remembered beyond the context of a model.
+//! Conversations without a length limit: stored on disk, and remembered beyond the model's context window.
 //!
 //! ```text
-//! conversations    what was said, by tenant and name        memory    what of it a turn reads, and its summaries
-//!        |                                                     |
-//!        '------------------------ records --------------------'      small durable tables in one file
+//! conversations    the messages, by tenant and name      memory    the part of them that a turn reads, and summaries
+//!        |                                                  |
+//!        '------------------------ records -----------------'      small durable tables in one file
 //! ```
 //!
-//! [`context`] decides over messages what of a long conversation is read. The crate neither serves nor computes: what it
-//! needs of the program around it is the trait [`Host`](memory::Host).
+//! [`context`] decides message by message which part of a long conversation the model reads. The crate neither serves
+//! requests nor runs models: the trait [`Host`](memory::Host) is all that it needs of the program around it.
 
 #![forbid(unsafe_code)]
 

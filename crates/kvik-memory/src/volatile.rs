@@ -1,4 +1,4 @@
-//! Finds the pieces of a text that look as if they change at every request.
+//! Finds the parts of a text that look as if they change at every request.
 
 use std::{ops::Range, sync::LazyLock};
 
@@ -30,7 +30,7 @@ pub struct Volatile {
     pub range: Range<usize>,
 }
 
-/// Patterns by kind; of two that match at the same offset the earlier counts.
+/// Patterns by kind; of two matches at the same offset the earlier pattern wins.
 const PATTERNS: [(Kind, &str); 13] = [
     (Kind::Uuid, r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\b"),
     (Kind::Timestamp, r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
@@ -70,13 +70,14 @@ pub fn find(text: &str) -> Vec<Volatile> {
     found.filter(|found| found.kind != Kind::Id || is_random(&text[found.range.clone()])).collect()
 }
 
-/// Random ids contain digits; words and names_with_underscores consist of letters.
+/// True if the text looks random: random ids contain digits; words and names_with_underscores consist of
+/// letters.
 fn is_random(text: &str) -> bool {
     let digits = text.bytes().filter(u8::is_ascii_digit).count();
     digits >= 4 && (digits == text.len() || text.bytes().any(|byte| byte.is_ascii_alphabetic()))
 }
 
-/// The text with other digits in its volatile pieces, as the next request might contain it.
+/// Replaces the digits in the volatile pieces of a text, as the next request might.
 pub fn twin(text: &str) -> String {
     let mut twin = String::with_capacity(text.len());
     let mut done = 0;
@@ -96,8 +97,8 @@ fn next_digit(character: char) -> char {
     }
 }
 
-/// The sentence that contains a piece, with the blanks behind it: it ends at a line break, or at a full
-/// stop and a blank.
+/// Range of the sentence that contains a piece, with the blanks after it. A sentence ends at a line break, or
+/// at a full stop, exclamation or question mark followed by a blank.
 pub fn sentence(text: &str, piece: &Range<usize>) -> Range<usize> {
     let ends = sentences(text);
     let start = ends.iter().take_while(|end| **end <= piece.start).last().copied().unwrap_or(0);
@@ -105,7 +106,7 @@ pub fn sentence(text: &str, piece: &Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// The byte offsets at which the sentences of a text end, the last one included.
+/// Byte offsets at which the sentences of a text end, including the last one.
 pub fn sentences(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let bytes = text.as_bytes();

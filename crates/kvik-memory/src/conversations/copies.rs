@@ -1,4 +1,4 @@
-//! Whole conversations in this node's file, as other nodes have changed them. Each change is one transaction.
+//! Local copies of shared conversations, replaced as other nodes change them. Each change is one transaction.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::records::RecordsError;
 
 type Result<T> = std::result::Result<T, RecordsError>;
 
-/// Records to write, or to remove.
+/// Records to write (`Some`) or to remove (`None`).
 type Changes = BTreeMap<String, Option<Record>>;
 
 impl Shelf {
-    /// A conversation is what the store has.
+    /// Replaces the local copy by the version of the store.
     pub(super) fn replace(&self, key: &ConversationKey, messages: &[Value], content: &Content) -> Result<()> {
         let mut changes = self.removal(key)?;
         changes.extend(said_records(key, messages, content.head.systems));
@@ -32,7 +32,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// This is what the store had when both were the same; nothing where it has none.
+    /// Sets the base: the version in the store when both were equal; `None` if the store has none.
     pub(super) fn set_base(&self, key: &ConversationKey, content: Option<&Content>) -> Result<()> {
         self.change([(key.shared(), content.map(|content| Record::Shared(content.clone())))].into())?;
         let mut heads = self.heads();
@@ -43,11 +43,12 @@ impl Shelf {
         Ok(())
     }
 
-    /// Removes what was said in a conversation, and its head; that it was shared stays, until the store has it.
+    /// Removes the messages and the head of a conversation. The record of the shared version stays until the store has
+    /// the deletion.
     pub(super) fn remove_said(&self, key: &ConversationKey) -> Result<()> {
         let mut removal = self.removal(key)?;
         removal.remove(&key.shared());
-        // Those that cannot be read are not found by reading.
+        // Reading skips unreadable records, so they are removed by their index.
         let said = self.heads().all.get(key).map_or(0, |head| head.messages.saturating_sub(head.systems));
         removal.extend((0..said).map(|index| (key.message(index), None)));
         removal.insert(key.systems(), None);
@@ -56,8 +57,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Removes what is here of a conversation that another node has deleted, and notes that what was made of it here is
-    /// to be deleted too.
+    /// Removes the local copy of a conversation that another node has deleted, and records the deletion of data derived
+    /// from it here.
     pub(super) fn drop_copy(&self, key: &ConversationKey) -> Result<()> {
         let name = self.heads().all.get(key).and_then(|head| head.name.clone());
         let said = self.said(key).unwrap_or_default();
@@ -71,7 +72,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// A conversation has another key and head, and nothing is in the store of it.
+    /// Moves a local copy to another key and head, which the store does not have yet.
     pub(super) fn move_copy(
         &self,
         from: &ConversationKey,
@@ -91,14 +92,14 @@ impl Shelf {
         Ok(())
     }
 
-    /// Only the head of a conversation changes.
+    /// Changes only the head of a conversation.
     pub(super) fn set_head(&self, key: &ConversationKey, head: ConversationHead) -> Result<()> {
         self.change([(key.head(), Some(Record::Head(head.clone())))].into())?;
         self.heads().all.insert(key.clone(), head);
         Ok(())
     }
 
-    /// The removal of all records of a conversation.
+    /// Changes that remove all records of a conversation.
     fn removal(&self, key: &ConversationKey) -> Result<Changes> {
         let said = self.table.between(&key.systems(), &key.said_end())?.into_iter().map(|(text, _)| text);
         Ok(said.chain([key.head(), key.shared()]).map(|text| (text, None)).collect())

@@ -1,80 +1,80 @@
-//! Why a conversation is not read or not changed.
+//! Errors of reading or changing a conversation.
 
 use super::head::NAME_BYTES_MAX;
 use crate::records::RecordsError;
 
-/// What stands in the way.
+/// An error of reading or changing a conversation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConversationError {
-    /// The tenant has none of that name or id.
+    /// The tenant has no conversation with that name or id.
     #[error("there is no conversation `{0}`")]
     NotFound(String),
-    /// The tenant has none of that id, behind which others are asked for.
+    /// The tenant has no conversation with the id after which a list or search should start.
     #[error("there is no conversation `{0}`")]
     NothingBehind(String),
-    /// Somebody else changes it.
+    /// Another request is changing the conversation.
     #[error(
         "the conversation `{0}` is being answered or changed by another request; send this one when that has ended"
     )]
     Busy(String),
-    /// Another one has the name.
+    /// Another conversation has the name.
     #[error("another conversation has the name `{0}`; choose another name, or delete that one first")]
     NameTaken(String),
-    /// It cannot be a name.
+    /// The text is not a valid name.
     #[error(
         "a conversation's name has 1 to {NAME_BYTES_MAX} bytes, no control characters, and does not begin with `conv_`"
     )]
     BadName,
-    /// A bound of one conversation is reached.
+    /// A limit of one conversation is reached.
     #[error("{what}, {have} of them, and {max} is the limit; go on in another conversation")]
     Full {
-        /// What there would be too many of.
+        /// Quantity that would exceed the limit.
         what: &'static str,
-        /// How many there would be.
+        /// Value that the quantity would have.
         have: u64,
-        /// How many there may be.
+        /// Limit.
         max: u64,
     },
-    /// A bound of all of a tenant's conversations together is reached.
+    /// A limit on all conversations of a tenant together is reached.
     #[error("{what}, {have} of them, and {max} is the limit; delete some first")]
     AllFull {
-        /// What there would be too many of.
+        /// Quantity that would exceed the limit.
         what: &'static str,
-        /// How many there would be.
+        /// Value that the quantity would have.
         have: u64,
-        /// How many there may be.
+        /// Limit.
         max: u64,
     },
-    /// Messages are asked for that were never said.
+    /// A request refers to messages beyond the end of the conversation.
     #[error("`{field}` is {asked}, and the conversation has {messages} messages")]
     BeyondItsEnd {
-        /// Which argument says so.
+        /// Name of the argument.
         field: &'static str,
-        /// What it says.
+        /// Value of the argument.
         asked: usize,
-        /// Messages that there are.
+        /// Number of messages in the conversation.
         messages: usize,
     },
-    /// Other nodes have it, and it cannot be read from them.
+    /// The newest version may be on other nodes, and cannot be read from them.
     #[error(
         "the conversation `{0}` cannot be read now: other nodes may have changed it, and the store that they share does not answer; send this again later"
     )]
     Elsewhere(String),
-    /// Another node has changed it while this one did not know.
+    /// Another node has changed the conversation concurrently.
     #[error(
         "the conversation `{of}` was changed by another node meanwhile; what was said here is kept as `{fork}`"
     )]
     Forked {
-        /// Its id.
+        /// Id of the conversation.
         of: String,
-        /// The id of the conversation that has what was said here.
+        /// Id of the conversation to which this node's changes were moved.
         fork: String,
     },
-    /// A record is gone or cannot be read.
+    /// A record is missing or unreadable.
     #[error("a message of the conversation `{0}` cannot be read: the log names its record")]
     Damaged(String),
-    /// The file that they are kept in does not do what it should.
+    /// The records file has failed.
     #[error(transparent)]
     Records(#[from] RecordsError),
 }

@@ -1,4 +1,4 @@
-//! Which conversation, and what is known of it without reading it.
+//! Keys of conversations, and the metadata that is known without reading their messages.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 use crate::deletions::Owner;
 use crate::random::random;
 
-/// Bytes of a name at most.
+/// Maximum bytes of a name.
 pub(super) const NAME_BYTES_MAX: usize = 128;
-/// What ids begin with, and names do not.
+/// Prefix of ids; no name begins with it.
 const ID_PREFIX: &str = "conv_";
 
-/// Whose conversation, and which.
+/// The tenant and the id of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConversationKey {
-    /// Whose.
+    /// Name of the tenant.
     pub tenant: String,
-    /// Its id.
+    /// Id of the conversation.
     pub id: String,
 }
 
-/// What is known of a conversation without reading it.
+/// Metadata of a conversation, known without reading its messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationHead {
     /// Its name, if it has one.
@@ -31,33 +31,35 @@ pub struct ConversationHead {
     pub created: u64,
     /// Unix seconds.
     pub updated: u64,
-    /// The model that was asked last, where that was said.
+    /// Model of the last turn, if the turn named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// All of them, the system messages included.
+    /// Number of all messages, including the system messages.
     pub messages: usize,
-    /// System messages that it begins with.
+    /// Number of leading system messages.
     pub systems: usize,
-    /// Of all records of what was said.
+    /// Bytes of all message records.
     pub bytes: u64,
-    /// Larger than that of every conversation that was changed before: clocks are set back.
+    /// Position in the order of changes: larger than that of every conversation changed before. Not a time,
+    /// because clocks are set back.
     pub order: u64,
-    /// Which change this is: random, where nodes share conversations; 0 for one that was never shared.
+    /// Identity of the last change: random where nodes share conversations, 0 for a conversation that was
+    /// never shared.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stamp: u64,
-    /// What clients keep beside it.
+    /// Metadata that clients store with the conversation.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }
 
 impl ConversationKey {
-    /// A key that no conversation has.
+    /// A new random key.
     pub(super) fn random(tenant: &str) -> ConversationKey {
         let id = format!("{ID_PREFIX}{:016x}{:08x}", random(), random() as u32);
         ConversationKey { tenant: tenant.to_owned(), id }
     }
 
-    /// The same as whose what was computed of it is.
+    /// Owner of the data derived from this conversation.
     pub fn owner(&self) -> Owner {
         Owner::new(&self.tenant, &self.id)
     }
@@ -67,18 +69,18 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Whether a reference is an id; it is a name otherwise.
+/// True if a reference is an id; otherwise it is a name.
 pub(super) fn is_id(reference: &str) -> bool {
     reference.starts_with(ID_PREFIX)
 }
 
-/// Whether an id may be one that a node has made: others are not asked for.
+/// True if a node may have created this id; the store is not asked for others.
 pub(super) fn is_known_id(id: &str) -> bool {
     let digits = id.strip_prefix(ID_PREFIX).unwrap_or_default();
     digits.len() == 24 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether this may be a conversation's name.
+/// True if this is a valid name of a conversation.
 pub(super) fn is_name(name: &str) -> bool {
     !is_id(name) && (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
 }

@@ -1,4 +1,4 @@
-//! A conversation that nobody else changes meanwhile.
+//! A conversation held for exclusive change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::deletions::Deletion;
 
 type Result<T> = std::result::Result<T, ConversationError>;
 
-/// A conversation that somebody changes; free again when this is dropped.
+/// Exclusive access to a conversation that is being changed; released when dropped.
 pub struct Held {
     pub(super) shelf: Arc<Shelf>,
     pub(super) key: ConversationKey,
@@ -25,17 +25,17 @@ pub struct Held {
 }
 
 impl Held {
-    /// Which conversation it is.
+    /// Key of the conversation.
     pub fn key(&self) -> &ConversationKey {
         &self.key
     }
 
-    /// What is known of it without reading it.
+    /// Metadata of the conversation.
     pub fn head(&self) -> &ConversationHead {
         &self.head
     }
 
-    /// What was said in it.
+    /// Messages of the conversation.
     pub fn messages(&self) -> Result<Vec<Value>> {
         let messages = self.shelf.said(&self.key)?;
         match messages.len() == self.head.messages {
@@ -44,12 +44,12 @@ impl Held {
         }
     }
 
-    /// From its next change on, turns that name no model ask this one.
+    /// Sets the model for turns that name none, from the next change on.
     pub fn asks(&mut self, model: Option<String>) {
         self.head.model = model;
     }
 
-    /// Refuses messages for which there is no room.
+    /// Refuses messages that would exceed a limit.
     pub fn make_room(&self, messages: &[Value]) -> Result<()> {
         let limit = |what, have, max| match have <= max {
             true => Ok(()),
@@ -64,7 +64,7 @@ impl Held {
         if have <= max { Ok(()) } else { Err(ConversationError::AllFull { what, have, max }) }
     }
 
-    /// Writes these messages behind the others. System messages that they begin with replace those of the conversation.
+    /// Appends messages. System messages at their beginning replace those of the conversation.
     pub fn append(&mut self, messages: &[Value]) -> Result<()> {
         let (own, more) = messages.split_at(leading_systems(messages));
         let mut head = self.head.clone();
@@ -82,19 +82,19 @@ impl Held {
         self.commit(records, head)
     }
 
-    /// Keeps this beside it instead of what was kept there, from its next change on.
+    /// Replaces the metadata of the client, from the next change on.
     pub fn describe(&mut self, metadata: BTreeMap<String, String>) {
         self.head.metadata = metadata;
     }
 
-    /// Takes back the messages from this index on.
+    /// Removes the messages from the index `from` on.
     pub fn take_back(&mut self, from: usize) -> Result<()> {
         let messages = self.head.messages;
         if from > messages {
             return Err(ConversationError::BeyondItsEnd { field: "from", asked: from, messages });
         }
         if let Some(deletions) = &self.shelf.deletions {
-            // Once they are taken back nothing leads to what was made of them any more.
+            // After the removal nothing leads to the data derived from these messages any more.
             let left = Deletion::of(&self.key.tenant, &self.messages().unwrap_or_default(), from);
             deletions.begin(&self.key.owner().part(), left.of_part())?;
         }
@@ -112,7 +112,7 @@ impl Held {
         self.commit(records, head)
     }
 
-    /// Gives it another name.
+    /// Renames the conversation.
     pub fn rename(&mut self, name: &str) -> Result<()> {
         if let Some(sharing) = self.shelf.sharing() {
             sharing.refresh_name(&self.key.tenant, name);
@@ -129,11 +129,11 @@ impl Held {
         self.commit(Vec::new(), head)
     }
 
-    /// Deletes it with all that was said. What others have made of it is written down as to be deleted before.
+    /// Deletes the conversation with all messages. The deletion of derived data is recorded first.
     pub fn delete(self) -> Result<()> {
         let owner = self.key.owner();
         if let Some(deletions) = &self.shelf.deletions {
-            // One that cannot be read can be deleted all the same.
+            // A conversation that cannot be read can still be deleted.
             let left = Deletion::of(&self.key.tenant, &self.messages().unwrap_or_default(), 0);
             deletions.begin(&owner, left.named(self.head.name.clone()))?;
         }
@@ -147,7 +147,7 @@ impl Held {
         Ok(())
     }
 
-    /// Writes records and the head in one. The head counts their bytes.
+    /// Writes the records and the head in one transaction. The head counts the records' bytes.
     fn commit(&mut self, records: Vec<(String, Option<Record>)>, mut head: ConversationHead) -> Result<()> {
         head.updated = unix_seconds();
         head.order = self.shelf.next_order();
@@ -170,7 +170,8 @@ impl Held {
         self.write_through()
     }
 
-    /// Writes it where other nodes read it. If one of them has changed it meanwhile, this is another conversation now.
+    /// Writes the conversation to the store that the nodes share. If another node has changed it concurrently, this
+    /// becomes another conversation.
     fn write_through(&mut self) -> Result<()> {
         let written = self.shelf.sharing().map(|sharing| sharing.write_through(&self.key));
         if let Some(WrittenThrough::Forked(Some(fork))) = written {
@@ -187,7 +188,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // What is left in the store of it is ended by whoever may wait for that.
+        // The worker ends the hold in the store, so that no request waits for it.
         self.shelf.end_hold(&self.key);
         self.shelf.heads().release(&self.key);
     }

@@ -1,11 +1,12 @@
-//! How much is kept.
+//! Limits on stored conversations.
 
-/// Conversations of one tenant at most.
+/// Maximum number of conversations of one tenant.
 pub(super) const CONVERSATIONS_MAX: usize = 4096;
-/// Bytes of all that was said in one tenant's conversations, at most. The answers of turns that run may go beyond it:
-/// they are written down all the same.
+/// Maximum bytes of all messages in one tenant's conversations. Answers of running turns may exceed it: they are
+/// written all the same.
 pub(super) const TENANT_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of what was said in one conversation at most, likewise: every turn reads all of it.
+/// Maximum bytes of the messages of one conversation; answers may exceed it too. Every turn reads all of them.
 pub(super) const BYTES_MAX: u64 = 32 << 20;
-/// Messages of one conversation at most, as of one request: what is exported can be sent again.
+/// Maximum number of messages of one conversation. It is that of one request, so an exported conversation can be sent
+/// again.
 pub const MESSAGES_MAX: usize = 65_536;

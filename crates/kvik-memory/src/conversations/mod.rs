@@ -1,12 +1,12 @@
-//! Conversations that are kept: whoever asks names one and says only what is new.
+//! Stored conversations: a client names a conversation and sends only the new messages.
 //!
 //! ```text
-//! a turn: hold -> what was said, and what is new -> answered -> both written in one -> the asker hears of the end
+//! a turn: hold -> stored and new messages -> answered -> both written atomically -> the client gets the end
 //!           |                                                          |
-//!           '------------ nobody else changes the conversation --------'
+//!           '------- no other request changes the conversation -------'
 //! ```
 //!
-//! Heads are in memory, what was said is read when it is asked for. A tenant's conversations exist for it alone.
+//! The heads are in memory; messages are read on demand. A tenant cannot see the conversations of another.
 
 mod copies;
 mod error;

@@ -1,10 +1,10 @@
-//! What is written down of a conversation: its head, its system messages, and what follows message by message.
+//! Records of a conversation: its head, its system messages, and one record for each further message.
 //!
 //! ```text
-//! head \0 tenant \0 id                  so that the heads of all are found in one piece
+//! head \0 tenant \0 id                  one key range holds the heads of all conversations
 //! said \0 tenant \0 id \0               system messages, which are replaced together
-//! said \0 tenant \0 id \0 00000003      the fourth message behind them
-//! shared \0 tenant \0 id              what the nodes of a fleet had of it when this one last wrote or read it there
+//! said \0 tenant \0 id \0 00000003      the fourth message after the system messages
+//! shared \0 tenant \0 id                the version in the fleet's store when this node last wrote or read it there
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -13,9 +13,9 @@ use serde_json::Value;
 use super::fleet::Content;
 use super::head::{ConversationHead, ConversationKey};
 
-/// The keys between which all heads are.
+/// Key range of all heads.
 pub(super) const HEADS: [&str; 2] = ["head\0", "head\x01"];
-/// The keys between which all is that was shared.
+/// Key range of all records of shared versions.
 pub(super) const SHARED: [&str; 2] = ["shared\0", "shared\x01"];
 
 /// One record.
@@ -29,7 +29,7 @@ pub(super) enum Record {
 }
 
 impl Record {
-    /// Bytes that it takes in the table.
+    /// Bytes of the record in the table.
     pub(super) fn bytes(&self) -> u64 {
         serde_json::to_vec(self).map_or(0, |text| text.len() as u64)
     }
@@ -44,7 +44,7 @@ impl ConversationKey {
         format!("said\0{}\0{}\0", self.tenant, self.id)
     }
 
-    /// The message of this index behind the system messages.
+    /// Key of the message with this index after the system messages.
     pub(super) fn message(&self, index: usize) -> String {
         format!("said\0{}\0{}\0{index:08}", self.tenant, self.id)
     }
@@ -53,12 +53,12 @@ impl ConversationKey {
         format!("shared\0{}\0{}", self.tenant, self.id)
     }
 
-    /// Beyond all that was said.
+    /// Upper bound of the keys of the messages.
     pub(super) fn said_end(&self) -> String {
         format!("said\0{}\0{}\x01", self.tenant, self.id)
     }
 
-    /// The conversation that a record of one per conversation belongs to.
+    /// Parses the key of a record that each conversation has once.
     pub(super) fn of_record(text: &str) -> Option<ConversationKey> {
         let (tenant, id) = text.split_once('\0')?.1.split_once('\0')?;
         Some(ConversationKey { tenant: tenant.to_owned(), id: id.to_owned() })

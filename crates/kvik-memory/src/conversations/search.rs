@@ -1,7 +1,7 @@
-//! Which conversations have a text in their name or in a message. Case does not matter.
+//! Search for a text in the names and messages of conversations, ignoring case.
 //!
-//! What was said is read from the records, those conversations first that were changed last, and no more than a few
-//! megabytes for one request: the next one goes on where it ended.
+//! Messages are read from the records, those of the most recently changed conversations first, and no more than a few
+//! megabytes for one request: the next request continues where this one ended.
 
 use crate::context::chain::text_of;
 use serde_json::Value;
@@ -10,68 +10,68 @@ use super::error::ConversationError;
 use super::head::{ConversationHead, ConversationKey};
 use super::store::Conversations;
 
-/// Bytes of a text that is looked for, at most.
+/// Maximum bytes of the text to search for.
 pub const SEARCHED_MAX: usize = 256;
-/// Bytes of conversations after which a request stops. The last one is read to its end, so it reads at most the
-/// largest conversation more.
+/// Bytes of conversations after which a request stops. It reads the last conversation to its end, so it exceeds this by
+/// at most the largest conversation.
 pub(super) const READ_BYTES: u64 = 8 << 20;
-/// Characters that are shown before and behind what was found.
+/// Characters of context that are shown before a match (and after it, below).
 const SHOWN_BEFORE: usize = 30;
 const SHOWN_AFTER: usize = 90;
 
-/// What one request looks for.
+/// Query of one request.
 #[derive(Debug)]
 pub struct Search {
     /// In lower case; not empty.
     lower: String,
-    /// The id of the conversation behind which it begins.
+    /// Id of the conversation after which the search begins.
     pub after: Option<String>,
-    /// Conversations that are given at most, at least one.
+    /// Maximum number of conversations to return, at least one.
     pub limit: usize,
-    /// Bytes of conversations after which it stops.
+    /// Bytes of conversations after which the search stops.
     pub read_bytes: u64,
 }
 
-/// What a request has found.
+/// Results of one request.
 #[derive(Debug)]
 pub struct Findings {
-    /// Those changed last first.
+    /// Matches, the most recently changed conversations first.
     pub found: Vec<FoundConversation>,
-    /// The id of the last conversation that was looked at, where there are others behind it.
+    /// Id of the last conversation that was searched, if others follow.
     pub next: Option<String>,
 }
 
-/// A conversation that has the text.
+/// A conversation that contains the text.
 #[derive(Debug)]
 pub struct FoundConversation {
-    /// Which conversation.
+    /// Key of the conversation.
     pub key: ConversationKey,
-    /// What is known of it.
+    /// Metadata of the conversation.
     pub head: ConversationHead,
-    /// Where it was said last; none where the name alone has it.
+    /// The last message that contains it; `None` if only the name does.
     pub place: Option<FoundPlace>,
 }
 
-/// Where a text was found.
+/// Position of a match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundPlace {
-    /// The index of the message.
+    /// Index of the message.
     pub message: usize,
-    /// What stands before it, itself as it is written there, and what stands behind it.
+    /// Text before the match, the match as it is written in the message, and the text after it.
     pub before: String,
     pub text: String,
     pub after: String,
 }
 
 impl Search {
-    /// A search for a text without what surrounds it; none where it is empty or too long.
+    /// Creates a search for a text, trimmed of whitespace; `None` if the text is empty or too long.
     pub fn new(text: &str, after: Option<String>, limit: usize) -> Option<Search> {
         let text = text.trim();
         let is_one = (1..=SEARCHED_MAX).contains(&text.len());
         is_one.then(|| Search { lower: lower(text), after, limit, read_bytes: READ_BYTES })
     }
 
-    /// The last message that has the text.
+    /// Finds the last message that contains the text.
     fn place(&self, messages: &[Value]) -> Option<FoundPlace> {
         let places = messages.iter().enumerate().rev();
         places.map(|(index, message)| (index, text_of(message))).find_map(|(message, text)| {
@@ -82,12 +82,12 @@ impl Search {
 }
 
 impl Conversations {
-    /// Looks through a tenant's conversations. One of which a message is damaged says so when it is read; here it is
-    /// passed over.
+    /// Searches a tenant's conversations. The messages of a damaged conversation are skipped; reading it reports the
+    /// damage.
     ///
     /// # Errors
-    /// When the conversation behind which it begins is not there, when the records cannot be read, and what `goes_on`
-    /// says before each conversation.
+    /// If the conversation after which the search begins does not exist, the records cannot be read, or `goes_on`,
+    /// which is called before each conversation, returns an error.
     pub fn search<E: From<ConversationError>>(
         &self,
         tenant: &str,
@@ -113,7 +113,7 @@ impl Conversations {
         Ok(Findings { found, next })
     }
 
-    /// Whether a conversation has the text, and the message that has it.
+    /// Searches one conversation: `Some` if it contains the text, with the match in a message if there is one.
     fn found_in(
         &self,
         key: &ConversationKey,
@@ -133,7 +133,7 @@ impl Conversations {
     }
 }
 
-/// Where the conversations behind this one begin.
+/// Index of the first conversation after the one with the id `after`.
 pub fn first_behind(
     all: &[(ConversationKey, ConversationHead)],
     after: Option<&str>,
@@ -143,7 +143,7 @@ pub fn first_behind(
     Ok(place.ok_or_else(|| ConversationError::NothingBehind(after.to_owned()))? + 1)
 }
 
-/// The first occurrence of a text in lower case, with what surrounds it.
+/// The first occurrence of a lower-case text, with its context.
 fn around(text: &str, wanted: &str) -> Option<[String; 3]> {
     let at = lower(text).find(wanted)?;
     let (start, end) = (original(text, at), original(text, at + wanted.len() - 1) + 1);
@@ -153,7 +153,7 @@ fn around(text: &str, wanted: &str) -> Option<[String; 3]> {
     Some([&text[before..start], &text[start..end], &text[end..after]].map(str::to_owned))
 }
 
-/// Where in a text the character begins that has this byte in lower case.
+/// Offset of the character whose lower case contains the byte `lower_byte` of the text in lower case.
 fn original(text: &str, lower_byte: usize) -> usize {
     let mut bytes = 0;
     let mut characters = text.char_indices();
@@ -165,7 +165,7 @@ fn original(text: &str, lower_byte: usize) -> usize {
         .map_or(text.len(), |(at, _)| at)
 }
 
-/// Each character for itself, so that what a text begins with does not depend on what follows.
+/// Lower-cases each character on its own, so that the beginning of the result does not depend on what follows.
 fn lower(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).collect()
 }
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// Few letters, so that texts are found often; some whose lower case is longer or another number of bytes.
+    /// Few letters, so that matches are frequent; some have a lower case of another length in characters or bytes.
     const SAID: &str = "[aAbİßẞK é]{0,12}";
     const WANTED: &str = "[aAbİßẞK é]{1,3}";
 

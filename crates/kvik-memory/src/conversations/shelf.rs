@@ -1,4 +1,4 @@
-//! Where conversations are kept: their heads in memory, what was said in the records.
+//! Storage of conversations: heads in memory, messages in the records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,45 +18,45 @@ use crate::shared::SharedRecords;
 
 type Result<T> = std::result::Result<T, ConversationError>;
 
-/// What was said, and what is known without reading it.
+/// The storage of all conversations.
 pub(super) struct Shelf {
     pub(super) table: Table<Record>,
     heads: Mutex<Heads>,
-    /// A conversation is no longer compared with the store.
+    /// Signalled when a comparison with the store ends.
     compared: Condvar,
-    /// The nodes that share the conversations, if any do.
+    /// The fleet whose nodes share the conversations, if there is one.
     pub(super) fleet: Option<Fleet>,
-    /// Where it is written down what of a deleted conversation others are to delete, if there are any.
+    /// Where the deletion of data derived from deleted conversations is recorded, if there is any.
     pub(super) deletions: Option<Arc<Deletions>>,
 }
 
-/// How long somebody waits until a conversation has been compared with the store.
+/// Maximum time that a caller waits for the end of a comparison with the store.
 const COMPARED_WITHIN: Duration = Duration::from_secs(2);
 
-/// A conversation that is compared with the store, and not held meanwhile.
+/// A conversation being compared with the store; it cannot be held meanwhile.
 pub(super) struct Comparing<'a> {
     shelf: &'a Shelf,
     key: ConversationKey,
 }
 
-/// What is known of conversations without reading them.
+/// Metadata of the conversations.
 #[derive(Default)]
 pub(super) struct Heads {
     pub(super) all: BTreeMap<ConversationKey, ConversationHead>,
-    /// Those that somebody is changing, and the names that they are to have.
+    /// Conversations being changed, with the names that they will have.
     held: BTreeMap<ConversationKey, Option<String>>,
-    /// The largest of all heads.
+    /// Largest `order` of all heads.
     order: u64,
-    /// What the store had when this node last wrote or read it there.
+    /// Version in the store when this node last wrote or read it there.
     pub(super) bases: BTreeMap<ConversationKey, Content>,
-    /// Those of which only the head is here: what was said is in the store.
+    /// Conversations of which only the head is local: the messages are in the store.
     pub(super) elsewhere: BTreeSet<ConversationKey>,
-    /// Those that are compared with the store.
+    /// Conversations being compared with the store.
     comparing: BTreeSet<ConversationKey>,
 }
 
 impl Shelf {
-    /// What was kept when the records were closed; without records it lasts as long as the process.
+    /// Loads the stored conversations; without records, they last until the process ends.
     pub(super) fn open(records: Option<&Records>, shared: Option<Arc<dyn SharedRecords>>) -> Shelf {
         let records = records.map_or_else(Records::in_memory, Records::clone);
         let table: Table<Record> = records.table("conversations");
@@ -68,12 +68,12 @@ impl Shelf {
         Shelf { table, heads: Mutex::new(heads), compared: Condvar::new(), fleet, deletions: None }
     }
 
-    /// The same, which writes down what others have to delete of a deleted one.
+    /// Records the deletion of data derived from deleted conversations in `deletions`.
     pub(super) fn deleting(self, deletions: Arc<Deletions>) -> Shelf {
         Shelf { deletions: Some(deletions), ..self }
     }
 
-    /// What was said in a conversation, as of one moment.
+    /// Reads the messages of a conversation in one transaction.
     pub(super) fn said(&self, key: &ConversationKey) -> Result<Vec<Value>> {
         let mut messages = Vec::new();
         let mut index = 0;
@@ -84,26 +84,27 @@ impl Shelf {
                     messages.push(message);
                     index += 1;
                 }
-                // One before it is missing.
+                // The message before it is missing.
                 _ => return Err(ConversationError::Damaged(key.id.clone())),
             }
         }
         Ok(messages)
     }
 
-    /// What a change is called: where nodes share conversations no other change has its name.
+    /// Identity of the next change: unique where nodes share conversations, otherwise 0.
     pub(super) fn next_stamp(&self, before: u64) -> u64 {
-        // One that was shared may be again: then it has to show that it was changed.
+        // A conversation that was shared once may be again: then it has to be recognisable as changed.
         if self.fleet.is_some() || before != 0 { random().max(1) } else { 0 }
     }
 
-    /// The place of the next change among all; where nodes share conversations, among those of all nodes.
+    /// Position of the next change in the order; where nodes share conversations, among the changes of all
+    /// nodes.
     pub(super) fn next_order(&self) -> u64 {
         let now = if self.fleet.is_some() { unix_millis() } else { 0 };
         self.heads().next_order(now)
     }
 
-    /// Somebody changes a conversation, once it is not compared with the store.
+    /// Takes a conversation for exclusive change, after any comparison with the store has ended.
     pub(super) fn take(&self, key: &ConversationKey, name: Option<&str>, reference: &str) -> Result<()> {
         let mut heads = self.not_comparing(key);
         if heads.comparing.contains(key) {
@@ -112,14 +113,16 @@ impl Shelf {
         heads.take(key, name, reference)
     }
 
-    /// A conversation, to be compared with the store by nobody else; `None` where somebody changes it.
+    /// Begins a comparison of a conversation with the store; `None` while another request changes or compares
+    /// it.
     pub(super) fn compare(&self, key: &ConversationKey) -> Option<Comparing<'_>> {
         let mut heads = self.not_comparing(key);
         let is_free = !heads.is_held(key) && heads.comparing.insert(key.clone());
         is_free.then(|| Comparing { shelf: self, key: key.clone() })
     }
 
-    /// The heads once a conversation is not compared with the store any more, or after some time.
+    /// The heads, after a comparison of this conversation with the store has ended or a time limit has
+    /// passed.
     fn not_comparing(&self, key: &ConversationKey) -> MutexGuard<'_, Heads> {
         let is_comparing = |heads: &mut Heads| heads.comparing.contains(key);
         if let Some(fleet) = self.fleet.as_ref().filter(|_| is_comparing(&mut self.heads())) {
@@ -130,15 +133,15 @@ impl Shelf {
         self.heads()
     }
 
-    /// The heads. Nobody waits for the records with them in hand.
+    /// Locks the heads. The lock must not be held while waiting for the records.
     pub(super) fn heads(&self) -> MutexGuard<'_, Heads> {
-        // Every change of the maps is one call, so they are whole whatever panicked.
+        // Every change of the maps is a single call, so a panic leaves them consistent.
         self.heads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Heads {
-    /// The conversations of a tenant, by id.
+    /// Conversations of a tenant, by id.
     pub(super) fn of<'a>(
         &'a self,
         tenant: &'a str,
@@ -155,22 +158,22 @@ impl Heads {
         self.of(tenant).find(|(key, head)| is_it(key, head)).map(|(key, _)| key)
     }
 
-    /// Whether somebody changes a conversation.
+    /// True if a request is changing the conversation.
     pub(super) fn is_held(&self, key: &ConversationKey) -> bool {
         self.held.contains_key(key)
     }
 
-    /// Whether nobody changes a conversation or has changed it since this was its head.
+    /// True if this is still the head, and no request is changing or comparing the conversation.
     pub(super) fn is_at_rest(&self, key: &ConversationKey, head: &ConversationHead) -> bool {
         self.all.get(key) == Some(head) && !self.is_held(key) && !self.comparing.contains(key)
     }
 
-    /// Bytes of what was said in a tenant's conversations.
+    /// Bytes of all messages in a tenant's conversations.
     pub(super) fn bytes(&self, tenant: &str) -> u64 {
         self.of(tenant).map(|(_, head)| head.bytes).sum()
     }
 
-    /// Refuses what is no name, and one that another conversation has or is to have.
+    /// Refuses an invalid name, and a name that another conversation has or will have.
     pub(super) fn check_name(&self, of: &ConversationKey, name: &str) -> Result<()> {
         if !is_name(name) {
             return Err(ConversationError::BadName);
@@ -183,7 +186,7 @@ impl Heads {
         if has || is_to_have { Err(ConversationError::NameTaken(name.to_owned())) } else { Ok(()) }
     }
 
-    /// Notes that somebody changes a conversation, which is to have this name.
+    /// Takes a conversation, which will have this name, for exclusive change.
     pub(super) fn take(&mut self, key: &ConversationKey, name: Option<&str>, reference: &str) -> Result<()> {
         if self.is_held(key) {
             return Err(ConversationError::Busy(reference.to_owned()));
@@ -192,7 +195,7 @@ impl Heads {
         Ok(())
     }
 
-    /// A conversation that is held is to have this name.
+    /// Sets the name that a held conversation will have.
     pub(super) fn claim(&mut self, key: &ConversationKey, name: Option<&str>) {
         self.held.insert(key.clone(), name.map(str::to_owned));
     }
@@ -201,13 +204,13 @@ impl Heads {
         self.held.remove(key);
     }
 
-    /// The place of the next change among all, `at_least` so far behind.
+    /// Position of the next change in the order, not less than `at_least`.
     fn next_order(&mut self, at_least: u64) -> u64 {
         self.order = at_least.max(self.order.saturating_add(1));
         self.order
     }
 
-    /// What the file has of a conversation is the newest.
+    /// Marks the copy in the file as the newest version of a conversation.
     pub(super) fn count_file(&mut self, key: &ConversationKey) {
         if !self.elsewhere.remove(key) {
             return;
@@ -218,14 +221,14 @@ impl Heads {
         }
     }
 
-    /// The newest version of a conversation is in the store, and this its head.
+    /// Marks the version in the store, with this head, as the newest of a conversation.
     pub(super) fn note_elsewhere(&mut self, key: &ConversationKey, head: &ConversationHead) {
         self.note_order(head.order);
         self.elsewhere.insert(key.clone());
         self.all.insert(key.clone(), head.clone());
     }
 
-    /// Which change of a conversation in the store is known here as the newest.
+    /// Identity of the newest change in the store that this node knows.
     pub(super) fn known_stamp(&self, key: &ConversationKey) -> Option<u64> {
         let head = match self.elsewhere.contains(key) {
             true => self.all.get(key),
@@ -234,7 +237,7 @@ impl Heads {
         head.map(|head| head.stamp)
     }
 
-    /// Conversations that were changed here since the store had them.
+    /// Conversations that were changed or deleted locally and not written to the store yet.
     pub(super) fn changed_here(&self) -> Vec<ConversationKey> {
         let is_changed = |key: &&ConversationKey| {
             let base = self.bases.get(*key).map(|base| base.head.stamp);
@@ -244,14 +247,14 @@ impl Heads {
         keys.into_iter().filter(is_changed).cloned().collect()
     }
 
-    /// Nothing is here of a conversation any more.
+    /// Removes all metadata of a conversation.
     pub(super) fn forget(&mut self, key: &ConversationKey) {
         self.all.remove(key);
         self.bases.remove(key);
         self.elsewhere.remove(key);
     }
 
-    /// Another node has changed something.
+    /// Takes the `order` of a change by another node, or of a stored one, into account.
     pub(super) fn note_order(&mut self, order: u64) {
         self.order = self.order.max(order);
     }

@@ -1,4 +1,4 @@
-//! All conversations, and who may change which.
+//! The set of all conversations, and exclusive access to each.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ pub struct Conversations {
 }
 
 impl Conversations {
-    /// Those that were kept when the records were closed; without records they last as long as the process.
+    /// Loads the stored conversations; without records, they last until the process ends.
     pub fn open(records: Option<&Records>) -> Arc<Conversations> {
         Conversations::open_shared(records, None)
     }
 
-    /// The same, with those of the other nodes that share these records: what is changed here is changed for all of them.
+    /// Loads them together with those of the other nodes that share `shared`: a change on one node is a change on all.
     ///
-    /// Then whatever asks for conversations may wait for the store, some hundred milliseconds where that does not answer.
+    /// Calls then may wait for the store, for some hundred milliseconds if it does not answer.
     pub fn open_shared(
         records: Option<&Records>,
         shared: Option<Arc<dyn SharedRecords>>,
@@ -38,7 +38,7 @@ impl Conversations {
         Conversations::with(Shelf::open(records, shared))
     }
 
-    /// The same, that write down what others have to delete of a deleted one.
+    /// Opens them and records the deletion of data derived from deleted conversations in `deletions`.
     pub fn open_deleting(
         records: Option<&Records>,
         shared: Option<Arc<dyn SharedRecords>>,
@@ -53,15 +53,15 @@ impl Conversations {
         Arc::new(Conversations { shelf })
     }
 
-    /// Removes what is left of a deleted conversation, here and in the store that nodes share. May be repeated.
+    /// Removes the rest of a deleted conversation, locally and in the store that nodes share. May be repeated.
     ///
     /// # Errors
-    /// If something may be left: the store does not answer, or has not heard of it yet.
+    /// If something may be left: the store does not answer, or the deletion is not written to it yet.
     pub fn erase(&self, owner: &Owner, left: &Deletion) -> Result<()> {
         let key = ConversationKey { tenant: owner.tenant.clone(), id: owner.id.clone() };
         if !left.is_removed {
             self.shelf.take(&key, None, &key.id)?;
-            // It was to be deleted when the process ended.
+            // The process ended after the deletion was recorded and before the messages were removed.
             let held =
                 Held { head: ConversationHead::default(), key: key.clone(), shelf: self.shelf.clone() };
             self.shelf.remove_said(&held.key)?;
@@ -70,13 +70,13 @@ impl Conversations {
         self.shelf.erase_shared(&key, left.name.as_deref())
     }
 
-    /// Whether nodes share them, so that asking for one may take its time.
+    /// True if nodes share them, so that finding one may take time.
     pub fn are_shared(&self) -> bool {
         self.shelf.fleet.is_some()
     }
 
-    /// The conversations of a tenant, those that were changed last first. Other nodes may have changed some a few seconds
-    /// ago.
+    /// Conversations of a tenant, the most recently changed first. Changes by other nodes may be missing for a few
+    /// seconds.
     pub fn of(&self, tenant: &str) -> Vec<(ConversationKey, ConversationHead)> {
         if let Some(sharing) = self.shelf.sharing() {
             sharing.list(tenant);
@@ -87,7 +87,7 @@ impl Conversations {
         all
     }
 
-    /// The conversation of a tenant with this name or id.
+    /// Finds a tenant's conversation by name or id.
     pub fn find(&self, tenant: &str, reference: &str) -> Result<(ConversationKey, ConversationHead)> {
         if let Some(sharing) = self.shelf.sharing() {
             sharing.with_named(tenant, reference, |key| {
@@ -100,7 +100,7 @@ impl Conversations {
         Ok((key.clone(), heads.all[key].clone()))
     }
 
-    /// What was said in a conversation, as of one moment, and its head.
+    /// Reads the messages of a conversation in one transaction, and its head.
     pub fn read(
         &self,
         tenant: &str,
@@ -108,14 +108,14 @@ impl Conversations {
     ) -> Result<(ConversationKey, ConversationHead, Vec<Value>)> {
         let (key, head) = self.find(tenant, reference)?;
         let messages = self.shelf.said(&key)?;
-        // It may have changed since its head was read.
+        // The conversation may have changed since its head was read.
         if messages.len() != head.messages && self.shelf.heads().is_at_rest(&key, &head) {
             return Err(ConversationError::Damaged(key.id));
         }
         Ok((key, ConversationHead { messages: messages.len(), ..head }, messages))
     }
 
-    /// A conversation, to be changed by nobody else meanwhile.
+    /// Takes a conversation for exclusive change.
     pub fn hold(&self, tenant: &str, reference: &str) -> Result<Held> {
         let Some(sharing) = self.shelf.sharing() else {
             let mut heads = self.shelf.heads();
@@ -134,7 +134,7 @@ impl Conversations {
         })
     }
 
-    /// A new conversation. It is there once something is written in it, also if that is nothing.
+    /// Begins a new conversation. It exists once it is written, even if without messages.
     pub fn begin(&self, tenant: &str, name: Option<&str>) -> Result<Held> {
         let key = ConversationKey::random(tenant);
         if let Some((sharing, name)) = self.shelf.sharing().zip(name) {
@@ -162,12 +162,12 @@ impl Conversations {
         Ok(held)
     }
 
-    /// The conversation with this name or id; a new one where nothing has the name.
+    /// Takes the conversation with this name or id; begins a new one if no conversation has the name.
     pub fn hold_or_begin(&self, tenant: &str, reference: &str) -> Result<Held> {
         match self.hold(tenant, reference) {
             Err(ConversationError::NotFound(_)) if !is_id(reference) => {
                 match self.begin(tenant, Some(reference)) {
-                    // Somebody has begun it and is not answered yet.
+                    // Another request has begun it, and its first turn is not answered yet.
                     Err(ConversationError::NameTaken(name)) => Err(ConversationError::Busy(name)),
                     begun => begun,
                 }

@@ -19,17 +19,17 @@ fn refusal<T>(result: Result<T, ConversationError>) -> ConversationError {
     result.err().expect("it is refused")
 }
 
-/// What somebody does with one of three conversations of one of two tenants.
+/// An operation on one of three conversations of one of two tenants.
 #[derive(Debug, Clone)]
 enum Operation {
-    /// A turn is answered: system messages that it brings, and other messages.
+    /// An answered turn: the numbers of system messages and of other messages that it adds.
     Turn(usize, usize),
-    /// A turn is given up.
+    /// A turn that is given up.
     GivenUp,
     TakeBack(usize),
     Rename(usize),
     Delete,
-    /// A new one of the name begins as this one does.
+    /// A new conversation that begins with this many messages of this one.
     Branch(usize),
     Reopen,
 }
@@ -249,7 +249,7 @@ fn what_others_are_to_delete_is_written_down_before_anything_is_deleted() {
     let left = deletions.find("a", "trip").and_then(|owner| deletions.get(&owner)).unwrap();
     assert_eq!((left.chain().len(), left.is_removed, left.is_part), (2, true, false));
     assert_eq!(deletions.find("a", &owner.id), Some(owner.clone()));
-    // As if the process had ended between both.
+    // As if the process had ended after the record and before the removal.
     let begun = left.begun_only();
     let mut held = store.begin("a", Some("trip")).unwrap();
     held.append(&new_messages(1, 0, 2)).unwrap();

@@ -1,4 +1,5 @@
-//! A turn of a conversation: what the model is asked, and what is written down before anybody hears of the end.
+//! A turn of a conversation: the messages for the model, and what is written before the client gets the end of the
+//! answer.
 
 use std::sync::Arc;
 
@@ -10,18 +11,19 @@ use super::head::{ConversationHead, ConversationKey};
 use super::held::Held;
 use super::store::Conversations;
 
-/// A turn that is not answered yet. Dropped before it is, it leaves nothing behind.
+/// A turn that is not answered yet. Dropped before the answer, it leaves no trace.
 pub struct ConversationTurn {
     held: Held,
-    /// What the request brought.
+    /// Messages of the request.
     new: Vec<Value>,
 }
 
 impl ConversationTurn {
-    /// A turn that brings `new` messages, and all messages of the conversation with them.
+    /// Begins a turn that adds the messages `new`. Returns it with all messages of the conversation, the new ones
+    /// included.
     ///
     /// # Errors
-    /// If somebody else changes the conversation, there is no room for the messages, or it cannot be read.
+    /// If another request is changing the conversation, there is no room for the messages, or it cannot be read.
     pub fn begin(
         store: &Arc<Conversations>,
         tenant: &str,
@@ -34,29 +36,29 @@ impl ConversationTurn {
         Ok((ConversationTurn { held, new: new.to_vec() }, messages))
     }
 
-    /// This model answers it, and the turns behind it that name none.
+    /// Sets the model that answers this turn, and later turns that name none.
     pub fn asks(&mut self, model: &str) {
         self.held.head.model = Some(model.to_owned());
     }
 
-    /// Which conversation it is.
+    /// Key of the conversation.
     pub fn key(&self) -> &ConversationKey {
         self.held.key()
     }
 
-    /// What is known of the conversation before this turn.
+    /// Metadata of the conversation before this turn.
     pub fn head(&self) -> &ConversationHead {
         self.held.head()
     }
 
-    /// Messages that the conversation has with this turn, the answer included.
+    /// Number of messages in the conversation after this turn, including the answer.
     pub fn messages(&self) -> usize {
         let (own, head) = (leading_systems(&self.new), self.held.head());
         let before = if own > 0 { head.messages - head.systems } else { head.messages };
         before + self.new.len() + 1
     }
 
-    /// Writes down what was said, the answer included; then the next turn may come.
+    /// Writes the new messages and the answer; then the next turn can begin.
     ///
     /// # Errors
     /// If the records cannot be written.
@@ -66,7 +68,7 @@ impl ConversationTurn {
     }
 }
 
-/// A conversation with new messages. Its system messages stay unless the new ones begin with others.
+/// Appends new messages to a conversation. Its system messages stay unless the new ones begin with others.
 fn joined(stored: &[Value], new: &[Value]) -> Vec<Value> {
     let own = leading_systems(new);
     let kept = if own > 0 { &stored[leading_systems(stored)..] } else { stored };

@@ -1,5 +1,5 @@
-//! The obvious store, beside which random histories are lived: all that was said, by tenant and name. Each function does
-//! something to a store and to it, and holds what the store answers to it.
+//! A reference model for random operations: all messages by tenant and name. Each function does an operation on both
+//! the store and the model, and compares their results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{Conversations, Held};
 pub(super) const TENANTS: [&str; 2] = ["a", "b"];
 pub(super) const NAMES: [&str; 3] = ["x", "y", "z"];
 
-/// Of a tenant and a name.
+/// Indexes of a tenant and a name.
 pub(super) type Place = (usize, usize);
 pub(super) type Twin = BTreeMap<Place, Vec<Value>>;
 
@@ -20,27 +20,27 @@ pub(super) fn said(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }
 
-/// What nobody says in another step.
+/// Messages that differ from those of every other step.
 pub(super) fn new_messages(step: usize, systems: usize, others: usize) -> Vec<Value> {
     let own = (0..systems).map(|i| said("system", &format!("rule {step} {i}")));
     own.chain((0..others).map(|i| said("user", &format!("{step} {i}")))).collect()
 }
 
-/// What a conversation holds behind a turn: its system messages take the place of those before.
+/// Messages of a conversation after a turn: new system messages replace the old ones.
 fn behind(known: &[Value], new: &[Value]) -> Vec<Value> {
     let own = leading_systems(new);
     let kept = if own > 0 { &known[leading_systems(known)..] } else { known };
     [&new[..own], kept, &new[own..]].concat()
 }
 
-/// Says something in a conversation that is held.
+/// Appends messages to a held conversation.
 pub(super) fn append(held: &mut Held, twin: &mut Twin, place: Place, new: &[Value]) {
     held.append(new).unwrap();
     let known = twin.get(&place).cloned().unwrap_or_default();
     twin.insert(place, behind(&known, new));
 }
 
-/// A turn is answered.
+/// Runs a turn.
 pub(super) fn turn(store: &Arc<Conversations>, twin: &mut Twin, place: Place, new: &[Value]) {
     let mut held = store.hold_or_begin(TENANTS[place.0], NAMES[place.1]).unwrap();
     assert_eq!(held.messages().unwrap(), twin.get(&place).cloned().unwrap_or_default());

@@ -1,13 +1,13 @@
-//! The file behind records: open, or closed by a fault and opened again when that is over.
+//! The database file behind the records: open, or broken until it can be reopened.
 //!
 //! ```text
-//! open ── an error of the file system ──► broken ── after a pause, when somebody asks ──► open
-//!                                            └── others are told so, and when to come back
+//! open ── an error of the file system ──► broken ── the next access reopens it ──► open
+//!                                            └── within a pause after a failed attempt, accesses are refused
 //! ```
 //!
-//! A database that met one error of its file answers every later call with it, so it is opened anew, which also undoes what
-//! was written by halves. What was removed leaves its bytes in the file until their place is used again: a file is
-//! written anew where nothing of it is to be left.
+//! A database that has met one error of its file answers every later call with that error, so it is reopened, which
+//! also rolls back a partial write. The bytes of a removed record stay in the file until their space is reused, so the
+//! file is rewritten when nothing of a removed record may remain.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,44 +18,44 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefini
 
 use super::{FILE_PLACES, FileTurns, GiveWay, RecordsError, create_at, open_at};
 
-/// How long a file is left alone that was opened again: opening reads all of it.
+/// Pause between two attempts to reopen the file: reopening reads all of it.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Opens a database again.
+/// Reopens a database.
 type Reopen = Box<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>;
 
 pub(super) struct RecordsFile {
     opened: RwLock<Opened>,
     turns: FileTurns,
-    /// Where it is; nowhere for one in memory.
+    /// `None` for a database in memory.
     path: Option<PathBuf>,
-    /// None for one that has nothing to be opened from again.
+    /// `None` if there is nothing to reopen the database from.
     reopen: Option<Reopen>,
 }
 
 struct Opened {
     /// `None` while it cannot be opened.
     database: Option<Database>,
-    /// Since when it is broken, and why.
+    /// Start and cause of the current fault.
     fault: Option<(Instant, String)>,
-    /// When it was tried to open it again last.
+    /// Time of the last attempt to reopen it.
     tried: Option<Instant>,
 }
 
 impl RecordsFile {
-    /// One that ends with the process.
+    /// A file in memory, which ends with the process.
     pub(super) fn in_memory(database: Database) -> RecordsFile {
         RecordsFile::with(database, None, None)
     }
 
-    /// One at a path.
+    /// The file at a path.
     pub(super) fn at(path: &Path, database: Database) -> RecordsFile {
         let place = path.to_owned();
         let reopen: Reopen = Box::new(move || open_at(&place));
         RecordsFile::with(database, Some(path.to_owned()), Some(reopen))
     }
 
-    /// One that `reopen` opens again.
+    /// A file that `reopen` opens again after a fault.
     pub(super) fn reopened_by(database: Database, reopen: Reopen) -> RecordsFile {
         RecordsFile::with(database, None, Some(reopen))
     }
@@ -65,7 +65,7 @@ impl RecordsFile {
         RecordsFile { opened: RwLock::new(opened), turns: FileTurns::new(FILE_PLACES), path, reopen }
     }
 
-    /// Does what may take as long as the file system likes.
+    /// Runs an operation on the database, which may block for as long as the file system does.
     pub(super) fn visit<R>(
         &self,
         give_way: GiveWay,
@@ -83,8 +83,8 @@ impl RecordsFile {
         })
     }
 
-    /// Writes what it holds into a new file, which takes its place: nothing is left of what was removed. One in memory
-    /// stays as it is.
+    /// Writes the contents into a new file, which replaces the old one, so that nothing of removed records is left. A
+    /// database in memory is not rewritten.
     pub(super) fn rewrite(&self, give_way: GiveWay) -> Result<(), RecordsError> {
         let Some(path) = &self.path else { return Ok(()) };
         self.in_turn(give_way, || {
@@ -114,7 +114,7 @@ impl RecordsFile {
         done.expect("who gives way runs what waits")
     }
 
-    /// Opens a broken file again, unless that was tried just now.
+    /// Reopens a broken file, unless the last attempt was just now.
     fn mend(&self) -> Result<(), RecordsError> {
         if self.read().fault.is_none() {
             return Ok(());
@@ -124,7 +124,7 @@ impl RecordsFile {
         if opened.tried.is_some_and(|tried| tried.elapsed() < PAUSE) {
             return Err(opened.unavailable());
         }
-        // One that is open is locked.
+        // The database has to be closed first: an open one holds a lock on the file.
         opened.database = None;
         let reopened = reopen();
         opened.tried = Some(Instant::now());
@@ -143,7 +143,7 @@ impl RecordsFile {
         }
     }
 
-    /// Notes an error that only ends when the file is opened again.
+    /// Marks the file as broken if only reopening it ends the error.
     fn note(&self, error: &RecordsError) {
         if !error.is_outage() || self.reopen.is_none() {
             return;
@@ -163,7 +163,7 @@ impl RecordsFile {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Opened> {
-        // A visit that panics changes nothing of it.
+        // A panic during a visit leaves it unchanged.
         self.opened.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,17 +179,17 @@ impl Opened {
     }
 }
 
-/// Removes what a process left that was killed while it wrote a file anew.
+/// Removes the partial copy that a process left when it was killed during a rewrite.
 pub(super) fn remove_left(path: &Path) {
     let _ = fs::remove_file(beside(path));
 }
 
-/// Where a file is written anew.
+/// Path of the new file during a rewrite.
 fn beside(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// A database at `path` with all that another one holds, which it replaces.
+/// Copies a database into a new file, which replaces the one at `path`.
 fn copied(database: &Database, path: &Path) -> Result<Database, Box<dyn std::error::Error + Send + Sync>> {
     remove_left(path);
     let new = create_at(&beside(path))?;
@@ -203,17 +203,17 @@ fn copied(database: &Database, path: &Path) -> Result<Database, Box<dyn std::err
         }
     }
     write.commit()?;
-    // Its file goes on under the new name.
+    // The open database keeps its file under the new name.
     fs::rename(beside(path), path)?;
     if let Some(folder) = path.parent() {
-        // After a power failure the old file may be back, with what was removed from it.
+        // If this fails, a power failure may bring back the old file, with the removed records in it.
         let _ = File::open(folder).and_then(|folder| folder.sync_all());
     }
     Ok(new)
 }
 
 impl RecordsError {
-    /// Whether all calls fail until the file is opened again.
+    /// True if all calls fail until the file is reopened.
     pub fn is_outage(&self) -> bool {
         match self {
             RecordsError::Access(error) => {

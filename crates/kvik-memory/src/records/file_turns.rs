@@ -1,21 +1,22 @@
-//! Whose turn it is at a file that may not answer.
+//! Admission to a file that may not answer.
 //!
-//! A file system that hangs holds every thread that asks it for something. So few threads are at one file at a time, few
-//! more wait for them and not for long, and all others are refused at once: what needs no file has its threads.
+//! A file system that hangs blocks every thread that calls it. So only a few threads access a file at a time, a bounded
+//! number of others wait for them for a bounded time, and all further ones are refused at once: threads remain for work
+//! that needs no file.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-/// Threads that wait for a turn at most.
+/// Maximum number of threads that wait for a slot.
 const WAITING_MAX: usize = 32;
-/// How long they wait.
+/// Maximum time that a thread waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The turns at one file.
+/// The access slots of one file.
 pub struct FileTurns {
-    /// Threads that are at the file at a time.
+    /// Maximum number of threads that access the file at a time.
     places: usize,
     state: Mutex<State>,
     freed: Condvar,
@@ -27,21 +28,21 @@ struct State {
     waiting: usize,
 }
 
-/// A place at the file; free again when dropped.
+/// An access slot of the file; released when dropped.
 pub struct FileTurn<'a>(&'a FileTurns);
 
-/// Those who came before are still at the file.
+/// The error that earlier threads still occupy the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the file that this is kept in does not answer, and others wait for it already")]
 pub struct FileSilent;
 
 impl FileTurns {
-    /// So many threads are at the file at a time.
+    /// Admits at most `places` threads at a time.
     pub fn new(places: usize) -> FileTurns {
         FileTurns { places, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// Waits for a place, on a thread that may wait.
+    /// Acquires a slot. Blocks the calling thread, so the thread has to be one that may block.
     pub fn enter(&self) -> Result<FileTurn<'_>, FileSilent> {
         let mut state = self.lock();
         if state.inside >= self.places {
@@ -50,7 +51,7 @@ impl FileTurns {
             }
             state.waiting += 1;
             let waited = self.freed.wait_timeout_while(state, PATIENCE, |state| state.inside >= self.places);
-            // What a panic leaves is whole: each change of it is one.
+            // A panic leaves the state consistent: each change is a single assignment.
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
             if state.inside >= self.places {

@@ -1,4 +1,4 @@
-//! Records of tenants that are all in memory while the server runs.
+//! Per-tenant records that are all in memory while the server runs.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Records, Table};
 
-/// Whose record, and which.
+/// The tenant and the name of a record.
 pub trait RecordKey: Ord + Sized {
-    /// The tenant, and the name among its records. Neither holds control characters.
+    /// The tenant, and the record's name within the tenant. Neither holds control characters.
     fn parts(&self) -> (&str, String);
 
-    /// The inverse of [`parts`](RecordKey::parts); `None` for what it never returns.
+    /// The inverse of [`parts`](RecordKey::parts); `None` for values that `parts` never returns.
     fn of_parts(tenant: &str, name: &str) -> Option<Self>;
 
-    /// As the key of a record.
+    /// The database key of the record.
     fn text(&self) -> String {
         let (tenant, name) = self.parts();
         format!("{tenant}\0{name}")
@@ -27,7 +27,8 @@ pub trait RecordKey: Ord + Sized {
     }
 }
 
-/// The table `name` and what it held when the records were closed; neither where nothing can be written.
+/// Opens the table `name` and returns it with its stored records. Without `records`, or if the table cannot
+/// be read, there are no stored records.
 pub fn open<K: RecordKey, T: Serialize + DeserializeOwned>(
     records: Option<&Records>,
     name: &'static str,

@@ -1,18 +1,18 @@
 //! Small durable records: one database file, opened once, that hands out typed tables.
 //!
-//! A record is JSON under a text key, so that later versions can add fields and people can read it.
-//! The writes of one call are atomic, whenever the process ends. `open` renames a broken or foreign
-//! file aside and starts a new one: a bad file must not keep the server from starting. A record that
-//! cannot be read is kept, under its own key, beside its replacement.
+//! A record is JSON under a text key, so that later versions can add fields and people can read it. The writes of one
+//! call are atomic, even if the process ends at any point. `open` renames a broken or foreign file aside and starts a
+//! new one: a bad file must not keep the server from starting. An unreadable record is kept in a separate table, under
+//! its own key, when it is replaced.
 //!
-//! Where the file system fails (a full disk, say), the file is opened again when somebody asks and a pause has passed, and
-//! all is as it was when that succeeds ([`RecordsError::is_outage`]).
+//! After an error of the file system (a full disk, say), the next access reopens the file, at most one attempt per
+//! pause; once reopening succeeds, the records work as before ([`RecordsError::is_outage`]).
 //!
-//! A thread that reads or writes takes a turn at the file, and may be made to give up what others wait for meanwhile
-//! ([`GiveWay`]): a file system that hangs holds few threads and nothing else.
+//! A thread that reads or writes acquires a slot of the file, and can be made to release resources that others wait for
+//! meanwhile ([`GiveWay`]): a file system that hangs blocks a few threads and nothing else.
 //!
-//! One process at a time writes. A reader copies the file and locks it only while copying; a writer
-//! waits for that.
+//! Only one process at a time writes. A reader copies the file and locks it only while copying; a writer waits for
+//! that.
 
 mod file;
 mod file_turns;
@@ -44,11 +44,12 @@ pub use file_turns::{FileSilent, FileTurns};
 
 /// Name of the file in the state directory.
 pub const FILE_NAME: &str = "records.redb";
-/// Memory for its pages: records are few.
+/// Page cache of the database; it is small because records are few.
 const CACHE_BYTES: usize = 1 << 20;
-/// How long a server waits for another process that has the file locked: a reader, or a server that stops.
+/// Maximum time that a server waits for another process that has locked the file: a reader, or a server that is
+/// stopping.
 pub const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// Threads that read or write the file at a time: a hung one takes as many.
+/// Maximum number of threads that access the file at a time, and therefore of threads that a hung file blocks.
 const FILE_PLACES: usize = 8;
 /// Pause between two attempts to lock the file.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
@@ -59,12 +60,12 @@ const SET_ASIDE: &str = "unreadable";
 #[derive(Clone)]
 pub struct Records {
     file: Arc<RecordsFile>,
-    /// The model whose tables these are, where there are several.
+    /// Model whose tables these are, if each of several models has its own.
     model: Option<Arc<str>>,
     give_way: GiveWay,
 }
 
-/// Runs what waits for the file, while the thread that does holds nothing that others want.
+/// Runs a blocking call, with the calling thread's shared resources (its compute slot, say) released meanwhile.
 pub type GiveWay = fn(&mut dyn FnMut());
 
 /// Records of one kind, by key.
@@ -76,16 +77,16 @@ pub struct Table<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// Records, and the keys of the unreadable ones among them.
+/// Readable records, and the keys of the unreadable ones.
 #[derive(Debug, PartialEq)]
 pub struct FoundRecords<T> {
-    /// By key.
+    /// Readable records, with their keys.
     pub records: Vec<(String, T)>,
-    /// Keys.
+    /// Keys of the unreadable records.
     pub unreadable: Vec<String>,
 }
 
-/// Why the records cannot be read or written.
+/// An error of reading or writing the records.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
     /// Another process has the file open.
@@ -96,7 +97,7 @@ pub enum RecordsError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The underlying error.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Reading or writing failed.
@@ -105,12 +106,12 @@ pub enum RecordsError {
     /// The file system has failed, and the file is not open.
     #[error("the file that this is kept in cannot be used now: {0}; send it again when that is mended")]
     Unavailable(String),
-    /// What was removed may still be in the file.
+    /// The rewrite failed, so removed records may still be in the file.
     #[error("{} cannot be written anew: {error}", path.display())]
     Rewrite {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The underlying error.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The file system does not answer.
@@ -175,18 +176,18 @@ impl Records {
         ))
     }
 
-    /// Records in what stands for a file.
+    /// Opens records over a storage backend.
     ///
     /// # Errors
-    /// If it holds something else.
+    /// If the backend holds something that is not a database.
     pub fn over(backend: impl StorageBackend) -> Result<Records, DatabaseError> {
         Ok(Records::of(RecordsFile::in_memory(builder().create_with_backend(backend)?)))
     }
 
-    /// Records in what stands for a file, which is opened again when it has failed.
+    /// Opens records over a storage backend, which is reopened after a fault.
     ///
     /// # Errors
-    /// If it holds something else.
+    /// If the backend holds something that is not a database.
     pub fn over_again<B: StorageBackend>(
         open: impl Fn() -> B + Send + Sync + 'static,
     ) -> Result<Records, DatabaseError> {
@@ -194,16 +195,16 @@ impl Records {
         Ok(Records::of(RecordsFile::reopened_by(open()?, Box::new(open))))
     }
 
-    /// Leaves nothing in the file of what was removed from it, by writing it anew. Takes as long as copying what it holds.
+    /// Rewrites the file, so that nothing of removed records is left in it. Takes as long as copying its contents.
     ///
     /// # Errors
-    /// If what was removed may still be there.
+    /// If removed records may still be in the file.
     pub fn rewrite(&self) -> Result<(), RecordsError> {
         self.file.rewrite(self.give_way)
     }
 
-    /// The names of all tables of this name, of one model or of several, as [`named_table`](Records::named_table) takes
-    /// them.
+    /// Full names of all tables called `name`, whether of one model or of several, as
+    /// [`named_table`](Records::named_table) takes them.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -224,13 +225,13 @@ impl Records {
         Table { file: self.file.clone(), name: name.into(), give_way: self.give_way, kind: PhantomData }
     }
 
-    /// The same, whose readers and writers give way while they wait for the file.
+    /// Makes readers and writers run `give_way` while they wait for the file.
     #[must_use]
     pub fn giving_way(self, give_way: GiveWay) -> Records {
         Records { give_way, ..self }
     }
 
-    /// Runs what waits for something outside as its readers and writers do.
+    /// The function that readers and writers run blocking calls with; for other blocking calls too.
     pub(crate) fn give_way(&self) -> GiveWay {
         self.give_way
     }
@@ -241,7 +242,7 @@ impl Records {
         Table { file: self.file.clone(), name, give_way: self.give_way, kind: PhantomData }
     }
 
-    /// Tables of the same names that hold what is written down of one model of several.
+    /// Handle to the tables of one of several models: the names are the same, the tables separate.
     pub fn of_model(&self, name: &str) -> Records {
         Records { model: Some(name.into()), ..self.clone() }
     }
@@ -258,7 +259,7 @@ fn create_at(path: &Path) -> Result<Database, DatabaseError> {
     open_with(options, path)
 }
 
-/// Opens the file that is there.
+/// Opens an existing file.
 fn open_at(path: &Path) -> Result<Database, DatabaseError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -289,7 +290,7 @@ fn unopened(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Syn
     RecordsError::Open { path: path.to_owned(), error: error.into() }
 }
 
-/// Whether the content is damaged, as opposed to an error of the file system or a lock.
+/// True if the content is damaged, as opposed to an error of the file system or a lock.
 fn is_broken(error: &DatabaseError) -> bool {
     match error {
         DatabaseError::UpgradeRequired(_) | DatabaseError::RepairAborted => true,
@@ -334,12 +335,12 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
             let read = database.begin_read().map_err(access)?;
             self.stored(&read, (Bound::Included(from), Bound::Excluded(until)))
         })?;
-        // Reading what they say takes a processor, so it is done where the caller has a place for that.
+        // Parsing needs the processor, so it runs outside `visit`, where the caller may hold its compute slot.
         let records = stored.into_iter().filter_map(|(key, bytes)| Some((self.decode(&key, &bytes)?, key)));
         Ok(records.map(|(record, key)| (key, record)).collect())
     }
 
-    /// Records as they are written in the file.
+    /// Reads records as stored bytes.
     fn stored(
         &self,
         read: &ReadTransaction,
@@ -403,7 +404,7 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         write.commit().map_err(access)
     }
 
-    /// Keeps the bytes of an unreadable record.
+    /// Stores the bytes of an unreadable record in the table of unreadable records.
     fn set_aside(&self, write: &WriteTransaction, key: &str, bytes: &[u8]) -> Result<(), RecordsError> {
         let mut table = write.open_table(aside()).map_err(access)?;
         let mut number = 0;
@@ -415,7 +416,7 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         Ok(())
     }
 
-    /// Key under which the `number`th unreadable record of a key is kept; sorts as the keys do.
+    /// Key of the `number`th unreadable record of a key in that table; sorts as the keys do.
     fn aside_key(&self, key: &str, number: u32) -> String {
         format!("{}\0{key}\0{number:04}", self.name)
     }
@@ -442,7 +443,7 @@ fn aside() -> TableDefinition<'static, &'static str, &'static [u8]> {
     TableDefinition::new(SET_ASIDE)
 }
 
-/// A table that was never written has no records.
+/// Maps the error for a table that was never written to `None`.
 fn absent_as_none<T>(opened: Result<T, TableError>) -> Result<Option<T>, RecordsError> {
     match opened {
         Err(TableError::TableDoesNotExist(_)) => Ok(None),
@@ -502,7 +503,7 @@ mod tests {
         }
     }
 
-    /// Bytes that outlive whoever opens them, on a disk that may be full.
+    /// Bytes that survive the handles that open them, on a disk that may be full.
     #[derive(Debug, Clone, Default)]
     struct Disk(Arc<(InMemoryBackend, std::sync::atomic::AtomicBool)>);
 

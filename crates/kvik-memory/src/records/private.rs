@@ -1,4 +1,4 @@
-//! Files that their owner alone reads. Elsewhere than on Unix they are as private as their folder.
+//! Files that only their owner can read. On systems other than Unix they are as private as their folder.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -12,10 +12,10 @@ pub fn readable_by_owner_only(options: &mut OpenOptions) {
     let _ = options;
 }
 
-/// Creates a folder, and those that it is in, that their owner only can look into.
+/// Creates a folder and its missing parents, accessible by their owner only.
 ///
 /// # Errors
-/// If one cannot be created.
+/// If a folder cannot be created.
 pub fn create_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
