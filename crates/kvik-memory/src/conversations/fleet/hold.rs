@@ -1,21 +1,21 @@
-//! What a node holds of a conversation while it changes it.
+//! Records in the store that a node holds while it changes a conversation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::record::{NameClaim, SharedConversation};
 
-/// What a node has of the store while it changes a conversation.
+/// Records in the store that a node holds while it changes a conversation.
 #[derive(Default)]
 pub(in crate::conversations) struct Hold {
-    /// The lease, in this version of the conversation.
+    /// Version of the conversation's record, and the record with this node's lease.
     pub(in crate::conversations) lease: Option<(u64, SharedConversation)>,
-    /// A name that it is to have, in this version of the name's record.
+    /// Version of a name's record, and the claim of this node on the name.
     pub(in crate::conversations) claim: Option<(u64, NameClaim)>,
-    /// It has ended with a change, which is about to be written.
+    /// True once the holder has made a change; the writer of the change ends the hold.
     pub(in crate::conversations) is_written: bool,
 }
 
-/// Whoever panics with it in hand leaves it whole.
+/// Locks a hold. A panic leaves it consistent.
 pub(in crate::conversations) fn lock(hold: &Mutex<Hold>) -> MutexGuard<'_, Hold> {
     hold.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,19 +1,19 @@
-//! Which changes of which conversations the store listed last.
+//! The last listing of the store: the latest changes of all conversations.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::conversations::head::ConversationKey;
 
-/// The ids of a tenant's conversations, with the changes that were noted of each.
+/// Ids of a tenant's conversations, with the stamps that are listed for each.
 pub(in crate::conversations) type Changes = BTreeMap<String, Vec<u64>>;
 
-/// What the store listed last.
+/// Last listing of the store.
 #[derive(Default)]
 pub(in crate::conversations) struct Listing {
     pub(in crate::conversations) read: Option<Instant>,
-    /// By the tag of their tenant.
+    /// Changes by the tag of the tenant.
     pub(in crate::conversations) of: BTreeMap<String, Changes>,
-    /// Those that are deleted, and by which change.
+    /// Deleted conversations, with the stamps of their deletions.
     pub(in crate::conversations) gone: BTreeMap<ConversationKey, u64>,
 }

@@ -1,4 +1,4 @@
-//! The nodes of a fleet that share conversations, as one of them sees them: the store, what is held, listed and to be done.
+//! A node's view of the fleet whose nodes share conversations: the store, holds, the last listing, and background work.
 
 pub(super) mod hold;
 pub(super) mod listing;
@@ -20,15 +20,15 @@ use queue::Queue;
 pub(super) use record::Content;
 use store::Store;
 
-/// How long a turn waits for an answer of the store.
+/// Maximum time that a turn waits for an answer of the store.
 pub(super) const PATIENCE: Duration = Duration::from_millis(400);
-/// How long a lease lasts that nobody renews: the node that had it has ended.
+/// Duration of a lease. A lease that is not renewed lapses: its node has ended.
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 
-/// The nodes that share conversations, as one of them sees them.
+/// A node's view of the fleet whose nodes share conversations.
 pub(super) struct Fleet {
     pub(super) store: Store,
-    /// This node, as long as it runs.
+    /// Identity of this process as a lease holder.
     pub(super) holder: u64,
     pub(super) lease: Duration,
     pub(super) holds: Mutex<BTreeMap<ConversationKey, Arc<Mutex<Hold>>>>,
@@ -48,13 +48,13 @@ impl Fleet {
         }
     }
 
-    /// Runs what waits for somebody who asks the store.
+    /// Runs a blocking wait that depends on another request's call to the store.
     pub(super) fn aside(&self, wait: impl FnOnce()) {
         self.store.aside(wait);
     }
 
     pub(super) fn holds(&self) -> MutexGuard<'_, BTreeMap<ConversationKey, Arc<Mutex<Hold>>>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is a single call, so a panic leaves it consistent.
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What is to be done for shared conversations while nobody waits, until a thread does it.
+//! Queue of background work on shared conversations, which one thread does.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,27 +8,29 @@ use super::hold::Hold;
 use super::record::Segment;
 use crate::conversations::head::ConversationKey;
 
-/// that nobody names take room until their conversation is deleted, which finds them by their names.
+/// Maximum number of queued tasks; further ones are dropped. Dropped tasks do little harm: leases lapse,
+/// listings are corrected by their readers, and segments that no head names take space until their
+/// conversation is deleted, which finds them by their names.
 const TASKS_MAX: usize = 4096;
-/// How long the end of the process waits for the store.
+/// Maximum time that the end of the process waits for the store.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
-/// How often leases are renewed. Answers may take longer than a lease.
+/// Interval between renewals of leases. Answers may take longer than a lease.
 pub(in crate::conversations) const RENEWED: Duration = Duration::from_secs(20);
-/// Behind a store that did not answer.
+/// Pause after the store did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 
 pub(in crate::conversations) enum Task {
-    /// A conversation was held and not written.
+    /// Ends the hold of a conversation that was held and not written.
     Release(ConversationKey, Arc<Mutex<Hold>>),
-    /// One was written.
+    /// Marks a change that was written, and sweeps the segments that it replaced.
     Changed { key: ConversationKey, stamp: u64, before: Option<u64>, swept: Vec<Segment> },
-    /// Lists are to say that this is the newest change, and no other.
+    /// Marks `stamp` as the newest change, and removes the marks of the others.
     Corrected { key: ConversationKey, stamp: u64, others: Vec<u64> },
-    /// One was deleted so long ago that no node has an old copy.
+    /// Removes the record of a conversation that was deleted so long ago that no node has an old copy.
     Purge { key: ConversationKey, changes: Vec<u64> },
 }
 
-/// What is to be done in the background.
+/// Queue of background work.
 #[derive(Default)]
 pub(in crate::conversations) struct Queue {
     state: Mutex<QueueState>,
@@ -38,9 +40,9 @@ pub(in crate::conversations) struct Queue {
 #[derive(Default)]
 struct QueueState {
     tasks: VecDeque<Task>,
-    /// Conversations that are to be written, each once.
+    /// Conversations to write, each once.
     unwritten: BTreeSet<ConversationKey>,
-    /// When they are written; at once where that is not said.
+    /// Time of the next write; at once if there is none.
     retry: Option<Instant>,
     renewed: Option<Instant>,
     is_busy: bool,
@@ -48,7 +50,7 @@ struct QueueState {
     has_ended: bool,
 }
 
-/// What is due.
+/// Work that is due.
 pub(in crate::conversations) struct Due {
     pub(in crate::conversations) tasks: VecDeque<Task>,
     pub(in crate::conversations) unwritten: BTreeSet<ConversationKey>,
@@ -57,7 +59,7 @@ pub(in crate::conversations) struct Due {
 }
 
 impl Queue {
-    /// A conversation is to be written.
+    /// Queues a conversation for writing.
     pub(in crate::conversations) fn push(&self, key: &ConversationKey) {
         self.lock().unwritten.insert(key.clone());
         self.changed.notify_all();
@@ -71,7 +73,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Ends the thread when it has tried once more to do what is left, and waits for that, not for ever.
+    /// Closes the queue. Waits a bounded time for the thread, which tries the remaining work once more and
+    /// ends.
     pub(in crate::conversations) fn close(&self) {
         let mut state = self.lock();
         state.is_closing = true;
@@ -88,7 +91,7 @@ impl Queue {
         }
     }
 
-    /// What was due is done but for these conversations, which are tried again after a while.
+    /// Ends a round of work; `unwritten` are the conversations to retry after a pause.
     pub(in crate::conversations) fn done(&self, unwritten: BTreeSet<ConversationKey>) {
         let mut state = self.lock();
         state.retry = (!unwritten.is_empty()).then(|| Instant::now() + RETRY);
@@ -97,13 +100,13 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The thread has ended, or did not begin.
+    /// Notes that the thread has ended, or could not be started.
     pub(in crate::conversations) fn end(&self) {
         self.lock().has_ended = true;
         self.changed.notify_all();
     }
 
-    /// Waits for something to do.
+    /// Waits for work.
     pub(in crate::conversations) fn next(&self) -> Option<Due> {
         let mut state = self.lock();
         loop {
@@ -122,11 +125,11 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // Every change leaves the queue whole whatever panicked.
+        // Every change leaves the queue consistent, even if a panic follows.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nothing is left to do; what the store does not take is tried again at once.
+    /// Waits until no work is left; failed writes are retried at once.
     #[cfg(test)]
     pub(in crate::conversations) fn settle(&self) {
         let mut state = self.lock();

@@ -1,14 +1,14 @@
-//! What the store of a fleet has of a conversation, and the names of its records.
+//! Records of a conversation in the store of a fleet, and their names.
 //!
 //! ```text
-//! conversation          T.ID                 head, segments, and who changes it: written after its last version
-//! conversation-said     T.ID.GENERATION.PART messages of a segment: written once
-//! conversation-name     T.HASH               the conversation that has a name
-//! conversation-changed  T.ID.STAMP           which change of a conversation is the newest, for lists
+//! conversation          T.ID                  head, segments and lease: each version follows the one that was read
+//! conversation-said     T.ID.GENERATION.PART  messages of a segment: written once
+//! conversation-name     T.HASH                the conversation that has a name
+//! conversation-changed  T.ID.STAMP            the newest change of a conversation, for listings
 //! ```
 //!
-//! T is a hash of the tenant, so that no name of one leads to records of another. Whoever implements the records
-//! encrypts names.
+//! T is a hash of the tenant, so that no name of one tenant leads to records of another. The implementation of the
+//! store encrypts names.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub(in crate::conversations) const SAID: &str = "conversation-said";
 pub(in crate::conversations) const NAME: &str = "conversation-name";
 pub(in crate::conversations) const CHANGED: &str = "conversation-changed";
 
-/// A conversation as nodes share it.
+/// A conversation's record in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::conversations) struct SharedConversation {
     pub(in crate::conversations) state: SharedState,
@@ -32,29 +32,29 @@ pub(in crate::conversations) struct SharedConversation {
 #[serde(rename_all = "lowercase")]
 pub(in crate::conversations) enum SharedState {
     Kept(Content),
-    /// So that a node with an old copy does not bring it back.
+    /// Mark of a deletion, so that a node with an old copy does not restore it.
     Deleted {
-        /// Which change this was.
+        /// Identity of the change.
         stamp: u64,
         /// Unix seconds.
         at: u64,
     },
 }
 
-/// What there is of a conversation.
+/// Head and segments of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::conversations) struct Content {
     pub(in crate::conversations) head: ConversationHead,
-    /// The system messages, where there are any, then the others in their order.
+    /// The system messages as one segment, if there are any, then the other messages in order.
     pub(in crate::conversations) segments: Vec<Segment>,
 }
 
-/// Messages that are one value in the store.
+/// Messages that form one value in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::conversations) struct Segment {
-    /// Random: a segment is never overwritten, so what a head names is there until that head is replaced.
+    /// Random: a segment is never overwritten, so the segments of a head exist until the head is replaced.
     pub(in crate::conversations) generation: u64,
-    /// Of its bytes.
+    /// Hash of the bytes.
     pub(in crate::conversations) hash: SegmentHash,
     pub(in crate::conversations) messages: usize,
     pub(in crate::conversations) bytes: u64,
@@ -64,27 +64,28 @@ pub(in crate::conversations) struct Segment {
 #[serde(into = "String", try_from = "String")]
 pub(in crate::conversations) struct SegmentHash(pub(in crate::conversations) [u8; 16]);
 
-/// Who may change a conversation, and until when.
+/// The right to change a conversation, until a point in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::conversations) struct Lease {
-    /// A node, as long as it runs.
+    /// Identity of the node's process.
     pub(in crate::conversations) holder: u64,
     /// Unix milliseconds.
     pub(in crate::conversations) until: u64,
 }
 
-/// Which conversation has a name.
+/// Mapping of a name to a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::conversations) struct NameClaim {
     pub(in crate::conversations) name: String,
-    /// Empty where none has it any more.
+    /// Id of the conversation; empty once the name is free.
     pub(in crate::conversations) id: String,
-    /// Until then also where the conversation has never been written. Unix milliseconds.
+    /// End of the time for which the claim also counts if the conversation was never written with this name. Unix
+    /// milliseconds.
     pub(in crate::conversations) until: u64,
 }
 
 impl SharedConversation {
-    /// Which change of the conversation is the newest, where it is not deleted.
+    /// The content, unless the conversation is deleted.
     pub(in crate::conversations) fn content(&self) -> Option<&Content> {
         match &self.state {
             SharedState::Kept(content) => Some(content),
@@ -92,7 +93,7 @@ impl SharedConversation {
         }
     }
 
-    /// Which change is the newest, the deletion included.
+    /// Identity of the newest change, which may be the deletion.
     pub(in crate::conversations) fn stamp(&self) -> u64 {
         match &self.state {
             SharedState::Kept(content) => content.head.stamp,
@@ -100,7 +101,7 @@ impl SharedConversation {
         }
     }
 
-    /// Whether another node than this one may change it now.
+    /// True if a node other than `holder` holds an unexpired lease.
     pub(in crate::conversations) fn is_leased_beside(&self, holder: u64, now: u64) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.holder != holder && lease.until > now)
     }
@@ -128,7 +129,7 @@ impl TryFrom<String> for SegmentHash {
     }
 }
 
-/// What stands for a tenant in names.
+/// Hash that represents a tenant in names.
 pub(in crate::conversations) fn tenant_tag(tenant: &str) -> String {
     let hash = blake3::derive_key("kvik 2026 tenant of shared conversations", tenant.as_bytes());
     hex::written(&hash[..16])
@@ -138,7 +139,7 @@ pub(in crate::conversations) fn conversation_name(key: &ConversationKey) -> Stri
     format!("{}.{}", tenant_tag(&key.tenant), key.id)
 }
 
-/// The name of one part of a segment.
+/// Name of one part of a segment.
 pub(in crate::conversations) fn said_name(key: &ConversationKey, generation: u64, part: usize) -> String {
     format!("{}.{generation:016x}.{part}", conversation_name(key))
 }
@@ -152,7 +153,7 @@ pub(in crate::conversations) fn name_name(tenant: &str, name: &str) -> String {
     format!("{}.{}", tenant_tag(tenant), hex::written(hash))
 }
 
-/// The tenant's tag and the conversation's id that a name begins with, and the rest of it.
+/// Splits a name into the tenant's tag, the conversation's id, and the rest.
 pub(in crate::conversations) fn parsed(name: &str) -> Option<(&str, &str, Option<&str>)> {
     let (tenant, rest) = name.split_once('.')?;
     let (id, rest) = rest.split_once('.').map_or((rest, None), |(id, rest)| (id, Some(rest)));

@@ -1,4 +1,4 @@
-//! Asking the store that nodes share, without waiting for it longer than a turn can.
+//! Calls to the store that nodes share, with a time limit that a turn can afford.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -10,33 +10,33 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::records::GiveWay;
 use crate::shared::{SharedError, SharedRecords};
 
-/// Bytes that a store reads or writes in a second at least: longer values may take longer.
+/// Lower bound of the store's throughput: it extends the time limit for longer values.
 const BYTES_A_SECOND: u64 = 8 << 20;
 
-/// Questions of one caller that are asked at a time.
+/// Maximum number of concurrent calls of one caller.
 pub(in crate::conversations) const TOGETHER: usize = 16;
 
 type Result<T> = std::result::Result<T, SharedError>;
 
-/// The store, for callers of one patience.
+/// Handle to the store, with a time limit for calls.
 #[derive(Clone)]
 pub(in crate::conversations) struct Store {
     records: Arc<dyn SharedRecords>,
     give_way: GiveWay,
     pub(in crate::conversations) patience: Duration,
-    /// Calls that nobody waits for any more: while there are any, turns do not ask.
+    /// Calls that have exceeded their time limit and still run: meanwhile turns make no calls.
     late: Arc<AtomicUsize>,
-    /// Waits as long as a call takes.
+    /// True if calls have no time limit.
     is_background: bool,
 }
 
-/// Notes the end of a call, also where it has panicked.
+/// Notes the end of a call, even if it panics.
 struct Ending {
     state: Arc<AtomicU8>,
     late: Arc<AtomicUsize>,
 }
 
-/// How a call stands between the thread that makes it and the one that waits.
+/// State of a call, shared by the thread that makes it and the one that waits.
 const RUNNING: u8 = 0;
 const ENDED: u8 = 1;
 const GIVEN_UP: u8 = 2;
@@ -50,12 +50,12 @@ impl Store {
         Store { records, give_way, patience, late: Arc::default(), is_background: false }
     }
 
-    /// The same for work for which nobody waits.
+    /// Handle for background work, whose calls have no time limit.
     pub(in crate::conversations) fn in_background(&self) -> Store {
         Store { is_background: true, ..self.clone() }
     }
 
-    /// The newest version of a record. What cannot be read has failed.
+    /// Newest version of a record. An unreadable record is an error.
     pub(in crate::conversations) fn get<T: DeserializeOwned>(
         &self,
         kind: &'static str,
@@ -80,7 +80,7 @@ impl Store {
         self.put_bytes(kind, name, after, bytes)
     }
 
-    /// So many bytes of a record.
+    /// Content of a record; `bytes` is its expected size, which extends the time limit.
     pub(in crate::conversations) fn get_bytes(
         &self,
         kind: &'static str,
@@ -114,7 +114,7 @@ impl Store {
         self.ask(0, move |records| records.list(kind))
     }
 
-    /// Runs what waits for somebody who asks.
+    /// Runs a blocking wait that depends on another caller.
     pub(in crate::conversations) fn aside(&self, wait: impl FnOnce()) {
         let mut wait = Some(wait);
         (self.give_way)(&mut || {
@@ -124,7 +124,7 @@ impl Store {
         });
     }
 
-    /// Asks several things at a time; the answers in the order of the questions.
+    /// Makes several calls concurrently; returns the answers in the order of the questions.
     pub(in crate::conversations) fn ask_together<Q: Sync, T: Send>(
         &self,
         questions: &[Q],
@@ -132,7 +132,7 @@ impl Store {
     ) -> Vec<Result<T>> {
         let mut answers = Vec::new();
         let ask = &ask;
-        // Whoever waits for these threads gives way as whoever waits for one call.
+        // The wait for these threads gives way like the wait for a single call.
         (self.give_way)(&mut || {
             std::thread::scope(|scope| {
                 let threads: Vec<_> =
@@ -145,8 +145,8 @@ impl Store {
         answers
     }
 
-    /// Has a thread make the call. One that takes too long goes on, and turns ask nothing until it has ended: so few
-    /// threads stand at a store that does not answer.
+    /// Makes a call on a thread of its own. A call that exceeds the time limit continues, and turns make no calls until
+    /// it has ended: so few threads block on a store that does not answer.
     fn ask<T: Send + 'static>(
         &self,
         bytes: u64,

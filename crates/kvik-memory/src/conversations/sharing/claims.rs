@@ -1,7 +1,7 @@
 //! Names of conversations: one record each, so that no two nodes give one name to two conversations of a tenant.
 //!
-//! A name is taken where the conversation of its record is called so, or while somebody who has claimed it is about to
-//! write that: whoever ends before leaves a claim that lapses.
+//! A name is taken if the conversation in its record has that name, or while a node that has claimed it is about to
+//! write the conversation: the claim of a node that ends before lapses.
 
 use super::{ATTEMPTS, Result, Sharing};
 use crate::clock::unix_millis;
@@ -10,15 +10,15 @@ use crate::conversations::fleet::record::{NAME, NameClaim, name_name};
 use crate::conversations::head::ConversationKey;
 use crate::shared::SharedError;
 
-/// What became of a claim.
+/// Result of a claim.
 pub(super) enum Claimed {
-    /// The name is the conversation's; the record has this version.
+    /// The conversation has the name; the record has this version.
     Own(u64, NameClaim),
     Taken,
 }
 
 impl Sharing<'_> {
-    /// The conversation that has a name, as far as its record says; it may be called otherwise by now.
+    /// The conversation that has a name according to the name's record; it may have been renamed since.
     pub(super) fn owner(&self, tenant: &str, name: &str) -> Result<Option<ConversationKey>> {
         let found = self.name_claim(tenant, name);
         let found = found.map_err(|_| ConversationError::Elsewhere(name.to_owned()))?;
@@ -50,7 +50,7 @@ impl Sharing<'_> {
         Ok(Claimed::Taken)
     }
 
-    /// Gives up a name that a conversation had or was to have.
+    /// Releases a name that a conversation had or had claimed.
     pub(super) fn release_name(
         &self,
         key: &ConversationKey,
@@ -60,16 +60,16 @@ impl Sharing<'_> {
         if claim.id != key.id {
             return Ok(());
         }
-        // Nor does the store know the name any more.
+        // The record of a free name does not contain the name.
         let free = NameClaim { name: String::new(), id: String::new(), until: 0 };
         match self.store.put(NAME, &name_name(&key.tenant, name), version, &free) {
-            // Somebody else has it by now.
+            // Another conversation has claimed it.
             Err(SharedError::Conflict { .. }) => Ok(()),
             released => released.map(drop),
         }
     }
 
-    /// Whether nobody can have taken over a claim yet, also where clocks differ.
+    /// True if no other node can have taken over the claim yet, even if the clocks differ by up to half a lease.
     pub(super) fn is_sure(&self, claim: &NameClaim) -> bool {
         claim.until > unix_millis() + self.fleet.lease.as_millis() as u64 / 2
     }
@@ -83,7 +83,7 @@ impl Sharing<'_> {
         Ok(found.filter(|(_, claim)| claim.name == name || claim.id.is_empty()))
     }
 
-    /// Whether another conversation has what it has claimed, or may still take it.
+    /// True if the conversation of a claim has the name, or may still get it.
     fn is_taken(
         &self,
         beside: &ConversationKey,

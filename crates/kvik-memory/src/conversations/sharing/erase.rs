@@ -1,11 +1,11 @@
-//! What the store has of a conversation that was deleted.
+//! Removal of a deleted conversation's records from the store.
 //!
 //! ```text
-//! head: deleted ──► messages, found in the list of all ──► marks of changes ──► older versions of the head and of the name
+//! head: deleted ──► messages, found by listing ──► marks of changes ──► older versions of the head and of the name
 //! ```
 //!
-//! Messages are found by their names and not by a head that names them: a node that was killed leaves some that no head
-//! names. All of it may be repeated, by any node.
+//! Messages are found by their names and not through a head: a node that was killed leaves some that no head refers to.
+//! Any node may repeat all of it.
 
 use super::{Result, Sharing};
 use crate::conversations::error::ConversationError;
@@ -17,7 +17,7 @@ use crate::conversations::shelf::Shelf;
 use crate::shared::SharedError;
 
 impl Shelf {
-    /// Removes what the store has of a deleted conversation, but for the mark that says so.
+    /// Removes the records of a deleted conversation from the store, except for the mark of the deletion.
     ///
     /// # Errors
     /// If something may be left.
@@ -39,7 +39,7 @@ impl Sharing<'_> {
         let own = conversation_name(key);
         if let Some((_, there)) = self.conversation(key)? {
             let SharedState::Deleted { stamp, .. } = there.state else {
-                // Another node has gone on with it, or the store has not heard of its end.
+                // Another node has continued the conversation, or the deletion is not written to the store yet.
                 let heads = self.shelf.heads();
                 let is_unwritten = heads.bases.contains_key(key) && !heads.all.contains_key(key);
                 return if is_unwritten { Err(SharedError::Down) } else { Ok(()) };
@@ -57,13 +57,13 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// Removes the marks of all changes but the last.
+    /// Removes the marks of all changes except the last.
     fn erase_marks(&self, key: &ConversationKey, last: Option<u64>) -> std::result::Result<(), SharedError> {
         let last = last.map(|stamp| format!("{stamp:016x}"));
         self.erase_named(CHANGED, key, |stamp| Some(stamp) != last.as_deref())
     }
 
-    /// Removes records of a conversation by what their names end with.
+    /// Removes those records of a conversation whose names end with a selected suffix.
     fn erase_named(
         &self,
         kind: &'static str,

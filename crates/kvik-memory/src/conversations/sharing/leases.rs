@@ -1,7 +1,7 @@
-//! Who changes a conversation: one node at a time, as long as it says so again and again.
+//! Leases on conversations: one node at a time changes a conversation, for as long as it renews its lease.
 //!
-//! A lease keeps others from beginning what could not be written. What is written is safe without: it is written after
-//! the version that was read.
+//! A lease keeps other nodes from beginning a change that could not be written. Writes are safe without it: each
+//! follows the version that was read.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,11 +17,11 @@ use crate::conversations::head::ConversationKey;
 use crate::shared::SharedError;
 
 impl Sharing<'_> {
-    /// Reads the newest version of a conversation that is held here, and keeps other nodes from changing it. Where the
-    /// store does not answer, what is here is changed, and written when it does.
+    /// Reads the newest version of a conversation that is held locally, and leases it against changes by other nodes.
+    /// If the store does not answer, the local copy is changed, and written once the store answers.
     ///
     /// # Errors
-    /// [`ConversationError::Busy`] if another node changes it, and others if it cannot be read.
+    /// [`ConversationError::Busy`] if another node changes the conversation, and others if it cannot be read.
     pub(in crate::conversations) fn lease(&self, key: &ConversationKey, reference: &str) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Ok(found) = self.conversation(key) else { return self.go_on_alone(key) };
@@ -46,10 +46,10 @@ impl Sharing<'_> {
         Err(ConversationError::Busy(reference.to_owned()))
     }
 
-    /// Claims a name for a conversation that is held here.
+    /// Claims a name for a conversation that is held locally.
     ///
     /// # Errors
-    /// If another one has it. Where the store does not say, this is found out when it is written.
+    /// If another conversation has the name. If the store does not answer, the conflict is found at the write.
     pub(in crate::conversations) fn claim_held(&self, key: &ConversationKey, name: &str) -> Result<()> {
         match self.claim(key, name) {
             Ok(Claimed::Own(version, claim)) => {
@@ -62,7 +62,8 @@ impl Sharing<'_> {
         }
     }
 
-    /// Renews what is held. Nobody has to wait for the store meanwhile: who writes a conversation does without the hold.
+    /// Renews all leases and claims. No writer has to wait for the store meanwhile: it can write a conversation without
+    /// its lease.
     pub(super) fn renew(&self) {
         let holds: Vec<_> =
             self.fleet.holds().iter().map(|(key, hold)| (key.clone(), hold.clone())).collect();
@@ -71,7 +72,7 @@ impl Sharing<'_> {
                 let mut hold = lock(&hold);
                 (hold.lease.take(), hold.claim.take())
             };
-            // A lease that another node has by now is noticed when the conversation is written.
+            // The write of the conversation detects a lease that another node has taken meanwhile.
             let lease = lease.map(|(version, there)| {
                 self.put_lease(&key, version, there.clone()).unwrap_or((version, there))
             });
@@ -81,7 +82,7 @@ impl Sharing<'_> {
                 (hold.lease, hold.claim) = (lease, claim);
             }
             if !self.fleet.holds().get(&key).is_some_and(|held| Arc::ptr_eq(held, &hold)) {
-                // It has ended meanwhile. Where this fails too, the lease ends by itself.
+                // The hold has ended meanwhile. If this release fails too, the lease lapses.
                 let _ = self.release(&key, &hold);
             }
         }
@@ -95,7 +96,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Ends what was held and was not written.
+    /// Releases the lease and the claim of a hold that was not written.
     pub(super) fn release(
         &self,
         key: &ConversationKey,
@@ -110,13 +111,13 @@ impl Sharing<'_> {
         };
         if let Some((version, there)) = lease {
             let free = SharedConversation { lease: None, ..there };
-            // Another node has taken it after the lease had ended.
+            // A conflict: another node has taken the conversation after the lease had lapsed.
             conflict_is_fine(self.store.put(CONVERSATION, &conversation_name(key), version, &free))?;
         }
         claim.map_or(Ok(()), |(_, claim)| self.release_name(key, &claim.name))
     }
 
-    /// When what is leased now ends unless it is renewed, Unix milliseconds.
+    /// End of a lease or claim that begins now, in Unix milliseconds.
     pub(super) fn lease_end(&self) -> u64 {
         unix_millis() + self.fleet.lease.as_millis() as u64
     }

@@ -1,4 +1,4 @@
-//! Which conversations the nodes have: their heads are read where a list says that they have changed.
+//! Listing of the conversations of all nodes: a head is read if the listing shows that it has changed.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -16,16 +16,16 @@ use crate::conversations::fleet::store::TOGETHER;
 use crate::conversations::head::ConversationKey;
 use crate::shared::SharedError;
 
-/// How long a list is as new as is needed.
+/// Maximum age of a listing that is reused.
 const LISTED: Duration = Duration::from_secs(3);
-/// How long a list reads heads. What is left then is read by the next one.
+/// Maximum time for which one listing reads heads. The next one reads the rest.
 const READING: Duration = Duration::from_secs(1);
-/// How long a deletion is remembered: a node that was away for longer may bring back what it has.
+/// Time for which a deletion is remembered: a node that was away for longer may restore its copy.
 const DELETED_SECONDS: u64 = 30 * 24 * 3600;
 
 impl Sharing<'_> {
-    /// Reads the heads of a tenant's conversations that are newer than those that are known here. Where the store does
-    /// not answer, these are what there is.
+    /// Reads the heads of a tenant's conversations that are newer than the local ones. If the store does not answer,
+    /// the local ones remain.
     pub(in crate::conversations) fn list(&self, tenant: &str) {
         let begun = Instant::now();
         let unknown = self.unknown(tenant);
@@ -42,7 +42,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Conversations of which another change is listed than is known.
+    /// Conversations whose listed changes differ from the known one.
     fn unknown(&self, tenant: &str) -> Vec<(ConversationKey, Vec<u64>)> {
         let mut listing = self.fleet.listing.lock().unwrap_or_else(PoisonError::into_inner);
         if listing.read.is_none_or(|read| read.elapsed() > LISTED) {
@@ -94,7 +94,7 @@ impl Sharing<'_> {
         self.note_head(key, there);
     }
 
-    /// Notes what a conversation is in the store. What was said is read when somebody asks for it.
+    /// Notes the state of a conversation in the store. Messages are read on demand.
     fn note_head(&self, key: &ConversationKey, there: &SharedConversation) {
         let Some(_comparing) = self.shelf.compare(key) else { return };
         match (self.standing(key, Some(there)), there.content()) {

@@ -1,13 +1,14 @@
-//! Conversations that the nodes of a fleet share: what is said at one of them is gone on with at any.
+//! Conversations that the nodes of a fleet share: a conversation begun on one node continues on any.
 //!
 //! ```text
-//! hold    the newest version is read, and a lease on it written      others are refused meanwhile
-//! commit  in this node's file, then in the store, without the lease  others read this from now on
+//! hold    read the newest version, and write a lease on it         other nodes are refused meanwhile
+//! commit  write this node's file, then the store without the lease other nodes read this version from now on
 //! ```
 //!
-//! A node's file has whole conversations, and of each what the store had when both were the same: the base. What
-//! differs from its base was changed here and is yet to be written; what the store has instead of the base was changed
-//! by others. Where both is so, both are kept: the store's under the id, this node's under another.
+//! A node's file has whole conversations, and for each the version that the store had when both were equal: the base.
+//! A local copy that differs from its base was changed locally and is yet to be written; a version in the store that
+//! differs from the base was changed by other nodes. If both differ, both are kept: the store's version under the id,
+//! the local one under a new id.
 
 mod claims;
 mod erase;
@@ -34,10 +35,10 @@ pub(super) use write_through::WrittenThrough;
 
 type Result<T> = std::result::Result<T, ConversationError>;
 
-/// How often something is tried again at once that another node was faster with.
+/// Maximum number of immediate attempts when other nodes write first.
 const ATTEMPTS: usize = 4;
 
-/// This node's conversations beside those of the store.
+/// The local conversations together with the store.
 pub(super) struct Sharing<'a> {
     shelf: &'a Shelf,
     fleet: &'a Fleet,
@@ -45,13 +46,13 @@ pub(super) struct Sharing<'a> {
 }
 
 impl Shelf {
-    /// Where nodes share conversations: for a turn, which does not wait long.
+    /// Access to the store for a turn, with a short time limit; `None` if no nodes share the conversations.
     pub(super) fn sharing(&self) -> Option<Sharing<'_>> {
         let fleet = self.fleet.as_ref()?;
         Some(Sharing { shelf: self, fleet, store: fleet.store.clone() })
     }
 
-    /// Nobody here changes a conversation any more.
+    /// Ends the local hold on a conversation.
     pub(super) fn end_hold(&self, key: &ConversationKey) {
         let Some(fleet) = &self.fleet else { return };
         if let Some(hold) = fleet.holds().remove(key) {
@@ -59,7 +60,7 @@ impl Shelf {
         }
     }
 
-    /// The same for work for which nobody waits.
+    /// Access to the store for background work, without a time limit.
     fn sharing_in_background(&self) -> Option<Sharing<'_>> {
         let fleet = self.fleet.as_ref()?;
         Some(Sharing { shelf: self, fleet, store: fleet.store.in_background() })
@@ -67,10 +68,10 @@ impl Shelf {
 }
 
 impl Sharing<'_> {
-    /// Reads what is newer of a conversation. One that is held here is the newest.
+    /// Brings the local copy of a conversation up to date. A copy that is held locally is the newest.
     ///
     /// # Errors
-    /// If it is in the store alone and that does not answer.
+    /// If the newest version is only in the store, and the store does not answer.
     pub(super) fn refresh(&self, key: &ConversationKey) -> Result<()> {
         let Some(_comparing) = self.shelf.compare(key) else {
             let is_newest = self.shelf.heads().is_held(key);
@@ -82,7 +83,8 @@ impl Sharing<'_> {
         }
     }
 
-    /// Finds out whether the conversation that has a name here still has it. Where the store does not answer, it has.
+    /// Checks whether the conversation that has a name locally still has it. If the store does not answer, the local
+    /// name counts.
     pub(super) fn refresh_name(&self, tenant: &str, name: &str) {
         let key = self.shelf.heads().find(tenant, name).cloned();
         if let Some(key) = key {
@@ -90,10 +92,11 @@ impl Sharing<'_> {
         }
     }
 
-    /// Does something with the conversation of a name or an id; `None` of it says that the conversation is another.
+    /// Runs `attempt` on the conversation with a name or id; it returns `None` if the conversation turns out to be
+    /// another.
     ///
     /// # Errors
-    /// If there is none, or the store does not say.
+    /// If there is no such conversation, or the store does not answer.
     pub(super) fn with_named<T>(
         &self,
         tenant: &str,
@@ -117,21 +120,21 @@ impl Sharing<'_> {
         other.map_or(Ok(None), |key| attempt(&key))?.ok_or_else(not_found)
     }
 
-    /// Whether a conversation is there and is called this.
+    /// True if a conversation exists and has this name or id.
     pub(super) fn is_called(&self, key: &ConversationKey, reference: &str) -> bool {
         self.shelf.heads().find(&key.tenant, reference) == Some(key)
     }
 
-    /// The store does not answer: this node's file is what there is.
+    /// Falls back to the local copy, because the store does not answer.
     fn go_on_alone(&self, key: &ConversationKey) -> Result<()> {
         let heads = self.shelf.heads();
         let is_here = heads.all.contains_key(key) && !heads.elsewhere.contains(key);
-        // One that was deleted here, and is so in the store as soon as that answers.
+        // The conversation was deleted locally; the deletion is written once the store answers.
         let is_deleted = !heads.all.contains_key(key) && heads.bases.contains_key(key);
         if is_here || is_deleted { Ok(()) } else { Err(ConversationError::Elsewhere(key.id.clone())) }
     }
 
-    /// What the store has of a conversation, and its version.
+    /// Record of a conversation in the store, and its version.
     fn conversation(
         &self,
         key: &ConversationKey,

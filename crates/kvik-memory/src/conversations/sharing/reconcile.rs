@@ -1,4 +1,4 @@
-//! A conversation as this node's file has it beside what the store has.
+//! Reconciliation of a local copy with the version in the store.
 
 use super::segments::Unread;
 use super::{ATTEMPTS, Result, Sharing};
@@ -7,16 +7,16 @@ use crate::conversations::fleet::record::{Content, SharedConversation, SharedSta
 use crate::conversations::head::{ConversationHead, ConversationKey, NAME_BYTES_MAX};
 use crate::shared::SharedError;
 
-/// Who has changed a conversation since both were the same.
+/// The nodes that have changed a conversation since the local copy and the store were equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Nobody.
+    /// None.
     Equal,
-    /// This node.
+    /// Only this node.
     Ahead,
-    /// Others.
+    /// Only other nodes.
     Behind,
-    /// Both.
+    /// Both this node and others.
     Diverged,
 }
 
@@ -31,7 +31,7 @@ impl Sharing<'_> {
         let kept = there.and_then(SharedConversation::content).map(|content| content.head.stamp);
         match (there, kept) {
             (_, None) if here.is_none() => Standing::Equal,
-            // A store that has lost it gets it again: of what is deleted it says so.
+            // A store that has lost the conversation gets it again: a deletion would have left a mark.
             (None, _) => Standing::Ahead,
             (_, Some(_)) if kept == here => Standing::Equal,
             _ if here == base => Standing::Behind,
@@ -40,8 +40,8 @@ impl Sharing<'_> {
         }
     }
 
-    /// Makes this node's copy that of the store. What was changed here and is not there yet is kept: as it is where it
-    /// follows what is there, else as another conversation.
+    /// Brings the local copy up to the version of the store. Local changes that are not in the store are kept: under
+    /// the same id if they follow the store's version, otherwise as another conversation.
     pub(super) fn reconcile(&self, key: &ConversationKey, there: Option<&SharedConversation>) -> Result<()> {
         match self.standing(key, there) {
             Standing::Equal => self.note_equal(key, there.and_then(SharedConversation::content))?,
@@ -58,7 +58,7 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// What the file has is what is there.
+    /// Notes that the local copy and the store are equal.
     pub(super) fn note_equal(&self, key: &ConversationKey, content: Option<&Content>) -> Result<()> {
         let is_noted = {
             let mut heads = self.shelf.heads();
@@ -68,7 +68,7 @@ impl Sharing<'_> {
         if is_noted { Ok(()) } else { Ok(self.shelf.set_base(key, content)?) }
     }
 
-    /// Takes over what others have done.
+    /// Applies the changes of other nodes.
     fn follow(&self, key: &ConversationKey, there: Option<&SharedConversation>) -> Result<()> {
         match there.map(|there| &there.state) {
             Some(SharedState::Kept(content)) => self.pull(key, content.clone()),
@@ -76,7 +76,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Reads what was said from the store.
+    /// Reads the messages from the store.
     fn pull(&self, key: &ConversationKey, mut content: Content) -> Result<()> {
         for _ in 0..ATTEMPTS {
             self.shelf.heads().note_elsewhere(key, &content.head);
@@ -100,7 +100,7 @@ impl Sharing<'_> {
         Err(ConversationError::Elsewhere(key.id.clone()))
     }
 
-    /// Keeps this node's copy under an id of its own, and says so in its name and in the log.
+    /// Moves the local copy to a new id; its name and the log mention the conflict.
     pub(super) fn fork(&self, key: &ConversationKey) -> Result<Option<ConversationKey>> {
         let Some(head) = self.shelf.heads().all.get(key).cloned() else {
             tracing::warn!(
@@ -124,7 +124,7 @@ impl Sharing<'_> {
     }
 }
 
-/// What a conversation is called whose name or id another node's has.
+/// Name of a conversation whose name or id another node's conversation has taken.
 pub(super) fn conflict_name(name: Option<&str>, of: &str, id: &str) -> String {
     let note = format!(" (conflict {})", &id[id.len().saturating_sub(8)..]);
     let name = name.map_or_else(|| format!("conflict of {of}"), str::to_owned);

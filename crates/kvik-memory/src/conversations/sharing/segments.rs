@@ -1,6 +1,7 @@
-//! Messages in the store: cut into values, of which a turn writes the last one anew and no other.
+//! Messages in the store, cut into segments, of which a turn rewrites only the last.
 //!
-//! Where a cut is depends only on the messages before it, so a conversation that goes on keeps its values.
+//! The position of a cut depends only on the messages before it, so a conversation keeps its earlier segments
+//! as it grows.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +14,30 @@ use crate::conversations::head::ConversationKey;
 use crate::random::random;
 use crate::shared::SharedError;
 
-/// Messages of a segment at most.
+/// Maximum number of messages in a segment.
 const MESSAGES: usize = 64;
-/// Bytes of messages behind which a segment ends.
+/// Bytes of messages at which a segment ends.
 const BYTES: u64 = 64 << 10;
-/// Bytes of a record at most; a longer segment has several.
+/// Maximum bytes of a record; a larger segment has several.
 const PART_BYTES: usize = 8 << 20;
 
-/// A segment as it is written.
+/// An encoded segment.
 struct Cut {
     hash: SegmentHash,
     messages: usize,
     bytes: Vec<u8>,
 }
 
-/// Why messages were not read from the store.
+/// Reasons why messages could not be read from the store.
 pub(super) enum Unread {
-    /// They were replaced meanwhile.
+    /// The segments were replaced concurrently.
     Replaced,
     Store(SharedError),
 }
 
 impl Sharing<'_> {
-    /// Writes what the store does not have yet of these messages, which begin with so many system messages.
+    /// Writes the segments that the store does not have yet. The first `systems` messages are the system
+    /// messages.
     pub(super) fn put_said(
         &self,
         key: &ConversationKey,
@@ -59,7 +61,7 @@ impl Sharing<'_> {
         Ok(Segment { generation, hash: cut.hash, messages: cut.messages, bytes: cut.bytes.len() as u64 })
     }
 
-    /// The messages of a conversation as the store has it, those that are here already from here.
+    /// Messages of the store's version; segments that the local copy has too are not fetched.
     pub(super) fn fetch_said(&self, key: &ConversationKey, content: &Content) -> Result<Vec<Value>, Unread> {
         let mut here = self.here(key);
         let missing: Vec<&Segment> =
@@ -82,7 +84,7 @@ impl Sharing<'_> {
         Ok(messages)
     }
 
-    /// Segments that this node's file has.
+    /// Segments of the local copy.
     fn here(&self, key: &ConversationKey) -> BTreeMap<SegmentHash, Vec<u8>> {
         let systems = self.shelf.heads().bases.get(key).map(|base| base.head.systems);
         let Some(systems) = systems else { return BTreeMap::new() };
@@ -91,7 +93,7 @@ impl Sharing<'_> {
         cuts.into_iter().map(|cut| (cut.hash, cut.bytes)).collect()
     }
 
-    /// The bytes of a segment, where it has not been replaced.
+    /// Bytes of a segment; `None` if it was replaced.
     fn fetch_segment(
         &self,
         key: &ConversationKey,
@@ -112,7 +114,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Deletes messages that no head names any more.
+    /// Deletes segments that no head names any more.
     pub(super) fn sweep(&self, key: &ConversationKey, segments: &[Segment]) -> Result<(), SharedError> {
         for segment in segments {
             for part in 0..parts(segment) {
@@ -140,7 +142,8 @@ fn read(bytes: &[u8], count: usize) -> Result<Vec<Value>, Unread> {
     }
 }
 
-/// The segments of messages: the system messages, which are replaced together, and the others.
+/// Cuts messages into segments: one for the system messages, which are replaced together, and more for the
+/// others.
 fn cut(messages: &[Value], systems: usize) -> Vec<Cut> {
     let (own, said) = messages.split_at(systems);
     let mut cuts: Vec<Cut> =

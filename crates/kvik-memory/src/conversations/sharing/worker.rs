@@ -1,5 +1,5 @@
-//! What is done for shared conversations while nobody waits: leases are renewed, changes written that the store has not
-//! had yet, and what nobody reads any more is deleted.
+//! Background work on shared conversations: renews leases, writes changes that are not in the store yet, and deletes
+//! unused records.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::conversations::head::ConversationKey;
 use crate::conversations::shelf::Shelf;
 use crate::shared::SharedError;
 
-/// Begins the thread of a shelf that is shared, and has it write what was not written when the records were closed.
+/// Starts the thread of a shared shelf, and queues the changes that were not written when the records were closed.
 pub(in crate::conversations) fn start(shelf: &Arc<Shelf>) {
     let Some(fleet) = &shelf.fleet else { return };
     shelf.heads().changed_here().iter().for_each(|key| fleet.queue.push(key));
@@ -31,7 +31,7 @@ pub(in crate::conversations) fn start(shelf: &Arc<Shelf>) {
     }
 }
 
-/// Says that the thread has ended, also where it has panicked.
+/// Notes the end of the thread, even if it panics.
 struct Ended(Arc<Queue>);
 
 impl Drop for Ended {
@@ -40,7 +40,7 @@ impl Drop for Ended {
     }
 }
 
-/// Does what is due until the queue is closed or the shelf gone.
+/// Does the due work until the queue is closed or the shelf is dropped.
 fn work(queue: &Queue, shelf: &Weak<Shelf>) {
     while let Some(due) = queue.next() {
         let Some(shelf) = shelf.upgrade() else { return };
@@ -53,13 +53,13 @@ fn work(queue: &Queue, shelf: &Weak<Shelf>) {
 }
 
 impl Sharing<'_> {
-    /// Does what is due; the conversations that are still to be written.
+    /// Does the due work; returns the conversations that are still to be written.
     fn work(&self, due: Due) -> BTreeSet<ConversationKey> {
         if due.renews {
             self.renew();
         }
         let mut renewed = Instant::now();
-        // All of it may take longer than a lease lasts.
+        // The whole round may take longer than a lease lasts.
         let mut keep_leases = || {
             if renewed.elapsed() > RENEWED / 2 {
                 self.renew();
@@ -95,7 +95,7 @@ impl Sharing<'_> {
         }
     }
 
-    /// Says for lists which change is the newest.
+    /// Marks a change as the newest for listings.
     fn mark(&self, key: &ConversationKey, stamp: u64, others: &[u64]) -> Result<(), SharedError> {
         match self.store.put_bytes(CHANGED, &changed_name(key, stamp), 0, b"{}".to_vec()) {
             Ok(_) | Err(SharedError::Conflict { .. }) => self.unmark(key, others),

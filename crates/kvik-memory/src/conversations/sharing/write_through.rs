@@ -1,4 +1,4 @@
-//! What was changed here is written in the store: at once where it answers, in the background where it does not.
+//! Writes local changes to the store: at once if it answers, otherwise in the background.
 
 use super::claims::Claimed;
 use super::reconcile::{Standing, conflict_name};
@@ -14,20 +14,20 @@ use crate::conversations::head::{ConversationHead, ConversationKey};
 use crate::random::random;
 use crate::shared::SharedError;
 
-/// What became of a change.
+/// Outcome of writing a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::conversations) enum WrittenThrough {
-    /// It is in the store.
+    /// The change is in the store.
     Done,
-    /// It is in this node's file, and will be written in the store.
+    /// The change is in this node's file, and will be written to the store.
     Later,
-    /// It is in this node's file alone, which cannot be read or written; the log says why.
+    /// The change is not in the store, because this node's file cannot be read or written; the log has the cause.
     Failed,
-    /// Another node has changed the conversation: this one's is kept under another id, if there is anything to keep.
+    /// Another node has changed the conversation: the local version was moved to another id, unless it was deleted.
     Forked(Option<ConversationKey>),
 }
 
-/// Why a change was not written in the store.
+/// Reasons why a change was not written to the store.
 enum Unwritten {
     Store(SharedError),
     /// This node's file cannot be read or written.
@@ -35,7 +35,7 @@ enum Unwritten {
 }
 
 impl Sharing<'_> {
-    /// Writes a conversation that nobody else here changes, with which its lease ends.
+    /// Writes a conversation that no other local request changes, which ends its lease.
     pub(in crate::conversations) fn write_through(&self, key: &ConversationKey) -> WrittenThrough {
         let held = self.fleet.holds().remove(key);
         let (lease, claim) = held.map_or((None, None), |hold| {
@@ -64,7 +64,7 @@ impl Sharing<'_> {
         WrittenThrough::Later
     }
 
-    /// The same, behind a version of it.
+    /// Writes it as the version that follows `found`.
     fn write_after(
         &self,
         key: &ConversationKey,
@@ -91,7 +91,7 @@ impl Sharing<'_> {
             }
             Standing::Diverged => {
                 let fork = self.fork(key)?;
-                // Where the other node's cannot be read now, it is when somebody asks for it.
+                // If the other node's version cannot be read now, it is read at the next access.
                 let _ = self.reconcile(key, there);
                 Ok(WrittenThrough::Forked(fork))
             }
@@ -117,7 +117,7 @@ impl Sharing<'_> {
         self.shelf.set_base(key, content.as_ref()).map_err(ConversationError::from)?;
         let named = there.and_then(|there| there.head.name.as_deref());
         if let Some(name) = named.filter(|name| name_of(&content) != Some(name)) {
-            // Where this fails the name is free when its claim has lapsed.
+            // If this fails, the name is free once its claim has lapsed.
             let _ = self.release_name(key, name);
         }
         let kept = content.map_or(Vec::new(), |content| content.segments);
@@ -127,7 +127,7 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// What is written of a conversation; its segments are in the store already.
+    /// Content of a conversation for the store; its segments are written here.
     fn content(
         &self,
         key: &ConversationKey,
@@ -145,7 +145,7 @@ impl Sharing<'_> {
         Ok(Content { head, segments })
     }
 
-    /// The head with a name that no other conversation has, and a stamp.
+    /// Head with a name that no other conversation has, and a stamp.
     fn named(
         &self,
         key: &ConversationKey,
@@ -177,9 +177,9 @@ impl Sharing<'_> {
         Ok(named)
     }
 
-    /// Writes a change that the store has not had yet; whether it is done with.
+    /// Writes a change that the store does not have yet; returns true if nothing is left to do.
     pub(super) fn write_late(&self, key: &ConversationKey) -> bool {
-        // Who holds it writes it.
+        // The holder of the conversation writes it.
         let Some(_comparing) = self.shelf.compare(key) else { return false };
         self.write_through(key) != WrittenThrough::Later
     }

@@ -1,4 +1,4 @@
-//! A store in memory, and the link of a node to it, which can fail.
+//! A store in memory, and a node's link to it, which can fail.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::shared::{SharedError, SharedRecord, SharedRecords};
 
-/// What a store holds.
+/// Records of the store.
 #[derive(Default)]
 pub(super) struct Memory(pub(super) Mutex<BTreeMap<(String, String), SharedRecord>>);
 
-/// How one node is connected to the store.
+/// Connection of one node to the store.
 pub(super) struct Link {
     pub(super) store: Arc<Memory>,
     pub(super) is_down: AtomicBool,
-    /// What is put is stored, and the node does not hear of it.
+    /// Puts are stored, and the node gets an error.
     pub(super) loses_answers: AtomicBool,
     pub(super) delay_ms: AtomicU64,
     pub(super) put_bytes: AtomicU64,

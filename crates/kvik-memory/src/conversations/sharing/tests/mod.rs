@@ -1,4 +1,4 @@
-//! Conversations that nodes share, with a store that does what it should and with one that does not.
+//! Tests of shared conversations, with a store that works and with one that fails.
 
 mod memory;
 mod model;
@@ -18,7 +18,7 @@ use crate::records::Records;
 use crate::shared::SharedRecord;
 use memory::{Link, Memory};
 
-/// A node with its file and its way to the store.
+/// A node with its records and its link to the store.
 struct Node {
     records: Records,
     link: Arc<Link>,
@@ -58,7 +58,7 @@ impl Node {
         Ok(messages.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect())
     }
 
-    /// What is listed, by name; the list is read anew.
+    /// Listed names, after a fresh listing.
     fn listed(&self, tenant: &str) -> Vec<Option<String>> {
         self.store.shelf.fleet.as_ref().unwrap().listing.lock().unwrap().read = None;
         self.store.of(tenant).into_iter().map(|(_, head)| head.name).collect()
@@ -68,7 +68,7 @@ impl Node {
 fn open(records: &Records, link: &Arc<Link>, lease: Duration) -> Arc<Conversations> {
     let mut shelf = Shelf::open(Some(records), Some(link.clone()));
     let fleet = shelf.fleet.as_mut().unwrap();
-    // Threads of tests wait for each other longer than a turn does.
+    // Threads of tests wait longer for each other than a turn does.
     (fleet.lease, fleet.store.patience) = (lease, Duration::from_secs(60));
     let shelf = Arc::new(shelf);
     sharing::start(&shelf);
@@ -165,7 +165,7 @@ fn nodes_that_write_and_read_at_once_see_whole_turns() {
 #[test]
 fn a_lease_is_renewed_and_ends_with_its_node() {
     let memory = Arc::default();
-    // Longer than a thread of a test is ever kept waiting.
+    // Longer than a thread of a test is ever delayed.
     let lease = Duration::from_secs(2);
     let (one, two) = (Node::leasing(&memory, lease), Node::leasing(&memory, lease));
     one.say("trip", "1").unwrap();
@@ -282,7 +282,7 @@ fn what_is_deleted_does_not_come_back() {
     assert!(matches!(refusal(one.texts("changed")), ConversationError::NotFound(_)));
     let [Some(name)] = &one.listed("a")[..] else { panic!("what was said meanwhile is kept") };
     assert_eq!(one.texts(name).unwrap(), ["1", "2"]);
-    // The other way round: a deletion that was not known stays out of the way of what was said.
+    // The other way round: a deletion whose node did not know of new messages does not remove them.
     one.say("trip", "1").unwrap();
     two.texts("trip").unwrap();
     two.link.set_down(true);
@@ -314,7 +314,7 @@ fn a_deletion_is_made_up_for() {
 #[test]
 fn an_answer_of_the_store_that_is_lost_makes_no_conflict() {
     let memory = Arc::default();
-    // The lease whose answer is lost is one of a node that has ended, when this one runs again.
+    // When this node restarts, the lease whose answer was lost belongs to a process that has ended.
     let (mut one, two) = (Node::leasing(&memory, Duration::from_millis(50)), Node::new(&memory));
     let id = one.say("trip", "1").unwrap();
     one.link.loses_answers.store(true, Ordering::SeqCst);
@@ -352,7 +352,7 @@ fn nobody_waits_long_for_a_store_that_stands_still() {
     for text in ["2", "3", "4"] {
         one.say("trip", text).unwrap();
     }
-    // One call of all of them was waited for; the machine has other things to do.
+    // Only the first call was waited for; the factor allows for a busy machine.
     assert!(begun.elapsed() < 5 * fleet::PATIENCE, "{:?}", begun.elapsed());
     one.link.delay_ms.store(0, Ordering::SeqCst);
     one.settle();
@@ -442,7 +442,7 @@ fn what_is_no_conversation_is_refused() {
     assert_eq!(Node::new(&memory).texts("trip").unwrap(), ["1"]);
 }
 
-/// Messages that no head names, as a node leaves them that is killed between both writes.
+/// Adds messages that no head names, as a node leaves them when it is killed between the two writes.
 fn leave_orphans(memory: &Memory, key: &ConversationKey) {
     let mut records = memory.0.lock().unwrap();
     for generation in 0..3 {
@@ -470,7 +470,7 @@ fn nothing_is_left_in_the_store_of_a_conversation_that_was_deleted() {
     let (gone, stays) = (say(&store, "gone"), say(&store, "stays"));
     leave_orphans(&memory, &gone);
     let of_others = |kind: &str| count(&memory, kind);
-    // The store hears of nothing, and the process ends.
+    // The deletion does not reach the store before the process ends.
     link.set_down(true);
     store.hold("a", "gone").unwrap().delete().unwrap();
     let owner = gone.owner();

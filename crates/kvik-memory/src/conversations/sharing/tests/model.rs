@@ -1,4 +1,4 @@
-//! Three nodes do at random what clients ask of them, beside the obvious store.
+//! Random requests to three nodes, compared with a reference model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use crate::conversations::twin::{self, NAMES, TENANTS, Twin, new_messages};
 const NODES: usize = 3;
 #[derive(Debug, Clone)]
 enum Operation {
-    /// System messages, and other messages.
+    /// Numbers of system messages and of other messages.
     Turn(usize, usize),
     GivenUp,
     TakeBack(usize),
     Rename(usize),
     Delete,
     Branch(usize),
-    /// Somebody begins a turn and another node is asked meanwhile.
+    /// A turn held by this node, while the node this many further on is asked for the same conversation.
     Beside(usize),
     Restart,
 }
@@ -72,7 +72,7 @@ fn perform(nodes: &mut [Node], twin: &mut Twin, number: usize, (node, tenant, na
         }
         Operation::Restart => {}
     }
-    // A lease that was not used, or a name, is released in the background.
+    // An unused lease or name is released in the background.
     nodes[*node].settle();
 }
 
@@ -98,7 +98,7 @@ fn check(node: &Node, twin: &Twin) {
     }
 }
 
-/// What is done to a node or to its link while it may be cut off.
+/// An event at a node, or at its link, which may be cut.
 #[derive(Debug, Clone)]
 enum Event {
     Turn(usize),
@@ -121,13 +121,13 @@ fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
     prop::collection::vec((0..NODES, event), 1..40)
 }
 
-/// A message says which one it follows, as far as the node that took it knew.
+/// Appends a message that refers to the one before it, as far as its node knows.
 fn follow(held: &mut Held, number: usize) -> Result<(), ConversationError> {
     let before = held.messages()?.last().map_or("nothing".to_owned(), |last| last["id"].to_string());
     held.append(&[json!({"role": "user", "content": "x", "id": number, "after": before})])
 }
 
-/// Whether the client was told that it was written.
+/// True if the client was told that its message was written.
 fn happen(node: &mut Node, number: usize, event: &Event) -> bool {
     let written = match event {
         Event::Turn(name) => {
@@ -163,7 +163,7 @@ fn happen(node: &mut Node, number: usize, event: &Event) -> bool {
     }
 }
 
-/// What a node has of everything, by id.
+/// All conversations of a node, by id.
 fn all(node: &Node) -> BTreeMap<String, (Option<String>, Vec<Value>)> {
     node.listed("a");
     let ids = node.store.of("a").into_iter().map(|(key, _)| key.id);
@@ -204,7 +204,7 @@ proptest! {
             node.link.set_down(false);
             node.link.loses_answers.store(false, Ordering::SeqCst);
         }
-        // What one node writes late may be news to another, which then has something to keep.
+        // A late write of one node may conflict with another's copy, which then has a fork to write.
         (0..NODES).for_each(|_| nodes.iter().for_each(Node::settle));
         let kept = all(&nodes[0]);
         for node in &nodes[1..] {
