@@ -1,26 +1,26 @@
-//! The identity of a conversation's beginning: a chain of hashes, one a message.
+//! Identities of the beginnings of a conversation: a chain of hashes, one per message.
 
 use serde_json::Value;
 
-/// Stands for a message and all before it, in the eyes of one tenant.
+/// Identity of a message together with all messages before it, within one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId(pub [u8; 32]);
 
 impl ChainId {
-    /// Nothing has been said.
+    /// Identity of the empty beginning.
     pub const BEGINNING: ChainId = ChainId([0; 32]);
 }
 
-/// The identities of messages `..=i`, `[messages]`.
+/// Identities of the beginnings `messages[..=i]`, one per message.
 ///
-/// Only what a message says counts: its role, text, calls, and whose result it is. What clients add or leave out when
-/// they send an answer back (`refusal`, `annotations`, thoughts) does not. `key` separates tenants: without it nobody
-/// can tell whether another one had the same conversation.
+/// Only the content of a message counts: its role, text, calls, and the id of the call whose result it is. Fields that
+/// clients add or omit when they send an answer back (`refusal`, `annotations`, thoughts) do not count. `key` separates
+/// tenants: without it, equal identities would reveal that two tenants had the same conversation.
 pub fn chain(key: &[u8; 32], messages: &[Value]) -> Vec<ChainId> {
     chain_from(ChainId::BEGINNING, key, messages)
 }
 
-/// The same of messages that go on from where `before` stands for all that was said.
+/// Continues the chain of the messages that `before` identifies.
 pub fn chain_from(mut before: ChainId, key: &[u8; 32], messages: &[Value]) -> Vec<ChainId> {
     let next = |message: &Value| {
         let mut hasher = blake3::Hasher::new_keyed(key);
@@ -35,7 +35,7 @@ pub fn chain_from(mut before: ChainId, key: &[u8; 32], messages: &[Value]) -> Ve
     messages.iter().map(next).collect()
 }
 
-/// What a message says, part by part.
+/// The parts of a message that its identity covers.
 fn said(message: &Value) -> [String; 4] {
     let text = |name: &str| message.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let calls = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -43,8 +43,8 @@ fn said(message: &Value) -> [String; 4] {
     [text("role"), text_of(message), calls, text("tool_call_id")]
 }
 
-/// Name and arguments; ids are in the results, which name them. Dialects write arguments as a text of JSON or as a value,
-/// and clients write that text anew.
+/// Name and arguments; the id counts where a result names it. Dialects write arguments as JSON text or as a value, and
+/// clients format that text differently.
 fn said_by_call(call: &Value) -> String {
     let function = call.get("function").unwrap_or(&Value::Null);
     let arguments = match function.get("arguments") {
@@ -57,7 +57,7 @@ fn said_by_call(call: &Value) -> String {
     format!("{}\0{arguments}\0", function.get("name").unwrap_or(&Value::Null))
 }
 
-/// The text of a message, parts of it one to a line as prompts have them; empty where it has none.
+/// Text of a message, its parts separated by line breaks as in prompts; empty if it has none.
 pub fn text_of(message: &Value) -> String {
     match message.get("content") {
         Some(Value::String(text)) => text.clone(),

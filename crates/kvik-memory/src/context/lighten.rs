@@ -1,43 +1,43 @@
-//! What costs nothing to let go of old messages: tool outputs that are repeated or long, and thoughts.
+//! Lossy shortening of old messages: repeated or long tool outputs, and thoughts.
 //!
-//! No message is removed and no role or id changes, so every tool call keeps its result. Messages of users and of
-//! the system stay as they are. To lighten twice changes nothing more.
+//! No message is removed and no role or id changes, so every tool call keeps its result. Messages of users and of the
+//! system are not changed. The operation is idempotent.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// How much of old messages stays.
+/// Limits on old messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lighten {
-    /// The characters of a tool's output that stay, the note about the rest included. At least [`TOOL_CHARS_MIN`].
+    /// Maximum characters of a tool's output, including the note about the rest. At least [`TOOL_CHARS_MIN`].
     pub tool_chars: usize,
 }
 
-/// What was let go of.
+/// Counts of what was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lightened {
     /// Tool outputs that were replaced or shortened.
     pub tool_outputs: usize,
     /// Thoughts that were removed.
     pub thoughts: usize,
-    /// By how many characters the messages became shorter.
+    /// Characters by which the messages became shorter.
     pub chars: usize,
 }
 
-/// Room for a note of any number: a shorter limit would shorten the notes themselves again.
+/// Room for a note with any number: below this limit, the notes themselves would be shortened again.
 pub const TOOL_CHARS_MIN: usize = 64;
 
-/// In place of an output that a later message repeats.
+/// Replacement for an output that a later message repeats.
 const REPEATED: &str = "[same as a later result]";
 const NOTE_START: &str = "\n[... ";
 const NOTE_END: &str = " characters let go ...]\n";
 
-/// Lets go of what is repeated or long in tool messages and of the thoughts of assistants.
+/// Shortens repeated or long tool outputs, and removes the thoughts of assistants.
 ///
-/// A message changes by its own content and by that of later messages of the slice. The order matters: whether
-/// outputs are the same is decided before they are cut, as outputs that differ in the middle may look the same after.
+/// A message changes depending on its own content and on later messages of the slice. The order matters: outputs are
+/// compared before they are cut, because outputs that differ in the middle may be equal afterwards.
 pub fn lighten(messages: &mut [Value], limits: &Lighten) -> Lightened {
     let mut lightened = Lightened::default();
     for index in repeated_outputs(messages) {
@@ -57,19 +57,19 @@ fn role(message: &Value) -> Option<&str> {
     message.get("role")?.as_str()
 }
 
-/// The tool messages whose output a later one repeats.
+/// Indexes of the tool messages whose output a later one repeats.
 fn repeated_outputs(messages: &[Value]) -> Vec<usize> {
     let mut seen = HashSet::new();
     let outputs = messages.iter().enumerate().rev().filter(|(_, message)| role(message) == Some("tool"));
     outputs
         .filter_map(|(index, message)| Some((index, text(message.get("content")?)?)))
-        // A note in place of a shorter output would let go of nothing.
+        // A note in place of a shorter output would save nothing.
         .filter(|(_, output)| output.chars().nth(REPEATED.len()).is_some() && !is_shortened(output))
         .filter_map(|(index, output)| (!seen.insert(output)).then_some(index))
         .collect()
 }
 
-/// Whether an output holds a note. Two of those need not have been the same, even if they are now.
+/// True if an output holds a note. Two such outputs may have differed, even if they are equal now.
 fn is_shortened(output: &str) -> bool {
     output.contains(NOTE_END)
 }
@@ -81,7 +81,7 @@ fn shorten_output(message: &mut Value, chars_max: usize, lightened: &mut Lighten
     }
 }
 
-/// The text of a content, if it is text and nothing else.
+/// The text of a content that consists only of text.
 fn text(content: &Value) -> Option<Cow<'_, str>> {
     match content {
         Value::String(text) => Some(Cow::Borrowed(text)),
@@ -97,7 +97,7 @@ fn part_text(part: &Value) -> Option<&str> {
     (part.get("type")? == "text").then(|| part.get("text")?.as_str())?
 }
 
-/// Start and end of an output of more than `chars_max` characters, in as many characters.
+/// Shortens an output of more than `chars_max` characters to its start and end, with `chars_max` characters in all.
 fn shortened(output: &str, chars_max: usize) -> Option<String> {
     let chars = output.chars().count();
     if chars <= chars_max {
@@ -125,7 +125,7 @@ fn set_output(message: &mut Value, output: String, lightened: &mut Lightened) {
     *content = Value::String(output);
 }
 
-/// The characters of a text; of anything else, those of its JSON.
+/// Characters of a text; of any other value, those of its JSON.
 fn chars(value: &Value) -> usize {
     text(value).map_or_else(|| value.to_string().chars().count(), |text| text.chars().count())
 }
@@ -133,7 +133,7 @@ fn chars(value: &Value) -> usize {
 fn remove_thoughts(message: &mut Value, lightened: &mut Lightened) {
     let Some(fields) = message.as_object_mut() else { return };
     for field in ["reasoning_content", "reasoning"] {
-        // Shifts: the order of the other fields is part of the prompt of some templates.
+        // `shift_remove` keeps the order of the other fields, which is part of the prompt of some templates.
         if let Some(thought) = fields.shift_remove(field).filter(|thought| !thought.is_null()) {
             lightened.thoughts += 1;
             lightened.chars += chars(&thought);
@@ -145,7 +145,7 @@ fn remove_thoughts(message: &mut Value, lightened: &mut Lightened) {
     }
 }
 
-/// An answer without the thoughts it begins with, if it does. A thought without an end stays: the answer may be in it.
+/// Removes the thoughts at the beginning of an answer. An unterminated thought stays: the answer may be in it.
 fn without_thoughts(answer: &str, lightened: &mut Lightened) -> Option<String> {
     let mut rest = answer;
     while let Some((_, after)) =

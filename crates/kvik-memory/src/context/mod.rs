@@ -1,12 +1,12 @@
-//! Conversations without end: what of a long one is read, and what is let go.
+//! Selection of the part of a long conversation that the model reads.
 //!
 //! ```text
-//! prefix | summary of what was let go | recent messages, whole exchanges
+//! prefix | summary of the dropped messages | recent messages, whole exchanges
 //! ```
 //!
-//! A conversation is recognised by the [chain](mod@chain) of its messages, so clients that send the whole history need know
-//! nothing of it. All of this decides and does no I/O: messages are JSON in OpenAI's shape, sizes are tokens. Any
-//! JSON may come: it is a client's.
+//! A conversation is recognised by the [chain](mod@chain) of its messages, so clients that send the whole history need
+//! not know of any of this. The module makes decisions and does no I/O: messages are JSON in OpenAI's shape, sizes are
+//! tokens. The JSON comes from clients, so any value is possible.
 
 pub mod chain;
 pub mod lighten;

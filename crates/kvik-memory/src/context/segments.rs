@@ -1,8 +1,8 @@
-//! Where the segments of a conversation begin and end.
+//! Boundaries of the segments of a conversation.
 //!
-//! Messages are let go in steps of [`MemorySettings::trigger_discard`] tokens, counted from what the summary covers:
-//! a boundary is a function of the messages before it, so that it stays where it is while the conversation grows, and
-//! what is computed behind it is read again turn by turn.
+//! Messages are dropped in steps of [`MemorySettings::trigger_discard`] tokens, counted from the end of the summary: a
+//! boundary is a function of the messages before it, so it does not move while the conversation grows, and the KV cache
+//! of the messages after it is reused turn by turn.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::settings::MemorySettings;
 
-/// System messages that a conversation begins with, under either of their names.
+/// Number of leading system messages, with the role `system` or `developer`.
 pub fn leading_systems(messages: &[Value]) -> usize {
     let is_system = |message: &&Value| {
         matches!(message.get("role").and_then(Value::as_str), Some("system" | "developer"))
@@ -18,8 +18,8 @@ pub fn leading_systems(messages: &[Value]) -> usize {
     messages.iter().take_while(is_system).count()
 }
 
-/// The exchanges of a conversation: from one user's message up to the next. A tool's call and result are in one, and
-/// what stands before the first user's message is one of its own.
+/// Exchanges of a conversation: each runs from a user's message up to the next. A tool's call and its result are in the
+/// same exchange; messages before the first user's message form an exchange of their own.
 pub fn exchanges(messages: &[Value]) -> Vec<Range<usize>> {
     let is_user = |message: &Value| message.get("role").and_then(Value::as_str) == Some("user");
     let starts =
@@ -29,26 +29,26 @@ pub fn exchanges(messages: &[Value]) -> Vec<Range<usize>> {
     starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
 }
 
-/// Exchanges of a conversation that no summary covers, and what they take.
+/// Exchanges after the summarised part of a conversation, with their sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segments {
-    /// The end of each exchange, in messages from the first one here.
+    /// End of each exchange, as an index into these messages.
     ends: Vec<usize>,
-    /// Tokens up to each end.
+    /// Cumulative tokens up to each end.
     tokens: Vec<usize>,
 }
 
-/// What is let go of them.
+/// The first of these messages, which are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Let {
-    /// Messages let go, the first ones.
+    /// Number of dropped messages.
     pub messages: usize,
-    /// Their tokens.
+    /// Tokens of the dropped messages.
     pub tokens: usize,
 }
 
 impl Segments {
-    /// * `messages`: behind what a summary covers
+    /// * `messages`: the messages after the summarised ones
     /// * `sizes`: tokens of each
     pub fn new(messages: &[Value], sizes: &[usize]) -> Segments {
         let ends: Vec<usize> = exchanges(messages).into_iter().map(|exchange| exchange.end).collect();
@@ -64,37 +64,38 @@ impl Segments {
         Segments { ends, tokens }
     }
 
-    /// Tokens of all.
+    /// Tokens of all messages.
     pub fn tokens(&self) -> usize {
         self.tokens.last().copied().unwrap_or(0)
     }
 
-    /// Tokens beyond what is kept recent: a new summary is due when these reach the trigger.
+    /// Tokens in excess of the recent messages to keep: a new summary is due when these reach the trigger.
     pub fn discarded(&self, settings: &MemorySettings) -> usize {
         self.tokens().saturating_sub(settings.recent_max)
     }
 
-    /// What the next summary covers, when one is due: as many whole steps as are beyond what is kept recent.
+    /// Messages to add to the next summary, if one is due: as many whole steps as exceed the recent messages to keep.
     pub fn due(&self, settings: &MemorySettings) -> Option<Let> {
         let steps = self.discarded(settings) / settings.trigger_discard;
         self.after_steps(steps, settings)
     }
 
-    /// How near they are to being let go without a summary: 0 where one becomes due, 1 where they fill `room`.
+    /// How close the messages are to being dropped without a summary: 0 where one becomes due, 1 where they fill
+    /// `room`.
     pub fn pressure(&self, room: usize, settings: &MemorySettings) -> f64 {
         let due = settings.recent_max + settings.trigger_discard;
         let beyond = self.tokens().saturating_sub(due) as f64;
         (beyond / room.saturating_sub(due).max(1) as f64).min(1.0)
     }
 
-    /// What is let go without a summary so that no more than `room` tokens are left: as few whole steps as do it. The
-    /// last exchange stays, whatever it takes.
+    /// Messages to drop without a summary so that at most `room` tokens are left: the fewest whole steps that suffice.
+    /// The last exchange is always kept, whatever its size.
     pub fn forced(&self, room: usize, settings: &MemorySettings) -> Option<Let> {
         let beyond = self.tokens().checked_sub(room).filter(|&beyond| beyond > 0)?;
         self.after_steps(beyond.div_ceil(settings.trigger_discard), settings)
     }
 
-    /// Exchanges that take at least so many steps, the last one never among them.
+    /// The fewest exchanges with at least the tokens of `steps` steps, always without the last exchange.
     fn after_steps(&self, steps: usize, settings: &MemorySettings) -> Option<Let> {
         let least = steps.saturating_mul(settings.trigger_discard);
         let last = self.ends.len().checked_sub(1)?;
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!((pressure(10, 100), pressure(30, 100), pressure(7, 20)), (1.0, 1.0, 1.0));
     }
 
-    /// Turns of a question, a call, its result and an answer, `count` of them, 10 tokens each.
+    /// `count` turns of 10 tokens: a question, a call, its result and an answer.
     fn turns(count: usize) -> (Vec<Value>, Vec<usize>) {
         let roles = ["user", "assistant", "tool", "assistant"];
         let messages = (0..count).flat_map(|_| roles.map(message)).collect();
@@ -185,7 +186,7 @@ mod tests {
                 let all: usize = sizes[..end].iter().sum();
                 prop_assert_eq!(segments.tokens(), all);
                 let due = segments.due(&SETTINGS);
-                // It moves on only when another step is complete, and never back.
+                // The boundary moves only when another step is complete, and never back.
                 prop_assert!(before.is_none_or(|before| due.is_some_and(|due| due.messages >= before.messages)));
                 before = due;
                 for part in [due, segments.forced(room, &SETTINGS)].into_iter().flatten() {

@@ -1,34 +1,34 @@
-//! How much of a conversation is read as it was said.
+//! Sizes of the parts of a conversation that the model reads.
 
-/// Tokens of a summary at the least, however short the context: a few facts.
+/// Minimum tokens of a summary, however short the context: a few facts.
 const SUMMARY_MIN: usize = 128;
-/// Tokens of quotes at the least: a handful of short exchanges.
+/// Minimum tokens of quotes: a handful of short exchanges.
 const QUOTES_MIN: usize = 192;
-/// Tokens that must be left for the system prompt and the answer.
+/// Tokens that must remain for the system prompt and the answer.
 const REST_MIN: usize = 128;
 
-/// Bounds of the segments of a conversation, in tokens.
+/// Bounds on the parts of a conversation, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// Recent messages that a rebuilt conversation goes on with.
+    /// Recent messages that are kept when a new summary is made.
     pub recent_max: usize,
-    /// A summary.
+    /// Maximum size of a summary.
     pub summary_max: usize,
-    /// What recent messages may be beyond `recent_max` before a new summary is made of so much.
+    /// Excess of recent messages over `recent_max` at which a new summary of that many tokens is made.
     pub trigger_discard: usize,
-    /// What is quoted at a question of messages that were let go.
+    /// Maximum size of the quotes of dropped messages that accompany a question.
     pub quotes_max: usize,
-    /// The opening exchange is never let go.
+    /// True if the opening exchange is never dropped.
     pub protect_first: bool,
 }
 
-/// Why settings cannot be followed.
+/// An error of settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemorySettingsError {
     /// A bound is 0.
     #[error("`{0}` is 0 and must be at least 1")]
     Zero(&'static str),
-    /// All segments together do not fit.
+    /// The bounds together exceed the context.
     #[error(
         "recent_max {recent_max}, trigger_discard {trigger_discard} and summary_max {summary_max} leave less than {REST_MIN} of the context's {context} tokens for the system prompt and the answer; make them smaller or the context larger"
     )]
@@ -45,9 +45,9 @@ pub enum MemorySettingsError {
 }
 
 impl MemorySettings {
-    /// For a context of 8,192 tokens: 3,072 recent ones, a summary of 256, made anew after 2,048; and in proportion. A
-    /// design for phones has 4,096 recent ones there; a quarter less costs a quarter less to compute behind a summary, and
-    /// leaves twice as many turns until that must be done.
+    /// Bounds in proportion to the context. For 8,192 tokens: 3,072 recent ones, a summary of 256, renewed after 2,048.
+    /// A design for phones has 4,096 recent ones there; a quarter less reduces the prefill after a new summary by a
+    /// quarter, and doubles the number of turns between summaries.
     pub fn scaled_to(context: usize) -> MemorySettings {
         MemorySettings {
             recent_max: context / 8 * 3,
@@ -58,14 +58,14 @@ impl MemorySettings {
         }
     }
 
-    /// The same where a summary is due at so many recent tokens or before.
+    /// Lowers the bounds so that a summary is due at `tokens` recent tokens or fewer.
     pub fn due_at(self, tokens: usize) -> MemorySettings {
         let trigger_discard = self.trigger_discard.min(tokens / 3).max(1);
         let recent_max = self.recent_max.min(tokens.saturating_sub(trigger_discard)).max(1);
         MemorySettings { recent_max, trigger_discard, ..self }
     }
 
-    /// Whether a context of so many tokens has room for them.
+    /// Checks that the bounds fit a context of `context` tokens.
     pub fn check(&self, context: usize) -> Result<(), MemorySettingsError> {
         let MemorySettings { recent_max, summary_max, trigger_discard, .. } = *self;
         let named =

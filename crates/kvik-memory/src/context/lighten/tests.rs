@@ -15,7 +15,7 @@ fn any_text() -> impl Strategy<Value = String> {
     prop::collection::vec(word, 0..8).prop_map(|words| words.concat())
 }
 
-/// Well-formed contents and any others.
+/// Well-formed contents and arbitrary ones.
 fn any_content() -> impl Strategy<Value = Value> {
     let part = prop_oneof![
         4 => any_text().prop_map(|text| json!({"type": "text", "text": text})),
@@ -49,13 +49,13 @@ fn any_messages() -> impl Strategy<Value = Vec<Value>> {
     prop::collection::vec(any_message(), 0..12)
 }
 
-/// What a message comes to: its content, and its thoughts.
+/// Characters of a message's content and thoughts.
 fn message_chars(message: &Value) -> usize {
     let fields = ["content", "reasoning_content", "reasoning"].map(|field| message.get(field));
     fields.into_iter().flatten().filter(|value| !value.is_null()).map(chars).sum()
 }
 
-/// All of a message that `lighten` must not touch.
+/// The part of a message that `lighten` must not change.
 fn frame(message: &Value) -> Value {
     let mut frame = message.clone();
     if matches!(role(message), Some("tool" | "assistant")) {

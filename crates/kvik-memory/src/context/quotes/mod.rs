@@ -1,8 +1,8 @@
-//! Which of the messages let go fit a new question: BM25 (Robertson and Zaragoza 2009) over whole exchanges.
+//! Retrieval of dropped messages that match a new question: BM25 (Robertson and Zaragoza 2009) over whole exchanges.
 //!
-//! An exchange is quoted as a whole, so that an answer never stands without its question or a tool's result without
-//! its call. Nothing is quoted for small talk: an exchange has to share a word with the question that few others
-//! have. There is no list of stop words, as frequent words weigh next to nothing.
+//! An exchange is quoted as a whole, so that an answer never appears without its question, nor a tool's result without
+//! its call. Small talk retrieves nothing: an exchange has to share a word with the question that few others have.
+//! There is no list of stop words, as frequent words have hardly any weight.
 
 mod words;
 
@@ -14,38 +14,38 @@ use serde_json::Value;
 
 use super::segments::exchanges;
 
-/// How soon more of the same word in one exchange stops counting.
+/// Saturation of term frequency: how soon further occurrences of a word in an exchange stop counting.
 const K1: f32 = 1.2;
-/// How much the length of an exchange counts.
+/// Strength of the length normalisation.
 const B: f32 = 0.75;
-/// In fewer exchanges than this, no word can be called frequent.
+/// Minimum number of indexed exchanges for any word to count as frequent.
 const FREQUENT_EXCHANGES_MIN: usize = 9;
 
-/// An index of messages that were let go.
+/// Index of dropped messages.
 #[derive(Debug)]
 pub struct Quotes {
     exchanges: Vec<Range<usize>>,
-    /// Words of each exchange.
+    /// Number of words of each exchange.
     lengths: Vec<u32>,
-    /// The mean of `lengths`, never 0.
+    /// Mean of `lengths`, never 0.
     mean_length: f32,
-    /// Where each word is. With the standard hasher: who writes the words may be hostile.
+    /// Exchanges of each word. With the standard hasher, because the words may be chosen by an attacker.
     postings: HashMap<String, Vec<Posting>>,
 }
 
-/// How often a word is in an exchange.
+/// Number of occurrences of a word in an exchange.
 #[derive(Clone, Copy, Debug)]
 struct Posting {
     exchange: u32,
     count: u32,
 }
 
-/// An exchange that fits a question.
+/// An exchange that matches a question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quote {
-    /// Of the messages that were indexed.
+    /// Range of its messages among the indexed ones.
     pub messages: Range<usize>,
-    /// More than 0; comparable within one answer only.
+    /// Above 0; comparable only within one result.
     pub score: f32,
 }
 
@@ -87,8 +87,8 @@ impl Quotes {
         self.lengths.push(length);
     }
 
-    /// At most `count` exchanges that fit the question, best first; of equal ones the later first, as what was said
-    /// last holds.
+    /// At most `count` exchanges that match the question, best first. Of equal ones the later comes first, because the
+    /// latest statement is the valid one.
     pub fn best(&self, question: &str, count: usize) -> Vec<Quote> {
         let mut scores = vec![Score::default(); self.exchanges.len()];
         let mut seen = HashSet::new();
@@ -112,7 +112,7 @@ impl Quotes {
         found.into_iter().map(quote).collect()
     }
 
-    /// Adds what one word of a question contributes to each exchange it is in.
+    /// Adds the contribution of one word of a question to the score of each exchange that contains it.
     fn add_word(&self, postings: &[Posting], scores: &mut [Score]) {
         let exchanges = self.exchanges.len();
         let is_rare = exchanges < FREQUENT_EXCHANGES_MIN || postings.len() * 4 < exchanges;
@@ -127,14 +127,14 @@ impl Quotes {
     }
 }
 
-/// What a question's words add up to in one exchange.
+/// Score of one exchange for a question.
 #[derive(Clone, Copy, Default)]
 struct Score {
     sum: f32,
     has_rare_word: bool,
 }
 
-/// Exchanges are indexed in order, so the last posting is the only one that can be of this exchange.
+/// Counts an occurrence. Exchanges are indexed in order, so only the last posting can belong to this exchange.
 fn count_word(postings: &mut Vec<Posting>, exchange: u32) {
     match postings.last_mut() {
         Some(last) if last.exchange == exchange => last.count += 1,
@@ -142,14 +142,15 @@ fn count_word(postings: &mut Vec<Posting>, exchange: u32) {
     }
 }
 
-/// The weight of a word that is in `with` of `all` exchanges: its inverse frequency, once for the exchange and once for
-/// the question, as in the cosine of two vectors.
+/// Weight of a word that is in `with` of `all` exchanges: its inverse document frequency squared, one factor for the
+/// exchange and one for the question, as in the cosine of two vectors.
 ///
-/// With BM25's one factor, the frequent words of a question together outweigh the rare one that it is about: of 300
-/// facts of kvik-tiny's kind, told 100 to 500 turns before, 261 are among the best three, and with both 273.
+/// With BM25's single factor, the frequent words of a question together outweigh the rare one that it is about: of 300
+/// facts of kvik-tiny's kind, mentioned 100 to 500 turns before, 261 are among the best three, and with both factors
+/// 273.
 fn weight(with: usize, all: usize) -> f32 {
     let without = (all - with) as f32;
-    // The 1 keeps it above 0 for words in most exchanges, where Robertson's own goes below.
+    // The 1 keeps the weight above 0 for words in most exchanges, where Robertson's formula becomes negative.
     let inverse_frequency = (1.0 + (without + 0.5) / (with as f32 + 0.5)).ln();
     inverse_frequency * inverse_frequency
 }
@@ -158,7 +159,7 @@ fn better_first(left: &(usize, f32), right: &(usize, f32)) -> Ordering {
     right.1.total_cmp(&left.1).then(right.0.cmp(&left.0))
 }
 
-/// What of a message can be searched. Whatever is not of the expected shape is no text.
+/// Searchable texts of a message. Values of an unexpected shape are ignored.
 fn texts(message: &Value, each: &mut impl FnMut(&str)) {
     match message.get("content") {
         Some(Value::String(text)) => each(text),

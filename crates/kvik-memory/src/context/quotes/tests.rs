@@ -7,7 +7,7 @@ fn exchange(question: &str, answer: &str) -> [Value; 2] {
     [json!({"role": "user", "content": question}), json!({"role": "assistant", "content": answer})]
 }
 
-/// Small talk as kvik-tiny knows it.
+/// Small talk of the kind that kvik-tiny was trained on.
 fn small_talk(index: usize) -> [Value; 2] {
     let places = ["park", "market", "library", "museum", "beach", "station", "cinema", "bakery"];
     let days = ["sunny", "rainy", "cloudy", "windy", "cold", "warm", "foggy"];
@@ -24,7 +24,7 @@ fn small_talk(index: usize) -> [Value; 2] {
     }
 }
 
-/// `count` exchanges of small talk with `told` in place of some of them.
+/// `count` exchanges of small talk, with `told` in place of some of them.
 fn conversation(count: usize, told: &[(usize, [Value; 2])]) -> Vec<Value> {
     let at = |index: usize| told.iter().find(|(place, _)| *place == index).map(|(_, fact)| fact.clone());
     (0..count).flat_map(|index| at(index).unwrap_or_else(|| small_talk(index))).collect()
@@ -110,7 +110,7 @@ fn any_message() -> impl Strategy<Value = Value> {
     prop_oneof![any_value, message, "[a-d ]{0,12}".prop_map(|text| json!({"role": "user", "content": text}))]
 }
 
-/// What `Quotes::best` answers, without an index: every exchange is read for every word.
+/// Reference for `Quotes::best` without an index: reads every exchange for every word.
 fn best_naive(messages: &[Value], question: &str, count: usize) -> Vec<Quote> {
     let split = |text: &str| {
         let mut found = Vec::new();

@@ -1,25 +1,25 @@
-//! Text to the words by which it is found.
+//! Splits text into search terms.
 //!
-//! Words are those of Unicode (UAX 29), without plurals, in one case and in one form (NFKC) for what looks the same:
-//! full and half width, composed and decomposed. Scripts that put no space between words are found by pairs of
-//! neighbouring characters instead, which needs no dictionary.
+//! Terms are the words of Unicode (UAX 29), lower-case, singular, and normalised to one form (NFKC) for what looks the
+//! same: full and half width, composed and decomposed. Scripts without spaces between words are indexed by pairs of
+//! adjacent characters instead, which needs no dictionary.
 
 use std::borrow::Cow;
 
 use unicode_normalization_alignments::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Calls `each` with every word of a text, in order.
+/// Calls `each` with every term of a text, in order.
 pub(super) fn words(text: &str, each: &mut impl FnMut(&str)) {
     if text.is_ascii() {
         text.to_ascii_lowercase().unicode_words().for_each(|word| each(&singular(word)));
     } else {
-        // Lower case last: some characters have a lower case only in their composed form.
+        // Lower case after normalisation: some characters have a lower case only in their composed form.
         any_words(&text.nfkc().map(|(c, _)| c).collect::<String>().to_lowercase(), each);
     }
 }
 
-/// The words of a text that may have scripts without spaces.
+/// Terms of a text that may contain scripts without spaces.
 fn any_words(text: &str, each: &mut impl FnMut(&str)) {
     let mut run = String::new();
     for segment in text.split_word_bounds() {
@@ -36,7 +36,7 @@ fn any_words(text: &str, each: &mut impl FnMut(&str)) {
     pairs(&run, each);
 }
 
-/// Scripts without spaces, and Hangul, whose particles are written with their words.
+/// True for scripts without spaces, and for Hangul, whose particles are attached to their words.
 fn is_unspaced(c: char) -> bool {
     matches!(c,
         '\u{0E00}'..='\u{0EFF}'       // Thai, Lao
@@ -52,7 +52,7 @@ fn is_unspaced(c: char) -> bool {
         | '\u{20000}'..='\u{3FFFF}') // Han, further extensions
 }
 
-/// Overlapping pairs of characters; one character alone is a word.
+/// Overlapping pairs of characters; a single character is a term of its own.
 fn pairs(run: &str, each: &mut impl FnMut(&str)) {
     let ends: Vec<usize> = run.char_indices().map(|(byte, c)| byte + c.len_utf8()).collect();
     match ends.len() {
@@ -62,8 +62,8 @@ fn pairs(run: &str, each: &mut impl FnMut(&str)) {
     }
 }
 
-/// A word without possessive or plural, by the three rules of Harman's S stemmer (1991): wrong for some words, but the
-/// same in question and answer.
+/// Removes possessive or plural by the three rules of Harman's S stemmer (1991): wrong for some words, but consistent
+/// between question and answer.
 fn singular(word: &str) -> Cow<'_, str> {
     let word = word.strip_suffix("'s").or_else(|| word.strip_suffix("’s")).unwrap_or(word);
     let ends = |endings: &[&str]| endings.iter().any(|ending| word.ends_with(ending));
