@@ -1,7 +1,7 @@
-//! The summaries that are known, by the chain of the messages that they cover.
+//! Stored summaries, by the chain identity of the messages that they cover.
 //!
-//! A summary is a function of messages that its tenant has sent: who sends the same beginning again finds it, whatever
-//! comes after. Records outlive the process.
+//! A summary is a function of messages that its tenant has sent: any conversation of the tenant with the same beginning
+//! finds it. Records survive the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,36 +15,36 @@ use crate::hex;
 use crate::records::map::{self, RecordKey};
 use crate::records::{Records, RecordsError, Table};
 
-/// The name of their table.
+/// Name of the table of summaries.
 pub(super) const SUMMARIES: &str = "summaries";
-/// Summaries of one tenant at most; the one that was not used for longest goes first.
+/// Maximum number of summaries of one tenant; the least recently used one is evicted.
 const SUMMARIES_MAX: usize = 1024;
 
 /// A summary of the beginning of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// What it says; empty where none could be made.
+    /// Text; empty if none could be made.
     pub text: String,
-    /// Messages that it covers, behind the system messages.
+    /// Number of covered messages after the system messages.
     pub covers: usize,
-    /// Summaries that it was made from, itself included.
+    /// Number of summaries in the series that led to this one, itself included.
     pub updates: u64,
-    /// When it was made, Unix seconds.
+    /// Time of creation, in Unix seconds.
     pub made: u64,
-    /// When it was last read, Unix seconds.
+    /// Time of the last read, in Unix seconds.
     #[serde(default)]
     pub used: u64,
-    /// The conversation as it goes on from here was computed ahead. Lasts as long as the process: a later one reads
-    /// whatever there is.
+    /// True if the conversation after the summary was prefilled in advance. Not stored: after a restart, every summary
+    /// is considered ready.
     #[serde(skip, default = "after_a_restart")]
     pub ready: bool,
-    /// Why it says nothing new: what it covers is gone.
+    /// Reason why the text contains nothing new: the newly covered messages are lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// Somebody who knows better has said what it says.
+    /// True if the text was corrected by the client.
     #[serde(default)]
     pub corrected: bool,
-    /// Somebody has read it already.
+    /// True if a turn has read it already.
     #[serde(skip)]
     pub read: bool,
 }
@@ -53,24 +53,24 @@ fn after_a_restart() -> bool {
     true
 }
 
-/// Whose summary, and of which messages.
+/// Key of a summary: the tenant, and the identity of the covered messages.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SummaryKey {
     pub tenant: String,
     pub chain: ChainId,
 }
 
-/// All summaries. What is in memory counts; the records follow it, so that no turn waits for a disk.
+/// All summaries. Memory is authoritative; the records follow it, so that no turn waits for a disk.
 pub(super) struct Book {
     summaries: Arc<Summaries>,
-    /// Absent where nothing can be written: summaries then last as long as the process.
+    /// Absent if nothing can be written: then summaries last until the process ends.
     records: Option<WriteBehind<SummaryKey>>,
 }
 
 #[derive(Default)]
 struct Summaries(Mutex<BTreeMap<SummaryKey, Summary>>);
 
-/// What was forgotten is still on the disk.
+/// The error that deleted summaries are still on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "what is remembered of the conversation could not be deleted from the disk; see what is wrong with it, and delete the conversation again"
@@ -78,7 +78,7 @@ struct Summaries(Mutex<BTreeMap<SummaryKey, Summary>>);
 pub struct NotDeleted;
 
 impl Book {
-    /// The summaries that were known when the records were closed.
+    /// Loads the stored summaries.
     pub(super) fn open(records: Option<&Records>) -> Book {
         let (table, known) = map::open(records, SUMMARIES);
         let summaries = Arc::new(Summaries(Mutex::new(known)));
@@ -89,10 +89,10 @@ impl Book {
         Book { summaries, records }
     }
 
-    /// The summaries of the beginnings of a conversation, those that cover most first. How many messages they cover is
-    /// counted along this chain: with other settings of the server it may have been another number.
+    /// Summaries of the beginnings of a conversation, those that cover most first. The number of covered messages is
+    /// counted along this chain: it may have been stored under other settings of the server.
     pub(super) fn of(&self, tenant: &str, chain: &[ChainId]) -> Vec<Summary> {
-        // A history may have a million messages, and others want the lock.
+        // A history may have a million messages, so they are looked up without the lock.
         let known: BTreeSet<ChainId> = of(&self.lock(), tenant).map(|(key, _)| key.chain).collect();
         let found = chain.iter().enumerate().rev().filter(|(_, chain)| known.contains(chain));
         let found: Vec<(usize, ChainId)> = found.map(|(index, &chain)| (index, chain)).collect();
@@ -104,26 +104,26 @@ impl Book {
         found.collect()
     }
 
-    /// Notes that a summary is read at this time.
+    /// Notes that a turn reads a summary at this time.
     pub(super) fn note_read(&self, key: &SummaryKey, now: u64) {
         if let Some(summary) = self.lock().get_mut(key) {
             (summary.used, summary.read) = (now, true);
         }
     }
 
-    /// Whether the conversation behind a summary is computed as far as it has gone; lasts as long as the process.
+    /// Sets whether the conversation after a summary is prefilled as far as it has continued; not stored.
     pub(super) fn set_ready(&self, key: &SummaryKey, ready: bool) {
         if let Some(summary) = self.lock().get_mut(key) {
             summary.ready = ready;
         }
     }
 
-    /// The summary of exactly the messages of a chain.
+    /// The summary of exactly the messages of a key.
     pub(super) fn get(&self, key: &SummaryKey) -> Option<Summary> {
         self.lock().get(key).cloned()
     }
 
-    /// Writes a summary down.
+    /// Stores a summary.
     pub(super) fn keep(&self, key: &SummaryKey, summary: Summary) {
         let mut summaries = self.lock();
         let surplus = surplus(&summaries, &key.tenant);
@@ -136,8 +136,8 @@ impl Book {
         }
     }
 
-    /// Forgets the summaries of all beginnings of a conversation. They are gone from the disk when
-    /// [`is_deleted`](Book::is_deleted) says so.
+    /// Removes the summaries of all beginnings of a conversation. [`is_deleted`](Book::is_deleted) confirms their
+    /// removal from the disk.
     pub(super) fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) {
         let mut summaries = self.lock();
         let known = of(&summaries, tenant).map(|(key, _)| key).filter(|key| chain.contains(&key.chain));
@@ -149,24 +149,24 @@ impl Book {
         }
     }
 
-    /// Waits until nothing of these messages is on the disk that is not in memory.
+    /// Waits until no deleted summary of these messages is left on the disk.
     ///
     /// # Errors
-    /// If the disk fails, or does nothing.
+    /// If the disk fails, or does not respond.
     pub(super) fn is_deleted(&self, tenant: &str, chain: &BTreeSet<ChainId>) -> Result<(), NotDeleted> {
         let Some(records) = &self.records else { return Ok(()) };
         let is_meant = |key: &SummaryKey| key.tenant == tenant && chain.contains(&key.chain);
         if records.is_written(is_meant, CLOSING_TIME) { Ok(()) } else { Err(NotDeleted) }
     }
 
-    /// Waits until all is on the disk, not for ever.
+    /// Waits a bounded time until all summaries are on the disk.
     pub(super) fn close(&self) {
         if !self.is_written(CLOSING_TIME) {
             tracing::warn!("the last summaries of conversations are not written down");
         }
     }
 
-    /// Waits until all of it is on the disk, so long at most; whether it is.
+    /// Waits at most `patience` until all summaries are on the disk; returns whether they are.
     pub(super) fn is_written(&self, patience: Duration) -> bool {
         self.records.as_ref().is_none_or(|records| records.is_written(|_| true, patience))
     }
@@ -177,7 +177,7 @@ impl Book {
 }
 
 impl Summaries {
-    /// Writes down what is known now of these.
+    /// Writes the current state of the summaries with these keys.
     fn write(&self, keys: &BTreeSet<SummaryKey>, table: &Table<Summary>) -> Result<(), RecordsError> {
         let now: BTreeMap<String, Option<Summary>> = {
             let summaries = self.lock();
@@ -187,12 +187,12 @@ impl Summaries {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SummaryKey, Summary>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is a single call, so a panic leaves it consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The summaries of a tenant.
+/// Summaries of a tenant.
 fn of<'a>(
     summaries: &'a BTreeMap<SummaryKey, Summary>,
     tenant: &'a str,
@@ -201,7 +201,7 @@ fn of<'a>(
     summaries.range(first..).take_while(move |(key, _)| key.tenant == tenant)
 }
 
-/// What a tenant has too many of when another one comes.
+/// Keys of a tenant to evict before another summary is stored.
 fn surplus(summaries: &BTreeMap<SummaryKey, Summary>, tenant: &str) -> Vec<SummaryKey> {
     let own = of(summaries, tenant);
     let mut own: Vec<(u64, &SummaryKey)> =

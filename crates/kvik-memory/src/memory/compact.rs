@@ -1,4 +1,4 @@
-//! Compaction that a client waits for: all that was said, in one item.
+//! Compaction that a client waits for: the whole conversation becomes one item.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use super::summary::Making;
 use super::view::{History, LongConversation};
 use crate::context::ChainId;
 
-/// A conversation that is to be compacted as a whole.
+/// A conversation to be compacted as a whole.
 pub struct CompactJob<E> {
     key: SummaryKey,
     rebuild: Arc<Rebuild<E>>,
 }
 
 impl<H: Host> Memory<H> {
-    /// What is to be done for a conversation.
+    /// Prepares the compaction of a conversation.
     ///
     /// # Errors
-    /// If the bounds do not fit the context, a template refuses the messages, nothing was said, or as many
-    /// conversations are compacted as there is memory for.
+    /// If the bounds do not fit the context, a template refuses the messages, there is nothing to summarise,
+    /// or the memory for histories is occupied by other conversations.
     pub fn to_compact(&self, asked: History<'_, H>) -> Result<CompactJob<H::Error>, H::Error> {
         let settings = *self.settings()?;
         let mut conversation = LongConversation::new(&self.measure, &asked, settings, &self.wording);
@@ -53,10 +53,10 @@ impl<H: Host> Memory<H> {
         Ok(CompactJob { key, rebuild })
     }
 
-    /// Makes the summary; what stands for the conversation, and what that has cost.
+    /// Makes the summary; returns the compaction item and the cost.
     ///
     /// # Errors
-    /// If the engine refuses the summary, or the model gave none.
+    /// If the engine refuses the request, or the model gave no summary.
     pub async fn compact(
         &self,
         host: &Arc<H>,
@@ -70,7 +70,7 @@ impl<H: Host> Memory<H> {
         if let (Some(why), true) = (&summary.failed, summary.text.is_empty()) {
             return Err(MemoryError::NoSummary(why.clone()).into());
         }
-        // Who has deleted it meanwhile has this alone.
+        // If the conversation was deleted meanwhile, the summary is only returned and not stored.
         making.wanted.keep(summary.clone(), &self.book);
         let history = &rebuild.history;
         let (systems, opening) = history.prefix().split_at(history.systems);

@@ -1,7 +1,7 @@
-//! The beginning of a conversation as whoever asks can keep it and send it back in its place.
+//! An item that replaces the beginning of a conversation: the client stores it and sends it back.
 //!
-//! It holds the summary, the recent messages behind it and where it stands in the chain of messages, so it is understood
-//! by a program that has forgotten all of it.
+//! The item holds the summary, the recent messages after it, and the position in the chain of messages, so a server
+//! that has stored none of these understands it.
 
 use crate::context::ChainId;
 use serde::{Deserialize, Serialize};
@@ -9,18 +9,18 @@ use serde_json::Value;
 
 use super::book::Summary;
 
-/// What stands for the beginning of a conversation.
+/// Replacement for the beginning of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compaction {
     /// System messages.
     pub systems: Vec<Value>,
-    /// The opening exchange, where that is never let go.
+    /// The opening exchange, if it is never dropped.
     pub opening: Vec<Value>,
-    /// Of the messages before `recent`.
+    /// Summary of the messages before `recent`.
     pub summary: Summary,
-    /// Stands for the messages that the summary covers.
+    /// Chain identity of the messages that the summary covers.
     pub chain: [u8; 32],
-    /// Messages behind the summary, as they were said.
+    /// Messages after the summary, verbatim.
     pub recent: Vec<Value>,
 }
 
@@ -29,7 +29,7 @@ impl Compaction {
         ChainId(self.chain)
     }
 
-    /// Its summary, as one of a conversation that begins behind it.
+    /// The summary, as the base of a conversation that begins after it.
     pub(super) fn base(&self) -> Summary {
         Summary { covers: 0, ready: true, read: true, ..self.summary.clone() }
     }

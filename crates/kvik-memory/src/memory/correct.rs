@@ -1,4 +1,4 @@
-//! What is remembered of a conversation, for whoever looks at it, knows better, or wants it forgotten.
+//! Inspection, correction and deletion of the summaries of a conversation.
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
@@ -14,38 +14,39 @@ use crate::records::{Records, RecordsError, Table};
 
 /// The newest summary of a conversation.
 pub struct Remembered {
-    /// What it says.
+    /// The summary.
     pub summary: Summary,
-    /// Those of its messages that it covers.
+    /// Range of the covered messages.
     pub messages: Range<usize>,
 }
 
-/// Why a summary is not corrected.
+/// Reasons why a summary cannot be corrected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CorrectionError {
-    /// There is none.
+    /// The conversation has no summary.
     #[error("nothing of this conversation is in a summary yet: all of it is read as it was said")]
     NoSummary,
-    /// The next one is made of what this one says.
+    /// A new summary is being made from the text of this one.
     #[error("a summary of this conversation is being made; correct it when that has ended")]
     InTheMaking,
-    /// It would say nothing.
+    /// The new text is empty.
     #[error("the summary is empty; say what is to be remembered")]
     Empty,
-    /// It would say too much.
+    /// The new text is too long.
     #[error("the summary has {tokens} tokens, and may have {max} at most; shorten it")]
     TooLong {
-        /// Tokens of it.
+        /// Tokens of the new text.
         tokens: usize,
-        /// Tokens of a summary at most.
+        /// Maximum tokens of a summary.
         max: usize,
     },
 }
 
-/// Forgets what is written down of a conversation's messages for any model, also for one that is not in memory or has gone.
+/// Deletes the stored summaries of a conversation's messages for all models, including models that are not loaded or no
+/// longer served.
 ///
 /// # Errors
-/// If it may still be on the disk.
+/// If summaries may still be on the disk.
 pub fn forget_at_rest(
     records: &Records,
     tenant: &str,
@@ -63,20 +64,21 @@ pub fn forget_at_rest(
     Ok(())
 }
 
-/// The identities of a tenant's messages from this index on: those of all summaries that any of them is in.
+/// Identities of the beginnings of a conversation that include the message `from` or a later one: those of all
+/// summaries that cover any of these messages.
 pub fn chain_behind(tenant: &str, messages: &[Value], from: usize) -> BTreeSet<ChainId> {
-    // A protected opening exchange only leaves the first of them out.
+    // Protecting the opening exchange would only omit identities from the front.
     let Identity { systems, chain, .. } = Identity::of(tenant, messages, None, false);
     chain.into_iter().skip(from.saturating_sub(systems)).collect()
 }
 
 impl<H: Host> Memory<H> {
-    /// Whether the bounds fit the context, so that conversations can be remembered.
+    /// True if the bounds fit the context, so that conversations can be remembered.
     pub fn is_possible(&self) -> bool {
         self.settings.is_ok()
     }
 
-    /// What is remembered of a conversation of these messages.
+    /// Newest summary of a conversation with these messages.
     pub fn remembered(&self, tenant: &str, messages: &[Value]) -> Option<Remembered> {
         let identity = Identity::of(tenant, messages, None, self.settings.as_ref().ok()?.protect_first);
         let summary = self.book.of(tenant, &identity.chain).into_iter().next()?;
@@ -84,17 +86,17 @@ impl<H: Host> Memory<H> {
         Some(Remembered { summary, messages })
     }
 
-    /// Forgets what is remembered of a conversation's messages from this index on, with what stands before them, ends what
-    /// is being made of them, and waits for the disk. A conversation that begins so and goes on makes its summaries anew.
+    /// Deletes the summaries that cover the message `from` or a later one, cancels work on them, and waits for the
+    /// disk. A conversation with the same beginning that continues gets new summaries.
     ///
     /// # Errors
-    /// If it may still be on the disk.
+    /// If summaries may still be on the disk.
     pub fn forget_from(&self, tenant: &str, messages: &[Value], from: usize) -> Result<(), NotDeleted> {
         self.forget(tenant, &chain_behind(tenant, messages, from))
     }
 
-    /// The same of messages with these identities. What was made with other bounds is found as well, and so it is where
-    /// the bounds do not fit.
+    /// Deletes the summaries with these identities. Summaries that were made with other bounds are found too, even if
+    /// the bounds do not fit the context.
     ///
     /// # Errors
     /// As [`forget_from`](Memory::forget_from).
@@ -103,24 +105,24 @@ impl<H: Host> Memory<H> {
         self.book.is_deleted(tenant, chain)
     }
 
-    /// Ends all that is made behind answers, and waits until all summaries are on the disk, not for ever.
+    /// Cancels all work after answers, and waits a bounded time until all summaries are on the disk.
     pub fn close(&self) {
         self.arriving.close();
         self.latest.end_all();
         self.book.close();
     }
 
-    /// Ends what is being made behind answers; the next turn that finds a summary due begins it anew. Waits until all
-    /// others are on the disk, so long at most; whether they are.
+    /// Cancels work after answers; the next turn for which a summary is due restarts it. Waits at most `patience` until
+    /// all finished summaries are on the disk; returns whether they are.
     pub fn settle(&self, patience: Duration) -> bool {
         self.latest.end_all();
         self.book.is_written(patience)
     }
 
-    /// From now on the newest summary of a conversation says this, which its next turn is told.
+    /// Replaces the text of a conversation's newest summary; the next turn reads the new text.
     ///
     /// # Errors
-    /// If there is none, or it is not to be changed now, or not to this.
+    /// If there is no summary, a new one is being made, or the text is empty or too long.
     pub fn correct(
         &self,
         tenant: &str,
@@ -136,7 +138,7 @@ impl<H: Host> Memory<H> {
             return Err(CorrectionError::Empty);
         }
         let identity = Identity::of(tenant, messages, None, settings.protect_first);
-        // The next one is made of what this one said.
+        // The next summary is being made from the old text.
         if self.latest.is_at(tenant, &identity.chain) {
             return Err(CorrectionError::InTheMaking);
         }
@@ -144,7 +146,7 @@ impl<H: Host> Memory<H> {
         let chain = identity.chain[newest.summary.covers - 1];
         let key = SummaryKey { tenant: tenant.to_owned(), chain };
         let summary = Summary { text: text.trim().to_owned(), ..newest.summary };
-        // It is read by the next turn, which computes what follows it anew.
+        // The next turn reads it, and prefills the messages after it.
         let summary = Summary { corrected: true, ready: true, failed: None, ..summary };
         self.book.keep(&key, summary.clone());
         Ok(Remembered { summary, ..newest })

@@ -1,8 +1,8 @@
-//! Why a conversation is not remembered.
+//! Errors of remembering a conversation.
 
 use crate::context::MemorySettingsError;
 
-/// What stands in the way.
+/// An error of remembering a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -12,7 +12,7 @@ pub enum MemoryError {
     /// There is nothing to summarise.
     #[error("nothing was said that could be compacted")]
     NothingSaid,
-    /// What is needed of histories behind answers takes all the memory there is for that.
+    /// Histories of other conversations occupy the memory for work after answers.
     #[error("as many long conversations are summarised as there is memory for; ask again later")]
     Busy,
     /// The model gave no summary.

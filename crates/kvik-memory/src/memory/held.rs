@@ -1,24 +1,25 @@
-//! The messages that are needed behind answers: once for all that is done there, and so many bytes at most.
+//! Messages that are held for work after answers: once for all work on a turn, and within a bound in bytes.
 //!
-//! Whoever finds no room goes on without: the summary that is due is made behind a later turn.
+//! Work that finds no room is skipped: the summary that is due is made after a later turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-/// Bytes of an entry of an object beside its name and its value: the name's own, its hash and its place.
+/// Bytes of an object's entry in addition to the text of its name and its value: the name's header, its hash and its
+/// slot.
 const ENTRY_BYTES: usize = 48;
 
-/// Room for the histories of turns that are being answered, or whose summaries are being made.
+/// Budget for the histories of turns that are being answered, or whose summaries are being made.
 pub(super) struct HeldHistories {
     bytes_max: u64,
-    /// Several tenants share it: each leaves as much free as it has.
+    /// True if several tenants share the budget: each must leave as much free as it uses.
     is_divided: bool,
     held: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Room for one history; free again when dropped.
+/// Reserved room for one history; released when dropped.
 pub(super) struct HistoryShare {
     histories: Arc<HeldHistories>,
     tenant: String,
@@ -30,7 +31,7 @@ impl HeldHistories {
         Arc::new(HeldHistories { bytes_max, is_divided, held: Mutex::default() })
     }
 
-    /// Room for a history, if there is any. One alone always has it: a body is bounded.
+    /// Reserves room for a history, if available. A single history is always admitted: a request body is bounded.
     pub(super) fn take(self: &Arc<Self>, tenant: &str, bytes: u64) -> Option<HistoryShare> {
         let mut held = self.lock();
         let all: u64 = held.values().sum::<u64>() + bytes;
@@ -44,13 +45,13 @@ impl HeldHistories {
         Some(HistoryShare { histories: self.clone(), tenant: tenant.to_owned(), bytes })
     }
 
-    /// Bytes of all that are held.
+    /// Bytes of all held histories.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().values().sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is a single call, so a panic leaves it consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -67,19 +68,21 @@ impl Drop for HistoryShare {
     }
 }
 
-/// What is needed of a history: what is never let go, and what stands behind the summary that was read.
+/// The part of a history that work after the answer needs: the prefix that is never dropped, and the messages after the
+/// summary that was read.
 pub(super) struct HeldHistory {
     messages: Vec<Value>,
     prefix: usize,
-    /// System messages of the prefix.
+    /// Number of system messages in the prefix.
     pub(super) systems: usize,
-    /// Messages behind the prefix that are not here: the summary that was read covers them.
+    /// Number of messages after the prefix that are not held, because the summary that was read covers them.
     pub(super) covered: usize,
     _share: HistoryShare,
 }
 
 impl HeldHistory {
-    /// Of all `messages`, of which the first `prefix` are never let go and `covered` behind them in the summary.
+    /// Takes from `messages` the `prefix` that is never dropped and the messages after the `covered` ones that follow
+    /// it.
     pub(super) fn new(
         mut messages: Vec<Value>,
         [systems, prefix, covered]: [usize; 3],
@@ -90,23 +93,23 @@ impl HeldHistory {
         HeldHistory { messages, prefix, systems, covered, _share: share }
     }
 
-    /// What is never let go.
+    /// Messages that are never dropped.
     pub(super) fn prefix(&self) -> &[Value] {
         &self.messages[..self.prefix]
     }
 
-    /// The messages behind the prefix without the first `from`; `None` where more than these are not here.
+    /// Messages after the first `from` behind the prefix; `None` if some of them are not held.
     pub(super) fn behind(&self, from: usize) -> Option<&[Value]> {
         self.messages.get(self.prefix + from.checked_sub(self.covered)?..)
     }
 
-    /// The messages that a summary of `covers` covers beyond the one that was read.
+    /// Messages that a summary of `covers` messages covers in addition to the one that was read.
     pub(super) fn let_go(&self, covers: usize) -> &[Value] {
         &self.messages[self.prefix..self.prefix + covers - self.covered]
     }
 }
 
-/// Bytes of memory that messages take, about.
+/// Approximate memory of messages in bytes.
 pub(super) fn bytes<'a>(messages: impl IntoIterator<Item = &'a Value>) -> u64 {
     messages.into_iter().map(|message| bytes_of(message) as u64).sum()
 }

@@ -1,4 +1,4 @@
-//! What memory needs of the program that it is part of.
+//! The interface that memory needs of the surrounding program.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -7,23 +7,24 @@ use kvik_engine::api::{Report, Request};
 
 use super::{Memory, MemoryError};
 
-/// Asks after whether whoever waits is still there: an error where not, which nobody will see.
+/// Checks that the waiting client is still there: returns an error otherwise, which no client gets.
 pub type GoesOn<'a, E> = &'a dyn Fn() -> Result<(), E>;
 
-/// Runs what is done behind answers. Whoever stops waiting for one of its futures cancels the work.
+/// Executes the work after answers. Dropping one of its futures cancels the work.
 pub trait Host: Send + Sync + Sized + 'static {
-    /// On whose account work is done.
+    /// Account that the work is done for.
     type Caller: Clone + Send + Sync + 'static;
-    /// Why something is not done.
+    /// Errors of the work.
     type Error: From<MemoryError> + Display + Send + 'static;
 
-    /// What is remembered.
+    /// The memory of conversations.
     fn memory(&self) -> &Arc<Memory<Self>>;
 
-    /// The tenant of a caller: its conversations exist for it alone.
+    /// Tenant of a caller, which alone sees its conversations.
     fn tenant(caller: &Self::Caller) -> &str;
 
-    /// What the model says to a request of a caller who waits, or else of the background, and what that has cost.
+    /// Runs a request on the model, at the priority of a waiting caller or in the background; returns the text and the
+    /// cost.
     fn said(
         &self,
         caller: &Self::Caller,
@@ -31,7 +32,7 @@ pub trait Host: Send + Sync + Sized + 'static {
         is_waited_for: bool,
     ) -> impl Future<Output = Result<(String, Report), Self::Error>> + Send;
 
-    /// Does what takes its time on a thread for that, when it is the turn of a caller who waits, or else of the background.
+    /// Runs blocking work on a thread for it, at the priority of a waiting caller or in the background.
     fn apart<T: Send + 'static>(
         &self,
         caller: &Self::Caller,
@@ -39,6 +40,6 @@ pub trait Host: Send + Sync + Sized + 'static {
         work: impl FnOnce(GoesOn<'_, Self::Error>) -> Result<T, Self::Error> + Send + 'static,
     ) -> impl Future<Output = Result<T, Self::Error>> + Send;
 
-    /// Runs this beside everything else. A panic of it is its own.
+    /// Spawns a concurrent task. A panic stays within the task.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static);
 }

@@ -1,22 +1,24 @@
-//! Which conversation it is: what of it is never let go, and the chain of what follows.
+//! Identity of a conversation: the prefix that is never dropped, and the chain of the messages after it.
 
 use crate::context::{ChainId, chain, chain_from, leading_systems, segments::exchanges};
 use serde_json::Value;
 
 use super::compaction::Compaction;
 
-/// A conversation in the eyes of its tenant.
+/// A conversation, as identified within its tenant.
 pub(super) struct Identity {
-    /// System messages.
+    /// Number of system messages.
     pub(super) systems: usize,
-    /// Messages that are never let go: system messages, and the opening exchange where that is protected.
+    /// Number of messages that are never dropped: system messages, and the opening exchange if it is
+    /// protected.
     pub(super) prefix: usize,
-    /// Identities of the messages behind the prefix.
+    /// Identities of the messages after the prefix.
     pub(super) chain: Vec<ChainId>,
 }
 
 impl Identity {
-    /// Of messages that go on from a compaction item where there is one, whose chain goes on in theirs.
+    /// Identity of messages that follow the compaction item `before`, if there is one; its chain continues in
+    /// theirs.
     pub(super) fn of(
         tenant: &str,
         messages: &[Value],

@@ -1,4 +1,4 @@
-//! What is to be done behind an answer, as data.
+//! Work after an answer, as data.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::latest::Wanted;
 use super::render::Render;
 use super::words::Wording;
 
-/// What is to be done behind an answer, and for whom.
+/// Work after an answer, and the caller it is done for.
 pub(super) struct MemoryJob<H: Host> {
     pub(super) caller: H::Caller,
     pub(super) task: MemoryTask<H::Error>,
@@ -19,48 +19,48 @@ pub(super) struct MemoryJob<H: Host> {
     pub(super) pending: Pending,
 }
 
-/// What is to be done behind answers: as many as there are clones.
+/// Counter of the work after answers: each unit holds a clone.
 #[derive(Clone, Default)]
 pub struct Pending(Arc<()>);
 
 impl Pending {
-    /// What was begun and has not ended.
+    /// Number of units that have begun and not ended.
     pub fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 }
 
-/// What is to be done.
+/// Kinds of work after an answer.
 pub(super) enum MemoryTask<E> {
-    /// A summary is made, and the conversation is computed as it goes on behind it, which [`Latest`](super::latest::Latest)
-    /// says.
+    /// Makes a summary, and prefills the conversation as it continues after it, according to
+    /// [`Latest`](super::latest::Latest).
     Rebuild(Arc<Rebuild<E>>),
-    /// These messages are computed.
+    /// Prefills these messages.
     Ahead { messages: Vec<Value>, render: Render<E> },
 }
 
-/// What a summary is made of.
+/// Input of a summary.
 pub(super) struct Rebuild<E> {
     pub(super) history: Arc<HeldHistory>,
-    /// The summary before it.
+    /// The previous summary.
     pub(super) before: Option<Summary>,
-    /// Messages that it covers in all.
+    /// Number of messages that the new summary covers in all.
     pub(super) covers: usize,
-    /// Its tokens at most.
+    /// Maximum tokens of the new summary.
     pub(super) summary_max: usize,
-    /// Tokens of messages that are read at a time, about.
+    /// Approximate tokens of messages that are summarised at a time.
     pub(super) chunk_max: usize,
     pub(super) wording: Wording,
     pub(super) render: Render<E>,
 }
 
 impl<E> Rebuild<E> {
-    /// The messages that it covers beyond the summary before it.
+    /// Messages that the new summary covers in addition to the previous one.
     pub(super) fn let_go(&self) -> &[Value] {
         self.history.let_go(self.covers)
     }
 
-    /// The summary so far.
+    /// Text of the previous summary.
     pub(super) fn old(&self) -> &str {
         self.before.as_ref().map_or("", |summary| &summary.text)
     }

@@ -1,4 +1,5 @@
-//! How the conversations have gone on whose summaries are being made, and whether that is still wanted.
+//! State of the conversations whose summaries are being made: their latest messages, and whether the work is still
+//! wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -15,48 +16,48 @@ use serde_json::Value;
 use super::book::{Book, Summary, SummaryKey};
 use super::held::HeldHistory;
 
-/// Summaries of one tenant that are being made or wait, at most. A conversation beyond that goes on without, and tries
-/// again at its next turn.
+/// Maximum number of one tenant's summaries that are being made or queued. A further conversation continues without
+/// one, and tries again at its next turn.
 const OF_TENANT_MAX: usize = 8;
-/// Those of all tenants.
+/// Maximum number over all tenants.
 const PENDING_MAX: usize = 64;
-/// Of the room that a conversation has until it would go on without its next summary, so much may be gone when that is
-/// there.
+/// Fraction of the room left before messages would be dropped without a summary, of which this much may be used up when
+/// the summary is finished.
 const ROOM_USED_MAX: f64 = 0.9;
 
-/// A conversation as far as it has gone.
+/// A conversation with its latest turn.
 pub(super) struct Said {
     pub(super) tenant: String,
     pub(super) history: Arc<HeldHistory>,
-    /// What follows what the request sent.
+    /// The answer that follows the messages of the request.
     pub(super) answer: Option<Value>,
-    /// Identities of the messages that it sent.
+    /// Identities of the messages of the request.
     pub(super) chain: Vec<ChainId>,
-    /// How near it is to going on without its next summary, from 0 to 1.
+    /// How close the conversation is to dropping messages without the next summary, from 0 to 1.
     pub(super) pressure: f64,
 }
 
 impl Said {
-    /// Messages that a summary covers of it; `None` where it is of another conversation.
+    /// Number of messages that the summary covers; `None` if it belongs to another conversation.
     fn covered_by(&self, key: &SummaryKey) -> Option<usize> {
         let is_mine = self.tenant == key.tenant;
         is_mine.then(|| self.chain.iter().position(|&chain| chain == key.chain)).flatten().map(|at| at + 1)
     }
 
-    /// Whether its next turn reads another summary, which is ready.
+    /// True if the next turn reads a newer summary, which is ready.
     fn reads_next(&self, book: &Book) -> bool {
         let known = book.of(&self.tenant, &self.chain);
         known.iter().any(|summary| summary.ready && summary.covers > self.history.covered)
     }
 
-    /// How it goes on behind a summary; `None` where that is not held.
+    /// The continuation after a summary; `None` if its messages are not held.
     fn ahead(&self, covers: usize) -> Option<Ahead> {
         self.history.behind(covers)?;
         Some(Ahead { history: self.history.clone(), covers, answer: self.answer.clone() })
     }
 }
 
-/// How a conversation goes on behind what a summary covers.
+/// Continuation of a conversation after the messages that a summary covers.
 #[derive(Clone)]
 pub(super) struct Ahead {
     pub(super) history: Arc<HeldHistory>,
@@ -65,14 +66,14 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// The messages behind the summary.
+    /// Messages after the summary.
     pub(super) fn recent(&self) -> Vec<Value> {
         let said = self.history.behind(self.covers).unwrap_or_default();
         said.iter().chain(&self.answer).cloned().collect()
     }
 }
 
-/// Work of the background on conversations: how they have gone on meanwhile.
+/// Background work on conversations, with the latest messages of each.
 #[derive(Default)]
 pub(super) struct Latest(Mutex<State>);
 
@@ -81,23 +82,23 @@ struct State {
     last: u64,
     /// Summaries that are being made.
     making: BTreeMap<SummaryKey, Entry>,
-    /// Whatever else is made of conversations.
+    /// Other work on conversations.
     others: BTreeMap<u64, (SummaryKey, Sender<Infallible>)>,
 }
 
 struct Entry {
     id: u64,
-    /// Turns that were noted since it began.
+    /// Turns that were noted since the work began.
     turns: u64,
     ahead: Ahead,
-    /// How near the conversation is to going on without, from 0 to 1.
+    /// How close the conversation is to dropping messages without the summary, from 0 to 1.
     pressure: f64,
     deadline: Deadline,
-    /// Dropped with this entry, which ends the work.
+    /// Dropped with this entry, which cancels the work.
     _wanted: Sender<Infallible>,
 }
 
-/// Work that is wanted as long as its conversation is not deleted. Its entry is gone when this is dropped.
+/// Work that is wanted as long as its conversation is not deleted. Dropping this removes its entry.
 pub(super) struct Wanted {
     latest: Arc<Latest>,
     key: SummaryKey,
@@ -105,7 +106,7 @@ pub(super) struct Wanted {
     gone: Receiver<Infallible>,
 }
 
-/// By when the request that is being computed for a summary is to be done, in terms of a conversation's pressure.
+/// Deadline of the request that is being run for a summary, in terms of the conversation's pressure.
 #[derive(Default)]
 struct Deadline {
     pace: Pace,
@@ -114,13 +115,13 @@ struct Deadline {
 }
 
 impl Deadline {
-    /// What begins at this pressure may use `share` of the room that is left.
+    /// Deadline for work that begins at this pressure and may use `share` of the remaining room.
     fn new(pressure: f64, share: f64) -> Deadline {
         let to = pressure + share * (ROOM_USED_MAX - pressure);
         Deadline { pace: Pace::default(), from: pressure, to }
     }
 
-    /// The pressure is so high now.
+    /// Updates the pace for the current pressure.
     fn note(&self, pressure: f64) {
         let (gone, all) = (pressure - self.from, self.to - self.from);
         self.pace.set(if all > 0.0 { gone / all } else { 1.0 });
@@ -128,12 +129,13 @@ impl Deadline {
 }
 
 impl Latest {
-    /// Notes how a conversation goes on behind each summary that is being made of it: until that is computed they are
-    /// not ready. The summary `key` begins where none is being made of the conversation and there is room.
+    /// Notes the latest turn of a conversation for each of its summaries that are being made: until the turn is
+    /// prefilled too, they are not ready. Begins the summary `key` if none is being made of the conversation and there
+    /// is room.
     ///
-    /// One at a time: turns without a pause would each begin one that covers a little more than the one before, and all
-    /// would take their time from the first. The turn that finds none being made begins the one that is due then. One that
-    /// is ready is read first: behind it is more room for the next than this turn knows of.
+    /// At most one at a time: turns without a pause would each begin one that covers a little more than the one before,
+    /// and all would delay the first. The turn that finds none in progress begins the one that is due then. A ready
+    /// summary is read first: it leaves more room for the next one than this turn knows of.
     pub(super) fn note(self: &Arc<Self>, key: &SummaryKey, said: &Said, book: &Book) -> Option<Wanted> {
         let is_read_next = said.reads_next(book);
         let mut state = self.lock();
@@ -160,7 +162,7 @@ impl Latest {
         Some(Wanted { latest: self.clone(), key: key.clone(), id, gone })
     }
 
-    /// Something else is made of the conversation that ends with `key`.
+    /// Registers other work on the conversation whose identity is `key`.
     pub(super) fn watch(self: &Arc<Self>, key: &SummaryKey) -> Wanted {
         let mut state = self.lock();
         state.last += 1;
@@ -169,12 +171,12 @@ impl Latest {
         Wanted { latest: self.clone(), key: key.clone(), id, gone }
     }
 
-    /// Whether a summary of some beginning of a conversation is being made, or what follows it computed.
+    /// True if a summary of a beginning of the conversation is being made, or its continuation is being prefilled.
     pub(super) fn is_at(&self, tenant: &str, chain: &[ChainId]) -> bool {
         self.lock().making.keys().any(|key| key.tenant == tenant && chain.contains(&key.chain))
     }
 
-    /// Ends all work on beginnings of a conversation, and forgets their summaries: none is kept afterwards.
+    /// Cancels all work on the beginnings of a conversation and deletes their summaries: none is stored afterwards.
     pub(super) fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>, book: &Book) {
         let is_meant = |key: &SummaryKey| key.tenant == tenant && chain.contains(&key.chain);
         let mut state = self.lock();
@@ -183,7 +185,7 @@ impl Latest {
         book.forget(tenant, chain);
     }
 
-    /// Ends all work.
+    /// Cancels all work.
     pub(super) fn end_all(&self) {
         let mut state = self.lock();
         state.making.clear();
@@ -191,13 +193,13 @@ impl Latest {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the maps is one call, so they are whole whatever panicked.
+        // Every change of the maps is a single call, so a panic leaves them consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Ends what is computed ahead behind the summary that a turn has read: the turn has computed it.
+    /// Ends the prefill after the summary that a turn has read: the turn itself has done it.
     fn end_read(&mut self, said: &Said, book: &Book) {
         let read = self.making.keys().find(|key| said.covered_by(key) == Some(said.history.covered)).cloned();
         if let Some(key) = read.filter(|key| book.get(key).is_some()) {
@@ -217,12 +219,12 @@ impl State {
 }
 
 impl Wanted {
-    /// The summary that is made, or the end of what is worked on.
+    /// Key of the summary that is being made, or of the conversation that other work is on.
     pub(super) fn key(&self) -> &SummaryKey {
         &self.key
     }
 
-    /// The pace of a request that is made for it now, and may use this share of the room that its conversation has left.
+    /// Pace of a request that begins now and may use `share` of the conversation's remaining room.
     pub(super) fn pace(&self, share: f64) -> Pace {
         let mut state = self.latest.lock();
         let entry = state.making.get_mut(&self.key).filter(|entry| entry.id == self.id);
@@ -233,9 +235,9 @@ impl Wanted {
         })
     }
 
-    /// Does this as long as it is wanted; `None` where that has ended first.
+    /// Runs `work` as long as it is wanted; `None` if it was cancelled first.
     pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        // Nothing is ever sent: the sender is dropped.
+        // Nothing is ever sent: the receiver ends when the sender is dropped.
         let (mut gone, mut work) = (pin!(self.gone.recv()), pin!(work));
         poll_fn(|context| match gone.as_mut().poll(context) {
             Poll::Ready(_) => Poll::Ready(None),
@@ -244,7 +246,7 @@ impl Wanted {
         .await
     }
 
-    /// Keeps the summary, unless the conversation was deleted meanwhile; whether it did.
+    /// Stores the summary unless the conversation was deleted meanwhile; returns whether it was stored.
     pub(super) fn keep(&self, summary: Summary, book: &Book) -> bool {
         let state = self.latest.lock();
         let is_wanted = state.entry(self).is_some() || state.others.contains_key(&self.id);
@@ -254,13 +256,13 @@ impl Wanted {
         is_wanted
     }
 
-    /// How the conversation goes on, and how many turns have been noted.
+    /// Number of noted turns, and the continuation of the conversation.
     pub(super) fn ahead(&self) -> Option<(u64, Ahead)> {
         self.latest.lock().entry(self).map(|entry| (entry.turns, entry.ahead.clone()))
     }
 
-    /// Takes it out, its summary being ready, if no more than one turn was noted since `turns`: in a conversation without
-    /// pauses there is always one, and the next turn computes what it said with its own question.
+    /// Ends the work, with its summary ready, if at most one turn was noted since `turns`: a conversation without
+    /// pauses always has one, and the next turn prefills its messages together with the new question.
     pub(super) fn ends(&self, turns: u64, book: &Book) -> bool {
         let mut state = self.latest.lock();
         let Some(entry) = state.entry(self) else { return true };
@@ -295,7 +297,7 @@ mod tests {
         said_behind(0, tenant, chain)
     }
 
-    /// A turn that has read a summary of so many messages.
+    /// A turn that has read a summary of `covered` messages.
     fn said_behind(covered: usize, tenant: &str, chain: &[u8]) -> Said {
         let chain: Vec<ChainId> = chain.iter().map(|&id| ChainId([id; 32])).collect();
         let messages = chain.iter().map(|id| json!(id.0[0])).collect();
@@ -374,7 +376,7 @@ mod tests {
         assert!(book.get(&key("a", 2)).unwrap().ready, "it is read until four is there");
     }
 
-    /// Turns without a pause: the conversation has always gone on when what was noted is computed.
+    /// Turns without a pause: each prefill ends after the conversation has continued.
     #[test]
     fn a_summary_that_was_read_keeps_no_other_from_being_made() {
         let (latest, book) = (Arc::new(Latest::default()), Book::open(None));
@@ -428,7 +430,7 @@ mod tests {
             assert!(!wanted.keep(summary(), &book) && book.get(wanted.key()).is_none());
         }
         assert!(other.keep(summary(), &book), "another tenant's goes on");
-        // The same conversation begins anew; what was made of the deleted one is none of its business.
+        // The same conversation begins anew; work on the deleted one must not affect it.
         let anew = begin();
         assert!(!making.keep(summary(), &book) && making.ahead().is_none());
         drop(making);

@@ -1,4 +1,4 @@
-//! How long messages are, in tokens.
+//! Sizes of messages in tokens.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,10 +11,11 @@ use crate::context::chain::text_of;
 use kvik_cache::Token;
 use serde_json::{Map, Value, json};
 
-/// Tokens around a message where no template says, at most with the usual ones.
+/// Tokens around a message if there is no template; the maximum of common templates.
 const AROUND_MESSAGE: usize = 8;
 
-/// Tokens that the model's template writes around a message, about: by how much an exchange more makes a prompt longer.
+/// Approximate tokens that the template adds to a message: half of what one more exchange adds to a prompt, without the
+/// text.
 fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> usize {
     const TEXT: &str = "word";
     let rendered = |exchanges: usize| {
@@ -30,28 +31,28 @@ fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> usi
         let prompt = template?.render(&input).ok()?;
         Some(tokenizer.encode_chat(&prompt.text, &prompt.inputs).len())
     };
-    // The first exchange may come with a system message, and the last one with its thoughts.
+    // The first exchange may come with a system message, and the last one with thoughts.
     let (Some(short), Some(long)) = (rendered(2), rendered(3)) else { return AROUND_MESSAGE };
     let text = tokenizer.encode(TEXT, false, false).len();
     long.saturating_sub(short).div_ceil(2).saturating_sub(text)
 }
 
-/// The model whose conversations are remembered, as far as their length goes.
+/// The model whose conversations are measured.
 pub trait MemoryModel: Send + Sync + 'static {
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     fn tokenizer(&self) -> &Tokenizer;
 
-    /// Its chat template, if it has one.
+    /// Chat template of the model, if it has one.
     fn template(&self) -> Option<&ChatTemplate>;
 
-    /// Tokens of its context.
+    /// Context size in tokens.
     fn context(&self) -> usize;
 }
 
-/// Measures messages by the tokenizer of the model.
+/// Measures messages with the tokenizer of the model.
 pub(super) struct Measure {
     model: Arc<dyn MemoryModel>,
-    /// Tokens that the template writes around a message, about.
+    /// Approximate tokens that the template adds to a message.
     pub(super) around_message: usize,
 }
 
@@ -72,13 +73,13 @@ impl Measure {
         self.model.context()
     }
 
-    /// Tokens of a message, about.
+    /// Approximate tokens of a message.
     pub(super) fn message(&self, message: &Value) -> usize {
         let calls = message.get("tool_calls").map_or_else(String::new, Value::to_string);
         self.text(&text_of(message)) + self.text(&calls) + self.around_message
     }
 
-    /// Tokens of a text; of one that is too long to be looked at, at least a whole context.
+    /// Tokens of a text; for a text too long to tokenise, a lower bound that is at least a whole context.
     pub(super) fn text(&self, text: &str) -> usize {
         match text.len() <= text_bytes_max(self.context()) {
             true => self.model.tokenizer().encode(text, false, false).len(),
@@ -86,7 +87,7 @@ impl Measure {
         }
     }
 
-    /// Whether messages may fit the context, before anything is made of them.
+    /// Cheap check whether messages may fit the context, before any work on them.
     pub(super) fn may_fit(&self, messages: &[Value]) -> bool {
         let mut left = text_bytes_max(self.context());
         messages.iter().all(|message| match left.checked_sub(text_of(message).len()) {

@@ -1,15 +1,15 @@
-//! Conversations without end: what of a long one a request reads, for clients that send the whole history.
+//! Selection and summaries of long conversations, for clients that send the whole history.
 //!
 //! ```text
-//! system messages + summary | recent messages            a turn: what the model reads of its messages
+//! system messages + summary | recent messages            a turn: the part of its messages that the model reads
 //!          ^                       |
-//!          '---- book <---- rebuild '                    behind the answer: a new summary, and the
-//!                                                        conversation as it goes on from it, computed ahead
+//!          '---- book <---- rebuild '                    after the answer: a new summary, and the conversation
+//!                                                        that continues after it, prefilled in advance
 //! ```
 //!
-//! Nothing waits for a summary: a turn reads what is ready, and lets the beginning go where nothing is.
+//! No turn waits for a summary: it reads one that is ready, and drops the beginning if none is.
 //!
-//! What it runs on is a [`Host`]'s: a server's tasks, or threads of an application.
+//! A [`Host`] executes the work: the tasks of a server, or the threads of an application.
 
 mod book;
 mod compact;
@@ -62,30 +62,30 @@ pub use turn::{ReadAnswer, RememberedTurn};
 pub use view::History;
 pub use words::{Wording, Words, WordsError};
 
-/// How conversations are remembered.
+/// Configuration of memory.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryConfig {
-    /// For requests that do not say.
+    /// Default for requests that do not specify it.
     pub on: bool,
-    /// Tokens of recent messages that a summary leaves; scaled to the context where that is not said, as all bounds.
+    /// Tokens of recent messages that a new summary leaves. Like all bounds, it is scaled to the context if absent.
     pub recent_max: Option<usize>,
-    /// Tokens of a summary at most.
+    /// Maximum tokens of a summary.
     pub summary_max: Option<usize>,
-    /// Tokens beyond the recent ones of which a new summary is made.
+    /// Tokens beyond the recent ones at which a new summary of them is made.
     pub trigger_discard: Option<usize>,
-    /// Tokens of messages let go that are quoted at a question which they fit.
+    /// Maximum tokens of dropped messages that are quoted with a matching question.
     pub quotes_max: Option<usize>,
-    /// The opening exchange is never let go.
+    /// True if the opening exchange is never dropped.
     pub protect_first: bool,
-    /// Instead of those that are built in.
+    /// Replacement for the built-in words.
     pub words: Option<Words>,
 }
 
 impl MemoryConfig {
-    /// The bounds for a context of so many tokens.
+    /// Bounds for a context of `context` tokens.
     ///
     /// # Errors
-    /// If they do not fit it.
+    /// If the bounds do not fit the context.
     pub fn settings(&self, context: usize) -> Result<MemorySettings, MemorySettingsError> {
         let scaled = MemorySettings::scaled_to(context);
         let settings = MemorySettings {
@@ -98,52 +98,52 @@ impl MemoryConfig {
         settings.check(context).map(|()| settings)
     }
 
-    /// Whether anything was said about it, so that bounds which do not fit are a mistake.
+    /// True if any bound was configured, so that bounds that do not fit are a mistake.
     pub fn is_wanted(&self) -> bool {
         self.on || self.recent_max.or(self.summary_max).or(self.trigger_discard).is_some()
     }
 }
 
-/// What memory is made with.
+/// Parameters of [`Memory::new`] besides the configuration.
 pub struct Surroundings<'a> {
-    /// The model that answers.
+    /// Model that answers.
     pub model: Arc<dyn MemoryModel>,
-    /// Its name, for words of its own.
+    /// Name of the model, for words of its own.
     pub model_name: &'a str,
-    /// Who counts.
+    /// Receiver of counts.
     pub observer: Arc<dyn Observer>,
-    /// Where summaries are written down; without, they last as long as the process.
+    /// Where summaries are stored; without records, they last until the process ends.
     pub records: Option<&'a Records>,
-    /// Bytes of histories that are held behind answers.
+    /// Maximum bytes of histories that are held after answers.
     pub history_bytes: u64,
-    /// Whether several tenants share them.
+    /// True if several tenants share that budget.
     pub is_shared: bool,
 }
 
-/// What is remembered of conversations.
+/// Memory of conversations.
 pub struct Memory<H: Host> {
-    /// For requests that do not say.
+    /// Default for requests that do not specify it.
     pub on: bool,
     settings: Result<MemorySettings, MemorySettingsError>,
     measure: Measure,
     observer: Arc<dyn Observer>,
-    /// Room for the histories of turns that are being answered.
+    /// Budget for the histories of turns that are being answered.
     histories: Arc<HeldHistories>,
     wording: Wording,
     book: Arc<Book>,
     systems: Systems,
-    /// How conversations go on whose summaries are being made.
+    /// State of the conversations whose summaries are being made.
     latest: Arc<Latest>,
-    /// Summaries to make.
+    /// Queue of work after answers.
     work: Sender<MemoryJob<H>>,
-    /// What is to be done behind answers.
+    /// Counter of the work after answers.
     pub pending: Pending,
-    /// Where they arrive, for whoever makes them.
+    /// Receiving end of the queue, for [`make_summaries`].
     arriving: Receiver<MemoryJob<H>>,
 }
 
 impl<H: Host> Memory<H> {
-    /// With what was known when the records were closed.
+    /// Creates the memory, with the stored summaries.
     pub fn new(config: &MemoryConfig, around: Surroundings<'_>) -> Arc<Memory<H>> {
         let Surroundings { model, model_name, observer, records, history_bytes, is_shared } = around;
         let (work, arriving) = async_channel::unbounded();
@@ -163,12 +163,12 @@ impl<H: Host> Memory<H> {
         })
     }
 
-    /// Its bounds.
+    /// The bounds.
     fn settings(&self) -> Result<&MemorySettings, MemoryError> {
         self.settings.as_ref().map_err(|error| MemoryError::Settings(error.clone()))
     }
 
-    /// Bytes of the histories that are held behind answers.
+    /// Bytes of the histories that are held after answers.
     pub fn history_bytes(&self) -> u64 {
         self.histories.bytes()
     }

@@ -1,37 +1,37 @@
-//! Who counts what is read of conversations, and what becomes of summaries.
+//! Counting of what turns read, and of the outcomes of summaries.
 
-/// What a turn reads of its conversation.
+/// The part of its conversation that a turn reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPart {
-    /// All of it.
+    /// The whole conversation.
     All,
     /// A summary, and what follows it.
     Summary,
-    /// Its end: something was let go that no summary covers.
+    /// Only its end: messages were dropped that no summary covers.
     End,
 }
 
-/// What became of a summary that was due.
+/// Outcome of a summary that was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SummaryOutcome {
-    /// It was made.
+    /// The summary was made.
     Made,
-    /// The model said nothing: what it was to cover is gone.
+    /// The model gave no text: the messages that it was to cover are lost.
     Empty,
-    /// It could not be asked; the next turn tries again.
+    /// The request failed; the next turn tries again.
     Failed,
 }
 
-/// Counts.
+/// Receiver of counts.
 pub trait Observer: Send + Sync + 'static {
-    /// A turn begins that reads this, and so many exchanges that are quoted.
+    /// A turn begins that reads `read` and quotes `quotes` exchanges.
     fn turn(&self, read: ReadPart, quotes: usize);
 
-    /// A summary that was due has come to something.
+    /// A summary that was due has ended.
     fn summary(&self, outcome: SummaryOutcome);
 }
 
-/// Counts nothing.
+/// Ignores all counts.
 impl Observer for () {
     fn turn(&self, _: ReadPart, _: usize) {}
 

@@ -1,7 +1,7 @@
-//! Behind the answer: a new summary, and the conversation as it goes on from it, computed ahead.
+//! Work after an answer: makes a new summary, and prefills the conversation that continues after it.
 //!
-//! All of it is work of nobody who waits. It is paid by the tenant whose conversation it is, and ends where that is
-//! deleted.
+//! All of it is background work. It is accounted to the tenant of the conversation, and is cancelled if the
+//! conversation is deleted.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::job::{MemoryJob, MemoryTask};
 use super::observer::SummaryOutcome;
 use super::summary::{Making, compute};
 
-/// Summaries that are made at the same time.
+/// Number of summaries that are made concurrently.
 const AT_ONCE: usize = 2;
-/// Conversations that are computed without what was quoted in them, at the same time; others are not.
+/// Maximum number of concurrent prefills of conversations without their quotes; further ones are skipped.
 const AHEAD_MAX: usize = 8;
 
-/// Makes the summaries that arrive, until memory [is closed](super::Memory::close).
+/// Makes the queued summaries, until memory [is closed](super::Memory::close).
 pub async fn make_summaries<H: Host>(host: Arc<H>) {
     let arriving = host.memory().arriving.clone();
     let (slots, ahead_slots) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(AHEAD_MAX)));
@@ -30,7 +30,7 @@ pub async fn make_summaries<H: Host>(host: Arc<H>) {
                 host.spawn(async move {
                     let _held = (slot, pending);
                     let computed = compute(&*own, &caller, Pace::default(), &render, move || messages);
-                    // Whether it was computed shows in the next turn, which is answered either way.
+                    // A failure shows in the next turn, which is answered either way.
                     let _ = wanted.during(computed).await;
                 });
             }
@@ -47,7 +47,7 @@ pub async fn make_summaries<H: Host>(host: Arc<H>) {
     }
 }
 
-/// Says what became of a summary; `None` where its conversation was deleted.
+/// Logs and counts a failure; `None` means that the conversation was deleted.
 fn note_end<H: Host>(making: &Making<H>, made: Option<Result<(), H::Error>>) {
     let Some(Err(error)) = made else { return };
     tracing::warn!("a conversation goes on without a new summary for now: {error}");

@@ -1,22 +1,22 @@
-//! How messages become tokens, as the request's template and settings have it.
+//! Rendering of messages to tokens, by the template and settings of the request.
 
 use std::sync::Arc;
 
 use kvik_cache::Token;
 use serde_json::Value;
 
-/// What messages are rendered for.
+/// Purpose of a rendered prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be answered.
+    /// The prompt is answered.
     Answer,
-    /// To be computed ahead: nobody is asked anything.
+    /// The prompt is only prefilled.
     Ahead,
-    /// To be summarised where it stands: as it is answered, without thoughts.
+    /// The prompt ends with the request for a summary: rendered as for an answer, without thoughts.
     InPlace,
-    /// To be summarised as a text: without the tools and the settings of the conversation.
+    /// The prompt asks for a summary of a text: without the tools and settings of the conversation.
     Summary,
 }
 
-/// Makes tokens of messages.
+/// Renders messages to tokens.
 pub type Render<E> = Arc<dyn Fn(&[Value], Purpose) -> Result<Vec<Token>, E> + Send + Sync>;

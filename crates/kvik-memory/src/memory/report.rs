@@ -1,4 +1,4 @@
-//! What was read of a conversation, for whoever asked and for the log.
+//! Report of the part of a conversation that a turn read, for the client and for the log.
 
 use serde::Serialize;
 
@@ -6,52 +6,52 @@ use super::host::Host;
 use super::view::{LongConversation, View};
 use crate::clock::unix_seconds;
 
-/// What a turn has read.
+/// Report of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TurnReport {
-    /// How its messages were read.
+    /// Number of messages by how they were read.
     pub messages: MessagesRead,
-    /// Tokens of what was read, about.
+    /// Approximate tokens of the parts that were read.
     pub tokens: TokensRead,
-    /// The messages that were quoted, from and until.
+    /// Ranges of the quoted messages, as start and end.
     pub quotes: Vec<[usize; 2]>,
-    /// A new summary is made behind the answer.
+    /// True if a new summary is made after the answer.
     pub rebuilding: bool,
-    /// The summary is read for the first time.
+    /// True if the summary is read for the first time.
     pub rebuilt: bool,
-    /// The conversation behind the summary was computed ahead.
+    /// True if the conversation after the summary was prefilled in advance.
     pub computed_ahead: bool,
-    /// The summary that was read.
+    /// Summary that was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<SummaryRead>,
-    /// What to do about system messages that change with every turn.
+    /// Advice about system messages that change with every turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
-/// Messages of a conversation.
+/// Numbers of messages of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MessagesRead {
-    /// Never let go.
+    /// Messages that are never dropped.
     pub prefix: usize,
-    /// In the summary.
+    /// Messages in the summary.
     pub summarised: usize,
-    /// In no summary, and not read.
+    /// Messages in no summary, and not read.
     pub let_go: usize,
-    /// Read as they were said.
+    /// Messages read verbatim.
     pub recent: usize,
 }
 
-/// Tokens, about.
+/// Approximate numbers of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TokensRead {
-    /// Of what is never let go.
+    /// Tokens of messages that are never dropped.
     pub prefix: usize,
-    /// Of the summary.
+    /// Tokens of the summary.
     pub summary: usize,
-    /// Of recent messages.
+    /// Tokens of recent messages.
     pub recent: usize,
-    /// Of messages that the next summary lets go.
+    /// Tokens of messages that the next summary would cover.
     pub discarded_since: usize,
 }
 
@@ -60,9 +60,9 @@ pub struct TokensRead {
 pub struct SummaryRead {
     /// Seconds since it was made.
     pub age_s: u64,
-    /// Summaries that it was made from, itself included.
+    /// Number of summaries in the series that led to this one, itself included.
     pub updates: u64,
-    /// Why it says nothing new, where it does not.
+    /// Reason why the summary contains nothing new, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
@@ -102,7 +102,7 @@ impl TurnReport {
         }
     }
 
-    /// What was read, where that is not all of it.
+    /// Text for the log, unless all of the conversation was read and no summary is due.
     pub(super) fn in_words(&self) -> Option<String> {
         let MessagesRead { summarised, let_go, recent, .. } = self.messages;
         let quotes = self.quotes.len();

@@ -1,5 +1,5 @@
-//! A summary as it is made: asked for where the conversation stands, whose beginning is in the cache; or of what is let go,
-//! thinned and in pieces, each told to the model with the summary so far.
+//! Making of a summary: requested at the end of the conversation itself, whose beginning is in the cache; or of the
+//! dropped messages, shortened and in pieces, each together with the summary so far.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,29 +22,29 @@ use super::observer::SummaryOutcome;
 use super::render::{Purpose, Render};
 use crate::clock::unix_seconds;
 
-/// Pieces of a history that are summarised one after the other; of a longer one, a sample is read.
+/// Maximum number of pieces of a history that are summarised one after the other; a longer history is sampled.
 const PIECES_MAX: usize = 8;
-/// A summary may use so much of the room that its conversation has left, and what is computed behind it this share of what
-/// is left then; what was said meanwhile again, and so on.
+/// Share of the conversation's remaining room that a summary may use, and share of the room left after it that the
+/// prefill after it may use; the prefill of messages that came meanwhile uses the same share again, and so on.
 const SUMMARY_SHARE: f64 = 0.3;
 const AHEAD_SHARE: f64 = 0.6;
-/// Characters of a tool's output that a summary is made from.
+/// Maximum characters of a tool's output in the input of a summary.
 const TOOL_CHARS: usize = 1024;
 
-/// One summary that is being made.
+/// A summary in the making.
 pub(super) struct Making<H: Host> {
     host: Arc<H>,
     caller: H::Caller,
     rebuild: Arc<Rebuild<H::Error>>,
     pub(super) wanted: Wanted,
-    /// Somebody waits for it.
+    /// True if a client waits for it.
     is_waited_for: bool,
-    /// What it has cost so far.
+    /// Cost so far.
     spent: Mutex<Report>,
 }
 
 impl<H: Host> Making<H> {
-    /// The summary of what is wanted, for nobody who waits.
+    /// Makes the summary in the background.
     pub(super) fn new(
         host: Arc<H>,
         caller: H::Caller,
@@ -54,27 +54,27 @@ impl<H: Host> Making<H> {
         Making { host, caller, rebuild, wanted, is_waited_for: false, spent: Mutex::default() }
     }
 
-    /// The same for somebody who does.
+    /// Makes the summary for a client that waits.
     pub(super) fn waited_for(self) -> Making<H> {
         Making { is_waited_for: true, ..self }
     }
 
-    /// What is remembered.
+    /// The memory of conversations.
     pub(super) fn memory(&self) -> &Memory<H> {
         self.host.memory()
     }
 
-    /// What it has cost so far.
+    /// Cost so far.
     pub(super) fn spent(&self) -> Report {
         self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Report> {
-        // Sums are whole whatever panicked.
+        // A panic leaves the sums consistent.
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what takes its time on a thread for that.
+    /// Runs blocking work on a thread for it.
     async fn apart<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Memory<H>, &Rebuild<H::Error>, GoesOn<'_, H::Error>) -> Result<T, H::Error>
@@ -88,10 +88,10 @@ impl<H: Host> Making<H> {
 }
 
 impl<H: Host> Making<H> {
-    /// Makes it, and computes the conversation as it goes on from it.
+    /// Makes the summary, and prefills the conversation that continues after it.
     pub(super) async fn run(&self) -> Result<(), H::Error> {
         let book = &self.memory().book;
-        // A turn that began before the summary was there ends after it: only what it said is computed then.
+        // A turn that began before the summary existed ends after it: then only its messages are prefilled.
         let summary = match book.get(self.wanted.key()) {
             Some(summary) => summary,
             None => self.summary().await?,
@@ -99,7 +99,7 @@ impl<H: Host> Making<H> {
         if !self.wanted.keep(summary.clone(), book) {
             return Ok(());
         }
-        // Turns that were answered meanwhile are computed as well, so that the next one finds all of it.
+        // Turns that were answered meanwhile are prefilled too, so that the next turn finds all of it in the cache.
         while let Some((turns, ahead)) = self.wanted.ahead() {
             self.compute(&summary, ahead).await?;
             if self.wanted.ends(turns, book) {
@@ -109,7 +109,7 @@ impl<H: Host> Making<H> {
         Ok(())
     }
 
-    /// The new summary; the old one where the model has nothing to say.
+    /// The new summary; the text of the old one if the model gives none.
     pub(super) async fn summary(&self) -> Result<Summary, H::Error> {
         let before = self.rebuild.before.as_ref();
         let (text, failed) = match self.said_in_place().await? {
@@ -133,8 +133,8 @@ impl<H: Host> Making<H> {
         })
     }
 
-    /// What the model says at the end of the messages that are let go. They are the beginning of what the last turns read,
-    /// so that no more than the question is computed. `None` where that cannot be asked, or nothing was said.
+    /// Text of the model after the dropped messages. They are the beginning of what the last turns read, so only the
+    /// question is prefilled. `None` if the request is not possible, or the text is empty.
     async fn said_in_place(&self) -> Result<Option<String>, H::Error> {
         match self.apart(|memory, rebuild, _| Ok(asked_in_place(memory, rebuild))).await? {
             Some(prompt) => Ok(Some(self.say(prompt).await?).filter(|said| !said.is_empty())),
@@ -142,7 +142,7 @@ impl<H: Host> Making<H> {
         }
     }
 
-    /// What it says of piece after piece, and why that is not of all of them.
+    /// Summarises piece after piece; returns the text, and the reason if not all pieces are in it.
     async fn said_of_pieces(&self) -> Result<(String, Option<String>), H::Error> {
         let (mut text, mut failed) = (self.rebuild.old().to_owned(), None);
         for piece in self.apart(pieces).await? {
@@ -158,7 +158,7 @@ impl<H: Host> Making<H> {
         Ok((text, failed))
     }
 
-    /// What the model says to a prompt that asks for a summary, without thoughts.
+    /// Text of the model for a prompt that asks for a summary, without thoughts.
     async fn say(&self, prompt: Vec<Token>) -> Result<String, H::Error> {
         let is_waited_for = self.is_waited_for;
         let (form, show) = self.memory().measure.reasoning();
@@ -181,7 +181,7 @@ impl<H: Host> Making<H> {
         Ok(content.trim().to_owned())
     }
 
-    /// Computes the conversation as it goes on behind `summary`.
+    /// Prefills the continuation of the conversation after `summary`.
     async fn compute(&self, summary: &Summary, ahead: Ahead) -> Result<(), H::Error> {
         let (wording, text) = (self.rebuild.wording.clone(), summary.text.clone());
         let messages = move || {
@@ -193,7 +193,7 @@ impl<H: Host> Making<H> {
     }
 }
 
-/// Computes a conversation for what it leaves in the cache.
+/// Prefills a conversation, to leave it in the cache.
 pub(super) async fn compute<H: Host>(
     host: &H,
     caller: &H::Caller,
@@ -209,7 +209,7 @@ pub(super) async fn compute<H: Host>(
     host.said(caller, request(prompt, Some(pace)), false).await.map(drop)
 }
 
-/// The prompt that asks for a summary where the conversation stands; `None` where there is no room for it.
+/// The prompt that asks for a summary at the end of the conversation itself; `None` if there is no room for it.
 fn asked_in_place<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>) -> Option<Vec<Token>> {
     let Rebuild { history, wording, summary_max, .. } = rebuild;
     if !memory.measure.may_fit(rebuild.let_go()) {
@@ -218,12 +218,12 @@ fn asked_in_place<H: Host>(memory: &Memory<H>, rebuild: &Rebuild<H::Error>) -> O
     let (old, let_go) = (rebuild.old(), rebuild.let_go());
     let told = wording.telling(old).told(old, history.prefix(), history.systems, let_go);
     let asked = wording.asking(let_go).ask_in_place(told)?;
-    // A template may refuse another question there; then pieces are asked about.
+    // A template may refuse another question there; then the pieces are summarised.
     let prompt = (rebuild.render)(&asked, Purpose::InPlace).ok()?;
     (prompt.len() + summary_max <= memory.measure.context()).then_some(prompt)
 }
 
-/// The messages that are let go, in pieces that the context has room for.
+/// The dropped messages, in pieces that fit the context.
 fn pieces<H: Host>(
     memory: &Memory<H>,
     rebuild: &Rebuild<H::Error>,
@@ -236,7 +236,7 @@ fn pieces<H: Host>(
         goes_on()?;
         let exchange = &messages[exchange];
         let tokens: usize = exchange.iter().map(|message| memory.measure.message(message)).sum();
-        // What is longer than all that may be read at a time is not read at all.
+        // An exchange that is longer than a piece is skipped.
         if tokens > rebuild.chunk_max {
             continue;
         }
@@ -251,15 +251,15 @@ fn pieces<H: Host>(
     Ok(sample(pieces.into_iter().map(|(_, piece)| piece).collect()))
 }
 
-/// A request that computes a prompt, of somebody who waits or else in the `background`.
+/// A request that prefills a prompt, at the pace of `background` or for a client that waits.
 fn request(tokens: Vec<Token>, background: Option<Pace>) -> Request {
     let kept =
         KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
     Request { lifetime: Default::default(), background, ..kept.request() }
 }
 
-/// The first and the last quarter of the pieces, and between them as many as may be, evenly: as document 002 thins the
-/// input of a summary.
+/// The first and the last quarter of the pieces, and in between as many as fit, evenly spaced: as document 002 thins
+/// the input of a summary.
 fn sample(pieces: Vec<Vec<Value>>) -> Vec<Vec<Value>> {
     if pieces.len() <= PIECES_MAX {
         return pieces;

@@ -1,7 +1,7 @@
-//! Whether a conversation's system messages have changed since its last turn, and what to do about it.
+//! Detection of system messages that change between the turns of a conversation, with advice.
 //!
-//! They stand before everything else, so a client that changes them with every turn has every turn computed from
-//! nothing, however well the rest is remembered.
+//! System messages come first in the prompt, so a client that changes them with every turn forces a complete prefill of
+//! every turn, however well the rest is cached.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use crate::volatile;
 
-/// Conversations whose system messages are known at most; the one that was noted first goes first.
+/// Maximum number of conversations whose system messages are known; the oldest entry is removed first.
 const KNOWN_MAX: usize = 4096;
-/// Messages of one turn at most: further back, the last turn is not looked for.
+/// Maximum messages of one turn: the last turn is not looked for further back.
 const TURN_MAX: usize = 32;
 
-/// The system messages of conversations, by their newest message.
+/// Hashes of the system messages of conversations, by the newest message.
 #[derive(Default)]
 pub(super) struct Systems(Mutex<Known>);
 
@@ -27,12 +27,12 @@ struct Known {
 }
 
 impl Systems {
-    /// Notes a turn; what to do where its system messages are not those of the last one.
+    /// Notes a turn; returns advice if its system messages differ from those of the last turn.
     pub(super) fn note(&self, chain: &[ChainId], systems: &[Value]) -> Option<String> {
         let (&newest, before) = chain.split_last()?;
         let texts: Vec<String> = systems.iter().map(text_of).collect();
         let hash = blake3::hash(texts.join("\0").as_bytes());
-        // Every change of it is small, and a lost one costs an advice.
+        // A panic loses at most one note, and so one piece of advice.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = before.iter().rev().take(TURN_MAX).find_map(|id| known.hashes.get(id).copied());
         known.insert(newest, hash);
@@ -53,7 +53,7 @@ impl Known {
     }
 }
 
-/// What to do about system messages that change: names the first piece that looks as if it changed by itself.
+/// Advice about changing system messages: names the first piece that looks as if it changed by itself.
 fn advice(systems: &[String]) -> String {
     let found = systems.iter().find_map(|text| {
         let piece = volatile::find(text).into_iter().next()?;

@@ -1,4 +1,4 @@
-//! One turn: what the model reads of a conversation, and what is to be done behind the answer.
+//! A turn: the part of a conversation that the model reads, and the work after the answer.
 
 use std::sync::Arc;
 
@@ -17,26 +17,26 @@ use super::report::TurnReport;
 use super::view::{History, LongConversation, Outline, View};
 use crate::clock::unix_seconds;
 
-/// The message that an answer will be when the client sends it back.
+/// Converts the text of an answer to the message that the client will send back.
 pub type ReadAnswer = Box<dyn Fn(&str) -> Value + Send>;
 
-/// What a turn reads.
+/// A turn of a remembered conversation.
 pub struct RememberedTurn<H: Host> {
     /// The messages that the model reads.
     pub messages: Vec<Value>,
     report: TurnReport,
-    /// What stands for the conversation, where it was to be compacted.
+    /// Compaction item, if one was requested.
     compaction: Option<Compaction>,
     after: Option<After<H>>,
 }
 
-/// What is to be done behind the answer.
+/// Work after the answer.
 struct After<H: Host> {
     caller: H::Caller,
     task: MemoryTask<H::Error>,
-    /// The summary to make, or the end of what is computed.
+    /// Key of the summary to make, or of the conversation to prefill.
     key: SummaryKey,
-    /// How the conversation has gone, where a summary is to be made.
+    /// The latest turn, if a summary is to be made.
     said: Option<Said>,
     read_answer: Option<ReadAnswer>,
     queue: Sender<MemoryJob<H>>,
@@ -45,17 +45,17 @@ struct After<H: Host> {
     book: Arc<Book>,
 }
 
-/// A summary that is to be made, and room for what it is made of.
+/// A summary that is due, and room for its input.
 struct Due {
-    /// Messages that it covers.
+    /// Number of messages that it covers.
     covers: usize,
     share: HistoryShare,
-    /// How near the conversation is to going on without it, from 0 to 1.
+    /// How close the conversation is to dropping messages without it, from 0 to 1.
     pressure: f64,
 }
 
 impl<H: Host> Memory<H> {
-    /// What a turn reads of its messages.
+    /// Selects the messages that a turn reads.
     ///
     /// # Errors
     /// If the bounds do not fit the context, or a template refuses the messages.
@@ -87,7 +87,7 @@ impl<H: Host> Memory<H> {
         Ok(RememberedTurn { messages, report, compaction, after })
     }
 
-    /// The next summary, where one is due and not ready, and there is room for what it is made of.
+    /// The next summary, if one is due and not ready, and there is room for its input.
     fn due(&self, conversation: &LongConversation<'_, H>, view: &View) -> Option<Due> {
         let covers = view.covered() + view.segments.due(&conversation.settings)?.messages;
         let made = self.book.get(&conversation.key(covers));
@@ -98,7 +98,7 @@ impl<H: Host> Memory<H> {
         Some(Due { covers, share, pressure: conversation.pressure(view) })
     }
 
-    /// Room for what is needed of a conversation behind the summary that is read.
+    /// Reserves room for the messages that work after the answer needs.
     pub(super) fn share(&self, conversation: &LongConversation<'_, H>, view: &View) -> Option<HistoryShare> {
         let (prefix, behind) = conversation.asked.messages.split_at(conversation.prefix);
         let messages = held::bytes(prefix.iter().chain(&behind[view.covered()..]));
@@ -106,7 +106,7 @@ impl<H: Host> Memory<H> {
         self.histories.take(&conversation.tenant, bytes)
     }
 
-    /// Behind the answer the summary that is due is made.
+    /// Work after the answer: the summary that is due.
     fn after(&self, outline: Outline, before: Option<Summary>, due: Due, asked: History<'_, H>) -> After<H> {
         let key = SummaryKey { tenant: outline.tenant.clone(), chain: outline.chain[due.covers - 1] };
         let caller = asked.caller.clone();
@@ -126,7 +126,8 @@ impl<H: Host> Memory<H> {
         self.doing(caller, key, MemoryTask::Rebuild(Arc::new(rebuild)), Some(said))
     }
 
-    /// Behind the answer the conversation is computed as the next turn reads it, where something was quoted.
+    /// Work after the answer, if exchanges were quoted: prefills the conversation without them, as the next
+    /// turn reads it.
     fn ahead(&self, conversation: &LongConversation<'_, H>, view: &View) -> After<H> {
         let key = conversation.key(conversation.chain.len());
         let (messages, asked) = (conversation.unquoted(view), conversation.asked);
@@ -156,24 +157,24 @@ impl<H: Host> Memory<H> {
 }
 
 impl<H: Host> RememberedTurn<H> {
-    /// What stands for the conversation, where it was to be compacted and a summary is read; once.
+    /// Takes the compaction item, if one was requested and a summary is read.
     pub fn take_compaction(&mut self) -> Option<Compaction> {
         self.compaction.take()
     }
 
-    /// From now on the answer is read so, to be computed ahead with what it answers.
+    /// Sets the conversion of the answer to a message, so that it can be prefilled too.
     pub fn reads_answer(&mut self, read: ReadAnswer) {
         if let Some(after) = &mut self.after {
             after.read_answer = Some(read);
         }
     }
 
-    /// What was read.
+    /// Report of the messages that were read.
     pub fn report(&self) -> &TurnReport {
         &self.report
     }
 
-    /// The answer is complete: what is to be done behind it begins.
+    /// Starts the work after the answer, which is complete.
     pub fn answered(&mut self, text: &str) {
         if let Some(words) = self.report.in_words() {
             tracing::debug!("{words}");
@@ -191,7 +192,7 @@ impl<H: Host> RememberedTurn<H> {
             }
         };
         if let Some(wanted) = wanted {
-            // Nobody receives it where the program stops.
+            // The queue is closed if the program is stopping.
             let _ = queue.try_send(MemoryJob { caller, task, wanted, pending });
         }
     }

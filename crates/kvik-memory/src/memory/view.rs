@@ -1,4 +1,4 @@
-//! What a turn reads of a conversation: a summary, recent messages, and what is quoted of the others.
+//! The view of a conversation that a turn reads: a summary, recent messages, and quotes of the others.
 
 use std::ops::Range;
 
@@ -13,45 +13,46 @@ use super::measure::Measure;
 use super::render::{Purpose, Render};
 use super::words::Wording;
 
-/// Attempts to make a prompt fit whose messages were estimated too small.
+/// Maximum attempts to make a prompt fit whose messages were estimated too small.
 const ATTEMPTS: usize = 4;
-/// Exchanges that are quoted at a question at most.
+/// Maximum number of exchanges that are quoted with a question.
 const QUOTES_MAX: usize = 6;
 
-/// A conversation as it is asked.
+/// A conversation as requested.
 pub struct History<'a, H: Host> {
-    /// Who asks.
+    /// Account of the request.
     pub caller: &'a H::Caller,
-    /// All that was said, the question last.
+    /// All messages, the question last.
     pub messages: Vec<Value>,
-    /// What stands before them.
+    /// Compaction item before them, if any.
     pub before: Option<&'a Compaction>,
-    /// It is to be compacted, at so many tokens where it says so, and the item be given to the client.
+    /// `Some` if the conversation is to be compacted and the item returned to the client, with a threshold in tokens if
+    /// one is given.
     pub compacting: Option<Option<usize>>,
-    /// Tokens to leave for the answer.
+    /// Tokens to reserve for the answer.
     pub room: usize,
-    /// How messages become tokens.
+    /// Rendering of messages to tokens.
     pub render: Render<H::Error>,
 }
 
-/// A conversation that may be longer than the context, and the facts by which its segments are chosen.
+/// A conversation that may be longer than the context, with the facts that determine its segments.
 pub(super) struct LongConversation<'a, H: Host> {
     pub(super) measure: &'a Measure,
     pub(super) asked: &'a History<'a, H>,
     pub(super) settings: MemorySettings,
     pub(super) wording: Wording,
     pub(super) tenant: String,
-    /// Messages that are never let go: system messages, and the opening exchange where that is protected.
+    /// Number of messages that are never dropped: system messages, and the opening exchange if it is protected.
     pub(super) prefix: usize,
-    /// System messages.
+    /// Number of system messages.
     pub(super) systems: usize,
-    /// Identities of the messages behind the prefix.
+    /// Identities of the messages after the prefix.
     pub(super) chain: Vec<ChainId>,
-    /// Tokens of all messages, estimated; 0 for those that no view reads.
+    /// Estimated tokens of each message; 0 for messages that no view reads.
     sizes: Vec<usize>,
 }
 
-/// Which conversation it is, and how it is remembered: what is left of it without its messages.
+/// Identity and settings of a conversation, without its messages.
 pub(super) struct Outline {
     pub(super) settings: MemorySettings,
     pub(super) wording: Wording,
@@ -62,29 +63,30 @@ pub(super) struct Outline {
 }
 
 impl Outline {
-    /// System messages, messages that are never let go, and those behind them that the summary covers that was read.
+    /// Numbers of system messages, of messages that are never dropped, and of the messages after them that the summary
+    /// covers which was read.
     pub(super) fn counts(&self, read: Option<&Summary>) -> [usize; 3] {
         [self.systems, self.prefix, read.map_or(0, |summary| summary.covers)]
     }
 }
 
-/// What would be read with one summary.
+/// The part of a conversation that would be read with a given summary.
 pub(super) struct View {
     pub(super) summary: Option<Summary>,
     pub(super) segments: Segments,
-    /// What is let go though no summary covers it.
+    /// Messages that are dropped although no summary covers them.
     pub(super) forced: Option<Let>,
-    /// Exchanges that are not read and fit the question, of the messages behind the prefix; ascending.
+    /// Exchanges that are not otherwise read and match the question, among the messages after the prefix; ascending.
     pub(super) quotes: Vec<Range<usize>>,
 }
 
 impl View {
-    /// Messages that a summary covers.
+    /// Number of messages that the summary covers.
     pub(super) fn covered(&self) -> usize {
         self.summary.as_ref().map_or(0, |summary| summary.covers)
     }
 
-    /// Messages behind the prefix that are not read.
+    /// Number of messages after the prefix that are not read.
     pub(super) fn unread(&self) -> usize {
         self.covered() + self.forced.map_or(0, |forced| forced.messages)
     }
@@ -105,9 +107,10 @@ impl<'a, H: Host> LongConversation<'a, H> {
         LongConversation { measure, asked, settings, wording, tenant, prefix, systems, chain, sizes }
     }
 
-    /// What is read of it, given the summaries of its beginnings, those that cover most first.
+    /// Chooses the view, given the summaries of the conversation's beginnings, those that cover most first.
     ///
-    /// What was computed ahead is read first; what was not only where that does not fit.
+    /// The newest summary that is prefilled in advance is preferred; the newest of all is used only if that view does
+    /// not fit.
     ///
     /// # Errors
     /// If a template refuses the messages.
@@ -116,7 +119,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
         self.measure_behind(ready.map_or(0, |summary| summary.covers));
         let mut view = self.behind(ready.cloned());
         let newest = known.first().filter(|newest| newest.covers > view.covered());
-        // Sizes may be estimated too small to see at once that it does not fit.
+        // Sizes may be estimated too small to see at once that the view does not fit.
         if view.forced.is_none() || newest.is_none() {
             view = self.fitting(view)?;
         }
@@ -126,13 +129,13 @@ impl<'a, H: Host> LongConversation<'a, H> {
         }
     }
 
-    /// Measures what is read behind a summary of so many messages. A long history is mostly covered by it.
+    /// Measures the messages after a summary of `covered` messages, which covers most of a long history.
     fn measure_behind(&mut self, covered: usize) {
         let read = (0..self.prefix).chain(self.prefix + covered..self.asked.messages.len());
         read.for_each(|index| self.sizes[index] = self.measure.message(&self.asked.messages[index]));
     }
 
-    /// What is read behind a summary, nothing being quoted.
+    /// The view after a summary, without quotes.
     fn behind(&self, summary: Option<Summary>) -> View {
         let covered = self.prefix + summary.as_ref().map_or(0, |summary| summary.covers);
         let segments = Segments::new(&self.asked.messages[covered..], &self.sizes[covered..]);
@@ -148,7 +151,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
         self.measure.context().saturating_sub(prefix + told + self.asked.room)
     }
 
-    /// The same with quotes, and with more let go where sizes were estimated too small.
+    /// Adds quotes, and drops more messages if sizes were estimated too small.
     fn fitting(&self, mut view: View) -> Result<View, H::Error> {
         let most = self.measure.context().saturating_sub(self.asked.room);
         view.quotes = self.quotes(view.unread());
@@ -166,7 +169,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
         Ok(view)
     }
 
-    /// The messages that are read.
+    /// Messages that the model reads.
     pub(super) fn messages(&self, view: &View) -> Vec<Value> {
         let said = &self.asked.messages[self.prefix..];
         let quotes: Vec<&[Value]> = view.quotes.iter().map(|quote| &said[quote.clone()]).collect();
@@ -175,15 +178,15 @@ impl<'a, H: Host> LongConversation<'a, H> {
         messages
     }
 
-    /// The same without what is quoted, as later turns read it.
+    /// Messages that the model reads, without quotes, as later turns read them.
     pub(super) fn unquoted(&self, view: &View) -> Vec<Value> {
         let (prefix, said) = self.asked.messages.split_at(self.prefix);
         let summary = view.summary.as_ref().map_or("", |summary| &summary.text);
         self.wording.telling(summary).told(summary, prefix, self.systems, &said[view.unread()..])
     }
 
-    /// Exchanges among the first `unread` messages behind the prefix that fit the question best and are no longer than
-    /// quotes may be, in the order in which they were said.
+    /// The exchanges among the first `unread` messages after the prefix that match the question best, within the bound
+    /// on quotes, in their original order.
     fn quotes(&self, unread: usize) -> Vec<Range<usize>> {
         let messages = &self.asked.messages[self.prefix..];
         let is_asked = unread > 0 && self.settings.quotes_max > 0;
@@ -204,18 +207,18 @@ impl<'a, H: Host> LongConversation<'a, H> {
         quotes
     }
 
-    /// What is left of it without its messages.
+    /// The conversation's identity and settings, without its messages.
     pub(super) fn outline(self) -> Outline {
         let LongConversation { settings, wording, tenant, prefix, systems, chain, .. } = self;
         Outline { settings, wording, tenant, prefix, systems, chain }
     }
 
-    /// Where the summary of the first `covers` messages behind the prefix is.
+    /// Key of the summary of the first `covers` messages after the prefix.
     pub(super) fn key(&self, covers: usize) -> SummaryKey {
         SummaryKey { tenant: self.tenant.clone(), chain: self.chain[covers - 1] }
     }
 
-    /// What stands for the conversation up to its answer, where a summary that the client does not have yet is read.
+    /// Compaction item for the conversation up to its answer, if a summary is read that the client does not have yet.
     pub(super) fn compacted(&self, view: &View) -> Option<Compaction> {
         let summary = view.summary.clone().filter(|summary| summary.covers > 0)?;
         let (prefix, said) = self.asked.messages.split_at(self.prefix);
@@ -225,7 +228,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
         Some(Compaction { systems: systems.to_vec(), opening: opening.to_vec(), summary, chain, recent })
     }
 
-    /// How near its recent messages are to being let go before the next summary is there, from 0 to 1.
+    /// How close the recent messages are to being dropped before the next summary is finished, from 0 to 1.
     pub(super) fn pressure(&self, view: &View) -> f64 {
         let room = self.room(view.summary.as_ref()).saturating_sub(self.settings.quotes_max);
         view.segments.pressure(room, &self.settings)
@@ -236,7 +239,7 @@ impl<'a, H: Host> LongConversation<'a, H> {
         self.sizes[..self.prefix].iter().sum()
     }
 
-    /// Tokens of the recent messages that a view reads.
+    /// Tokens of the recent messages in a view.
     pub(super) fn recent_tokens(&self, view: &View) -> usize {
         self.sizes[self.prefix + view.unread()..].iter().sum()
     }

@@ -1,4 +1,5 @@
-//! The words that a summary is asked for and told with: a file per language, or per model that knows only some.
+//! Wording of the requests for a summary and of its use in prompts: a file per language, or per model that was trained
+//! on fixed phrases.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,77 +12,77 @@ use crate::context::chain::text_of;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Words of one language.
+/// Wording in one language.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Words {
-    /// Models that know no others.
+    /// Names of models that know no other wording.
     #[serde(default)]
     models: Vec<String>,
-    /// The system message of whoever writes a summary.
+    /// System message of a request for a summary.
     system: String,
-    /// What it is asked where there is no summary yet; `{conversation}` stands for what was said.
+    /// Request for a first summary; `{conversation}` stands for the messages.
     fresh: String,
-    /// What it is asked where there is one, `{summary}`.
+    /// Request for a summary that extends an earlier one, `{summary}`.
     merge: String,
-    /// What stands before what each role says.
+    /// Prefixes of the messages of each role.
     user: String,
     assistant: String,
     tool: String,
-    /// What the user asks for a summary at the end of the conversation itself, whose beginning is computed already; where
-    /// it is absent, what was said is always told in a request of its own.
+    /// Request for a summary at the end of the conversation itself, whose beginning is in the cache; if absent, the
+    /// messages are always sent in a request of their own.
     pub in_place: Option<String>,
-    /// A system message, `{system}`, with a summary.
+    /// A system message, `{system}`, extended by a summary.
     told: String,
-    /// The same where the conversation has no system message.
+    /// System message for a conversation that has none.
     told_alone: String,
-    /// A question, `{question}`, with `{quotes}` of what was said before; where it is absent they stand before the
-    /// question as they were said.
+    /// A question, `{question}`, with `{quotes}` of earlier messages; if absent, the quoted messages are inserted
+    /// before the question verbatim.
     quoted: Option<String>,
 }
 
-/// Which words are used: those of the user's file, those of a model that knows no others, or those of the language that is
-/// spoken.
+/// Choice of the wording: that of the user's file, that of a model that knows no other, or that of the conversation's
+/// language.
 #[derive(Debug, Clone)]
 pub struct Wording {
     fixed: Option<Arc<Words>>,
 }
 
-/// Why a file of words cannot be used.
+/// An error of a file of wording.
 #[derive(Debug, thiserror::Error)]
 pub enum WordsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The underlying error.
         error: std::io::Error,
     },
-    /// It is not what it should be.
+    /// The file cannot be parsed.
     #[error("{}: {error}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// What is wrong where.
+        /// The underlying error.
         error: Box<toml::de::Error>,
     },
-    /// Words do not say where something belongs.
+    /// A placeholder is missing.
     #[error("{}: `{field}` must name {placeholder}", path.display())]
     Placeholder {
         /// The file.
         path: PathBuf,
-        /// Which words.
+        /// Field of the file.
         field: &'static str,
-        /// What stands for it.
+        /// The missing placeholder.
         placeholder: &'static str,
     },
 }
 
-/// Messages whose language is that of a conversation.
+/// Number of latest messages that determine the language of a conversation.
 const LATEST: usize = 4;
 
-/// The files that are built in; the first is for languages without one.
+/// The built-in files; the first is for languages without one.
 const FILES: [&str; 3] =
     [include_str!("words/en.toml"), include_str!("words/zh.toml"), include_str!("words/kvik-tiny.toml")];
 
@@ -89,20 +90,20 @@ static BUILT_IN: LazyLock<[Arc<Words>; FILES.len()]> =
     LazyLock::new(|| FILES.map(|text| Arc::new(toml::from_str(text).expect("a test reads all files"))));
 
 impl Wording {
-    /// The words of the user's file where there is one, else the built-in ones for a model.
+    /// The wording of the user's file if there is one, otherwise the built-in one for a model.
     pub fn new(own: Option<Words>, model: &str) -> Wording {
         let [_, _, tiny] = &*BUILT_IN;
         let known = || tiny.models.iter().any(|known| known == model).then(|| tiny.clone());
         Wording { fixed: own.map(Arc::new).or_else(known) }
     }
 
-    /// The words that a summary is told with. They follow from the summary alone: a conversation that changes its language
-    /// behind it begins as before, so that what is computed of it stays of use.
+    /// Wording for a summary in a prompt. It depends only on the summary: a conversation that changes its language
+    /// later keeps its beginning, so that its cached prefix stays valid.
     pub fn telling(&self, summary: &str) -> &Words {
         self.of(summary)
     }
 
-    /// The words that messages are asked about with: those of their last language.
+    /// Wording for requests about messages: that of their latest language.
     pub fn asking(&self, messages: &[Value]) -> &Words {
         self.of(&messages.iter().rev().take(LATEST).map(text_of).collect::<String>())
     }
@@ -114,7 +115,7 @@ impl Wording {
 }
 
 impl Words {
-    /// The words of a file of the user's.
+    /// Reads the wording from a user's file.
     pub fn read(path: &Path) -> Result<Words, WordsError> {
         let path = path.to_owned();
         let text = match read_small_text(&path, SETTINGS_BYTES_MAX) {
@@ -131,7 +132,7 @@ impl Words {
         }
     }
 
-    /// What is not told where it has to be.
+    /// The first required placeholder that is missing, with its field.
     fn missing(&self) -> Option<(&'static str, &'static str)> {
         let must = [
             ("fresh", &self.fresh, "{conversation}"),
@@ -150,7 +151,7 @@ impl Words {
         missing.map(|(field, _, placeholder)| (field, placeholder))
     }
 
-    /// The messages that ask for a summary of `messages`, and of what `summary` says of those before.
+    /// Messages that request a summary of `messages`, extending `summary`.
     pub fn ask(&self, summary: &str, messages: &[Value]) -> Vec<Value> {
         let said: Vec<String> = messages.iter().filter_map(|message| self.line(message)).collect();
         let question = if summary.is_empty() { &self.fresh } else { &self.merge };
@@ -158,14 +159,14 @@ impl Words {
         vec![json!({"role": "system", "content": self.system}), json!({"role": "user", "content": question})]
     }
 
-    /// The messages that ask for a summary behind `told`, which the conversation itself begins with; `None` where these
-    /// words cannot.
+    /// Appends the request for a summary to `told`, the beginning of the conversation itself; `None` if the wording has
+    /// no such request.
     pub fn ask_in_place(&self, mut told: Vec<Value>) -> Option<Vec<Value>> {
         told.push(json!({"role": "user", "content": self.in_place.as_ref()?}));
         Some(told)
     }
 
-    /// What a message says, in a line or more; `None` where that is nothing.
+    /// A message as lines of text; `None` if it has no text.
     fn line(&self, message: &Value) -> Option<String> {
         let who = match message.get("role").and_then(Value::as_str)? {
             "user" => &self.user,
@@ -178,8 +179,8 @@ impl Words {
         (!text.is_empty()).then(|| format!("{who}{text}"))
     }
 
-    /// A conversation behind a summary: `prefix`, which begins with `systems` system messages, then `recent`. The summary
-    /// is told in the last system message; where it says nothing, not at all.
+    /// A conversation after a summary: `prefix`, which begins with `systems` system messages, then `recent`. The
+    /// summary is added to the last system message, unless it is empty.
     pub fn told(&self, summary: &str, prefix: &[Value], systems: usize, recent: &[Value]) -> Vec<Value> {
         let mut messages = [prefix, recent].concat();
         if summary.is_empty() {
@@ -195,7 +196,7 @@ impl Words {
         messages
     }
 
-    /// Quotes exchanges at the last of `messages`, which is a user's question.
+    /// Quotes exchanges in or before the last of `messages`, which is a user's question.
     pub fn quote(&self, exchanges: &[&[Value]], messages: &mut Vec<Value>) {
         let Some(question) = messages.last_mut().filter(|_| !exchanges.is_empty()) else { return };
         match &self.quoted {
@@ -214,7 +215,7 @@ impl Words {
     }
 }
 
-/// A text with what its placeholders stand for; what is filled in may hold placeholders itself, which then stay.
+/// Replaces the placeholders of a text; placeholders in the inserted values stay as they are.
 fn filled(text: &str, with: &[(&str, &str)]) -> String {
     let (mut filled, mut rest) = (String::new(), text);
     let next = |rest: &str| {

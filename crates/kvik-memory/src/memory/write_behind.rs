@@ -1,11 +1,12 @@
-//! A table that follows what is in memory, written by a thread of its own: nobody waits for a disk who need not.
+//! A table that is written behind the state in memory, by a thread of its own, so that requests need not wait
+//! for a disk.
 //!
 //! ```text
-//! a change in memory -> its key, once -> the thread -> what memory holds of all these keys, in one transaction
+//! a change in memory -> its key, once -> the thread -> current values of all queued keys, in one transaction
 //! ```
 //!
-//! Keys are queued, not values, so the queue is no longer than there are records, and what is written is always what
-//! memory held at one moment. A crash loses what was not written yet.
+//! Keys are queued, not values, so the queue is no longer than the number of records, and each transaction holds a
+//! state that memory had at one moment. A crash loses the changes that were not written yet.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use crate::records::RecordsError;
 
-/// Keys that wait at most. Where a disk stands still, what changes beyond that is not written.
+/// Maximum number of queued keys. If a disk hangs, further changes are not written.
 const QUEUED_MAX: usize = 4096;
-/// When a write that has failed is tried again, if nothing changes before.
+/// Time after which a failed write is retried, if nothing changes before.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long the end of the process waits for the disk.
+/// Maximum time that the end of the process waits for the disk.
 pub(super) const CLOSING_TIME: Duration = Duration::from_secs(5);
 
-/// Writes the records of changed keys. When dropped, it waits for the last ones, not for ever.
+/// Writes the records of changed keys. Dropping it waits a bounded time for the last ones.
 pub(super) struct WriteBehind<K: Ord> {
     shared: Arc<Shared<K>>,
 }
@@ -32,18 +33,18 @@ struct Shared<K> {
 
 struct State<K> {
     queued: BTreeSet<K>,
-    /// What is being written.
+    /// Keys that are being written.
     writing: BTreeSet<K>,
-    /// Writes that have failed: their keys are queued again, and tried with the next one.
+    /// Number of failed writes: their keys are queued again, and written with the next ones.
     failures: u64,
-    /// Somebody has to write; behind a failure only when something changes, or after a while.
+    /// True if a write is due; after a failure only once something changes, or after a pause.
     is_due: bool,
     is_closing: bool,
     has_ended: bool,
 }
 
 impl<K: Ord + Clone + Send + 'static> WriteBehind<K> {
-    /// Begins a thread that calls `write` with keys whose records have changed; `None` where there can be none.
+    /// Starts a thread that calls `write` with changed keys; `None` if the thread cannot be started.
     pub(super) fn start(
         write: impl FnMut(&BTreeSet<K>) -> Result<(), RecordsError> + Send + 'static,
     ) -> Option<WriteBehind<K>> {
@@ -66,7 +67,7 @@ impl<K: Ord + Clone + Send + 'static> WriteBehind<K> {
         Some(WriteBehind { shared })
     }
 
-    /// The records of these keys have changed.
+    /// Queues keys whose records have changed.
     pub(super) fn queue(&self, keys: impl IntoIterator<Item = K>) {
         let mut state = self.shared.lock();
         for key in keys {
@@ -81,19 +82,19 @@ impl<K: Ord + Clone + Send + 'static> WriteBehind<K> {
         self.shared.wake(state);
     }
 
-    /// The same of records that somebody wants deleted, who waits for it: none of them is left out.
+    /// Queues keys whose records are deleted. A caller waits for the deletion, so none is left out.
     pub(super) fn queue_deleted(&self, keys: impl IntoIterator<Item = K>) {
         let mut state = self.shared.lock();
         state.queued.extend(keys);
         self.shared.wake(state);
     }
 
-    /// Waits until no key of these is unwritten, so long at most; whether that is so.
+    /// Waits at most `patience` until none of the selected keys is unwritten; returns whether that is so.
     pub(super) fn is_written(&self, mut is_meant: impl FnMut(&K) -> bool, patience: Duration) -> bool {
         let due = Instant::now() + patience;
         let mut state = self.shared.lock();
         let failures = state.failures;
-        // What has failed is tried again.
+        // Retries failed writes.
         self.shared.wake(state);
         state = self.shared.lock();
         while state.queued.iter().chain(&state.writing).any(&mut is_meant) {
@@ -123,7 +124,7 @@ impl<K: Ord + Clone> Shared<K> {
         }
     }
 
-    /// Waits for keys; `None` where there will be none.
+    /// Waits for keys; `None` once the queue is closed and written.
     fn next(&self) -> Option<BTreeSet<K>> {
         let mut state = self.lock();
         loop {
@@ -146,14 +147,14 @@ impl<K: Ord + Clone> Shared<K> {
         }
     }
 
-    /// There is something to write.
+    /// Marks a write as due.
     fn wake(&self, mut state: MutexGuard<'_, State<K>>) {
         state.is_due = true;
         self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        // Every change leaves the queue whole whatever panicked.
+        // Every change leaves the queue consistent, even if a panic follows.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -176,7 +177,7 @@ impl<K: Ord> Drop for WriteBehind<K> {
     }
 }
 
-/// Says that the thread has ended, also where it has panicked.
+/// Notes the end of the thread, even if it panics.
 struct Ended<K>(Arc<Shared<K>>);
 
 impl<K> Drop for Ended<K> {
