@@ -1,7 +1,7 @@
-//! An answer while it is made: pieces, then a report. Dropping it cancels it.
+//! An answer while it is generated: pieces, then a report. Dropping it cancels it.
 //!
-//! The engine's thread puts events into a channel and never waits for who reads them; an answer has at most `max_tokens`
-//! of them.
+//! The engine's thread puts events into an unbounded channel and never waits for the reader; an answer has at most
+//! `max_tokens` of them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,96 +22,97 @@ use crate::message::{Message, ToolCall};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece {
-    /// More of what the model thinks before it answers.
+    /// More of the model's reasoning before the answer.
     Reasoning(String),
-    /// More of the answer; whole characters.
+    /// More of the answer, in whole characters.
     Text(String),
-    /// A whole call of a tool.
+    /// A complete tool call.
     Call(ToolCall),
 }
 
-/// Why an answer ended.
+/// Reason why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {
     /// The model ended it.
     End,
-    /// One of the texts to stop at came next.
+    /// The next text would have been a stop text.
     Stop,
-    /// It has as many tokens as it may have.
+    /// The maximum number of tokens is reached.
     Length,
-    /// It was cancelled. What was computed up to then is cached.
+    /// The answer was cancelled. The KV cache computed until then remains cached.
     Cancelled,
 }
 
-/// What an answer took.
+/// Cost of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Why it ended.
+    /// Reason for its end.
     pub finish: Finish,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of these, tokens that came from the cache.
+    /// Prompt tokens that came from the cache, including those from disk.
     pub cached_tokens: usize,
-    /// Of these, tokens that came from disk.
+    /// Cached tokens that came from disk.
     pub disk_tokens: usize,
-    /// Tokens of the prompt that were computed.
+    /// Prompt tokens that were computed.
     pub computed_tokens: usize,
     /// Tokens of the answer.
     pub generated_tokens: usize,
-    /// Why no more of the prompt came from the cache; none where it was cancelled before that was known.
+    /// Reason why no more of the prompt came from the cache; `None` if the request was cancelled before that was known.
     pub reason: Option<StopReason>,
     /// Time in the queue.
     pub queued: Duration,
-    /// Time from there to the first token.
+    /// Time from the queue to the first token.
     pub prefill: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
-    /// What was read of a conversation that is remembered beyond the context.
+    /// Report of what a turn read of its conversation, if the conversation is remembered beyond the context.
     pub memory: Option<TurnReport>,
 }
 
-/// An answer while it is made: an iterator over its pieces. After the last one [`report`](Answer::report) is there.
+/// An answer while it is generated: an iterator over its pieces. After the last piece, [`report`](Answer::report) is
+/// available.
 ///
-/// Dropping it cancels it.
+/// Dropping it cancels the answer.
 pub struct Answer {
     news: Receiver<News>,
     canceller: Canceller,
-    /// Tells reasoning, text and calls apart.
+    /// Separates reasoning, text and calls.
     reader: Reader,
-    /// A call that more arguments may follow.
+    /// A call whose arguments may be incomplete.
     calling: Option<ToolCall>,
-    /// What is done with its message before its end is said, and what that has come to, without its thoughts.
+    /// Called with the message of the answer, without its reasoning, before the end is reported.
     follow: Option<(Follow, Message)>,
     /// Pieces that have arrived together.
     ready: VecDeque<Piece>,
     finish: Option<Finish>,
     report: Option<Report>,
-    /// Whether its end has been said.
+    /// True if the end has been reported.
     ended: bool,
-    /// Why it failed, until that is read.
+    /// Cause of the failure, until it is read.
     failure: Option<Error>,
 }
 
-/// What is done with the message that an answer has come to, when it has ended by itself and before that is said; what was
-/// read of its conversation, if that is remembered.
+/// Action on the message of an answer that was not cancelled, before its end is reported; returns the report of a
+/// remembered conversation.
 pub(crate) type Follow = Box<dyn FnOnce(Message) -> Result<Option<TurnReport>, Error> + Send>;
 
 /// Cancels an answer, from any thread, any number of times.
 #[derive(Debug, Clone)]
 pub struct Canceller(Arc<AtomicBool>);
 
-/// What the engine's thread says of a request.
+/// Messages of the engine's thread about a request.
 enum News {
     Event(Event),
-    /// It was cancelled, after this much.
+    /// The request was cancelled; with the cost until then.
     GivenUp(Box<api::Report>),
 }
 
 impl Canceller {
     /// Ends the answer at the next step of the model.
     pub fn cancel(&self) {
-        // It orders nothing else: the engine reads it before each step.
+        // Relaxed, because it orders no other memory: the engine reads the flag before each step.
         self.0.store(true, Ordering::Relaxed);
     }
 
@@ -121,7 +122,7 @@ impl Canceller {
 }
 
 impl Answer {
-    /// An answer that is about to be asked for, and where its events go.
+    /// Creates an answer for a request that is about to be submitted, and the sink of its events.
     pub(crate) fn new(reading: &Reading, follow: Option<Follow>) -> (Answer, Box<dyn EventSink>) {
         let (sender, news) = unbounded();
         let canceller = Canceller(Arc::default());
@@ -129,7 +130,7 @@ impl Answer {
         let answer = Answer {
             news,
             canceller,
-            // Calls of different answers have different ids: their results name them.
+            // Calls of different answers have different ids, because results refer to the ids.
             reader: reading.reader(&format!("{:016x}", random())),
             calling: None,
             follow: follow.map(|follow| (follow, Message::assistant(""))),
@@ -142,26 +143,26 @@ impl Answer {
         (answer, Box::new(sink))
     }
 
-    /// What cancels it, for other threads.
+    /// A handle that cancels it, for other threads.
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
     }
 
-    /// Ends it at the next step of the model. What has arrived by then can still be read, and then its report.
+    /// Ends it at the next step of the model. Pieces that have arrived by then can still be read, and then its report.
     pub fn cancel(&self) {
         self.canceller.cancel();
     }
 
-    /// What it took; none before its last piece was read, or if it failed.
+    /// Cost of the answer; `None` until the last piece was read, or if it failed.
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref()
     }
 
-    /// Waits for the next piece, and returns it with all others that have arrived by then; none after the last one. For
-    /// readers to whom each call is dear.
+    /// Waits for the next piece, and returns it with all others that have arrived by then; empty after the last one.
+    /// For readers for whom each call is expensive.
     ///
     /// # Errors
-    /// If it fails; what has arrived before that is returned first.
+    /// If the answer fails; the pieces before the failure are returned first.
     pub fn next_arrived(&mut self) -> Result<Vec<Piece>, Error> {
         let mut pieces: Vec<Piece> = self.next().transpose()?.into_iter().collect();
         while !self.ended
@@ -173,10 +174,10 @@ impl Answer {
         Ok(pieces)
     }
 
-    /// Reads it to its end: its text without reasoning, and what it took.
+    /// Reads the answer to its end; returns its text without reasoning, and its cost.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the answer fails.
     pub fn finish(mut self) -> Result<(String, Report), Error> {
         let mut text = String::new();
         for piece in &mut self {
@@ -188,7 +189,7 @@ impl Answer {
         Ok((text, report))
     }
 
-    /// Reads all that the model writes, and what that has cost, without holding the thread up.
+    /// Reads all of the model's text and its cost, without blocking the thread.
     pub(crate) async fn whole(self) -> Result<(String, api::Report), Error> {
         let mut whole = String::new();
         loop {
@@ -202,7 +203,7 @@ impl Answer {
         }
     }
 
-    /// Takes one event of the engine in; its failure ends the answer.
+    /// Processes one event of the engine; a failure ends the answer.
     fn accept(&mut self, news: News) {
         if let Err(error) = guard(|| self.take(news)) {
             self.fail(error);
@@ -239,7 +240,7 @@ impl Answer {
         self.add(deltas);
     }
 
-    /// What was held back, now that no more text comes.
+    /// Emits the text that the reader held back, now that no more follows.
     fn complete(&mut self) {
         let deltas = self.reader.finish();
         self.add(deltas);
@@ -278,7 +279,7 @@ impl Answer {
         self.ready.push_back(piece);
     }
 
-    /// No more arguments follow the last call.
+    /// Emits the last call, whose arguments are complete.
     fn called(&mut self) {
         let Some(call) = self.calling.take() else { return };
         if let Some((_, message)) = &mut self.follow {
@@ -299,7 +300,7 @@ impl Iterator for Answer {
             }
             match self.news.recv_blocking() {
                 Ok(news) => self.accept(news),
-                // A request whose sink is dropped without a word was on its way while the engine stopped.
+                // A sink is dropped without an event if the engine stopped before it received the request.
                 Err(_) => self.fail(RequestError::Stopping.into()),
             }
         }
@@ -314,7 +315,7 @@ impl Drop for Answer {
 }
 
 impl Piece {
-    /// Its text, whatever it is; a call has none.
+    /// Text of a piece of any kind; empty for a call.
     pub fn text(&self) -> &str {
         match self {
             Piece::Reasoning(text) | Piece::Text(text) => text,
@@ -351,7 +352,7 @@ impl Report {
     }
 }
 
-/// Where the engine's thread leaves events.
+/// The sink of the engine's events.
 struct Sink {
     sender: Sender<News>,
     cancelled: Arc<AtomicBool>,
@@ -363,7 +364,7 @@ impl EventSink for Sink {
     }
 
     fn given_up(&mut self, report: &api::Report) {
-        // Who dropped the answer does not read this.
+        // The receiver is gone if the answer was dropped.
         let _ = self.sender.try_send(News::GivenUp(Box::new(report.clone())));
     }
 

@@ -1,7 +1,7 @@
-//! Conversations that go on without end: kept under names, and remembered beyond the context.
+//! Conversations without a length limit: stored under names, and remembered beyond the context.
 //!
-//! Each turn reads a summary of what was said long ago, recent messages as they were said, and what of the others fits the
-//! question. What a summary is made of and when is the crate `kvik-memory`'s; it is made behind answers.
+//! Each turn reads a summary of old messages, recent messages verbatim, and those of the others that match the
+//! question. The crate `kvik-memory` decides on the contents and the time of a summary; it is made after answers.
 
 use std::sync::{Arc, Weak};
 
@@ -18,61 +18,61 @@ use crate::model::{Model, asked_request};
 use crate::options::AnswerOptions;
 use crate::prompt::{Asked, json_of};
 
-/// A conversation that is kept. It may be used from any number of threads; one at a time changes it. When its model is
-/// closed it is at rest.
+/// Handle to a stored conversation. Any number of threads may use it; only one at a time can change it. After its model
+/// is closed, calls fail.
 pub struct Conversation {
     core: Weak<Core>,
-    /// Its id; the name that it is to have, until its first turn is answered.
+    /// Id of the conversation; its future name until the first turn is answered.
     reference: String,
 }
 
-/// What is known of a conversation without reading it.
+/// Metadata of a conversation, known without reading its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConversationInfo {
     /// Its id.
     pub id: String,
     /// Its name, if it has one.
     pub name: Option<String>,
-    /// When it began, Unix seconds.
+    /// Time of creation, in Unix seconds.
     pub created_s: u64,
-    /// When it was changed last, Unix seconds.
+    /// Time of the last change, in Unix seconds.
     pub updated_s: u64,
-    /// Messages of it.
+    /// Number of messages.
     pub messages: usize,
 }
 
-/// What is remembered of a conversation beyond its recent messages.
+/// The summary of a conversation's older messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
-    /// The newest summary.
+    /// Text of the newest summary.
     pub summary: String,
-    /// The messages that it covers: the first, and the one behind the last.
+    /// Range of the messages that it covers, as start and end.
     pub messages: [usize; 2],
-    /// Summaries that it was made from, itself included.
+    /// Number of summaries in the series that led to this one, itself included.
     pub updates: u64,
-    /// Whether somebody who knows better has said it.
+    /// True if the text was corrected by the application.
     pub corrected: bool,
 }
 
 impl Model {
-    /// The conversation of this name or id; a new one, where nothing has the name, that is kept once something was
-    /// answered in it.
+    /// Opens the conversation with this name or id; if no conversation has the name, a new one is stored once a turn
+    /// was answered in it.
     pub fn conversation(&self, reference: impl Into<String>) -> Conversation {
         Conversation { core: Arc::downgrade(&self.core), reference: reference.into() }
     }
 
-    /// All conversations, those that were changed last first.
+    /// All conversations, the most recently changed first.
     pub fn conversations(&self) -> Vec<ConversationInfo> {
         self.core.opened.conversations.of(TENANT).into_iter().map(info).collect()
     }
 }
 
 impl Conversation {
-    /// Says something, and answers it. Question and answer are written down together when the answer has ended, before
-    /// its end can be read; one that is cancelled, dropped or fails leaves nothing behind.
+    /// Sends messages and answers them. Question and answer are stored together when the answer has ended, before its
+    /// end can be read; a turn that is cancelled, dropped or fails leaves no trace.
     ///
     /// # Errors
-    /// As [`Model::chat`], if the conversation is being answered or changed by somebody else, or cannot be read.
+    /// As [`Model::chat`], if another call is answering or changing the conversation, or it cannot be read.
     pub fn say(&self, messages: &[Message], options: &AnswerOptions) -> Result<Answer, Error> {
         guard(|| {
             let core = self.core()?;
@@ -92,23 +92,23 @@ impl Conversation {
         })
     }
 
-    /// What is known of it without reading it.
+    /// Metadata of the conversation.
     ///
     /// # Errors
-    /// If nothing was answered in it yet.
+    /// If no turn was answered in it yet.
     pub fn info(&self) -> Result<ConversationInfo, Error> {
         guard(|| Ok(info(self.core()?.opened.conversations.find(TENANT, &self.reference)?)))
     }
 
-    /// What was said in it.
+    /// Messages of the conversation.
     ///
     /// # Errors
-    /// If nothing was answered in it yet, or it cannot be read.
+    /// If no turn was answered in it yet, or it cannot be read.
     pub fn messages(&self) -> Result<Vec<Message>, Error> {
         guard(|| Ok(self.said()?.iter().map(Message::of).collect()))
     }
 
-    /// What is remembered of it beyond its recent messages, if anything.
+    /// The summary of its older messages, if there is one.
     ///
     /// # Errors
     /// As [`messages`](Conversation::messages).
@@ -116,10 +116,10 @@ impl Conversation {
         guard(|| Ok(self.core()?.opened.memory.remembered(TENANT, &self.said()?).map(Remembered::of)))
     }
 
-    /// From now on its newest summary says this, which its next turn is told.
+    /// Replaces the text of its newest summary; the next turn reads the new text.
     ///
     /// # Errors
-    /// If there is none, the next one is being made, or this is too long.
+    /// If there is no summary, a new one is being made, or the text is too long.
     pub fn correct(&self, summary: &str) -> Result<Remembered, Error> {
         guard(|| {
             let core = self.core()?;
@@ -129,10 +129,10 @@ impl Conversation {
         })
     }
 
-    /// Takes back the messages from this index on, and what is remembered of them.
+    /// Removes the messages from the index `from` on, and the summaries that cover any of them.
     ///
     /// # Errors
-    /// If there are not so many, or somebody else changes it.
+    /// If there are fewer messages, or another call is changing the conversation.
     pub fn take_back(&self, from: usize) -> Result<(), Error> {
         guard(|| {
             let core = self.core()?;
@@ -143,10 +143,10 @@ impl Conversation {
         })
     }
 
-    /// Gives it another name.
+    /// Renames the conversation.
     ///
     /// # Errors
-    /// If another one has the name, or somebody else changes it.
+    /// If another conversation has the name, or another call is changing this one.
     pub fn rename(&mut self, name: &str) -> Result<(), Error> {
         guard(|| {
             let mut held = self.core()?.opened.conversations.hold(TENANT, &self.reference)?;
@@ -156,10 +156,10 @@ impl Conversation {
         })
     }
 
-    /// Deletes it, and all that is remembered of it.
+    /// Deletes the conversation and its summaries.
     ///
     /// # Errors
-    /// If somebody else changes it, or it may still be on the disk.
+    /// If another call is changing it, or something may still be on the disk.
     pub fn delete(self) -> Result<(), Error> {
         guard(|| {
             let core = self.core()?;
@@ -181,7 +181,7 @@ impl Conversation {
 }
 
 impl Core {
-    /// What is read of it, and the turn where it can be remembered.
+    /// Selects the messages that the model reads; with the turn, if the conversation can be remembered.
     fn read(
         &self,
         messages: Vec<Value>,
@@ -230,7 +230,7 @@ impl Remembered {
     }
 }
 
-/// Writes a turn down, whose answer has ended, and begins what is to be done behind it.
+/// Stores a turn whose answer has ended, and starts the work after it.
 fn written(
     turn: ConversationTurn,
     remembered: Option<RememberedTurn<Core>>,

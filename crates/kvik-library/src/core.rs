@@ -1,4 +1,4 @@
-//! What the handles of a model share: the model itself, its conversations, and the threads behind their answers.
+//! The state that the handles of a model share: the engine, the conversations, and the threads for work after answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
@@ -16,10 +16,10 @@ use crate::error::Error;
 use crate::kept::KeptPrompts;
 use crate::texts::Texts;
 
-/// Whose conversations they are: an application has one user.
+/// Tenant of all conversations: an application has a single user.
 pub(crate) const TENANT: &str = "default";
 
-/// A model with all that answers need.
+/// An engine with everything that answers need.
 pub(crate) struct Opened {
     pub(crate) engine: Engine,
     pub(crate) texts: Arc<Texts>,
@@ -32,11 +32,11 @@ pub(crate) struct Opened {
 /// An open model.
 pub(crate) struct Core {
     pub(crate) opened: Opened,
-    /// The answers that may still be running, by what cancels them.
+    /// Cancellation flags of the answers that may still be running.
     answers: Mutex<Vec<Weak<AtomicBool>>>,
-    /// The thread that makes summaries begins with the first turn of a conversation.
+    /// Starts the thread that makes summaries, at the first turn of a conversation.
     makes_summaries: Once,
-    /// It and its like, as far as they may not have ended.
+    /// Threads for work after answers that may not have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -54,7 +54,7 @@ impl Core {
         &self.opened.engine
     }
 
-    /// Asks the engine. What cancels the answer is known from here on.
+    /// Submits a request to the engine. From here on, `cancel_all` includes its answer.
     pub(crate) fn submit(
         &self,
         request: api::Request,
@@ -67,7 +67,7 @@ impl Core {
         Ok(answer)
     }
 
-    /// Remembers what cancels an answer, and forgets those that nobody reads any more.
+    /// Registers the cancellation flag of an answer, and removes those of dropped answers.
     fn watch(&self, answer: &Answer) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|answer| answer.strong_count() > 0);
@@ -80,16 +80,16 @@ impl Core {
         cancelled.for_each(|answer| answer.store(true, Ordering::Relaxed));
     }
 
-    /// Ends all that runs: the files of conversations can be opened again when this returns.
+    /// Ends all work: the files of conversations can be opened again when this returns.
     pub(crate) fn end(&self) {
         self.cancel_all();
         self.opened.memory.close();
         self.engine().shutdown(Duration::ZERO);
-        // Each of them may have begun another one before it ended.
+        // Each thread may have started another one before it ended.
         loop {
             let next = self.lock_threads().pop();
             let Some(thread) = next else { break };
-            // A panic of it was its own.
+            // A panic stays within its thread.
             let _ = thread.join();
         }
     }
@@ -98,7 +98,7 @@ impl Core {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on summaries are made that are due.
+    /// Starts the thread that makes due summaries, once.
     pub(crate) fn make_summaries(self: &Arc<Self>) {
         self.makes_summaries.call_once(|| self.spawn(make_summaries(self.clone())));
     }
@@ -126,7 +126,7 @@ impl Host for Core {
         _: bool,
         work: impl FnOnce(GoesOn<'_, Error>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        // The thread is this work's own.
+        // The calling thread does only this work, so it may block.
         work(&|| Ok(()))
     }
 

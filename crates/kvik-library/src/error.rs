@@ -1,4 +1,4 @@
-//! Why a call failed, and how a panic becomes one of these reasons.
+//! Errors of calls, and the conversion of panics to errors.
 
 use std::any::Any;
 use std::io;
@@ -18,7 +18,7 @@ use kvik_memory::records::RecordsError;
 use kvik_text::template::TemplateError;
 use kvik_text::tools::NotOffered;
 
-/// Why a call failed.
+/// Error of a call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,10 +34,10 @@ pub enum Error {
     /// The model's chat template cannot be used, or refuses the messages.
     #[error("{0}")]
     Template(TemplateError),
-    /// A chat was asked for, and the model has no chat template.
+    /// The model has no chat template for a chat.
     #[error("this model has no chat template; ask it with a text instead of messages")]
     NoTemplate,
-    /// The budget holds no block.
+    /// The budget is smaller than a block.
     #[error(
         "{kv_bytes} bytes of keys and values hold no block of this model, which takes {block_bytes}; raise `kv_bytes`"
     )]
@@ -57,56 +57,56 @@ pub enum Error {
         /// Tokens that fit.
         fits_tokens: usize,
     },
-    /// The system has no memory for the budget.
+    /// The system refuses the memory of the budget.
     #[error("there is no memory for {kv_bytes} bytes of keys and values: {source}; lower `kv_bytes`")]
     NoMemory {
         /// The budget.
         kv_bytes: u64,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// The cache on disk cannot be used.
     #[error("{0}")]
     Disk(#[from] StoreError),
-    /// The list of kept prompts cannot be read or written.
+    /// The list of pinned prompts cannot be read or written.
     #[error("{}: {source}; choose a directory that can be written", path.display())]
     KeptPrompts {
-        /// The list.
+        /// Path of the list.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
-    /// More prompts would be kept than may be.
+    /// The limit on pinned prompts is reached.
     #[error("{prompts_max} prompts are kept, which is the limit; forget one first")]
     TooManyKept {
         /// The limit.
         prompts_max: usize,
     },
-    /// Tools are not in their form.
+    /// The tools are not in the expected form.
     #[error("the tools cannot be read: {0}")]
     BadTools(String),
-    /// The choice of a tool asks for what is not offered.
+    /// The tool choice refers to tools that are not offered.
     #[error("`tool_choice` {0}")]
     Tools(#[from] NotOffered),
-    /// A call has to be made, and a constraint asks for something else.
+    /// The tool choice forces a call, and a constraint asks for another form.
     #[error("`tool_choice` asks for a call, and `constraint` for another form; ask for one of them")]
     TwoForms,
     /// A conversation cannot be read or changed.
     #[error("{0}")]
     Conversation(#[from] ConversationError),
-    /// Where conversations are kept cannot be used.
+    /// The records of conversations cannot be used.
     #[error("{0}")]
     Records(#[from] RecordsError),
     /// A conversation cannot be remembered.
     #[error("{0}")]
     Memory(#[from] MemoryError),
-    /// What is remembered of a conversation is not corrected.
+    /// A summary of a conversation cannot be corrected.
     #[error("{0}")]
     Correction(#[from] CorrectionError),
-    /// What is remembered of a conversation may still be on the disk.
+    /// Deleted summaries of a conversation may still be on the disk.
     #[error("{0}")]
     NotForgotten(#[from] NotDeleted),
-    /// The environment names an instruction set that is not there.
+    /// The environment names an instruction set that does not exist.
     #[error(transparent)]
     Isa(#[from] UnknownIsa),
     /// The engine cannot be started.
@@ -122,37 +122,37 @@ pub enum Error {
         /// Tokens of the context.
         context_tokens: usize,
     },
-    /// The prompt does not fit the budget, or not beside kept prompts.
+    /// The prompt does not fit the budget, or not in addition to pinned prompts.
     #[error(
         "the prompt needs {needed_blocks} blocks of keys and values, and {left_blocks} are not taken by kept prompts; shorten it, forget a kept prompt, or raise `kv_bytes`"
     )]
     OverBudget {
-        /// Blocks that it needs.
+        /// Blocks that the prompt needs.
         needed_blocks: usize,
-        /// Blocks that there are for it.
+        /// Blocks that are available to it.
         left_blocks: usize,
     },
-    /// Kept prompts would take more than they may.
+    /// Pinned prompts would exceed their limit.
     #[error(
         "keeping this prompt takes {needed_blocks} more blocks of keys and values, and {kept_blocks} of the {limit_blocks} for kept prompts are taken; forget one, or raise `kv_bytes`"
     )]
     NoRoomToKeep {
-        /// Blocks that it needs.
+        /// Blocks that the prompt needs.
         needed_blocks: usize,
-        /// Blocks of kept prompts.
+        /// Blocks of pinned prompts.
         kept_blocks: usize,
-        /// Blocks that kept prompts may take.
+        /// Limit on the blocks of pinned prompts.
         limit_blocks: usize,
     },
     /// The engine refused the request for another reason, or the request failed.
     #[error("{0}")]
     Request(RequestError),
-    /// Something panicked. Other calls go on.
+    /// The call panicked. Other calls are not affected.
     #[error("internal error: {0}")]
     Panic(String),
 }
 
-/// What the engine says of settings is said of flags of the binary; here they are options.
+/// The engine's messages refer to flags of the binary; these refer to options.
 impl From<RequestError> for Error {
     fn from(error: RequestError) -> Error {
         match error {
@@ -182,9 +182,9 @@ impl From<TemplateError> for Error {
     }
 }
 
-/// Runs a call, and makes its panic an error: a library does not end the program that it is in.
+/// Runs a call and turns its panic into an error: a library must not end the program that uses it.
 pub(crate) fn guard<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    // What a call changes is changed under locks whose poison is ignored, and by whole assignments.
+    // Calls change state under locks whose poison is ignored, and by whole assignments.
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::Panic(message(panic.as_ref()))))
 }
 

@@ -1,7 +1,7 @@
-//! Prompts that a program keeps computed under names of its own, and the list of them.
+//! Prompts that an application pins under names, and the list of them.
 //!
-//! The engine pins their blocks, in RAM and on disk, and knows no names. The list is a file beside the blocks, replaced as
-//! a whole: it says which tokens a name stands for, so that a changed text is noticed and the old one let go.
+//! The engine pins their blocks, in RAM and on disk, without names. The list is a file in the directory of the blocks,
+//! replaced as a whole: it maps names to tokens, so that a changed text is detected and the old one unpinned.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,32 +15,33 @@ use kvik_memory::records::private::{close_to_others, readable_by_owner_only};
 
 use crate::error::Error;
 
-/// Prompts at most: each is pinned.
+/// Maximum number of prompts: each is pinned.
 const PROMPTS_MAX: usize = 256;
-/// Bytes of a list at most: 256 prompts of 32,768 tokens.
+/// Maximum bytes of a list: 256 prompts of 32,768 tokens.
 const LIST_BYTES_MAX: u64 = 64 << 20;
 
-/// What is known of a kept prompt.
+/// State of a pinned prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeptState {
-    /// Nothing is kept under this name.
+    /// Nothing is pinned under this name.
     Unknown,
-    /// Something else is kept under this name.
+    /// Other tokens are pinned under this name.
     Changed,
-    /// It is kept.
+    /// The prompt is pinned.
     Kept {
-        /// Tokens of it.
+        /// Tokens of the prompt.
         tokens: usize,
-        /// Of these, tokens in RAM.
+        /// Tokens in RAM.
         ram_tokens: usize,
-        /// Of these, tokens that would be read from disk.
+        /// Tokens that would be read from disk.
         disk_tokens: usize,
     },
 }
 
 impl KeptState {
-    /// Whether it is kept, and no token of it would have to be computed, but for the last one: an answer begins with that.
+    /// True if the prompt is pinned and no token of it has to be computed, except for the last one, with which an
+    /// answer begins.
     pub fn is_warm(&self) -> bool {
         match *self {
             KeptState::Unknown | KeptState::Changed => false,
@@ -51,29 +52,29 @@ impl KeptState {
 
 type Prompts = BTreeMap<String, Vec<Token>>;
 
-/// The tokens of each kept prompt.
+/// Tokens of each pinned prompt, by name.
 #[derive(Debug)]
 pub(crate) struct KeptPrompts {
-    /// Where the list is written; nowhere where there is no disk.
+    /// Path of the list; `None` without a disk.
     file: Option<PathBuf>,
     prompts: Mutex<Prompts>,
 }
 
 impl KeptPrompts {
-    /// The list of a model in a directory. One that cannot be read is empty: its prompts are kept anew when they are asked
-    /// for.
+    /// Reads the list of a model in a directory. An unreadable list counts as empty: its prompts are pinned again on
+    /// request.
     pub(crate) fn open(dir: Option<&Path>, model: &[u8; 32]) -> KeptPrompts {
         let file = dir.map(|dir| dir.join(format!("kept-{}.json", hex::written(&model[..8]))));
         let prompts = file.as_deref().map(read).unwrap_or_default();
         KeptPrompts { file, prompts: Mutex::new(prompts) }
     }
 
-    /// The tokens that a name stands for.
+    /// Tokens of a name.
     pub(crate) fn get(&self, id: &str) -> Option<Vec<Token>> {
         self.lock().get(id).cloned()
     }
 
-    /// Writes down that a name stands for these tokens; what it stood for before.
+    /// Stores tokens under a name; returns the tokens that it had before.
     pub(crate) fn keep(&self, id: &str, tokens: &[Token]) -> Result<Option<Vec<Token>>, Error> {
         let mut prompts = self.lock();
         check_room(&prompts, id)?;
@@ -84,7 +85,7 @@ impl KeptPrompts {
         Ok(before)
     }
 
-    /// Writes down that a name stands for nothing; what it stood for before.
+    /// Removes a name; returns its tokens.
     pub(crate) fn remove(&self, id: &str) -> Result<Option<Vec<Token>>, Error> {
         let mut prompts = self.lock();
         let mut changed = prompts.clone();
@@ -94,12 +95,12 @@ impl KeptPrompts {
         Ok(Some(before))
     }
 
-    /// Refuses a name more than there may be, before its prompt is computed.
+    /// Refuses a new name that exceeds the limit, before its prompt is computed.
     pub(crate) fn check_room(&self, id: &str) -> Result<(), Error> {
         check_room(&self.lock(), id)
     }
 
-    /// Whether a name stands for these tokens.
+    /// True if any name has these tokens.
     pub(crate) fn has(&self, tokens: &[Token]) -> bool {
         self.lock().values().any(|theirs| theirs == tokens)
     }
@@ -110,7 +111,7 @@ impl KeptPrompts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Prompts> {
-        // It is changed by whole assignments alone.
+        // Changed only by whole assignments.
         self.prompts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -122,7 +123,7 @@ fn check_room(prompts: &Prompts, id: &str) -> Result<(), Error> {
     }
 }
 
-/// Reads a list, which may be anything by now.
+/// Reads a list, whose content is not trusted.
 fn read(file: &Path) -> Prompts {
     let mut text = Vec::new();
     let read = File::open(file).and_then(|file| {
@@ -144,7 +145,7 @@ fn read(file: &Path) -> Prompts {
     Prompts::new()
 }
 
-/// Replaces a list as a whole: a process that is killed leaves the old one or the new one.
+/// Replaces a list as a whole: a process that is killed leaves either the old list or the new one.
 fn replace(file: &Path, prompts: &Prompts) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
@@ -154,7 +155,7 @@ fn replace(file: &Path, prompts: &Prompts) -> io::Result<()> {
     options.write(true).create(true).truncate(true);
     readable_by_owner_only(&mut options);
     let mut out = options.open(&new)?;
-    // A process that was killed may have left one that others can read.
+    // A killed process may have left a file that others can read.
     close_to_others(&out);
     out.write_all(&serde_json::to_vec(prompts)?)?;
     out.sync_all()?;

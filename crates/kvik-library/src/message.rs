@@ -1,19 +1,19 @@
-//! What is said in a chat.
+//! Messages of a chat.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// Who says a message.
+/// Role of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// The program, to the model.
+    /// Instructions of the application to the model.
     System,
-    /// The user.
+    /// Input of the user.
     User,
-    /// The model.
+    /// Output of the model.
     Assistant,
-    /// A tool that the model called.
+    /// Result of a tool call.
     Tool,
 }
 
@@ -21,59 +21,59 @@ pub enum Role {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Message {
-    /// Who says it.
+    /// Role of the message.
     pub role: Role,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
-    /// Calls of the model.
+    /// Tool calls of the model.
     pub tool_calls: Vec<ToolCall>,
-    /// The call that the result of a tool answers.
+    /// Id of the call that a tool's result answers.
     pub tool_call_id: Option<String>,
 }
 
-/// A call of a tool. By itself it is written as its fields are; in a message, in OpenAI's form.
+/// A tool call. On its own it is serialised field by field; in a message, in OpenAI's form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// What its result names it by.
+    /// Id that the call's result refers to.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Its arguments: JSON, as the model wrote it.
+    /// Arguments: JSON, as the model wrote it.
     pub arguments: String,
 }
 
 impl Message {
-    /// Of whoever it is.
+    /// Creates a message of a role.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
         Message { role, content: content.into(), tool_calls: Vec::new(), tool_call_id: None }
     }
 
-    /// What the program says.
+    /// Creates a system message.
     pub fn system(content: impl Into<String>) -> Message {
         Message::new(Role::System, content)
     }
 
-    /// What the user says.
+    /// Creates a user's message.
     pub fn user(content: impl Into<String>) -> Message {
         Message::new(Role::User, content)
     }
 
-    /// What the model has said.
+    /// Creates a message of the model.
     pub fn assistant(content: impl Into<String>) -> Message {
         Message::new(Role::Assistant, content)
     }
 
-    /// Calls that the model has made.
+    /// Creates a message of the model that calls tools.
     pub fn calls(tool_calls: Vec<ToolCall>) -> Message {
         Message { tool_calls, ..Message::new(Role::Assistant, "") }
     }
 
-    /// What a tool has answered to a call.
+    /// Creates the result of a tool call.
     pub fn tool(call_id: impl Into<String>, content: impl Into<String>) -> Message {
         Message { tool_call_id: Some(call_id.into()), ..Message::new(Role::Tool, content) }
     }
 
-    /// As templates are given it, and as conversations keep it.
+    /// The message as JSON, for templates and for storage in conversations.
     pub(crate) fn json(&self) -> Value {
         let only_calls = self.content.is_empty() && !self.tool_calls.is_empty();
         let content = if only_calls { Value::Null } else { json!(self.content) };
@@ -87,7 +87,7 @@ impl Message {
         message
     }
 
-    /// The message that a conversation keeps so. What other programs wrote there besides text is left out.
+    /// Parses a stored message. Content other than text, which other programs may have written, is left out.
     pub(crate) fn of(message: &Value) -> Message {
         let role = message["role"].as_str().and_then(Role::of).unwrap_or(Role::User);
         let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
@@ -100,14 +100,14 @@ impl Message {
     }
 }
 
-/// In OpenAI's form.
+/// Serialises in OpenAI's form.
 impl Serialize for Message {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.json().serialize(serializer)
     }
 }
 
-/// Of OpenAI's form.
+/// Parses OpenAI's form.
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Message, D::Error> {
         Ok(Message::of(&Value::deserialize(deserializer)?))
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for Message {
 }
 
 impl Role {
-    /// As templates and other programs name it.
+    /// Name of the role in templates and APIs.
     pub fn name(self) -> &'static str {
         match self {
             Role::System => "system",

@@ -1,4 +1,4 @@
-//! An open model, and what can be asked of it from any thread.
+//! Handle to an open model, for calls from any thread.
 
 use std::sync::Arc;
 
@@ -17,10 +17,11 @@ use crate::prompt::{Asked, Encoded, For, Prompt};
 use crate::stats::{Embedding, Explanation, Logits, Stats};
 use crate::texts::Texts;
 
-/// An open model. All of its methods may be called from any number of threads at once; answers are computed together.
+/// An open model. All of its methods may be called from any number of threads at once; concurrent answers are computed
+/// in batches.
 ///
-/// Dropping it cancels its answers and stops its threads. [`close`](Model::close) makes sure first that the disk has all
-/// that was computed.
+/// Dropping it cancels its answers and stops its threads. [`close`](Model::close) first writes all that was computed to
+/// the disk.
 pub struct Model {
     pub(crate) core: Arc<Core>,
 }
@@ -34,7 +35,7 @@ impl Model {
         guard(|| Ok(Model { core: Core::new(open(options)?) }))
     }
 
-    /// Continues a text, or answers messages: whatever is known of the prompt's beginning is not computed again.
+    /// Continues a text, or answers messages: a cached prefix of the prompt is not computed again.
     ///
     /// # Errors
     /// If the prompt cannot be rendered, does not fit, or too many requests wait.
@@ -48,7 +49,7 @@ impl Model {
         })
     }
 
-    /// Answers messages, in the form of the model's chat template.
+    /// Answers messages, rendered by the model's chat template.
     ///
     /// # Errors
     /// As [`generate`](Model::generate), and if the model has no template.
@@ -56,7 +57,8 @@ impl Model {
         self.generate(messages, options)
     }
 
-    /// What a text means to the model: its hidden state after the text, or the mean of all, as the model's files say.
+    /// Embedding of a text: the hidden state of its last token, or the mean over all tokens, as the model's files
+    /// specify.
     ///
     /// # Errors
     /// If the text is empty or does not fit.
@@ -69,7 +71,7 @@ impl Model {
         })
     }
 
-    /// How likely each token of the vocabulary is to come next: `[vocab_len]` logits, before sampling.
+    /// Logits `[vocab_len]` of the next token, before sampling.
     ///
     /// # Errors
     /// If the prompt cannot be rendered or does not fit.
@@ -78,10 +80,10 @@ impl Model {
         self.logits_of(prompt, &all.collect::<Vec<_>>())
     }
 
-    /// The same of these tokens, in this order.
+    /// Logits of these tokens for the next position, in this order.
     ///
     /// # Errors
-    /// As [`logits`](Model::logits), and if a token is none of the model's.
+    /// As [`logits`](Model::logits), and if a token is not in the vocabulary.
     pub fn logits_of(&self, prompt: impl Into<Prompt>, tokens: &[Token]) -> Result<Logits, Error> {
         let prompt = prompt.into();
         guard(|| {
@@ -92,23 +94,23 @@ impl Model {
         })
     }
 
-    /// The tokens of a text by itself. Names of control tokens in it stand for these tokens.
+    /// Tokenizes a text on its own. Names of control tokens in it are parsed as these tokens.
     ///
     /// # Errors
-    /// None but a panic.
+    /// Only if the call panics.
     pub fn tokens(&self, text: &str) -> Result<Vec<Token>, Error> {
         guard(|| Ok(self.texts().tokenizer.encode(text, false, true)))
     }
 
-    /// The text of tokens.
+    /// Text of tokens.
     ///
     /// # Errors
-    /// None but a panic.
+    /// Only if the call panics.
     pub fn text_of(&self, tokens: &[Token]) -> Result<String, Error> {
         guard(|| Ok(self.texts().tokenizer.decode(tokens)))
     }
 
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     ///
     /// # Errors
     /// If it cannot be rendered.
@@ -117,7 +119,7 @@ impl Model {
         guard(|| Ok(self.encode(&prompt)?.len()))
     }
 
-    /// What a prompt would find in the cache now, and why not more. Computes and changes nothing.
+    /// Reports what a prompt would find in the cache now, and why not more. Computes and changes nothing.
     ///
     /// # Errors
     /// If it cannot be rendered or does not fit.
@@ -125,7 +127,7 @@ impl Model {
         let prompt = prompt.into();
         guard(|| {
             let tokens = self.encode(&prompt)?;
-            // As for an answer of one token: that reads the last token of the prompt.
+            // A probe as for an answer of one token, which needs the last token of the prompt.
             let probe = self.engine().explain(Request { max_tokens: 1, ..request(tokens.clone()) })?;
             let next = tokens.get(probe.known_tokens).filter(|_| probe.stop != StopReason::Complete);
             let stopped_at = next.map(|&token| self.texts().tokenizer.decode(&[token]));
@@ -133,11 +135,11 @@ impl Model {
         })
     }
 
-    /// Computes what other prompts begin with, as far as it is not known, and keeps it under a name until it is forgotten:
-    /// in RAM, and on disk, where another process finds it. What the name stood for before is let go.
+    /// Computes the common prefix of future prompts, unless it is cached, and pins it under a name until it is
+    /// forgotten: in RAM, and on disk, where another process finds it. The previous prompt of the name is unpinned.
     ///
     /// # Errors
-    /// If it cannot be rendered, does not fit beside what is kept already, or cannot be written down.
+    /// If the prompt cannot be rendered, does not fit in addition to the pinned prompts, or the list cannot be written.
     pub fn keep_prompt(&self, id: &str, prompt: impl Into<Prompt>) -> Result<KeptState, Error> {
         let prompt = prompt.into();
         guard(|| {
@@ -147,7 +149,7 @@ impl Model {
             let before = match self.core.opened.kept.keep(id, &tokens) {
                 Ok(before) => before,
                 Err(error) => {
-                    // What no name stands for would stay pinned for ever.
+                    // Tokens without a name would stay pinned for ever.
                     self.release(tokens)?;
                     return Err(error);
                 }
@@ -157,7 +159,7 @@ impl Model {
         })
     }
 
-    /// Whether this is what is kept under a name, and how much of it need not be computed.
+    /// Compares a prompt with the one that is pinned under a name, and reports how much of it is cached.
     ///
     /// # Errors
     /// If it cannot be rendered.
@@ -173,10 +175,11 @@ impl Model {
         })
     }
 
-    /// Lets go what is kept under a name, in RAM and on disk, unless something else needs it. Whether there was such a name.
+    /// Unpins the prompt of a name, in RAM and on disk, unless another name has the same tokens. Returns whether the
+    /// name existed.
     ///
     /// # Errors
-    /// If that cannot be written down.
+    /// If the list cannot be written.
     pub fn forget_prompt(&self, id: &str) -> Result<bool, Error> {
         guard(|| match self.core.opened.kept.remove(id)? {
             None => Ok(false),
@@ -184,12 +187,12 @@ impl Model {
         })
     }
 
-    /// The engine's numbers after its last step.
+    /// Statistics of the engine after its last step.
     pub fn stats(&self) -> Stats {
         self.engine().stats().into()
     }
 
-    /// Tokens of a prompt and its answer together.
+    /// Maximum tokens of a prompt and its answer together.
     pub fn context_tokens(&self) -> usize {
         self.texts().context_tokens
     }
@@ -202,7 +205,7 @@ impl Model {
         &self.core.opened.texts
     }
 
-    /// The tokens of a prompt that is to be answered.
+    /// Tokens of a prompt as it is answered.
     fn encode(&self, prompt: &Prompt) -> Result<Vec<Token>, Error> {
         Ok(prompt.encode(self.texts(), For::Answer(&Asked::plainly()))?.tokens)
     }
@@ -212,7 +215,7 @@ impl Model {
         Ok(KeptState::Kept { tokens, ram_tokens: ram, disk_tokens: disk })
     }
 
-    /// Lets go tokens, unless a name stands for them.
+    /// Unpins tokens, unless a name has them.
     fn release(&self, tokens: Vec<Token>) -> Result<(), Error> {
         if !self.core.opened.kept.has(&tokens) {
             self.engine().invalidate(&kept(tokens))?;
@@ -221,7 +224,7 @@ impl Model {
     }
 }
 
-/// Threads share it.
+/// Compile-time check: threads can share a model.
 const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<Model>();
@@ -233,12 +236,12 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// A prompt of a process without tenants.
+/// A prompt to pin, for a process without tenants.
 fn kept(tokens: Vec<Token>) -> KeptPrompt {
     KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None }
 }
 
-/// A request that reads a prompt and says nothing.
+/// A request that reads a prompt and generates nothing.
 fn request(tokens: Vec<Token>) -> Request {
     Request { lifetime: Default::default(), ..kept(tokens).request() }
 }

@@ -1,4 +1,4 @@
-//! From options to a running engine: reads the model, divides the memory, opens the disk, starts the thread.
+//! Opening of a model: loads it, divides the memory, opens the disk, starts the engine's thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,19 +25,20 @@ use crate::kept::KeptPrompts;
 use crate::options::{DiskOptions, Options};
 use crate::texts::Texts;
 
-/// Buffers of blocks on their way to and from the disk take one part in this many of the RAM budget, beside it.
+/// Fraction of the RAM budget, as a divisor, for the buffers of blocks on their way to and from the disk; they are
+/// additional to the budget.
 const BUFFERS_PART: usize = 8;
-/// Fewer of them would have the disk wait for the engine.
+/// Minimum number of buffers: with fewer, the disk would wait for the engine.
 const BUFFERS_MIN: usize = 8;
-/// Prompts that are kept may take one part in this many of the RAM budget, so that answers always have room.
+/// Fraction of the RAM budget, as a divisor, that pinned prompts may take, so that answers always have room.
 const PINNED_SHARE: usize = 2;
 
-/// How long another process has to close the records of conversations.
+/// Maximum time to wait for another process to close the records of conversations.
 const RECORDS_WAIT: Duration = Duration::from_secs(1);
-/// Bytes of conversations that are held while their summaries are made.
+/// Maximum bytes of conversations that are held while their summaries are made.
 const HISTORY_BYTES: u64 = 16 << 20;
 
-/// How the memory for keys and values is divided.
+/// Division of the memory for keys and values.
 struct Budget {
     layout: KvLayout,
     beside: Beside,
@@ -47,7 +48,7 @@ struct Budget {
 
 /// Opens a model.
 pub(crate) fn open(options: Options) -> Result<Opened, Error> {
-    // A wrong choice of instruction set must fail before a model is loaded.
+    // A wrong choice of instruction set must fail before the model is loaded.
     Isa::chosen()?;
     let Options {
         source,
@@ -103,7 +104,7 @@ impl Budget {
         }
     }
 
-    /// The context that was asked for, if it fits; else the model's own, or as much of it as fits.
+    /// The requested context, if it fits; otherwise that of the model, or as much of it as fits.
     fn context(&self, asked: Option<usize>, own: usize) -> Result<usize, Error> {
         let fits_tokens = self.beside.positions_that_fit(self.blocks);
         match asked {
@@ -146,7 +147,7 @@ fn start(
     Ok(Engine::start_with(Box::new(runner), tokenizer, cache, config, attached)?)
 }
 
-/// What is remembered of conversations. Bounds that were asked for have to fit; others that do not switch it off.
+/// Memory of conversations. Configured bounds have to fit the context; default bounds that do not fit switch it off.
 fn remembering(
     config: &MemoryConfig,
     (texts, name): (&Arc<Texts>, &str),

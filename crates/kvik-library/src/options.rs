@@ -1,4 +1,4 @@
-//! What a model is opened with, and what an answer is asked for with.
+//! Options of a model and of an answer.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,94 +14,94 @@ use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
 use crate::error::Error;
 use crate::prompt::Asked;
 
-/// Sequences computed at the same time, where nobody says how many.
+/// Default number of sequences computed concurrently.
 const PARALLEL: usize = 4;
-/// Bytes of disk, where nobody says how many.
+/// Default bytes of disk.
 const DISK_BYTES: u64 = 2 << 30;
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Source {
-    /// A GGUF file, or a directory as Hugging Face lays it out. Its weights are read once; the file is not kept open.
+    /// A GGUF file, or a directory in Hugging Face's layout. The weights are read once; the file is not kept open.
     Path(PathBuf),
     /// A GGUF file in memory.
     Bytes(Vec<u8>),
-    /// A GGUF file that is a part of the program.
+    /// A GGUF file that is embedded in the program.
     Static(&'static [u8]),
-    /// A GGUF file inside an open file, which is mapped: what a phone's asset manager gives out.
+    /// A GGUF file inside an open file, which is mapped: the form in which a phone's asset manager provides it.
     Descriptor {
-        /// The file around it.
+        /// The enclosing file.
         file: File,
-        /// Byte at which it begins.
+        /// Offset of the GGUF file in bytes.
         offset: u64,
-        /// Its length in bytes; up to the end of the file around it where that is not said.
+        /// Length in bytes; `None` for up to the end of the enclosing file.
         bytes: Option<u64>,
     },
 }
 
-/// What a model is opened with.
+/// Options of a model.
 #[derive(Debug)]
 pub struct Options {
-    /// Where the model comes from.
+    /// Source of the model.
     pub source: Source,
-    /// Bytes of RAM for keys and values; half of the free memory, at most 8 GiB, where that is not said. Memory is taken
-    /// as it is used.
+    /// Bytes of RAM for keys and values; by default half of the free memory, at most 8 GiB. Memory is allocated as it
+    /// is used.
     pub kv_bytes: Option<u64>,
     /// Formats in which keys and values are stored.
     pub kv_formats: KvFormats,
-    /// Tokens of a prompt and its answer together; the model's own, or what fits `kv_bytes`, where that is not said.
+    /// Maximum tokens of a prompt and its answer together; by default the model's own, or what fits `kv_bytes`.
     pub context_tokens: Option<usize>,
-    /// Threads that compute; the number of fast cores where that is not said.
+    /// Compute threads; by default the number of fast cores.
     pub threads: Option<usize>,
-    /// The share of time in which to compute, above 0 and at most 1, for a device that is to stay cool: rests between steps
-    /// keep every second to it, and answers are the same.
+    /// Fraction of time in which to compute, above 0 and at most 1, for a device that must stay cool: pauses between
+    /// steps enforce it in every second, and answers do not change.
     pub time_share: f32,
-    /// Answers computed at the same time; others wait.
+    /// Maximum number of answers computed concurrently; others wait.
     pub parallel: usize,
-    /// Where computed blocks outlive the process.
+    /// Where computed blocks are stored beyond the process.
     pub disk: Option<DiskOptions>,
-    /// A directory where conversations are kept, which is not a cache: nobody makes them again. Without it they last as
-    /// long as the model is open.
+    /// Directory where conversations are stored. They cannot be recomputed, so it must not be a cache directory.
+    /// Without it, they last as long as the model is open.
     pub conversations: Option<PathBuf>,
-    /// How conversations go on beyond the context.
+    /// Configuration of conversations that exceed the context.
     pub memory: MemoryConfig,
 }
 
-/// The cache on disk.
+/// Options of the cache on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// A directory of its own: an application's cache directory.
+    /// A directory for this purpose only, in an application's cache directory.
     pub dir: PathBuf,
-    /// Its size in bytes at most; never more than a tenth of the free space.
+    /// Maximum size in bytes; a tenth of the free space is never exceeded.
     pub bytes_max: u64,
 }
 
-/// What an answer is asked for with.
+/// Options of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnswerOptions {
-    /// Tokens of the answer at most; the rest of the context where that is not said.
+    /// Maximum tokens of the answer; by default the rest of the context.
     pub max_tokens: Option<usize>,
-    /// The answer ends before the first of these.
+    /// Stop texts: the answer ends before the first of these.
     pub stop: Vec<String>,
-    /// How tokens are chosen.
+    /// Sampling of tokens.
     pub sampling: Sampling,
     /// Switches reasoning before the answer to a chat on or off, for models that have it.
     pub reasoning: Option<bool>,
     /// Tools that the answer to a chat may call.
     pub tools: Vec<OfferedTool>,
-    /// Which of them it calls.
+    /// Which of the tools the answer must, may or must not call.
     pub tool_choice: ToolChoice,
-    /// Whether it may call several; one, where one has to be called, if that is not said.
+    /// True if it may call several; by default, a forced call is the only one.
     pub parallel_tool_calls: Option<bool>,
-    /// Holds the answer to a form.
+    /// Constraint on the form of the answer.
     pub constraint: Option<Constraint>,
-    /// Which tokens of a long prompt the answer goes on reading; all where that is not said.
+    /// Which tokens of a long prompt stay in the attention of the answer; by default all.
     pub retention: Option<Retention>,
 }
 
 impl Options {
-    /// The usual ones, without a disk.
+    /// Default options, without a disk.
     pub fn new(source: impl Into<Source>) -> Options {
         Options {
             source: source.into(),
@@ -117,13 +117,13 @@ impl Options {
         }
     }
 
-    /// The same with conversations that are kept there.
+    /// Stores conversations in `dir`.
     #[must_use]
     pub fn with_conversations(self, dir: impl Into<PathBuf>) -> Options {
         Options { conversations: Some(dir.into()), ..self }
     }
 
-    /// The same with a cache on disk of the usual size.
+    /// Adds a cache on disk of the default size.
     #[must_use]
     pub fn with_disk(self, dir: impl Into<PathBuf>) -> Options {
         Options { disk: Some(DiskOptions { dir: dir.into(), bytes_max: DISK_BYTES }), ..self }
@@ -131,7 +131,7 @@ impl Options {
 }
 
 impl AnswerOptions {
-    /// The likeliest token at each place, up to the end of the context.
+    /// The most probable token at each position, up to the end of the context.
     pub const GREEDY: AnswerOptions = AnswerOptions {
         max_tokens: None,
         stop: Vec::new(),
@@ -144,7 +144,7 @@ impl AnswerOptions {
         retention: None,
     };
 
-    /// What of it decides the prompt and the form of the answer.
+    /// The options that determine the prompt and the form of the answer.
     pub(crate) fn asked(&self) -> Result<Asked, Error> {
         let AnswerOptions { tools, tool_choice, parallel_tool_calls, constraint, reasoning, .. } =
             self.clone();
@@ -155,7 +155,7 @@ impl AnswerOptions {
         Ok(Asked { tools, reasoning, constraint })
     }
 
-    /// The same with at most so many tokens.
+    /// Limits the answer to `max_tokens` tokens.
     #[must_use]
     pub fn at_most(self, max_tokens: usize) -> AnswerOptions {
         AnswerOptions { max_tokens: Some(max_tokens), ..self }

@@ -1,4 +1,4 @@
-//! What a model is asked: a text to continue, or messages to answer.
+//! Prompts: a text to continue, or messages to answer.
 
 use std::time::SystemTime;
 
@@ -15,50 +15,50 @@ use crate::error::Error;
 use crate::message::Message;
 use crate::texts::Texts;
 
-/// What a model is asked.
+/// A prompt of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
-    /// A text to continue as it is. Names of control tokens in it stand for these tokens: texts of users belong into
+    /// A text to continue as it is. Names of control tokens in it are parsed as these tokens, so users' texts belong in
     /// messages.
     Text(String),
-    /// Messages, in the form of the model's chat template. Nothing in them is taken for a control token.
+    /// Messages, rendered by the model's chat template. Nothing in them is parsed as a control token.
     Messages(Vec<Message>),
 }
 
 /// A prompt as the engine takes it.
 pub(crate) struct Encoded {
     pub(crate) tokens: Vec<Token>,
-    /// How its answer is read.
+    /// Parsing of the answer.
     pub(crate) reading: Reading,
-    /// What holds the answer to a form.
+    /// Constraint on the form of the answer.
     pub(crate) constraint: Option<Constraint>,
 }
 
-/// What a prompt is for.
+/// Purpose of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum For<'a> {
-    /// To be answered so.
+    /// The prompt is answered with these options.
     Answer(&'a Asked),
-    /// To be kept: other prompts begin with it.
+    /// The prompt is pinned as a prefix of other prompts.
     Kept,
 }
 
-/// What of the options of an answer decides its prompt and its form.
+/// The options of an answer that determine its prompt and its form.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) tools: Tools,
-    /// `None` leaves it to the template.
+    /// `None` leaves the choice to the template.
     pub(crate) reasoning: Option<bool>,
     pub(crate) constraint: Option<Constraint>,
 }
 
 impl Asked {
-    /// An answer of the usual form.
+    /// Options of a plain answer.
     pub(crate) fn plainly() -> Asked {
         Asked { tools: Tools::none(), reasoning: None, constraint: None }
     }
 
-    /// A call that has to be made leaves no room for thinking before it.
+    /// True if the model reasons first. A forced call leaves no room for reasoning before it.
     fn thinks(&self) -> Option<bool> {
         if self.tools.forced { Some(false) } else { self.reasoning }
     }
@@ -89,7 +89,7 @@ impl From<&[Message]> for Prompt {
 }
 
 impl Prompt {
-    /// Its tokens.
+    /// Tokens of the prompt for a purpose.
     pub(crate) fn encode(&self, texts: &Texts, purpose: For<'_>) -> Result<Encoded, Error> {
         match (self, purpose) {
             (Prompt::Text(text), _) => {
@@ -110,13 +110,13 @@ impl Prompt {
 }
 
 impl Texts {
-    /// The prompt of a chat, how its answer is read, and what holds that to a form.
+    /// The prompt of a chat, the parsing of its answer, and the constraint on it.
     pub(crate) fn encode_chat(&self, messages: Vec<Value>, asked: &Asked) -> Result<Encoded, Error> {
         let template = self.template()?;
         let mut prompt = template.render(&asked_input(messages, asked))?;
         let form = template.reasoning_form();
         if let Some(constraint) = &asked.constraint {
-            // It says all that is written, so that the header of the message is the prompt's.
+            // The constraint covers all of the generated text, so the header of the message belongs to the prompt.
             if form == ReasoningForm::Channels {
                 form.close_in(&mut prompt.text);
             }
@@ -128,8 +128,8 @@ impl Texts {
         Ok(Encoded { tokens: self.tokens(&prompt), reading, constraint })
     }
 
-    /// The tokens with which every chat begins that goes on from these messages: those that two of them share, whose
-    /// questions differ. A template may write a system message into the first question.
+    /// Tokens with which every chat after these messages begins: the common prefix of two chats with different
+    /// questions. A template may write a system message into the first question.
     fn shared_tokens(&self, messages: &[Value]) -> Result<Vec<Token>, Error> {
         let with = |question: &str| {
             let asked = Message::user(question).json();
@@ -142,7 +142,7 @@ impl Texts {
         Ok(one)
     }
 
-    /// The tokens of messages for what memory does with them.
+    /// Tokens of messages for a purpose of memory.
     pub(crate) fn render(
         &self,
         messages: &[Value],
@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes the system message into the first question.
+    /// A template that writes the system message into the first question.
     const MERGING: &str = "{% if messages[0].role == 'system' %}{% set first = messages[0].content ~ '\n' %}{% set messages = messages[1:] %}{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}\n{% if loop.first and first is defined %}{{ first }}{% endif %}{{ message.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
     #[test]

@@ -1,87 +1,87 @@
-//! Numbers of a model: what its memory holds, what was reused, and what a prompt would find.
+//! Statistics of a model: contents of its memory, reuse, and what a prompt would find in the cache.
 
 use kvik_cache::StopReason;
 use kvik_engine::api::Probe;
 use kvik_engine::stats::EngineStats;
 
-/// The engine after its last step.
+/// Statistics of the engine after its last step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
-    /// Answers being computed.
+    /// Number of answers being computed.
     pub running: usize,
-    /// Answers that wait.
+    /// Number of waiting answers.
     pub waiting: usize,
     /// Bytes for keys and values.
     pub kv_bytes: usize,
-    /// Of these, bytes that hold cached prefixes.
+    /// Bytes that hold cached prefixes.
     pub kv_cached_bytes: usize,
-    /// Of these, bytes of running answers alone.
+    /// Bytes that only running answers use.
     pub kv_running_bytes: usize,
-    /// Of these, bytes that hold nothing. After memory was given back they take none.
+    /// Free bytes. After memory was returned to the system, they take no physical memory.
     pub kv_free_bytes: usize,
     /// Prompt tokens so far.
     pub prompt_tokens: u64,
-    /// Of these, prompt tokens that came from the cache.
+    /// Prompt tokens that came from the cache.
     pub cached_tokens: u64,
     /// Tokens generated so far.
     pub generated_tokens: u64,
-    /// The cache on disk, if there is one.
+    /// Statistics of the cache on disk, if there is one.
     pub disk: Option<DiskStats>,
 }
 
-/// The cache on disk.
+/// Statistics of the cache on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskStats {
-    /// Blocks there is room for.
+    /// Capacity in blocks.
     pub blocks: usize,
-    /// Blocks held.
+    /// Number of stored blocks.
     pub used_blocks: usize,
-    /// Computed blocks that are still to be written.
+    /// Number of computed blocks that are still to be written.
     pub unwritten_blocks: usize,
 }
 
-/// What a prompt would find in the cache now.
+/// The part of a prompt that is cached now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of these, tokens that would not be computed.
+    /// Tokens that would not be computed.
     pub known_tokens: usize,
-    /// Of these, tokens that would be read from disk.
+    /// Known tokens that would be read from disk.
     pub disk_tokens: usize,
-    /// Why no more are known.
+    /// Reason why no more are known.
     pub reason: StopReason,
-    /// The text of the first token that is not known; none where all are.
+    /// Text of the first unknown token; `None` if all are known.
     pub stopped_at: Option<String>,
 }
 
-/// What a text means to the model.
+/// Embedding of a text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
-    /// `[d_model]`, of length 1.
+    /// Vector `[d_model]`, of length 1.
     pub vector: Vec<f32>,
     /// Tokens of the text.
     pub prompt_tokens: usize,
-    /// Of these, tokens that came from the cache.
+    /// Tokens that came from the cache.
     pub cached_tokens: usize,
 }
 
-/// How likely tokens are to come next.
+/// Logits of tokens for the next position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logits {
-    /// In the order in which they were asked for.
+    /// Logits in the requested order.
     pub values: Vec<f32>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of these, tokens that came from the cache.
+    /// Prompt tokens that came from the cache.
     pub cached_tokens: usize,
 }
 
 impl Embedding {
-    /// Of a hidden state of whatever length it has.
+    /// Normalises a hidden state.
     pub(crate) fn new(hidden: Vec<f32>, prompt_tokens: usize, cached_tokens: usize) -> Embedding {
         let length = hidden.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-        // One of zeros stays as it is.
+        // A zero vector stays as it is.
         let length = if length > 0.0 { length } else { 1.0 };
         let vector = hidden.into_iter().map(|x| (f64::from(x) / length) as f32).collect();
         Embedding { vector, prompt_tokens, cached_tokens }

@@ -1,4 +1,4 @@
-//! What an operating system asks of a program: memory back, to be ready to be killed, to end.
+//! Requests of an operating system: to return memory, to get ready to be killed, to end.
 
 use std::time::{Duration, Instant};
 
@@ -7,36 +7,36 @@ use kvik_engine::engine::Flushed;
 use crate::error::{Error, guard};
 use crate::model::Model;
 
-/// Time that blocks have to reach the disk before their memory is given back.
+/// Time limit for writing blocks to the disk before their memory is returned.
 const FLUSH_BEFORE_RELEASE: Duration = Duration::from_millis(50);
-/// Time in which everything is durable when a program goes to the background.
+/// Time limit for making everything durable when a program goes to the background.
 const BACKGROUND_TIME: Duration = Duration::from_millis(100);
-/// Time that the disk has when a model is closed.
+/// Time limit for the disk when a model is closed.
 const CLOSE_TIME: Duration = Duration::from_secs(2);
 
-/// How much memory the system wants back.
+/// Severity of memory pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryPressure {
-    /// Some: half of the cached prefixes, those worth least, and all that is free.
+    /// Evicts half of the cached prefixes, the least valuable ones, and returns all free memory.
     Moderate,
-    /// More: three quarters of the cached prefixes.
+    /// Evicts three quarters of the cached prefixes.
     High,
-    /// All that is not kept under a name or in use.
+    /// Evicts all that is not pinned or in use.
     Critical,
 }
 
-/// What was given back.
+/// Result of returning memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
     /// Bytes of cached prefixes that were evicted.
     pub evicted_bytes: usize,
-    /// Bytes that hold nothing now, and take no memory until they are used again.
+    /// Free bytes, which take no physical memory until they are used again.
     pub free_bytes: usize,
 }
 
 impl MemoryPressure {
-    /// What stays of so many cached blocks.
+    /// Number of cached blocks to keep of `blocks`.
     fn keeps(self, blocks: usize) -> usize {
         match self {
             MemoryPressure::Moderate => blocks / 2,
@@ -47,8 +47,8 @@ impl MemoryPressure {
 }
 
 impl Model {
-    /// Gives memory back to the system: first what is computed goes to the disk, for which it has 50 ms, then cached
-    /// prefixes are evicted, those worth least first. Answers go on, and what they need takes memory again.
+    /// Returns memory to the system: first computed blocks are written to the disk, for at most 50 ms, then cached
+    /// prefixes are evicted, the least valuable first. Answers continue, and allocate memory again as they need it.
     ///
     /// # Errors
     /// When the engine stops.
@@ -63,8 +63,8 @@ impl Model {
         })
     }
 
-    /// Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the step that runs, until all that was
-    /// computed is on disk. Then no thread of the model runs until something is asked again.
+    /// Gets ready to be killed: cancels all answers and waits up to 100 ms, and for the running step, until all
+    /// computed blocks are on disk. Then no thread of the model runs until the next call.
     ///
     /// # Errors
     /// When the engine stops.
@@ -72,12 +72,12 @@ impl Model {
         guard(|| self.settle(BACKGROUND_TIME))
     }
 
-    /// Cancels all answers, gives the disk up to two seconds for what was computed, and stops all threads.
+    /// Cancels all answers, writes computed blocks to the disk for up to two seconds, and stops all threads.
     ///
     /// # Errors
     /// When the engine has stopped already.
     pub fn close(self) -> Result<Flushed, Error> {
-        // Dropping it does the rest.
+        // The drop of `self` ends the threads.
         guard(|| self.settle(CLOSE_TIME))
     }
 

@@ -1,14 +1,14 @@
-//! What makes tokens of texts.
+//! Tokenizer and template of a model.
 
 use kvik_memory::memory::MemoryModel;
 use kvik_text::template::ChatTemplate;
 use kvik_text::tokenizer::Tokenizer;
 
-/// The texts of a model.
+/// Conversion of a model's texts to tokens.
 pub(crate) struct Texts {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) template: Option<ChatTemplate>,
-    /// Tokens of a prompt and its answer together.
+    /// Maximum tokens of a prompt and its answer together.
     pub(crate) context_tokens: usize,
 }
 

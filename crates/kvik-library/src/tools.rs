@@ -1,4 +1,4 @@
-//! Tools as texts, for callers who have no structures for them.
+//! Tools as texts, for callers without structures for them.
 
 use kvik_text::tools::{OfferedTool, ToolChoice};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 
-/// One of them, as OpenAI writes it.
+/// A tool in OpenAI's form.
 #[derive(Deserialize)]
 struct Entry {
     function: Function,
@@ -19,17 +19,18 @@ struct Function {
     parameters: Option<Value>,
 }
 
-/// Tools in OpenAI's form, JSON: `[{"type": "function", "function": {"name", "description", "parameters"}}]`.
+/// Parses tools in OpenAI's form, JSON: `[{"type": "function", "function": {"name", "description",
+/// "parameters"}}]`.
 ///
 /// # Errors
-/// If it is not in this form, or a schema is no object.
+/// If the text is not in this form, or a schema is not an object.
 pub fn tools_from_json(json: &str) -> Result<Vec<OfferedTool>, Error> {
     let entries: Vec<Entry> =
         serde_json::from_str(json).map_err(|error| Error::BadTools(error.to_string()))?;
     entries.into_iter().map(offered).collect()
 }
 
-/// `none`, `auto`, `required`, or the name of the tool that has to be called.
+/// Parses `none`, `auto`, `required`, or the name of the tool that has to be called.
 pub fn tool_choice_from_name(choice: &str) -> ToolChoice {
     match choice {
         "none" => ToolChoice::None,

@@ -1,21 +1,21 @@
-//! A process of its own for a test that measures or ends its process, in a program that has other tests too.
+//! A process of its own for a test that measures or ends its process, in a program with other tests.
 
 use std::process::Command;
 
-/// In the environment of a process that runs one test.
+/// Environment variable of a process that runs one test.
 const ALONE: &str = "KVIK_TEST_ALONE";
 
-/// Whether the calling test has the process for itself; otherwise the test is run in another process, and its outcome is
-/// the caller's. A test begins with `if !kvik_testing::alone() { return }`.
+/// True if the calling test has the process for itself; otherwise the test is run in another process, with the same
+/// outcome for the caller. A test begins with `if !kvik_testing::alone() { return }`.
 ///
 /// # Panics
-/// When the test fails there.
+/// If the test fails in the other process.
 pub fn alone() -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
     let thread = std::thread::current();
-    // One thread runs tests on the main thread, which has no name of its own.
+    // With one thread, tests run on the main thread, which does not have the test's name.
     let name = thread.name().filter(|name| *name != "main").expect("`--test-threads=1` names no test");
     let program = std::env::current_exe().expect("a program knows its path");
     let mut alone = Command::new(program);

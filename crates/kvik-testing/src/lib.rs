@@ -1,7 +1,7 @@
-//! What tests of several crates share: what the checkout holds, chance, a web server, a process
-//! of its own, fuzzing, and what a test says that cannot run.
+//! Helpers that the tests of several crates share: files of the checkout, pseudo-random numbers, a web
+//! server, a process of its own, fuzzing, and reporting of skipped tests.
 //!
-//! It uses no crate, so that tests of all of them can use it.
+//! The crate has no dependencies, so that tests of all crates can use it.
 
 mod alone;
 mod checkout;
@@ -16,7 +16,7 @@ pub use effort::effort;
 pub use skipped::{outside_data, skip};
 pub use web::{Web, WebAnswer, WebFile, WebRepository, WebRequest};
 
-/// A bijection of 64 bits that looks like chance (SplitMix64: Steele, Lea, Flood 2014).
+/// A bijection on 64 bits with pseudo-random output (SplitMix64: Steele, Lea, Flood 2014).
 pub fn mix(bits: u64) -> u64 {
     let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

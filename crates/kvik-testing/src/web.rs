@@ -1,4 +1,4 @@
-//! A web server on this machine that answers as a script says, and what a hub of models answers.
+//! A local web server that answers by a script, and the answers of a model hub.
 
 use std::{
     io::{Read, Write},
@@ -13,7 +13,7 @@ use std::{
 pub struct WebRequest {
     /// Path and query.
     pub path: String,
-    /// All lines, with names of headers in lower case.
+    /// All header lines, with the names in lower case.
     head: String,
 }
 
@@ -23,7 +23,7 @@ impl WebRequest {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 
-    /// The first byte that a range asks for, and the one behind its last in a body of `len` bytes.
+    /// Range of the requested bytes in a body of `len` bytes: the first byte, and the one after the last.
     pub fn range(&self, len: usize) -> Option<(usize, usize)> {
         let (from, to) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
         let end = to.parse().map_or(len, |last: usize| len.min(last + 1));
@@ -37,33 +37,33 @@ pub struct WebAnswer {
     status: &'static str,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
-    /// Bytes of the body that are sent before the connection ends.
+    /// Bytes of the body that are sent before the connection is closed.
     pub sent: usize,
     /// Pause before each 16 KiB of the body.
     pub pause: Duration,
-    /// Whether the length of the body is announced; else it ends with the connection.
+    /// True if the length of the body is announced; otherwise it ends with the connection.
     has_length: bool,
 }
 
 impl WebAnswer {
-    /// With a status such as `404 Not Found`.
+    /// Creates an answer with a status such as `404 Not Found`.
     pub fn new(status: &'static str, body: &[u8]) -> WebAnswer {
         let (headers, body) = (Vec::new(), body.to_vec());
         WebAnswer { status, headers, sent: body.len(), body, pause: Duration::ZERO, has_length: true }
     }
 
-    /// Without a word about how long it is.
+    /// Omits the length.
     pub fn without_length(self) -> WebAnswer {
         WebAnswer { has_length: false, ..self }
     }
 
-    /// With one header more.
+    /// Adds a header.
     pub fn with(mut self, name: &str, value: impl Into<String>) -> WebAnswer {
         self.headers.push((name.to_owned(), value.into()));
         self
     }
 
-    /// The bytes that a request asks for of `content`, as servers with ranges answer.
+    /// Answers with the requested range of `content`, like servers that support ranges.
     pub fn of(request: &WebRequest, content: &[u8]) -> WebAnswer {
         match request.range(content.len()) {
             None => WebAnswer::new("200 OK", content),
@@ -76,7 +76,7 @@ impl WebAnswer {
     }
 }
 
-/// A web server that serves as long as the process runs.
+/// A web server that runs until the process ends.
 #[derive(Debug)]
 pub struct Web {
     /// `http://127.0.0.1:PORT`
@@ -85,10 +85,10 @@ pub struct Web {
 }
 
 impl Web {
-    /// Answers each request as `script` says.
+    /// Answers each request with the result of `script`.
     ///
     /// # Panics
-    /// If this machine has no port for it.
+    /// If no local port is free.
     pub fn serve(script: impl Fn(&WebRequest) -> WebAnswer + Send + Sync + 'static) -> Web {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
         let url = format!("http://{}", listener.local_addr().expect("a bound port"));
@@ -125,7 +125,7 @@ fn read_request(stream: &mut TcpStream) -> Option<WebRequest> {
     }
     let head = String::from_utf8(head).ok()?;
     let path = head.split(' ').nth(1)?.to_owned();
-    // Names of headers are the same in either case; values are kept.
+    // Header names are case-insensitive; values are kept as they are.
     let lower = |line: &str| match line.split_once(": ") {
         Some((name, value)) => format!("{}: {value}", name.to_ascii_lowercase()),
         None => line.to_owned(),
@@ -148,7 +148,7 @@ fn respond(stream: &mut TcpStream, answer: &WebAnswer) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Path, content and SHA-256 of a file; a hub gives none of small files.
+/// Path, content and SHA-256 of a file; a hub lists no hash for small files.
 pub type WebFile = (&'static str, Arc<[u8]>, Option<String>);
 
 /// A repository of a hub at one commit.
@@ -156,14 +156,14 @@ pub type WebFile = (&'static str, Arc<[u8]>, Option<String>);
 pub struct WebRepository {
     /// `owner/repo`
     pub name: &'static str,
-    /// The commit.
+    /// Id of the commit.
     pub commit: &'static str,
-    /// What it has.
+    /// Files of the repository.
     pub files: Vec<WebFile>,
 }
 
 impl WebRepository {
-    /// What the hub answers on the routes of this repository, and 404 on others.
+    /// Answers on the hub's routes of this repository, and with 404 on others.
     pub fn answer(&self, request: &WebRequest) -> WebAnswer {
         let WebRepository { name, commit, .. } = self;
         let path = request.path.as_str();

@@ -9,36 +9,36 @@ use std::time::{Duration, Instant};
 use super::mutate::Random;
 use crate::checkout::repository;
 
-/// Random numbers of a run for which no seed is set.
+/// Default seed.
 const SEED: u64 = 7;
 /// Maximum memory of the process.
 const MEMORY_KIB_MAX: u64 = 2 << 20;
-/// Maximum mutants that are kept as further starting points.
+/// Maximum number of mutants that are kept as further starting points.
 const KEPT_MAX: usize = 256;
 
-/// Makes an input of one, and of parts of another.
+/// Makes a mutant of one input, mixed with parts of another.
 pub type Mutate<'a> = dyn Fn(&[u8], &[u8], &mut Random) -> Vec<u8> + 'a;
 
-/// A fuzzing run to do.
+/// A fuzzing run.
 pub struct Campaign<'a> {
-    /// The target's name, which its corpus has, too.
+    /// Name of the target and of its corpus.
     pub name: &'a str,
     /// A reader of untrusted bytes, which returns for any input.
     pub target: &'a dyn Fn(&[u8]),
-    /// Inputs to start from, of which each is tried.
+    /// Initial inputs, each of which is tried.
     pub corpus: Vec<Vec<u8>>,
-    /// Makes further ones.
+    /// Makes further inputs.
     pub mutate: &'a Mutate<'a>,
-    /// Maximum time of an input, on a machine that does other things as well.
+    /// Maximum time for an input, with a margin for a busy machine.
     pub input_max: Duration,
-    /// Duration of the run where `FUZZ_SECONDS` says none.
+    /// Duration of the run unless `FUZZ_SECONDS` is set.
     pub duration: Duration,
 }
 
-/// All files of `fuzz/corpus/NAME`, in order.
+/// Reads all files of `fuzz/corpus/NAME`, in order.
 ///
 /// # Errors
-/// When they cannot be read.
+/// If they cannot be read.
 pub fn corpus(name: &str) -> io::Result<Vec<Vec<u8>>> {
     let entries = fs::read_dir(repository().join("fuzz/corpus").join(name))?;
     let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
@@ -50,7 +50,7 @@ impl Campaign<'_> {
     /// Tries all inputs of the corpus, and then mutants until the time is over.
     ///
     /// # Panics
-    /// When an input fails: it is shown, and written to `failure-NAME.bin`.
+    /// If an input fails: it is shown, and written to `failure-NAME.bin`.
     pub fn run(self) {
         if std::env::var("FUZZ").is_ok_and(|only| only != self.name) {
             return;
@@ -66,7 +66,8 @@ impl Campaign<'_> {
         }
     }
 
-    /// How many inputs were tried, the time of the slowest one, and one that failed, with the reason.
+    /// Returns the number of inputs tried, the time of the slowest one, and an input that failed, with the
+    /// reason.
     fn search(mut self) -> (usize, Duration, Option<(Vec<u8>, String)>) {
         let (seeds, mut corpus) = (self.corpus.len(), std::mem::take(&mut self.corpus));
         let duration = number("FUZZ_SECONDS").map_or(self.duration, Duration::from_secs);

@@ -1,7 +1,8 @@
-//! Readers of untrusted bytes on mutated inputs, on stable Rust and without instrumentation: no panic, no hang, no growth.
+//! Fuzzing of parsers of untrusted bytes, on stable Rust and without instrumentation: no panic, no hang, no excessive
+//! memory.
 //!
-//! `FUZZ=name` runs one campaign of those that a test has, `FUZZ_SECONDS` says for how long and `FUZZ_SEED` with which
-//! random numbers. An input that fails is written to `failure-NAME.bin`.
+//! `FUZZ=name` restricts a test to one campaign, `FUZZ_SECONDS` sets its duration and `FUZZ_SEED` its seed. A failing
+//! input is written to `failure-NAME.bin`.
 
 mod campaign;
 mod mutate;

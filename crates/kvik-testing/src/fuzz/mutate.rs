@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A generator from any seed.
+    /// Creates a generator from any seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -17,15 +17,15 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// A number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end.max(1)
     }
 
-    /// One of these.
+    /// Picks an item.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there are no items.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
@@ -53,8 +53,8 @@ const BOUNDARIES: [u64; 18] = [
     u64::MAX,
 ];
 
-/// Changes `input` in one to eight ways; parts of `other` may be mixed in. Half of the inputs keep their structure and
-/// have one to three other values, so that they are read to the end.
+/// Changes `input` in one to eight ways; parts of `other` may be mixed in. Half of the mutants keep their structure,
+/// with one to three changed values, so that they are read to the end.
 pub fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = input.to_vec();
     if random.below(2) == 0 {
@@ -130,7 +130,7 @@ fn overwrite_after_name(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Overwrites the value of a key of GGUF, or the first length of a tensor: they follow the name and four bytes more.
+/// Overwrites the value of a GGUF key, or the first dimension of a tensor: they follow four bytes after the name.
 fn replace_value(bytes: &mut [u8], random: &mut Random) {
     let ends = name_ends(bytes);
     let Some(&end) = ends.get(random.below(ends.len())) else { return };
