@@ -1,16 +1,17 @@
-//! What answers are made of: types, so that what is sent and what the document of all routes says of it are one thing.
+//! Serialisation of answers. Answers are types, so that what is sent agrees with the document of all routes.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::described::JsonSchema;
 
-/// An answer as a value, where something is still chosen from it or it is one of several frames.
+/// Converts an answer to a value, where fields of it are still selected or it is one of several frames.
 pub(crate) fn value(answer: &impl Serialize) -> Value {
     serde_json::to_value(answer).expect("the names of an answer's fields are text")
 }
 
-/// An answer as JSON, without a value of it in between: with log-probabilities that would take ten times its length.
+/// Serialises an answer as JSON without an intermediate value, which would take ten times its length with
+/// log-probabilities.
 pub(crate) fn written(answer: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(answer).expect("the names of an answer's fields are text")
 }
@@ -30,7 +31,7 @@ impl<T> From<Vec<T>> for OneOrAll<T> {
     }
 }
 
-/// Types that have one value, a word, as dialects write it into `object`, `type` and `role`.
+/// Defines types with a single value, a word, as dialects write it into `object`, `type` and `role`.
 macro_rules! words {
     ($($(#[$attribute:meta])* $name:ident = $word:literal;)*) => {$(
         $(#[$attribute])*

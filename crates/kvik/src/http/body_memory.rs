@@ -1,13 +1,13 @@
-//! Memory of bodies: how much of them there is at a time, and whose.
+//! Memory budget for request bodies, divided among tenants.
 //!
-//! Counted is what has arrived beyond 64 KiB of each, never what was announced. Where the memory is
-//! full a body waits, and those that come slowly are given up; a slow body harms nobody otherwise.
-//! Where no body is complete the oldest may go on, into a part that is kept for it, so that they
-//! cannot all wait for each other. Tenants leave as much free as they have.
+//! Only bytes that have arrived count, beyond the first 64 KiB of each body, never the announced length. If the memory
+//! is full, a body waits, and slow bodies are aborted; otherwise a slow body does no harm. While no body is complete,
+//! the oldest may continue into a part that is reserved for it, so that bodies cannot deadlock waiting for each other.
+//! Each tenant leaves at least as much free as it uses.
 //!
-//! Long answers are in it as well, until their clients have read them. They never wait and leave half of it to bodies:
-//! one for which there is no room is refused, or ends where it grows. One goes through however long it is, where no other is
-//! in memory.
+//! Long answers count as well, until their clients have read them. They never wait, and leave half of the memory to
+//! bodies: an answer that finds no room is refused, or ends where it grows. A single answer of any length is admitted
+//! if no other is in memory.
 
 use std::{
     collections::BTreeMap,
@@ -22,24 +22,24 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// What is not counted of each body: one up to this length is small.
+/// Bytes of each body that are not counted: a body up to this length is small.
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
-/// All bodies together, in units of the largest one.
+/// Budget for all bodies, in units of the largest one.
 const BODIES: u64 = 4;
-/// All answers together, likewise.
+/// Budget for all answers, in the same unit.
 const ANSWERS: u64 = 2;
-/// Bytes per second that a body brings while others wait for its memory.
+/// Minimum rate of a body, in bytes per second, while others wait for its memory.
 const WANTED_RATE: u64 = 256 << 10;
-/// By how much it may be late.
+/// Maximum time that a body may be late.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often one that waits looks for a body that has become slow.
+/// Interval at which a waiting body looks for one that has become slow.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Memory for the bodies of all requests.
+/// Memory budget for the bodies of all requests.
 pub(crate) struct BodyMemory {
-    /// The largest body.
+    /// Bytes of the largest body.
     body_bytes: u64,
-    /// Several tenants share it.
+    /// True if several tenants share the budget.
     is_divided: bool,
     state: Mutex<State>,
     freed: Notify,
@@ -48,13 +48,13 @@ pub(crate) struct BodyMemory {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Counted bytes of all bodies.
+    /// Counted bytes of all bodies and answers.
     taken: u64,
-    /// By age.
+    /// Bodies and answers, by age.
     bodies: BTreeMap<u64, Taken>,
 }
 
-/// What one body has.
+/// Use of one body or answer.
 struct Taken {
     tenant: TenantId,
     arrived: u64,
@@ -64,26 +64,26 @@ struct Taken {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// It comes in; the next bytes are due by then.
+    /// The body is arriving; the next bytes are due at this time.
     Due(Instant),
-    /// It waits for memory.
+    /// The body waits for memory.
     Waiting,
-    /// All of it is there.
+    /// The body is complete.
     Complete,
-    /// It was too slow while others waited.
+    /// The body was aborted, because it was too slow while others waited.
     GivenUp,
-    /// It is an answer, and its client reads it.
+    /// An answer, which its client is reading.
     Answer,
 }
 
-/// One body's part of the memory, free again when dropped.
+/// Share of one body in the memory; released when dropped.
 pub(crate) struct BodyShare {
     memory: Arc<BodyMemory>,
     id: u64,
     given_up: Arc<Notify>,
 }
 
-/// The body came slowly while others waited for its memory.
+/// The error that a body was too slow while others waited for its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooSlow;
 
@@ -97,17 +97,17 @@ impl BodyMemory {
         self.share(tenant, Progress::Due(Instant::now() + PATIENCE))
     }
 
-    /// Takes `bytes` for an answer of this tenant, if there is memory.
+    /// Reserves `bytes` for an answer of this tenant, if there is memory.
     pub(crate) fn hold(self: &Arc<Self>, tenant: TenantId, bytes: u64) -> Option<BodyShare> {
         let share = self.share(tenant, Progress::Answer);
         share.resize(bytes).then_some(share)
     }
 
-    /// Makes an answer's part so large, if there is memory.
+    /// Sets the size of an answer's share, if there is memory.
     fn resize(&self, id: u64, bytes: u64) -> bool {
         let mut state = self.lock();
         let all = self.body_bytes.saturating_mul(ANSWERS);
-        // One that is longer than all may be must not keep bodies out for as long as its client likes.
+        // Capped, so that an answer above the budget does not block bodies for as long as its client takes.
         let bytes = bytes.min(all.saturating_add(SMALL_BYTES));
         let Taken { tenant, arrived, .. } = state.bodies[&id];
         let (old, new) = (counted(arrived), counted(bytes));
@@ -123,7 +123,7 @@ impl BodyMemory {
         true
     }
 
-    /// Adds a body of which nothing has arrived.
+    /// Adds a body or answer without bytes.
     fn share(self: &Arc<Self>, tenant: TenantId, progress: Progress) -> BodyShare {
         let mut state = self.lock();
         let (id, given_up) = (state.next, Arc::<Notify>::default());
@@ -132,7 +132,7 @@ impl BodyMemory {
         BodyShare { memory: self.clone(), id, given_up }
     }
 
-    /// Counts `bytes` more of a body, if there is memory; else looks for one to give up.
+    /// Counts `bytes` more of a body, if there is memory; otherwise looks for a body to abort.
     fn try_take(&self, id: u64, bytes: u64, now: Instant) -> Result<bool, TooSlow> {
         let mut state = self.lock();
         let body = &state.bodies[&id];
@@ -158,29 +158,29 @@ impl BodyMemory {
         Ok(fits)
     }
 
-    /// Whether the memory may hold `taken` bytes by letting this body have more.
+    /// True if the total may become `taken` bytes by granting more to this body.
     fn fits(&self, state: &State, id: u64, tenant: TenantId, taken: u64) -> bool {
         let all = self.body_bytes.saturating_mul(BODIES);
-        // Bodies that are complete make memory by themselves.
+        // Complete bodies free memory without help.
         if state.oldest_incomplete() == Some(id) && !state.has_complete() {
             return taken <= all;
         }
         taken <= self.common_bytes() && self.is_fair(state, tenant, taken - state.taken)
     }
 
-    /// Whether a tenant that takes so much more leaves as much free as it has.
+    /// True if a tenant that takes `more` bytes leaves at least as much free as it uses.
     fn is_fair(&self, state: &State, tenant: TenantId, more: u64) -> bool {
         let free = self.body_bytes.saturating_mul(BODIES).saturating_sub(state.taken + more);
         !self.is_divided || state.of_tenant(tenant) + more <= free
     }
 
-    /// What is there for all but the oldest.
+    /// Budget of all bodies except the oldest.
     fn common_bytes(&self) -> u64 {
         self.body_bytes.saturating_mul(BODIES - 1)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Sums and entries change together, without anything between that could panic.
+        // Sums and entries change together, without a possible panic in between.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,7 +204,7 @@ impl State {
         self.bodies.values().filter(|body| body.tenant == tenant).map(|body| counted(body.arrived)).sum()
     }
 
-    /// Gives up the largest of the bodies that are late, among those that stand in the way.
+    /// Aborts the largest of the late bodies among those that block others.
     fn give_up_slowest(&mut self, now: Instant, is_in_the_way: impl Fn(&Taken) -> bool) {
         let is_late = |body: &&mut Taken| {
             counted(body.arrived) > 0 && matches!(body.progress, Progress::Due(due) if due < now)
@@ -218,10 +218,10 @@ impl State {
 }
 
 impl Progress {
-    /// The same after `bytes` have arrived: they are as late or as early as the wanted rate says.
+    /// Updates the due time after the arrival of `bytes`, at the minimum rate.
     fn after(self, bytes: u64, now: Instant) -> Progress {
         let due = match self {
-            // What it is late by counts, for as long as it was to be early.
+            // Being late counts only up to `PATIENCE`, which also limits being early.
             Progress::Due(due) => due.max(now.checked_sub(PATIENCE).unwrap_or(due)),
             _ => now + PATIENCE,
         };
@@ -230,7 +230,7 @@ impl Progress {
     }
 }
 
-/// What counts of a body of which so much has arrived.
+/// Counted bytes of a body of which `arrived` bytes have arrived.
 fn counted(arrived: u64) -> u64 {
     arrived.saturating_sub(SMALL_BYTES)
 }
@@ -247,30 +247,30 @@ impl BodyShare {
         }
     }
 
-    /// Makes an answer's part so large, if there is memory; for a smaller one there is.
+    /// Sets the size of an answer's share, if there is memory; shrinking always succeeds.
     pub(crate) fn resize(&self, bytes: u64) -> bool {
         let fits = self.memory.resize(self.id, bytes);
         self.memory.freed.notify_waiters();
         fits
     }
 
-    /// Waits until the body has to be given up.
+    /// Waits until the body is aborted.
     pub(crate) async fn given_up(&self) -> TooSlow {
         self.given_up.notified().await;
         TooSlow
     }
 
-    /// All of the body is there: it is not slow any more.
+    /// Marks the body as complete, so that it cannot be too slow any more.
     pub(crate) fn complete(&self) {
         if let Some(body) = self.memory.lock().bodies.get_mut(&self.id) {
             body.progress = Progress::Complete;
         }
-        // Another one is the oldest now.
+        // Another body is the oldest incomplete one now.
         self.memory.freed.notify_waiters();
     }
 }
 
-/// The bytes of an answer, which keep its part of the memory until the last of them was sent or given up.
+/// Bytes of an answer, which hold its share until the last of them is sent or dropped.
 pub(crate) fn charged<S: Send + Sync + 'static>(text: Vec<u8>, share: S) -> Bytes {
     Bytes::from_owner(Charged { text, _share: share })
 }
@@ -305,7 +305,7 @@ mod tests {
     const ACME: TenantId = TenantId(1);
     const BETA: TenantId = TenantId(2);
 
-    /// Takes `bytes`, in the pieces in which a network brings them; tells how long that took.
+    /// Takes `bytes` in pieces as a network delivers them; returns the time that it took.
     async fn send(body: &BodyShare, bytes: u64) -> Result<Duration, TooSlow> {
         let start = Instant::now();
         for _ in 0..bytes >> 14 {
@@ -356,7 +356,7 @@ mod tests {
             let mut sent = Ok(());
             for _ in 0..40 {
                 tokio::time::sleep(half).await;
-                // Somebody waits for memory.
+                // Simulates another body that waits for memory.
                 memory.lock().give_up_slowest(Instant::now(), |_| true);
                 tokio::time::sleep(half).await;
                 sent = sent.and(steady.take(1 << 14).await);
@@ -371,7 +371,7 @@ mod tests {
         let whole = (0..12).map(|_| {
             let body = memory.begin(ACME);
             tokio::spawn(async move {
-                // All get half-way before any is whole.
+                // All reach the half before any is complete.
                 send(&body, LARGEST / 2).await?;
                 tokio::task::yield_now().await;
                 send(&body, LARGEST / 2).await?;

@@ -1,8 +1,8 @@
-//! Open connections: how many there may be, and which can be closed without loss.
+//! Open connections: their bounded number, and which of them can be closed without loss.
 //!
-//! A connection that has sent no request, or whose request is still coming in, can be closed when
-//! the place is wanted; one that is being answered cannot. So a crowd of silent clients keeps
-//! nobody out: the one that has been silent for longest makes room for the next.
+//! A connection without a request, or whose request is still arriving, can be closed when its slot is needed;
+//! one that is being answered cannot. So silent clients in any number do not block others: the longest silent
+//! one is closed for the next.
 
 use std::{
     collections::BTreeMap,
@@ -14,21 +14,21 @@ use std::{
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// What a connection is doing. Those that come first in this order are closed first.
+/// Phase of a connection. Connections in earlier phases are closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// No request has come, or its head is not complete.
+    /// No request has arrived, or its head is incomplete.
     Idle,
-    /// The body of a request is coming in.
+    /// The body of a request is arriving.
     Receiving,
-    /// The request is complete and has no answer yet.
+    /// The request is complete and the answer has not begun.
     Working,
-    /// The answer is going out.
+    /// The answer is being sent.
     Responding,
 }
 
 impl Phase {
-    /// Whether nothing is lost but what the client can send again.
+    /// True if closing the connection only loses what the client can send again.
     fn is_closable(self) -> bool {
         matches!(self, Phase::Idle | Phase::Receiving)
     }
@@ -38,33 +38,33 @@ impl Phase {
 pub(super) struct Connections {
     places: Arc<Semaphore>,
     closable: Mutex<Closable>,
-    /// Told when there is one more that can be closed.
+    /// Signalled when another connection can be closed.
     appeared: Notify,
 }
 
-/// Connections that can be closed, in the order in which they would be.
+/// Connections that can be closed, in closing order.
 #[derive(Default)]
 struct Closable {
     next: u64,
     by_age: BTreeMap<Age, Arc<Notify>>,
 }
 
-/// What a connection is doing, and a number that grows with the time since when.
+/// Phase of a connection, and a number that grows with the time when it began.
 type Age = (Phase, u64);
 
-/// One open connection. Its place is free when this is dropped.
+/// An open connection. Its slot is released when this is dropped.
 pub(super) struct Open {
     connections: Arc<Connections>,
     current: Mutex<Current>,
     close: Arc<Notify>,
-    /// The client understands answers of the class 1xx.
+    /// True if the client supports 1xx answers.
     knows_interim: AtomicBool,
     _place: OwnedSemaphorePermit,
 }
 
 struct Current {
     phase: Phase,
-    /// Its key among those that can be closed.
+    /// Key among the connections that can be closed.
     age: Option<Age>,
 }
 
@@ -77,7 +77,7 @@ impl Connections {
         })
     }
 
-    /// Opens one more. Where all places are taken one that can be closed makes room.
+    /// Opens a connection. If all slots are taken, one that can be closed is displaced.
     pub(super) async fn open(self: &Arc<Self>) -> Arc<Open> {
         let place = self.place().await;
         let open = Arc::new(Open {
@@ -106,7 +106,7 @@ impl Connections {
         }
     }
 
-    /// Has the connection closed that was silent for longest, if there is one.
+    /// Closes the connection that was silent for longest, if any can be closed.
     pub(super) fn displace(&self) {
         let oldest = self.lock().by_age.pop_first();
         if let Some((_, close)) = oldest {
@@ -121,7 +121,7 @@ impl Connections {
 }
 
 impl Open {
-    /// Notes what the connection does from now on.
+    /// Sets the phase of the connection.
     pub(super) fn enter(&self, phase: Phase) {
         let mut current = self.current();
         if current.phase == phase {
@@ -146,8 +146,8 @@ impl Open {
         self.current().phase
     }
 
-    /// Waits until the place is wanted by somebody else. A request that has come in meanwhile is
-    /// answered, and another connection is looked for.
+    /// Waits until the connection is displaced. If a complete request has arrived meanwhile, it is answered,
+    /// and another connection is chosen.
     pub(super) async fn displaced(&self) {
         loop {
             self.close.notified().await;
@@ -201,7 +201,7 @@ mod tests {
         let enter = |open: &Option<Arc<Open>>, phase| open.as_ref().unwrap().enter(phase);
         enter(&open[0], Phase::Receiving);
         enter(&open[1], Phase::Working);
-        // Back from an answer: idle for less time than the fourth.
+        // Idle after an answer: for less time than the fourth.
         enter(&open[2], Phase::Responding);
         enter(&open[2], Phase::Idle);
         let mut newcomers = Vec::new();

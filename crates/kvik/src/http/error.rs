@@ -1,6 +1,6 @@
-//! Errors as OpenAI's API words them: `{"error": {"message", "type", "param", "code"}}`.
+//! Errors in the form of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`.
 //!
-//! The one place where a kind of failure meets its status code.
+//! The only place that maps kinds of failures to status codes.
 
 use std::{fmt, time::Duration};
 
@@ -94,13 +94,13 @@ impl ApiError {
         ApiError { status, message: message.into(), param: None, code, retry_after_s: None, overflow: None }
     }
 
-    /// Names the offending field, where none is named yet.
+    /// Sets the offending field, unless one is set.
     pub(crate) fn at(mut self, param: &str) -> ApiError {
         self.param.get_or_insert_with(|| param.to_owned());
         self
     }
 
-    /// No key came, or an unknown one; `source` says where the keys of this server are.
+    /// The key is missing or unknown; `source` tells where this server's keys are.
     pub(crate) fn unauthorized(source: &str) -> ApiError {
         let message = format!(
             "this server wants an API key: send the header `Authorization: Bearer KEY` with a key {source}"
@@ -108,13 +108,13 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message)
     }
 
-    /// There is no model of that name; what there is.
+    /// There is no model of that name; `there_is` tells which models there are.
     pub(crate) fn no_model(name: &str, there_is: &str) -> ApiError {
         let message = format!("the model `{name}` does not exist here; {there_is}");
         ApiError::new(StatusCode::NOT_FOUND, Some("model_not_found"), message).at("model")
     }
 
-    /// The request reads something of a model that is not in memory, and does not load it.
+    /// The request reads data of a model that is not loaded, and does not load it.
     pub(crate) fn not_in_memory(name: &str) -> ApiError {
         let message = format!(
             "the model `{name}` is not in memory, and a request that only reads does not load it; `POST /v1/shelf/load` does"
@@ -131,7 +131,7 @@ impl ApiError {
         ApiError { retry_after_s: Some(retry_after_s), ..error }
     }
 
-    /// What the request needs does not answer; others are answered.
+    /// A resource that the request needs does not respond; other requests are not affected.
     pub(crate) fn unavailable(
         code: &'static str,
         message: impl Into<String>,
@@ -141,7 +141,7 @@ impl ApiError {
         ApiError { retry_after_s: Some(retry_after_s), ..error }
     }
 
-    /// The same without numbers about other clients.
+    /// Removes numbers about other clients from the message.
     pub(crate) fn impersonal(mut self) -> ApiError {
         if let (Some("queue_full"), Some(seconds)) = (self.code, self.retry_after_s) {
             self.message = format!("the server is busy; try again in {seconds} s");
@@ -149,26 +149,26 @@ impl ApiError {
         self
     }
 
-    /// The same for another reason.
+    /// Replaces the message.
     pub(crate) fn because(self, message: impl Into<String>) -> ApiError {
         ApiError { message: message.into(), ..self }
     }
 
-    /// The tenant has had what it may have for now.
+    /// The tenant has used up its rate for now.
     pub(crate) fn rate_limited(message: impl Into<String>, retry_after: Duration) -> ApiError {
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
-        // Rounded up: who comes back at that second is let in.
+        // Rounded up, so that a client that waits this long is admitted.
         let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
         ApiError { retry_after_s: Some(seconds.max(1)), ..error }
     }
 
-    /// What concerns all tenants is not for one of them.
+    /// The request concerns all tenants, and needs the admin's key.
     pub(crate) fn admins_only() -> ApiError {
         let message = "this concerns all tenants and wants the admin's key: start kvik with --admin-key KEY and send that one";
         ApiError::new(StatusCode::FORBIDDEN, Some("admin_key_required"), message)
     }
 
-    /// This server, or its model, has no such thing.
+    /// This server, or its model, does not support the request.
     pub(crate) fn not_supported(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_IMPLEMENTED, Some("not_supported"), message)
     }
@@ -181,22 +181,22 @@ impl ApiError {
         self.status
     }
 
-    /// What kind of failure it is, in a word.
+    /// Kind of failure, as a word.
     pub(crate) fn code(&self) -> &'static str {
         self.code.unwrap_or_else(|| self.kind())
     }
 
-    /// The field that is wrong, where it is one.
+    /// The offending field, if there is one.
     pub(crate) fn param(&self) -> Option<&str> {
         self.param.as_deref()
     }
 
-    /// The numbers of a prompt that is longer than the context.
+    /// The token counts of a prompt that is longer than the context.
     pub(crate) fn overflow(&self) -> Option<Overflow> {
         self.overflow
     }
 
-    /// OpenAI's error object; also what a stream that fails half-way sends as its last frame.
+    /// OpenAI's error object; also the last frame of a stream that fails half-way.
     pub(crate) fn body(&self) -> Value {
         value(&ErrorBody::from(self))
     }
@@ -235,7 +235,7 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // For a dialect that words it otherwise.
+        // For dialects with another form of errors.
         response.extensions_mut().insert(self);
         response
     }
@@ -247,7 +247,7 @@ impl From<RetentionError> for ApiError {
     }
 }
 
-/// When a client that was refused for a file which is silent or has failed should come back.
+/// Seconds after which a client should retry, if a file does not respond or has failed.
 const FILE_RETRY_AFTER_S: u64 = 10;
 
 impl From<RecordsError> for ApiError {

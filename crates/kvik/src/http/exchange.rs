@@ -1,9 +1,9 @@
-//! One request and its answer on a connection.
+//! A request and its answer on a connection.
 //!
-//! An answer may be ready before the request's body has been read: a key is missing, there is no
-//! such route, a rate is spent. What is left of the body is then read, up to a limit, so that the
-//! next request on the connection finds its beginning; or the answer announces that the connection
-//! ends with it.
+//! An answer may be ready before the request's body has been read: a key is missing, the route does not
+//! exist, a rate limit is exceeded. Then the rest of the body is read, up to a limit, so that the next
+//! request on the connection can be parsed; beyond the limit, the answer announces that the connection
+//! closes.
 
 use std::{
     convert::Infallible,
@@ -34,16 +34,16 @@ use super::{
     front::Front,
 };
 
-/// What is left of a body is read up to this length, to keep the connection.
+/// Maximum bytes of the rest of a body that are read to keep the connection open.
 const REST_BYTES: u64 = 1 << 20;
-/// And for this long: the answer waits meanwhile.
+/// Maximum time for reading the rest: the answer waits meanwhile.
 const REST_TIME: Duration = Duration::from_secs(1);
 
 /// Answers the requests of one connection.
 pub(super) struct Exchange {
     front: Arc<Front>,
     open: Arc<Open>,
-    /// An answer went out before all of its request was read.
+    /// True if an answer was sent before all of its request was read.
     left_unread: Arc<AtomicBool>,
 }
 
@@ -52,7 +52,7 @@ impl Exchange {
         Exchange { front, open, left_unread: Arc::default() }
     }
 
-    /// Tells, when the connection has ended, whether the client may still be sending.
+    /// A flag that tells, after the end of the connection, whether the client may still be sending.
     pub(super) fn left_unread(&self) -> Arc<AtomicBool> {
         self.left_unread.clone()
     }
@@ -92,7 +92,7 @@ struct Received {
 
 struct State {
     body: Incoming,
-    /// Somebody has asked for it; before, a client may wait to be told to go on.
+    /// True once the body was polled; before, the client may be waiting for `100 Continue`.
     is_asked: bool,
     has_ended: bool,
 }
@@ -104,7 +104,7 @@ impl Received {
         Received { state: Arc::new(Mutex::new(State { body, is_asked: false, has_ended })), open }
     }
 
-    /// Reads what nobody has read; says whether that was all, or is too much or too slow.
+    /// Reads the rest of the body; returns false if it is too long or too slow.
     async fn read_rest(mut self, may_hold_back: bool) -> bool {
         let (is_held_back, has_ended, left) = {
             let state = self.lock();
@@ -125,7 +125,7 @@ impl Received {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // hyper's body stays usable whatever panicked.
+        // hyper's body stays usable after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +159,7 @@ impl HttpBody for Received {
     }
 }
 
-/// The body of an answer. When it is dropped the exchange has ended.
+/// The body of an answer. Dropping it ends the exchange.
 pub(super) struct Answer {
     body: Body,
     open: Arc<Open>,

@@ -1,9 +1,9 @@
 //! Clients that close their half of a connection after the request and wait for the answer.
 //!
-//! TCP does not tell such a client from one that has gone: both send an end, and only what is sent
-//! to the one that has gone comes back as a reset. So an interim answer (`100 Continue`, which
-//! clients must skip) is sent while there is nothing else to send; the frames of a stream do the
-//! same by themselves. hyper is told of the end when the exchange is over, or of the reset.
+//! TCP does not distinguish such a client from one that has gone: both send a FIN, and only data sent to the
+//! one that has gone is answered by a reset. So an interim answer (`100 Continue`, which clients must skip)
+//! is sent while there is nothing else to send; the frames of a stream have the same effect. hyper sees the
+//! end of input when the exchange is over, or at the reset.
 
 use std::{
     io,
@@ -21,22 +21,23 @@ use tokio::{
 
 use super::connections::{Open, Phase};
 
-/// How often a connection without input is looked at.
+/// Interval at which a connection whose input has ended is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// Looks until a request counts as broken off: the last of its body may not have been taken yet.
+/// Number of checks until a partial request counts as aborted: the last of its body may not have been read
+/// yet.
 const LOOKS_FOR_BODY: u32 = 2;
-/// Looks between two interim answers.
+/// Number of checks between two interim answers.
 const LOOKS_PER_PROBE: u32 = 20;
-/// Says nothing, and is answered by a reset where nobody listens any more.
+/// Without content, and answered by a reset if the client has gone.
 const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A stream whose end of input is kept back while a request is being answered.
+/// A stream that withholds the end of input while a request is being answered.
 pub(super) struct HalfOpen {
     stream: TcpStream,
     open: Arc<Open>,
-    /// Runs from the end of input on.
+    /// Set once the input has ended.
     ended: Option<Ended>,
-    /// All that was written has gone to the system: an interim answer cannot tear an answer apart.
+    /// True if all written bytes have gone to the system, so that an interim answer cannot split an answer.
     is_flushed: bool,
 }
 
@@ -50,7 +51,7 @@ impl HalfOpen {
         HalfOpen { stream, open, ended: None, is_flushed: true }
     }
 
-    /// Keeps the end of input back while there is an answer to come and somebody to take it.
+    /// Withholds the end of input while there is an answer to come and a client to receive it.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let looked = self.ended.as_ref().map_or(0, |ended| ended.count);
@@ -76,7 +77,7 @@ impl HalfOpen {
         }
     }
 
-    /// Sends an interim answer, if nothing else is on its way.
+    /// Sends an interim answer, unless other data is being sent.
     fn probe(&self) -> io::Result<()> {
         if self.open.phase() != Phase::Working || !self.is_flushed {
             return Ok(());

@@ -1,10 +1,10 @@
-//! The socket that a supervisor opened for this process, as systemd says it: `LISTEN_FDS` and `LISTEN_PID`.
+//! A socket that a supervisor such as systemd opened for this process: `LISTEN_FDS` and `LISTEN_PID`.
 
-/// The listening socket that was handed over; `None` where none was. It can be taken once, and must be before other
-/// threads run: the variables that name it are removed, so that no child takes them for its own.
+/// Takes the listening socket that was handed over; `None` if there is none. It can be taken once, and before other
+/// threads run: the variables that name it are removed, so that no child process uses them.
 ///
 /// # Errors
-/// When there are several, or it is no socket that TCP listens on.
+/// If there are several, or it is not a listening TCP socket.
 #[cfg(unix)]
 pub(crate) fn inherited() -> anyhow::Result<Option<std::net::TcpListener>> {
     use anyhow::{Context, ensure};

@@ -1,7 +1,6 @@
-//! Connections: accepted in bounded number, protected from slow clients, drained at the end.
+//! Connections: accepted up to a limit, protected from slow clients, drained at shutdown.
 //!
-//! hyper is driven directly, because `axum::serve` sets no time limit on reading a head or
-//! writing an answer.
+//! hyper is driven directly, because `axum::serve` sets no time limit on reading a head or writing an answer.
 
 use std::{
     future::{Future, poll_fn},
@@ -29,26 +28,26 @@ use super::{
     half_open::HalfOpen,
 };
 
-/// A client that has been answered before its request was read may send the rest of it for this
-/// long: what arrives at a closed socket would take the answer with it.
+/// Time for a client that was answered before its request was read to send the rest: data that arrives at a closed
+/// socket would cause a reset, and the answer would be lost.
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
 /// Limits on connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLimits {
-    /// Open at the same time; beyond, the one that is silent for longest is closed.
+    /// Maximum number of open connections; beyond, the one that was silent for longest is closed.
     pub(crate) max: usize,
-    /// A client has this long to send a request's head, and an idle connection lives this long.
+    /// Time limit for a request's head, and for an idle connection.
     pub(crate) head_time: Duration,
-    /// A client that takes no byte for this long is cut off.
+    /// Time after which a client that accepts no byte is disconnected.
     pub(crate) write_time: Duration,
-    /// Running answers have this long to end once the server is stopping.
+    /// Time limit for running answers after the server was told to stop.
     pub(crate) drain_time: Duration,
 }
 
 /// Serves until `stop` turns true, then lets running answers end.
 ///
-/// Returns how many connections were cut off because they did not end in time.
+/// Returns the number of connections that were aborted because they did not end in time.
 pub(crate) async fn serve(
     listener: TcpListener,
     front: Arc<Front>,
@@ -74,17 +73,17 @@ pub(crate) async fn serve(
     cut_off
 }
 
-/// Waits until the server is told to stop; a teller that is gone counts as that.
+/// Waits until the server is told to stop, or the sender of `stop` is dropped.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Waits for a client, then for its place.
+/// Waits for a client, then for a slot.
 async fn accept(listener: &TcpListener, connections: &Arc<Connections>) -> Option<(TcpStream, Arc<Open>)> {
     match listener.accept().await {
         Ok((stream, _)) => Some((stream, connections.open().await)),
         Err(error) => {
-            // Out of file descriptors, most likely: without a pause this would spin.
+            // Most likely out of file descriptors: without a pause this would spin.
             tracing::warn!("a connection could not be accepted: {error}");
             connections.displace();
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -100,7 +99,7 @@ async fn connection(
     limits: ConnectionLimits,
     stop: watch::Receiver<bool>,
 ) {
-    // Tokens are small frames: Nagle's algorithm would hold each until the one before is acknowledged.
+    // Tokens are small frames: Nagle's algorithm would delay each until the one before is acknowledged.
     let _ = stream.set_nodelay(true);
     tokio::select! {
         ended = exchanges(stream, open.clone(), front, limits, stop) => {
@@ -124,7 +123,7 @@ async fn exchanges(
     let left_unread = exchange.left_unread();
     let io = TokioIo::new(TimedWrites::new(HalfOpen::new(stream, open), limits.write_time));
     let mut builder = http1::Builder::new();
-    // Some clients look for the names of headers as llama-server and others write them, though case says nothing.
+    // Some clients expect the header names in llama-server's capitalisation, although HTTP ignores case.
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time).title_case_headers(true);
     let mut connection = builder.serve_connection(io, exchange);
     tokio::select! {
@@ -142,17 +141,17 @@ async fn exchanges(
     Ok(())
 }
 
-/// Reads what still comes, and forgets it.
+/// Reads and discards all further input.
 async fn read_to_nowhere(stream: &mut (impl AsyncRead + Unpin)) {
     let mut bytes = [0; 8 << 10];
     while stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
 }
 
-/// A stream whose writes fail when the other side takes nothing for too long.
+/// A stream whose writes fail if the other side accepts nothing for too long.
 struct TimedWrites<S> {
     stream: S,
     patience: Duration,
-    /// Runs while a write is pending.
+    /// Set while a write is pending.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -161,7 +160,7 @@ impl<S> TimedWrites<S> {
         TimedWrites { stream, patience, deadline: None }
     }
 
-    /// Passes a write's outcome on, and turns one that is pending for too long into an error.
+    /// Passes a write's outcome on; a write that is pending for too long fails.
     fn watch<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.deadline = None;

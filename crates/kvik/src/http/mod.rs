@@ -1,6 +1,7 @@
-//! Connections and what is the same for every body that comes over one: bounded, slow, hostile or not.
+//! Connections, and the handling of request bodies that is the same for all routes: within bounds, whether clients are
+//! slow or hostile.
 //!
-//! It knows neither model nor tenants.
+//! The module is independent of models, and knows tenants only by their ids.
 
 pub(crate) mod answer;
 pub(crate) mod body_memory;

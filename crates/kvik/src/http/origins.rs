@@ -1,9 +1,8 @@
-//! Whom a browser may speak for: hosts by which the server is called, and origins of pages.
+//! Protection against requests of foreign pages in a browser: the hosts of this server, and the allowed origins.
 //!
-//! A browser sends requests for every page it shows, also to `127.0.0.1`. A foreign page is known by
-//! its `Origin`; one whose name was pointed at this machine after it was loaded (DNS rebinding) has
-//! the right origin and is known by its `Host`, which is still that name. An address in `Host` can
-//! only be the address that was asked.
+//! A browser sends requests for every page it shows, also to `127.0.0.1`. A foreign page is detected by its `Origin`;
+//! one whose name was pointed at this machine after it was loaded (DNS rebinding) has the right origin and is detected
+//! by its `Host`, which is still that name. An address in `Host` can only be the address that was contacted.
 
 use std::{net::IpAddr, str::FromStr};
 
@@ -15,26 +14,26 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use super::error::ApiError;
 
-/// Names of hosts and origins are repeated in an error up to this length.
+/// Maximum characters of a host or an origin in an error.
 const NAMED_CHARS: usize = 100;
 
-/// Whom requests may come from.
+/// Allowed senders of requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Senders {
     pub(crate) hosts: Hosts,
-    /// Origins whose pages may call.
+    /// Origins whose pages may send requests.
     pub(crate) origins: Vec<AllowedOrigin>,
 }
 
-/// The hosts by which a server may be called.
+/// Hosts by which the server may be addressed.
 #[derive(Debug, Clone)]
 pub(crate) struct Hosts {
-    /// Where it listens.
+    /// Address that the server listens on.
     bound: IpAddr,
     allowed: Vec<AllowedHost>,
 }
 
-/// A host that was allowed by name.
+/// A host that is allowed by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AllowedHost {
     /// `*`
@@ -43,14 +42,14 @@ pub(crate) enum AllowedHost {
     Named(String),
 }
 
-/// An origin whose pages may call.
+/// An origin whose pages may send requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AllowedOrigin {
     /// `*`
     Any,
-    /// `localhost`: pages of this machine, from any port.
+    /// `localhost`: pages served by this machine, from any port.
     Local,
-    /// As browsers write it: `https://example.org`, or `null`.
+    /// An origin as browsers write it: `https://example.org`, or `null`.
     Page(HeaderValue),
 }
 
@@ -96,7 +95,7 @@ impl FromStr for AllowedOrigin {
 }
 
 impl AllowedOrigin {
-    /// Whether pages of this origin are among those.
+    /// True if this allows pages of the origin.
     fn has(&self, origin: &HeaderValue) -> bool {
         match self {
             AllowedOrigin::Any => true,
@@ -112,7 +111,7 @@ impl Hosts {
         Hosts { bound: bound.to_canonical(), allowed }
     }
 
-    /// Refuses a request for another host. One that names none comes from no browser.
+    /// Refuses a request for another host. A request without a host does not come from a browser.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.allowed.contains(&AllowedHost::Any) {
             return Ok(());
@@ -124,7 +123,7 @@ impl Hosts {
             .try_for_each(|host| if self.are_called(host) { Ok(()) } else { Err(foreign_host(host)) })
     }
 
-    /// Whether the server may be called by this host, with or without a port.
+    /// True if this host, with or without a port, is one of the server's.
     fn are_called(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         if host.contains('@') {
@@ -142,9 +141,9 @@ impl Hosts {
 impl Senders {
     /// Refuses a request for another host and one of a foreign page.
     ///
-    /// The host matters where no key is asked for: a page that took another name has no key. The
-    /// origin matters always, because a proxy may add the key; so does what browsers say of pictures and frames, which
-    /// have no origin.
+    /// The host matters if no key is required: a page that has taken another name has no key. The origin always
+    /// matters, because a proxy may add the key; so do the Fetch Metadata headers for images and frames, which have no
+    /// origin.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap, asks_no_key: bool) -> Result<(), ApiError> {
         if asks_no_key {
             self.hosts.check(uri, headers)?;
@@ -156,20 +155,20 @@ impl Senders {
     }
 }
 
-/// What browsers say of a request, and programs do not; `Origin` stands in every `POST` of a page, whichever its site
+/// Headers that browsers send and other programs do not; a page's `POST` always has an `Origin`, even to its own site
 /// (Fetch, WHATWG, section 3.2).
 const OF_BROWSERS: [&str; 5] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest"];
 
 impl Senders {
-    /// Whether a request comes from a program and from no page: it is for a host of this server, and nothing in it says
+    /// True if a request comes from a program and not from a page: it is for a host of this server, and no header shows
     /// that a browser has sent it.
     pub(crate) fn is_a_programs(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         self.hosts.check(uri, headers).is_ok() && !OF_BROWSERS.iter().any(|name| headers.contains_key(*name))
     }
 }
 
-/// Refuses what a foreign page embeds: browsers say so of each request (Fetch Metadata, W3C, section 2). A request with an
-/// origin is judged by that, and someone may follow a link to the page.
+/// Refuses a foreign page's embedded request: browsers mark each request (Fetch Metadata, W3C, section 2). A request
+/// with an origin is judged by the origin, and following a link is allowed.
 fn check_site(headers: &HeaderMap) -> Result<(), ApiError> {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
     let follows_a_link = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
@@ -189,15 +188,15 @@ fn check_origin(headers: &HeaderMap, allowed: &[AllowedOrigin]) -> Result<(), Ap
     }
 }
 
-/// Whether a page was served by this machine, under the names that nobody else can take.
+/// True if the origin is of this machine, under the names that no other machine can take.
 fn is_local(origin: &HeaderValue) -> bool {
     let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
     let host = origin.as_ref().and_then(Uri::authority).map(host_name).unwrap_or_default();
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
-/// Whether a page of `origin` was served under the name by which it calls now. Its scheme does not
-/// count: a proxy may speak TLS for this server.
+/// True if a page of `origin` was served under the host that it addresses now. The scheme is ignored: a proxy may
+/// terminate TLS for this server.
 fn is_same_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
     let Some(origin) = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok()) else {
         return false;
@@ -212,7 +211,7 @@ fn is_same_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
     host.is_some_and(|host| origin.authority().is_some_and(|origin| place(origin) == place(&host)))
 }
 
-/// The host in lower case: without port, without the brackets of IPv6, without the root's dot.
+/// The host in lower case: without the port, the brackets of IPv6, and the root's dot.
 fn host_name(authority: &Authority) -> String {
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
@@ -244,7 +243,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(NAMED_CHARS).collect()
 }
 
-/// What browsers are told: pages of these origins may call, with the headers they ask for.
+/// CORS headers: pages of these origins may send requests, with the headers they ask for.
 pub(crate) fn cors(allowed: &[AllowedOrigin]) -> CorsLayer {
     let pages = allowed.to_vec();
     let origins = match allowed {
@@ -252,7 +251,7 @@ pub(crate) fn cors(allowed: &[AllowedOrigin]) -> CorsLayer {
         _ if allowed.contains(&AllowedOrigin::Any) => Any.into(),
         _ => AllowOrigin::predicate(move |origin, _| pages.iter().any(|allowed| allowed.has(origin))),
     };
-    // Who may call at all may send any header: clients have their own, as `x-stainless-os`.
+    // Allowed origins may send any header: clients have their own, such as `x-stainless-os`.
     CorsLayer::new()
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])

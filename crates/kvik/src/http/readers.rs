@@ -1,11 +1,11 @@
-//! Who may read a body next: parsing, templating and tokenizing take processors from the model, so few
+//! Scheduling of body processing: parsing, templating and tokenising take processors from the model, so only a few
 //! requests do it at a time.
 //!
-//! Large bodies never hold all permits, so a small one waits for small ones only. Among those that wait
-//! the tenant goes first whose last turn is longest ago, and where there are several tenants none holds
-//! all permits. One tenant's bodies go in the order in which they came.
+//! Large bodies never hold all permits, so a small body waits only for small ones. Among the waiting tenants, the one
+//! whose last turn is longest ago goes first, and if there are several tenants, none holds all permits. Bodies of one
+//! tenant are read in the order of their arrival.
 //!
-//! Who has to wait for something outside, a file, gives the permit up meanwhile: see [`aside`].
+//! A reader that waits for something outside, such as a file, releases its permit meanwhile: see [`aside`].
 
 use std::{
     cell::RefCell,
@@ -22,13 +22,13 @@ use tokio::sync::oneshot;
 use super::error::ApiError;
 use crate::system::give_priority_up;
 
-/// Bodies that are read at the same time.
+/// Number of bodies that are read concurrently.
 const READERS: usize = 2;
 
-/// The permits for reading, and who waits for one.
+/// Permits for reading, with the queue of waiting readers.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    /// Places that one tenant may hold.
+    /// Maximum number of permits of one tenant.
     per_tenant: usize,
     state: Mutex<State>,
 }
@@ -36,22 +36,22 @@ pub(crate) struct Readers {
 #[derive(Debug, Default)]
 struct State {
     reading: Vec<Reader>,
-    /// In the order in which they came.
+    /// Waiting readers, in the order of their arrival.
     waiting: VecDeque<Waiter>,
-    /// Work of nobody who waits: one at a time, beside the readers, and begun only where a permit is free that nobody
-    /// wants. So requests get every permit when they would get it without.
+    /// Background work: one piece at a time, in addition to the readers, and begun only if a permit is free and no
+    /// request waits. So requests get every permit as soon as they would without it.
     background: VecDeque<oneshot::Sender<BackgroundPermit>>,
     is_background_on: bool,
-    /// When each tenant had its last turn, counted in turns.
+    /// Number of each tenant's last turn.
     turns: BTreeMap<TenantId, u64>,
     turn: u64,
 }
 
-/// Who reads a body, or wants to.
+/// A reader of a body: one that reads or waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reader {
     pub(crate) tenant: TenantId,
-    /// The body is of the size that may take seconds.
+    /// True if the body is so large that reading may take seconds.
     pub(crate) large: bool,
 }
 
@@ -61,32 +61,32 @@ struct Waiter {
     go: oneshot::Sender<Permit>,
 }
 
-/// The right to read one body; given back when dropped.
+/// The right to read one body; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    /// Absent when the permit was given back already.
+    /// `None` once the permit was released.
     readers: Option<Arc<Readers>>,
     reader: Reader,
 }
 
-/// The right to do such work; given back when dropped.
+/// The right to do background work; released when dropped.
 #[derive(Debug)]
 struct BackgroundPermit(Option<Arc<Readers>>);
 
 impl Readers {
-    /// `shared` where several tenants are served.
+    /// Creates the permits; `shared` if several tenants are served.
     pub(crate) fn new(shared: bool) -> Arc<Readers> {
         let per_tenant = if shared { READERS - 1 } else { READERS };
         Arc::new(Readers { per_tenant, state: Mutex::default() })
     }
 
-    /// Waits for a permit. Dropping the future gives up the turn.
+    /// Acquires a permit. Dropping the future leaves the queue.
     pub(crate) async fn enter(self: &Arc<Self>, reader: Reader) -> Result<Permit, ApiError> {
         self.line_up(reader).await.map_err(|_| ApiError::stopping())
     }
 
-    /// Runs what takes its time on a thread for that, when it is the reader's turn. When whoever waits for it leaves, the
-    /// work is told; the permit is free only when it has ended.
+    /// Runs blocking work on a thread for it, with a permit. If the client leaves, the work is notified; the permit is
+    /// released only when the work has ended.
     pub(crate) async fn in_turn<T: Send + 'static>(
         self: &Arc<Self>,
         reader: Reader,
@@ -96,8 +96,8 @@ impl Readers {
         apart(move |presence| permit.read(|| work(presence))).await
     }
 
-    /// The same of reading what is kept of a tenant. Where that is much, threads of the model go first: a prompt of that
-    /// size is waited for by its own client, while records are read at the cost of others.
+    /// Runs work that reads a tenant's records, with a permit. Large work has a lower priority than the model's
+    /// threads: a client waits for its own prompt of that size, but records are read at the cost of others.
     pub(crate) async fn in_turn_behind_models<T: Send + 'static>(
         self: &Arc<Self>,
         reader: Reader,
@@ -110,7 +110,7 @@ impl Readers {
         let (done, result) = oneshot::channel();
         let presence = Presence::default();
         let _client = presence.client();
-        // A thread of its own: priority that was given up is not given back.
+        // A thread of its own, because lowered priority is not restored.
         let thread = std::thread::Builder::new().name("kvik-records".to_owned()).spawn(move || {
             give_priority_up();
             let _ = done.send(permit.read(|| work(presence)));
@@ -119,7 +119,7 @@ impl Readers {
         result.await.map_err(|_| ApiError::internal("reading the records failed"))?
     }
 
-    /// The same of work of the background.
+    /// Runs background work.
     pub(crate) async fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(Presence) -> Result<T, ApiError> + Send + 'static,
@@ -148,7 +148,7 @@ impl Readers {
         turn
     }
 
-    /// Gives free permits to those whose turn it is.
+    /// Grants free permits to the waiting readers whose turn it is.
     fn fill(self: &Arc<Self>, state: &mut State) {
         state.waiting.retain(|waiter| !waiter.go.is_closed());
         while let Some(index) = state.next(self.per_tenant) {
@@ -156,7 +156,7 @@ impl Readers {
             let permit = Permit { readers: Some(self.clone()), reader };
             match go.send(permit) {
                 Ok(()) => state.seat(reader),
-                // The client has left in this moment; nobody was seated.
+                // The client has left at this moment; no permit is granted.
                 Err(mut permit) => permit.readers = None,
             }
         }
@@ -178,13 +178,13 @@ impl Readers {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
+        // No panic is possible between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Index of the waiter that gets a permit now, if there is one for anybody.
+    /// Index of the waiting reader that gets a permit now, if a permit is free for any of them.
     fn next(&self, per_tenant: usize) -> Option<usize> {
         if self.reading.len() >= READERS {
             return None;
@@ -192,7 +192,7 @@ impl State {
         let seated = |of: &dyn Fn(&Reader) -> bool| self.reading.iter().filter(|reader| of(reader)).count();
         let may_enter = |waiter: &Waiter| {
             let Reader { tenant, large } = waiter.reader;
-            // One large body at a time: whatever small ones wait for is short.
+            // At most one large body at a time, so that small ones wait only for short work.
             let fits = !large || seated(&|reader| reader.large) == 0;
             fits && seated(&|reader| reader.tenant == tenant) < per_tenant
         };
@@ -226,7 +226,7 @@ impl Drop for BackgroundPermit {
     }
 }
 
-/// Runs work on a thread that may take its time, and tells it when nobody waits for it any more.
+/// Runs work on a blocking thread, and notifies it when the client leaves.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce(Presence) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -240,14 +240,14 @@ async fn apart<T: Send + 'static>(
 }
 
 thread_local! {
-    /// The permit by which this thread reads.
+    /// Permit of this thread.
     static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) };
 }
 
 impl Permit {
-    /// Reads on this thread, and gives the permit back.
+    /// Reads on this thread, and releases the permit.
     pub(crate) fn read<T>(self, read: impl FnOnce() -> T) -> T {
-        /// Takes the permit off the thread also when reading panics.
+        /// Removes the permit from the thread, even if reading panics.
         struct OnThread;
         impl Drop for OnThread {
             fn drop(&mut self) {
@@ -259,21 +259,21 @@ impl Permit {
         read()
     }
 
-    /// Lets somebody else read.
+    /// Releases the permit temporarily.
     fn stand_up(&self) {
         self.readers.iter().for_each(|readers| readers.leave(self.reader));
     }
 
-    /// Goes on reading at once, beside those who read now: who waited for a permit here could hold a lock that they want.
+    /// Reacquires the permit at once, in addition to the current readers: waiting for it here could deadlock on a lock
+    /// that this thread holds.
     fn sit_down(&self) {
         self.readers.iter().for_each(|readers| readers.lock().reading.push(self.reader));
     }
 }
 
-/// Waits for something outside, as a file. Whoever reads by a permit on this thread does not have it meanwhile, so that
-/// others read.
+/// Waits for something outside, such as a file. A permit of this thread is released meanwhile, so that others can read.
 pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
-    /// Takes the permit back also when the wait panics.
+    /// Reacquires the permit, even if the wait panics.
     struct Away(Option<Permit>);
     impl Drop for Away {
         fn drop(&mut self) {
@@ -285,12 +285,12 @@ pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
     wait()
 }
 
-/// The same for whoever keeps records.
+/// [`aside`] in the form that records take.
 pub(crate) fn give_way(wait: &mut dyn FnMut()) {
     aside(wait);
 }
 
-/// Tells the thread that reads a body whether its client is still there.
+/// Tells the thread that reads a body whether its client is still connected.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Presence(Arc<AtomicBool>);
 
@@ -303,7 +303,7 @@ impl Presence {
         Client(self.clone())
     }
 
-    /// An error, which nobody will see, once the client has left: what is being read is not wanted.
+    /// Returns an error, which no client sees, once the client has left: the result is not wanted.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         match self.0.load(Ordering::Acquire) {
             false => Ok(()),
@@ -333,7 +333,7 @@ mod tests {
     const SMALL: bool = false;
     const LARGE: bool = true;
 
-    /// A request that has asked for a permit, and its permit once it has one.
+    /// A request for a permit, and the permit once it is granted.
     struct Asked(Option<Entering>, Option<Permit>);
 
     fn ask(readers: &Arc<Readers>, tenant: u32, large: bool) -> Asked {
@@ -366,7 +366,7 @@ mod tests {
         assert!(ask(&readers, 0, SMALL).is_in());
     }
 
-    /// Whatever requests do, they get their permits as if there were no background.
+    /// Requests get their permits as if there were no background work.
     #[test]
     fn the_background_takes_no_turn_of_a_request() {
         for shared in [false, true] {
@@ -467,7 +467,7 @@ mod tests {
         drop(third);
         drop(first);
         assert!(fourth.is_in());
-        // Given a permit and gone before taking it.
+        // Granted a permit, and dropped before taking it.
         let fifth = ask(&readers, 0, SMALL);
         drop(second);
         drop(fifth);

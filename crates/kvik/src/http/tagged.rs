@@ -1,4 +1,4 @@
-//! Bytes that stay the same while the server runs: a client that has them is told so, and is not sent them again.
+//! Content that does not change while the server runs: a client that has it gets `304 Not Modified`.
 
 use std::borrow::Cow;
 
@@ -8,29 +8,29 @@ use axum::{
 };
 use kvik_memory::hex;
 
-/// A file, and what it is told apart by.
+/// A file with its `ETag`.
 #[derive(Clone)]
 pub(crate) struct Tagged {
     pub(crate) kind: &'static str,
     pub(crate) bytes: Cow<'static, [u8]>,
-    /// A hash of the bytes, as `ETag` has it.
+    /// Hash of the bytes, in the form of `ETag`.
     pub(crate) tag: HeaderValue,
 }
 
 impl Tagged {
-    /// Bytes of this media type, with a hash of them.
+    /// Bytes of a media type, with their hash.
     pub(crate) fn new(kind: &'static str, bytes: Cow<'static, [u8]>, hash: &[u8; 32]) -> Tagged {
         let tag = format!("\"{}\"", hex::written(&hash[..16]));
         Tagged { kind, bytes, tag: HeaderValue::try_from(tag).expect("hexadecimal digits are a header") }
     }
 
-    /// The bytes, unless the client has them already.
+    /// Sends the bytes, unless the client has them already.
     pub(crate) fn answer(self, headers: &HeaderMap) -> Response {
         let is_known = self.is_in(headers);
         let about = [
             (header::CONTENT_TYPE, HeaderValue::from_static(self.kind)),
             (header::ETAG, self.tag),
-            // Asked for again each time, so that what a client has and the server are of one version.
+            // Revalidated each time, so that the client's copy and the server are of the same version.
             (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         ];
         match is_known {
@@ -39,7 +39,7 @@ impl Tagged {
         }
     }
 
-    /// Whether the client says that it has these bytes.
+    /// True if the client has these bytes.
     fn is_in(&self, headers: &HeaderMap) -> bool {
         let lists = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
         let mut tags = lists.flat_map(|list| list.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));

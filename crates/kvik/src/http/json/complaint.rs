@@ -1,4 +1,4 @@
-//! What is wrong with a value, in words that are the same for every type.
+//! Messages about wrong values, in the same words for every type.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use serde_json::{Number, Value};
 use super::{JsonError, syntax};
 use crate::http::error::ApiError;
 
-/// Longest text that a complaint repeats.
+/// Maximum bytes of a text that a message repeats.
 const SHOWN_BYTES: usize = 40;
 
-/// Why a type cannot be read.
+/// Reasons why a type cannot be read.
 #[derive(Debug)]
 pub(super) enum Complaint {
-    /// The value is wrong: how the sentence goes on that begins with its path.
+    /// The value is wrong; the text continues a sentence that begins with its path.
     Wrong(String),
-    /// The same of a field of the object.
+    /// A field of the object is wrong: its name, and the rest of the sentence.
     Field(String, String),
-    /// The text is no JSON, or too much of it; that is said of the whole field of the body.
+    /// The text is not JSON or exceeds the budget; the message is about the whole field of the body.
     Json(JsonError),
-    /// Nobody waits any more.
+    /// The client has left.
     Left(ApiError),
 }
 
 impl Complaint {
-    /// The complaint about what stands at this path.
+    /// Message about the value at this path.
     pub(super) fn at(self, path: &str) -> ApiError {
         let field = |path: &str, text: String| ApiError::field(path, format!("`{path}` {text}"));
         match self {
             Complaint::Wrong(text) => field(path, text),
             Complaint::Field(name, text) if path.is_empty() => field(&name, text),
-            // The path of a key that is not known ends with it.
+            // The path of an unknown key ends with the key already.
             Complaint::Field(name, text) if path.strip_suffix(&name).is_some_and(|p| p.ends_with('.')) => {
                 field(path, text)
             }
@@ -91,7 +91,7 @@ impl de::Error for Complaint {
     }
 }
 
-/// serde's words for what a type expects, in those of JSON.
+/// Translates serde's name of an expected type to JSON terms.
 fn kind_of(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
@@ -102,7 +102,7 @@ fn kind_of(expected: &dyn Expected) -> String {
     }
 }
 
-/// "a", "b" and "c".
+/// A list in words: "a", "b" and "c".
 fn listed(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
     match quoted.split_last() {
@@ -111,7 +111,7 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// What a value is, in words, with the value itself where it is short.
+/// Describes a value in words, including the value itself if it is short.
 struct Found<'a>(Unexpected<'a>);
 
 impl fmt::Display for Found<'_> {
@@ -134,16 +134,16 @@ impl fmt::Display for Found<'_> {
     }
 }
 
-/// What a text is that is no object.
+/// Describes a text that is not an object.
 pub(super) fn found(text: &[u8]) -> Result<String, JsonError> {
-    // Reading a long array would cost more than the name of its kind is worth.
+    // Parsing a long array would cost more than a description is worth.
     if text.trim_ascii_start().starts_with(b"[") {
         return Ok("an array".to_owned());
     }
     Ok(wrong_kind(&serde_json::from_slice(text).map_err(syntax)?))
 }
 
-/// What a value is, in words.
+/// Describes a value in words.
 fn wrong_kind(value: &Value) -> String {
     let found = match value {
         Value::Null => Unexpected::Unit,
@@ -156,7 +156,7 @@ fn wrong_kind(value: &Value) -> String {
     Found(found).to_string()
 }
 
-/// "`path` must be `expected`, not ...".
+/// An error of the form "`path` must be `expected`, not ...".
 pub(crate) fn wrong(path: impl Into<String>, expected: &str, value: &Value) -> ApiError {
     let path = path.into();
     let message = format!("`{path}` must be {expected}, not {}", wrong_kind(value));

@@ -1,9 +1,9 @@
-//! JSON of a request body, read into types: field by field, within a budget, while somebody waits.
+//! JSON request bodies, read into types: field by field, within a memory budget, while the client waits.
 //!
-//! [`Body`] only finds where each field begins and ends. A struct then reads the fields that it declares, in
-//! the order in which it declares them; what no struct declares is never built, and noted. An explicit `null` counts as
-//! absent, and the last of several fields with one name wins, at every depth.
-//! A wrong value is answered with the path of its field, what it may be and what it was.
+//! [`Body`] only finds where each field begins and ends. A struct then reads the fields that it declares, in the order
+//! in which it declares them; undeclared fields are never built, and are noted. An explicit `null` counts as absent,
+//! and the last of several fields with one name wins, at every depth. The error for a wrong value has the path of its
+//! field, the allowed values and the value itself.
 
 mod complaint;
 mod notes;
@@ -30,23 +30,23 @@ use super::{error::ApiError, readers::Presence};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Fields of one body at most, known and unknown.
+/// Maximum number of fields of a body, known and unknown.
 const FIELDS_MAX: usize = 1024;
 
-/// Memory that the values of one body may take, beside their strings.
+/// Memory limit for the values of one body, without their strings.
 pub(crate) const VALUES_BYTES_MAX: usize = weigh::BYTES_MAX;
 
-/// Whether values take no more memory than those of one body may.
+/// True if the values are within the memory limit of one body.
 pub(crate) fn fit_in_a_body(values: &[Value]) -> bool {
     Budget::default().charge_items(values).is_ok()
 }
 
-/// Why a text was not read.
+/// Reasons why a text was not read.
 #[derive(Debug, Clone, PartialEq)]
 enum JsonError {
-    /// It is not valid JSON, or nested too deeply to be built.
+    /// The text is not valid JSON, or nested too deeply to be built.
     Syntax(String),
-    /// It is nested more deeply than any request needs.
+    /// The text is nested more deeply than any request needs.
     TooDeep,
     /// The body has more fields than any request needs.
     TooManyFields,
@@ -71,7 +71,7 @@ fn syntax(error: impl fmt::Display) -> JsonError {
     JsonError::Syntax(error.to_string())
 }
 
-/// What everything that is read from one body has in common.
+/// State that all readers of one body share.
 #[derive(Debug, Default)]
 struct Reading {
     budget: Budget,
@@ -79,7 +79,7 @@ struct Reading {
     notes: Notes,
 }
 
-/// The fields of a request body, by their text.
+/// Fields of a request body, as text.
 #[derive(Debug)]
 pub(crate) struct Body {
     fields: BTreeMap<String, Bytes>,
@@ -87,7 +87,7 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// The text of a request's body, which must be an object.
+    /// Splits a body, which must be an object, into its fields.
     pub(crate) fn parse(text: &Bytes) -> Result<Body> {
         let whole = |error: JsonError| ApiError::bad_request(format!("the body {error}"));
         let first = text.trim_ascii_start().first();
@@ -99,7 +99,7 @@ impl Body {
         Ok(Body { fields, reading: Reading::default() })
     }
 
-    /// The text of a body that may be of any shape, as the field `name`.
+    /// Wraps a body of any shape as the field `name`.
     pub(crate) fn wrap(name: &str, text: &Bytes) -> Result<Body> {
         serde_json::from_slice::<&RawValue>(text)
             .map_err(|error| ApiError::bad_request(format!("the body {}", syntax(error))))?;
@@ -107,38 +107,38 @@ impl Body {
         Ok(Body { fields, reading: Reading::default() })
     }
 
-    /// A body that was written down.
+    /// Parses a stored body.
     pub(crate) fn of(body: &Value) -> Result<Body> {
         Body::parse(&body.to_string().into())
     }
 
-    /// The same, as long as somebody waits for what is made of it.
+    /// Aborts reading when the client of `presence` leaves.
     pub(crate) fn wanted_by(mut self, presence: Presence) -> Body {
         self.reading.presence = presence;
         self
     }
 
-    /// An error once the client has left, to be asked before long work.
+    /// Returns an error once the client has left; to be called before long work.
     pub(crate) fn still_wanted(&self) -> Result<()> {
         self.reading.presence.check()
     }
 
-    /// Whether a field is there.
+    /// True if the field is present and not null.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.get(name).is_some_and(|text| !text::is_null(text))
     }
 
-    /// The names of its fields, those that are null excepted.
+    /// Names of the fields that are not null.
     fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().filter(|(_, text)| !text::is_null(text)).map(|(name, _)| name.as_str())
     }
 
-    /// Notes what of it is not obeyed, in a sentence.
+    /// Adds a note that a part of the request is not obeyed.
     pub(crate) fn note(&self, text: String) {
         self.reading.notes.note(text);
     }
 
-    /// What of it was not read or is not obeyed, once everything that is wanted of it has been read.
+    /// Notes on what was not read or is not obeyed; complete once all readers have run.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.reading.notes.with(self.names())
     }
@@ -148,7 +148,7 @@ impl Body {
         read("", Whole(self))
     }
 
-    /// A copy of these fields, as far as they are there.
+    /// Copies those of these fields that are present.
     pub(crate) fn copy(&self, names: &[&str]) -> Result<Value> {
         let mut copy = Map::new();
         let reading = Reading::default();
@@ -161,7 +161,7 @@ impl Body {
     }
 }
 
-/// Reads what stands at `path`.
+/// Reads the value at `path`.
 fn read<'de, T, D>(path: &str, from: D) -> Result<T>
 where
     T: Deserialize<'de>,
@@ -184,20 +184,20 @@ where
 pub(crate) struct Json(pub(crate) Value);
 
 impl Json {
-    /// Reads a type out of the value, which stands at `path`.
+    /// Reads a type out of the value, whose path is `path`.
     pub(crate) fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let text = self.0.to_string();
         read(path, Text::new(text.as_bytes(), &Reading::default()))
     }
 
-    /// The value of a text that is JSON itself; what is wrong with it, as the end of a sentence.
+    /// Parses a text that is itself JSON; the error is the end of a sentence.
     pub(crate) fn parse(text: &str) -> std::result::Result<Json, String> {
         let built = Budget::default().charge_all(text.as_bytes());
         built.and_then(|()| serde_json::from_str(text).map_err(syntax)).map(Json).map_err(|e| e.to_string())
     }
 }
 
-/// A body gives the text of a value where its bytes are asked for, and has charged it then.
+/// The deserialiser of a body returns the text of a value as bytes, after charging it to the budget.
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Json, D::Error> {
         struct Built;
@@ -216,7 +216,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// A shape that is said where the field is declared.
+/// Any value: the schema is given where the field is declared.
 #[cfg(test)]
 impl schemars::JsonSchema for Json {
     fn inline_schema() -> bool {
@@ -232,7 +232,7 @@ impl schemars::JsonSchema for Json {
     }
 }
 
-/// The texts of the fields of `body`, whose bytes they share. The last of several with one name wins.
+/// Splits `body` into the texts of its fields, which share its bytes. The last of several with one name wins.
 fn split(body: &Bytes) -> std::result::Result<BTreeMap<String, Bytes>, JsonError> {
     let mut parser = serde_json::Deserializer::from_slice(body);
     let fields = parser.deserialize_map(Split { body }).and_then(|fields| parser.end().map(|()| fields));
@@ -244,7 +244,7 @@ struct Split<'a> {
 }
 
 impl<'de> Visitor<'de> for Split<'_> {
-    /// `None` when there are too many.
+    /// `None` if there are too many.
     type Value = Option<BTreeMap<String, Bytes>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,27 +1,26 @@
-//! What of a body nobody reads: noted while the others read it, so that the answer can say it.
+//! Notes on parts of a body that no reader uses, collected while it is read, for the answer.
 //!
-//! A client that sends a field which is not known here is answered all the same; it is told, and not refused. Types that
-//! deny unknown fields still do: those are kvik's own, where a name that is written wrongly would keep or delete
-//! something else than was meant.
+//! A request with an unknown field is answered all the same, with a note. Types that deny unknown fields still refuse:
+//! they are kvik's own types, where a misspelt name would store or delete something else than intended.
 
 use std::{cell::RefCell, collections::BTreeSet};
 
-/// Notes of one body at most; what is beyond is counted.
+/// Maximum number of notes on one body; further ones are only counted.
 const NOTES_MAX: usize = 32;
-/// Characters of a path that a note repeats at most.
+/// Maximum characters of a path in a note.
 const PATH_CHARS: usize = 120;
 
-/// What the readers of one body have declared and noted.
+/// Declared fields and notes of all readers of one body.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// Names of fields of the body that some type has asked for.
+    /// Names of the body's fields that any type has declared.
     declared: RefCell<BTreeSet<&'static str>>,
-    /// Where the value is that is being read, outermost first.
+    /// Path of the value that is being read, outermost step first.
     path: RefCell<Vec<Step>>,
     noted: RefCell<Vec<String>>,
 }
 
-/// A field of an object, or an item of an array.
+/// A step of a path: a field of an object, or an item of an array.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Step {
     Field(&'static str),
@@ -29,17 +28,17 @@ pub(super) enum Step {
 }
 
 impl Notes {
-    /// A type reads these fields of the body.
+    /// Registers the fields of the body that a type reads.
     pub(super) fn declare(&self, names: &'static [&'static str]) {
         self.declared.borrow_mut().extend(names);
     }
 
-    /// Whether some type has asked for a field of the body.
+    /// True if any type has declared this field of the body.
     pub(super) fn is_declared(&self, name: &str) -> bool {
         self.declared.borrow().contains(name)
     }
 
-    /// Reads what stands one step further in.
+    /// Reads a value one step further in.
     pub(super) fn within<T>(&self, step: Step, read: impl FnOnce() -> T) -> T {
         self.path.borrow_mut().push(step);
         let value = read();
@@ -47,7 +46,7 @@ impl Notes {
         value
     }
 
-    /// Notes a field of the object that is being read, for which its type has no use.
+    /// Notes an unused field of the object that is being read.
     pub(super) fn unread(&self, name: &str) {
         let mut path = String::new();
         for step in self.path.borrow().iter() {
@@ -60,7 +59,7 @@ impl Notes {
         self.note(unknown(&if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }));
     }
 
-    /// Notes a sentence, once.
+    /// Adds a note, once.
     pub(super) fn note(&self, text: String) {
         let mut noted = self.noted.borrow_mut();
         if !noted.contains(&text) {
@@ -68,7 +67,7 @@ impl Notes {
         }
     }
 
-    /// All notes with those of fields that no type has declared, as many as an answer repeats.
+    /// All notes, including those on undeclared fields, up to the maximum.
     pub(super) fn with<'a>(&self, fields: impl Iterator<Item = &'a str>) -> Vec<String> {
         let mut notes = self.noted.borrow().clone();
         notes.extend(fields.filter(|name| !self.is_declared(name)).map(unknown));
@@ -80,7 +79,7 @@ impl Notes {
     }
 }
 
-/// The note of a field that is not known here.
+/// The note on an unknown field.
 pub(crate) fn unknown(path: &str) -> String {
     let shown: String = path.chars().take(PATH_CHARS).collect();
     format!("`{shown}` is not known here and was ignored")

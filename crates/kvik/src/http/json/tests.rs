@@ -159,7 +159,7 @@ fn nothing_is_read_for_a_client_that_has_left() {
     assert!(body.read::<Outer>().is_err() && body.still_wanted().is_err());
 }
 
-/// What a type of any depth would follow to the end of the stack.
+/// A recursive type, which would exhaust the stack.
 #[test]
 fn what_is_nested_too_deeply_is_refused_whatever_its_type() {
     #[derive(Debug)]
@@ -201,7 +201,7 @@ fn what_is_nested_too_deeply_is_refused_whatever_its_type() {
     }
 }
 
-/// What nobody reads is noted by its path, at every depth; what is null is not there.
+/// Unused fields are noted by their path, at every depth; null fields count as absent.
 #[test]
 fn what_is_not_read_is_noted() {
     let text = r#"{"name": "a", "odd": 1, "none": null, "inner": {"on": true, "deep": [1], "nothing": null},

@@ -1,8 +1,8 @@
 //! The text of a JSON value as serde's data format.
 //!
-//! Differs from serde_json's own in what request bodies want: objects are read into structs only, with their
-//! fields in the order of the struct and the last of several with one name; `null` is an absent field; the
-//! bytes of a value are its text; and arrays are charged to the body's budget.
+//! Differs from serde_json for request bodies: objects are read into structs only, with the fields in the order of the
+//! struct and the last of several with one name; `null` counts as an absent field; the bytes of a value are its text;
+//! and arrays are charged to the body's budget.
 
 use serde::{
     Deserializer,
@@ -18,23 +18,23 @@ use super::{Body, JsonError, Reading, complaint::Complaint, notes::Step, syntax}
 
 type Result<T> = std::result::Result<T, Complaint>;
 
-/// Whether a text is `null`.
+/// True if the text is `null`.
 pub(super) fn is_null(text: &[u8]) -> bool {
     text == b"null"
 }
 
-/// Names of one object that its type does not declare, and is told of.
+/// Maximum number of undeclared names of an object that are reported to its type.
 const UNKNOWN_MAX: usize = 16;
 
-/// Arrays and objects within each other that are read into types: as many as serde_json builds of values.
+/// Maximum nesting of values read into types: the limit of serde_json for values.
 const DEPTH_MAX: usize = 128;
 
-/// The text of one value.
+/// Text of one value.
 #[derive(Clone, Copy)]
 pub(super) struct Text<'a> {
     text: &'a [u8],
     reading: &'a Reading,
-    /// Arrays and objects that it is in.
+    /// Number of enclosing arrays and objects.
     depth: usize,
 }
 
@@ -43,8 +43,8 @@ impl<'a> Text<'a> {
         Text { text, reading, depth: 0 }
     }
 
-    /// The place of what this array or object holds. Each level is read by a parser of its own, so that none of them
-    /// notices how deep they are together.
+    /// Context of the values inside this array or object. Each level has its own parser, so no parser detects the total
+    /// depth.
     fn within(&self) -> Result<Within<'a>> {
         if self.depth == DEPTH_MAX {
             return Err(JsonError::TooDeep.into());
@@ -62,7 +62,7 @@ impl<'a> Text<'a> {
         let parsed =
             parser.deserialize_seq(Elements { visitor, within: self.within()?, outcome: &mut outcome });
         match (outcome, parsed) {
-            // Who complains reads no further.
+            // A visitor that fails reads no further.
             (Some(Err(complaint)), _) => Err(complaint),
             (_, Err(error)) => Err(syntax(error).into()),
             (Some(Ok(value)), Ok(())) => Ok(value),
@@ -83,7 +83,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The last text of each field that a struct declares, and the other names.
+    /// The last text of each field that a struct declares, and the undeclared names.
     fn fields(&self, declared: &'static [&'static str]) -> Result<Fields<'a>> {
         let mut parser = serde_json::Deserializer::from_slice(self.text);
         let split = parser.deserialize_map(Split { declared }).map_err(syntax)?;
@@ -91,7 +91,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The inside of an array or an object.
+/// Context inside an array or an object.
 #[derive(Clone, Copy)]
 struct Within<'a> {
     reading: &'a Reading,
@@ -103,13 +103,13 @@ impl<'a> Within<'a> {
         Text { text, reading: self.reading, depth: self.depth }
     }
 
-    /// Reads the text of what stands at this step.
+    /// Reads the text of the value at this step.
     fn read<S: DeserializeSeed<'a>>(self, step: Step, text: &'a [u8], seed: S) -> Result<S::Value> {
         self.reading.notes.within(step, || seed.deserialize(self.text(text)))
     }
 }
 
-/// A struct of this name may stand as an array as well, which its visitor reads.
+/// Name of structs that may also be given as an array, which their visitor reads.
 pub(crate) const OR_ARRAY: &str = "a struct or an array";
 
 impl<'de> Deserializer<'de> for Text<'de> {
@@ -158,7 +158,7 @@ impl<'de> Deserializer<'de> for Text<'de> {
         visitor.visit_enum(self)
     }
 
-    /// The text itself, of which the value may now be built.
+    /// Passes the text itself, after charging the value to the budget.
     fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         self.reading.budget.charge_all(self.text)?;
         visitor.visit_borrowed_bytes(self.text)
@@ -174,7 +174,7 @@ impl<'de> Deserializer<'de> for Text<'de> {
     }
 }
 
-/// The names of an enum are strings.
+/// The names of an enum's variants are strings.
 impl<'a> EnumAccess<'a> for Text<'a> {
     type Error = Complaint;
     type Variant = UnitOnly;
@@ -198,7 +198,7 @@ impl<'a> EnumAccess<'a> for Text<'a> {
     }
 }
 
-/// What a variant holds beside its name: nothing.
+/// The content of a variant: none.
 pub(super) struct UnitOnly;
 
 impl<'a> serde::de::VariantAccess<'a> for UnitOnly {
@@ -221,8 +221,7 @@ impl<'a> serde::de::VariantAccess<'a> for UnitOnly {
     }
 }
 
-/// The whole body: its fields have been found already, and those that a struct does not declare are
-/// another's.
+/// The whole body: its fields are already split, and undeclared ones belong to other readers.
 pub(super) struct Whole<'a>(pub(super) &'a Body);
 
 impl<'de> Deserializer<'de> for Whole<'de> {
@@ -250,19 +249,19 @@ impl<'de> Deserializer<'de> for Whole<'de> {
     }
 }
 
-/// The fields of an object that a struct declares, as far as they are there.
+/// The present fields of an object that a struct declares.
 struct Fields<'a> {
     texts: std::vec::IntoIter<(&'static str, &'a [u8])>,
     /// Names that the struct does not declare.
     unknown: std::vec::IntoIter<String>,
-    /// The field whose name was given last.
+    /// Field of the last key.
     field: Option<Field<'a>>,
     within: Within<'a>,
 }
 
 enum Field<'a> {
     Declared(&'static str, &'a [u8]),
-    /// Its value is not built.
+    /// Its value is not read.
     Unknown(String),
 }
 
@@ -295,7 +294,7 @@ impl<'a> MapAccess<'a> for Fields<'a> {
         seed.deserialize(name.into_deserializer()).map(Some)
     }
 
-    /// A struct that denies unknown fields has complained of their names; what asks for the value of one ignores it.
+    /// A struct that denies unknown fields fails at their names; other structs ignore the value.
     fn next_value_seed<V: DeserializeSeed<'a>>(&mut self, seed: V) -> Result<V::Value> {
         match self.field.take() {
             Some(Field::Declared(name, text)) => self.within.read(Step::Field(name), text, seed),
@@ -308,15 +307,15 @@ impl<'a> MapAccess<'a> for Fields<'a> {
     }
 }
 
-/// Finds the fields of an object.
+/// Splits an object into its fields.
 struct Split {
     declared: &'static [&'static str],
 }
 
 struct Found<'a> {
-    /// As many as are declared.
+    /// Texts of the declared fields, in their order.
     texts: Vec<Option<&'a [u8]>>,
-    /// Those of other fields that are not null.
+    /// Names of undeclared fields that are not null.
     unknown: Vec<String>,
 }
 
@@ -344,7 +343,7 @@ impl<'a> Visitor<'a> for Split {
     }
 }
 
-/// Takes a visitor of this format to the elements of an array that serde_json reads.
+/// Connects a visitor of this format with the elements of an array that serde_json parses.
 struct Elements<'a, 'o, V: Visitor<'a>> {
     visitor: V,
     within: Within<'a>,

@@ -1,7 +1,7 @@
-//! What a JSON value will take in memory, found out from its text before it is built.
+//! Memory that a JSON value will take, computed from its text before it is built.
 //!
-//! A tree of JSON values takes up to a hundred times the bytes of its text: `[[1]]` is five bytes and
-//! two allocations. So what is built for one body is charged to one [`Budget`].
+//! A tree of JSON values takes up to a hundred times the bytes of its text: `[[1]]` is five bytes and two
+//! allocations. So everything built for one body is charged to one [`Budget`].
 
 use std::{cell::Cell, fmt};
 
@@ -13,20 +13,20 @@ use serde_json::Value;
 
 use super::{JsonError, syntax};
 
-/// Memory that the values of one body may take, beside their strings. A conversation of thousands of
-/// messages takes a few MiB.
+/// Memory limit for the values of one body, without their strings. A conversation of thousands of messages
+/// takes a few MiB.
 pub(super) const BYTES_MAX: usize = 64 << 20;
 
-/// A place in an array.
+/// Size of an array's slot.
 const ITEM_BYTES: usize = size_of::<Value>();
-/// A place in an array of numbers.
+/// Size of a slot in an array of numbers.
 const NUMBER_BYTES: usize = size_of::<u64>();
-/// A place in an object: the key, the value, the hash and the index. The key's text is extra.
+/// Size of an object's slot: key, value, hash and index, without the text of the key.
 const ENTRY_BYTES: usize = size_of::<String>() + size_of::<Value>() + 2 * size_of::<usize>();
-/// Places that the first element of a container allocates.
+/// Slots that the first element of a container allocates.
 const FIRST_PLACES: usize = 4;
 
-/// Memory that may still be spent on the values of one body.
+/// Remaining memory for the values of one body.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes_left: Cell<usize>,
@@ -39,7 +39,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Charges the whole tree that a text spells.
+    /// Charges the whole tree of a text.
     pub(super) fn charge_all(&self, text: &[u8]) -> Result<(), JsonError> {
         let mut parser = serde_json::Deserializer::from_slice(text);
         let mut over = false;
@@ -48,7 +48,7 @@ impl Budget {
         read.map_err(|error| if over { JsonError::OverBudget } else { syntax(error) })
     }
 
-    /// Charges values that were built before, as items of an array.
+    /// Charges existing values, as items of an array.
     pub(super) fn charge_items(&self, items: &[Value]) -> Result<(), JsonError> {
         items.iter().enumerate().try_for_each(|(index, item)| {
             self.charge_place(index, ITEM_BYTES)?;
@@ -67,7 +67,7 @@ impl Budget {
         }
     }
 
-    /// Charges the item with this index in an array of a type: `text` is its own.
+    /// Charges the item with this index and `text` in an array of a type.
     pub(super) fn charge_item(&self, index: usize, text: &[u8]) -> Result<(), JsonError> {
         let is_number = matches!(text.first(), Some(b'-' | b'0'..=b'9'));
         self.charge_place(index, if is_number { NUMBER_BYTES } else { ITEM_BYTES })
@@ -79,7 +79,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges the place with this index in a container that doubles as it grows.
+    /// Charges the slot with this index in a container whose capacity doubles.
     fn charge_place(&self, index: usize, bytes: usize) -> Result<(), JsonError> {
         match index {
             0 => self.charge(FIRST_PLACES * bytes),
@@ -89,10 +89,10 @@ impl Budget {
     }
 }
 
-/// Charges one value and builds nothing.
+/// Charges a value without building it.
 struct Weighing<'b> {
     budget: &'b Budget,
-    /// Set where the budget is what ended it.
+    /// Set if the budget is exceeded.
     over: &'b mut bool,
 }
 
