@@ -32,7 +32,7 @@ pub(crate) struct PriceList {
     pub(crate) input: Option<Decimal>,
     pub(crate) cached: Option<Decimal>,
     pub(crate) output: Option<Decimal>,
-    /// Tokens that the prices are for [default: 1].
+    /// Number of tokens that the prices are for [default: 1].
     pub(crate) per: Option<NonZeroU32>,
 }
 
@@ -84,7 +84,8 @@ impl<'de> Deserialize<'de> for Prices {
 }
 
 impl Cost {
-    /// The cost as answers have it: the nearest double, which prints all digits of the exact cost up to 15.
+    /// The cost as in answers: the nearest double, which prints all digits of an exact cost of up to 15
+    /// digits.
     pub(crate) fn nearest(self) -> f64 {
         self.to_string().parse().unwrap_or(f64::MAX)
     }
@@ -96,7 +97,7 @@ impl Cost {
 }
 
 impl fmt::Display for Cost {
-    /// All decimals but trailing zeros.
+    /// Prints all decimals except trailing zeros.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = 10u128.pow(DECIMALS);
         let decimals = format!("{:0width$}", self.0 % unit, width = DECIMALS as usize);
@@ -162,7 +163,7 @@ impl FromStr for Decimal {
 }
 
 impl<'de> Deserialize<'de> for Decimal {
-    /// Accepts a number, or text where a number would lose digits.
+    /// Accepts a number, or a text if a number would lose digits.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Decimal, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {

@@ -1,4 +1,4 @@
-//! A file on a file system that hangs, or is full, when a test wants it to.
+//! A file on a file system that hangs, or is full, when a test requires it.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use kvik_memory::records::Records;
 
 use crate::http::readers::give_way;
 
-/// Shut, every call on the files behind it waits until it is opened.
+/// Gate in front of files: while it is shut, every call on them blocks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 
@@ -29,13 +29,13 @@ struct HangingFile {
 }
 
 impl Gate {
-    /// New records behind it.
+    /// New records behind the gate.
     pub(crate) fn records(&self) -> Records {
         let file = HangingFile { memory: Arc::default(), gate: self.clone() };
         Records::over_again(move || file.clone()).unwrap().giving_way(give_way)
     }
 
-    /// From now on there is no room behind it, or there is again.
+    /// Sets whether the disk behind the gate is full.
     pub(crate) fn set_full(&self, is_full: bool) {
         self.0.0.lock().unwrap().is_full = is_full;
     }
@@ -49,7 +49,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Calls that hang.
+    /// Number of calls that block.
     pub(crate) fn waiting(&self) -> usize {
         self.0.0.lock().unwrap().waiting
     }
@@ -62,7 +62,7 @@ impl Gate {
         state.waiting -= 1;
     }
 
-    /// The same for a call that takes room.
+    /// Passes a call that needs disk space.
     fn pass_with_room(&self) -> io::Result<()> {
         self.pass();
         match self.0.0.lock().unwrap().is_full {

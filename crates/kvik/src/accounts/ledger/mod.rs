@@ -32,15 +32,15 @@ const TABLE: &str = "usage";
 /// The measured speed ignores shorter prompts, whose time is mostly overhead.
 const MEASURED_TOKENS_MIN: usize = 16;
 
-/// The wall clock, which tells the day.
+/// A wall clock, which determines the day.
 pub(crate) type WallClock = fn() -> SystemTime;
 
 /// The accounts of one server.
 pub(crate) struct Ledger {
     wall: WallClock,
     records: Option<Table<Totals>>,
-    /// For one at a time: while sums move from `state` to the records nobody reads either, who would see some twice or
-    /// not at all. The engine's thread takes only the lock of `state`, and never waits for a disk.
+    /// Held while sums move from `state` to the records, and by readers of both, which would otherwise see some sums
+    /// twice or not at all. The engine's thread takes only the lock of `state`, and never waits for a disk.
     moving: FileTurns,
     state: Mutex<LedgerState>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Ledger {
 struct LedgerState {
     /// Sums not yet written to the records.
     pending: BTreeMap<LedgerRow, Totals>,
-    /// By model.
+    /// Measured speed of each model.
     speeds: BTreeMap<String, Speed>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Bill {
 }
 
 impl Ledger {
-    /// Without records its sums end with the process.
+    /// Creates a ledger. Without records, its sums end with the process.
     pub(crate) fn new(records: Option<&Records>, wall: WallClock) -> Ledger {
         let records = records.map(|records| records.table(TABLE));
         let (moving, state) = (FileTurns::new(1), Mutex::default());

@@ -138,7 +138,7 @@ fn rows_read_back() {
     assert!("2024-10-04/acme".parse::<LedgerRow>().is_err());
 }
 
-/// An unreadable record, damaged or from another version, is not overwritten, and the bill names it.
+/// An unreadable record, damaged or from another version, is not overwritten, and the bill lists it.
 #[test]
 fn an_unreadable_record_is_kept_and_named() {
     let dir = tempfile::tempdir().unwrap();

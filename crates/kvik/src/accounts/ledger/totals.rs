@@ -28,11 +28,11 @@ pub(crate) struct Totals {
     pub(crate) prompt_tokens: u64,
     /// Prompt tokens whose keys and values came from the cache.
     pub(crate) cached_tokens: u64,
-    /// Those of `cached_tokens` that came from disk.
+    /// Cached prompt tokens that came from disk.
     pub(crate) disk_tokens: u64,
-    /// Those of `cached_tokens` that other nodes had computed.
+    /// Cached prompt tokens that other nodes had computed.
     pub(crate) remote_tokens: u64,
-    /// Prompt tokens computed.
+    /// Prompt tokens that were computed.
     pub(crate) computed_tokens: u64,
     pub(crate) generated_tokens: u64,
     pub(crate) cost: Cost,
@@ -84,7 +84,7 @@ impl Totals {
         }
     }
 
-    /// The share of prompt tokens that came from the cache; 0 without prompt tokens.
+    /// Share of prompt tokens that came from the cache; 0 without prompt tokens.
     pub(crate) fn hit_rate(&self) -> f64 {
         if self.prompt_tokens == 0 { 0.0 } else { self.cached_tokens as f64 / self.prompt_tokens as f64 }
     }

@@ -13,12 +13,12 @@ use serde::Deserialize;
 use super::{KeyDigest, Share, TenantLimits};
 use crate::{accounts::prices::Prices, settings::size::ByteSize, system::warn_if_readable_by_others};
 
-/// Tenants of one server at most; each has its metrics and its ledger row of every day.
+/// Maximum number of tenants of a server; each has its metrics and a ledger row per day and model.
 const TENANTS_MAX: usize = 10_000;
 /// Valid weights; larger ratios are errors and would starve the other tenants.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
 
-/// Why the file cannot be used.
+/// Reasons why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("the tenants file {} cannot be read: {error}", path.display())]
@@ -29,7 +29,7 @@ pub(crate) enum FileError {
     Wrong { path: PathBuf, what: String },
 }
 
-/// One `[tenant.NAME]`.
+/// A table `[tenant.NAME]`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct TenantSpec {

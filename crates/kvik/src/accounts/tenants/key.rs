@@ -1,6 +1,6 @@
 //! API keys. The server keeps only their digests, so a leaked file grants no access.
 //!
-//! One round of SHA-256 is enough: a key made by `kvik tenant key` has 256 random bits, which a slower
+//! A single round of SHA-256 is enough: a key made by `kvik tenant key` has 256 random bits, which a slower
 //! hash would not protect better.
 
 use std::{fmt, str::FromStr};

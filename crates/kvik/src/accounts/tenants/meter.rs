@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// One request or token, in the unit of a bucket: a limit of `n` per minute refills `n` units per
-/// nanosecond, so that rounding never shortens a tenant's rate.
+/// A request or token in the unit of a bucket: a limit of `n` per minute refills `n` units per nanosecond, so
+/// that rounding never shortens a tenant's rate.
 const ONE: u128 = 60_000_000_000;
 /// `retry_after` while too many of a tenant's own prompts run; when one of them ends is unknown.
 const PARALLEL_RETRY: Duration = Duration::from_secs(1);
@@ -49,14 +49,14 @@ struct Bucket {
     at: Duration,
 }
 
-/// Why a request is not admitted.
+/// Reasons why a request is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Too many requests in the last minute.
     Requests { limit: u32, retry_after: Duration },
     /// Too many tokens in the last minute.
     Tokens { limit: u32, retry_after: Duration },
-    /// Too many at the same time.
+    /// Too many prompts at the same time.
     Parallel { limit: u32, retry_after: Duration },
     /// The request has more prompts than may ever run at the same time.
     TooManyPrompts { limit: u32, prompts: usize },
@@ -106,7 +106,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Whether the tenant has tokens left.
+    /// Checks that the tenant has tokens left.
     pub(crate) fn check_tokens(&self, limits: &TenantLimits, now: Duration) -> Result<(), Refusal> {
         let Some(limit) = limits.tokens_per_minute.map(NonZeroU32::get) else { return Ok(()) };
         let bucket = &mut self.lock().tokens;
@@ -177,7 +177,7 @@ impl Bucket {
         self.missing = self.missing.saturating_add(count as u128 * ONE);
     }
 
-    /// Whether the bucket holds one more.
+    /// True if the bucket holds at least one request or token.
     fn has_one(&self, limit: u32) -> bool {
         self.missing + ONE <= full(limit)
     }

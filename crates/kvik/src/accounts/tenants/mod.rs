@@ -33,7 +33,7 @@ pub(crate) use secret::{Secret, SecretError};
 /// The tenant of clients with an `--api-key`, or of all clients where no key is required.
 pub(crate) const DEFAULT_NAME: &str = "default";
 
-/// Owns the cached prompts of all tenants that share; never a tenant's own id.
+/// Owner of the cached prompts of all tenants that share; never a tenant's own id.
 const COMMON_OWNER: TenantId = TenantId(u32::MAX);
 
 /// The tenants whose cached prompts a tenant may use.
@@ -45,11 +45,11 @@ pub(crate) enum Share {
     Isolated,
     /// Itself, and registered prompts that are marked public.
     PublicPrompts,
-    /// All tenants in this mode; each can find out by timing what the others asked.
+    /// All tenants in this mode; each can infer by timing which prompts the others have sent.
     Shared,
 }
 
-/// One tenant.
+/// A tenant.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     pub(crate) name: String,
@@ -77,7 +77,7 @@ pub(crate) struct Tenant {
 pub(crate) struct Tenants {
     /// The tenant of clients without a tenant's key.
     pub(crate) default: Arc<Tenant>,
-    /// By name.
+    /// Tenants by name.
     named: BTreeMap<String, Arc<Tenant>>,
     keys: Vec<(KeyDigest, Arc<Tenant>)>,
     /// All ids ever assigned, also to removed tenants: no tenant inherits another's blocks or debts.
@@ -159,7 +159,7 @@ impl Tenants {
         tenants
     }
 
-    /// Whether there are tenants besides the default one.
+    /// True if there are tenants besides the default one.
     pub(crate) fn are_named(&self) -> bool {
         !self.named.is_empty()
     }

@@ -19,17 +19,17 @@ use super::Share;
 /// Context of BLAKE3's key derivation; changing it loses every tenant's cache.
 const SALT_CONTEXT: &str = "kvik 2026-11-21 tenant salt v1";
 
-/// The same of what a fleet's nodes have in common.
+/// Context of the key derivation for the secret that a fleet's nodes share.
 const FLEET_CONTEXT: &str = "kvik 2026-11-26 secret of the nodes of a fleet v1";
 
-/// Bytes that are read of what may be no secret.
+/// Maximum bytes read of a file that may not be a secret.
 const BYTES_MAX: u64 = 1 << 10;
 
 /// 32 random bytes known only to this server, or to the nodes of a fleet.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; 32]);
 
-/// Why the secret cannot be used.
+/// Reasons why the secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     /// Reading or writing failed.
@@ -56,7 +56,7 @@ impl Secret {
         Ok(Secret(bytes.as_slice().try_into().map_err(not_a_secret)?))
     }
 
-    /// The one of all nodes that have this key.
+    /// The secret of all nodes that have this fleet key.
     pub(crate) fn of_fleet(key: &FleetKey) -> Secret {
         Secret(key.derive(FLEET_CONTEXT))
     }
@@ -67,12 +67,12 @@ impl Secret {
         for part in bytes.chunks_exact_mut(8) {
             part.copy_from_slice(&kvik_memory::random::random().to_le_bytes());
         }
-        // What std seeds its hasher with stands in where the system has no better randomness to give.
+        // The seed of std's hasher is the fallback if the system provides no better randomness.
         let _ = getrandom::fill(&mut bytes);
         Secret(bytes)
     }
 
-    /// A key of the tenant `name`, for one purpose: the `context` of BLAKE3's key derivation.
+    /// Derives a key of the tenant `name` for one purpose: the `context` of BLAKE3's key derivation.
     pub(crate) fn key(&self, context: &str, name: &str) -> [u8; 32] {
         *blake3::Hasher::new_derive_key(context).update(&self.0).update(name.as_bytes()).finalize().as_bytes()
     }
@@ -91,8 +91,8 @@ impl Secret {
     }
 }
 
-/// Writes a new secret beside `path` and links it there: the first process wins, and none reads half
-/// a secret.
+/// Writes a new secret next to `path` and links it there: the first process wins, and none reads a partial
+/// secret.
 fn create(path: &Path) -> io::Result<()> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
