@@ -1,4 +1,4 @@
-//! Conversations without a length limit: stored under names, and remembered beyond the context.
+//! Long conversations: stored under names, and remembered beyond the context.
 //!
 //! Each turn reads a summary of old messages, recent messages verbatim, and those of the others that match the
 //! question. The crate `kvik-memory` decides on the contents and the time of a summary; it is made after answers.

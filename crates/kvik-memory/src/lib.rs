@@ -1,4 +1,4 @@
-//! Conversations without a length limit: stored on disk, and remembered beyond the model's context window.
+//! Long conversations: stored on disk, and remembered beyond the model's context window.
 //!
 //! ```text
 //! conversations    the messages, by tenant and name      memory    the part of them that a turn reads, and summaries

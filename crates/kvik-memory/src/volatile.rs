@@ -24,7 +24,7 @@ pub enum Kind {
 /// A volatile piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volatile {
-    /// What it looks like.
+    /// Kind of the piece.
     pub kind: Kind,
     /// Its byte range in the text.
     pub range: Range<usize>,

@@ -18,7 +18,7 @@ pub(super) const HEADS: [&str; 2] = ["head\0", "head\x01"];
 /// Key range of all records of shared versions.
 pub(super) const SHARED: [&str; 2] = ["shared\0", "shared\x01"];
 
-/// One record.
+/// A record of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Record {

@@ -21,8 +21,8 @@ use super::held::HeldHistory;
 const OF_TENANT_MAX: usize = 8;
 /// Maximum number over all tenants.
 const PENDING_MAX: usize = 64;
-/// Fraction of the room left before messages would be dropped without a summary, of which this much may be used up when
-/// the summary is finished.
+/// Fraction of the room before messages would be dropped without a summary that may be used up when the summary is
+/// finished.
 const ROOM_USED_MAX: f64 = 0.9;
 
 /// A conversation with its latest turn.
@@ -31,7 +31,7 @@ pub(super) struct Said {
     pub(super) history: Arc<HeldHistory>,
     /// The answer that follows the messages of the request.
     pub(super) answer: Option<Value>,
-    /// Identities of the messages of the request.
+    /// Identities of the request's messages after the prefix.
     pub(super) chain: Vec<ChainId>,
     /// How close the conversation is to dropping messages without the next summary, from 0 to 1.
     pub(super) pressure: f64,

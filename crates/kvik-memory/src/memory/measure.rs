@@ -79,7 +79,7 @@ impl Measure {
         self.text(&text_of(message)) + self.text(&calls) + self.around_message
     }
 
-    /// Tokens of a text; for a text too long to tokenise, a lower bound that is at least a whole context.
+    /// Tokens of a text; for a text too long to tokenize, a lower bound that is at least a whole context.
     pub(super) fn text(&self, text: &str) -> usize {
         match text.len() <= text_bytes_max(self.context()) {
             true => self.model.tokenizer().encode(text, false, false).len(),

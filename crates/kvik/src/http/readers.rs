@@ -1,4 +1,4 @@
-//! Scheduling of body processing: parsing, templating and tokenising take processors from the model, so only a few
+//! Scheduling of body processing: parsing, templating and tokenizing take processors from the model, so only a few
 //! requests do it at a time.
 //!
 //! Large bodies never hold all permits, so a small body waits only for small ones. Among the waiting tenants, the one

@@ -197,7 +197,7 @@ impl Json {
     }
 }
 
-/// The deserialiser of a body returns the text of a value as bytes, after charging it to the budget.
+/// The deserializer of a body returns the text of a value as bytes, after charging it to the budget.
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Json, D::Error> {
         struct Built;
