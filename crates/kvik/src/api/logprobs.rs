@@ -1,4 +1,4 @@
-//! Log-probabilities as OpenAI writes them, and dialects that do the same.
+//! Log-probabilities in OpenAI's format, which other dialects share.
 
 use kvik_engine::api::{GeneratedToken, TokenLogprob};
 use serde::Serialize;
@@ -23,7 +23,8 @@ struct TokenEntry {
     bytes: Vec<u8>,
 }
 
-/// The entry of one generated token with the likeliest ones beside it, when the engine was asked for them.
+/// Returns a generated token's entry with its likeliest alternatives; none if log-probabilities were not
+/// requested.
 pub(crate) fn logprob(token: &GeneratedToken) -> Option<Logprob> {
     let (chosen, likeliest) = token.logprob.as_ref()?;
     Some(Logprob { chosen: entry(chosen), top_logprobs: likeliest.iter().map(entry).collect() })
@@ -37,7 +38,7 @@ fn entry(token: &TokenLogprob) -> TokenEntry {
     }
 }
 
-/// JSON has no infinity; a forbidden token gets OpenAI's -9999.
+/// Replaces negative infinity, which JSON lacks and forbidden tokens have, with OpenAI's -9999.
 pub(crate) fn finite(logprob: f32) -> f64 {
     if logprob.is_finite() { f64::from(logprob) } else { -9999.0 }
 }

@@ -1,9 +1,9 @@
-//! What programs ask for over HTTP: one folder a dialect.
+//! The HTTP API: one folder per dialect.
 //!
-//! A route reads its body off the async threads (parse, check, template, tokenize) into the one
-//! request that the engine takes, and words the engine's events. Dialects hold no state and use nothing
-//! of one another but what `request` has for all; only llama-server's slots are kept prompts of kvik's own dialect, and kvik's own
-//! routes are given conversations of others (`spoken`).
+//! A route reads its body off the async threads (parse, check, template, tokenize) into the one request type
+//! that the engine takes, and formats the engine's events. Dialects hold no state, and share only what
+//! `request` offers to all of them. There are two exceptions: llama-server's slots are pinned prompts of
+//! kvik's own dialect, and kvik's own routes accept conversations in other dialects (`spoken`).
 
 mod anthropic;
 mod chat;

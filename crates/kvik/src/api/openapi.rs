@@ -1,6 +1,6 @@
-//! `GET /openapi.json`: the document of all routes in OpenAPI 3.1.
+//! `GET /openapi.json`: the OpenAPI 3.1 document of all routes.
 //!
-//! It is checked in. A test makes it from the table of routes and the types of their bodies and answers
+//! The document is checked in. A test generates it from the route table and the types of bodies and answers
 //! (`tests/document.rs`), and fails where the two differ.
 
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use axum::{http::HeaderMap, response::Response};
 
 use crate::http::tagged::Tagged;
 
-/// A line for each path and each schema.
+/// The document, with one line per path and per schema.
 pub(super) const DOCUMENT: &str = include_str!("openapi.json");
 
 pub(super) async fn document(headers: HeaderMap) -> Response {

@@ -1,9 +1,9 @@
-//! The routes of the page for browsers; they want no key.
+//! The routes of the web page; they require no key.
 
 use super::route::{Answer, Dialect, Errors, Operation, answers, at};
 use crate::{http::error::ErrorBody, page};
 
-/// The routes of this dialect, whose answers are files.
+/// Returns the routes of this dialect, whose answers are files.
 pub(super) fn dialect() -> Dialect {
     let index = file(&["text/html"], "The page for people: chat, and what the cache does");
     let rest = file(

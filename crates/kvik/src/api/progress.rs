@@ -1,4 +1,4 @@
-//! How far a prompt is computed, in the words of llama-server's `return_progress`.
+//! Prompt processing progress, in the format of llama-server's `return_progress`.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::described::JsonSchema;
 
-/// Tokens of a prompt: those from the cache, those stored so far (these included), and all.
+/// Token counts of a prompt: read from the cache, stored so far (including the cached ones), and in total.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
     pub(crate) cached: usize,
@@ -24,7 +24,7 @@ pub(crate) struct PromptProgress {
 }
 
 impl Progress {
-    /// `prompt_progress`, of a request that came at `since`.
+    /// Formats `prompt_progress` for a request received at `since`.
     pub(crate) fn since(self, since: Instant) -> PromptProgress {
         PromptProgress {
             total: self.total,

@@ -1,4 +1,4 @@
-//! What a dialect brings: its routes, what each takes and gives, and the words of its errors.
+//! Description of a dialect: its routes, their inputs and outputs, and its error format.
 
 #![cfg_attr(not(test), expect(dead_code, reason = "the document of all routes is made of these, in a test"))]
 
@@ -18,27 +18,27 @@ use crate::{
     http::{answer::value, error::ApiError},
 };
 
-/// One API that programs speak.
+/// An HTTP API that clients speak.
 pub(super) struct Dialect {
-    /// Its name in the document of all routes.
+    /// Name of the dialect in the OpenAPI document.
     pub(super) name: &'static str,
     pub(super) errors: Errors,
-    /// Routes that a model answers.
+    /// Routes that are answered by a model.
     pub(super) routes: Vec<Route>,
-    /// Routes that the server answers, whatever models it has.
+    /// Routes that are answered by the server, whatever models it has.
     pub(super) of_server: Vec<Route<Arc<Shelf>>>,
 }
 
-/// How a dialect words an error.
+/// The error format of a dialect.
 #[derive(Clone, Copy)]
 pub(super) struct Errors {
-    /// The body of an error in its shape.
+    /// Formats an error as the body that the dialect sends.
     pub(super) word: fn(&ApiError) -> Value,
     pub(super) schema: SchemaOf,
 }
 
 impl Dialect {
-    /// All its routes: their paths, and what each does.
+    /// Iterates over all routes: their paths and their operations.
     pub(super) fn listed(&self) -> impl Iterator<Item = (&'static [&'static str], &[Operation])> {
         let of_models = self.routes.iter().map(|route| (route.paths, route.operations.as_slice()));
         of_models.chain(self.of_server.iter().map(|route| (route.paths, route.operations.as_slice())))
@@ -46,7 +46,7 @@ impl Dialect {
 }
 
 impl Errors {
-    /// Errors whose body is a `T`.
+    /// Returns the format of errors whose body is a `T`.
     pub(super) fn of<T>() -> Errors
     where
         T: for<'a> From<&'a ApiError> + Serialize + JsonSchema,
@@ -55,88 +55,90 @@ impl Errors {
     }
 }
 
-/// Paths that lead to the same, what answers there, and what is said about it. Handlers have `S`: the model, or the server.
+/// Paths with one handler table and its documentation. Handlers take the state `S`: a model, or the server.
 pub(super) struct Route<S = Arc<App>> {
     pub(super) paths: &'static [&'static str],
     pub(super) methods: MethodRouter<S>,
     pub(super) operations: Vec<Operation>,
 }
 
-/// What one method of a route takes and gives.
+/// The inputs and outputs of one method of a route.
 pub(super) struct Operation {
-    /// In lower case, as OpenAPI writes it.
+    /// The method in lower case, as OpenAPI writes it.
     pub(super) method: &'static str,
     pub(super) summary: &'static str,
     pub(super) body: Option<SchemaOf>,
-    /// Parameters of the query, each with what it means.
+    /// Query parameters, each with its description.
     pub(super) query: &'static [(&'static str, &'static str)],
     pub(super) answer: Answer,
-    /// Where the body may ask for a stream.
+    /// Frames of the stream, if the body may ask for one.
     pub(super) stream: Option<Frames>,
-    /// Statuses whose body has a shape of its own.
+    /// Statuses whose body has a schema of its own.
     pub(super) others: &'static [(&'static str, SchemaOf)],
 }
 
-/// What a stream is made of.
+/// The frames of a stream.
 #[derive(Clone, Copy)]
 pub(super) struct Frames {
     pub(super) media_type: &'static str,
-    /// The data of an event, or a line.
+    /// Schema of an event's data, or of a line.
     pub(super) schema: SchemaOf,
-    /// A stream that fails ends with the error as the dialect words it; else one of the frames says it.
+    /// True if a failing stream ends with the dialect's error object; otherwise a regular frame reports the
+    /// error.
     pub(super) ends_with_error: bool,
 }
 
-/// What a route answers with.
+/// The answer of a route.
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
     /// JSON of this schema.
     Json(SchemaOf),
     /// Bytes of one of these media types.
     Text(&'static [&'static str]),
-    /// Either: JSON of this schema, or a text of this media type.
+    /// JSON of this schema, or text of this media type.
     JsonOrText(SchemaOf, &'static str),
-    /// Nothing but errors.
+    /// Errors only.
     Refusal,
 }
 
-/// One route under all its names.
+/// Returns a route with these paths and no methods yet.
 pub(super) fn at<S: Clone>(paths: &'static [&'static str]) -> Route<S> {
     Route { paths, methods: MethodRouter::new(), operations: Vec::new() }
 }
 
-/// An operation that answers with JSON of this type.
+/// Returns an operation that answers with JSON of type `T`.
 pub(super) fn gives<T: JsonSchema>(summary: &'static str) -> Operation {
     answers(Answer::Json(SchemaOf::of::<T>()), summary)
 }
 
-/// An operation that answers so.
+/// Returns an operation with this answer.
 pub(super) fn answers(answer: Answer, summary: &'static str) -> Operation {
     Operation { method: "", summary, body: None, query: &[], answer, stream: None, others: &[] }
 }
 
 impl Operation {
-    /// Reads a body.
+    /// Adds a request body.
     pub(super) fn takes<T: FromBody>(self) -> Operation {
         Operation { body: Some(parts::described::<T>()), ..self }
     }
 
-    /// Takes parameters in the query.
+    /// Adds query parameters.
     pub(super) fn asks(self, query: &'static [(&'static str, &'static str)]) -> Operation {
         Operation { query, ..self }
     }
 
-    /// Answers with a stream where the body asks for it: of events with this data, the error of one that fails too.
+    /// Adds a stream of server-sent events with this data, on request; a failing stream ends with the
+    /// dialect's error.
     pub(super) fn streams<T: JsonSchema>(self) -> Operation {
         self.sends::<T>("text/event-stream", true)
     }
 
-    /// The same, of events that also say what went wrong.
+    /// Adds a stream of server-sent events that report failures themselves.
     pub(super) fn streams_all<T: JsonSchema>(self) -> Operation {
         self.sends::<T>("text/event-stream", false)
     }
 
-    /// The same, of lines.
+    /// Adds a stream of JSON lines; a failing stream ends with the dialect's error.
     pub(super) fn streams_lines<T: JsonSchema>(self) -> Operation {
         self.sends::<T>("application/x-ndjson", true)
     }
@@ -147,7 +149,7 @@ impl Operation {
     }
 }
 
-/// A method of a route, which comes with what is said about it.
+/// Defines methods that add a handler with its description.
 macro_rules! methods {
     ($($name:ident)*) => {
         impl<S: Clone + Send + Sync + 'static> Route<S> {$(
@@ -167,7 +169,7 @@ macro_rules! methods {
 methods! { get post put delete }
 
 impl Route {
-    /// One handler behind all its methods, which refuses others as the route itself does.
+    /// Routes all methods of this route to one handler; other methods are refused as by the route itself.
     pub(super) fn behind<H, T, S>(&self, handler: H) -> MethodRouter<S>
     where
         H: Handler<T, S>,
@@ -186,7 +188,7 @@ impl Route {
 }
 
 impl<S> Route<S> {
-    /// The same for the admin only, and other conditions that a layer holds.
+    /// Wraps the handlers in a layer, such as one that admits administrators only.
     pub(super) fn through(
         self,
         layer: impl FnOnce(MethodRouter<S, Infallible>) -> MethodRouter<S>,

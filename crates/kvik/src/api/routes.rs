@@ -1,5 +1,5 @@
-//! The routes: one table of dialects, of which the router, the document and the answer to an unknown path
-//! are made.
+//! The route table: the router, the OpenAPI document and the answer to an unknown path are all built from
+//! this list of dialects.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -39,7 +39,7 @@ use crate::{
     settings::logging,
 };
 
-/// All of them. A new dialect is a line here.
+/// Returns all dialects. A new dialect is one line here.
 pub(super) fn dialects() -> Vec<Dialect> {
     vec![
         openai::dialect(),
@@ -56,7 +56,7 @@ pub(super) fn dialects() -> Vec<Dialect> {
     ]
 }
 
-/// What whoever runs the server asks for.
+/// Returns the routes for operators: health, readiness, metrics and the OpenAPI document.
 fn operation() -> Dialect {
     let metrics =
         answers(Answer::Text(&["application/openmetrics-text"]), "Metrics, as Prometheus reads them");
@@ -65,7 +65,7 @@ fn operation() -> Dialect {
         at(&guard::HEALTH).get(health, lives(gives::<Health<OkWord>>("Whether the server answers requests"))),
         at(&guard::READY)
             .get(ready, lives(gives::<Health<ReadyWord>>("Whether the server is to be sent requests"))),
-        // It shows what concerns all tenants.
+        // Metrics cover all tenants.
         at(&["/metrics"])
             .get(metrics_text, metrics)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
@@ -74,27 +74,27 @@ fn operation() -> Dialect {
     Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes: Vec::new(), of_server }
 }
 
-/// The header that says how many milliseconds a request waited for its model to be loaded.
+/// Response header with the milliseconds that a request waited for its model to be loaded.
 const WAITED: HeaderName = HeaderName::from_static("kvik-model-load-ms");
 
-/// Words an error.
+/// Formats an error as a response body.
 type WordError = fn(&ApiError) -> Value;
 
-/// What answers requests to a model, once it is known who they are from and that they are for it.
+/// Returns the router of one model, which requests reach after authentication and dispatch.
 pub(crate) fn of_model(app: Arc<App>) -> Router {
     let routes = dialects().into_iter().flat_map(|dialect| dialect.routes);
     let paths = routes.flat_map(|route| route.paths.iter().map(move |path| (*path, route.methods.clone())));
     paths.fold(Router::new(), |router, (path, methods)| router.route(path, methods)).with_state(app)
 }
 
-/// All routes of a server of one model.
+/// Returns the router of a server with one model.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let (bytes, routes) = (app.serving.model.bytes, of_model(app.clone()));
     let open = OpenModel { app, routes, bytes, handle: None, close: Box::new(|| ()) };
     over(Shelf::of(open, Duration::ZERO))
 }
 
-/// All routes of a server with these models: who asks, for which model, and what that answers.
+/// Returns the router of a server with these models: authentication, dispatch to a model, and all routes.
 pub(crate) fn over(shelf: Arc<Shelf>) -> Router {
     let mut router = Router::new();
     let mut known: Vec<&str> = Vec::new();
@@ -127,7 +127,7 @@ pub(crate) fn over(shelf: Arc<Shelf>) -> Router {
     router
 }
 
-/// Hands a request on to the model that it is for, when that is in memory.
+/// Forwards a request to its model, loading the model first if necessary.
 async fn hand_on(State(shelf): State<Arc<Shelf>>, request: Request) -> Response {
     let (lease, request) = match shelf.addressed(request).await {
         Ok(addressed) => addressed,
@@ -141,7 +141,7 @@ async fn hand_on(State(shelf): State<Arc<Shelf>>, request: Request) -> Response 
     lease.until_the_end_of(response)
 }
 
-/// Words an error as the dialect of its route does.
+/// Formats an error in the dialect of its route.
 async fn word_in_dialect(
     State(errors): State<Arc<HashMap<&'static str, WordError>>>,
     request: Request,
@@ -152,7 +152,7 @@ async fn word_in_dialect(
     let word = path.and_then(|path| errors.get(path.as_str()).copied());
     if let (Some(word), Some(error)) = (word, response.extensions_mut().remove::<ApiError>()) {
         let words = word(&error).to_string();
-        // The model's routes have counted other words.
+        // The model's router has set the length of the original body.
         if let Some(length) = response.headers_mut().get_mut(header::CONTENT_LENGTH) {
             *length = words.len().into();
         }
@@ -206,7 +206,8 @@ struct Stuck {
     phase: &'static str,
 }
 
-/// The word, unless the server is about to end or its engine is stuck. While the model loads, other routes answer.
+/// Answers with `word`, unless the server is stopping or its engine is stuck. While a model loads, other
+/// routes answer.
 fn status(shelf: &Shelf, word: impl Serialize) -> Response {
     if shelf.server.is_leaving() {
         return ApiError::stopping().into_response();
@@ -218,7 +219,7 @@ fn status(shelf: &Shelf, word: impl Serialize) -> Response {
     }
 }
 
-/// Says since when, for those who do not read the message.
+/// Reports the stall with its duration and phase as fields, for clients that do not parse the message.
 fn stuck(life: Life) -> (StatusCode, Json<Stuck>) {
     let (seconds, phase) = (life.age.as_secs_f64(), life.phase.name());
     let message =

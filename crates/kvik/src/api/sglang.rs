@@ -1,7 +1,7 @@
-//! What routers ask of a node, under SGLang's names: its model, itself, and its load.
+//! Endpoints that routers query on a node, under SGLang's names: model, server and load.
 //!
-//! A router of SGLang's (Python package `sglang-router`) sends requests to a node by prefix or by load, and asks nothing else
-//! of it than these and `/health`. They are answered without loading a model.
+//! SGLang's router (Python package `sglang-router`) sends requests to a node by prefix or by load, and
+//! queries only these endpoints and `/health`. They are answered without loading a model.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let model = gives::<ModelInfo>("Says which model a node has, for routers");
     let server = gives::<ServerInfo>("Says what a node is, for routers");
@@ -26,7 +26,7 @@ pub(super) fn dialect() -> Dialect {
     let of_server = vec![
         at(&["/model_info", "/get_model_info"]).get(model_info, model),
         at(&["/server_info", "/get_server_info"]).get(server_info, server),
-        // What runs concerns all tenants.
+        // The load covers all tenants.
         at(&["/get_load"])
             .get(get_load, load)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
@@ -108,7 +108,7 @@ async fn get_load(State(shelf): State<Arc<Shelf>>) -> Json<Vec<Load>> {
 impl Load {
     fn of(dp_rank: usize, app: &App) -> Load {
         let stats = app.serving.engine.stats();
-        // All of the budget is blocks of one size.
+        // The whole budget consists of blocks of one size.
         let blocks = stats.kv_owned_bytes * stats.cache.blocks / stats.kv_bytes.max(1);
         Load {
             dp_rank,
@@ -119,7 +119,7 @@ impl Load {
     }
 }
 
-/// The model that a request without a name is for, or the first of several.
+/// Returns the model for requests that name none: the first one listed.
 fn first(shelf: &Shelf, caller: &Caller) -> Result<String> {
     let listed = shelf.list(caller).into_iter().next();
     listed.map(|listed| listed.name).ok_or_else(|| ApiError::no_model("", "this server has no model yet"))

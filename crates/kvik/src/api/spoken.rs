@@ -1,5 +1,5 @@
-//! The conversation that a body tells in any dialect, for what reads requests without answering them: `/v1/cache/explain`
-//! and `kvik lint` are given the bodies that agents send.
+//! Reads a conversation from a body of any dialect, for consumers that do not answer it: `/v1/cache/explain`
+//! and `kvik lint` accept the bodies that agents send.
 
 use serde_json::Value;
 
@@ -15,18 +15,19 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// A dialect whose bodies are not those of Chat Completions.
+/// A dialect whose bodies differ from those of Chat Completions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Dialect {
     Responses,
     Messages,
 }
 
-/// Types of blocks that Anthropic's messages have and OpenAI's do not.
+/// Block types that exist in Anthropic's messages and not in OpenAI's.
 const BLOCKS: [&str; 6] =
     ["tool_use", "tool_result", "thinking", "redacted_thinking", "document", "server_tool_use"];
 
-/// The conversation of a body of another dialect than Chat Completions; none where it is of that, or a plain prompt.
+/// Reads the conversation of a Responses or Messages body; returns none for Chat Completions and plain
+/// prompts.
 pub(super) fn conversation(app: &App, tenant: &str, body: &Body) -> Result<Option<Conversation>> {
     let told = match dialect(body)? {
         None => return Ok(None),
@@ -41,8 +42,8 @@ pub(super) fn conversation(app: &App, tenant: &str, body: &Body) -> Result<Optio
     Ok(Some(told))
 }
 
-/// A body of any dialect as one of Chat Completions with the same prompt; needs no server, which would know of earlier
-/// answers.
+/// Converts a body of any dialect to a Chat Completions body with the same prompt. Needs no server, and
+/// therefore cannot resolve references to earlier answers.
 pub(crate) fn as_chat(body: Value) -> Result<Value> {
     let fields = Body::of(&body)?;
     let foreign = |_: &str| Err(Foreign);
@@ -58,7 +59,7 @@ pub(crate) fn as_chat(body: Value) -> Result<Value> {
     Ok(conversation.chat_body())
 }
 
-/// By what a body has that others have not.
+/// Detects the dialect by the fields that only it has.
 fn dialect(body: &Body) -> Result<Option<Dialect>> {
     if body.has("input") || (body.has("previous_response_id") && !body.has("messages")) {
         return Ok(Some(Dialect::Responses));
@@ -70,7 +71,7 @@ fn dialect(body: &Body) -> Result<Option<Dialect>> {
     Ok(is_messages.then_some(Dialect::Messages))
 }
 
-/// Whether tools or messages are in Anthropic's form.
+/// True if tools or messages have Anthropic's format.
 fn has_their_values(fields: &Value) -> bool {
     let items = |value: &'_ Value| value.as_array().map_or(&[][..], Vec::as_slice).to_vec();
     let is_their_tool = |tool: &Value| tool["input_schema"].is_object();

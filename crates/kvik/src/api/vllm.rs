@@ -1,5 +1,5 @@
-//! What routers ask of a node under vLLM's names: the tokens of a prompt, by which they look it up in their index of KV
-//! events.
+//! Endpoints that routers query on a node, under vLLM's names: the tokens of a prompt, which routers look up
+//! in their index of KV events.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let chat = gives::<Rendered>("Says which tokens a conversation is, for routers").takes::<Fields>();
     let text = gives::<Vec<Rendered>>("Says which tokens texts are, for routers").takes::<Fields>();

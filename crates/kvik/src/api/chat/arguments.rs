@@ -1,4 +1,5 @@
-//! Arguments of calls in dialects that have them as values: to the text that models are told, and from what they write.
+//! Tool call arguments in dialects that represent them as JSON values: conversion to the text that models
+//! see, and back.
 
 use std::io;
 
@@ -6,19 +7,19 @@ use kvik_text::arguments::{complete_arguments, whole_surrogates};
 use serde::Serialize;
 use serde_json::{Map, Value, ser::Formatter};
 
-/// The text of a value as templates and models write it, with a space behind `,` and `:`. So a call that comes back as a
-/// value has the tokens with which it was generated, and those of a dialect that sends its text.
+/// Serialises a value with a space after `,` and `:`, as templates and models do. A call that comes back as a
+/// value then has the same tokens as when it was generated, and the same as in a dialect that sends its text.
 pub(crate) fn arguments_text(arguments: &Value) -> String {
     let mut text = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, Spaced);
-    // Writing into memory does not fail.
+    // Writing to memory cannot fail.
     match arguments.serialize(&mut serializer) {
         Ok(()) => String::from_utf8(text).unwrap_or_else(|_| arguments.to_string()),
         Err(_) => arguments.to_string(),
     }
 }
 
-/// The arguments that a text has: of a call that was cut off, those that are complete.
+/// Parses arguments from a text; if the call was cut off, returns the complete ones.
 pub(crate) fn arguments_object(text: &str) -> Map<String, Value> {
     let text: &str = &whole_surrogates(text);
     let whole = serde_json::from_str(text).ok();
@@ -26,7 +27,7 @@ pub(crate) fn arguments_object(text: &str) -> Map<String, Value> {
     whole.or_else(complete).unwrap_or_default()
 }
 
-/// Python's `json.dumps`, which trains models.
+/// Formats JSON like Python's `json.dumps`, with which training data is written.
 struct Spaced;
 
 impl Formatter for Spaced {

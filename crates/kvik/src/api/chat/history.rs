@@ -1,4 +1,4 @@
-//! What was said before a chat's question: kept by the server, remembered beyond the context, or compacted.
+//! The messages before a chat's question: stored by the server, remembered beyond the context, or compacted.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// A conversation as a whole where the server keeps what was said before, and its turn.
+/// Prepends the stored conversation that the request continues, if any, and returns its turn.
 pub(super) fn continued(
     app: &App,
     caller: &Caller,
@@ -48,16 +48,17 @@ pub(super) fn continued(
     Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
 }
 
-/// What a request says of compaction.
+/// The compaction state and settings of a request.
 #[derive(Default)]
 pub(crate) struct Compacted {
-    /// What stands before its messages.
+    /// The compaction item that precedes the messages.
     pub(crate) before: Option<Compaction>,
-    /// It wants more of it compacted.
+    /// Set if the request asks for further compaction.
     pub(crate) compacting: Option<Compacting>,
 }
 
-/// What is read of a conversation, and the turn where it is remembered beyond the context.
+/// Returns the conversation that the model reads, and the turn if the conversation is remembered beyond the
+/// context.
 pub(super) fn remembered(
     app: &App,
     caller: &Caller,
@@ -92,7 +93,7 @@ pub(super) fn remembered(
     Ok((settings.with_messages(&turn.messages, Purpose::Answer), Some(turn)))
 }
 
-/// What is to be done to compact a conversation as a whole.
+/// Returns the job that compacts a whole conversation.
 pub(crate) fn to_compact(
     app: &App,
     caller: &Caller,
@@ -103,7 +104,8 @@ pub(crate) fn to_compact(
     app.memory.to_compact(history(app, caller, (Arc::new(settings), messages), before, None))
 }
 
-/// A conversation as it is asked, and how it is rendered: with the settings alone, so that what is said is held once.
+/// Bundles a conversation with its renderer. The renderer holds only the settings, so that the messages are
+/// stored once.
 fn history<'a>(
     app: &App,
     caller: &'a Caller,
@@ -121,7 +123,7 @@ fn history<'a>(
     History { caller, messages, before, compacting: None, room: wanted.min(context / 4), render }
 }
 
-/// What of a request does not go with compaction.
+/// Returns the request setting that conflicts with compaction, if any.
 fn not_beside_compaction(conversation: &Conversation, options: &Options) -> Option<&'static str> {
     match () {
         () if options.memory == Some(false) => Some("`kvik.memory` false"),

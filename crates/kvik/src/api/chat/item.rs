@@ -1,4 +1,4 @@
-//! The compaction item as answers have it; what is in it is memory's.
+//! The compaction item as answers present it; its content is opaque here.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(crate) struct CompactionItem {
 }
 
 impl CompactionItem {
-    /// An item as memory seals it.
+    /// Converts an item that was sealed by the memory.
     pub(crate) fn of(sealed: &Value) -> CompactionItem {
         let text = |name: &str| sealed[name].as_str().unwrap_or_default().to_owned();
         CompactionItem {

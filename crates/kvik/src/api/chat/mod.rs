@@ -1,5 +1,4 @@
-//! A turn of a chat in any dialect: from what was understood of a body to the engine's request, and what is said in
-//! the answer.
+//! A chat turn in any dialect: from the parsed body to the engine's request, and the reply in the answer.
 
 mod arguments;
 mod history;
@@ -30,33 +29,34 @@ use crate::{
     http::{error::ApiError, json::Body},
 };
 
-/// A turn as a dialect has understood it.
+/// A chat turn as parsed by a dialect.
 pub(crate) struct ChatTurn {
     pub(crate) conversation: Conversation,
     pub(crate) options: Options,
-    /// Log-probabilities of as many of the likeliest tokens, beside that of each generated one.
+    /// Number of likeliest alternatives for which log-probabilities are returned, in addition to the
+    /// generated token's.
     pub(crate) logprobs: Option<usize>,
     pub(crate) compacted: Compacted,
-    /// Names the answer; later ones can be compared with it.
+    /// Id of the answer, with which later answers can be compared.
     pub(crate) id: String,
-    /// Id of the earlier answer that this one is to be compared with.
+    /// Id of the earlier answer to compare this one with.
     pub(crate) compared_with: Option<String>,
     pub(crate) stream: bool,
 }
 
-/// What the answer to a turn is worded with.
+/// The inputs for formatting the answer to a turn.
 pub(crate) struct Worded {
-    /// How the text of each choice is read.
+    /// How the text of each choice is parsed.
     pub(crate) reading: Reading,
-    /// What stands for all that was said before, for clients that want it.
+    /// The compaction item, for clients that asked for it.
     pub(crate) item: Option<CompactionItem>,
-    /// The engine says log-probabilities.
+    /// True if the engine returns log-probabilities.
     pub(crate) logprobs: bool,
     pub(crate) choices: u32,
 }
 
 impl ChatTurn {
-    /// The turn on its way to the engine, with the answer that `word` makes.
+    /// Prepares the turn for the engine, with the answer that `word` creates.
     pub(crate) fn prepare<A: Answer>(
         self,
         app: &App,

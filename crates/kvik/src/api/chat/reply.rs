@@ -1,4 +1,4 @@
-//! What is said in one choice of an answer, as far as it is known.
+//! The content of one choice of an answer, as generated so far.
 
 use kvik_text::answer::AnswerDelta;
 use serde::Serialize;
@@ -44,15 +44,15 @@ pub(crate) struct CalledFunction {
     pub(crate) arguments: String,
 }
 
-/// The text of a choice, read as it comes, and what it has come to.
+/// Incremental parser of one choice's text, with the content collected so far.
 #[derive(Debug)]
 pub(crate) struct Reply {
     reader: Reader,
     pub(crate) content: String,
     pub(crate) reasoning: String,
-    /// Calls of tools.
+    /// Tool calls.
     pub(crate) calls: Vec<ToolCall>,
-    /// Tokens of thoughts, to the nearest piece of text.
+    /// Tokens of reasoning, counted per piece of text.
     pub(crate) reasoning_tokens: usize,
     thinking: bool,
 }
@@ -69,7 +69,7 @@ impl Reply {
         }
     }
 
-    /// What a whole text says.
+    /// Parses a complete text.
     pub(super) fn whole(reading: &Reading, text: &str) -> Reply {
         let mut reply = Reply::new(reading);
         reply.push(text);
@@ -77,13 +77,13 @@ impl Reply {
         reply
     }
 
-    /// Reads more text; returns what is new.
+    /// Parses more text and returns the new deltas.
     pub(crate) fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         let deltas = self.reader.push(text);
         self.kept(deltas)
     }
 
-    /// The same of a text of so many tokens.
+    /// Parses a text of `tokens` tokens and returns the new deltas.
     pub(crate) fn push_tokens(&mut self, text: &str, tokens: usize) -> Vec<AnswerDelta> {
         if self.thinking {
             self.reasoning_tokens += tokens;
@@ -91,12 +91,12 @@ impl Reply {
         self.push(text)
     }
 
-    /// Whether what was read last is a thought.
+    /// True if the last delta was reasoning.
     pub(crate) fn is_thinking(&self) -> bool {
         self.thinking
     }
 
-    /// What was held back, now that no more text comes.
+    /// Flushes the text that was held back, at the end of the answer.
     pub(crate) fn finish(&mut self) -> Vec<AnswerDelta> {
         let deltas = self.reader.finish();
         self.kept(deltas)
@@ -124,7 +124,7 @@ impl Reply {
         }
     }
 
-    /// The message that it is.
+    /// Returns the assistant's message.
     pub(crate) fn said(&self) -> AssistantMessage {
         let only_calls = self.content.is_empty() && !self.calls.is_empty();
         AssistantMessage {
@@ -135,7 +135,7 @@ impl Reply {
         }
     }
 
-    /// The same, as conversations keep it.
+    /// Returns the message as JSON, as conversations store it.
     pub(crate) fn message(&self) -> Value {
         value(&self.said())
     }

@@ -66,7 +66,7 @@ enum Format {
     Base64,
 }
 
-/// What was asked for.
+/// A parsed request.
 struct Asked {
     requests: Vec<Request>,
     format: Format,

@@ -1,4 +1,4 @@
-//! Texts and token ids on their way to the engine.
+//! Conversion of texts and token ids to engine requests.
 
 use kvik_cache::{Lifetime, Token};
 use kvik_engine::api::{KeptPrompt, Request, Wants};
@@ -14,10 +14,10 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Texts that one request may bring, as in OpenAI's API.
+/// Maximum number of texts in one request, as in OpenAI's API.
 pub(in crate::api) const INPUTS_MAX: usize = 2048;
 
-/// What the cache does with prompts of which a vector is wanted.
+/// Cache settings of prompts for which vectors are requested.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct Treatment {
     reuse: bool,
@@ -25,7 +25,7 @@ pub(in crate::api) struct Treatment {
 }
 
 impl Treatment {
-    /// What a body asks for, less what is for text alone.
+    /// Reads the settings from a body; refuses those that apply to text generation only.
     pub(in crate::api) fn of(fields: CacheFields) -> Result<Treatment> {
         let Keep { reuse, lifetime, retain, kept_prefix, memory, conversation, .. } = fields.keep()?;
         let for_text = [
@@ -44,16 +44,16 @@ impl Treatment {
         }
     }
 
-    /// The engine's request for a vector.
+    /// Returns the engine's request for a vector.
     pub(in crate::api) fn request(self, tokens: Vec<Token>, wants: Wants) -> Request {
-        // Tenant and salt are written into it when it is submitted.
+        // Tenant and salt are set on submission.
         let kept =
             KeptPrompt { tokens, salt: [0; 16], tenant: Default::default(), retention: None, adapters: None };
         Request { wants, reuse: self.reuse, lifetime: self.lifetime, ..kept.request() }
     }
 }
 
-/// The tokens of each of `inputs`, which stand in the field `name`; an error names which it is about.
+/// Tokenizes each of `inputs`, which come from the field `name`; an error names the faulty entry.
 pub(in crate::api) fn encode(
     app: &App,
     body: &Body,
@@ -62,7 +62,7 @@ pub(in crate::api) fn encode(
 ) -> Result<Vec<Vec<Token>>> {
     let encode = |(index, input): (usize, &Prompt)| {
         body.still_wanted()?;
-        // A single text is no array.
+        // A single text is not an array.
         let place = if inputs.len() == 1 { name.to_owned() } else { format!("{name}[{index}]") };
         encode_one(app, input).map_err(|error| named(error, &place))
     };
@@ -80,7 +80,7 @@ fn encode_one(app: &App, input: &Prompt) -> Result<Vec<Token>> {
     input.encode(app)
 }
 
-/// The same error, which says where it is.
+/// Adds the place of the error to its message.
 pub(super) fn named(error: ApiError, place: &str) -> ApiError {
     let message = format!("`{place}`: {error}");
     error.because(message).at(place)

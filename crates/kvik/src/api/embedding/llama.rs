@@ -1,4 +1,4 @@
-//! `POST /embedding`: embeddings in llama-server's own shape.
+//! `POST /embedding`: embeddings in llama-server's format.
 
 use std::sync::Arc;
 

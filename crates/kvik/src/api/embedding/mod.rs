@@ -1,4 +1,4 @@
-//! Vectors instead of text: embeddings in OpenAI's shape and in llama-server's, and the order of documents.
+//! Vectors instead of text: embeddings in the formats of OpenAI and llama-server, and reranking of documents.
 
 mod embeddings;
 mod input;
@@ -15,7 +15,7 @@ pub(super) use self::{
 use super::route::{Dialect, Errors, at, gives};
 use crate::http::error::ErrorBody;
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let embeddings =
         gives::<embeddings::Embeddings>("Embeds texts or token ids").takes::<embeddings::Fields>();

@@ -1,4 +1,4 @@
-//! How well documents fit a query: what the engine is asked, and what its vectors say.
+//! Relevance of documents to a query: the engine's requests, and scores from its vectors.
 
 use std::{ops::Range, sync::Arc};
 
@@ -20,11 +20,11 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// What a reranker is to look for where a request does not say: what Qwen3-Reranker was trained with.
+/// Default instruction of a reranker, with which Qwen3-Reranker was trained.
 pub(super) const INSTRUCTION: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
-/// The form of Qwen3-Reranker (its model card), around instruction, query and document. All documents of a query share
-/// what stands before the document, so it is computed once.
+/// Prompt template of Qwen3-Reranker (its model card), around instruction, query and document. All documents
+/// of a query share the part before the document, so it is computed once.
 const FORM: [&str; 4] = [
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: ",
     "\n<Query>: ",
@@ -32,7 +32,7 @@ const FORM: [&str; 4] = [
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 ];
 
-/// Tokens of all forms of a request at most: 1,024 for each of as many documents as there may be.
+/// Maximum tokens of all filled templates of a request: 1,024 for each of the maximum number of documents.
 const FORMS_TOKENS_MAX: usize = 1 << 21;
 
 /// A query and its documents.
@@ -42,18 +42,18 @@ pub(super) struct Question {
     pub(super) documents: Vec<String>,
 }
 
-/// How vectors become scores.
+/// How vectors are converted to scores.
 pub(super) enum Scoring {
-    /// The first vector is the query's, the others are the documents': their cosine.
+    /// The first vector is the query's, the others are the documents'; the score is their cosine.
     Cosine,
-    /// A vector has the logits of yes and no: the probability of yes, as if nothing else could be said.
+    /// Each vector holds the logits of yes and no; the score is the probability of yes among the two.
     Logits,
-    /// A vector is the hidden state, which these two rows turn into the logits of yes and no.
+    /// Each vector is a hidden state, which these two rows project to the logits of yes and no.
     States(Arc<[f32]>),
 }
 
 impl Question {
-    /// What the engine is asked, and how its vectors become scores.
+    /// Returns the engine's requests, and the scoring for their vectors.
     pub(super) fn requests(
         &self,
         app: &App,
@@ -77,7 +77,7 @@ impl Question {
         Ok((prompts.into_iter().map(|tokens| treatment.request(tokens, wants.clone())).collect(), scoring))
     }
 
-    /// The tokens of the query and of the documents, each by itself.
+    /// Tokenizes the query and each document separately.
     fn texts(&self, app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
         let documents = self.documents.iter().enumerate().map(|(i, text)| (place(i), text));
         let texts = [("query".to_owned(), &self.query)].into_iter().chain(documents);
@@ -93,7 +93,7 @@ impl Question {
         texts.map(encode).collect()
     }
 
-    /// The tokens of the reranker's form, with each of the documents.
+    /// Fills and tokenizes the reranker's template for each document.
     fn forms(&self, app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
         let form = |(index, document): (usize, &String)| {
             body.still_wanted()?;
@@ -115,7 +115,8 @@ impl Question {
     }
 }
 
-/// The query is repeated with every document: a small body may come to any number of tokens.
+/// Returns the error for an oversized request: the query is repeated for every document, so a small body may
+/// expand to any number of tokens.
 fn too_much() -> ApiError {
     let message = format!(
         "`documents`: with the query before each of them they are more than {FORMS_TOKENS_MAX} tokens, which is the limit of a request; send fewer at a time, or a shorter query"
@@ -127,7 +128,8 @@ fn place(index: usize) -> String {
     format!("documents[{index}]")
 }
 
-/// The form with its three texts, and where they stand in it: they are a client's, whose control tokens are plain text.
+/// Fills the template with its three texts and returns their ranges: control tokens in a client's text are
+/// plain text.
 fn filled(texts: [&str; 3]) -> (String, [Range<usize>; 3]) {
     let mut form = String::new();
     let places = std::array::from_fn(|i| {
@@ -140,7 +142,7 @@ fn filled(texts: [&str; 3]) -> (String, [Range<usize>; 3]) {
     (form, places)
 }
 
-/// The tokens with which a model says yes and no.
+/// Returns the tokens with which the model answers yes and no.
 fn yes_and_no(tokenizer: &Tokenizer) -> Result<[Token; 2]> {
     let first = |text| tokenizer.encode(text, false, false).first().copied();
     match (first("yes"), first("no")) {
@@ -152,7 +154,7 @@ fn yes_and_no(tokenizer: &Tokenizer) -> Result<[Token; 2]> {
 }
 
 impl Scoring {
-    /// The score of each document.
+    /// Returns the score of each document.
     pub(super) fn scores(&self, computed: &[Computed]) -> Vec<f64> {
         let vectors = computed.iter().map(|computed| &computed.vector[..]);
         match self {
@@ -174,7 +176,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// The probability of yes, from the logits of yes and of no.
+/// Returns the probability of yes from the logits of yes and no.
 fn yes(logits: impl Iterator<Item = f64>) -> f64 {
     let logits: Vec<f64> = logits.collect();
     match logits[..] {
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(scores, [1.0, 0.0, -1.0]);
     }
 
-    /// Whatever a document says, it stays a document.
+    /// Control tokens in a document are tokenized as plain text.
     #[test]
     fn texts_of_clients_are_plain_text_in_the_form() {
         let tokenizer = ModelArgs::embedded().load().unwrap().tokenizer;
@@ -238,7 +240,7 @@ mod tests {
         assert_eq!(controls([bad, bad, bad]), usual);
     }
 
-    /// 20 KB of body come to 250 MB of tokens where nobody counts.
+    /// Without a limit, a body of 20 KB would expand to 250 MB of tokens.
     #[test]
     fn a_query_that_is_repeated_too_often_is_refused_before_it_is_all_read() {
         let app = Server::saying("x").app;

@@ -1,4 +1,4 @@
-//! `POST /v1/rerank`: documents in the order in which they fit a query, in the shape of Jina, Cohere and llama-server.
+//! `POST /v1/rerank`: documents by relevance to a query, in the format of Jina, Cohere and llama-server.
 
 use std::{fmt, sync::Arc};
 
@@ -75,7 +75,7 @@ impl<'de> de::Visitor<'de> for DocumentVisitor {
         Ok(Document(text.to_owned()))
     }
 
-    /// Other fields, of which clients send many, are not read.
+    /// Ignores other fields, of which clients send many.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Document, A::Error> {
         let mut text = None;
         while let Some(name) = map.next_key::<String>()? {
@@ -104,12 +104,12 @@ impl JsonSchema for Document {
     }
 }
 
-/// What was asked for.
+/// A parsed request.
 struct Asked {
     requests: Vec<Request>,
     scoring: Scoring,
     count: usize,
-    /// The documents, where the answer repeats them.
+    /// The documents, if the answer repeats them.
     documents: Option<Vec<String>>,
 }
 
@@ -138,7 +138,7 @@ struct ShownDocument {
     text: String,
 }
 
-/// Orders documents.
+/// Ranks documents.
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Reranked>> {
     let caller = body.caller.clone();
     let Asked { requests, scoring, count, documents } = app.read(body, read).await?;
@@ -146,7 +146,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     let computed = app.vectors(&caller, requests).await?;
     let ending = Ending::new(&app, &caller, &computed, only);
     let mut scores: Vec<(usize, f64)> = scoring.scores(&computed).into_iter().enumerate().collect();
-    // Stable: of those that fit alike the first comes first.
+    // Stable sort: documents with equal scores keep their order.
     scores.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     let document = |index: usize| {
         let text = documents.as_ref()?.get(index)?.clone();

@@ -1,13 +1,13 @@
-//! The length of an embedding, and how two of them compare.
+//! Normalisation of embeddings, and their similarity.
 
-/// How an embedding is scaled, in llama-server's numbers (`embd_normalize`).
+/// Normalisation of an embedding, by llama-server's numbers (`embd_normalize`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::api) enum Scale {
-    /// As the model gives it.
+    /// No scaling.
     None,
-    /// Its largest value becomes 32760.
+    /// The largest absolute value becomes 32760.
     Largest,
-    /// Its norm becomes 1: the taxicab norm with 1, the Euclidean one with 2, the p-norm with p.
+    /// The p-norm becomes 1: 1 is the taxicab norm, 2 the Euclidean norm.
     Norm(u32),
 }
 
@@ -15,7 +15,8 @@ impl Scale {
     /// The Euclidean norm.
     pub(in crate::api) const EUCLIDEAN: Scale = Scale::Norm(2);
 
-    /// Scales `vector`; one of zeros stays as it is. Sums are in `f64`, so that the result has the accuracy of `f32`.
+    /// Scales `vector`; a zero vector is unchanged. Sums are computed in `f64`, so that the result has the
+    /// accuracy of `f32`.
     pub(in crate::api) fn apply(self, vector: &mut [f32]) {
         let values = vector.iter().map(|&x| f64::from(x).abs());
         let size = match self {
@@ -39,7 +40,7 @@ impl From<i64> for Scale {
     }
 }
 
-/// The cosine of the angle between two vectors of one length; 0 where one of them is all zeros.
+/// Returns the cosine of the angle between two vectors of equal length; 0 if either is zero.
 pub(super) fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     let norms = (dot(a, a) * dot(b, b)).sqrt();
@@ -58,7 +59,7 @@ mod tests {
     }
 
     proptest! {
-        /// A norm becomes 1, the direction stays, and scaling again changes nothing that can be seen.
+        /// The norm becomes 1, the direction is unchanged, and scaling again changes nothing beyond rounding.
         #[test]
         fn scaled_vectors_have_their_norm(vector in vector(), p in 1..6_u32) {
             let mut scaled = vector.clone();

@@ -1,4 +1,4 @@
-//! What vectors have cost and what the cache did, over all prompts of a request.
+//! Cost and cache report of vectors, over all prompts of a request.
 
 use std::collections::BTreeMap;
 
@@ -66,13 +66,14 @@ struct Together {
     reasons: BTreeMap<&'static str, usize>,
 }
 
-/// The tokens of a request's prompt, where it has one only: then the answer says where reuse stopped in it.
+/// Returns the tokens of a request's only prompt, for which the answer reports where reuse stopped; none for
+/// several.
 pub(super) fn only_prompt(requests: &[Request]) -> Option<Vec<Token>> {
     if let [only] = requests { Some(only.prompt.clone()) } else { None }
 }
 
 impl Ending {
-    /// Of all that was computed; `only` is the prompt where there is one only.
+    /// Sums up the reports of all vectors; `only` is the prompt, if there is exactly one.
     pub(super) fn new(app: &App, caller: &Caller, computed: &[Computed], only: Option<Vec<Token>>) -> Ending {
         let mut total = Report::default();
         computed.iter().for_each(|computed| total.add(&computed.report));
