@@ -1,4 +1,4 @@
-//! The answer of `/v1/messages`: events become blocks of one message.
+//! The answer of `/v1/messages`: engine events become blocks of one message.
 
 use kvik_engine::api::{Event, FinishReason, Report};
 use kvik_text::answer::AnswerDelta;
@@ -28,35 +28,35 @@ use crate::{
     },
 };
 
-/// What the answer repeats of the request.
+/// Request settings that the answer repeats or depends on.
 #[derive(Debug)]
 pub(super) struct Spoken {
     pub(super) id: String,
     pub(super) model: String,
     pub(super) stop: Vec<String>,
-    /// What is computed is left in the cache.
+    /// True if the computed blocks stay in the cache.
     pub(super) leaves: bool,
-    /// Tokens of prompt and answer together at most.
+    /// Maximum tokens of prompt and answer together.
     pub(super) context: usize,
     pub(super) wanted: Wanted,
 }
 
-/// The answer as far as it is known.
+/// The answer as generated so far.
 #[derive(Debug)]
 pub(crate) struct MessageAnswer {
     spoken: Spoken,
     reply: Reply,
-    /// Complete blocks, and the last one as far as it is known.
+    /// Complete blocks, and the last one as generated so far.
     blocks: Vec<Block>,
-    /// The last block goes on.
+    /// True while the last block continues.
     open: bool,
-    /// Of the call that it is.
+    /// Arguments of the current call.
     arguments: String,
     started: bool,
     finish: Option<FinishReason>,
 }
 
-/// What stands behind a thought for clients that send it back: nothing is sealed, so nothing is to be checked.
+/// Signature of a thinking block for clients that send it back; nothing is sealed, so it is not verified.
 const SIGNATURE: &str = "kvik";
 
 impl MessageAnswer {
@@ -76,7 +76,7 @@ impl MessageAnswer {
         answer
     }
 
-    /// The first frame, once it is known what is reused.
+    /// Sends the first frame, once the reused prefix is known.
     fn begin(&mut self, report: &Report, frames: &mut Vec<Value>) {
         if std::mem::replace(&mut self.started, true) {
             return;
@@ -106,7 +106,7 @@ impl MessageAnswer {
         }
     }
 
-    /// Adds text to the last block, or begins one.
+    /// Appends text to the last block, or begins a text block.
     fn grow_text(&mut self, more: String, frames: &mut Vec<Value>) {
         if !(self.open && matches!(self.blocks.last(), Some(Block::Text { .. }))) {
             self.open_block(Block::text(), frames);
@@ -117,7 +117,7 @@ impl MessageAnswer {
         frames.push(delta(self.blocks.len() - 1, Delta::TextDelta { text: more }));
     }
 
-    /// The same of a thought.
+    /// Appends reasoning to the last block, or begins a thinking block.
     fn grow_thought(&mut self, more: String, frames: &mut Vec<Value>) {
         if !(self.open && matches!(self.blocks.last(), Some(Block::Thinking { .. }))) {
             self.open_block(Block::thinking(), frames);
@@ -128,7 +128,7 @@ impl MessageAnswer {
         frames.push(delta(self.blocks.len() - 1, Delta::ThinkingDelta { thinking: more }));
     }
 
-    /// More arguments of the call that is the last block.
+    /// Appends arguments to the call in the last block.
     fn grow_call(&mut self, text: String, frames: &mut Vec<Value>) {
         self.arguments.push_str(&text);
         if !text.is_empty() {
@@ -162,7 +162,7 @@ impl MessageAnswer {
         frames.push(value(&StreamEvent::ContentBlockStop { index }));
     }
 
-    /// The last frames: why it ends, what it cost, what the cache did.
+    /// Sends the last frames: stop reason, usage and cache report.
     fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
         let report = trailer.total();
         self.begin(&report, frames);
@@ -193,7 +193,7 @@ impl MessageAnswer {
         }
     }
 
-    /// Why it has ended, and the sequence that ended it.
+    /// Returns the stop reason, and the stop sequence that was found.
     fn stop(&self, report: &Report) -> Stop {
         let because = |reason| Stop { stop_reason: Some(reason), stop_sequence: None };
         let Some(finish) = self.finish else { return Stop { stop_reason: None, stop_sequence: None } };
@@ -271,19 +271,19 @@ impl Answer for MessageAnswer {
     }
 }
 
-/// What is new of the block with this index.
+/// Formats a delta of the block with this index.
 fn delta(index: usize, delta: Delta) -> Value {
     value(&StreamEvent::ContentBlockDelta { index, delta })
 }
 
-/// What has changed since the earlier answer, and what that cost.
+/// Reports what has changed since the earlier answer, and the tokens that were recomputed because of it.
 fn diagnostics(found: Option<Diagnosis>, report: &Report) -> Diagnostics {
     let cache_miss_reason = match found {
         None => None,
         Some(Diagnosis::NotFound) => Some(MissReason::PreviousMessageNotFound),
         Some(Diagnosis::Several) => Some(MissReason::Unavailable),
         Some(Diagnosis::GoesOn { reusable }) if report.cached_tokens >= reusable => None,
-        // The request is not to blame; `kvik.cache.reason` says what is.
+        // The request is not the cause; `kvik.cache.reason` gives it.
         Some(Diagnosis::GoesOn { .. }) => Some(MissReason::Unavailable),
         Some(Diagnosis::Changed { part, common, reusable }) => {
             let cache_missed_input_tokens = reusable - common;

@@ -1,4 +1,4 @@
-//! The fields of a body of `/v1/messages`, and what they mean together.
+//! The fields of a body of `/v1/messages`, and their interpretation.
 
 use kvik_cache::Lifetime;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
@@ -37,11 +37,11 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Stop sequences of one request at most.
+/// Maximum number of stop sequences of one request.
 const STOP_SEQUENCES_MAX: usize = 256;
-/// How much longer than others a prefix is kept whose client asks for it: those are evicted first that nobody did.
+/// Cache priority of a prefix with `cache_control`: prefixes without it, at priority 0, are evicted first.
 const PRIORITY: i8 = 25;
-/// The same of one that is asked for for an hour.
+/// Cache priority of a prefix with a `cache_control` of one hour.
 const PRIORITY_HOUR: i8 = 50;
 
 /// All fields of a body.
@@ -160,27 +160,27 @@ enum FormatKind {
     JsonSchema,
 }
 
-/// What a client is told besides the answer.
+/// Optional sections of the answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wanted {
-    /// What has changed since an earlier answer.
+    /// Report what has changed since an earlier answer.
     pub(super) diagnostics: bool,
-    /// What was done to the context.
+    /// Report the edits of the context.
     pub(super) context_management: bool,
 }
 
-/// A conversation as a body tells it.
+/// A conversation read from a body.
 pub(in crate::api) struct Told {
     pub(in crate::api) conversation: Conversation,
     before: Option<compaction::Opened>,
     /// Times to live that its blocks ask for.
     times: Times,
-    /// Messages that this request brought, without its system prompt.
+    /// Messages of this request, without its system prompt.
     new: Vec<Value>,
 }
 
 impl TellFields {
-    /// What was said, `earlier` messages first.
+    /// Reads the conversation, with the `earlier` messages first.
     pub(in crate::api) fn told(&self, earlier: &[Value], open: Open<'_>, body: &Body) -> Result<Told> {
         let (mut times, mut notes) = (Times::new(), Vec::new());
         let value = |field: &'_ Option<Json>| field.as_ref().map(|Json(value)| value.clone());
@@ -212,7 +212,8 @@ impl TellFields {
     }
 }
 
-/// The turn that a body asks for, what its answer is worded with, and what is written down of a thread.
+/// Reads a body into the turn, the optional sections of its answer, and the record of the turn if it belongs
+/// to a thread.
 pub(super) fn turn(
     app: &App,
     caller: &Caller,
@@ -267,7 +268,7 @@ pub(super) fn turn(
     Ok((turn, wanted, keeps))
 }
 
-/// Refuses more than could be sent in one body, where what was kept comes before what is said now.
+/// Refuses a thread whose stored and new messages together exceed the limits of one body.
 fn check_thread(earlier: &[Value], messages: &[Value]) -> Result<()> {
     if earlier.is_empty() {
         return Ok(());
@@ -280,7 +281,8 @@ fn check_thread(earlier: &[Value], messages: &[Value]) -> Result<()> {
     check_values(messages).map_err(at)
 }
 
-/// A thread of which this turn is written down: of one that is to leave nothing behind nothing is.
+/// Returns the thread if this turn is to be recorded in it: a request that leaves nothing in the cache is not
+/// recorded.
 fn kept(thread: Option<Thread>, reuse: bool, body: &Body) -> Option<Thread> {
     if thread.is_some() && !reuse {
         body.note("`thread` is not kept: the request is to leave nothing behind".to_owned());
@@ -288,9 +290,10 @@ fn kept(thread: Option<Thread>, reuse: bool, body: &Body) -> Option<Thread> {
     thread.filter(|_| reuse)
 }
 
-/// How long the prompt is kept. A time to live there is a promise to keep it so long; forgetting it then would be worse
-/// than what happens without. So it is kept as long as others need no room, and evicted after those that nobody asked to
-/// keep. `kvik.ttl_s`, `kvik.priority` and `kvik.pin` say it exactly.
+/// Returns how long the prompt is kept. In this API, a time to live promises that the prefix stays that long,
+/// so dropping it when the time ends would be worse than ignoring the field. Instead, the prefix gets a
+/// higher priority: it stays until others need the space, and is evicted after those without `cache_control`.
+/// `kvik.ttl_s`, `kvik.priority` and `kvik.pin` give exact control.
 fn lifetime(own: Lifetime, times: &Times) -> Lifetime {
     let asked = times.iter().map(|ttl| if *ttl == Some("1h") { PRIORITY_HOUR } else { PRIORITY }).max();
     match asked {
@@ -299,8 +302,8 @@ fn lifetime(own: Lifetime, times: &Times) -> Lifetime {
     }
 }
 
-/// `{"edits": [...]}`: a conversation that is to be compacted, and old thoughts, of which the template says what becomes.
-/// Other edits are ignored: the answer is the same, of a longer prompt.
+/// Reads `{"edits": [...]}`: compaction, and the removal of old thoughts, which the template decides. Other
+/// edits are ignored with a note: the prompt is then merely longer.
 fn compacting(field: Option<&Json>, body: &Body) -> Result<Option<Compacting>> {
     let Some(Json(value)) = field else { return Ok(None) };
     let field = Place::new("context_management", value);
@@ -321,7 +324,7 @@ fn compacting(field: Option<&Json>, body: &Body) -> Result<Option<Compacting>> {
     Ok(compacting)
 }
 
-/// `{"trigger": {"type": "input_tokens", "value"}}`.
+/// Reads `{"trigger": {"type": "input_tokens", "value"}}`.
 fn threshold(edit: &Place<'_>) -> Result<Option<usize>> {
     let Some(trigger) = edit.get("trigger") else { return Ok(None) };
     let kind = trigger.need("type")?;

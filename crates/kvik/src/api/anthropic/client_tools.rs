@@ -1,20 +1,21 @@
-//! Tools that Anthropic names and clients run: their models know them by type, others have to be told what they take.
+//! Tools that Anthropic defines and clients run: Anthropic's models know them by type, other models need
+//! their schemas.
 //!
 //! Arguments are those of Anthropic's pages on the bash tool, the text editor and the memory tool, and of its SDKs.
 
 use serde_json::{Value, json};
 
-/// A tool as a model is told of it.
+/// The description of a tool, as a model is given it.
 pub(super) struct ClientTool {
-    /// Its name where the request gives none.
+    /// Default name, if the request gives none.
     pub(super) name: &'static str,
     pub(super) description: &'static str,
     /// JSON schema of the arguments.
     pub(super) schema: Value,
 }
 
-/// The tool of a type such as `bash_20250124`; none for those that Anthropic's servers run, and for those whose results
-/// are pictures.
+/// Returns the tool of a type such as `bash_20250124`; none for tools that Anthropic's servers run, and for
+/// tools whose results are images.
 pub(super) fn client_tool(kind: &str) -> Option<ClientTool> {
     let (family, date) = kind.rsplit_once('_')?;
     if date.len() != 8 || !date.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -42,7 +43,7 @@ fn bash() -> ClientTool {
     }
 }
 
-/// From the end of April 2025 on it has another name, and takes no edit back.
+/// Returns the text editor. Versions from the end of April 2025 on have another name and no `undo_edit`.
 fn text_editor(date: &str) -> ClientTool {
     let takes_back = date < "20250429";
     let mut commands = vec!["view", "create", "str_replace", "insert"];
@@ -73,7 +74,7 @@ fn memory() -> ClientTool {
     }
 }
 
-/// Arguments of commands on text files.
+/// Returns the schemas of the arguments for text file commands.
 fn file_properties() -> Value {
     json!({
         "command": {}, "path": {},

@@ -19,7 +19,7 @@ pub(super) struct MessageTokens {
     input_tokens: usize,
 }
 
-/// Those of a message that decide its prompt.
+/// The fields of a message that decide its prompt.
 pub(super) type Fields = (TellFields, ManageFields);
 
 /// Counts the tokens of the prompt that the same conversation would have.

@@ -1,4 +1,4 @@
-//! Errors as Anthropic words them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+//! Errors in Anthropic's format: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 
 use axum::http::StatusCode;
 use kvik_memory::random::random;
@@ -44,7 +44,7 @@ struct Details {
 impl From<&ApiError> for ErrorBody {
     fn from(error: &ApiError) -> ErrorBody {
         let message = match error.overflow() {
-            // Agents look for this beginning, and compact.
+            // Agents match this prefix and compact the conversation.
             Some(over) => format!(
                 "prompt is too long: {} tokens > {} maximum; {error}",
                 over.prompt_tokens, over.context_tokens

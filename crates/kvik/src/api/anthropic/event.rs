@@ -1,4 +1,4 @@
-//! The message that is the answer, its blocks, and the events of a stream.
+//! The answer message, its blocks, and the events of a stream.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -1,7 +1,7 @@
-//! `system` and `messages` in Anthropic's blocks, as the messages that templates know.
+//! Conversion of `system` and `messages` from Anthropic's blocks to the messages that templates expect.
 //!
-//! Results of tools are blocks of a user's message there, and messages of their own here; thoughts are blocks there, and
-//! a field here.
+//! Tool results are blocks of a user's message in Anthropic's format, and separate messages in templates;
+//! thoughts are blocks there, and a field here.
 
 use kvik_memory::conversations::MESSAGES_MAX;
 use kvik_text::template::{question_start, unseen};
@@ -14,10 +14,10 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Times to live of `cache_control`, of the whole conversation: `5m` or `1h`.
+/// Times to live of all `cache_control` entries of a conversation: `5m`, `1h`, or absent.
 pub(super) type Times = Vec<Option<&'static str>>;
 
-/// The messages that a model is told.
+/// Returns the messages for the template.
 pub(super) fn told(
     system: Option<&Value>,
     messages: &Value,
@@ -46,7 +46,7 @@ pub(super) fn told(
     Ok(told)
 }
 
-/// Whose message it is; results of tools are blocks of a user's.
+/// Returns the role of a message; a user's message with tool results counts as a tool's.
 fn role(message: &Value) -> &str {
     let blocks = message["content"].as_array();
     if blocks.is_some_and(|blocks| blocks.iter().any(|block| block["type"] == "tool_result")) {
@@ -70,7 +70,7 @@ fn system_text(system: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -
     Ok(texts.join("\n\n"))
 }
 
-/// A block that has to be text.
+/// Returns the text of a block that must be text.
 fn text_block<'a>(block: &Place<'a>) -> Result<&'a str> {
     match block.need_text("type")? {
         "text" => block.need_text("text"),
@@ -78,7 +78,7 @@ fn text_block<'a>(block: &Place<'a>) -> Result<&'a str> {
     }
 }
 
-/// What kvik cannot read, by name.
+/// Returns the error for a block that kvik cannot read.
 fn refused(block: &Place<'_>, kind: &str) -> ApiError {
     let text = match kind {
         "image" => "is an image, and kvik reads text only; describe it in words".to_owned(),
@@ -88,8 +88,8 @@ fn refused(block: &Place<'_>, kind: &str) -> ApiError {
     block.at("type", &text)
 }
 
-/// What a model is told instead of a block that is not read: nothing of what a server did that ran tools of its own, and of
-/// what is not known yet; words of pictures and files, which are refused where the question is about them.
+/// Returns the placeholder for an unreadable block. Images and files get a placeholder text, but are refused
+/// if the question is about them; blocks of server-side tools and of unknown types are dropped.
 fn instead(
     block: &Place<'_>,
     kind: &str,
@@ -104,7 +104,7 @@ fn instead(
     Ok(words)
 }
 
-/// The messages that one of Anthropic's is.
+/// Converts one of Anthropic's messages, possibly into several.
 fn message(
     message: &Place<'_>,
     is_asked: bool,
@@ -132,7 +132,7 @@ fn unknown_role(role: &Place<'_>) -> ApiError {
     role.error("must be `user` or `assistant`; the system prompt is the field `system`")
 }
 
-/// Texts of the user, and results of tools, each run of them in its place.
+/// Converts a user's content: texts and tool results, each run of texts as one message in its place.
 fn user(
     content: &Place<'_>,
     is_asked: bool,
@@ -167,7 +167,7 @@ fn user(
     Ok(told)
 }
 
-/// A document that is plain text.
+/// Returns the text of a plain-text document.
 fn document(block: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Result<String> {
     let source = block.need("source")?;
     let text = match source.need_text("type")? {
@@ -181,7 +181,7 @@ fn document(block: &Place<'_>, is_asked: bool, notes: &mut Vec<String>) -> Resul
     }
 }
 
-/// What a search of the client's has found: a title, where it stands, and texts.
+/// Returns the text of a client's search result: title, source and texts.
 fn search_result(block: &Place<'_>) -> Result<String> {
     let head = ["title", "source"].map(|name| block.get(name).map(|text| text.text()).transpose());
     let mut texts: Vec<String> = Vec::new();
@@ -200,7 +200,7 @@ fn tool_result(block: &Place<'_>, notes: &mut Vec<String>) -> Result<Value> {
     Ok(json!({"role": "tool", "tool_call_id": id, "content": content}))
 }
 
-/// A text, or blocks of text.
+/// Returns a text, or the joined texts of text blocks.
 fn texts_of(content: &Place<'_>) -> Result<String> {
     if let Some(text) = content.value.as_str() {
         return Ok(text.to_owned());
@@ -209,7 +209,7 @@ fn texts_of(content: &Place<'_>) -> Result<String> {
     Ok(texts?.join("\n\n"))
 }
 
-/// What a tool returns: a text, or blocks of what can be read as text.
+/// Returns the text of a tool result: a text, or blocks that can be read as text.
 fn result_text(content: &Place<'_>, notes: &mut Vec<String>) -> Result<String> {
     if let Some(text) = content.value.as_str() {
         return Ok(text.to_owned());
@@ -220,7 +220,7 @@ fn result_text(content: &Place<'_>, notes: &mut Vec<String>) -> Result<String> {
             "text" => texts.push(block.need_text("text")?.to_owned()),
             "document" => texts.push(document(&block, false, notes)?),
             "search_result" => texts.push(search_result(&block)?),
-            // A tool that was found: it is among the tools already.
+            // A tool that was found by a search: it is already among the tools.
             "tool_reference" => texts.push(format!("The tool {} is there.", block.need_text("tool_name")?)),
             kind => texts.extend(instead(&block, kind, false, notes)?.map(str::to_owned)),
         }
@@ -228,7 +228,7 @@ fn result_text(content: &Place<'_>, notes: &mut Vec<String>) -> Result<String> {
     Ok(texts.join("\n\n"))
 }
 
-/// What the assistant has said, thought and called; a block that stands for all before it becomes an entry of its own.
+/// Converts the assistant's text, thoughts and calls; a compaction block becomes a separate entry.
 fn assistant(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) -> Result<Vec<Value>> {
     let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
     let mut told = Vec::new();
@@ -237,7 +237,7 @@ fn assistant(content: &Place<'_>, times: &mut Times, notes: &mut Vec<String>) ->
         match block.need_text("type")? {
             "text" => text.push_str(block.need_text("text")?),
             "thinking" => thoughts.push_str(block.need_text("thinking")?),
-            // Nobody but its maker can read it.
+            // Encrypted; only its maker can read it.
             "redacted_thinking" => {}
             "tool_use" => calls.push(tool_use(&block)?),
             "compaction" => {
@@ -269,13 +269,13 @@ fn tool_use(block: &Place<'_>) -> Result<Value> {
     Ok(json!({"id": block.need_text("id")?, "type": "function", "function": function}))
 }
 
-/// The time to live that a block asks for; absent where it asks for none.
+/// Returns the time to live of a block's `cache_control`; none if the block has no such field.
 pub(super) fn cache_control(block: &Place<'_>) -> Result<Option<Option<&'static str>>> {
     let Some(control) = block.get("cache_control") else { return Ok(None) };
     ttl(&control).map(Some)
 }
 
-/// `{"type": "ephemeral", "ttl": "5m" | "1h"}`.
+/// Reads `{"type": "ephemeral", "ttl": "5m" | "1h"}`.
 pub(super) fn ttl(control: &Place<'_>) -> Result<Option<&'static str>> {
     let kind = control.need("type")?;
     if kind.text()? != "ephemeral" {
@@ -357,7 +357,7 @@ mod tests {
         assert!(notes[0].contains("messages[0].name") && notes[1].contains("server_tool_use"), "{notes:?}");
     }
 
-    /// Agents read files by themselves, and send everything back with each turn.
+    /// Agents read files on their own, and resend everything with each turn.
     #[test]
     fn a_picture_that_a_tool_returned_or_was_asked_about_before_ends_no_conversation() {
         let image =

@@ -18,7 +18,7 @@ pub(super) use self::body::TellFields;
 
 use super::route::{Dialect, Errors, at, gives};
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let message = gives::<event::Message>("Answers a conversation")
         .takes::<body::Fields>()

@@ -1,8 +1,8 @@
-//! `thread`: a conversation of which the server keeps what was said, so that a client sends only what is new
+//! `thread`: a conversation whose messages the server stores, so that a client sends only the new ones
 //! (Anthropic's beta `message-threads-2026-08-12`, which the tool runners of its SDKs use).
 //!
-//! Answers of a thread are kept beside those of `/v1/responses`, each with what is new in it. The first holds what the
-//! thread was begun with, its system prompt and its tools; the others hold its id.
+//! The answers of a thread are stored with those of `/v1/responses`, each with its new messages. The first
+//! answer holds the thread's system prompt and tools; the others hold its id.
 
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -35,22 +35,22 @@ enum ThreadKind {
     Continue,
 }
 
-/// A thread as far as it goes.
+/// The state of a thread so far.
 #[derive(Default)]
 pub(super) struct Thread {
-    /// The first answer, and the last; absent of one that begins.
+    /// Ids of the first and the last answer; none for a new thread.
     ids: Option<(String, String)>,
-    /// What was said in it, without the system prompt.
+    /// Messages of the thread, without the system prompt.
     pub(super) said: Vec<Value>,
-    /// The fields `system` and `tools` with which it began.
+    /// The fields `system` and `tools` with which the thread began.
     begun: Value,
 }
 
 impl ThreadField {
-    /// What is kept of it.
+    /// Loads the thread.
     ///
     /// # Errors
-    /// If it goes on from an answer that is not there: clients send the whole again then, by the error's code.
+    /// If the previous answer is not found: by the error's code, clients then resend the whole conversation.
     pub(super) fn thread(&self, app: &App, caller: &Caller) -> Result<Thread> {
         const PREVIOUS: &str = "thread.previous_message_id";
         if self.r#type == ThreadKind::Create {
@@ -80,12 +80,12 @@ fn begun_with(first: StoredResponse) -> Value {
 }
 
 impl Thread {
-    /// A field as the thread was begun with it; what the request says itself goes before it.
+    /// Returns a field of the request, or else the value with which the thread began.
     pub(super) fn field(&self, name: &str, own: Option<Json>) -> Option<Json> {
         own.or_else(|| self.begun.get(name).filter(|value| !value.is_null()).cloned().map(Json))
     }
 
-    /// What is written down of the answer `id`, to which `new` was said with this system prompt and these tools.
+    /// Returns the record of the answer `id` to the messages `new`, with this system prompt and these tools.
     pub(super) fn turn(
         self,
         (app, caller, id): (&App, &Caller, &str),

@@ -1,7 +1,7 @@
-//! `tools` and `tool_choice` in Anthropic's form.
+//! `tools` and `tool_choice` in Anthropic's format.
 //!
-//! Tools that Anthropic's servers run are left out, and the answer says so; those that it names and a client runs are
-//! offered with what they take.
+//! Tools that Anthropic's servers run are dropped, with a note in the answer; tools that Anthropic defines
+//! and clients run are offered with their schemas.
 
 use kvik_text::tools::{OfferedTool, ToolChoice, Tools};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Fields of a tool that say how it is offered, not what it is.
+/// Known fields of a tool; others are ignored with a note.
 const KNOWN: [&str; 11] = [
     "type",
     "name",
@@ -29,7 +29,7 @@ const KNOWN: [&str; 11] = [
     "max_characters",
 ];
 
-/// The tools, and the lifetimes that their `cache_control` asks for.
+/// Returns the tools, and appends the lifetimes that their `cache_control` asks for.
 pub(super) fn tools(
     tools: Option<&Value>,
     choice: Option<&Value>,
@@ -48,7 +48,7 @@ pub(super) fn tools(
     offered_tools(offered, choice, several)
 }
 
-/// A tool; none where it does not run here.
+/// Reads a tool; returns none if it does not run here.
 fn read(tool: &Place<'_>, notes: &mut Vec<String>) -> Result<Option<OfferedTool>> {
     match tool.get("type").map(|kind| kind.text()).transpose()? {
         None | Some("custom") => {}
@@ -67,7 +67,7 @@ fn read(tool: &Place<'_>, notes: &mut Vec<String>) -> Result<Option<OfferedTool>
     }))
 }
 
-/// A tool that Anthropic names.
+/// Reads a tool that Anthropic defines.
 fn named(tool: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<Option<OfferedTool>> {
     let Some(known) = client_tool(kind) else {
         let path = &tool.path;
@@ -84,7 +84,7 @@ fn named(tool: &Place<'_>, kind: &str, notes: &mut Vec<String>) -> Result<Option
     }))
 }
 
-/// The choice, and whether an answer may have several calls, where it says so.
+/// Reads the choice, and whether an answer may have several calls if the field says so.
 fn read_choice(choice: &Place<'_>) -> Result<(ToolChoice, Option<bool>)> {
     let kind = choice.need("type")?;
     let read = match kind.text()? {
@@ -95,6 +95,6 @@ fn read_choice(choice: &Place<'_>) -> Result<(ToolChoice, Option<bool>)> {
         _ => return Err(kind.error("must be `auto`, `any`, `tool` or `none`")),
     };
     let single = choice.get("disable_parallel_tool_use").map(|single| single.bool()).transpose()?;
-    // Their answers have several calls unless that is disabled, also where one has to be made.
+    // Anthropic's answers have several calls unless that is disabled, even if a call is required.
     Ok((read, Some(!single.unwrap_or(false))))
 }

@@ -1,4 +1,4 @@
-//! The header that says which version of the API a client speaks.
+//! The header with the API version of a client.
 
 use axum::{
     extract::Request,
@@ -9,11 +9,11 @@ use axum::{
 use crate::http::error::ApiError;
 
 const HEADER: &str = "anthropic-version";
-/// Versions that are understood. The second takes away what chooses the next token (`temperature`, `top_p`, `top_k`); models
-/// that run at home want it, so it is read in both.
+/// Known versions. The second one removes the sampling parameters (`temperature`, `top_p`, `top_k`); they are
+/// useful with local models and are therefore read in both.
 const KNOWN: [&str; 2] = ["2023-06-01", "2026-10-21"];
 
-/// Lets through what says a version that is known, or none: clients of llama-server's route say none.
+/// Passes requests with a known version or with none: clients of llama-server's route send none.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     let version = request.headers().get(HEADER).map(|value| value.to_str().unwrap_or("?"));
     let Some(version) = version.filter(|version| !KNOWN.contains(version)) else {

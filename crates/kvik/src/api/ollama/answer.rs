@@ -1,4 +1,4 @@
-//! The answer of `/api/chat` and `/api/generate`: events become lines of JSON.
+//! The answer of `/api/chat` and `/api/generate`: engine events become lines of JSON.
 
 use kvik_cache::Token;
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report};
@@ -123,16 +123,16 @@ pub(super) enum Line {
     Generate(GenerateLine),
 }
 
-/// Where the text of an answer stands.
+/// The field that holds the text of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In `message`.
+    /// The field `message`.
     Chat,
-    /// In `response`.
+    /// The field `response`.
     Generate,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, Default)]
 struct Said {
     content: String,
@@ -140,28 +140,28 @@ struct Said {
     calls: Vec<Call>,
 }
 
-/// The answer as far as it is known.
+/// The answer as generated so far.
 #[derive(Debug)]
 pub(crate) struct OllamaAnswer {
     form: Form,
     model: String,
     reply: Reply,
     logprobs: Option<Vec<Logprob>>,
-    /// Tokens of prompt and answer, where the client is given them to go on from.
+    /// Tokens of prompt and answer, which the client can send back to continue.
     context: Option<Vec<Token>>,
     finish: Option<FinishReason>,
-    /// Calls that the client was told.
+    /// Number of calls that were sent to the client.
     told_calls: usize,
 }
 
 impl Form {
-    /// What is answered where nothing was asked.
+    /// Returns the answer to an empty request, which loads the model only.
     pub(super) fn loaded(self, model: &str) -> Line {
         let end = LineEnd { done: true, done_reason: Some(DoneReason::Load), ..LineEnd::default() };
         self.line(model, Said::default(), end)
     }
 
-    /// A line that says this much more.
+    /// Formats a line with this content.
     fn line(self, model: &str, said: Said, end: LineEnd) -> Line {
         let (model, created_at) = (model.to_owned(), now_rfc3339());
         let Said { content, thinking, calls } = said;
@@ -190,7 +190,7 @@ impl OllamaAnswer {
         }
     }
 
-    /// The same, which gives the client the tokens of this prompt and its answer to go on from.
+    /// Makes the answer return the tokens of its prompt and text, from which the client can continue.
     pub(super) fn behind(self, prompt: &[Token]) -> OllamaAnswer {
         OllamaAnswer { context: Some(prompt.to_vec()), ..self }
     }
@@ -205,14 +205,14 @@ impl OllamaAnswer {
             all.extend_from_slice(entries);
         }
         let mut said = self.said(|reply| reply.push(text));
-        // Tokens may arrive before the text they are part of; their log-probabilities are not kept back.
+        // Tokens may arrive before the text that they are part of; their log-probabilities are not held back.
         if said.is_empty() && entries.as_ref().is_some_and(|entries| !entries.is_empty()) {
             said.push(Said::default());
         }
         self.lines(said, entries, frames);
     }
 
-    /// A line each; the first has the log-probabilities.
+    /// Formats one line per entry; the first one carries the log-probabilities.
     fn lines(&self, said: Vec<Said>, mut logprobs: Option<Vec<Logprob>>, frames: &mut Vec<Value>) {
         for said in said {
             let end = LineEnd { logprobs: logprobs.take(), ..LineEnd::default() };
@@ -225,7 +225,7 @@ impl OllamaAnswer {
         deltas.into_iter().flat_map(|delta| self.worded(delta)).collect()
     }
 
-    /// The lines that a delta makes: a call is told as a whole, when it is known that no more of it comes.
+    /// Converts a delta to lines: a call is sent as a whole, once it is complete.
     fn worded(&mut self, delta: AnswerDelta) -> Vec<Said> {
         let said = match delta {
             AnswerDelta::Content(content) => Said { content, ..Said::default() },
@@ -238,7 +238,7 @@ impl OllamaAnswer {
         all
     }
 
-    /// The calls before this one that were not told yet, one a line.
+    /// Returns the calls before `until` that were not sent yet, one per line.
     fn calls(&mut self, until: usize) -> Vec<Said> {
         let from = self.told_calls.min(until);
         self.told_calls = self.told_calls.max(until);
@@ -246,7 +246,7 @@ impl OllamaAnswer {
         calls.map(|(at, call)| Said { calls: vec![Call::of(from + at, call)], ..Said::default() }).collect()
     }
 
-    /// The last line: why it ends, what it cost, what the cache did.
+    /// Formats the last line: stop reason, usage and cache report.
     fn end(&self, trailer: &Trailer, said: Said, logprobs: Option<Vec<Logprob>>) -> Line {
         let is_full = self.finish == Some(FinishReason::Length);
         let end = LineEnd {
@@ -299,7 +299,7 @@ impl Answer for OllamaAnswer {
 }
 
 impl Call {
-    /// Its arguments are an object, whatever the model wrote.
+    /// Converts a call; its arguments are an object, whatever the model wrote.
     fn of(index: usize, call: &ToolCall) -> Call {
         let arguments = arguments_object(&call.function.arguments);
         let function = CalledFunction { index, name: call.function.name.clone(), arguments };

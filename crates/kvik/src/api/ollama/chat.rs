@@ -59,9 +59,10 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     app.complete(body, read).await
 }
 
-/// What is answered to a conversation in which nothing was said.
+/// Returns the answer to a conversation without messages, which loads the model only; none for other
+/// conversations.
 fn loads(app: &App, body: &JsonBody) -> Result<Option<Line>> {
-    // A body that says something is longer than that.
+    // A large body has messages.
     if body.is_large() {
         return Ok(None);
     }

@@ -68,7 +68,7 @@ pub(super) struct EmbeddedOne {
     embedding: Option<Vec<f64>>,
 }
 
-/// Ollama's clients read the digits of the doubles that these numbers are.
+/// Widens to `f64`: Ollama's clients expect the digits of doubles.
 fn doubles(vector: Vec<f32>) -> Vec<f64> {
     vector.into_iter().map(f64::from).collect()
 }
@@ -105,7 +105,7 @@ pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> R
     Ok(Answered(EmbeddedOne { embedding }))
 }
 
-/// The vectors of the texts in this field, and the dimensions that were asked for.
+/// Returns the vectors of the texts in `field`, and the requested number of dimensions.
 async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Vec<Computed>, Option<usize>)> {
     let caller = body.caller.clone();
     let (requests, dimensions) = app.read(body, move |app, body| read(app, body, field)).await?;

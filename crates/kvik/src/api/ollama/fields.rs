@@ -38,7 +38,7 @@ impl Defaults for Ollama {
     const STOP_STRINGS_MAX: usize = 256;
 }
 
-/// Stop strings of one request at most.
+/// Maximum number of stop strings of one request.
 const STOP_STRINGS_MAX: usize = Ollama::STOP_STRINGS_MAX;
 
 /// Which model is to answer, and how.
@@ -76,10 +76,10 @@ fn yes() -> bool {
     true
 }
 
-/// Of `options`, those that are not about sampling. What concerns loading is not read: the model is loaded.
+/// Fields of `options` that do not concern sampling. Load options are ignored: the model is loaded already.
 #[derive(Debug, Default, Deserialize)]
 struct OwnOptions {
-    /// Tokens of the answer at most; negative ones are the context.
+    /// Maximum tokens of the answer; a negative number means the context size.
     num_predict: Option<Whole<-2, { i64::MAX }>>,
     stop: Option<Vec<String>>,
     typical_p: Option<Fraction>,
@@ -87,7 +87,7 @@ struct OwnOptions {
 }
 
 impl HeadFields {
-    /// How to continue the prompt.
+    /// Returns how to continue the prompt.
     pub(super) fn options(&self, app: &App, cache: CacheFields) -> Result<Options> {
         let nothing = Json(Value::Object(Map::new()));
         let given = self.options.as_ref().unwrap_or(&nothing);
@@ -110,7 +110,7 @@ impl HeadFields {
         Options::of(manner, &app.serving.retaining)
     }
 
-    /// Log-probabilities of as many of the likeliest tokens.
+    /// Returns the number of likeliest tokens to report log-probabilities of.
     pub(super) fn logprobs(&self) -> Result<Option<usize>> {
         let top = self.top_logprobs.and_then(Whole::count).unwrap_or(0);
         if top > 0 && !self.logprobs {
@@ -131,7 +131,7 @@ impl HeadFields {
         }
     }
 
-    /// What is said of thinking.
+    /// Reads the field `think`.
     pub(super) fn thinking(&self) -> Result<Thinking> {
         let Some(Json(think)) = &self.think else { return Ok(Thinking::default()) };
         let effort = match think {
@@ -145,7 +145,7 @@ impl HeadFields {
 }
 
 impl OwnOptions {
-    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    /// Refuses options that would change the answer and are not supported, instead of ignoring them.
     fn refuse(&self) -> Result<()> {
         let refused = |name: &str, instead: &str| {
             let path = format!("options.{name}");

@@ -102,7 +102,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
     Ok(Prepared { requests: vec![prompt.request], origin, answer, stream: head.stream })
 }
 
-/// A prompt on its way to the engine.
+/// A prompt for the engine.
 struct Asked {
     request: Request,
     reading: Reading,
@@ -110,7 +110,7 @@ struct Asked {
 }
 
 impl GenerateFields {
-    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    /// Refuses fields that would change the answer and are not supported, instead of ignoring them.
     fn refuse(&self) -> Result<()> {
         let says = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
@@ -132,7 +132,7 @@ impl GenerateFields {
         }
     }
 
-    /// The prompt as it stands.
+    /// Uses the prompt as it is, without a template.
     fn raw_prompt(&self, app: &App, options: &Options, logprobs: Option<usize>) -> Result<Asked> {
         app.check_length(&self.prompt)?;
         let mut tokens = self.before();
@@ -143,7 +143,7 @@ impl GenerateFields {
         Ok(Asked { request, reading: Reading::Plain, messages: None })
     }
 
-    /// The prompt as a question, behind what was said before.
+    /// Formats the prompt as a question, after the tokens of the earlier conversation.
     fn asked(
         &self,
         app: &App,
@@ -167,7 +167,7 @@ impl GenerateFields {
         Ok(Asked { request, reading: chat.reading, messages })
     }
 
-    /// Tokens of what was said before.
+    /// Returns the tokens of the earlier conversation.
     fn before(&self) -> Vec<Token> {
         self.context.iter().flatten().map(|TokenId(token)| *token).collect()
     }

@@ -1,4 +1,4 @@
-//! Messages and tools in Ollama's form, as the messages that templates know.
+//! Conversion of Ollama's messages and tools to the messages that templates expect.
 
 use kvik_text::{
     template::{question_start, unseen},
@@ -16,7 +16,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// The messages that a model is told.
+/// Returns the messages for the template.
 pub(super) fn told(messages: &Value) -> Result<Value> {
     let place = Place::new("messages", messages);
     let roles = messages.as_array().into_iter().flatten();
@@ -56,7 +56,7 @@ fn message(message: &Place<'_>, is_asked: bool) -> Result<Value> {
     Ok(told)
 }
 
-/// Refuses pictures that are asked about.
+/// Refuses images in the question.
 pub(super) fn refuse_images(place: &Place<'_>) -> Result<()> {
     match place.get("images") {
         Some(images) if images.items()?.len() > 0 => {
@@ -66,7 +66,7 @@ pub(super) fn refuse_images(place: &Place<'_>) -> Result<()> {
     }
 }
 
-/// Calls have no ids there; their place names them.
+/// Converts a call. Calls may lack an id in Ollama's format; their index then names them.
 fn tool_call(i: usize, call: &Place<'_>) -> Result<Value> {
     let function = call.need("function")?;
     let arguments = function.need("arguments")?;
@@ -79,7 +79,7 @@ fn tool_call(i: usize, call: &Place<'_>) -> Result<Value> {
     Ok(json!({"id": id, "type": "function", "function": function}))
 }
 
-/// The tools that are offered; an answer calls any of them, or none.
+/// Returns the offered tools; an answer may call any of them, or none.
 pub(super) fn tools(tools: Option<&Value>) -> Result<Tools> {
     let Some(tools) = tools else { return Ok(Tools::none()) };
     let place = Place::new("tools", tools);

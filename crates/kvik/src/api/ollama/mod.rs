@@ -18,7 +18,7 @@ use self::answer::{ChatLine, GenerateLine};
 use super::route::{Answer, Dialect, Errors, Route, answers, at, gives};
 use crate::{app::shelf::Shelf, described::JsonSchema, http::error::ApiError};
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let chat =
         gives::<ChatLine>("Answers a conversation").takes::<chat::Fields>().streams_lines::<ChatLine>();

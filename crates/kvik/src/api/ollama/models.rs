@@ -1,4 +1,4 @@
-//! The models of this server, in Ollama's lists.
+//! The models of this server, in Ollama's format.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,9 +19,9 @@ use crate::{
     serving::ModelCard,
 };
 
-/// The version of Ollama's API that is spoken; clients ask for a least one.
+/// The implemented version of Ollama's API; clients require a minimum.
 const SPOKEN: &str = "0.13.0";
-/// When a model goes that stays for as long as the server does.
+/// Expiry time of a model that stays loaded until the server stops.
 const FOREVER: &str = "9999-12-31T23:59:59Z";
 
 /// Which version is spoken.
@@ -119,7 +119,8 @@ pub(super) async fn running(
     Json(Listed { models: shelf.list(&caller).iter().filter_map(of).collect() })
 }
 
-/// A model of the shelf: as its file is, whether it is in memory or not. Its family is known once it was loaded.
+/// Describes a model of the shelf by its file, whether it is loaded or not. Its family is known once it was
+/// loaded.
 fn on_shelf(model: &shelf::Listed, running: Option<Running>) -> Model {
     let ModelFile { bytes, modified_s, digest } = model.file.clone();
     Model {
@@ -159,7 +160,7 @@ pub(super) async fn show(State(shelf): State<Arc<Shelf>>, body: JsonBody) -> Res
     let modified_s = if shelf.has_one() { loaded_s } else { listed.file.modified_s };
     let template = described.template.clone().unwrap_or_default();
     let mut capabilities = vec!["completion"];
-    // Templates that know tools and thoughts name them.
+    // Templates that support tools and thoughts mention them.
     capabilities.extend(template.contains("tools").then_some("tools"));
     capabilities.extend(template.contains("enable_thinking").then_some("thinking"));
     let source = listed.card.as_ref().map_or(&listed.source, |card| &card.source);

@@ -1,4 +1,4 @@
-//! Models that are fetched, copied and removed, in Ollama's words.
+//! Download, copy and removal of models, in Ollama's format.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     http::{answer::value, error::ApiError},
 };
 
-/// Between two lines of progress.
+/// Interval between two lines of progress.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The body of `/api/pull`.
@@ -124,14 +124,14 @@ fn given<'a>(model: &'a str, name: &'a str) -> Result<&'a str, ApiError> {
         .ok_or_else(|| ApiError::field("model", "`model` is missing"))
 }
 
-/// Tells a client each step of a pull, which ends when the client leaves.
+/// Reports each step of a pull to a client; the reports end when the client disconnects.
 async fn tell(pull: Pull, frames: mpsc::Sender<Frame>) {
     if say(pull, &frames).await.is_none() {
         tracing::debug!("who asked for a pull has left; the next one goes on from there");
     }
 }
 
-/// The same; none when the client has left.
+/// Reports each step of a pull; returns none when the client has disconnected.
 async fn say(mut pull: Pull, frames: &mpsc::Sender<Frame>) -> Option<()> {
     let send = async |step: Step| frames.send(Frame::Json(value(&step))).await.ok();
     send(Step::of("pulling manifest")).await?;

@@ -1,4 +1,4 @@
-//! What kvik does not do for Ollama's clients.
+//! Endpoints of Ollama that kvik does not support.
 
 use crate::http::error::ApiError;
 

@@ -78,7 +78,8 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
 }
 
 impl ChatFields {
-    /// `logprobs` asks for them, `top_logprobs` says how many.
+    /// Returns the number of alternatives: `logprobs` requests log-probabilities, `top_logprobs` sets their
+    /// number.
     fn logprobs(&self) -> Result<Option<usize>> {
         let top = self.top_logprobs.and_then(Whole::count).unwrap_or(0);
         if top > 0 && !self.logprobs {

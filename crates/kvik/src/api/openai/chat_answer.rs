@@ -1,4 +1,4 @@
-//! The answer of `/v1/chat/completions`: events become messages, or deltas of messages.
+//! The answer of `/v1/chat/completions`: engine events become messages, or deltas of messages.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ words! {
     ChatCompletionChunk = "chat.completion.chunk";
 }
 
-/// A whole answer.
+/// A complete answer.
 pub(super) type WholeChat = Completion<ChatCompletion, ChatChoice, WholeEnd>;
 /// The data of an event.
 pub(super) type ChatFrame = Completion<ChatCompletionChunk, DeltaChoice, FrameEnd>;
@@ -119,25 +119,25 @@ enum ChatFinish {
     ToolCalls,
 }
 
-/// The answer as far as it is known.
+/// The answer as generated so far.
 #[derive(Debug)]
 pub(crate) struct ChatAnswer {
     head: Head,
     shows: Shows,
     logprobs: bool,
-    /// What stands for all that was said before, for clients that want it.
+    /// The compaction item, for clients that asked for it.
     item: Option<CompactionItem>,
     choices: Vec<Choice>,
-    /// The frame that ends the last choice; it waits for the trailer, which it may carry.
+    /// The frame that ends the last choice; it is held back for the trailer, which it may carry.
     last: Option<ChatFrame>,
 }
 
-/// What a stream shows beside the answer.
+/// Optional contents of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shows {
-    /// It ends with a frame of usage.
+    /// The stream ends with a frame of usage.
     pub(super) usage: bool,
-    /// How far the prompt is computed since then.
+    /// Start time for progress reports, if the client asked for them.
     pub(super) progress: Option<Instant>,
 }
 
@@ -162,14 +162,14 @@ impl ChatAnswer {
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
         state.logprobs.extend_from_slice(&logprobs);
         let mut deltas = worded(state.reply.push_tokens(text, tokens.len()));
-        // Tokens may arrive before the text they are part of; their log-probabilities are not kept back.
+        // Tokens may arrive before the text that they are part of; their log-probabilities are not held back.
         if deltas.is_empty() && !logprobs.is_empty() {
             deltas.push(Delta::content(String::new()));
         }
         self.deltas(choice, deltas, logprobs, frames);
     }
 
-    /// Frames for these deltas; the first carries the log-probabilities of the tokens behind them.
+    /// Sends frames for these deltas; the first carries the log-probabilities of their tokens.
     fn deltas(&mut self, choice: u32, deltas: Vec<Delta>, logprobs: Vec<Logprob>, frames: &mut Vec<Value>) {
         let mut logprobs = self.logprobs.then_some(Logprobs { content: logprobs, refusal: () });
         for delta in deltas {
@@ -205,7 +205,7 @@ impl ChatAnswer {
         }
     }
 
-    /// The last frame carries the trailer: the end of the last choice, or the usage after it.
+    /// Sends the last frame, which carries the trailer: the end of the last choice, or the usage after it.
     fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
         let mut last = self.last.take();
         if self.shows.usage {
@@ -229,7 +229,7 @@ impl ChatAnswer {
         self.head.completion(vec![choice], FrameEnd::open(self.shows.usage))
     }
 
-    /// How far the prompt is computed, where the client asked for it.
+    /// Formats the prompt's progress, if the client asked for it.
     fn progress(&self, progress: Progress) -> Option<Value> {
         let prompt_progress = Some(progress.since(self.shows.progress?));
         let end = FrameEnd { prompt_progress, ..FrameEnd::default() };
@@ -237,7 +237,7 @@ impl ChatAnswer {
         Some(value(&frame))
     }
 
-    /// What it cost, and how much of that were thoughts.
+    /// Returns the usage, including the tokens of reasoning.
     fn usage(&self, trailer: &Trailer) -> Usage {
         trailer.usage().with_thoughts(self.choices.iter().map(|choice| choice.reply.reasoning_tokens).sum())
     }
@@ -258,7 +258,7 @@ impl Answer for ChatAnswer {
         }
     }
 
-    /// As a client keeps it.
+    /// Returns the message as a client stores it.
     fn message(&self) -> Option<Value> {
         self.choices.first().map(|choice| choice.reply.message())
     }
@@ -302,7 +302,7 @@ fn worded(deltas: Vec<AnswerDelta>) -> Vec<Delta> {
     deltas.into_iter().map(delta).collect()
 }
 
-/// What a frame says of it.
+/// Converts a delta of the answer to that of a frame.
 fn delta(delta: AnswerDelta) -> Delta {
     match delta {
         AnswerDelta::Content(text) => Delta::content(text),

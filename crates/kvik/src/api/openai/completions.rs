@@ -71,7 +71,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     let options = generation
         .or(&app.config.sampling)
         .options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
-    // 0 computes the prompt only, which warms the cache.
+    // 0 computes only the prompt, which warms the cache.
     let max_tokens = options.max_tokens(MAX_TOKENS, app.serving.model.context);
     let tokens = prompts.len() * options.choices as usize * max_tokens.min(app.serving.model.context);
     let likeliest = |asked| logprobs("logprobs", asked, tokenizer.vocab_len(), tokens);
@@ -87,7 +87,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
         false => vec!["".into(); prompts.len()],
     };
     let name = Head::new(app, "cmpl");
-    // The text alone decides the prompt: what changes in it is seen by its tokens.
+    // Only the text decides the prompt, so its tokens show every change.
     let messages = prompts.iter().map(|prompt| app.answered.hash(prompt)).collect();
     let parts = Parts { model: app.answered.hash(&name.model), messages, ..Parts::default() };
     let comparable = Some(Comparable { id: name.id.clone(), parts, with: head.compared_with() });
@@ -98,7 +98,7 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
 }
 
 impl CompletionFields {
-    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    /// Refuses fields that would change the answer and are not supported, instead of ignoring them.
     fn refuse(&self, options: &Options) -> Result<()> {
         let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {

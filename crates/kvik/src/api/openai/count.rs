@@ -30,7 +30,7 @@ impl CountedTokens {
     }
 }
 
-/// Those of a chat that decide its prompt.
+/// The fields of a chat that decide its prompt.
 pub(super) type Fields = (HeadFields, ConversationFields);
 
 /// Counts the tokens of the prompt that the same chat would have.

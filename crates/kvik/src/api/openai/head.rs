@@ -1,4 +1,4 @@
-//! What both completion endpoints have in common: fields of the body, and of every frame of the answer.
+//! Fields that both completion endpoints share: of the body, and of every frame of the answer.
 
 use kvik_memory::random::random;
 use serde::{Deserialize, Serialize};
@@ -44,33 +44,33 @@ struct PromptCacheOptions {
 }
 
 impl HeadFields {
-    /// Whether a stream ends with a frame of usage; a whole answer has it anyway.
+    /// True if a stream ends with a frame of usage; a complete answer always has the usage.
     pub(super) fn include_usage(&self) -> bool {
         self.stream && self.stream_options.as_ref().is_some_and(|options| options.include_usage)
     }
 
-    /// Id of the earlier answer that the client wants this one compared with.
+    /// Returns the id of the earlier answer to compare this one with.
     pub(super) fn compared_with(self) -> Option<String> {
         self.prompt_cache_options.and_then(|options| options.comparison_response_id)
     }
 }
 
-/// Begins as llama-server's, whose clients look for the number of a build there.
+/// System fingerprint. It begins like llama-server's, whose clients parse a build number there.
 const FINGERPRINT: &str = concat!("b0-kvik-", env!("CARGO_PKG_VERSION"));
 
-/// What the frames of one answer have in common.
+/// The fields that all frames of an answer share.
 #[derive(Debug, Clone)]
 pub(super) struct Head {
     /// `chatcmpl-...`
     pub(super) id: String,
-    /// Unix time of the request, seconds.
+    /// Unix time of the request, in seconds.
     pub(super) created: u64,
-    /// The model's name.
+    /// Name of the model.
     pub(super) model: String,
 }
 
 impl Head {
-    /// Names an answer of this kind.
+    /// Creates a head with a new id of this kind.
     pub(super) fn new(app: &App, kind: &str) -> Head {
         Head {
             id: format!("{kind}-{:016x}", random()),
@@ -120,19 +120,19 @@ pub(super) struct FrameEnd {
 }
 
 impl FrameEnd {
-    /// Of a frame that is not the last one.
+    /// Ends a frame that is not the last one.
     pub(super) fn open(includes_usage: bool) -> FrameEnd {
         FrameEnd { usage: includes_usage.then_some(None), ..FrameEnd::default() }
     }
 
-    /// Of the frame with the usage.
+    /// Ends the frame with the usage.
     pub(super) fn usage(usage: Usage) -> FrameEnd {
         FrameEnd { usage: Some(Some(usage)), ..FrameEnd::default() }
     }
 }
 
 impl Head {
-    /// What the head has in common, with these choices.
+    /// Returns a frame with these choices.
     pub(super) fn completion<O: Default, C, E>(&self, choices: Vec<C>, end: E) -> Completion<O, C, E> {
         Completion {
             id: self.id.clone(),

@@ -11,7 +11,7 @@ mod text_answer;
 use super::route::{Dialect, Errors, at, gives};
 use crate::http::error::ErrorBody;
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let chat = gives::<chat_answer::WholeChat>("Answers a conversation")
         .takes::<chat::Fields>()

@@ -1,4 +1,4 @@
-//! `GET /v1/models`: the models of this server, and adapters of those in memory.
+//! `GET /v1/models`: the models of this server, and the adapters of the loaded ones.
 
 use std::sync::Arc;
 
@@ -97,13 +97,13 @@ pub(super) async fn list(
     Json(Models { object: List, data: shelf.list(&caller).into_iter().flat_map(of).collect() })
 }
 
-/// A model in memory and its adapters.
+/// Lists a loaded model and its adapters.
 fn with_adapters<'a>(app: &'a App, caller: &'a Caller) -> impl Iterator<Item = Model> + 'a {
     let adapters = app.serving.lora.cards().iter().map(|adapter| adapter_card(app, caller, adapter));
     std::iter::once(card(app)).chain(adapters)
 }
 
-/// A model that is not in memory.
+/// Describes a model that is not loaded.
 fn listed_card(listed: &Listed) -> Model {
     let created = listed.card.as_ref().map_or(0, |card| card.loaded);
     let id = listed.name.clone();
@@ -119,7 +119,7 @@ fn listed_card(listed: &Listed) -> Model {
     }
 }
 
-/// One of them.
+/// Shows one model or adapter.
 pub(super) async fn get(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -135,7 +135,7 @@ pub(super) async fn get(
     Ok(Json(adapter.unwrap_or_else(|| card(app))))
 }
 
-/// An adapter is a model that has another one as its parent.
+/// Describes an adapter as a model whose parent is the base model.
 fn adapter_card(app: &App, caller: &Caller, adapter: &LoraCard) -> Model {
     let model = &app.serving.model;
     Model {

@@ -1,4 +1,4 @@
-//! The answer of `/v1/completions`: plain text, for one prompt or several.
+//! The answer of `/v1/completions`: plain text, for one or more prompts.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ words! {
     TextCompletion = "text_completion";
 }
 
-/// A whole answer.
+/// A complete answer.
 pub(super) type WholeText = Completion<TextCompletion, TextChoice, WholeEnd>;
 /// The data of an event.
 pub(super) type TextFrame = Completion<TextCompletion, TextChoice, FrameEnd>;
@@ -53,7 +53,7 @@ enum TextFinish {
     Length,
 }
 
-/// The answer as far as it is known. Choice `c` of prompt `p` has index `p * n + c`.
+/// The answer as generated so far. Choice `c` of prompt `p` has index `p * n + c`.
 #[derive(Debug)]
 pub(crate) struct TextAnswer {
     head: Head,
@@ -62,20 +62,20 @@ pub(crate) struct TextAnswer {
     /// Choices per prompt.
     choices_per_prompt: usize,
     choices: Vec<Choice>,
-    /// The frame that ends the last choice; it waits for the trailer, which it may carry.
+    /// The frame that ends the last choice; it is held back for the trailer, which it may carry.
     last: Option<TextFrame>,
 }
 
 #[derive(Debug)]
 struct Choice {
-    /// Stands before the text; one copy for all choices of a prompt.
+    /// Text before the answer, shared by all choices of a prompt.
     echo: Arc<str>,
     text: String,
     logprobs: Logprobs,
     finish: Option<TextFinish>,
 }
 
-/// The columns as far as they are known.
+/// The columns of log-probabilities so far.
 #[derive(Debug, Default)]
 struct Logprobs {
     tokens: Vec<String>,
@@ -85,17 +85,17 @@ struct Logprobs {
     length: Length,
 }
 
-/// Characters of a text whose tokens may end inside of one.
+/// Counts the characters of a text whose tokens may end inside a character.
 #[derive(Debug, Default)]
 struct Length {
-    /// Complete characters.
+    /// Number of complete characters.
     characters: usize,
-    /// Bytes of the one that is not.
+    /// Bytes of the incomplete character.
     begun: Vec<u8>,
 }
 
 impl TextAnswer {
-    /// `echo` holds, per prompt, the text that stands before its answers.
+    /// Creates an answer; `echo` holds the text before the answers of each prompt.
     pub(crate) fn new(
         head: Head,
         echo: Vec<Arc<str>>,
@@ -144,7 +144,7 @@ impl TextAnswer {
         }
     }
 
-    /// The last frame carries the trailer: the end of the last choice, or the usage after it.
+    /// Sends the last frame, which carries the trailer: the end of the last choice, or the usage after it.
     fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
         if !trailer.is_complete() {
             return;
@@ -175,7 +175,7 @@ impl TextAnswer {
 impl Answer for TextAnswer {
     const WIRE: Wire = Wire::Data { last: Some("[DONE]") };
 
-    /// With `echo`, a stream begins by repeating the prompts.
+    /// Begins a stream by repeating the prompts, if `echo` was set.
     fn start(&mut self, frames: &mut Vec<Value>) {
         let echoed = self.choices.iter().enumerate().filter(|(_, choice)| !choice.echo.is_empty());
         frames.extend(echoed.map(|(i, choice)| value(&self.chunk(i, &choice.echo, None, None))));
@@ -229,7 +229,7 @@ impl Logprobs {
         }
     }
 
-    /// The columns from row `from` on.
+    /// Returns the columns from row `from` on.
     fn columns(&self, from: usize) -> Columns {
         Columns {
             tokens: self.tokens[from..].to_vec(),
@@ -248,7 +248,7 @@ impl Length {
             let (complete, others) = rest.split_at(error.valid_up_to());
             self.characters += String::from_utf8_lossy(complete).chars().count();
             rest = others;
-            // Bytes that begin no character are one of their own in the text.
+            // Each invalid byte sequence is one replacement character in the text.
             let Some(invalid) = error.error_len() else { break };
             self.characters += 1;
             rest = &rest[invalid..];
@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    /// The offsets of tokens with these bytes.
+    /// Returns the offsets of tokens with these bytes.
     fn offsets(tokens: &[&[u8]]) -> Vec<usize> {
         let mut length = Length::default();
         let offset = |bytes: &&[u8]| {
