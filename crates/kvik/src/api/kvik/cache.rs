@@ -1,6 +1,6 @@
-//! `/v1/cache`: what is kept, where, how often it was used; and dropping or pinning it by hand.
+//! `/v1/cache`: cached prefixes, their tiers and their use; eviction and pinning by hand.
 //!
-//! A tenant sees and touches its own prefixes, the admin all.
+//! A tenant sees and changes its own prefixes, the administrator all of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,9 +35,10 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// How long a client waits until what was dropped is erased on disk; the rest is erased behind the answer.
+/// Maximum time that a client waits for evicted data to be erased on disk; the rest is erased after the
+/// answer.
 const ERASE_TIME: Duration = Duration::from_secs(5);
-/// Prefixes that are listed where nothing is asked for, and at most.
+/// Default and maximum number of listed prefixes.
 const LISTED: usize = 20;
 const LISTED_MAX: usize = 1000;
 
@@ -204,7 +205,7 @@ pub(crate) struct Wanted {
     order: Option<String>,
 }
 
-/// The same, for the document of all routes.
+/// The parameters of the list, as the OpenAPI document describes them.
 pub(super) const LIST_PARAMETERS: [(&str, &str); 2] =
     [("limit", "Prefixes at most; 20 where nothing is asked for"), ("order", "`blocks` or `hits`")];
 
@@ -234,8 +235,8 @@ pub(crate) async fn list(
     .await
 }
 
-/// `POST /v1/cache/evict`: drops what is known of a prompt and of all that begins with it, pinned or not, in
-/// RAM and on disk. Kept prompts that begin so keep their names and are computed again at the next start.
+/// `POST /v1/cache/evict`: evicts a prompt and everything that begins with it, pinned or not, from RAM and
+/// disk. Pinned prompts that begin with it keep their names and are computed again at the next start.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Evicted>> {
     let caller = body.caller.clone();
     let names = app.read(body, names).await?;
@@ -267,7 +268,7 @@ pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<J
     Ok(Json(Pinned { object: PinnedWord, tokens, computed_tokens: computed, usage }))
 }
 
-/// `GET /v1/cache/pins`: what is pinned and by whom, oldest first, and how much may be.
+/// `GET /v1/cache/pins`: the pins and their owners, oldest first, and the pin limit.
 pub(crate) async fn pins(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -282,7 +283,7 @@ pub(crate) async fn pins(
     .await
 }
 
-/// `DELETE /v1/cache/pins/{id}`: takes back one pin; what it kept can be evicted from now on.
+/// `DELETE /v1/cache/pins/{id}`: removes one pin; its blocks can be evicted from then on.
 pub(crate) async fn unpin(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -306,11 +307,11 @@ pub(crate) struct Whose {
     tenant: Option<String>,
 }
 
-/// The same, for the document of all routes.
+/// The parameter of `DELETE /v1/cache/pins`, as the OpenAPI document describes it.
 pub(super) const UNPIN_PARAMETERS: [(&str, &str); 1] = [("tenant", "Whose pins; with the admin's key")];
 
-/// `DELETE /v1/cache/pins`: takes back all pins of the caller's tenant; the admin's key those of the tenant
-/// that is named, or all.
+/// `DELETE /v1/cache/pins`: removes all pins of the caller's tenant. With the administrator's key, removes
+/// those of the named tenant, or all.
 pub(crate) async fn unpin_all(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -333,7 +334,8 @@ fn unpinned(count: usize) -> Json<Unpinned> {
     Json(Unpinned { object: UnpinnedWord, pins: count })
 }
 
-/// `DELETE /v1/cache`: drops all that is neither in use nor pinned, of a tenant or, for the admin, of all.
+/// `DELETE /v1/cache`: drops everything that is neither in use nor pinned, of a tenant or, for the
+/// administrator, of all.
 pub(crate) async fn clear(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -343,23 +345,24 @@ pub(crate) async fn clear(
         let engine = engine(&app)?;
         let (ram, disk) = engine.clear_cache(salt)?;
         if salt.is_none() {
-            // What is free keeps no memory until it is used again.
+            // Returns the memory of free blocks to the system until they are used again.
             engine.trim(usize::MAX)?;
         }
-        // Nor does what was dropped from the disk take room there.
+        // Waits until the dropped blocks are erased from disk.
         engine.until_erased(ERASE_TIME)?;
         Ok(Json(Cleared { object: ClearedWord, blocks: ByTier::new(ram, disk) }))
     })
     .await
 }
 
-/// Whose prefixes a caller may see and touch: those of its tenant; the admin all.
+/// Returns the tenant whose prefixes a caller may see and change; none, for the administrator, means all.
 pub(super) fn mine(caller: &Caller) -> Option<TenantId> {
     (!caller.admin).then_some(caller.tenant.id)
 }
 
-/// Prefixes that a body names, so that every pin is found which a request with the same body has left: a
-/// conversation stands in a pin as it was asked, and in a kept prompt as it goes on.
+/// Returns the prefixes that a body names. They include every pin that a request with the same body has left:
+/// a request pins its conversation as it was sent, and a named prompt pins the prefix that all continuations
+/// share.
 fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
     let conversation = match Named::from_body(body)? {
         Named::Conversation(conversation) => conversation.conversation()?,
@@ -368,7 +371,7 @@ fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
     let asked = app.serving.encode_rendered(&conversation.render(&app.serving)?);
     let goes_on = shared_tokens(app, &conversation)?;
     let both = asked[..common_prefix(&asked, &goes_on)].to_vec();
-    // Less than a block names nothing.
+    // A prefix shorter than a block identifies nothing.
     let both = (both.len() >= BLOCK_POSITIONS).then_some(both);
     Ok(both.into_iter().chain([asked, goes_on]).collect())
 }
@@ -458,13 +461,13 @@ pub(super) fn block_bytes(stats: &EngineStats) -> usize {
     stats.kv_bytes / stats.cache.blocks.max(1)
 }
 
-/// How a prefix begins. Tenants that share have one cache, in which nobody can tell whose a text is: of that
-/// they see numbers only.
+/// Returns the beginning of a prefix as text. Tenants that share one cache see only numbers, because the
+/// owner of a text in it is unknown.
 fn text(app: &App, caller: &Caller, head: &[Token]) -> Option<String> {
     may_read(caller).then(|| app.serving.tokenizer.decode(head))
 }
 
-/// Whether a caller may read what it may see.
+/// True if a caller may read the text of the prefixes that it sees.
 pub(super) fn may_read(caller: &Caller) -> bool {
     caller.admin || caller.tenant.share != Share::Shared
 }

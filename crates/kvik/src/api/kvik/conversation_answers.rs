@@ -1,4 +1,4 @@
-//! What the routes of conversations answer.
+//! Answers of the conversation routes.
 
 use std::collections::BTreeMap;
 
@@ -35,12 +35,12 @@ pub(crate) struct ShownConversation<M = Count> {
     bytes: u64,
 }
 
-/// How many messages it has.
+/// Number of messages of a conversation.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Count(usize);
 
-/// What was said in it, in OpenAI's shape.
+/// Messages of a conversation, in OpenAI's format.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Said(pub(super) Vec<Value>);
@@ -99,12 +99,12 @@ pub(crate) struct Export {
     pub(super) messages: Said,
 }
 
-/// A conversation, with how much was said in it.
+/// Describes a conversation with the number of its messages.
 pub(super) fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {
     with_messages(key, head, Count(head.messages))
 }
 
-/// A conversation, with these in the place of its messages.
+/// Describes a conversation with `messages` in the field of that name.
 pub(super) fn with_messages<M>(
     key: &ConversationKey,
     head: &ConversationHead,
@@ -124,12 +124,12 @@ pub(super) fn with_messages<M>(
     }
 }
 
-/// A conversation of a list.
+/// Describes a conversation in a list.
 pub(super) fn listed((key, head): &(ConversationKey, ConversationHead)) -> ListedConversation {
     ListedConversation { conversation: head_of(key, head), found: None }
 }
 
-/// A conversation of a search, with the place where the text is.
+/// Describes a conversation in search results, with the place of the match.
 pub(super) fn found_in(FoundConversation { key, head, place }: FoundConversation) -> ListedConversation {
     let found = place.map(|place| FoundText {
         message: place.message,

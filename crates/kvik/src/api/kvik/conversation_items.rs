@@ -1,4 +1,4 @@
-//! `/v1/conversations/{id}/items`: what was said in a conversation, as the items of OpenAI's Conversations API.
+//! `/v1/conversations/{id}/items`: the messages of a conversation, as items of OpenAI's Conversations API.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub(crate) async fn add(
         .await
 }
 
-/// What is the same in the ids of all items of a conversation.
+/// Returns the part that the ids of all items of a conversation share.
 fn label(key: &ConversationKey) -> &str {
     key.id.rsplit('_').next().unwrap_or(&key.id)
 }

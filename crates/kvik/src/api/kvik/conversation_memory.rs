@@ -1,4 +1,4 @@
-//! `/v1/conversations/{id}/memory`: what is remembered of a conversation beyond the context, and its correction.
+//! `/v1/conversations/{id}/memory`: the summary of a conversation beyond the context, and its correction.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ pub(crate) async fn correct(
     let tenant = body.caller.tenant.name.clone();
     app.read(body, move |app, body| {
         let CorrectFields { summary } = CorrectFields::from_body(body)?;
-        // A turn that runs makes the next summary of what this one said when it began.
+        // Excludes turns in progress, which would base the next summary on the old one.
         let held = app.server.conversations.hold(&tenant, &id)?;
         let corrected = app.memory.correct(&tenant, &held.messages()?, &summary);
         Ok(Json(shown(held.key(), Some(corrected.map_err(refused)?))))

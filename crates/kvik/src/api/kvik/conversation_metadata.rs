@@ -1,4 +1,4 @@
-//! `metadata`: what a client keeps beside a conversation.
+//! `metadata`: data that a client stores with a conversation.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::http::{
     json::{Json as Any, wrong},
 };
 
-/// Pairs of `metadata`, and characters of their keys and values, at most: OpenAI's limits.
+/// Maximum number of pairs in `metadata`, and of characters in their keys and values: OpenAI's limits.
 const PAIRS_MAX: usize = 16;
 const KEY_CHARS_MAX: usize = 64;
 const VALUE_CHARS_MAX: usize = 512;
 
-/// The names and texts of the field.
+/// Reads the names and texts of the field.
 ///
 /// # Errors
-/// If it is no object of texts, or beyond the limits.
+/// If it is not an object of texts, or exceeds the limits.
 pub(super) fn metadata(field: &Any) -> Result<BTreeMap<String, String>, ApiError> {
     const FIELD: &str = "metadata";
     let Value::Object(pairs) = &field.0 else { return Err(wrong(FIELD, "an object", &field.0)) };

@@ -1,6 +1,6 @@
-//! `/v1/conversations`: conversations that the server keeps, so that a client sends only what is new.
+//! `/v1/conversations`: conversations that the server stores, so that a client sends only new messages.
 //!
-//! `{id}` is an id or a name. What another tenant has does not exist.
+//! `{id}` is an id or a name. Conversations of other tenants are not visible.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Conversations that are listed where nothing is asked for, and at most.
+/// Default and maximum number of listed conversations.
 const LISTED: usize = 20;
 const LISTED_MAX: usize = 1000;
 
@@ -79,7 +79,7 @@ pub(super) struct ChangeFields {
 
 impl Part for ChangeFields {}
 
-/// Which part of the list is asked for.
+/// The requested page of the list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Page {
@@ -88,32 +88,32 @@ pub(crate) struct Page {
     search: Option<String>,
 }
 
-/// The same, for the document of all routes.
+/// The parameters of the list, as the OpenAPI document describes them.
 pub(super) const PAGE_PARAMETERS: [(&str, &str); 3] = [
     ("limit", "Conversations at most; 20 where nothing is asked for"),
     ("after", "The id of the last one of the page before; of a search its `next`"),
     ("search", "Only those with this text in their name or in a message, in whatever case"),
 ];
 
-/// What is taken back.
+/// The parameter of message removal.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TakenBack {
     from: usize,
 }
 
-/// The same, for the document of all routes.
+/// The parameter of message removal, as the OpenAPI document describes it.
 pub(super) const TAKEN_BACK_PARAMETERS: [(&str, &str); 1] =
     [("from", "The index of the first message that is taken back, with all behind it")];
 
-/// How a conversation is exported.
+/// The format of an export.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Exported {
     format: Option<String>,
 }
 
-/// The same, for the document of all routes.
+/// The parameter of an export, as the OpenAPI document describes it.
 pub(super) const EXPORT_PARAMETERS: [(&str, &str); 1] =
     [("format", "`json`, which `POST /v1/conversations` takes, or `markdown`")];
 
@@ -125,7 +125,7 @@ pub(crate) async fn begin(
     let (server, caller, mut large) = (&shelf.server, body.caller.clone(), body.is_large());
     let fields = server.read_by(body, |_, body| BeginFields::from_body(body)).await?;
     if let Some(from) = &fields.from {
-        // One that is not there is told of where it is read.
+        // If the source does not exist, reading it below reports that.
         large |= find(server, &caller, from).await.is_ok_and(|(_, head)| head.bytes > SMALL_BYTES);
     }
     let reader = Reader { tenant: caller.tenant.id, large };
@@ -145,7 +145,7 @@ pub(crate) async fn begin(
 }
 
 impl BeginFields {
-    /// The model of the conversation that it begins as, and what it begins with.
+    /// Returns the model and the messages with which the conversation begins.
     fn messages(&self, conversations: &Conversations, tenant: &str) -> Result<(Option<String>, Vec<Value>)> {
         if let Some(items) = &self.items {
             if self.messages.is_some() || self.from.is_some() {
@@ -184,7 +184,7 @@ impl BeginFields {
     }
 }
 
-/// `GET /v1/conversations`: those that were changed last first.
+/// `GET /v1/conversations`: most recently changed first.
 pub(crate) async fn list(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -202,7 +202,7 @@ pub(crate) async fn list(
     Ok(Json(ListedConversations { object: List, data, has_more, next: None }))
 }
 
-/// `GET /v1/conversations?search=`: those that have a text, as far as one request looks.
+/// `GET /v1/conversations?search=`: conversations that contain a text, as far as one request searches.
 async fn search(
     server: &Arc<Server>,
     caller: Caller,
@@ -213,7 +213,7 @@ async fn search(
     let bad =
         || ApiError::field("search", format!("a text that is looked for has 1 to {SEARCHED_MAX} bytes"));
     let search = Search::new(text, after, limit).ok_or_else(bad)?;
-    // It reads as much as a large body has.
+    // A search reads as much as a large body.
     let reader = Reader { tenant: caller.tenant.id, large: true };
     let searched = server.clone();
     server
@@ -227,7 +227,7 @@ async fn search(
         .await
 }
 
-/// `GET /v1/conversations/{id}`: the head, and what was said instead of how much.
+/// `GET /v1/conversations/{id}`: the conversation with its messages instead of their number.
 pub(crate) async fn get(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -239,7 +239,7 @@ pub(crate) async fn get(
     .await
 }
 
-/// Answers with a conversation of a caller as `word` words it.
+/// Answers with a conversation of a caller, in the format of `word`.
 pub(super) async fn answer(
     server: &Arc<Server>,
     caller: Caller,
@@ -281,7 +281,7 @@ pub(crate) async fn change(
         .await
 }
 
-/// `DELETE /v1/conversations/{id}`: with what is remembered of it, and what was computed for it.
+/// `DELETE /v1/conversations/{id}`: deletes a conversation, its summaries, and what was computed for it.
 pub(crate) async fn delete(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -294,7 +294,7 @@ pub(crate) async fn delete(
         Ok(owner)
     };
     let owner = match (held(&shelf.server, caller, id, delete).await, before) {
-        // It was deleted before, and not everywhere yet.
+        // An earlier request deleted it, and the deletion is not complete yet.
         (Err(_), Some(before)) => before,
         (deleted, _) => deleted?,
     };
@@ -302,7 +302,7 @@ pub(crate) async fn delete(
     Ok(Json(DeletedConversation { id: owner.id, object: DeletedWord, deleted: !pending, pending }))
 }
 
-/// `DELETE /v1/conversations/{id}/messages?from=N`: with what is remembered of them.
+/// `DELETE /v1/conversations/{id}/messages?from=N`: deletes messages and the summaries of them.
 pub(crate) async fn take_back(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -314,7 +314,7 @@ pub(crate) async fn take_back(
         Ok(head_of(held.key(), held.head()))
     })
     .await?;
-    // What models remember of them goes behind the answer where it cannot go now: nothing leads to it any more.
+    // Summaries that cannot be deleted now are deleted after the answer; nothing refers to them any more.
     let remembering = shelf.clone();
     let _ = tokio::task::spawn_blocking(move || remembering.delete_all()).await;
     Ok(Json(shown))
@@ -344,7 +344,7 @@ pub(crate) async fn export(
     .await
 }
 
-/// Changes a conversation of a caller in the tenant's turn: all that was said may have to be read for it.
+/// Changes a conversation of a caller in the tenant's turn, because the change may read all of its messages.
 async fn held<T: Send + 'static>(
     server: &Arc<Server>,
     caller: Caller,
@@ -358,7 +358,7 @@ async fn held<T: Send + 'static>(
     server.readers.in_turn_behind_models(reader, change).await
 }
 
-/// A conversation of a caller, by its name or id.
+/// Finds a conversation of a caller by its name or id.
 pub(super) async fn find(
     server: &Server,
     caller: &Caller,
@@ -368,7 +368,7 @@ pub(super) async fn find(
     Ok(server.ask_conversations(move |conversations| conversations.find(&tenant, &id)).await??)
 }
 
-/// What is wrong with a name is wrong at its field.
+/// Attributes an error about a name to the field `name`.
 fn at_name(error: ConversationError) -> ApiError {
     let is_names = matches!(error, ConversationError::BadName | ConversationError::NameTaken(_));
     let error = ApiError::from(error);

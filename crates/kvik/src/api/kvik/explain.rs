@@ -1,4 +1,5 @@
-//! `POST /v1/cache/explain`: what a chat in any dialect, or a completion, would find in the cache, without running it.
+//! `POST /v1/cache/explain`: the cache report that a chat in any dialect, or a completion, would get, without
+//! running it.
 
 use std::sync::Arc;
 
@@ -36,8 +37,9 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// All fields of a body: those of a chat or of a completion that decide what is computed. How the answer
-/// would be sent changes nothing, and is ignored. Bodies of `/v1/messages` and `/v1/responses` are read as there.
+/// All fields of a body: those of a chat or of a completion that decide what is computed. Fields for the
+/// delivery of the answer are ignored. Bodies of `/v1/messages` and `/v1/responses` are read as on those
+/// routes.
 pub(in crate::api) type Fields = (ModelField, Named, GenerationFields<Usual>);
 
 /// Which model is asked.
@@ -62,7 +64,7 @@ struct Would {
     cache: OneOrAll<CacheReport>,
 }
 
-/// Answers with the object `kvik` that the answer to the same body would carry now.
+/// Answers with the object `kvik` that the same body would get from its own route now.
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Explained>> {
     let tenant = body.caller.tenant.clone();
     app.read(body, move |app, body| explain(app, &tenant, body)).await
@@ -85,7 +87,7 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
     Ok(Json(Explained { kvik: Would { cache: caches.into() } }))
 }
 
-/// What the engine would be asked by a tenant.
+/// Returns the engine's requests for a body of a tenant.
 pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(Vec<Request>, Origin)> {
     if let Some(conversation) = spoken::conversation(app, tenant, body)? {
         let (ModelField { model }, cache) = <(ModelField, CacheFields)>::from_body(body)?;
@@ -109,7 +111,7 @@ pub(in crate::api) fn requests(app: &App, tenant: &str, body: &Body) -> Result<(
     }
 }
 
-/// How a conversation of another dialect is continued, as far as the cache is concerned.
+/// Returns the options of a conversation in another dialect, as far as they concern the cache.
 fn told_elsewhere(cache: CacheFields, app: &App) -> Result<Options> {
     let manner = Manner {
         sampling: unsaid::<Usual>(),
@@ -136,5 +138,5 @@ fn of_conversation(
     Ok((vec![chat.request], origin))
 }
 
-/// Tokens of a completion where a body does not say: as of `/v1/completions`.
+/// Default maximum of tokens of a completion, as in `/v1/completions`.
 const MAX_TOKENS: usize = 16;

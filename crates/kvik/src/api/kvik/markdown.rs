@@ -1,15 +1,15 @@
-//! A conversation as people read it.
+//! Export of a conversation as Markdown.
 
 use kvik_memory::context::chain::text_of;
 use serde_json::Value;
 
-/// A conversation under its name: who said what.
+/// Formats a conversation under its name, with the role of each message.
 pub(super) fn markdown(name: &str, messages: &[Value]) -> String {
     let said = messages.iter().map(said);
     [format!("# {name}\n")].into_iter().chain(said).collect::<Vec<String>>().join("\n")
 }
 
-/// A message under its role, with what it calls.
+/// Formats a message under its role, with its calls.
 fn said(message: &Value) -> String {
     let role = message["role"].as_str().unwrap_or_default();
     let text = text_of(message);
@@ -19,7 +19,7 @@ fn said(message: &Value) -> String {
     format!("**{role}**\n\n{}\n", parts.join("\n\n"))
 }
 
-/// A call, with a fence that its arguments do not close.
+/// Formats a call in a code fence that is longer than any in its arguments.
 fn called(call: &Value) -> String {
     let function = &call["function"];
     let arguments =

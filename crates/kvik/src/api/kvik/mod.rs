@@ -1,4 +1,4 @@
-//! kvik's own endpoints: the cache, kept prompts, conversations, usage, statistics.
+//! kvik's own endpoints: cache, pinned prompts, conversations, usage, statistics.
 
 pub(crate) mod cache;
 mod conversation_answers;
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{app::shelf::Shelf, described::SchemaOf, http::error::ErrorBody};
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let mut routes = cache_routes();
     routes.extend(prompt_routes());
@@ -93,7 +93,7 @@ fn shelf_routes() -> Vec<Route<Arc<Shelf>>> {
     ]
 }
 
-/// What a model remembers of a conversation that the server keeps.
+/// Returns the route of a stored conversation's summary, which belongs to a model.
 fn memory_route() -> Route {
     type Shown = conversation_memory::ConversationMemory;
     let show = gives::<Shown>("Shows what is remembered of a conversation");

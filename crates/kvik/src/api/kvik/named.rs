@@ -1,7 +1,7 @@
-//! A prompt that a body names, so that something is done with it in the cache: a conversation or a plain one.
+//! A prompt that a body names for an operation on the cache: a conversation or a plain prompt.
 //!
-//! What is kept of a conversation is what every request that begins with it has in common: its template
-//! is rendered with two different questions at the end, and the tokens before they part are the prompt.
+//! The prompt of a conversation is the prefix that all requests continuing it share: its template is rendered
+//! with two different questions at the end, and the tokens before they diverge are the prompt.
 
 use kvik_cache::Token;
 use kvik_engine::schedule::prefix::common_prefix;
@@ -19,7 +19,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// What a body names: the prompt of a chat where it has `messages`, else that of a completion.
+/// A named prompt: that of a chat if the body has `messages`, otherwise that of a completion.
 #[derive(Debug)]
 pub(in crate::api) enum Named {
     Conversation(Box<ConversationFields>),
@@ -46,7 +46,7 @@ impl FromBody for Named {
 }
 
 impl Named {
-    /// What all requests that begin so have in common.
+    /// Returns the tokens that all requests with this beginning share.
     pub(super) fn tokens(self, app: &App) -> Result<Vec<Token>> {
         let prompts = match self {
             Named::Conversation(fields) => return shared_tokens(app, &fields.conversation()?),
@@ -60,7 +60,7 @@ impl Named {
     }
 }
 
-/// What all conversations that begin so have in common.
+/// Returns the tokens that all continuations of a conversation share.
 pub(super) fn shared_tokens(app: &App, conversation: &Conversation) -> Result<Vec<u32>> {
     let [one, other] = QUESTIONS.map(|question| conversation.and_asked(question));
     let one = app.serving.encode_rendered(&one.render(&app.serving)?);

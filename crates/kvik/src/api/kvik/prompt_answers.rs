@@ -1,4 +1,4 @@
-//! What the routes of kept prompts answer.
+//! Answers of the routes for pinned prompts.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
-//! `/v1/prompts`: prompts that are computed ahead and kept.
+//! `/v1/prompts`: named prompts that are computed ahead and pinned.
 //!
-//! What is kept of a conversation is what every request that begins with it has in common: its template
-//! is rendered with two different questions at the end, and the tokens before they part are the prompt.
+//! The prompt of a conversation is the prefix that all requests continuing it share: its template is rendered
+//! with two different questions at the end, and the tokens before they diverge are the prompt.
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,11 +45,11 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// How long the disk may take to erase what is released.
+/// Maximum time to wait for a released prompt to be erased on disk.
 const ERASE_TIME: Duration = Duration::from_secs(2);
-/// Bytes of a name at most.
+/// Maximum bytes of a name.
 const NAME_MAX: usize = 128;
-/// Fields of a body that are written down, to compute the prompt anew after a change of the model.
+/// Fields of a body that are recorded, to compute the prompt again after a change of the model.
 const WRITTEN: [&str; 11] = [
     "messages",
     "tools",
@@ -63,7 +63,7 @@ const WRITTEN: [&str; 11] = [
     "public",
     RETAIN,
 ];
-/// Where retention stands in a body.
+/// Name of the retention field in a body.
 const RETAIN: &str = "retain";
 
 /// All fields of a body.
@@ -88,8 +88,8 @@ pub(super) struct RetainPart {
 
 impl Part for RetainPart {}
 
-/// `PUT /v1/prompts/{name}`: computes a prompt and keeps it; nothing is computed when it is kept already.
-/// It is a request like any other: limited, billed, and given up when the client leaves.
+/// `PUT /v1/prompts/{name}`: computes and pins a prompt; does nothing if it is pinned already. It is a
+/// regular request: rate-limited, billed, and cancelled if the client disconnects.
 pub(crate) async fn put(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
@@ -101,7 +101,7 @@ pub(crate) async fn put(
     compute(&app, &caller, asked).await.map(Json)
 }
 
-/// Keeps a prompt for a caller, as the route above does.
+/// Pins a prompt for a caller, like the route above.
 pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: Value) -> Result<PromptKept> {
     rate_limits::check_tokens(&caller.tenant, app.now())?;
     let (of, tenant) = (app.clone(), caller.tenant.clone());
@@ -109,18 +109,18 @@ pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: Va
     compute(app, caller, asked).await
 }
 
-/// The tokens that a caller keeps under a name.
+/// Returns the tokens that a caller has pinned under a name.
 pub(crate) fn kept_tokens(app: &App, caller: &Caller, name: &str) -> Option<Vec<Token>> {
     app.registry.get(&key(&caller.tenant, name)).map(|record| record.tokens)
 }
 
-/// Drops what is known of a prompt and of all that begins with it.
+/// Evicts a prompt and everything that begins with it.
 pub(crate) async fn evict(app: Arc<App>, caller: &Caller, tokens: Vec<Token>) -> Result<Evicted> {
     let prompt = kept(&app, tokens, &caller.tenant);
     blocking(move || Ok(engine(&app)?.evict(&prompt)?)).await
 }
 
-/// Computes a prompt where need be, and writes it down.
+/// Computes a prompt if necessary, and records it.
 async fn compute(app: &Arc<App>, caller: &Caller, asked: Asked) -> Result<PromptKept> {
     let asked = Arc::new(asked);
     may_publish(app, caller, &asked.key, asked.public)?;
@@ -141,7 +141,7 @@ async fn compute(app: &Arc<App>, caller: &Caller, asked: Asked) -> Result<Prompt
     .await
 }
 
-/// `POST /v1/prompts/{name}/check`: whether this is what is kept under the name.
+/// `POST /v1/prompts/{name}/check`: whether the body is the prompt pinned under this name.
 pub(crate) async fn check(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
@@ -154,7 +154,7 @@ pub(crate) async fn check(
         let mut state = state(&app, &asked.key.name, &record, &caller.tenant)?;
         let sha256 = match asked.says_retain {
             true => asked.sha256,
-            // Then the prompts alone are compared.
+            // Without `retain`, only the prompts are compared.
             false => {
                 let retention = record.retention();
                 sha256(&app.serving.model.digest, &KeptPrompt { retention, ..asked.prompt })
@@ -166,7 +166,7 @@ pub(crate) async fn check(
     .await
 }
 
-/// Reads what a caller asks to be kept under a name.
+/// Reads the prompt that a caller names.
 async fn asked(app: &Arc<App>, name: String, body: JsonBody) -> Result<Asked> {
     let caller = body.caller.clone();
     app.read(body, move |app, body| Asked::read(app, &caller.tenant, name, body)).await
@@ -198,7 +198,7 @@ pub(crate) async fn get(
     .await
 }
 
-/// `DELETE /v1/prompts/{name}`: releases a prompt, in RAM and on disk.
+/// `DELETE /v1/prompts/{name}`: releases a prompt in RAM and on disk.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -221,8 +221,8 @@ pub(crate) async fn delete(
     .await
 }
 
-/// Computes what is kept, as far as the disk does not have it: at the start. A prompt whose tokens have
-/// changed with the model is computed anew.
+/// Computes the pinned prompts that the disk does not have, at the start. A prompt whose tokens have changed
+/// with the model is computed again.
 pub(crate) fn restore(app: &App) {
     for (key, record) in app.registry.all() {
         let Some(tenant) = app.keys().tenants().named(&key.tenant) else {
@@ -240,22 +240,22 @@ pub(crate) fn restore(app: &App) {
     }
 }
 
-/// A prompt to be kept, or compared with one that is.
+/// A prompt to pin, or to compare with a pinned one.
 struct Asked {
     key: PromptKey,
     body: Value,
     public: bool,
     prompt: KeptPrompt,
     sha256: String,
-    /// Whether the body says what is to be kept of it.
+    /// True if the body contains `retain`.
     says_retain: bool,
 }
 
-/// What is to be done for a prompt.
+/// The work that a prompt needs.
 enum Step {
-    /// Nothing: it is computed and pinned.
+    /// None: the prompt is computed and pinned.
     Kept,
-    /// It was computed so many times, and is to be computed once more.
+    /// Compute the prompt, which was computed `builds` times before.
     Compute { builds: u64 },
 }
 
@@ -272,8 +272,8 @@ impl Asked {
         Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256, says_retain })
     }
 
-    /// Finds out what is to be done, and whether there is room for it. What had this name before stays until this is
-    /// computed.
+    /// Determines the work to do, and checks that there is room for it. The previous prompt with this name
+    /// stays until the new one is computed.
     fn begin(&self, app: &App) -> Result<Step> {
         match app.registry.change(&self.key, &self.sha256) {
             Change::New => self.make_room(app).map(|()| Step::Compute { builds: 0 }),
@@ -285,7 +285,7 @@ impl Asked {
             }
             Change::Replaces(old) => {
                 let before = self.before(app, &old);
-                // The same tokens with other adapters: to release one behind the other is to release both.
+                // The same tokens with other adapters: releasing the old prompt later would release both.
                 if is_same(&before, &self.prompt) {
                     release(app, &self.key, &before)?;
                 }
@@ -294,7 +294,7 @@ impl Asked {
         }
     }
 
-    /// Computes it if need be, on nobody's account, and writes it down.
+    /// Computes the prompt if necessary, without billing, and records it.
     fn keep(&self, app: &App) -> Result<()> {
         let step = self.begin(app)?;
         let report = match step {
@@ -304,8 +304,7 @@ impl Asked {
         self.write_down(app, &step, &report)
     }
 
-    /// Writes it down and publishes it, or no longer. What somebody else has kept under its name meanwhile
-    /// is released.
+    /// Records the prompt and updates the public prompts. A different prompt that had this name is released.
     fn write_down(&self, app: &App, step: &Step, report: &Report) -> Result<()> {
         let builds = match step {
             Step::Kept => app.registry.get(&self.key).map_or(0, |record| record.builds),
@@ -320,7 +319,7 @@ impl Asked {
         let record = PromptRecord { body, public, sha256, tokens, builds, retained, lora };
         let there = app.registry.get(&self.key).map(|there| self.before(app, &there));
         let kept = app.registry.keep(&self.key, record).inspect_err(|_| {
-            // What nobody finds by its name is not kept.
+            // A prompt without a record is not kept.
             if there.is_none_or(|there| !is_same(&there, &self.prompt)) {
                 let _ = release(app, &self.key, &self.prompt);
             }
@@ -334,13 +333,13 @@ impl Asked {
         }
     }
 
-    /// What its tenant kept under its name before.
+    /// Returns the prompt that its tenant pinned under its name before.
     fn before(&self, app: &App, record: &PromptRecord) -> KeptPrompt {
         let KeptPrompt { salt, tenant, .. } = self.prompt;
         prompt_of(app, record, salt, tenant)
     }
 
-    /// What is kept of it: as it was reported, or as it was before.
+    /// Returns the retained positions: those just reported, or else those on record.
     fn retained(&self, app: &App, report: &Report) -> Option<Retained> {
         let before = || app.registry.get(&self.key).as_ref().and_then(PromptRecord::retained);
         report.retained.as_deref().cloned().or_else(before)
@@ -372,13 +371,13 @@ impl Asked {
     }
 }
 
-/// What a field asks to keep of a prompt, if that is not all.
+/// Reads the retention of a prompt; none keeps all positions.
 fn retention(app: &App, field: &RetainField) -> Result<Option<Retention>> {
     let chosen = app.serving.retaining.choose_for(Reach::Prefix, field.choice(RETAIN)?);
     chosen.map_err(|refusal| refused(RETAIN, &refusal))
 }
 
-/// Refuses a prompt of which no part can be kept.
+/// Refuses retention for prompts that do not support it: public ones, and those shorter than a block.
 fn check_part(app: &App, prompt: &KeptPrompt, public: bool) -> Result<()> {
     if prompt.retention.is_none() {
         return Ok(());
@@ -401,13 +400,13 @@ fn check_part(app: &App, prompt: &KeptPrompt, public: bool) -> Result<()> {
     }
 }
 
-/// The object `retain` of a prompt, as answers that read it have it.
+/// Formats the object `retain` of a prompt, as in answers that read the prompt.
 fn retain_of(app: &App, retention: Retention, retained: Option<Retained>) -> RetainReport {
     retain::report(&retention, Reach::Prefix, retained.as_ref(), &app.serving.retaining)
 }
 
-/// What all tenants read is the admin's to say: who may come in with a tenant's key neither publishes a
-/// prompt nor changes one that is public.
+/// Refuses changes of public prompts by callers other than the administrator: all tenants read them, so a
+/// tenant's key may neither publish a prompt nor change a public one.
 fn may_publish(app: &App, caller: &Caller, key: &PromptKey, public: bool) -> Result<()> {
     let is_public = app.registry.get(key).is_some_and(|record| record.public);
     if caller.admin || !(public || is_public) {
@@ -417,7 +416,7 @@ fn may_publish(app: &App, caller: &Caller, key: &PromptKey, public: bool) -> Res
     Err(ApiError::admins_only().because(message).at("public"))
 }
 
-/// Releases a prompt that had a name, unless another name keeps the same blocks.
+/// Releases a prompt, unless another name refers to the same blocks.
 fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
     let keys = app.keys();
     let shares =
@@ -432,7 +431,7 @@ fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
     Ok(())
 }
 
-/// Tells the engine which prompts are public: those that the admin has published.
+/// Sets the engine's public prompts: those that the administrator has published.
 fn publish(app: &App) -> Result<()> {
     let keys = app.keys();
     let admins = |tenant: &str| tenant == DEFAULT_NAME || !keys.tenants().are_named();
@@ -442,7 +441,7 @@ fn publish(app: &App) -> Result<()> {
     Ok(engine(app)?.set_public_prompts(kept.collect())?)
 }
 
-/// What is kept under a name of a tenant, and how much of it is there.
+/// Describes the prompt pinned under a name of a tenant, and how much of it is cached.
 fn state(app: &App, name: &str, record: &PromptRecord, tenant: &Tenant) -> Result<PromptState> {
     let cached: Cached = engine(app)?.is_cached(&of_record(app, record, tenant))?;
     let retention = record.retention();
@@ -462,7 +461,8 @@ fn state(app: &App, name: &str, record: &PromptRecord, tenant: &Tenant) -> Resul
     })
 }
 
-/// What is kept under a record of a tenant, with the adapters that it was computed with: others may apply by now.
+/// Returns the prompt of a tenant's record, with the adapters that it was computed with: the default adapters
+/// may have changed since.
 fn of_record(app: &App, record: &PromptRecord, tenant: &Tenant) -> KeptPrompt {
     prompt_of(app, record, tenant.salt(), tenant.id)
 }
@@ -472,7 +472,8 @@ fn prompt_of(app: &App, record: &PromptRecord, salt: [u8; 16], tenant: TenantId)
     KeptPrompt { tokens: record.tokens.clone(), adapters, salt, tenant, retention: record.retention() }
 }
 
-/// Whether to release one is to release the other. An exact prompt is released whatever it was computed with.
+/// True if releasing one prompt also releases the other. Exact prompts are released regardless of their
+/// adapters.
 fn is_same(one: &KeptPrompt, other: &KeptPrompt) -> bool {
     let digest = |prompt: &KeptPrompt| prompt.adapters.as_ref().map(AdapterMix::digest);
     whole_blocks(&one.tokens) == whole_blocks(&other.tokens)
@@ -480,7 +481,7 @@ fn is_same(one: &KeptPrompt, other: &KeptPrompt) -> bool {
         && (one.retention.is_none() || digest(one) == digest(other))
 }
 
-/// A prompt of a tenant, computed as requests are that say nothing of adapters.
+/// Returns a prompt of a tenant, with the adapters of requests that name none.
 pub(crate) fn kept(app: &App, tokens: Vec<u32>, tenant: &Tenant) -> KeptPrompt {
     let adapters = app.serving.lora.usual();
     KeptPrompt { tokens, adapters, salt: tenant.salt(), tenant: tenant.id, retention: None }
@@ -505,22 +506,22 @@ fn unknown(name: &str) -> ApiError {
     ApiError::new(axum::http::StatusCode::NOT_FOUND, Some("prompt_not_found"), message)
 }
 
-/// The engine with its cache; the scripts that tests of routes use have none.
+/// Returns the engine with its cache; the scripted engines of route tests have none.
 pub(crate) fn engine(app: &App) -> Result<&Engine> {
     app.serving.cache.as_ref().ok_or_else(|| ApiError::internal("this server has no cache"))
 }
 
-/// Threads that wait for the engine at most; others wait for them without a thread. Those that compute for requests have
-/// the rest.
+/// Limits the threads that wait for the engine; further waiters wait without a thread. The remaining threads
+/// serve requests.
 static WAITERS: Semaphore = Semaphore::const_new(64);
 
-/// Runs what waits for the engine on a thread that may wait.
+/// Runs blocking work for the engine on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let waiter = WAITERS.acquire().await.map_err(|_| ApiError::stopping())?;
     let work = move || {
-        // Free when the work has ended, not when the client has left.
+        // Released when the work has ended, not when the client disconnects.
         let _waiter = waiter;
         work()
     };

@@ -1,4 +1,4 @@
-//! `GET /v1/retention`: what `kvik eval` measured that retention policies lose on this model.
+//! `GET /v1/retention`: the loss of retention policies on this model, as measured by `kvik eval`.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ struct Measured {
     cases: usize,
 }
 
-/// Lists what was measured until the server started, those that keep least first.
+/// Lists the measurements that existed when the server started, smallest share of kept positions first.
 pub(crate) async fn route(State(app): State<Arc<App>>) -> Json<RetentionList> {
     Json(listing(app.serving.retaining.losses()))
 }

@@ -1,4 +1,4 @@
-//! `/v1/shelf`: the models of the server, which of them are in memory, and who has them.
+//! `/v1/shelf`: the models of the server, which of them are loaded, and their users.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ pub(super) async fn list(
     shown(&shelf, &caller)
 }
 
-/// `POST /v1/shelf/load`: the model is in memory when this is answered.
+/// `POST /v1/shelf/load`: answers when the model is loaded.
 pub(super) async fn load(
     State(shelf): State<Arc<Shelf>>,
     body: JsonBody,
@@ -115,7 +115,8 @@ pub(super) async fn load(
     Ok(shown(&shelf, &caller))
 }
 
-/// `POST /v1/shelf/unload`: takes no more requests; it is out of memory when what runs has ended.
+/// `POST /v1/shelf/unload`: the model accepts no more requests, and is unloaded when the running ones have
+/// ended.
 pub(super) async fn unload(
     State(shelf): State<Arc<Shelf>>,
     body: JsonBody,

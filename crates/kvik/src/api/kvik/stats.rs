@@ -1,6 +1,6 @@
-//! `GET /v1/stats`: what was asked and reused since the start, and what the cache holds now.
+//! `GET /v1/stats`: totals of requests and reuse since the start, and the current contents of the cache.
 //!
-//! It is meant to be read each second: nothing is searched, and nobody waits for it.
+//! It is designed to be polled every second: it searches nothing and waits for nothing.
 
 use std::{
     sync::Arc,
@@ -95,7 +95,7 @@ struct KvDisk {
     capacity_bytes: usize,
 }
 
-/// Answers with totals. A tenant sees its own; the queue and the cache would tell it of others.
+/// Answers with totals. A tenant sees only its own; the queue and the cache would reveal other tenants.
 pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Stats> {
     let engine = caller.admin.then(|| app.serving.engine.stats());
     let counts = app.server.tally.of((!caller.admin).then_some(&caller.tenant.name));
@@ -111,7 +111,8 @@ pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extens
     })
 }
 
-/// Prompts count when their answer ends. What is generated counts at once where the engine says it.
+/// Counts prompts when their answer ends. Generated tokens count at once if the engine's statistics are
+/// available.
 fn tokens(counts: &Counts, engine: Option<&EngineStats>) -> Tokens {
     let Counts { prompt_tokens, cached_tokens, generated_tokens, .. } = *counts;
     let Counts { host_tokens, disk_tokens, remote_tokens, .. } = *counts;
@@ -144,7 +145,7 @@ fn kv(engine: &EngineStats) -> Kv {
     }
 }
 
-/// Unix time.
+/// Returns a Unix time in seconds.
 fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

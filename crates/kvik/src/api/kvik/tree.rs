@@ -1,6 +1,6 @@
-//! `/v1/cache/tree`: the prefix tree as a picture shows it, and one node of it.
+//! `/v1/cache/tree`: the prefix tree for display, and single nodes of it.
 //!
-//! A tenant sees its own nodes and counts, the admin all.
+//! A tenant sees its own nodes and counts, the administrator all of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,10 +25,10 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Nodes that are shown where nothing is asked for, and at most.
+/// Default and maximum number of nodes shown.
 const SHOWN: usize = 400;
 const SHOWN_MAX: usize = 2000;
-/// Bytes of a node's text at most. No token is shorter than a byte.
+/// Maximum bytes of a node's text. No token is shorter than a byte.
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
 words! {
@@ -139,7 +139,7 @@ pub(crate) struct Shown {
     under: Option<String>,
 }
 
-/// The same, for the document of all routes.
+/// The parameters of the tree, as the OpenAPI document describes them.
 pub(super) const PARAMETERS: [(&str, &str); 2] = [
     ("nodes", "Nodes at most, 2000 and less; 400 where nothing is asked for"),
     ("under", "Id of a node: only what is at and below it"),
@@ -170,7 +170,7 @@ pub(crate) async fn tree(
     .await
 }
 
-/// `GET /v1/cache/tree/{id}`: one node, with its text and the tokens that lead to it.
+/// `GET /v1/cache/tree/{id}`: one node, with its text and the tokens of its path.
 pub(crate) async fn node(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -230,7 +230,7 @@ fn life(info: &NodeInfo, now: Duration) -> Life {
     }
 }
 
-/// Why a node is there, and what is not shown of it.
+/// Explains why a node is cached, and which of its data is hidden.
 fn why(node: &NodeView, caller: &Caller) -> Why {
     let (kept, sentence) = kept(&node.info, node.policy);
     let hidden = match node.prefix {
@@ -257,7 +257,7 @@ fn kept(info: &NodeInfo, policy: Policy) -> (Kept, String) {
     (kept, format!("{evicted}{expires}."))
 }
 
-/// The text of tokens, at most 4 KiB of it, and whether there is more.
+/// Returns the text of tokens, at most 4 KiB of it, and whether it was truncated.
 fn text(app: &App, tokens: &[Token]) -> (String, bool) {
     let shown = &tokens[..tokens.len().min(TEXT_BYTES_MAX)];
     let mut text = app.serving.tokenizer.decode(shown);
@@ -270,7 +270,7 @@ fn named(app: &App, id: &str) -> Result<NodeName> {
     app.node_ids.name(id).ok_or_else(|| not_found(id))
 }
 
-/// Another tenant's node is like one that is gone.
+/// Returns the error for a missing node; another tenant's node counts as missing.
 fn not_found(id: &str) -> ApiError {
     let message = format!(
         "there is no node {id:?}; it may have been evicted, and GET /v1/cache/tree lists those there are"

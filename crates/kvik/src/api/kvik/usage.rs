@@ -1,4 +1,4 @@
-//! `GET /v1/usage`: what the caller's tenant has had; the admin sees all tenants.
+//! `GET /v1/usage`: the usage of the caller's tenant; the administrator sees all tenants.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) struct UsageList {
     unreadable: Vec<String>,
 }
 
-/// The parameters `tenant`, `since` and `until`; days as 2026-11-21.
+/// The parameters `tenant`, `since` and `until`; days have the format 2026-11-21.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
@@ -39,14 +39,14 @@ pub(crate) struct Wanted {
     until: Option<String>,
 }
 
-/// The same, for the document of all routes.
+/// The parameters, as the OpenAPI document describes them.
 pub(super) const PARAMETERS: [(&str, &str); 3] = [
     ("tenant", "Whose usage; with the admin's key"),
     ("since", "The first day, as 2026-11-21"),
     ("until", "The last day"),
 ];
 
-/// Answers with one line per day, tenant and model.
+/// Answers with one row per day, tenant and model.
 pub(crate) async fn route(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -54,7 +54,7 @@ pub(crate) async fn route(
 ) -> Result<Json<UsageList>, ApiError> {
     let Parameters(wanted) = wanted.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let query = wanted.query(&caller)?;
-    // Reads the disk.
+    // Reading the ledger blocks on the disk.
     let lines = tokio::task::spawn_blocking(move || shelf.server.ledger.rows(&query)).await;
     match lines {
         Ok(Ok(bill)) => Ok(Json(listing(&bill))),
@@ -63,14 +63,14 @@ pub(crate) async fn route(
     }
 }
 
-/// The bill as this route gives it.
+/// Formats a bill as the answer of this route.
 pub(crate) fn listing(bill: &Bill) -> UsageList {
     let data = bill.rows.iter().map(|(row, totals)| totals.shown(row)).collect();
     UsageList { object: List, data, unreadable: bill.unreadable.clone() }
 }
 
 impl Wanted {
-    /// What the caller may see of it: a tenant sees itself, whatever it asks for.
+    /// Returns the query that the caller may run: a tenant sees only its own usage.
     fn query(&self, caller: &Caller) -> Result<Query, ApiError> {
         let own = &caller.tenant.name;
         if let Some(other) = self.tenant.as_ref().filter(|name| !caller.admin && *name != own) {

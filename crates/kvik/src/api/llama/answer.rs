@@ -1,4 +1,4 @@
-//! The answer of `/completion`, in llama-server's words.
+//! The answer of `/completion`, in llama-server's format.
 
 use std::{mem, sync::Arc, time::Instant};
 
@@ -127,7 +127,7 @@ struct TokenEntry {
     logprob: f64,
 }
 
-/// What the request said that the answer repeats.
+/// Request settings that the answer repeats or depends on.
 #[derive(Debug, Clone)]
 pub(crate) struct Echo {
     pub(crate) model: String,
@@ -137,21 +137,21 @@ pub(crate) struct Echo {
     pub(crate) slot: Option<SlotUse>,
     /// Text of each prompt.
     pub(crate) prompts: Vec<Arc<str>>,
-    /// Tokens of an answer at most.
+    /// Maximum tokens of an answer.
     pub(crate) max_tokens: usize,
-    /// Tokens of prompt and answer together at most.
+    /// Maximum tokens of prompt and answer together.
     pub(crate) context: usize,
     /// The client asked for the token ids.
     pub(crate) return_tokens: bool,
     /// The client asked for log-probabilities.
     pub(crate) probabilities: bool,
-    /// Since when the prompt is computed, where the client asked how far that is.
+    /// Start time for progress reports, if the client asked for them.
     pub(crate) progress: Option<Instant>,
-    /// Paths of the fields that the client asked for; all where there are none.
+    /// Paths of the fields that the client asked for; if empty, all fields.
     pub(crate) fields: Vec<String>,
 }
 
-/// The answer as far as it is known: one result per choice of each prompt.
+/// The answer as generated so far: one result per choice of each prompt.
 #[derive(Debug)]
 pub(crate) struct LlamaAnswer {
     echo: Echo,
@@ -168,7 +168,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// Tokens generated: the one that ended the answer is none of its text.
+    /// Returns the number of generated tokens, including the end token, which is not part of the text.
     fn generated(&self) -> usize {
         self.tokens.len() + usize::from(self.finish == Some(FinishReason::Eos))
     }
@@ -201,23 +201,24 @@ impl LlamaAnswer {
         }));
     }
 
-    /// As llama-server numbers it; -1 where the client named none.
+    /// Returns the number of the slot in llama-server's format; -1 if the client named none.
     fn slot(&self) -> i64 {
         self.echo.slot.as_ref().map_or(-1, |slot| slot.key.1 as i64)
     }
 
-    /// The report is the whole prompt's; a prompt has one result here unless `n` was sent.
+    /// Sends the last frames of a prompt. The report covers the whole prompt, which has one result unless `n`
+    /// was sent.
     fn done(&self, prompt: usize, trailer: &Trailer, frames: &mut Vec<Value>) {
         let first = prompt * self.choices_per_prompt;
         for index in first..first + self.choices_per_prompt {
-            // The content has been streamed already.
+            // The content was streamed already.
             let last =
                 Completion { content: String::new(), tokens: Vec::new(), ..self.result(index, trailer) };
             frames.push(self.chosen(value(&last)));
         }
     }
 
-    /// A result without its log-probabilities.
+    /// Formats a result without its log-probabilities.
     fn result(&self, index: usize, trailer: &Trailer) -> Completion {
         let result = &self.results[index];
         let prompt = index / self.choices_per_prompt;
@@ -234,7 +235,7 @@ impl LlamaAnswer {
             1 => report.generated_tokens,
             _ => result.generated(),
         };
-        // The context was full before the answer was as long as it might be.
+        // The context was full before the answer reached its maximum length.
         let ran_out =
             predicted < self.echo.max_tokens || report.prompt_tokens + predicted > self.echo.context;
         Completion {
@@ -260,7 +261,7 @@ impl LlamaAnswer {
         }
     }
 
-    /// How far a prompt is computed.
+    /// Sends the progress of a prompt, if the client asked for it.
     fn progress(&self, prompt: usize, progress: Progress, frames: &mut Vec<Value>) {
         let Some(since) = self.echo.progress else { return };
         frames.push(value(&Frame {
@@ -276,7 +277,7 @@ impl LlamaAnswer {
         }));
     }
 
-    /// Of a whole result what the client asked for.
+    /// Selects the fields of a complete result that the client asked for.
     fn chosen(&self, result: Value) -> Value {
         if self.echo.fields.is_empty() {
             return result;
@@ -311,7 +312,7 @@ impl Answer for LlamaAnswer {
         }
     }
 
-    /// One object, or an array of them where there are several.
+    /// Formats one object, or an array if there are several results.
     fn whole(mut self, trailer: &Trailer) -> Vec<u8> {
         let results: Vec<Completion> = (0..self.results.len())
             .map(|i| {

@@ -79,11 +79,11 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<LlamaAnswer>
     Asked::read(app, generation, fields)?.of(app, caller, &prompts.prompts()?, body)
 }
 
-/// How prompts are to be continued.
+/// Settings for the continuation of prompts.
 pub(super) struct Asked {
     options: Options,
     fields: CompletionFields,
-    /// Tokens of an answer at most.
+    /// Maximum tokens of an answer.
     pub(super) max_tokens: usize,
 }
 
@@ -101,7 +101,7 @@ impl Asked {
         Ok(Asked { max_tokens: options.max_tokens(context, context), options, fields })
     }
 
-    /// The continuation of these prompts.
+    /// Prepares the continuation of these prompts.
     pub(super) fn of(
         self,
         app: &App,
@@ -139,8 +139,8 @@ impl Asked {
 }
 
 impl CompletionFields {
-    /// The slot that a request names, which holds one prompt and its answer; nothing of one that is to leave nothing
-    /// behind.
+    /// Returns the slot that a request names, which records one prompt and its answer; none for a private
+    /// request, which clears the slot.
     fn slot(&self, app: &App, caller: &Caller, requests: &[Request], choices: usize) -> Option<SlotUse> {
         let slot = self.id_slot.and_then(Whole::count)?;
         let [request] = requests else { return None };

@@ -1,4 +1,4 @@
-//! `POST /infill`: the middle of a text, from what stands before it and after it.
+//! `POST /infill`: fills in the middle of a text between a prefix and a suffix.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Stands between chunks where the vocabulary has no token for it; llama-server's.
+/// llama-server's separator between chunks, for vocabularies without a token for it.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
 
 /// All fields of a body.
@@ -55,7 +55,7 @@ struct Chunk {
     filename: Option<String>,
 }
 
-/// Fills in.
+/// Fills in the middle of a text.
 pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     app.complete(body, read).await
 }
@@ -70,14 +70,14 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<LlamaAnswer>
         body.still_wanted()?;
         app.check_length(text)?;
     }
-    // A quarter of the context at least is for the prompt.
+    // At least a quarter of the context is for the prompt.
     let context = app.serving.model.context;
     let room = context.saturating_sub(asked.max_tokens.min(context - context / 4));
     let prompt = marks.prompt(&app.serving.tokenizer, &text, room);
     asked.of(app, caller, &[Prompt::of_tokens(prompt)], body)
 }
 
-/// The tokens around the parts of the text, of which three must be there.
+/// The tokens that delimit the parts of the text; three of them are required.
 struct Marks {
     prefix: Token,
     suffix: Token,
@@ -98,13 +98,13 @@ impl Marks {
         Err(ApiError::not_supported(format!("Infill is not supported by this model: {missing}").trim_end()))
     }
 
-    /// The prompt in llama-server's order, in at most `room` tokens: of the chunks their end is kept, of the text what
-    /// is next to the middle, three parts before it for one after it.
+    /// Assembles the prompt in llama-server's order, in at most `room` tokens. Long chunks keep their end; a
+    /// long text keeps the parts next to the middle, three tokens before it for one after it.
     fn prompt(&self, tokenizer: &Tokenizer, text: &InfillFields, room: usize) -> Vec<Token> {
         let encode = |text: &str| tokenizer.encode(text, false, false);
         let begin = encode(&text.prompt);
         let (before, after) = (encode(&text.input_prefix), encode(&text.input_suffix));
-        // The text begins with one token, and three stand around its parts.
+        // The text begins with one special token, and its parts are delimited by three.
         let room = room.saturating_sub(begin.len() + 4);
         let kept_after = after.len().min((room / 4).max(room.saturating_sub(before.len())));
         let kept_before = before.len().min(room - kept_after);

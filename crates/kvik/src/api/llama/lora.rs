@@ -1,4 +1,4 @@
-//! `/lora-adapters`: the adapters that are loaded, and which apply where a request does not say.
+//! `/lora-adapters`: the loaded adapters, and which apply to requests that name none.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(super) async fn list(
     Extension(caller): Extension<Caller>,
 ) -> Json<Vec<Adapter>> {
     let adapters = &app.serving.lora;
-    // Clients of llama-server read a path; where the files of the server lie is nothing to its tenants.
+    // Clients of llama-server read a path; tenants do not see the server's paths.
     let path = |card: &LoraCard| card.path.for_caller(caller.admin, &card.name).to_owned();
     let cards = adapters.cards().iter().zip(adapters.usual_scales()).enumerate();
     let listed = cards
@@ -80,8 +80,8 @@ impl FromBody for UsualList {
     }
 }
 
-/// `POST /lora-adapters`: which adapters apply from now on where a request does not say, each with its scale. Those that
-/// are not listed do not.
+/// `POST /lora-adapters`: sets the adapters, each with its scale, for requests that name none. Adapters that
+/// are not listed do not apply.
 pub(super) async fn set(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Success>> {
     body.caller.as_admin()?;
     let uses = UsualList::from_body(&body.parse_as("body")?)?.body;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{app::guard, http::error::ErrorBody};
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let continues = |summary| gives::<Whole>(summary).streams::<Sent>();
     let text = continues("Continues prompts").takes::<completion::Fields>();
@@ -39,7 +39,7 @@ pub(super) fn dialect() -> Dialect {
         .takes::<slots::ActionFields>()
         .asks(&[("action", "save, restore or erase.")]);
     let routes = vec![
-        // Without a version it is llama-server's own form.
+        // Without a version prefix, the route has llama-server's own format.
         at(&["/completion", "/completions"]).post(completion::route, text),
         at(&["/tokenize"]).post(tokens::tokenize, tokenize),
         at(&["/detokenize"]).post(tokens::detokenize, detokenize),
@@ -47,7 +47,7 @@ pub(super) fn dialect() -> Dialect {
         at(&["/lora-adapters"]).get(lora::list, adapters).post(lora::set, set_adapters),
         at(&["/infill"]).post(infill::route, infill),
         at(&["/props"]).get(props::route, props).post(props::change, change),
-        // What runs concerns all tenants.
+        // Running requests belong to all tenants.
         at(&["/slots"])
             .get(slots::list, slots)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),

@@ -45,7 +45,7 @@ struct Modalities {
     audio: bool,
 }
 
-/// `GET /props`: what llama-server's clients ask at their start.
+/// `GET /props`: the data that llama-server's clients request when they start.
 pub(super) async fn route(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

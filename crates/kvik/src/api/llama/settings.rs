@@ -1,4 +1,4 @@
-//! How an answer was generated, in llama-server's words.
+//! The generation settings of an answer, in llama-server's format.
 
 use kvik_cache::Token;
 use kvik_text::tokenizer::Tokenizer;
@@ -46,7 +46,7 @@ impl Settings {
         tokenizer: &Tokenizer,
     ) -> Settings {
         let sampling = &options.sampling;
-        // What ends an answer is forbidden where it is ignored.
+        // If end tokens are ignored, they are forbidden.
         let ends = if options.ignore_eos { tokenizer.eog() } else { &[] };
         let forbidden = ends.iter().map(|&token| (token, f32::NEG_INFINITY));
         let biases = forbidden.chain(sampling.logit_bias.iter().copied());

@@ -1,6 +1,6 @@
-//! `/slots`: llama-server's view of what runs. Requests run without slots: as many at once as `--parallel` allows, and
-//! each finds every prefix that is cached. So a slot is a name: what a request with its `id_slot` has computed can be
-//! kept, found again after a restart, and dropped.
+//! `/slots`: llama-server's view of running requests. Here requests run without slots: up to `--parallel` at
+//! once, and each can reuse every cached prefix. A slot is therefore only a name: what a request with its
+//! `id_slot` has computed can be saved, restored after a restart, and erased.
 
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ pub(super) struct SlotsQuery {
     fail_on_no_slot: Option<String>,
 }
 
-/// `GET /slots`: one entry for each request that may run at once. The first are those that run; of what they are, other
-/// tenants' requests among them, nothing is said.
+/// `GET /slots`: one entry per request that may run at once. The first entries are the running ones; their
+/// contents are not shown, because they may belong to other tenants.
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     Query(query): Query<SlotsQuery>,
@@ -79,7 +79,7 @@ pub(super) struct ActionQuery {
     action: Action,
 }
 
-/// What is to be done with what a slot has computed.
+/// The operation on a slot's prompt.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Action {
@@ -98,8 +98,8 @@ pub(super) struct ActionFields {
 
 impl Part for ActionFields {}
 
-/// `POST /slots/{id}?action=save`, `restore` or `erase`. What is saved is a kept prompt, pinned in RAM and on disk, and
-/// found by every request that begins with it, in whatever slot.
+/// `POST /slots/{id}?action=save`, `restore` or `erase`. A saved slot is a pinned prompt, in RAM and on disk,
+/// which every request that begins with it can reuse, in any slot.
 pub(super) async fn change(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -112,7 +112,7 @@ pub(super) async fn change(
     };
     let key = (caller.tenant.id, id);
     match action {
-        // Clients send no body with it.
+        // Clients send no body with this action.
         Action::Erase => erase(app, key, &caller).await,
         Action::Save => save(app.clone(), key, &caller, filename(&app, body?).await?).await,
         Action::Restore => restore(&app, key, &caller, &filename(&app, body?).await?),
@@ -127,7 +127,7 @@ async fn filename(app: &Arc<App>, body: JsonBody) -> Result<String> {
     Ok(filename)
 }
 
-/// Its name among the kept prompts.
+/// Returns the name of the pinned prompt.
 fn kept_name(filename: &str) -> String {
     format!("slot:{filename}")
 }

@@ -1,4 +1,5 @@
-//! `POST /tokenize`, `/detokenize` and `/apply-template`: texts, their tokens, and prompts that are not run.
+//! `POST /tokenize`, `/detokenize` and `/apply-template`: conversions between texts, tokens and prompts,
+//! without running the model.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Longest text that `/tokenize` takes where the context allows no longer ones.
+/// Maximum bytes of a text for `/tokenize`, unless the context allows longer ones.
 const TOKENIZE_BYTES: usize = 1 << 20;
 
 /// The body of `/tokenize`.
@@ -54,7 +55,7 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Res
         }
         let tokens = app.serving.tokenizer.encode(&content, add_special, parse_special.unwrap_or(true));
         let piece = |&id| TokenPiece { id, piece: piece(app, id) };
-        // Written as text at once: a tree of JSON values would take fifty times the memory.
+        // Serialised directly: a tree of JSON values would take fifty times the memory.
         Ok(Json(match with_pieces {
             true => Tokenized::Pieces { tokens: tokens.iter().map(piece).collect() },
             false => Tokenized::Ids { tokens },
