@@ -1,14 +1,16 @@
-//! A line for billing at the beginning of a system prompt.
+//! Removal of a billing line from system prompts.
 //!
-//! One of the most used agents puts a line before its system prompt whose numbers change with every request: for the one
-//! who bills, not for the model. All behind it would be computed anew each time. Gateways carry it into other dialects.
+//! One of the most used agents begins its system prompt with a line whose numbers change with every request;
+//! they serve billing, not the model. Everything after the line would be computed again each time. Gateways
+//! carry the line into other dialects.
 
 use serde_json::Value;
 
-/// How the line begins.
+/// Beginning of the line.
 const BEGINS: &str = "x-anthropic-billing-header:";
 
-/// Removes the line from the system messages of a conversation, and system messages that are nothing else.
+/// Removes the line from the system messages of a conversation, and drops system messages that contain
+/// nothing else.
 pub(super) fn remove(messages: &mut Value) {
     let Value::Array(messages) = messages else { return };
     messages.retain_mut(|message| !is_system(message) || remove_from(&mut message["content"]));
@@ -18,7 +20,7 @@ fn is_system(message: &Value) -> bool {
     matches!(message["role"].as_str(), Some("system" | "developer"))
 }
 
-/// Removes it from a content; false where that was nothing else.
+/// Removes the line from a content; returns false if nothing else was in it.
 fn remove_from(content: &mut Value) -> bool {
     match content {
         Value::String(text) => remove_from_text(text),
@@ -34,7 +36,8 @@ fn remove_from(content: &mut Value) -> bool {
     }
 }
 
-/// The same of one text, in which blocks may have been joined: the empty lines behind the line are removed with it.
+/// Removes the line from one text, which may consist of joined blocks; the blank lines after it are removed
+/// as well.
 fn remove_from_text(text: &mut String) -> bool {
     if !text.contains(BEGINS) {
         return true;

@@ -1,4 +1,4 @@
-//! The fields that say how the cache treats a prompt: `cache_prompt` and `kvik`.
+//! The fields that control the caching of a prompt: `cache_prompt` and `kvik`.
 
 use std::{fmt, time::Duration};
 
@@ -64,27 +64,27 @@ enum CacheMode {
     Private,
 }
 
-/// What a request asks of the cache, understood.
+/// The cache settings of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Keep {
-    /// Look for the prompt in the cache and leave it there.
+    /// Look up the prompt in the cache and leave it there.
     pub(crate) reuse: bool,
-    /// How long what it leaves there is kept.
+    /// How long the cached prefix is kept.
     pub(crate) lifetime: Lifetime,
-    /// Which tokens its sequences go on reading, where it says so.
+    /// Retention of the request's sequences, if the request sets it.
     pub(crate) retain: Option<RetainChoice>,
-    /// Whether the answer says which positions were kept.
+    /// True if the answer lists the retained positions.
     pub(crate) show_kept: bool,
-    /// The kept prompt of which they read what is kept.
+    /// The pinned prompt whose compressed prefix the request reads.
     pub(crate) kept_prefix: Option<KeptPrefix>,
-    /// Whether the conversation is remembered beyond the context, where it says so.
+    /// Whether the conversation is remembered beyond the context, if the request sets it.
     pub(crate) memory: Option<bool>,
-    /// The conversation that the messages continue.
+    /// The stored conversation that the messages continue.
     pub(crate) conversation: Option<String>,
 }
 
 impl CacheFields {
-    /// What the fields say together.
+    /// Combines the fields.
     pub(crate) fn keep(self) -> Result<Keep, ApiError> {
         let mut own = self.kvik.unwrap_or_default();
         let shared = own.cache.map(|mode| mode == CacheMode::Shared);
@@ -127,10 +127,11 @@ impl CacheFields {
     }
 }
 
-/// Where retention stands in a body.
+/// Path of the retention field in a body.
 pub(super) const RETAIN: &str = "kvik.retain";
 
-/// A request that reads what is kept of a prompt asks for something else as well, with the field `other` of `kvik`.
+/// Returns the error for a request that reads a compressed prefix and sets the conflicting field `other` of
+/// `kvik`.
 fn not_beside(other: &str) -> ApiError {
     let because = match other {
         "retain" => "says itself which tokens are read, as the prompt was kept; send one of them",
@@ -142,7 +143,7 @@ fn not_beside(other: &str) -> ApiError {
     ApiError::field("kvik.kept_prefix", format!("`kvik.kept_prefix` beside `kvik.{other}`: it {because}"))
 }
 
-/// Priorities that have names.
+/// Named priorities.
 const PRIORITIES: [(&str, i8); 3] = [("low", -50), ("normal", 0), ("high", 50)];
 
 /// A number from -100 to 100, or its name.

@@ -1,4 +1,4 @@
-//! `context_management`: when a conversation is compacted, and the items that stand for what was said before them.
+//! `context_management`: when a conversation is compacted, and the compaction items in its messages.
 
 use kvik_memory::context::leading_systems;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ pub(crate) use kvik_memory::memory::Compaction as Opened;
 /// Opens compaction items.
 pub(crate) type Open<'a> = &'a dyn Fn(&str) -> Result<Opened, Foreign>;
 
-/// Tokens that `compact_threshold` may name.
+/// Maximum of `compact_threshold`, in tokens.
 const THRESHOLD_MAX: i64 = 1 << 30;
 
 /// How the context is managed.
@@ -43,15 +43,15 @@ enum ManagementKind {
     Compaction,
 }
 
-/// A conversation is to be compacted.
+/// A request to compact a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compacting {
-    /// At so many tokens of its messages.
+    /// Number of tokens in its messages at which it is compacted.
     pub(crate) threshold: Option<usize>,
 }
 
 impl ContextFields {
-    /// Whether to compact, and when.
+    /// Returns whether and when to compact.
     pub(crate) fn compacting(self) -> Result<Option<Compacting>, ApiError> {
         let ways = self.context_management.unwrap_or_default();
         if ways.len() > 1 {
@@ -64,8 +64,8 @@ impl ContextFields {
     }
 }
 
-/// Puts what a compaction item stands for in its place, and returns it. What was said before it is not read; its
-/// system messages are, where none were sent.
+/// Replaces a compaction item by its messages, and returns it. The messages before it are dropped; the item's
+/// system messages are used unless the request has its own.
 pub(crate) fn expand(
     messages: &mut Vec<Value>,
     open: impl FnOnce(&str) -> Result<Opened, Foreign>,
@@ -78,8 +78,8 @@ pub(crate) fn expand(
     Ok(Some(opened))
 }
 
-/// Takes the last item out of `messages` and everything that it stands for: all before it. Returns the system messages
-/// before it and the item's content, with the path of the item for errors.
+/// Removes the last item and all messages before it, which it replaces, from `messages`. Returns the system
+/// messages before it and its content, with its path for errors.
 fn take_item(messages: &mut Vec<Value>) -> Option<TakenItem> {
     let at = messages.iter().rposition(|message| item_of(message).is_some())?;
     let mut rest = messages.split_off(at);
@@ -97,20 +97,20 @@ fn take_item(messages: &mut Vec<Value>) -> Option<TakenItem> {
     Some(TakenItem { systems, content, path })
 }
 
-/// An item that was sent back.
+/// A compaction item that the client sent back.
 struct TakenItem {
-    /// System messages that stood before it.
+    /// System messages before the item.
     systems: Vec<Value>,
     content: String,
-    /// Where it stood.
+    /// Path of the item.
     path: String,
 }
 
-/// Where a message brings an item's content.
+/// The position of an item's content in a message.
 enum Item<'a> {
-    /// It is one.
+    /// The message is the item.
     Alone(&'a str),
-    /// It brings one, which stands before it.
+    /// The message has the item in a field; the item precedes the message.
     Field(&'a str),
 }
 

@@ -1,4 +1,4 @@
-//! Fields that say what an answer must look like; a request has at most one of them.
+//! Fields that constrain the format of an answer; a request has at most one of them.
 
 use kvik_engine::api::Constraint;
 use kvik_text::constraint::{
@@ -79,14 +79,14 @@ struct NamedSchema {
     schema: Json,
 }
 
-/// A JSON schema.
+/// Schema of a field that holds a JSON schema.
 #[cfg(test)]
 fn any_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": ["object", "boolean", "string", "null"]})
 }
 
 impl ConstraintFields {
-    /// The constraint, if there is one; what of a schema is not enforced is added to `notes`.
+    /// Returns the constraint, if there is one; adds schema features that are not enforced to `notes`.
     pub(super) fn constraint(self, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
         let mut schema = |path: &str, schema: Json| read_schema(path, &schema.0, Strictness::Lenient, notes);
         let json_schema = self.json_schema.map(|json| schema("json_schema", json)).transpose()?;
@@ -141,7 +141,7 @@ impl ResponseFormat {
     }
 }
 
-/// vLLM takes a schema as an object or as the text of one.
+/// Reads vLLM's field: a schema as an object or as its text.
 fn guided_json(schema: Json) -> Result<Json> {
     match schema {
         Json(Value::String(text)) => Json::parse(&text)
@@ -150,7 +150,7 @@ fn guided_json(schema: Json) -> Result<Json> {
     }
 }
 
-/// One of these texts.
+/// Constrains the answer to one of these texts.
 fn one_of(choices: Vec<String>) -> Result<Constraint> {
     if choices.is_empty() {
         return Err(ApiError::field("guided_choice", "`guided_choice` is empty; send at least one text"));
@@ -163,7 +163,7 @@ fn one_of(choices: Vec<String>) -> Result<Constraint> {
     Ok(Constraint::Regex(format!("(?:{})", choices.join("|"))))
 }
 
-/// The schema that stands at `path`, as it can be enforced.
+/// Reads the schema at `path` and normalises it to what can be enforced.
 pub(crate) fn read_schema(
     path: &str,
     schema: &Value,
@@ -171,7 +171,7 @@ pub(crate) fn read_schema(
     notes: &mut Vec<String>,
 ) -> Result<Constraint> {
     let normal = normalise(schema, strictness).map_err(|error| {
-        // Paths in a schema start with `$`, which is this field.
+        // Paths in a schema start with `$`, which stands for this field.
         let place = error.path.strip_prefix('$').map(|rest| format!("{path}{rest}"));
         let place = place.unwrap_or_else(|| format!("{path}: {}", error.path));
         ApiError::field(&place, format!("`{place}` {}", error.message))
@@ -180,7 +180,7 @@ pub(crate) fn read_schema(
     Ok(Constraint::JsonSchema(normal.schema))
 }
 
-/// llama-server's field; until now it held Lark here, which is still read.
+/// Reads llama-server's field. Earlier versions took Lark here, which is still read.
 fn grammar(text: String) -> Result<Option<Constraint>> {
     if text.trim().is_empty() {
         return Ok(None);
@@ -198,7 +198,7 @@ fn grammar(text: String) -> Result<Option<Constraint>> {
     Ok(Some(Constraint::Lark(lark)))
 }
 
-/// Whether a grammar begins as those in Lark do, after blank lines and comments.
+/// True if a grammar begins like Lark, after blank lines and comments.
 fn is_lark(text: &str) -> bool {
     let is_said = |line: &&str| !line.is_empty() && !line.starts_with("//") && !line.starts_with('#');
     let first = text.lines().map(str::trim).find(is_said).unwrap_or_default();
@@ -206,12 +206,12 @@ fn is_lark(text: &str) -> bool {
     first.starts_with('%') || start.is_some_and(|rest| rest.starts_with(':') && !rest.starts_with("::="))
 }
 
-/// An empty one says nothing, as an empty grammar.
+/// Returns the constraint; an empty expression counts as absent, like an empty grammar.
 fn regex(text: Option<String>) -> Option<Constraint> {
     text.filter(|text| !text.is_empty()).map(Constraint::Regex)
 }
 
-/// A field that holds Lark.
+/// Reads a field with a Lark grammar.
 fn lark(name: &str, text: Option<String>) -> Result<Option<Constraint>> {
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
     if text.contains("::=") {

@@ -1,8 +1,8 @@
-//! A last message of the assistant that the answer goes on from: a prefill.
+//! Prefill: the answer continues a last message of the assistant.
 //!
-//! The template knows how it writes such a message, and closes it. So it is rendered with a mark behind
-//! its content, and what comes after the mark is cut off. The prompt is a prefix of the one in which the
-//! message is complete, and is cached like any other.
+//! The template closes such a message in its own way. It is therefore rendered with a mark after the content,
+//! and everything after the mark is cut off. The prompt is a prefix of the one with the complete message, and
+//! is cached like any other.
 
 use kvik_text::{
     answer::{AnswerPlace, AnswerStart, ReasoningForm},
@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use crate::http::error::ApiError;
 
-/// Stands behind the content while the template writes it. The characters are for private use, so that
-/// no template has an opinion on them.
+/// Mark after the content during rendering. Its characters are for private use, so that no template treats
+/// them specially.
 const MARK: &str = "\u{e000}end of the message\u{e001}";
 
-/// Whether the answer goes on from the last message: as vLLM's `continue_final_message` says, else, as
-/// llama-server does, where the last message is the assistant's.
+/// Decides whether the answer continues the last message: as vLLM's `continue_final_message` says, or else,
+/// as in llama-server, if the last message is the assistant's.
 pub(crate) fn is_wanted(
     asked: Option<bool>,
     messages: &Value,
@@ -51,7 +51,7 @@ pub(crate) fn mark(messages: &mut Value) {
     }
 }
 
-/// Cuts off what the template writes behind the mark.
+/// Cuts off the text that the template writes after the mark.
 pub(crate) fn cut(mut prompt: Prompt) -> Result<Prompt, ApiError> {
     let Some(end) = prompt.text.find(MARK).filter(|&end| prompt.text.rfind(MARK) == Some(end)) else {
         let message = "the chat template does not write the last message as it is and once, so that it cannot be continued; send `continue_final_message: false`";
@@ -65,17 +65,17 @@ pub(crate) fn cut(mut prompt: Prompt) -> Result<Prompt, ApiError> {
     Ok(prompt)
 }
 
-/// Where an answer to this prompt begins that goes on from the last message.
+/// Returns the state in which an answer begins that continues the last message.
 pub(crate) fn start(form: ReasoningForm, messages: &Value, prompt: &str) -> AnswerStart {
     match form.is_open_in(content_end(messages).unwrap_or_default()) {
         true => AnswerStart { form, place: AnswerPlace::Reasoning },
-        // What the message says may look like the template's own text, where the form is tags.
+        // The message may resemble the template's own text if the format uses tags.
         false if form != ReasoningForm::Channels => AnswerStart { form, place: AnswerPlace::Begin },
         false => AnswerStart::after(form, prompt),
     }
 }
 
-/// The text that the last message ends with, if it can be continued.
+/// Returns the text at the end of the last message, if the message can be continued.
 fn content_end(messages: &Value) -> Option<&str> {
     let message = messages.as_array()?.last()?;
     let calls = message.get("tool_calls").is_some_and(|calls| !calls.is_null());

@@ -1,4 +1,4 @@
-//! A conversation: the fields that decide its prompt, and the engine's request that is made of them.
+//! A conversation: the fields that decide its prompt, and its engine request.
 
 use std::time::SystemTime;
 
@@ -94,29 +94,30 @@ pub(crate) enum Effort {
     Max,
 }
 
-/// What the chat template is given.
+/// The inputs of the chat template.
 #[derive(Debug, Clone)]
 pub(crate) struct Conversation {
     messages: Value,
     tools: Tools,
     add_generation_prompt: bool,
-    /// The answer goes on from the last message.
+    /// The answer continues the last message.
     continues: bool,
     enable_thinking: Option<bool>,
     kwargs: Map<String, Value>,
 }
 
-/// What a request says of thinking.
+/// The thinking settings of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Thinking {
-    /// Whether to think, where it says so itself.
+    /// Whether to think, if the request sets it directly.
     pub(crate) enabled: Option<bool>,
-    /// How much.
+    /// The reasoning effort.
     pub(crate) effort: Option<Effort>,
 }
 
 impl Conversation {
-    /// What is said in these messages, an array, is to be answered; `kwargs` are variables of the template.
+    /// Creates a conversation from an array of messages that ends with the question; `kwargs` are variables
+    /// of the template.
     pub(crate) fn told(
         mut messages: Value,
         tools: Tools,
@@ -135,24 +136,24 @@ impl Conversation {
         }
     }
 
-    /// The same, whose answer goes on from the last message where that is the assistant's.
+    /// Makes the answer continue the last message, if that is the assistant's.
     pub(crate) fn continuing(mut self) -> Result<Conversation> {
         self.continues = continuation::is_wanted(None, &self.messages, None)?;
         self.add_generation_prompt = !self.continues;
         Ok(self)
     }
 
-    /// What is said in it.
+    /// Returns the messages.
     pub(crate) fn messages(&self) -> &[Value] {
         self.messages.as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the answer goes on from its last message.
+    /// True if the answer continues the last message.
     pub(crate) fn continues(&self) -> bool {
         self.continues
     }
 
-    /// A body of Chat Completions that tells it.
+    /// Returns a Chat Completions body with this conversation.
     pub(crate) fn chat_body(self) -> Value {
         let mut body = json!({"messages": self.messages});
         let fields = [
@@ -168,7 +169,7 @@ impl Conversation {
         body
     }
 
-    /// Its settings without what is said, and that.
+    /// Splits the conversation into its settings and its messages.
     pub(crate) fn apart(self) -> (Conversation, Vec<Value>) {
         let messages = match self.messages {
             Value::Array(messages) => messages,
@@ -177,7 +178,8 @@ impl Conversation {
         (Conversation { messages: Value::Null, ..self }, messages)
     }
 
-    /// Other messages with the same settings; without the tools where they are only to be summarised.
+    /// Returns a conversation of other messages with the same settings, adapted to the purpose: summaries
+    /// have no tools.
     pub(crate) fn with_messages(&self, messages: &[Value], purpose: Purpose) -> Conversation {
         let mut other = Conversation {
             messages: Value::Array(messages.to_vec()),
@@ -196,7 +198,7 @@ impl Conversation {
         other
     }
 
-    /// The same with a question of the user at the end.
+    /// Returns the conversation with a question of the user at the end.
     pub(crate) fn and_asked(&self, question: &str) -> Conversation {
         let mut asked = self.clone();
         if let Value::Array(messages) = &mut asked.messages {
@@ -208,7 +210,7 @@ impl Conversation {
 }
 
 impl ConversationFields {
-    /// Puts what a compaction item stands for in its place, and returns it.
+    /// Replaces a compaction item by the messages that it contains, and returns it.
     pub(crate) fn expand(
         &mut self,
         open: impl FnOnce(&str) -> std::result::Result<Compaction, ForeignItem>,
@@ -217,7 +219,7 @@ impl ConversationFields {
         compaction::expand(messages, open)
     }
 
-    /// What they say together.
+    /// Combines the fields into a conversation.
     pub(crate) fn conversation(self) -> Result<Conversation> {
         let ConversationFields { prompt, tools } = self;
         let (kwargs, from_kwargs) = template_variables(prompt.chat_template_kwargs)?;
@@ -233,20 +235,20 @@ impl ConversationFields {
     }
 }
 
-/// A conversation on its way to the engine.
+/// A conversation prepared for the engine.
 pub(crate) struct ChatRequest {
     pub(crate) request: Request,
-    /// How the text of the answer is read.
+    /// How the text of the answer is parsed.
     pub(crate) reading: Reading,
-    /// By which its answer can be compared with others.
+    /// Hashes of the prompt's parts, to compare answers.
     pub(crate) parts: Parts,
     pub(crate) messages: Value,
-    /// What of a schema is not enforced.
+    /// Schema features that are not enforced.
     pub(crate) schema_notes: Vec<String>,
 }
 
 impl Conversation {
-    /// The engine's request for the answer, as long as somebody waits.
+    /// Returns the engine's request for the answer, unless the client has disconnected.
     pub(crate) fn request(
         mut self,
         app: &App,
@@ -261,7 +263,7 @@ impl Conversation {
         body.still_wanted()?;
         let form = app.serving.reasoning_form();
         if options.constraint.is_some() && form == ReasoningForm::Channels {
-            // The constraint says all that is written, so that the header of the message is the prompt's.
+            // The constraint covers the whole output, so the header of the message is part of the prompt.
             form.close_in(&mut prompt.text);
         }
         let (reading, show) = self.reading(app, &prompt, &mut options);
@@ -278,8 +280,8 @@ impl Conversation {
         })
     }
 
-    /// A call that has to be made leaves no room for thinking before it, nor for another constraint: JSON is the form of
-    /// the text that an answer has, and this one has none; a grammar is the form of all that it says.
+    /// Prepares for a required call: disables thinking before it, drops a JSON constraint, which applies to
+    /// text that this answer lacks, and refuses a grammar, which applies to the whole output.
     fn make_room_for_a_call(&mut self, options: &mut Options, body: &Body) -> Result<()> {
         if !self.tools.forced {
             return Ok(());
@@ -302,15 +304,15 @@ impl Conversation {
         Ok(())
     }
 
-    /// Notes that no tool is called where the answer has a form.
+    /// Adds a note that no tool is called if the answer is constrained.
     fn note_calls_left_out(&self, options: &Options, body: &Body) {
         if options.constraint.is_some() && self.tools.offered.is_some() {
             body.note("`tools` are not called: another field says the form of the whole answer".to_owned());
         }
     }
 
-    /// How the answer is read, and the control tokens that reasoning and calls are written with. Where
-    /// tools are offered, the answer is constrained to their form.
+    /// Returns how the answer is parsed, and the control tokens of reasoning and calls. If tools are offered,
+    /// constrains the answer to their format.
     fn reading(&self, app: &App, prompt: &Prompt, options: &mut Options) -> (Reading, Vec<Token>) {
         if options.constraint.is_some() {
             return (Reading::Plain, Vec::new());
@@ -324,7 +326,7 @@ impl Conversation {
         (reading, show)
     }
 
-    /// The prompt, and what of it the request wrote.
+    /// Renders the prompt, with the ranges that come from the request.
     pub(crate) fn render(&self, serving: &Serving) -> Result<Prompt> {
         let template =
             serving.chat_template().map_err(|error| ApiError::field("messages", error.to_string()))?;
@@ -333,7 +335,7 @@ impl Conversation {
         Ok(prompt)
     }
 
-    /// Hashes of what decides the prompt, each part as it is written.
+    /// Hashes the parts that decide the prompt.
     fn parts(&self, answered: &Answered, model: &str) -> Parts {
         let messages = self.messages.as_array().map_or(&[][..], Vec::as_slice);
         let (system, others) = messages.split_at(leading_systems(messages));
@@ -348,7 +350,7 @@ impl Conversation {
         }
     }
 
-    /// The prompt as this template writes it at that time, with these variables where the request sets none.
+    /// Renders the template at time `now`; the variables in `usual` apply unless the request sets them.
     fn text(&self, template: &ChatTemplate, usual: &TemplateVariables, now: SystemTime) -> Result<Prompt> {
         let mut messages = self.messages.clone();
         if self.continues {
@@ -368,7 +370,7 @@ impl Conversation {
         if self.continues { continuation::cut(prompt) } else { Ok(prompt) }
     }
 
-    /// Where the answer to this prompt begins.
+    /// Returns the state in which the answer to this prompt begins.
     fn start(&self, form: ReasoningForm, prompt: &str) -> AnswerStart {
         match self.continues {
             true => continuation::start(form, &self.messages, prompt),
@@ -377,7 +379,7 @@ impl Conversation {
     }
 }
 
-/// The prompt of the body of a chat, as this template writes it at that time; needs no server.
+/// Renders the prompt of a chat body with this template at time `now`; needs no server.
 pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
     ConversationFields::from_body(&Body::of(&body)?)?.conversation()?.text(
         template,
@@ -386,7 +388,7 @@ pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: Sys
     )
 }
 
-/// `chat_template_kwargs`; the switch for thinking in it is the one of the request.
+/// Reads `chat_template_kwargs`; `enable_thinking` in it is returned separately.
 fn template_variables(field: Option<Json>) -> Result<(Map<String, Value>, Option<bool>)> {
     const FIELD: &str = "chat_template_kwargs";
     let mut kwargs = match field {
@@ -406,8 +408,8 @@ fn template_variables(field: Option<Json>) -> Result<(Map<String, Value>, Option
 }
 
 impl Effort {
-    /// Tells the template, by a variable that some know (`gpt-oss`). Those that can only be told whether to
-    /// think are told so: `none` and `minimal` mean not at all.
+    /// Sets the template variable for the effort, which some templates know (`gpt-oss`). For templates with
+    /// only a thinking switch, `none` and `minimal` switch it off.
     fn tell(self, kwargs: &mut Map<String, Value>) -> Option<bool> {
         if self != Effort::None {
             kwargs.entry("reasoning_effort").or_insert(json!(self));
@@ -416,7 +418,7 @@ impl Effort {
     }
 }
 
-/// A template's refusal, at the field it names.
+/// Converts a template's error to one at the field that it names.
 fn refused(error: TemplateError) -> ApiError {
     let message = error.to_string();
     match error {

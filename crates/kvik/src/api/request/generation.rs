@@ -1,6 +1,7 @@
-//! How to continue a prompt: the fields that all completion endpoints share.
+//! Generation settings: the fields that all completion endpoints share.
 //!
-//! OpenAI's names, llama-server's and vLLM's where OpenAI has none. Each dialect brings its own defaults.
+//! Names are OpenAI's, or those of llama-server and vLLM where OpenAI has none. Each dialect has its own
+//! defaults.
 
 use std::fmt;
 
@@ -31,18 +32,19 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Bytes of one stop string: the engine holds back that much text at most.
+/// Maximum bytes of one stop string; the engine holds back up to that much text.
 const STOP_BYTES_MAX: usize = 4096;
-/// Log-probabilities of other tokens for each generated one at most, as in OpenAI's API.
+/// Maximum number of alternatives with log-probabilities per generated token, as in OpenAI's API.
 pub(crate) const LOGPROBS_MAX: i64 = 20;
-/// Log-probabilities of other tokens that are given of answers of any length.
+/// Number of alternatives per token that is allowed for answers of any length.
 const LOGPROBS_FREE: usize = 256;
-/// Log-probabilities of one request at most, beyond these: each takes some hundred bytes until the answer is sent.
+/// Maximum log-probabilities of one request with more alternatives: each takes some hundred bytes until the
+/// answer is sent.
 const LOGPROBS_OF_REQUEST_MAX: usize = 1 << 18;
-/// Bytes of a constraint, times the prompts that it holds for.
+/// Maximum bytes of a constraint, multiplied by the number of its prompts.
 const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
 
-/// The fields of a body that say how to continue its prompt.
+/// The fields of a body with its generation settings.
 #[derive(Debug)]
 pub(crate) struct GenerationFields<D: Defaults> {
     sampling: SamplingFields<D::Temperature>,
@@ -110,10 +112,10 @@ struct EndFields {
 
 impl Part for EndFields {}
 
-/// Read where requests of all dialects are.
+/// Read wherever requests of all dialects are read.
 impl Part for LoraFields {}
 
-/// Also -2, which older clients send for -1.
+/// Maximum length; includes -2, which older clients send for -1.
 type Length = Whole<-2, { i64::MAX }>;
 
 /// One text or several.
@@ -166,7 +168,7 @@ impl Stop {
     }
 }
 
-/// The texts of the field `path` as the engine takes them.
+/// Checks the stop strings of the field `path` and converts them for the engine.
 pub(crate) fn stop_strings(path: &str, texts: Vec<String>, strings_max: usize) -> Result<Vec<String>> {
     if texts.len() > strings_max {
         let message = format!("`{path}` has {} strings, the limit is {strings_max}", texts.len());
@@ -180,7 +182,8 @@ pub(crate) fn stop_strings(path: &str, texts: Vec<String>, strings_max: usize) -
     Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
-/// How many log-probabilities `field` gives with each of `tokens` tokens, of a vocabulary of so many.
+/// Checks the number of alternatives in `field` for answers of `tokens` tokens in total, and limits it to the
+/// vocabulary.
 pub(crate) fn logprobs(field: &str, asked: usize, vocabulary: usize, tokens: usize) -> Result<usize> {
     let count = asked.min(vocabulary);
     if count <= LOGPROBS_FREE || count.saturating_mul(tokens) <= LOGPROBS_OF_REQUEST_MAX {
@@ -196,33 +199,33 @@ pub(crate) fn logprobs(field: &str, asked: usize, vocabulary: usize, tokens: usi
     ))
 }
 
-/// How to continue a prompt.
+/// Generation settings of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
     pub(crate) sampling: Sampling,
     pub(crate) stop: Vec<String>,
     pub(crate) ignore_eos: bool,
     pub(crate) choices: u32,
-    /// Tokens of an answer at most, where the request says it; a negative number is the context.
+    /// Maximum tokens of an answer, if the request sets it; a negative number means the context size.
     length: Option<i64>,
     pub(crate) reuse: bool,
     pub(crate) lifetime: Lifetime,
     pub(crate) retention: Option<Retention>,
-    /// The kept prompt of which it reads what is kept.
+    /// The pinned prompt whose compressed prefix the request reads.
     pub(crate) kept_prefix: Option<KeptPrefix>,
-    /// Whether the answer says which positions were kept.
+    /// True if the answer lists the retained positions.
     show_kept: bool,
-    /// Whether the conversation is remembered beyond the context, where the request says it.
+    /// Whether the conversation is remembered beyond the context, if the request sets it.
     pub(crate) memory: Option<bool>,
     /// The conversation that the messages continue, by name or id.
     pub(crate) conversation: Option<String>,
     pub(crate) constraint: Option<Constraint>,
-    /// What of a schema is not enforced, and why.
+    /// Schema features that are not enforced, with the reasons.
     pub(crate) schema_notes: Vec<String>,
 }
 
 impl<D: Defaults> GenerationFields<D> {
-    /// The same, with the server's settings where it says nothing.
+    /// Fills missing fields with the server's settings.
     pub(crate) fn or(mut self, usual: &SamplingArgs) -> Self {
         self.sampling = self.sampling.or(usual);
         if let Some(usual) = usual.n_predict.filter(|&usual| usual >= 0) {
@@ -234,8 +237,8 @@ impl<D: Defaults> GenerationFields<D> {
         self
     }
 
-    /// What they mean where the server forgets as `retaining` says; `encode` gives the tokens of a text, for
-    /// biases that name one.
+    /// Combines the fields, with the server's retention settings; `encode` tokenizes a text, for biases that
+    /// name one.
     pub(crate) fn options(
         self,
         encode: &dyn Fn(&str) -> Vec<Token>,
@@ -257,20 +260,20 @@ impl<D: Defaults> GenerationFields<D> {
     }
 }
 
-/// What every dialect can say of how to continue a prompt.
+/// The generation settings that every dialect has.
 pub(crate) struct Manner {
     pub(crate) sampling: Sampling,
     pub(crate) stop: Vec<String>,
-    /// Tokens of an answer at most, where the request says it; a negative number is the context.
+    /// Maximum tokens of an answer, if the request sets it; a negative number means the context size.
     pub(crate) length: Option<i64>,
     pub(crate) keep: Keep,
     pub(crate) constraint: Option<Constraint>,
-    /// What of a schema is not enforced, and why.
+    /// Schema features that are not enforced, with the reasons.
     pub(crate) schema_notes: Vec<String>,
 }
 
 impl Options {
-    /// One answer in this manner, where the server forgets as `retaining` says.
+    /// Returns the options for one answer, with the server's retention settings.
     pub(crate) fn of(manner: Manner, retaining: &Retaining) -> Result<Options> {
         let Manner { sampling, stop, length, keep, constraint, schema_notes } = manner;
         let Keep { reuse, lifetime, retain, show_kept, kept_prefix, memory, conversation } = keep;
@@ -292,12 +295,12 @@ impl Options {
         })
     }
 
-    /// Tokens of an answer at most, `default` where the request does not say.
+    /// Returns the maximum tokens of an answer; `default` if the request does not set it.
     pub(crate) fn max_tokens(&self, default: usize, context: usize) -> usize {
         self.length.map_or(default, |length| usize::try_from(length).unwrap_or(context))
     }
 
-    /// Refuses memory where there is no conversation.
+    /// Refuses memory settings on a route without conversations.
     pub(crate) fn check_memory(&self) -> Result<()> {
         match self.memory {
             Some(true) => Err(ApiError::field(
@@ -308,7 +311,7 @@ impl Options {
         }
     }
 
-    /// Refuses a conversation of the server where none is read.
+    /// Refuses a stored conversation on a route that reads none.
     pub(crate) fn check_unkept(&self) -> Result<()> {
         match self.conversation {
             Some(_) => Err(ApiError::field(
@@ -319,7 +322,7 @@ impl Options {
         }
     }
 
-    /// Refuses a large constraint for many prompts: each of them takes a copy.
+    /// Refuses a large constraint for many prompts, each of which takes a copy.
     pub(crate) fn check_copies(&self, prompts: usize) -> Result<()> {
         let bytes = match &self.constraint {
             _ if prompts == 1 => return Ok(()),
@@ -336,7 +339,7 @@ impl Options {
         Err(ApiError::field("prompt", message))
     }
 
-    /// The engine's request for one prompt.
+    /// Returns the engine's request for one prompt.
     pub(crate) fn request(&self, prompt: Vec<Token>, max_tokens: usize, logprobs: Option<usize>) -> Request {
         Request {
             prompt,

@@ -1,4 +1,4 @@
-//! `kvik.kept_prefix`: of which prefix of its prompt a request reads only what is kept.
+//! `kvik.kept_prefix`: the compressed prefix with which a request's prompt begins.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{
 
 use crate::app::kept_prefix::KeptPrefix;
 
-/// The field: a name, true, or false, which is as if it were absent.
+/// The field: a name, true, or false, which is equivalent to absence.
 #[derive(Debug, Default)]
 pub(super) struct KeptPrefixField(pub(super) Option<KeptPrefix>);
 

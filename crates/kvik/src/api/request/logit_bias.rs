@@ -1,4 +1,4 @@
-//! The field `logit_bias`: tokens by id or by text, and how much likelier they become.
+//! The field `logit_bias`: tokens by id or by text, and the change of their logits.
 
 use kvik_cache::Token;
 use serde_json::Value;
@@ -11,12 +11,12 @@ use crate::http::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Entries of `logit_bias`, and tokens that they name.
+/// Maximum number of entries in `logit_bias`, and of tokens that they name.
 const BIASES_MAX: usize = 1024;
-/// Bytes of a text whose tokens are biased: a word or a phrase.
+/// Maximum bytes of a biased text: a word or a phrase.
 pub(super) const BIASED_BYTES_MAX: usize = 256;
 
-/// The field in both of its forms.
+/// Schema of the field in both of its forms.
 #[cfg(test)]
 pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
@@ -33,8 +33,8 @@ pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
-/// `{"token id": bias}` (OpenAI) or `[[token id or text, bias], ...]` (llama-server); a bias of
-/// `false` forbids the token.
+/// Reads `{"token id": bias}` (OpenAI) or `[[token id or text, bias], ...]` (llama-server); a bias of `false`
+/// forbids the token.
 pub(super) fn read(
     field: Option<Json>,
     bias_max: f64,
@@ -77,7 +77,7 @@ pub(super) fn read(
     Ok(biases)
 }
 
-/// A key of the object form is a token id in decimal; anything else stays text.
+/// Converts a key of the object form: a decimal number is a token id, anything else is text.
 fn id_of(key: String) -> Value {
     key.parse::<Token>().map_or(Value::String(key), Value::from)
 }
@@ -89,7 +89,7 @@ fn array_items(value: Value) -> Vec<Value> {
 fn bias_of(path: &str, bias: &Value, bias_max: f64) -> Result<f32> {
     match (bias, bias.as_f64()) {
         (Value::Bool(false), _) => Ok(f32::NEG_INFINITY),
-        // As OpenAI does: -100 is a ban, not merely a nudge.
+        // As in OpenAI's API, -100 forbids the token.
         (_, Some(bias)) if (-bias_max..=-100.0).contains(&bias) => Ok(f32::NEG_INFINITY),
         (_, Some(bias)) if (-100.0..=bias_max).contains(&bias) => Ok(bias as f32),
         (other, _) => {

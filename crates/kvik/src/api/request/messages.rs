@@ -1,6 +1,6 @@
 //! Checks the messages of a chat request.
 //!
-//! Bringing them into the shape that a template expects is the template's own work.
+//! Converting them to the structure that a template expects is the template's task.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::http::{error::ApiError, json::wrong};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Messages of one conversation at most.
+/// Maximum number of messages in one conversation.
 const MESSAGES_MAX: usize = kvik_memory::conversations::MESSAGES_MAX;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
@@ -29,7 +29,7 @@ pub(crate) fn checked(messages: Value) -> Result<Value> {
     }
 }
 
-/// What of a message is looked at here; the rest is the template's.
+/// Describes the fields of a message that are checked here; the template interprets the others.
 #[cfg(test)]
 pub(crate) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let text = serde_json::json!({"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
@@ -44,7 +44,7 @@ pub(crate) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     }})
 }
 
-/// What templates would print without a word, and be wrong: an unknown role, or nothing to say.
+/// Checks for errors that templates would render silently: an unknown role, or missing content.
 fn check(i: usize, message: &Value) -> Result<()> {
     let path = format!("messages[{i}]");
     let Some(message) = message.as_object() else { return Err(wrong(path, "an object", message)) };

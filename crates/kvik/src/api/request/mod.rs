@@ -1,4 +1,4 @@
-//! The one internal request that every dialect's body becomes, and the fields that their bodies share.
+//! The internal request to which every dialect's body is converted, and the fields that bodies share.
 
 mod billing;
 pub(crate) mod cache;

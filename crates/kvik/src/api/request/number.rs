@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::described::JsonSchema;
 
-/// A whole number from `MIN` to `MAX`; `i64::MAX` stands for no end. `4.0` counts as one, because some clients
+/// An integer from `MIN` to `MAX`; `i64::MAX` means no upper bound. `4.0` is accepted, because some clients
 /// send floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Whole<const MIN: i64, const MAX: i64>(i64);
 
 impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
-    /// This number, or the end of the range that is nearest to it.
+    /// Clamps a number to the bounds.
     pub(crate) fn of(number: i64) -> Self {
         Whole(number.clamp(MIN, MAX))
     }
@@ -22,7 +22,7 @@ impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
         self.0
     }
 
-    /// As a count; nothing where it is negative.
+    /// Returns the number as a count; none if it is negative.
     pub(crate) fn count(self) -> Option<usize> {
         usize::try_from(self.0).ok()
     }
@@ -56,7 +56,7 @@ impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
     }
 }
 
-/// "must be from 1 to 64, not 65": the one place that says so.
+/// Formats the error for a number out of bounds, such as "must be from 1 to 64, not 65".
 pub(crate) fn out_of_range<E: de::Error, T: fmt::Display>(min: T, max: Option<T>, found: T) -> E {
     E::custom(match max {
         Some(max) => format!("must be from {min} to {max}, not {found}"),
@@ -86,7 +86,7 @@ impl de::Visitor<'_> for WholeVisitor {
     }
 }
 
-/// The whole number that a float without a fraction is.
+/// Converts a float without a fraction to an integer.
 pub(crate) fn whole(x: f64) -> Option<i64> {
     (x.fract() == 0.0 && x.abs() < 9.0e15).then_some(x as i64)
 }
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for TokenId {
     }
 }
 
-/// Reads a token id where this is expected.
+/// Reads a token id; `expected` describes the value in errors.
 pub(super) struct TokenVisitor {
     pub(super) expected: &'static str,
 }
@@ -150,7 +150,7 @@ impl de::Visitor<'_> for RealVisitor {
     }
 }
 
-/// Types of numbers within bounds; an infinite end is none.
+/// Defines types of bounded numbers; an infinite bound means none.
 macro_rules! reals {
     ($($(#[$doc:meta])* $name:ident = $min:expr, $max:expr;)*) => {$(
         $(#[$doc])*
@@ -202,17 +202,17 @@ macro_rules! reals {
 }
 
 reals! {
-    /// Of a whole.
+    /// A fraction of a whole.
     Fraction = 0.0, 1.0;
-    /// OpenAI's penalties.
+    /// Range of OpenAI's penalties.
     Penalty = -2.0, 2.0;
-    /// By which the logits of tokens that stand there already are divided.
+    /// Divisor of the logits of tokens that occurred already.
     Repetition = 0.01, 100.0;
-    /// 0 is greedy.
+    /// Sampling temperature; 0 is greedy.
     Temperature = 0.0, f64::INFINITY;
-    /// llama-server's: below 0 is greedy as well.
+    /// Temperature in llama-server's range: negative values are greedy as well.
     AnyTemperature = f64::MIN, f64::INFINITY;
-    /// A time to live: up to a year.
+    /// Time to live of up to a year.
     TtlSeconds = 1.0, 31_536_000.0;
 }
 

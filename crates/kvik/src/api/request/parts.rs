@@ -1,7 +1,8 @@
 //! Bodies are read in parts: structs that each take the fields that they declare.
 //!
-//! What several endpoints understand is one struct, and an endpoint's body is a tuple of those and its own. A field that
-//! none of them declares is ignored, in every dialect, and the answer says so: see [`Body::notes`].
+//! A struct holds the fields that several endpoints share, and an endpoint's body is a tuple of such structs
+//! and its own. A field that none of them declares is ignored, in every dialect, and the answer reports it:
+//! see [`Body::notes`].
 
 use serde::de::DeserializeOwned;
 #[cfg(test)]
@@ -12,15 +13,15 @@ use crate::{
     http::{error::ApiError, json::Body},
 };
 
-/// One struct of fields.
+/// A struct of body fields.
 pub(crate) trait Part: DeserializeOwned + JsonSchema {}
 
-/// What is read from the fields of a body.
+/// A value that is read from the fields of a body.
 pub(crate) trait FromBody: Sized {
-    /// Reads it.
+    /// Reads the value.
     fn from_body(body: &Body) -> Result<Self, ApiError>;
 
-    /// Adds its fields to the schema of a body.
+    /// Adds the fields to the schema of a body.
     #[cfg(test)]
     fn describe(generator: &mut schemars::SchemaGenerator, schema: &mut Map<String, Value>);
 }
@@ -33,7 +34,7 @@ impl<T: Part> FromBody for T {
     #[cfg(test)]
     fn describe(generator: &mut schemars::SchemaGenerator, schema: &mut Map<String, Value>) {
         let Value::Object(part) = T::json_schema(generator).to_value() else { return };
-        // A part describes itself, not the body.
+        // The description of a part is not that of the body.
         for (name, value) in part.into_iter().filter(|(name, _)| name != "description" && name != "title") {
             match (schema.get_mut(&name), value) {
                 (Some(Value::Object(all)), Value::Object(more)) => all.extend(more),
@@ -64,7 +65,7 @@ macro_rules! tuples {
 
 tuples! { (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) }
 
-/// How a body is described.
+/// Returns the schema of a body.
 pub(crate) fn described<T: FromBody>() -> SchemaOf {
     SchemaOf {
         #[cfg(test)]
@@ -72,7 +73,7 @@ pub(crate) fn described<T: FromBody>() -> SchemaOf {
     }
 }
 
-/// The schema of a body.
+/// Generates the schema of a body.
 #[cfg(test)]
 pub(crate) fn schema<T: FromBody>(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let mut schema = Map::new();

@@ -1,4 +1,4 @@
-//! A value inside a body and where it stands, for shapes that are read by hand: a wrong one is answered with its path.
+//! A value in a body with its path, for formats that are parsed by hand: errors name the path.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::http::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// A value and its path, as `messages[2].content`.
+/// A value and its path, such as `messages[2].content`.
 #[derive(Debug, Clone)]
 pub(crate) struct Place<'a> {
     pub(crate) value: &'a Value,
@@ -21,13 +21,13 @@ impl<'a> Place<'a> {
         Place { value, path: path.into() }
     }
 
-    /// A field that is there and not null.
+    /// Returns a field that is present and not null.
     pub(crate) fn get(&self, name: &str) -> Option<Place<'a>> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(Place::new(format!("{}.{name}", self.path), value))
     }
 
-    /// A field that has to be there.
+    /// Returns a required field.
     pub(crate) fn need(&self, name: &str) -> Result<Place<'a>> {
         if !self.value.is_object() {
             return Err(self.wrong("an object"));
@@ -35,7 +35,7 @@ impl<'a> Place<'a> {
         self.get(name).ok_or_else(|| self.at(name, "is missing"))
     }
 
-    /// The text of a field that has to be there.
+    /// Returns the text of a required field.
     pub(crate) fn need_text(&self, name: &str) -> Result<&'a str> {
         self.need(name)?.text()
     }
@@ -48,14 +48,14 @@ impl<'a> Place<'a> {
         self.value.as_bool().ok_or_else(|| self.wrong("a boolean"))
     }
 
-    /// The entries of an array.
+    /// Iterates over the entries of an array.
     pub(crate) fn items(&self) -> Result<impl ExactSizeIterator<Item = Place<'a>> + use<'a>> {
         let items = self.value.as_array().ok_or_else(|| self.wrong("an array"))?;
         let path = self.path.clone();
         Ok(items.iter().enumerate().map(move |(i, item)| Place::new(format!("{path}[{i}]"), item)))
     }
 
-    /// A note for each field that the object has beside these.
+    /// Returns a note for each field of the object that is not in `known`.
     pub(crate) fn beside(&self, known: &[&str]) -> Result<impl Iterator<Item = String>> {
         let object = self.value.as_object().ok_or_else(|| self.wrong("an object"))?;
         let others =
@@ -63,18 +63,18 @@ impl<'a> Place<'a> {
         Ok(others.map(|(name, _)| unknown(&format!("{}.{name}", self.path))))
     }
 
-    /// What is wrong with the field `name` of it, as the end of a sentence.
+    /// Returns an error about the field `name`; `text` is the end of the sentence.
     pub(crate) fn at(&self, name: &str, text: &str) -> ApiError {
         let path = format!("{}.{name}", self.path);
         ApiError::field(&path, format!("`{path}` {text}"))
     }
 
-    /// What is wrong with it, as the end of a sentence.
+    /// Returns an error about the value; `text` is the end of the sentence.
     pub(crate) fn error(&self, text: &str) -> ApiError {
         ApiError::field(&self.path, format!("`{}` {text}", self.path))
     }
 
-    /// It is not what was expected.
+    /// Returns an error about the type of the value.
     pub(crate) fn wrong(&self, expected: &str) -> ApiError {
         wrong(self.path.as_str(), expected, self.value)
     }

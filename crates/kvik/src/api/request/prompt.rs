@@ -1,4 +1,4 @@
-//! The forms in which a prompt may come: text, token ids, both mixed, or several prompts at once.
+//! The formats of a prompt: text, token ids, a mixture, or several prompts at once.
 
 use std::{fmt, sync::Arc};
 
@@ -24,9 +24,9 @@ use crate::{
     },
 };
 
-/// Prompts that one request may bring: each becomes a request to the engine of its own.
+/// Maximum number of prompts in one request; each becomes a separate engine request.
 const PROMPTS_MAX: usize = 64;
-/// Bytes of prompts that one answer repeats at most.
+/// Maximum bytes of prompts that one answer repeats.
 const REPEATED_BYTES_MAX: usize = 16 << 20;
 
 /// The field `prompt`.
@@ -48,32 +48,32 @@ enum Piece {
     Tokens(Vec<Token>),
 }
 
-/// A prompt as llama-server's object, of which the text is read.
+/// A prompt as llama-server's object, of which only the text is used.
 #[derive(Debug, Deserialize)]
 struct PromptObject {
     prompt_string: String,
-    /// Pictures and sounds.
+    /// Images and audio.
     #[serde(default)]
     multimodal_data: Vec<IgnoredAny>,
 }
 
-/// One prompt or several, as they were sent.
+/// One or more prompts, as they were sent.
 #[derive(Debug)]
 pub(crate) struct Prompts {
     prompts: Vec<Prompt>,
-    /// Index of a prompt that stands among the tokens of one.
+    /// Index of a nested prompt among the tokens of a single prompt.
     misplaced: Option<usize>,
 }
 
 impl PromptFields {
-    /// The prompts, which are 1 to 64.
+    /// Returns the prompts, which are 1 to 64.
     pub(crate) fn prompts(self) -> Result<Vec<Prompt>, ApiError> {
         self.prompt.list("prompt", PROMPTS_MAX)
     }
 }
 
 impl Prompts {
-    /// The prompts of the field `name`, which are 1 to `max`.
+    /// Returns the prompts of the field `name`, which are 1 to `max`.
     pub(crate) fn list(self, name: &str, max: usize) -> Result<Vec<Prompt>, ApiError> {
         let Prompts { prompts, misplaced } = self;
         if let Some(i) = misplaced {
@@ -95,7 +95,7 @@ impl Prompt {
         Prompt(vec![Piece::Text(text.to_owned())])
     }
 
-    /// Whether it has neither text nor tokens.
+    /// True if the prompt has neither text nor tokens.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|piece| match piece {
             Piece::Text(text) => text.is_empty(),
@@ -103,13 +103,13 @@ impl Prompt {
         })
     }
 
-    /// The token ids that were sent as such.
+    /// Returns the token ids that were sent as such.
     pub(crate) fn ids(&self) -> impl Iterator<Item = Token> {
         let ids = |piece: &'_ Piece| if let Piece::Tokens(ids) = piece { ids.clone() } else { Vec::new() };
         self.0.iter().flat_map(ids)
     }
 
-    /// A prompt of these tokens.
+    /// Creates a prompt of these tokens.
     pub(crate) fn of_tokens(tokens: Vec<Token>) -> Prompt {
         Prompt(vec![Piece::Tokens(tokens)])
     }
@@ -122,7 +122,7 @@ impl Prompt {
         }
     }
 
-    /// The requests for prompts that are continued in the same way.
+    /// Returns the engine's requests for prompts with the same options.
     pub(crate) fn requests(
         prompts: &[Prompt],
         app: &App,
@@ -130,7 +130,7 @@ impl Prompt {
         (max_tokens, logprobs): (usize, Option<usize>),
         body: &Body,
     ) -> Result<Vec<Request>, ApiError> {
-        // What cannot run is refused before anything is made for its answer.
+        // Invalid requests are refused before anything is allocated for the answer.
         options.check_copies(prompts.len())?;
         let request = |prompt: &Prompt| {
             body.still_wanted()?;
@@ -139,8 +139,8 @@ impl Prompt {
         prompts.iter().map(request).collect()
     }
 
-    /// The tokens; a prompt that begins with text begins as the model's texts do (with `<s>` and the
-    /// like). One that does not fit the context is refused as soon as that is known.
+    /// Tokenizes the prompt; if it begins with text, the model's beginning-of-text token (such as `<s>`)
+    /// comes first. A prompt that does not fit in the context is refused as early as possible.
     pub(crate) fn encode(&self, app: &App) -> Result<Vec<Token>, ApiError> {
         let tokenizer = &app.serving.tokenizer;
         let mut tokens = Vec::new();
@@ -157,8 +157,8 @@ impl Prompt {
         Ok(tokens)
     }
 
-    /// The texts of `prompts`, for answers that repeat each of them `copies` times; `field` is what
-    /// asks for the copies. All prompts fit the context already.
+    /// Returns the texts of `prompts`, for answers that repeat each of them `copies` times; `field` is the
+    /// field that requests the copies. All prompts are known to fit in the context.
     pub(crate) fn texts(
         prompts: &[Prompt],
         tokenizer: &Tokenizer,
@@ -213,7 +213,7 @@ impl<'de> de::Visitor<'de> for PromptsVisitor {
         Ok(Prompts { prompts: vec![PromptObject::read(map)?], misplaced: None })
     }
 
-    /// An array that holds a bare number is one prompt of token ids and texts; any other array holds
+    /// Reads an array: if it holds a bare number, it is one prompt of token ids and texts; otherwise it holds
     /// one prompt per entry.
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Prompts, A::Error> {
         let mut prompts: Vec<Prompt> = Vec::new();
@@ -238,7 +238,7 @@ impl<'de> de::Visitor<'de> for PromptsVisitor {
     }
 }
 
-/// The pieces of what turned out to be one prompt.
+/// Joins the pieces of texts that turned out to be one prompt.
 fn joined(texts: &mut Vec<Prompt>) -> Prompt {
     Prompt(texts.drain(..).flat_map(|Prompt(pieces)| pieces).collect())
 }
@@ -250,7 +250,7 @@ enum Item {
     Text(String),
 }
 
-/// What may stand in the array `prompt`.
+/// An entry of the array `prompt`.
 #[derive(Debug)]
 enum Entry {
     Item(Item),
@@ -269,7 +269,7 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
-/// Takes no arrays, so that a prompt is nested as deeply as its types are and no deeper.
+/// Reads an item and accepts no arrays, so that prompts are nested no deeper than their types.
 struct ItemVisitor {
     expected: &'static str,
 }
@@ -402,7 +402,7 @@ impl JsonSchema for Prompts {
     }
 }
 
-/// The token ids that the vocabulary knows; the engine refuses a prompt with others.
+/// Returns the token ids in the vocabulary; the engine refuses a prompt with others.
 fn known(ids: &[Token], tokenizer: &Tokenizer) -> Vec<Token> {
     ids.iter().copied().filter(|id| (*id as usize) < tokenizer.vocab_len()).collect()
 }

@@ -1,8 +1,7 @@
-//! `kvik.retain`, which tokens of its sequences a request goes on reading; and `retain` of a prompt of which a part is
-//! kept.
+//! `kvik.retain`, the retention of a request's sequences, and `retain`, the retention of a pinned prompt.
 //!
-//! A text as `--retain` takes it, or an object with `policy`, `keep` and the options of the policy. Which options
-//! there are is the policies' business: their names are not repeated here.
+//! The value is a text as for `--retain`, or an object with `policy`, `keep` and the options of the policy.
+//! The policies define their options; the names are not repeated here.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +21,14 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// What it may be.
+/// Description of the valid values.
 const EXPECTED: &str =
     "a policy as \"snapkv:0.5\", an object with `policy`, `keep` and options, \"auto\" or \"none\"";
-/// What the value of a field may be.
+/// Description of the valid values of a field in the object.
 const SCALAR: &str = "a text, a number, true or false";
-/// The field that says nothing of what is kept.
+/// Name of the field that requests the list of retained positions.
 const SHOW: &str = "show";
-/// Bytes of the whole text, and of the text of one field, at most.
+/// Maximum bytes of the whole text, and of the text of one field.
 const TEXT_BYTES_MAX: usize = 256;
 
 /// The field as it was sent.
@@ -37,7 +36,7 @@ const TEXT_BYTES_MAX: usize = 256;
 pub(crate) struct RetainField(Json);
 
 impl RetainField {
-    /// Takes `show` out of an object: whether the answer says which positions were kept.
+    /// Removes `show` from an object and returns it: whether the answer lists the retained positions.
     pub(crate) fn take_show(&mut self, path: &str) -> Result<bool> {
         let Value::Object(fields) = &mut self.0.0 else { return Ok(false) };
         match fields.shift_remove(SHOW) {
@@ -47,7 +46,7 @@ impl RetainField {
         }
     }
 
-    /// What it asks for where it stands at `path` in a body.
+    /// Returns the choice of a field at `path` in a body.
     pub(crate) fn choice(&self, path: &str) -> Result<RetainChoice> {
         match &self.0.0 {
             Value::String(text) if text.len() <= TEXT_BYTES_MAX => {
@@ -59,17 +58,17 @@ impl RetainField {
     }
 }
 
-/// A retention that cannot be meant, of a field at `path`.
+/// Returns the error for an invalid retention in a field at `path`.
 pub(crate) fn fault(path: &str, error: &RetentionError) -> ApiError {
     ApiError::field(format!("{path}.{}", error.field()), format!("{path}.{error}"))
 }
 
-/// A retention that is not allowed, of a field at `path`.
+/// Returns the error for a retention in a field at `path` that the server does not allow.
 pub(crate) fn refused(path: &str, refusal: &RetainRefusal) -> ApiError {
     ApiError::field(format!("{path}.{}", refusal.field()), format!("{path}.{refusal}"))
 }
 
-/// What an object asks for. A null counts as absent, as in all bodies.
+/// Reads the choice from an object. A null counts as absent, as in all bodies.
 fn of_object(path: &str, fields: &Map<String, Value>) -> Result<RetainChoice> {
     let there = fields.iter().filter(|(_, value)| !value.is_null());
     let mut texts: BTreeMap<&str, String> =
@@ -99,7 +98,7 @@ fn of_object(path: &str, fields: &Map<String, Value>) -> Result<RetainChoice> {
     }
 }
 
-/// A policy with its keep and options.
+/// Reads a policy with its `keep` and options.
 fn chosen(name: &str, mut texts: BTreeMap<&str, String>) -> std::result::Result<Retention, RetentionError> {
     let policy: Policy = name.parse()?;
     let mut retention: Retention = policy.name().parse()?;
@@ -113,7 +112,7 @@ fn chosen(name: &str, mut texts: BTreeMap<&str, String>) -> std::result::Result<
     Ok(retention)
 }
 
-/// The value of a field as the text of a retention writes it.
+/// Converts the value of a field to the notation of a retention text.
 fn text(path: &str, name: &str, value: &Value) -> Result<String> {
     let text = match value {
         Value::Bool(flag) => Some(flag.to_string()),
@@ -125,7 +124,7 @@ fn text(path: &str, name: &str, value: &Value) -> Result<String> {
         .ok_or_else(|| wrong(format!("{path}.{name}"), SCALAR, value))
 }
 
-/// A number without an exponent: 512.0 is 512, as some clients send floats.
+/// Formats a number without an exponent: 512.0 becomes 512, as some clients send floats.
 fn digits(number: &Number) -> String {
     match number.as_f64() {
         Some(x) if number.is_f64() => whole(x).map_or_else(|| x.to_string(), |n| n.to_string()),

@@ -1,4 +1,4 @@
-//! Fields that say how the next token is chosen.
+//! The sampling fields.
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ use crate::{
     settings::sampling::SamplingArgs,
 };
 
-/// Seeds that kvik draws and reports: JavaScript's numbers hold them.
+/// Mask of seeds that kvik draws and reports: JavaScript represents them exactly.
 const SEED_BITS: u64 = (1 << 53) - 1;
-/// Asks for such a seed.
+/// Requests a random seed.
 const RANDOM_SEED: u64 = 0xffff_ffff;
 
 /// How to choose the next token. The temperatures that may be asked for are a dialect's.
@@ -62,7 +62,7 @@ pub(crate) struct SamplingFields<T> {
 impl<T: DeserializeOwned + JsonSchema> Part for SamplingFields<T> {}
 
 impl<T: DeserializeOwned> SamplingFields<T> {
-    /// The same, with the server's settings where it says nothing.
+    /// Fills missing fields with the server's settings.
     pub(super) fn or(mut self, usual: &SamplingArgs) -> Self {
         self.temperature = self.temperature.or_else(|| number(usual.temp));
         self.seed =
@@ -80,13 +80,13 @@ impl<T: DeserializeOwned> SamplingFields<T> {
     }
 }
 
-/// A number of the server's settings as a field has it; none where the dialect has no such number.
+/// Converts a number of the server's settings to a field; none if it is out of the dialect's range.
 fn number<T: DeserializeOwned>(number: Option<f64>) -> Option<T> {
     T::deserialize::<de::value::F64Deserializer<de::value::Error>>(number?.into_deserializer()).ok()
 }
 
 impl<T: Into<f64>> SamplingFields<T> {
-    /// The engine's numbers; `encode` gives the tokens of a text, for biases that name one.
+    /// Returns the engine's sampling settings; `encode` tokenizes a text, for biases that name one.
     pub(crate) fn sampling<D: Defaults>(
         self,
         encode: &dyn Fn(&str) -> Vec<Token>,
@@ -120,7 +120,7 @@ impl<T: Into<f64>> SamplingFields<T> {
     }
 }
 
-/// How the next token is chosen where nothing is said.
+/// Returns a dialect's default sampling settings.
 pub(crate) fn unsaid<D: Defaults>() -> Sampling {
     Sampling {
         temperature: D::TEMPERATURE,
@@ -137,8 +137,7 @@ pub(crate) fn unsaid<D: Defaults>() -> Sampling {
     }
 }
 
-/// Any number that fits 64 bits. Clients send -1 for "random"; 4294967295 is how older ones of
-/// llama-server write it.
+/// Any 64-bit number. Clients send -1 for a random seed; older clients of llama-server send 4294967295.
 #[derive(Debug, Clone, Copy)]
 struct Seed(u64);
 

@@ -1,4 +1,4 @@
-//! Tools of a chat request: which are offered, which must be called, and how calls are written.
+//! Tools of a chat request: which are offered, which must be called, and the format of calls.
 
 use kvik_text::tools::{Function, NotOffered, OfferedTool, ToolChoice, Tools};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Tools of one request at most.
+/// Maximum number of tools in one request.
 const TOOLS_MAX: usize = 256;
 
 /// The fields of a request that say which tools there are.
@@ -110,7 +110,7 @@ fn choice_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema 
 }
 
 impl ToolFields {
-    /// Leaves out tools that do not run here, with a note of each.
+    /// Drops tools that do not run here, with a note for each.
     pub(super) fn leave_out_others(&mut self, note: impl Fn(String)) {
         let mut index = 0;
         self.tools.iter_mut().for_each(|tools| {
@@ -127,7 +127,7 @@ impl ToolFields {
         });
     }
 
-    /// What they mean together.
+    /// Combines the fields.
     pub(super) fn tools(self) -> Result<Tools> {
         let tools = self.tools.unwrap_or_default();
         check_count(tools.len())?;
@@ -139,7 +139,7 @@ impl ToolFields {
     }
 }
 
-/// Refuses more tools than a request may bring.
+/// Refuses more tools than a request may have.
 fn check_count(tools: usize) -> Result<()> {
     if tools <= TOOLS_MAX {
         return Ok(());
@@ -147,7 +147,7 @@ fn check_count(tools: usize) -> Result<()> {
     Err(ApiError::field("tools", format!("`tools` holds {tools} tools, the limit is {TOOLS_MAX}")))
 }
 
-/// These tools, as any dialect offers them.
+/// Returns the offered tools, for any dialect.
 pub(crate) fn offered(tools: Vec<OfferedTool>, choice: ToolChoice, several: Option<bool>) -> Result<Tools> {
     check_count(tools.len())?;
     Tools::offered(tools, choice, several).map_err(refused)
@@ -168,7 +168,7 @@ fn function(i: usize, tool: &Json) -> Result<Function> {
     Ok((function.name, parameters))
 }
 
-/// The field `tool_choice`.
+/// Reads the field `tool_choice`.
 fn choice(field: Option<Json>) -> Result<ToolChoice> {
     let path = "tool_choice";
     let Some(field) = field else { return Ok(ToolChoice::Auto) };

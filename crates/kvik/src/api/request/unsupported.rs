@@ -1,6 +1,6 @@
-//! Fields of OpenAI, llama-server and vLLM that would change the answer and that kvik does not obey:
-//! better refused than ignored. A value that switches the feature off, or asks for what kvik does
-//! anyway, passes: many clients send every field they know.
+//! Fields of OpenAI, llama-server and vLLM that would change the answer and that kvik does not support: they
+//! are refused, not ignored. A value that disables the feature, or asks for kvik's own behaviour, passes:
+//! many clients send every field they know.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use serde_json::Value;
 use super::parts::Part;
 use crate::http::json::Json;
 
-/// A field, which of its values change nothing, and what to do instead.
+/// A field, the test for values without effect, and an alternative to the field.
 type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
 
-/// For everything that generates.
+/// Fields of all generating routes.
 const GENERATING: [Unsupported; 30] = [
     ("typical_p", at_least_one, "use `top_p` or `min_p`"),
     ("tfs_z", at_least_one, "use `top_p` or `min_p`"),
@@ -50,7 +50,7 @@ const GENERATING: [Unsupported; 30] = [
     ("thinking_budget_tokens", negative, "use `reasoning_effort` or `enable_thinking`"),
 ];
 
-/// For conversations.
+/// Fields of conversations.
 const CONVERSING: [Unsupported; 8] = [
     ("functions", off, "use `tools`"),
     ("function_call", no_call, "use `tool_choice`"),
@@ -62,11 +62,11 @@ const CONVERSING: [Unsupported; 8] = [
     ("thinking_forced_open", off, "it is the template's to open a thought"),
 ];
 
-/// Refuses what no answer would obey.
+/// Refuses unsupported fields of generating routes.
 #[derive(Debug)]
 pub(crate) struct UnsupportedGenerating;
 
-/// Refuses what no conversation would obey.
+/// Refuses unsupported fields of conversations.
 #[derive(Debug)]
 pub(crate) struct UnsupportedConversing;
 
@@ -120,7 +120,7 @@ fn schema(fields: &[Unsupported]) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "properties": properties})
 }
 
-/// Looks at the fields that are there.
+/// Visits the fields of a body.
 struct Refusing(&'static [Unsupported]);
 
 impl<'de> Visitor<'de> for Refusing {
@@ -141,7 +141,7 @@ impl<'de> Visitor<'de> for Refusing {
     }
 }
 
-/// Takes a value that changes nothing.
+/// Accepts only a value without effect.
 struct Neutral(&'static Unsupported);
 
 impl<'de> DeserializeSeed<'de> for Neutral {
@@ -172,7 +172,7 @@ fn on(value: &Value) -> bool {
     *value == Value::Bool(true)
 }
 
-/// Says nothing, of a field of which no value changes nothing.
+/// Returns true if the value is empty, for fields of which no other value is neutral.
 fn empty(value: &Value) -> bool {
     match value {
         Value::String(text) => text.is_empty(),
@@ -210,14 +210,13 @@ fn ours(value: &Value) -> bool {
     matches!(value.as_str(), Some("auto" | "deepseek"))
 }
 
-/// llama-server's samplers by name and by letter, in kvik's order; without a name, those that are
-/// always off here.
+/// llama-server's samplers by name and by letter, in kvik's order, and those that are always disabled here.
 const SAMPLERS: [(&str, char); 5] =
     [("penalties", 'e'), ("top_k", 'k'), ("top_p", 'p'), ("min_p", 'm'), ("temperature", 't')];
 const SAMPLERS_OFF: [(&str, char); 5] =
     [("dry", 'd'), ("top_n_sigma", 's'), ("typ_p", 'y'), ("typical_p", 'y'), ("xtc", 'x')];
 
-/// Whether a list of samplers is kvik's own, those left out that are off.
+/// True if a list of samplers has kvik's order, apart from disabled ones.
 fn our_order(value: &Value) -> bool {
     match value {
         Value::Array(names) => {
