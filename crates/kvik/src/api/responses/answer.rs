@@ -1,4 +1,4 @@
-//! The answer of `/v1/responses`: events of the engine become items, and events of a stream.
+//! The answer of `/v1/responses`: engine events become items, and events of a stream.
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use kvik_text::answer::AnswerDelta;
@@ -26,26 +26,26 @@ use crate::{
     },
 };
 
-/// The answer as far as it is known.
+/// The answer as generated so far.
 #[derive(Debug)]
 pub(crate) struct ResponseAnswer {
     output: Output,
     reply: Reply,
-    /// How clients know the tools that are called.
+    /// Client names of the tools.
     called: CalledNames,
-    /// Thoughts are given in a form that clients keep.
+    /// True if thoughts are also returned in a form that clients can send back.
     sealed_thoughts: bool,
     logprobs: bool,
-    /// Of tokens whose text has not come yet.
+    /// Log-probabilities of tokens whose text has not arrived yet.
     pending: Vec<Logprob>,
-    /// The kind of the last item, which goes on.
+    /// Kind of the last item, while it continues.
     open: Option<Kind>,
     status: Status,
-    /// Events sent.
+    /// Number of events sent.
     sequence: u64,
 }
 
-/// An item whose text comes in pieces.
+/// An item whose text arrives in pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Message,
@@ -79,25 +79,25 @@ impl ResponseAnswer {
         self.sequence += 1;
     }
 
-    /// The last item begins, or is complete.
+    /// Sends an event for the start or the end of the last item.
     fn item_event(&mut self, r#type: ItemKind, frames: &mut Vec<Value>) {
         let output_index = self.output.items.len() - 1;
         let item = self.output.items[output_index].clone();
         self.event(Said::Item(ItemSaid { item, output_index, r#type }), frames);
     }
 
-    /// In the last item.
+    /// Returns the position of the last item.
     fn in_item(&self) -> InItem {
         let output_index = self.output.items.len() - 1;
         InItem { output_index, item_id: self.output.items[output_index].id().to_owned() }
     }
 
-    /// In the only part of the last item.
+    /// Returns the position of the only part of the last item.
     fn in_part(&self) -> InPart {
         InPart { content_index: 0, item: self.in_item() }
     }
 
-    /// The only part of the last item begins, or is complete.
+    /// Sends an event for the start or the end of the only part of the last item.
     fn part_event(&mut self, r#type: PartKind, frames: &mut Vec<Value>) {
         if let Some(part) = self.output.items.last().and_then(Item::part) {
             self.event(Said::Part(PartSaid { part, at: self.in_part(), r#type }), frames);
@@ -118,7 +118,7 @@ impl ResponseAnswer {
         }
     }
 
-    /// Adds text to the last item, or begins one of this kind.
+    /// Appends text to the last item, or begins an item of this kind.
     fn grow(&mut self, kind: Kind, text: &str, frames: &mut Vec<Value>) {
         if self.open != Some(kind) {
             self.begin(kind, frames);
@@ -150,7 +150,7 @@ impl ResponseAnswer {
         self.open = Some(kind);
     }
 
-    /// The last item is complete.
+    /// Completes the last item.
     fn close(&mut self, frames: &mut Vec<Value>) {
         self.close_as(ItemStatus::Completed, frames);
     }
@@ -174,7 +174,7 @@ impl ResponseAnswer {
         self.open = Some(Kind::Call);
     }
 
-    /// More arguments of the call that is the last item.
+    /// Appends arguments to the call in the last item.
     fn grow_call(&mut self, text: &str, frames: &mut Vec<Value>) {
         let Some(item) = self.output.items.last_mut() else { return };
         item.grow(text, &[]);
@@ -185,7 +185,7 @@ impl ResponseAnswer {
         }
     }
 
-    /// The last call is complete. The text of one that takes a text is a string in JSON until here, and comes as a whole.
+    /// Completes the last call. A custom tool's text arrives as a JSON string and is sent as a whole here.
     fn close_call(&mut self, frames: &mut Vec<Value>) {
         self.output.items.iter_mut().last().into_iter().for_each(Item::read_input);
         let at = self.in_item();
@@ -205,7 +205,7 @@ impl ResponseAnswer {
         }
     }
 
-    /// The last text is complete.
+    /// Completes the last text.
     fn close_text(&mut self, frames: &mut Vec<Value>) {
         let Some(part) = self.output.items.last().and_then(Item::part) else { return };
         let (text, logprobs, r#type) = match part {
@@ -228,14 +228,14 @@ impl ResponseAnswer {
         let rest = self.reply.finish();
         self.deltas(rest, frames);
         if self.output.items.is_empty() {
-            // An answer that says nothing is a message all the same.
+            // An empty answer still contains a message.
             self.grow(Kind::Message, "", frames);
         }
         let (status, of_item) = match reason {
             FinishReason::Length => (Status::Incomplete, ItemStatus::Incomplete),
             _ => (Status::Completed, ItemStatus::Completed),
         };
-        // Where the answer was cut off, so was its last item.
+        // If the answer was truncated, so was its last item.
         self.close_as(of_item, frames);
         self.status = status;
     }

@@ -1,4 +1,4 @@
-//! The fields of a body of `/v1/responses`, and what they mean together.
+//! The fields of a body of `/v1/responses`, and their interpretation.
 
 use kvik_engine::api::Constraint;
 use kvik_memory::{conversations::MESSAGES_MAX, random::random};
@@ -35,11 +35,11 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// How much longer than others a prompt is kept whose client asks for a day.
+/// Cache priority of a prompt with a retention of a day.
 const PRIORITY_DAY: i8 = 50;
-/// What `include` may ask for; the first is what is given.
+/// Supported values of `include`.
 const INCLUDES: [&str; 2] = [LOGPROBS, SEALED_THOUGHTS];
-/// Characters of a name in `include` that a note repeats.
+/// Maximum characters of an unknown name in `include` that a note repeats.
 const INCLUDE_CHARS: usize = 80;
 const LOGPROBS: &str = "message.output_text.logprobs";
 const SEALED_THOUGHTS: &str = "reasoning.encrypted_content";
@@ -198,17 +198,17 @@ enum TextKind {
     JsonSchema,
 }
 
-/// What was said before the answer.
+/// A conversation read from a body.
 pub(in crate::api) struct Said {
     pub(in crate::api) conversation: Conversation,
     pub(super) before: Option<compaction::Opened>,
-    /// Messages that this request brought, without its instructions.
+    /// Messages of this request, without its instructions.
     pub(super) new: Vec<Value>,
     pub(super) called: CalledNames,
 }
 
 impl TellFields {
-    /// The conversation that the body goes on with.
+    /// Reads the conversation, after the messages of the previous responses.
     pub(in crate::api) fn said(&self, app: &App, tenant: &str, body: &Body) -> Result<Said> {
         let earlier = match &self.previous_response_id {
             Some(id) => {
@@ -220,7 +220,7 @@ impl TellFields {
         self.said_after(earlier, &|item| app.seal.open(tenant, item), body)
     }
 
-    /// The same after these messages.
+    /// Reads the conversation, after the given messages.
     pub(in crate::api) fn said_after(
         &self,
         mut messages: Vec<Value>,
@@ -255,7 +255,7 @@ impl TellFields {
     }
 }
 
-/// Refuses more than could be sent in one body: what earlier answers say comes before what is said now.
+/// Refuses a conversation whose earlier and new messages together exceed the limits of one body.
 fn check_length(messages: &[Value]) -> Result<()> {
     if messages.len() <= MESSAGES_MAX && fit_in_a_body(messages) {
         return Ok(());
@@ -267,19 +267,19 @@ fn check_length(messages: &[Value]) -> Result<()> {
     Err(ApiError::field("input", message))
 }
 
-/// What the answer is worded with.
+/// Settings for the format of the answer.
 pub(super) struct Wanted {
-    /// Fields that are given back, as they came.
+    /// Fields that are returned as they came.
     pub(super) echo: Value,
-    /// Thoughts are given in a form that clients keep.
+    /// True if thoughts are also returned in a form that clients can send back.
     pub(super) sealed_thoughts: bool,
-    /// How clients know the tools that are called.
+    /// Client names of the tools.
     pub(super) called: CalledNames,
-    /// What is written down, where the answer is to be kept.
+    /// The record of the turn, if the answer is to be stored.
     pub(super) keeps: Option<ResponseTurn>,
 }
 
-/// Fields that an answer gives back.
+/// Fields that an answer returns.
 const ECHOED: [&str; 19] = [
     "instructions",
     "max_output_tokens",
@@ -302,7 +302,7 @@ const ECHOED: [&str; 19] = [
     "user",
 ];
 
-/// The turn that a body asks for.
+/// Reads a body into a turn and the settings of its answer.
 pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> Result<(ChatTurn, Wanted)> {
     let (tell, answer, keep, context, cache) = fields;
     app.accept_model(&tell.model)?;
@@ -322,7 +322,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
         keeping.lifetime.priority = PRIORITY_DAY;
     }
     keeping.conversation = own_conversation.or(keeping.conversation);
-    // What the server keeps already is not kept twice, and what is to leave nothing behind not at all.
+    // A conversation that the server stores is not stored twice, and a private request is not stored at all.
     let stores = keep.store.unwrap_or(true) && keeping.reuse && keeping.conversation.is_none();
     let mut schema_notes = Vec::new();
     let mut sampling = unsaid::<Usual>();
@@ -359,7 +359,7 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
 }
 
 impl AnswerFields {
-    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    /// Refuses fields that would change the answer and are not supported, instead of ignoring them.
     fn refuse(&self, keep: &KeepFields, tell: &TellFields) -> Result<()> {
         let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
         if self.background {
@@ -375,7 +375,7 @@ impl AnswerFields {
         Ok(())
     }
 
-    /// Notes what `include` asks for and no answer here has.
+    /// Adds a note for each unsupported value of `include`.
     fn note_includes(&self, body: &Body) {
         let unknown = self.include.iter().flatten().filter(|name| !INCLUDES.contains(&name.as_str()));
         for name in unknown {
@@ -388,7 +388,7 @@ impl AnswerFields {
         self.include.iter().flatten().any(|asked| asked == name)
     }
 
-    /// Log-probabilities of as many of the likeliest tokens.
+    /// Returns the number of likeliest tokens to report log-probabilities of.
     fn logprobs(&self) -> Option<usize> {
         let top = self.top_logprobs.and_then(Whole::count).unwrap_or(0);
         (top > 0 || self.includes(LOGPROBS)).then_some(top)
@@ -412,7 +412,7 @@ impl AnswerFields {
 }
 
 impl KeepFields {
-    /// Refuses what leaves something behind, for a request that is to leave nothing.
+    /// Refuses a private request with settings that store something.
     fn refuse_kept(&self, in_conversation: bool) -> Result<()> {
         let refused = |field: &str, does: &str| {
             let message = format!(
@@ -427,7 +427,7 @@ impl KeepFields {
         }
     }
 
-    /// An id or a name, or an object with it.
+    /// Reads an id or a name, or an object with it.
     fn conversation(&self) -> Result<Option<String>> {
         let Some(Json(value)) = &self.conversation else { return Ok(None) };
         let name = value.as_str().or_else(|| value.get("id")?.as_str());

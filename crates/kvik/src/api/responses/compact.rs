@@ -1,4 +1,4 @@
-//! `POST /v1/responses/compact`: an item that stands for all that was said, made now.
+//! `POST /v1/responses/compact`: compacts a conversation immediately and returns the item.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ pub(super) struct CompactedResponse {
     usage: ResponseUsage,
 }
 
-/// Those of a response that decide its prompt.
+/// The fields of a response that decide its prompt.
 pub(super) type Fields = (TellFields, KeepFields, CacheFields);
 
-/// Summarises what was said, and answers with the item in its place.
+/// Summarises the conversation and answers with the compaction item.
 pub(super) async fn route(
     State(app): State<Arc<App>>,
     body: JsonBody,

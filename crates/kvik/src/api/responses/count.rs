@@ -11,7 +11,7 @@ use crate::{
     http::error::ApiError,
 };
 
-/// Those of a response that decide its prompt.
+/// The fields of a response that decide its prompt.
 pub(super) type Fields = (TellFields, KeepFields);
 
 /// Counts the tokens of the prompt that the same input would have.

@@ -1,4 +1,4 @@
-//! The events of a stream. Each names its kind and its number behind what it says.
+//! The events of a stream. Each has its type and its sequence number after its content.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
-//! The format of a custom tool's text: any, or text of a grammar.
+//! The format of a custom tool's text: any text, or text of a grammar.
 //!
-//! The text is a string in JSON to the model, so a grammar becomes the regular expression of that string. Lark grammars
-//! without recursion can be written so; these are the ones that agents send.
+//! The model writes the text as a JSON string, so a grammar is converted to a regular expression of that
+//! string. This is possible for Lark grammars without recursion, which are the ones that agents send.
 
 mod lark;
 
@@ -9,22 +9,23 @@ use crate::{api::request::place::Place, http::error::ApiError};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Bytes of a definition at most.
+/// Maximum bytes of a definition.
 const DEFINITION_BYTES_MAX: usize = 64 << 10;
 
-/// The texts that a custom tool takes.
+/// The texts that a custom tool accepts.
 #[derive(Debug, PartialEq)]
 pub(super) enum Format<'a> {
     Text,
     Grammar {
         syntax: &'a str,
         definition: &'a str,
-        /// A regular expression for all of them; or why there is none, as the end of a sentence.
+        /// A regular expression for the grammar, or the reason why there is none, as the end of a sentence.
         pattern: std::result::Result<String, String>,
     },
 }
 
-/// The field `format`: `{"type": "text"}`, or `{"type": "grammar", "syntax": "lark" | "regex", "definition"}`.
+/// Reads the field `format`: `{"type": "text"}`, or
+/// `{"type": "grammar", "syntax": "lark" | "regex", "definition"}`.
 pub(super) fn format<'a>(format: Option<&Place<'a>>) -> Result<Format<'a>> {
     let Some(format) = format else { return Ok(Format::Text) };
     let kind = format.need("type")?;

@@ -1,6 +1,7 @@
-//! `input` in items, as the messages that templates know.
+//! Conversion of the items of `input` to the messages that templates expect.
 //!
-//! What the assistant has thought, said and called are items there, one after the other, and one message here.
+//! The assistant's thoughts, texts and calls are consecutive items in this format, and one message in
+//! templates.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use kvik_memory::conversations::MESSAGES_MAX;
@@ -15,7 +16,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// The messages that the items in the field `path` say, or a text; of items that are left out a note says so.
+/// Reads the messages from the items, or the text, in the field `path`; adds a note for each dropped item.
 pub(super) fn told(path: &str, input: &Value, notes: &mut Vec<String>) -> Result<Vec<Value>> {
     let place = Place::new(path, input);
     if let Some(text) = input.as_str() {
@@ -38,7 +39,7 @@ pub(super) fn told(path: &str, input: &Value, notes: &mut Vec<String>) -> Result
     Ok(told.messages)
 }
 
-/// Whose item it is: calls and thoughts are the assistant's, outputs a tool's.
+/// Returns the role of an item: calls and thoughts are the assistant's, outputs a tool's.
 fn role(item: &Value) -> &str {
     match item["type"].as_str() {
         None | Some("message") => item["role"].as_str().unwrap_or_default(),
@@ -48,7 +49,7 @@ fn role(item: &Value) -> &str {
     }
 }
 
-/// An input as items, for the list of what an answer was given.
+/// Returns an input as items, for the list of an answer's inputs.
 pub(super) fn items(input: &Value) -> Vec<Value> {
     match input {
         Value::String(text) => {
@@ -61,13 +62,13 @@ pub(super) fn items(input: &Value) -> Vec<Value> {
     }
 }
 
-/// Messages as far as they were read.
+/// Messages read so far.
 #[derive(Default)]
 struct Told {
     messages: Vec<Value>,
-    /// The last one is the assistant's, and further items may be part of it.
+    /// The last message is the assistant's, and further items may extend it.
     open: bool,
-    /// The item that is read is the question.
+    /// The current item belongs to the question.
     is_asked: bool,
     notes: Vec<String>,
 }
@@ -100,7 +101,7 @@ impl Told {
                 "type",
                 "refers to an item by its id; send the item itself, or go on with `previous_response_id`",
             )),
-            // What a server did that ran tools of its own, and what is not known yet: the messages say what came of it.
+            // Items of server-side tools and unknown items are dropped: the messages contain their results.
             other => {
                 let path = &item.path;
                 self.notes.push(format!("`{path}` is an item of type {other:?}, which is not read here"));
@@ -114,7 +115,8 @@ impl Told {
         self.open = false;
     }
 
-    /// The assistant's message that goes on, or a new one where that has said or called something.
+    /// Returns the assistant's open message, or a new one if a new part begins and the open one has text or
+    /// calls.
     fn assistant(&mut self, begins: bool) -> &mut Map<String, Value> {
         let last = self.messages.last().and_then(Value::as_object).filter(|_| self.open);
         let has = |name: &str| last.is_some_and(|last| last.get(name).is_some_and(|value| !value.is_null()));
@@ -157,14 +159,14 @@ impl Told {
         Ok(())
     }
 
-    /// The call of a tool that OpenAI names and a client runs: what it does is its argument.
+    /// Reads a call of a tool that OpenAI defines and a client runs: the action is its argument.
     fn own_call(&mut self, item: &Place<'_>, kind: &str) -> Result<()> {
         let does = item.get("action").or_else(|| item.get("operation")).map(|does| does.value.clone());
         let name = kind.strip_suffix("_call").unwrap_or(kind);
         self.call(item, name, arguments_text(&does.unwrap_or_else(|| json!({}))))
     }
 
-    /// What came of it: a text, or an object for each command.
+    /// Reads the output of such a call: a text, or an object for each command.
     fn own_output(&mut self, item: &Place<'_>) -> Result<()> {
         let output = item.get("output").map_or(Value::Null, |output| output.value.clone());
         let text = match &output {
@@ -176,7 +178,7 @@ impl Told {
         Ok(())
     }
 
-    /// Thoughts: their text, or what stands for it with clients that keep nothing else.
+    /// Reads thoughts: their text, or its sealed form from clients that store nothing else.
     fn reasoning(&mut self, item: &Place<'_>) -> Result<()> {
         let text = match (item.get("content"), item.get("encrypted_content")) {
             (Some(content), _) if content.value.as_array().is_some_and(|parts| !parts.is_empty()) => {
@@ -195,7 +197,8 @@ impl Told {
         Ok(())
     }
 
-    /// A text, or parts of text, one to a line. What is no text has words in its place, unless it is asked about.
+    /// Returns a text, or joined parts of text, one per line. Other parts get a placeholder unless the
+    /// question is about them.
     fn content(&mut self, content: &Place<'_>, is_asked: bool) -> Result<String> {
         match content.value.as_str() {
             Some(text) => Ok(text.to_owned()),
@@ -217,7 +220,7 @@ impl Told {
         Ok(texts.join("\n"))
     }
 
-    /// The words that stand for a part which is no text.
+    /// Returns the placeholder for a part that is not text.
     fn instead(&mut self, part: &Place<'_>, kind: &str, is_asked: bool) -> Result<&'static str> {
         let wrong = match (unseen(kind), kind) {
             (Some(words), _) if !is_asked => {
@@ -235,19 +238,19 @@ impl Told {
     }
 }
 
-/// What a call and its output have in common; some items have their own id alone.
+/// Returns the id that links a call and its output; some items have only their own id.
 fn call_id<'a>(item: &Place<'a>) -> Result<&'a str> {
     let id = item.get("call_id").or_else(|| item.get("id"));
     id.ok_or_else(|| item.at("call_id", "is missing"))?.text()
 }
 
-/// The name by which the model called a tool.
+/// Returns the name by which the model called a tool.
 fn called_name(item: &Place<'_>) -> Result<String> {
     let space = item.get("namespace").map(|space| space.text()).transpose()?;
     Ok(full_name(space, item.need_text("name")?))
 }
 
-/// What stands for a thought with clients that ask for `reasoning.encrypted_content`.
+/// Encodes a thought for clients that ask for `reasoning.encrypted_content`.
 pub(super) fn sealed(text: &str) -> String {
     BASE64_STANDARD.encode(text)
 }
@@ -326,7 +329,7 @@ mod tests {
         assert!(notes[0].starts_with("`input[9]`") && notes[0].contains("web_search_call"), "{notes:?}");
     }
 
-    /// Agents look at pictures by themselves, and send everything back with each turn.
+    /// Agents view images on their own, and resend everything with each turn.
     #[test]
     fn a_picture_that_a_tool_returned_or_was_asked_about_before_ends_no_conversation() {
         let image = json!({"type": "input_image", "image_url": "data:image/png;base64,eA=="});

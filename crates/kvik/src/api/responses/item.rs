@@ -1,4 +1,4 @@
-//! The items of an answer: messages, thoughts, calls, and what stands for all that was said before.
+//! The items of an answer: messages, thoughts, calls and compaction.
 
 use kvik_memory::random::random;
 use serde::Serialize;
@@ -124,20 +124,20 @@ pub(super) enum Part {
     Reasoning(ReasoningPart),
 }
 
-/// An id of an item.
+/// Returns a new id for an item.
 fn id(kind: &str) -> String {
     format!("{kind}_{:016x}", random())
 }
 
 impl Item {
-    /// A message that says nothing yet.
+    /// Creates an empty message.
     pub(super) fn message() -> Item {
         let status = ItemStatus::InProgress;
         let (id, role) = (id("msg"), Assistant);
         Item::Message(MessageItem { id, r#type: MessageWord, status, role, content: Vec::new() })
     }
 
-    /// Thoughts that say nothing yet.
+    /// Creates empty thoughts.
     pub(super) fn reasoning() -> Item {
         Item::Reasoning(ReasoningItem {
             id: id("rs"),
@@ -149,7 +149,7 @@ impl Item {
         })
     }
 
-    /// A call without its arguments.
+    /// Creates a call without arguments.
     pub(super) fn call(call_id: &str, called: Called) -> Item {
         let Called { name, namespace, custom } = called;
         let (call_id, status) = (call_id.to_owned(), ItemStatus::InProgress);
@@ -181,7 +181,7 @@ impl Item {
         }
     }
 
-    /// Begins its only part.
+    /// Begins the only part of the item.
     pub(super) fn begin_part(&mut self) {
         match self {
             Item::Message(item) => item.content = vec![TextPart::default()],
@@ -190,7 +190,7 @@ impl Item {
         }
     }
 
-    /// Its only part.
+    /// Returns the only part of the item.
     pub(super) fn part(&self) -> Option<Part> {
         match self {
             Item::Message(item) => item.content.first().cloned().map(Part::Text),
@@ -199,7 +199,7 @@ impl Item {
         }
     }
 
-    /// Adds text to its part, or arguments of the call that it is.
+    /// Appends text to the item's part, or arguments to the call.
     pub(super) fn grow(&mut self, text: &str, logprobs: &[Logprob]) {
         match self {
             Item::Message(item) => {
@@ -215,14 +215,14 @@ impl Item {
         }
     }
 
-    /// The text of a call that is one, once all of it is there.
+    /// Sets the text of a custom tool's call, once it is complete.
     pub(super) fn read_input(&mut self) {
         if let Item::CustomCall(item) = self {
             item.input = custom_input(&item.arguments);
         }
     }
 
-    /// It has ended, complete or cut off; with what stands for it, of thoughts that clients keep.
+    /// Ends the item, complete or truncated; adds the sealed form of thoughts if clients store it.
     pub(super) fn end(&mut self, done: ItemStatus, seals_thoughts: bool) {
         match self {
             Item::Message(item) => item.status = done,

@@ -1,4 +1,4 @@
-//! Items that are listed: what an answer was given, and what was said in a conversation.
+//! Lists of items: the inputs of an answer, and the messages of a conversation.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ words! {
     List = "list";
 }
 
-/// Items that are listed at most.
+/// Maximum number of listed items.
 const LISTED_MAX: usize = 100;
 
 /// A part of a list of items.
@@ -35,7 +35,7 @@ pub(in crate::api) struct InputItems {
     has_more: bool,
 }
 
-/// Which part of the list is asked for.
+/// The requested page of the list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ListedItems {
@@ -44,7 +44,7 @@ pub(crate) struct ListedItems {
     after: Option<String>,
 }
 
-/// The same, for the document of all routes.
+/// The parameters of the list, as the OpenAPI document describes them.
 pub(in crate::api) const ITEM_PARAMETERS: [(&str, &str); 3] = [
     ("limit", "Items at most; 20 where nothing is asked for"),
     ("order", "`desc`, the newest first, or `asc`"),
@@ -52,7 +52,7 @@ pub(in crate::api) const ITEM_PARAMETERS: [(&str, &str); 3] = [
 ];
 
 impl ListedItems {
-    /// The part of these items that is asked for.
+    /// Returns the requested page of `items`.
     pub(in crate::api) fn of(&self, mut items: Vec<Value>) -> Result<Value> {
         if self.order.as_deref() != Some("asc") {
             items.reverse();
@@ -71,7 +71,7 @@ impl ListedItems {
     }
 }
 
-/// The messages that items say which stand in the field `path`; what is no message or call is left out.
+/// Reads the messages from the items in the field `path`; drops items that are neither messages nor calls.
 pub(in crate::api) fn told(path: &str, items: &Value) -> Result<Vec<Value>> {
     let messages = input::told(path, items, &mut Vec::new())?;
     if messages.iter().any(|message| message.get("role").is_none()) {
@@ -81,7 +81,7 @@ pub(in crate::api) fn told(path: &str, items: &Value) -> Result<Vec<Value>> {
     Ok(messages)
 }
 
-/// What was said, as items whose ids are made of `label` and their place.
+/// Returns messages as items, whose ids consist of `label` and their position.
 pub(in crate::api) fn of_conversation(label: &str, messages: &[Value]) -> Vec<Value> {
     let mut items = Vec::new();
     for (index, message) in messages.iter().enumerate() {
@@ -91,7 +91,7 @@ pub(in crate::api) fn of_conversation(label: &str, messages: &[Value]) -> Vec<Va
     items
 }
 
-/// The items of one message: what was thought, said and called, or what a call has returned.
+/// Appends the items of one message: thoughts, text and calls, or the output of a call.
 fn of_message(message: &Value, id: &dyn Fn(&str, usize) -> String, items: &mut Vec<Value>) {
     let role = message["role"].as_str().unwrap_or_default();
     if role == "tool" {
@@ -124,7 +124,7 @@ fn of_message(message: &Value, id: &dyn Fn(&str, usize) -> String, items: &mut V
     }
 }
 
-/// A text, parts of text, or a value as JSON.
+/// Returns a text, joined parts of text, or a value as JSON.
 fn text_of(content: &Value) -> String {
     match content {
         Value::Null => String::new(),

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::http::error::ErrorBody;
 
-/// The routes of this dialect.
+/// Returns the routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let create = gives::<Response>("Answers").takes::<body::Fields>().streams_all::<StreamEvent>();
     let compact = gives::<compact::CompactedResponse>("Makes a compaction item").takes::<compact::Fields>();

@@ -1,4 +1,4 @@
-//! The response object: what the request said, and the items of the answer as far as they are known.
+//! The response object: the echoed request fields, and the items of the answer as generated so far.
 
 use kvik_engine::api::Report;
 use serde::Serialize;
@@ -121,16 +121,16 @@ pub(super) enum Status {
     Incomplete,
 }
 
-/// A response as far as it is known.
+/// A response as generated so far.
 #[derive(Debug)]
 pub(super) struct Output {
     base: Base,
-    /// Complete items, and the last one as far as it is known.
+    /// Complete items, and the last one as generated so far.
     pub(super) items: Vec<Item>,
 }
 
 impl Output {
-    /// The response `id` to a request that said `echo`.
+    /// Creates the response `id` to a request with the fields `echo`.
     pub(super) fn new(app: &App, id: &str, echo: &Value, stored: bool) -> Output {
         let base = Base {
             id: id.to_owned(),
@@ -145,7 +145,7 @@ impl Output {
         Output { base, items: Vec::new() }
     }
 
-    /// The object as it stands, without what only the end says.
+    /// Returns the object in its current state, without the usage and the trailer.
     pub(super) fn response(&self, status: Status) -> Response {
         let is_incomplete = status == Status::Incomplete;
         Response {
@@ -158,7 +158,7 @@ impl Output {
         }
     }
 
-    /// The object at its end: what it cost, and what the cache did.
+    /// Returns the object at its end, with usage and cache report.
     pub(super) fn ended(&self, status: Status, reasoning_tokens: usize, trailer: &Trailer) -> Response {
         let usage = Some(ResponseUsage::of(&trailer.total(), reasoning_tokens));
         Response { usage, ending: Some(trailer.ending()), ..self.response(status) }

@@ -1,4 +1,4 @@
-//! `/v1/responses/{id}`: answers that are stored. What another tenant has does not exist.
+//! `/v1/responses/{id}`: stored answers. Those of other tenants are not visible.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) async fn get(
     answer(&shelf.server, caller, id, |stored| Ok(stored.response)).await
 }
 
-/// `DELETE /v1/responses/{id}`: with what is remembered of it.
+/// `DELETE /v1/responses/{id}`: deletes an answer and the summaries of it.
 pub(super) async fn delete(
     State(shelf): State<Arc<Shelf>>,
     Extension(caller): Extension<Caller>,
@@ -59,8 +59,8 @@ pub(super) async fn delete(
     Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: !pending, pending }))
 }
 
-/// Removes a stored response, and writes down what else is to be deleted of it: the summaries that say what was said in it
-/// are found by what came before, as long as that is there.
+/// Deletes a stored response and records what else must be deleted: summaries of its messages are found by
+/// the messages before it, while those exist.
 fn remove(server: &Server, owner: &Owner) -> Result<()> {
     let Owner { tenant, id } = owner;
     let said = server.responses.said_up_to(tenant, id).unwrap_or_default();
@@ -80,7 +80,7 @@ pub(super) async fn items(
     answer(&shelf.server, caller, id, move |stored| page.of(stored.input)).await
 }
 
-/// Answers with what a stored response of a caller shows.
+/// Answers with a part of a caller's stored response, which `show` selects.
 async fn answer(
     server: &Arc<Server>,
     caller: Caller,

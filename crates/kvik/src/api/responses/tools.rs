@@ -1,8 +1,9 @@
-//! `tools` and `tool_choice` in the form of Responses.
+//! `tools` and `tool_choice` in the format of Responses.
 //!
-//! A model calls functions with arguments in JSON. Tools of other types that a client runs are functions to it, and their
-//! calls are told in the client's form: a custom tool has one argument, its text, and a tool of a namespace the names of
-//! both. What OpenAI's servers run is left out, and the answer says so.
+//! A model calls functions with JSON arguments. Tools of other types that a client runs are presented as
+//! functions, and their calls are converted to the client's format: a custom tool has one argument, its text,
+//! and a tool in a namespace has a combined name. Tools that OpenAI's servers run are dropped, with a note in
+//! the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +18,9 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// The argument of a custom tool.
+/// Name of a custom tool's only argument.
 const INPUT: &str = "input";
-/// Stands between a namespace and the name of a tool in it.
+/// Separator between a namespace and the name of a tool in it.
 const BETWEEN: &str = "__";
 
 /// The tools of a request.
@@ -27,32 +28,32 @@ const BETWEEN: &str = "__";
 pub(super) struct Offered {
     pub(super) tools: Tools,
     pub(super) called: CalledNames,
-    /// Why some are left out.
+    /// Notes on dropped tools.
     pub(super) notes: Vec<String>,
 }
 
-/// The tools whose calls are told in another form, by the names that the model has for them.
+/// The tools whose calls need conversion, by the names that the model uses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CalledNames(BTreeMap<String, Called>);
 
-/// How a client knows a tool.
+/// The client's description of a tool.
 #[derive(Debug, Clone)]
 pub(super) struct Called {
     pub(super) name: String,
     pub(super) namespace: Option<String>,
-    /// Its call is a text and not arguments.
+    /// True if the call takes a text instead of arguments.
     pub(super) custom: bool,
 }
 
 impl CalledNames {
-    /// The tool that the model calls by this name.
+    /// Returns the tool that the model calls by this name.
     pub(super) fn of(&self, name: &str) -> Called {
         let function = || Called { name: name.to_owned(), namespace: None, custom: false };
         self.0.get(name).cloned().unwrap_or_else(function)
     }
 }
 
-/// The name that the model has for a tool.
+/// Returns the name that the model uses for a tool.
 pub(super) fn full_name(namespace: Option<&str>, name: &str) -> String {
     match namespace {
         None | Some("") => name.to_owned(),
@@ -61,12 +62,12 @@ pub(super) fn full_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// The arguments of the call of a custom tool.
+/// Wraps the text of a custom tool's call in arguments.
 pub(super) fn custom_arguments(input: &str) -> Value {
     json!({INPUT: input})
 }
 
-/// The text of the call of a custom tool; arguments that were cut off are what they are.
+/// Returns the text of a custom tool's call; truncated arguments are returned as they are.
 pub(super) fn custom_input(arguments: &str) -> String {
     let whole = serde_json::from_str::<Value>(arguments).ok();
     let input = whole.and_then(|mut whole| match whole.get_mut(INPUT).map(Value::take) {
@@ -76,7 +77,7 @@ pub(super) fn custom_input(arguments: &str) -> String {
     input.unwrap_or_else(|| arguments.to_owned())
 }
 
-/// The tools that are offered, and which are called.
+/// Reads the offered tools and the choice among them.
 pub(super) fn tools(tools: Option<&Value>, choice: Option<&Value>, several: Option<bool>) -> Result<Offered> {
     let mut reading = Reading::default();
     if let Some(tools) = tools {
@@ -90,12 +91,12 @@ pub(super) fn tools(tools: Option<&Value>, choice: Option<&Value>, several: Opti
     Ok(Offered { tools: offered_tools(offered, choice, several)?, called: CalledNames(called), notes })
 }
 
-/// The tools as far as they were read.
+/// The tools read so far.
 #[derive(Default)]
 struct Reading {
     offered: Vec<OfferedTool>,
     called: BTreeMap<String, Called>,
-    /// What names those that are left out: their names, or their types.
+    /// Names or types of the dropped tools.
     left_out: BTreeSet<String>,
     notes: Vec<String>,
 }
@@ -139,7 +140,7 @@ impl Reading {
         self.offer(tool, space, (description.map(str::to_owned), parameters), false)
     }
 
-    /// A tool whose call is a text, held to its grammar where that is regular.
+    /// Reads a tool whose call is a text, constrained by its grammar if that is regular.
     fn custom(&mut self, tool: &Place<'_>, space: Option<&str>) -> Result<()> {
         let format = grammar::format(tool.get("format").as_ref())?;
         let mut input = json!({"type": "string"});
@@ -206,7 +207,7 @@ impl Reading {
         let mut names = Vec::new();
         for tool in choice.need("tools")?.items()? {
             let name = tool.get("name").or_else(|| tool.get("server_label")).or_else(|| tool.get("type"));
-            // A tool that is not offered is not called, allowed or not.
+            // Dropped tools are removed from the list of allowed ones.
             if !name.is_some_and(|name| name.value.as_str().is_some_and(|name| self.left_out.contains(name)))
             {
                 names.push(chosen(&tool)?);
@@ -219,7 +220,7 @@ impl Reading {
     }
 }
 
-/// The name that the model has for a tool that is chosen.
+/// Returns the model's name for a chosen tool.
 fn chosen(tool: &Place<'_>) -> Result<String> {
     let space = tool.get("namespace").map(|space| space.text()).transpose()?;
     Ok(full_name(space, tool.need_text("name")?))
@@ -229,7 +230,7 @@ fn chosen(tool: &Place<'_>) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// The names that are offered, how clients know them, and what is left out.
+    /// Checks the offered names, the clients' names, and the dropped tools.
     #[test]
     fn tools_are_functions_to_the_model_and_keep_their_names_for_clients() {
         let function = |name: &str| json!({"type": "function", "name": name});

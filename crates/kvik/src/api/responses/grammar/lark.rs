@@ -1,22 +1,23 @@
-//! A Lark grammar without recursion as one regular expression.
+//! Conversion of a non-recursive Lark grammar to a regular expression.
 //!
-//! Lark's reference of grammars (lark-parser.readthedocs.io/en/stable/grammar.html): rules and terminals with `|`, groups,
-//! `[optional]`, `? * + ~ n..m`, strings, ranges, `/expressions/flags`, aliases, and the terminals of `common`.
+//! Supported are the features of Lark's grammar reference
+//! (lark-parser.readthedocs.io/en/stable/grammar.html): rules and terminals with `|`, groups, `[optional]`,
+//! `? * + ~ n..m`, strings, ranges, `/expressions/flags`, aliases, and the terminals of `common`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Bytes of a regular expression at most: a rule stands in it as often as others use it.
+/// Maximum bytes of a regular expression: a rule is repeated at each use.
 const REGEX_BYTES_MAX: usize = 32 << 10;
-/// Bytes of those of all rules.
+/// Maximum bytes of the regular expressions of all rules.
 const ALL_BYTES_MAX: usize = 1 << 20;
-/// Groups within each other, and rules that use each other, at most.
+/// Maximum depth of nested groups and rules.
 const DEPTH_MAX: usize = 32;
-/// The largest count of `~`.
+/// Maximum count of `~`.
 const COUNT_MAX: u32 = 1000;
 
-/// Terminals that `%import common.NAME` brings.
+/// Terminals available to `%import common.NAME`.
 const COMMON: [(&str, &str); 16] = [
     ("LF", r"\n"),
     ("CR", r"\r"),
@@ -36,14 +37,14 @@ const COMMON: [(&str, &str); 16] = [
     ("ESCAPED_STRING", r#""(?:[^"\\\n]|\\.)*""#),
 ];
 
-/// The regular expression of all texts of a grammar; why there is none, as the end of a sentence.
+/// Returns a regular expression for all texts of a grammar; the error is the end of a sentence.
 pub(super) fn regex(grammar: &str) -> Result<String> {
     let rules = rules(grammar)?;
     let mut expanding = Expanding { rules: &rules, done: BTreeMap::new(), open: BTreeSet::new(), bytes: 0 };
     expanding.rule("start", 0)
 }
 
-/// The bodies of all rules and terminals, by name.
+/// Returns the bodies of all rules and terminals, by name.
 fn rules(grammar: &str) -> Result<BTreeMap<String, String>> {
     let mut rules: BTreeMap<String, String> = BTreeMap::new();
     let mut last: Option<String> = None;
@@ -60,7 +61,7 @@ fn rules(grammar: &str) -> Result<BTreeMap<String, String>> {
             rules.insert(name.clone(), body.to_owned());
             last = Some(name);
         } else {
-            // An alternative on a line of its own.
+            // An alternative on a separate line.
             let body = last.as_ref().and_then(|name| rules.get_mut(name));
             let body = body.ok_or_else(|| format!("has a line that is no rule: {text:?}"))?;
             body.push(' ');
@@ -70,7 +71,7 @@ fn rules(grammar: &str) -> Result<BTreeMap<String, String>> {
     Ok(rules)
 }
 
-/// A line before `//`, which also stands in strings and expressions.
+/// Returns a line up to its comment, which `//` begins outside of strings and expressions.
 fn without_comment(line: &str) -> &str {
     let mut quote: Option<char> = None;
     let mut letters = line.char_indices().peekable();
@@ -86,7 +87,7 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
-/// `%import common.LF`, `%import common (WS, INT)`, `%import common.LF -> NAME`.
+/// Reads `%import common.LF`, `%import common (WS, INT)`, `%import common.LF -> NAME`.
 fn import(directive: &str, rules: &mut BTreeMap<String, String>) -> Result<()> {
     let imported = directive.strip_prefix("import").map(str::trim);
     let imported = imported.and_then(|text| text.strip_prefix("common"));
@@ -103,7 +104,7 @@ fn import(directive: &str, rules: &mut BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-/// The name of a rule and its body: `?name.2: ...`.
+/// Splits a definition such as `?name.2: ...` into name and body.
 fn definition(line: &str) -> Option<(String, &str)> {
     let (head, body) = line.split_once(':')?;
     let name = head.trim().trim_start_matches(['?', '!']);
@@ -112,13 +113,13 @@ fn definition(line: &str) -> Option<(String, &str)> {
     is_name.then(|| (name.to_owned(), body))
 }
 
-/// Puts the rules into each other.
+/// Substitutes rules into each other.
 struct Expanding<'a> {
     rules: &'a BTreeMap<String, String>,
     done: BTreeMap<String, String>,
-    /// Those that are being expanded.
+    /// Rules that are being expanded.
     open: BTreeSet<String>,
-    /// Of what is done.
+    /// Total bytes of the expanded rules.
     bytes: usize,
 }
 
@@ -146,14 +147,14 @@ impl Expanding<'_> {
     }
 }
 
-/// The rest of a body.
+/// The unparsed rest of a body.
 struct Parser<'a, 'b, 'r> {
     text: &'a str,
     expanding: &'b mut Expanding<'r>,
 }
 
 impl Parser<'_, '_, '_> {
-    /// `one | other`, as a group.
+    /// Parses `one | other`, as a group.
     fn alternatives(&mut self, depth: usize) -> Result<String> {
         let mut options = vec![self.sequence(depth)?];
         while self.takes("|") {
@@ -178,7 +179,7 @@ impl Parser<'_, '_, '_> {
         }
     }
 
-    /// One item; none at the end of a sequence.
+    /// Parses one item; returns none at the end of a sequence.
     fn atom(&mut self, depth: usize) -> Result<Option<String>> {
         if depth > DEPTH_MAX {
             return Err("is nested too deeply".to_owned());
@@ -205,7 +206,7 @@ impl Parser<'_, '_, '_> {
         }
     }
 
-    /// The item with what is behind it: `?`, `*`, `+`, `~ 2` or `~ 2..5`.
+    /// Applies the repetition that follows an item: `?`, `*`, `+`, `~ 2` or `~ 2..5`.
     fn repeated(&mut self, atom: String) -> Result<String> {
         for mark in ["?", "*", "+"] {
             if self.text.starts_with(mark) {
@@ -228,7 +229,7 @@ impl Parser<'_, '_, '_> {
         count.ok_or_else(|| "has a `~` without a small number".to_owned())
     }
 
-    /// `"text"`, `"text"i`, or the range `"a".."z"`.
+    /// Parses `"text"`, `"text"i`, or the range `"a".."z"`.
     fn string(&mut self) -> Result<String> {
         let text = self.quoted('"')?;
         if self.text.starts_with("..") {
@@ -247,7 +248,7 @@ impl Parser<'_, '_, '_> {
         Ok(if ignores_case { format!("(?i:{regex})") } else { regex })
     }
 
-    /// `/expression/flags`.
+    /// Parses `/expression/flags`.
     fn expression(&mut self) -> Result<String> {
         let raw = self.raw('/')?.replace(r"\/", "/");
         let end = self.text.find(|letter: char| !letter.is_ascii_lowercase()).unwrap_or(self.text.len());
@@ -259,14 +260,14 @@ impl Parser<'_, '_, '_> {
         Ok(if flags.is_empty() { format!("(?:{raw})") } else { format!("(?{flags}:{raw})") })
     }
 
-    /// The text of a string, with its escapes undone.
+    /// Returns the text of a string, with its escapes resolved.
     fn quoted(&mut self, quote: char) -> Result<String> {
         let raw = self.raw(quote)?;
-        // Escapes of Lark's strings are Python's; those of JSON are the ones that grammars have.
+        // Lark's escapes are Python's; grammars use those that JSON shares.
         serde_json::from_str(&format!("\"{raw}\"")).map_err(|_| format!("has the string {raw:?}"))
     }
 
-    /// What stands between two of these letters, escapes as they are.
+    /// Returns the text between two quotes, with escapes unresolved.
     fn raw(&mut self, quote: char) -> Result<String> {
         let inner = self.text.strip_prefix(quote).ok_or_else(|| format!("lacks `{quote}`"))?;
         let mut letters = inner.char_indices();
@@ -308,13 +309,13 @@ fn one(text: &str) -> Option<char> {
     letters.next().filter(|_| letters.next().is_none())
 }
 
-/// A letter in a regular expression, in a class or outside.
+/// Escapes a character for a regular expression, inside or outside of a class.
 fn escaped(letter: char) -> String {
     match letter {
         '\n' => r"\n".to_owned(),
         '\r' => r"\r".to_owned(),
         '\t' => r"\t".to_owned(),
-        // `\<` and `\>` would be the ends of words.
+        // `\<` and `\>` would be word boundaries.
         letter if letter.is_ascii_punctuation() && letter != '<' && letter != '>' => format!("\\{letter}"),
         letter => letter.to_string(),
     }
@@ -326,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// The format of patches that a coding agent asks for.
+    /// The patch format of a coding agent.
     const PATCH: &str = r#"
 start: begin_patch hunk+ end_patch
 begin_patch: "*** Begin Patch" LF
