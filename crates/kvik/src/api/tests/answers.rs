@@ -1,4 +1,4 @@
-//! How the events of the engine are worded.
+//! Formatting of engine events as answers.
 
 use super::*;
 

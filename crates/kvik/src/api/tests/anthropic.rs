@@ -1,4 +1,4 @@
-//! `/v1/messages`: what is asked of the engine, and how its events are worded.
+//! `/v1/messages`: engine requests, and the format of answers.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn post(server: &Server, path: &str, body: &Value) -> (StatusCode, Value) 
     json_of(server.send_with("POST", path, body.to_string(), &VERSION).await).await
 }
 
-/// Names and data of a stream's events.
+/// Returns the names and data of a stream's events.
 async fn events(server: &Server, body: Value) -> Vec<(String, Value)> {
     let body = with(body, json!({"stream": true})).to_string();
     let response = server.send_with("POST", "/v1/messages", body, &VERSION).await;
@@ -29,7 +29,7 @@ async fn events(server: &Server, body: Value) -> Vec<(String, Value)> {
     events
 }
 
-/// The message that a client makes of a stream.
+/// Collects the message from a stream as a client does.
 fn gathered(events: &[(String, Value)]) -> Value {
     let mut message = Value::Null;
     for (name, data) in events {
@@ -75,7 +75,7 @@ fn parse_input(block: &mut Value) {
     }
 }
 
-/// What the answers to the same request have to agree in.
+/// Removes the fields that differ between answers to the same request.
 fn comparable(mut message: Value) -> Value {
     let object = message.as_object_mut().unwrap();
     object.remove("id");
@@ -236,7 +236,7 @@ async fn a_version_that_is_unknown_is_refused_and_none_is_needed() {
     }
 }
 
-/// Fields, tools, blocks and edits that only Anthropic's servers know.
+/// Fields, tools, blocks and edits that only Anthropic's servers support.
 #[tokio::test]
 async fn what_is_not_known_here_is_ignored_and_said() {
     let server = Server::saying("Hi.");
@@ -274,7 +274,7 @@ async fn what_is_not_known_here_is_ignored_and_said() {
     assert_eq!(notes.len(), 10, "{notes:#?}");
 }
 
-/// A model is told what a tool takes that Anthropic names by its type alone.
+/// A model is given the schema of a tool that Anthropic defines by its type alone.
 #[tokio::test]
 async fn tools_that_anthropic_names_and_clients_run_are_offered() {
     let template = "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
@@ -294,7 +294,7 @@ async fn tools_that_anthropic_names_and_clients_run_are_offered() {
     }
 }
 
-/// What the tool runners of Anthropic's SDKs send: a thread is created, then only what is new is sent.
+/// A thread as the tool runners of Anthropic's SDKs use it: it is created, then only new messages are sent.
 #[tokio::test]
 async fn a_thread_goes_on_from_what_was_kept_of_it() {
     let template =
@@ -319,7 +319,7 @@ async fn a_thread_goes_on_from_what_was_kept_of_it() {
         "{}",
         read()
     );
-    // Clients send the whole again where a thread is not there, by the code of the error.
+    // By the error's code, clients resend the whole conversation if a thread is not found.
     let private = with(begun, json!({"kvik": {"cache": "private"}}));
     let (_, private) = post(&server, "/v1/messages", &private).await;
     assert!(private["kvik"]["notes"][0].as_str().unwrap().contains("`thread`"), "{private}");

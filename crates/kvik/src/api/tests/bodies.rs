@@ -1,4 +1,4 @@
-//! What bodies may cost: hostile and large ones over a scripted engine.
+//! The cost of bodies: hostile and large ones over a scripted engine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{Server, config, json_of};
 use crate::{api::conversation_prompt, app::AppConfig, app::keys::Keys, settings::size::ByteSize};
 
-/// The routes that complete something.
+/// The completion routes.
 const ROUTES: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/completion"];
 
-/// A server whose engine answers nothing, at once.
+/// Creates a server whose engine answers immediately, without text.
 fn server() -> Server {
     Server::build(done, Keys::new([]), config())
 }
@@ -26,7 +26,7 @@ async fn post(server: &Server, route: &str, body: String) -> (StatusCode, Value)
     json_of(server.send_with("POST", route, body, &[("content-type", "application/json")]).await).await
 }
 
-/// A body that the route answers, and what else is in it.
+/// Returns a valid body for the route, with additional fields.
 fn with(route: &str, more: &str) -> String {
     let prompt = match route {
         "/v1/chat/completions" => r#""messages": [{"role": "user", "content": "hi"}]"#,
@@ -40,7 +40,7 @@ async fn what_nobody_reads_is_not_built() {
     let server = server();
     let deep = format!("\"unknown\": {}{}", "[".repeat(200_000), "]".repeat(200_000));
     for route in ROUTES {
-        // Building it would fail: JSON deeper than 128 levels is never built.
+        // Building the value would fail at 128 levels; ignored values are never built.
         let (status, answer) = post(&server, route, with(route, &deep)).await;
         assert_eq!(status, 200, "{route} {answer}");
     }
@@ -64,13 +64,13 @@ async fn what_is_read_is_built_within_a_budget() {
     check("/completion", "stop", &format!("[{empty}]")).await;
     check("/completion", "json_schema", &format!("[{many}]")).await;
     check("/completion", "image_data", &format!("[{many}]")).await;
-    // What no type takes is not built at all.
+    // A value that no type accepts is not built at all.
     let (status, answer) =
         post(&server, "/completion", with("/completion", &format!("\"stop\": [{many}]"))).await;
     assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("stop[0]")), "{answer}");
 }
 
-/// A body with as long a prompt as the context of the tests' model holds many times over.
+/// Returns a body with a prompt of many times the context.
 fn long(more: &str) -> String {
     format!("{{\"prompt\": \"{}\"{more}}}", "a ".repeat(300_000))
 }
@@ -140,7 +140,7 @@ async fn tokenize_takes_texts_up_to_a_limit() {
     assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("content")));
 }
 
-/// The engine's door is where reading ends: a request that stands there keeps its place for reading.
+/// Reading a request ends at its submission to the engine: until then, it keeps its place for reading.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_body_that_takes_its_time_holds_up_no_small_one() {
     let (open, door) = std::sync::mpsc::channel::<()>();

@@ -8,12 +8,12 @@ use super::{
 };
 use crate::accounts::tenants::Secret;
 
-/// A client that sends a compaction item in place of all that was said before it.
+/// A client that sends a compaction item instead of the messages before it.
 #[derive(Clone)]
 struct Client {
     key: &'static str,
     messages: Vec<Value>,
-    /// Answers that brought an item.
+    /// Number of answers with an item.
     items: usize,
 }
 
@@ -36,7 +36,7 @@ impl Client {
         answer
     }
 
-    /// Small talk, until so many answers have brought an item.
+    /// Sends small talk until `items` answers contained an item.
     async fn talks(&mut self, server: &Server, items: usize) {
         for turn in 0..100 {
             self.says(server, &format!("The bus number {turn} was late again. I had noodles for lunch."))
@@ -136,7 +136,7 @@ async fn a_stream_brings_its_item_first() {
             assert!(with_item.iter().all(begins), "{frames:?}");
             return;
         }
-        // The summary is being made.
+        // Waits for the summary.
         server.settles_down().await;
     }
     panic!("no item came");

@@ -1,4 +1,4 @@
-//! Connections over real sockets: early answers, clients that half-close or vanish, idle crowds.
+//! Connections over real sockets: early answers, clients that half-close or disappear, many idle connections.
 
 use std::{
     net::SocketAddr,
@@ -22,7 +22,7 @@ use crate::http::{ConnectionLimits, Front, serve};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Handlers that began and have not ended.
+/// Number of handlers that are running.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 struct Running;
@@ -40,7 +40,7 @@ impl Drop for Running {
     }
 }
 
-/// A server of plain routes with room for `max` connections.
+/// Starts a server of plain routes with room for `max` connections.
 async fn listen(max: usize) -> (SocketAddr, watch::Sender<bool>) {
     let router = Router::new()
         .route("/quick", get(async || "quick"))
@@ -73,7 +73,7 @@ fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n{body}")
 }
 
-/// Head and body of the next answer.
+/// Reads head and body of the next answer.
 async fn answer(stream: &mut TcpStream) -> (String, String) {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {
@@ -112,7 +112,7 @@ async fn a_body_that_is_too_much_to_read_ends_the_connection_and_the_answer_says
     let mut stream = TcpStream::connect(address).await.unwrap();
     let announced = "POST /early HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000000000\r\n\r\n";
     stream.write_all(announced.as_bytes()).await.unwrap();
-    // It sends on for a while, as clients do that only read when they have sent all.
+    // Continues to send for a while, like clients that read only after sending everything.
     let piece = vec![b'x'; 1 << 20];
     for _ in 0..8 {
         stream.write_all(&piece).await.expect("the server takes what comes");

@@ -1,4 +1,4 @@
-//! Conversations that the server keeps, over the routes: what is asked of the engine, what is written, and who sees it.
+//! Stored conversations over the routes: engine requests, stored messages, and visibility.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -22,7 +22,7 @@ fn said(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }
 
-/// A turn that says this in the conversation `reference`.
+/// A turn with these messages in the conversation `reference`.
 fn turn(reference: &str, messages: Value) -> Value {
     json!({"messages": messages, "kvik": {"conversation": reference}})
 }
@@ -41,7 +41,7 @@ async fn done(server: &Server, key: &str, method: &str, path: &str, body: Value)
     answer
 }
 
-/// What is refused with this status and code.
+/// Sends a request that must be refused with this status and code; returns the error.
 async fn refused(server: &Server, (method, path): (&str, &str), body: Value, expect: (u16, &str)) -> Value {
     let (status, answer) = send(server, "acme", method, path, body).await;
     assert_eq!((status.as_u16(), code(&answer)), expect, "{method} {path}: {answer}");
@@ -52,7 +52,7 @@ async fn messages(server: &Server, key: &str, reference: &str) -> Value {
     done(server, key, "GET", &format!("{ALL}/{reference}"), Value::Null).await["messages"].take()
 }
 
-/// The text that the engine was asked last.
+/// Returns the text of the engine's last prompt.
 fn asked(server: &Server) -> String {
     let prompt = server.asked().prompt;
     server.app.serving.tokenizer.decode(&prompt)
@@ -111,7 +111,7 @@ async fn text_of(response: Response) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Whoever answers a call names the id that the client was told.
+/// The result of a call names the id that the client was sent.
 #[tokio::test]
 async fn a_call_is_written_with_the_id_that_was_told() {
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>";
@@ -332,7 +332,7 @@ async fn conversations_last_as_long_as_what_they_are_written_in() {
     assert_eq!(answer["kvik"]["conversation"]["messages"], 4);
 }
 
-/// A server whose model says the same to everything, also to a request for a summary.
+/// A server whose model gives the same answer to everything, including a request for a summary.
 fn remembering() -> Server {
     let memory = MemoryConfig {
         recent_max: Some(300),
@@ -347,7 +347,7 @@ fn remembering() -> Server {
     server
 }
 
-/// Small talk until a summary is read that was made of as many others.
+/// Sends turns of small talk until a summary that was updated `updates` times is read.
 async fn talks(server: &Server, updates: u64) -> Value {
     for number in 0..1000 {
         let text = format!("The bus number {number} was late again. I had noodles for lunch.");
@@ -394,7 +394,7 @@ async fn what_is_remembered_is_shown_and_corrected_and_the_next_turn_reads_it() 
         .map(|request| server.app.serving.tokenizer.decode(&request.prompt))
         .collect();
     assert!(asked.iter().any(|prompt| prompt.contains(text) && prompt.contains("And?")), "{asked:?}");
-    // The next summary is made of what it says now.
+    // The next summary is based on the corrected one.
     talks(&server, 2).await;
     let summary = done(&server, "acme", "GET", path, Value::Null).await["summary"].take();
     assert_eq!((&summary["text"], &summary["corrected"]), (&json!("Hi!"), &json!(false)));

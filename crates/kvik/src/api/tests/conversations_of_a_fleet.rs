@@ -74,7 +74,7 @@ impl SharedRecords for Store {
     }
 }
 
-/// A server of a fleet with this store.
+/// Creates a server of a fleet with this store.
 fn node(store: &Arc<Store>) -> Server {
     let script = |request: &kvik_engine::api::Request| Ok(say(request, "Hi!", FinishReason::Eos));
     Server::build(script, keys(TENANTS), AppConfig { shared_records: Some(store.clone()), ..config() })

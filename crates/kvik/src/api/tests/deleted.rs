@@ -1,4 +1,5 @@
-//! What is deleted while models come and go, what a conversation knows of its model, and what tenants see of the server.
+//! Deletions while models are loaded and unloaded, the model of a conversation, and what tenants see of the
+//! server.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -67,7 +68,7 @@ async fn a_deletion_does_not_wait_for_a_model_that_is_loaded() {
 async fn a_conversation_goes_on_with_its_model_until_another_one_is_named() {
     let world = World::new(&["a", "b"]);
     for (named, asked) in [(Some("b"), "b"), (None, "b"), (Some(""), "b"), (Some("a"), "a"), (None, "a")] {
-        // Others ask other models in between.
+        // Requests for other models run in between.
         let other = if asked == "a" { "b" } else { "a" };
         done(&world, "POST", "/v1/completions", &json!({"model": other, "prompt": "x"})).await;
         let answer = done(&world, "POST", "/v1/chat/completions", &said("talk", named)).await;
@@ -127,7 +128,7 @@ async fn a_prompt_that_cannot_take_the_place_of_another_leaves_it_there() {
     server.done("", "PUT", "/v1/prompts/a", put(1, 64)).await;
     let before = server.done("", "GET", "/v1/prompts/a", Value::Null).await;
     assert_eq!((&before["cached"], &before["pinned"]), (&json!(true), &json!(true)));
-    // Others leave no room for pins.
+    // Other prompts use up the room for pins.
     let mut others = 0;
     loop {
         let (status, _) =

@@ -1,8 +1,8 @@
-//! Every answer of every test over the routes is what the document of all routes says of it.
+//! Checks every answer of every route test against the OpenAPI document.
 //!
-//! [`check`] stands around the router in tests, so no request goes past it: the body of each response is held against
-//! the schema that is published for its route, method, status and media type. An object must have no field beside
-//! those that its schema names, though clients may be sent more one day.
+//! [`check`] wraps the router in tests, so that no request bypasses it: the body of each response is checked
+//! against the schema published for its route, method, status and media type. Objects must have no fields
+//! that the schema does not name, although clients must accept additional ones.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ use crate::{
 
 pub(super) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| document::document(&dialects()));
 
-/// Holds what the router answers against the document.
+/// Checks the router's answer against the document.
 pub(in crate::api) async fn check(request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().replace("{*", "{"));
     let method = request.method().as_str().to_lowercase();
@@ -39,17 +39,17 @@ pub(in crate::api) async fn check(request: Request, next: Next) -> Response {
     response.map(|body| Body::new(Watched { body, seen: Vec::new(), sent: Some(sent) }))
 }
 
-/// What a body is the answer to.
+/// The request and response line of an answer.
 #[derive(Debug)]
 struct Sent {
-    /// None where there is no such route.
+    /// None if there is no such route.
     path: Option<String>,
     method: String,
     status: StatusCode,
     kind: String,
 }
 
-/// A body that is looked at when its last byte has been read.
+/// A body that is checked when its last byte has been read.
 struct Watched {
     body: Body,
     seen: Vec<u8>,
@@ -110,7 +110,7 @@ impl Sent {
         }
     }
 
-    /// What is published for this route, method, status and media type.
+    /// Returns the schema published for this route, method, status and media type.
     fn schema(&self) -> Result<&'static Value, String> {
         let item = self.path.as_ref().map_or(&Value::Null, |path| &DOCUMENT["paths"][path]);
         let operation = &item[&self.method];
@@ -129,7 +129,8 @@ impl Sent {
         kind.map(|kind| &kind["schema"]).ok_or_else(|| format!("{} is not described", self.kind))
     }
 
-    /// What is no route is answered in OpenAI's words, and another method of one in those of its dialect.
+    /// Returns the error schema: OpenAI's for an unknown route, the dialect's for a wrong method of a known
+    /// one.
     fn refusal(&self, item: &'static Value) -> Result<&'static Value, String> {
         static ERROR: LazyLock<Value> = LazyLock::new(|| json!({"$ref": "#/components/schemas/Error"}));
         if !self.status.is_client_error() {
@@ -141,20 +142,20 @@ impl Sent {
         Ok(errors.next_back().unwrap_or(&ERROR))
     }
 
-    /// A file of the page, which is sent as it is.
+    /// True for a file of the web page, which is sent as it is.
     fn is_file(&self) -> bool {
         let is_files = self.path.as_ref().is_some_and(|path| *path == page::FILES.replace("{*", "{"));
         is_files && self.status.is_success()
     }
 }
 
-/// Keywords that say nothing of a value, or what only a reader of numbers needs.
+/// Keywords that do not constrain a value, or only its numeric format.
 const SILENT: [&str; 5] = ["description", "title", "default", "format", "deprecated"];
 
-/// Whether a value is one of a schema of a document, and has no field that the schema does not name.
+/// Checks that a value conforms to a schema of a document, and has no field that the schema does not name.
 ///
 /// # Errors
-/// With the place that is not.
+/// If it does not conform, with the place.
 pub(super) fn conforms(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let named = evaluate(document, schema, value)?;
     let Value::Object(fields) = value else { return Ok(()) };
@@ -164,12 +165,12 @@ pub(super) fn conforms(document: &Value, schema: &Value, value: &Value) -> Resul
     }
 }
 
-/// The names of the fields that a schema describes of a value, which is one of it.
+/// Returns the names of the fields that the schema describes, if the value conforms.
 fn evaluate(document: &Value, schema: &Value, value: &Value) -> Result<BTreeSet<String>, String> {
     let mut named = BTreeSet::new();
     let keywords = schema.as_object().ok_or_else(|| format!("{schema} describes anything"));
     let Ok(keywords) = keywords else {
-        // `true`: which ones may be so is another test's business.
+        // `true`: another test checks where this is allowed.
         named.extend(value.as_object().into_iter().flatten().map(|(name, _)| name.clone()));
         return if schema == &json!(true) { Ok(named) } else { Err(format!("{schema} is no schema")) };
     };
@@ -212,11 +213,12 @@ fn evaluate(document: &Value, schema: &Value, value: &Value) -> Result<BTreeSet<
     Ok(named)
 }
 
-/// What stands for the fields that `response_fields` of llama-server's routes names, and what they are taken from.
+/// The schema for the fields that `response_fields` of llama-server's routes names, and the schema that they
+/// are selected from.
 const CHOSEN: &str = "#/components/schemas/LlamaChosen";
 const CHOSEN_FROM: &str = "/components/schemas/LlamaCompletion";
 
-/// Fields whose names are paths in an answer, each of which is what stands there.
+/// Checks an object whose field names are paths in an answer and whose values are the values at these paths.
 fn chosen(document: &Value, value: &Value) -> Result<BTreeSet<String>, String> {
     let object = value.as_object().ok_or_else(|| format!("{value} is no object"))?;
     for (path, field) in object {
@@ -228,7 +230,7 @@ fn chosen(document: &Value, value: &Value) -> Result<BTreeSet<String>, String> {
     Ok(object.keys().cloned().collect())
 }
 
-/// The schema of a field of an object with this schema.
+/// Returns the schema of a field of an object with this schema.
 fn field_of<'a>(document: &'a Value, schema: &'a Value, name: &str) -> Option<&'a Value> {
     let referred = schema["$ref"].as_str().and_then(|place| document.pointer(place.strip_prefix('#')?));
     let parts =
@@ -299,7 +301,7 @@ fn is_of_type(said: &Value, value: &Value) -> bool {
         "array" => value.is_array(),
         "object" => value.is_object(),
         "number" => value.is_number(),
-        // A number without a fraction, however it is written.
+        // A number without a fraction, in any notation.
         "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         name => panic!("no test knows the type `{name}`"),
     };

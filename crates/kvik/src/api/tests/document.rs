@@ -1,5 +1,5 @@
-//! The document of all routes in OpenAPI 3.1, made from the table of routes and the types of their bodies and answers;
-//! `openapi.json` is held to it.
+//! Generation of the OpenAPI 3.1 document from the route table and the types of bodies and answers;
+//! `openapi.json` must match it.
 
 #[cfg(test)]
 use schemars::{SchemaGenerator, generate::SchemaSettings};
@@ -11,13 +11,13 @@ use crate::api::{
     routes::dialects,
 };
 
-/// Makes the schemas: a type is described as it is read or as it is sent.
+/// Schema generators: a type is described as it is deserialised or as it is serialised.
 struct Schemas {
     read: SchemaGenerator,
     sent: SchemaGenerator,
 }
 
-/// The document.
+/// Generates the document.
 pub(super) fn document(dialects: &[Dialect]) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
@@ -51,7 +51,7 @@ pub(super) fn document(dialects: &[Dialect]) -> Value {
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
         },
-        // A server that was started without keys wants none.
+        // A server that was started without keys requires none.
         "security": [{"bearer": []}, {"key": []}, {}],
     })
 }
@@ -68,7 +68,7 @@ fn operations(schemas: &mut Schemas, dialect: &Dialect, listed: &[Operation], pa
     Value::Object(operations)
 }
 
-/// The name of the part of a path that varies.
+/// Returns the name of a path's variable segment.
 fn parameter(path: &str) -> Option<&str> {
     let (_, rest) = path.split_once('{')?;
     rest.split_once('}').map(|(name, _)| name.trim_start_matches('*'))
@@ -91,7 +91,7 @@ fn described(schemas: &mut Schemas, dialect: &Dialect, operation: &Operation) ->
     described
 }
 
-/// What is answered, by status; every status that is not named is an error.
+/// Returns the responses by status; the default covers every status that is not listed.
 fn responses(schemas: &mut Schemas, errors: Errors, operation: &Operation) -> Value {
     let mut responses = Map::new();
     let content = content(schemas, errors, operation);
@@ -113,7 +113,8 @@ fn refusal(description: &str, schema: &Value) -> Value {
     json!({"description": description, "content": {"application/json": {"schema": schema}}})
 }
 
-/// The bodies of an answer, by media type; of a stream the data of one event or a line.
+/// Returns the body schemas of an answer by media type; for streams, the schema of one event's data or of a
+/// line.
 fn content(schemas: &mut Schemas, errors: Errors, operation: &Operation) -> Map<String, Value> {
     let mut content = Map::new();
     let mut is = |kind: &str, schema: Value| drop(content.insert(kind.to_owned(), json!({"schema": schema})));
@@ -138,7 +139,8 @@ fn content(schemas: &mut Schemas, errors: Errors, operation: &Operation) -> Map<
     content
 }
 
-/// The document as it is checked in: a line for each path and each schema, so that a change of one shows as one.
+/// Serialises the document as it is checked in: one line per path and per schema, so that a change of one is
+/// visible as such.
 fn written(document: &Value) -> String {
     let mut text = String::new();
     write_fields(document, &["paths", "components", "schemas"], &mut text);
@@ -146,7 +148,7 @@ fn written(document: &Value) -> String {
     text
 }
 
-/// Writes an object with a line for each of its fields; those named here in the same way.
+/// Writes an object with one line per field, recursively for the fields named in `split`.
 fn write_fields(value: &Value, split: &[&str], text: &mut String) {
     text.push('{');
     for (i, (name, value)) in value.as_object().into_iter().flatten().enumerate() {

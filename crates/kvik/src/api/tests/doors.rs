@@ -1,4 +1,4 @@
-//! The routes and those who may not come in: foreign pages, foreign hosts, bodies of other kinds.
+//! Requests that must not be admitted: foreign origins, foreign hosts, other content types.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn server(keys: Keys) -> Server {
     Server::build(|request| Ok(say(request, "Hi!", kvik_engine::api::FinishReason::Eos)), keys, config())
 }
 
-/// Status and code of what a request with these headers is answered.
+/// Returns the status and error code of a request with these headers.
 async fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
     let body = if method == "POST" { hello().to_string() } else { String::new() };
     let (status, answer) = json_of(server.send_with(method, path, body, headers).await).await;
@@ -85,7 +85,7 @@ async fn a_body_that_a_page_may_have_sent_says_that_it_is_json() {
     for kind in
         ["text/plain", "application/x-www-form-urlencoded", "text/json", "application/jsonp", "json", ""]
     {
-        // curl calls every body a form, and some clients call it nothing.
+        // curl labels every body as a form, and some clients send an empty type.
         assert_eq!(ask(&server, "POST", CHAT, &[("content-type", kind)]).await.0, 200, "{kind}");
         let of_page = [("content-type", kind), ("origin", "https://page.example")];
         let response = server.send_with("POST", CHAT, hello().to_string(), &of_page).await;

@@ -1,4 +1,4 @@
-//! Embeddings and the order of documents: what is asked of the engine, and how its vectors are worded.
+//! Embeddings and reranking: engine requests, and the format of their vectors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Server, report};
 
-/// Says a vector that depends on the prompt: of width 4, or the logits that were asked for.
+/// Returns a vector that depends on the prompt: of width 4, or with the requested logits.
 fn vector(request: &Request) -> Vec<f32> {
     let len = if let Wants::Logits(tokens) = &request.wants { tokens.len() } else { 4 };
     (0..len).map(|i| (request.prompt.len() * 7 + i * 5) as f32 % 11.0 - 3.0).collect()
@@ -143,7 +143,7 @@ async fn what_cannot_be_embedded_is_refused_at_its_place() {
     check(rerank, json!({"query": "q", "documents": ["a"], "top_n": 0}), "top_n", &[]).await;
 }
 
-/// Two thousand texts are in the engine a few at a time, however they end.
+/// Two thousand texts are submitted to the engine a few at a time, however they end.
 #[tokio::test]
 async fn many_texts_do_not_fill_the_queue() {
     let (inside, most) = (std::sync::Arc::new(AtomicUsize::new(0)), std::sync::Arc::new(AtomicUsize::new(0)));
@@ -155,7 +155,7 @@ async fn many_texts_do_not_fill_the_queue() {
             inside_now.fetch_sub(1, Ordering::Relaxed);
             return Err(RequestError::QueueFull { waiting: 3, retry_after_s: 1 });
         }
-        // Its events wait in the channel, so three stand there until the first is read.
+        // Its events wait in the channel, so three are in the engine until the first is read.
         if now == 3 {
             inside_now.store(0, Ordering::Relaxed);
         }

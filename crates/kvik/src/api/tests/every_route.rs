@@ -1,5 +1,6 @@
-//! Every operation of the document, asked with the real engine and the embedded model: [`super::described`] holds each
-//! answer against the document, and here none is left out. Then: no schema of an answer is empty.
+//! Runs every operation of the document with the real engine and the embedded model: [`super::described`]
+//! checks each answer against the document, and this module checks that no operation is omitted and that no
+//! answer schema is empty.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use super::{
     kept::Server,
 };
 
-/// Operations that this server refuses, and why. Where they answer, other tests ask them.
+/// Operations that this server refuses, with the reasons. Other tests run them where they succeed.
 const REFUSED: [(&str, &str, &str); 8] = [
     ("post", "/infill", "the embedded model has no tokens for it"),
     ("post", "/v1/responses/compact", "there is nothing to summarise; `responses` asks it"),
@@ -22,10 +23,10 @@ const REFUSED: [(&str, &str, &str); 8] = [
     ("delete", "/api/delete", "likewise"),
 ];
 
-/// `METHOD path`, the route where that is another, and a body.
+/// `METHOD path`, the route if it differs from the path, and a body.
 type Ask = (&'static str, &'static str, Value);
 
-/// Of the dialects that have conversations.
+/// Requests of the dialects with conversations.
 fn openai_and_anthropic() -> Vec<Ask> {
     let hello = json!([{"role": "user", "content": "Say hello to Ann."}]);
     let chat = json!({"messages": hello, "max_tokens": 4});
@@ -51,7 +52,7 @@ fn openai_and_anthropic() -> Vec<Ask> {
     ]
 }
 
-/// Of the dialects of other servers.
+/// Requests of the dialects of other servers.
 fn ollama_and_llama() -> Vec<Ask> {
     let hello = json!([{"role": "user", "content": "Say hello to Ann."}]);
     let chat = json!({"messages": hello, "max_tokens": 4});
@@ -82,7 +83,7 @@ fn ollama_and_llama() -> Vec<Ask> {
     ]
 }
 
-/// Of vectors.
+/// Requests for vectors.
 fn vectors() -> Vec<Ask> {
     vec![
         ("POST /v1/embeddings", "", json!({"input": "one"})),
@@ -95,7 +96,7 @@ fn vectors() -> Vec<Ask> {
     ]
 }
 
-/// Of the cache, in an order in which there is something to be shown.
+/// Requests of the cache, ordered so that there is something to show.
 fn cache_and_prompts() -> Vec<Ask> {
     let text = json!({"prompt": "Once upon a time there was a bird", "max_tokens": 2});
     let none = Value::Null;
@@ -119,7 +120,7 @@ fn cache_and_prompts() -> Vec<Ask> {
     ]
 }
 
-/// Of what is kept of tenants, and of the server itself.
+/// Requests for tenants' records and for the server itself.
 fn records_and_operation() -> Vec<Ask> {
     let hello = json!([{"role": "user", "content": "Say hello to Ann."}]);
     let named = json!({"name": "trip"});
@@ -158,7 +159,7 @@ fn records_and_operation() -> Vec<Ask> {
     ]
 }
 
-/// What the document has of operations that answer, as `method path`.
+/// Returns the successful operations of the document, as `method path`.
 fn described() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
@@ -196,7 +197,7 @@ async fn every_operation_answers_as_it_is_described() {
     assert!(left.is_empty(), "of {asked} operations these did not answer: {left:#?}");
 }
 
-/// A response that is stored, and what stands for it.
+/// Covers the routes of a stored response.
 async fn responses(server: &Server, left: &mut BTreeSet<String>) {
     let body = json!({"input": "Say hello to Ann.", "max_output_tokens": 4, "instructions": "Be brief."});
     let id = server.done("", "POST", "/v1/responses", body).await["id"].as_str().unwrap().to_owned();
@@ -210,7 +211,7 @@ async fn responses(server: &Server, left: &mut BTreeSet<String>) {
     }
 }
 
-/// A pin is known by its number.
+/// Covers the removal of a single pin, which is identified by its number.
 async fn unpins_one(server: &Server, left: &mut BTreeSet<String>) {
     let prompt = json!({"prompt": "Once upon a time there was a bird that could not fly at all."});
     server.done("", "POST", "/v1/cache/pin", prompt).await;
@@ -220,7 +221,7 @@ async fn unpins_one(server: &Server, left: &mut BTreeSet<String>) {
     left.remove("delete /v1/cache/pins/{id}");
 }
 
-/// Places of answers whose value is whatever somebody else decides, and who.
+/// Places in answers where any value is valid, with its source.
 const OPEN: [(&str, &str); 12] = [
     ("/components/schemas/ContentBlock/anyOf/3/properties/input", "the model: arguments of a call"),
     ("/components/schemas/LlamaChosen", "the request: paths in an answer, which are looked up there"),
@@ -239,7 +240,7 @@ const OPEN: [(&str, &str); 12] = [
     ("/paths/~1openapi.json/get/responses/200/content/application~1json/schema", "this document: OpenAPI's"),
 ];
 
-/// Schemas below a place that say nothing of a value.
+/// Collects the places below `place` whose schemas accept any value.
 fn open(schema: &Value, place: &str, found: &mut BTreeSet<String>) {
     let Value::Object(keywords) = schema else {
         found.insert(place.to_owned());
@@ -279,7 +280,7 @@ fn open(schema: &Value, place: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Names of the schemas that are reached from a value of the document.
+/// Collects the names of the schemas that are reachable from a value of the document.
 fn reached(value: &Value, names: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -323,7 +324,8 @@ fn no_schema_of_an_answer_is_empty() {
     assert!(names.len() > 60, "{names:?}");
 }
 
-/// Answers of a built server as they were recorded: what is generated differs between processors, shapes do not.
+/// Recorded answers of a built server match the document: generated values differ between processors, their
+/// structure does not.
 #[test]
 fn recorded_answers_are_as_they_are_described() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/recorded/base.jsonl");
@@ -337,7 +339,7 @@ fn recorded_answers_are_as_they_are_described() {
         let responses = &operation["responses"];
         let response = if status == 200 { &responses["200"] } else { &responses["default"] };
         let schema = &response["content"]["application/json"]["schema"];
-        // Another method of a route is another test's business, and metrics are recorded as a list of names.
+        // Other methods of a route are tested elsewhere, and metrics are recorded as a list of names.
         if schema.is_null() || !body.is_object() {
             continue;
         }
@@ -348,7 +350,7 @@ fn recorded_answers_are_as_they_are_described() {
     assert!(checked > 300, "{checked}");
 }
 
-/// Method and path of a recorded request, whose name begins with them.
+/// Returns method and path of a recorded request, whose name begins with them.
 fn asked(name: &str) -> Option<(&str, &str)> {
     let (request, _) = name.split_once(':').unwrap_or((name, ""));
     let (method, path) = request.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Kept prompts and pins over the routes, with the real engine, the embedded model, and tenants.
+//! Pinned prompts over the routes, with the real engine, the embedded model, and tenants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// A server with the embedded model; `root` is the admin's key, and of every tenant its name.
+/// A server with the embedded model. The administrator's key is `root`, and each tenant's key is its name.
 pub(super) struct Server {
     pub(super) app: Arc<App>,
     router: Router,
@@ -66,7 +66,7 @@ impl Server {
         json_of(self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap()).await
     }
 
-    /// What is answered, whatever its type.
+    /// Returns an answer of any type as text.
     pub(super) async fn send_text_of(
         &self,
         key: &str,
@@ -85,7 +85,7 @@ impl Server {
         (status, String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// A body that is not JSON.
+    /// Sends a body that is not JSON.
     pub(super) async fn send_text(
         &self,
         method: &str,
@@ -97,14 +97,14 @@ impl Server {
         json_of(self.router.clone().oneshot(request.unwrap()).await.unwrap()).await
     }
 
-    /// The answer to a request that must succeed.
+    /// Returns the answer to a request that must succeed.
     pub(super) async fn done(&self, key: &str, method: &str, path: &str, body: Value) -> Value {
         let (status, answer) = self.send(key, method, path, body).await;
         assert_eq!(status, 200, "{method} {path}: {answer}");
         answer
     }
 
-    /// The text of an answer that must succeed.
+    /// Returns the text of an answer that must succeed.
     async fn text(&self, key: &str, request: axum::http::request::Builder, body: Value) -> String {
         let request = request.header("authorization", format!("Bearer {key}"));
         let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
@@ -115,27 +115,27 @@ impl Server {
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
-    /// The frames of a stream.
+    /// Returns the frames of a stream.
     pub(super) async fn frames(&self, key: &str, path: &str, body: Value) -> Vec<Value> {
         let text = self.text(key, HttpRequest::post(path), body).await;
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
         data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
     }
 
-    /// What Prometheus reads.
+    /// Returns the metrics as Prometheus reads them.
     pub(super) async fn metrics(&self) -> String {
         self.text("root", HttpRequest::get("/metrics"), Value::Null).await
     }
 
-    /// Prompt tokens that a completion finds in the cache.
+    /// Returns the number of prompt tokens that a completion finds in the cache.
     async fn cached(&self, key: &str, prompt: &[u32]) -> u64 {
         let body = json!({"prompt": prompt, "max_tokens": 1});
         let answer = self.done(key, "POST", "/v1/completions", body).await;
         answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
     }
 
-    /// Waits until so many blocks are pinned and, where it is asked for, so many in the tree: numbers are those
-    /// of the last step.
+    /// Waits until `pinned` blocks are pinned and, if given, `shared` blocks are in the tree: statistics are
+    /// those of the last step.
     pub(super) async fn settles(&self, pinned: usize, shared: Option<usize>) {
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         loop {
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Waits until nothing runs, also of what begins behind an answer.
+    /// Waits until nothing runs, including background work after answers.
     pub(super) async fn settles_down(&self) {
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let mut quiet = 0;
@@ -234,7 +234,7 @@ async fn two_names_on_one_prompt_are_two() {
     for name in ["x", "y"] {
         server.done("", "PUT", &format!("/v1/prompts/{name}"), json!({"prompt": tokens(1, 100)})).await;
     }
-    // The last tokens are no whole block, so this is the same pin.
+    // The last tokens do not fill a block, so this is the same pin.
     server.done("", "PUT", "/v1/prompts/z", json!({"prompt": tokens(1, 98)})).await;
     for (name, left) in [("x", vec!["y", "z"]), ("z", vec!["y"]), ("y", vec![])] {
         server.done("", "DELETE", &format!("/v1/prompts/{name}"), Value::Null).await;

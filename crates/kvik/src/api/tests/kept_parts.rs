@@ -1,4 +1,4 @@
-//! Prompts of which a part is kept, over the routes, with the real engine and the embedded model.
+//! Compressed prefixes over the routes, with the real engine and the embedded model.
 
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use super::{
 
 const PROMPT: &str = "/v1/prompts/x";
 
-/// A completion of a prompt that begins so, with the log-probabilities of its tokens.
+/// A completion of a prompt with this beginning, with log-probabilities.
 fn completion(prompt: &[u32], kvik: Value) -> Value {
     let prompt = [prompt, &tokens(9, 20)].concat();
     json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "logprobs": 1, "kvik": kvik})
 }
 
-/// Text and log-probabilities: equal only where the logits are.
+/// Returns text and log-probabilities, which are equal only if the logits are.
 fn said(answer: &Value) -> &Value {
     &answer["choices"][0]
 }
@@ -170,7 +170,7 @@ async fn two_names_on_one_prompt_keep_what_each_says() {
     server.has_pinned(0).await;
 }
 
-/// A check without `retain` compares the prompts.
+/// A check without `retain` compares only the prompts.
 #[tokio::test]
 async fn a_check_says_whether_prompt_and_part_are_the_same() {
     let server = Server::new("");
@@ -218,7 +218,8 @@ async fn shown_positions_are_those_that_are_counted() {
     }
 }
 
-/// When a sequence forgets is nothing to a prefix: what is written so is recognised, shared and released.
+/// The time of compression does not affect a prefix: settings that differ only in it are recognised, shared
+/// and released.
 #[tokio::test]
 async fn a_part_is_kept_and_released_whatever_it_says_of_when() {
     let server = Server::new("");

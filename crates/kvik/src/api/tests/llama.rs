@@ -1,4 +1,4 @@
-//! llama-server's routes: its fields, and what it has that kvik has not.
+//! llama-server's routes: its fields, and features that kvik lacks.
 
 use kvik_engine::api::Sampling;
 

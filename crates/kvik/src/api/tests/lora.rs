@@ -1,4 +1,4 @@
-//! Adapters over the routes, with the real engine and the embedded model.
+//! LoRA adapters over the routes, with the real engine and the embedded model.
 
 use std::{collections::HashMap, path::Path};
 
@@ -20,12 +20,12 @@ mod random_adapter;
 
 use random_adapter::RandomAdapter;
 
-/// A server with the adapters `one` and `two`, which only apply where they are asked for.
+/// A server with the adapters `one` and `two`, which apply only to requests that name them.
 fn server(dir: &Path, tenants: &str) -> Server {
     configured(dir, tenants, config())
 }
 
-/// The same that treats its clients so.
+/// A server with the same adapters and this configuration.
 pub(super) fn configured(dir: &Path, tenants: &str, config: AppConfig) -> Server {
     let model = ModelArgs::embedded().load().unwrap().config;
     let write = |name: &str, seed, rank| {
@@ -42,7 +42,7 @@ pub(super) fn configured(dir: &Path, tenants: &str, config: AppConfig) -> Server
     Server::configured(tenants, cache, config)
 }
 
-/// The answer to `prompt` as text and log-probabilities, and how many of its tokens were cached.
+/// Returns the text and log-probabilities of the answer to `prompt`, and the number of cached tokens.
 async fn ask(server: &Server, prompt: &[u32], fields: &Value) -> (Value, u64) {
     let mut body =
         json!({"prompt": prompt, "max_tokens": 4, "temperature": 0, "logprobs": 5, "ignore_eos": true});
@@ -56,7 +56,7 @@ fn prompt(seed: u64, tokens: u64) -> Vec<u32> {
     (0..tokens).map(|index| 20 + (mix(seed ^ mix(index)) % 4000) as u32).collect()
 }
 
-/// What requests may say of adapters; those of one row are computed alike.
+/// Adapter settings of requests; those in one row are equivalent.
 fn mixes() -> Vec<Vec<Value>> {
     vec![
         vec![json!({}), json!({"lora": []}), json!({"lora": null}), json!({"lora": [{"id": 1, "scale": 0}]})],
@@ -74,7 +74,7 @@ fn mixes() -> Vec<Vec<Value>> {
     ]
 }
 
-/// Whatever was asked before and is asked at the same time: an answer depends on prompt and adapters alone, and a
+/// An answer depends on prompt and adapters alone, whatever was asked before or is asked concurrently. A
 /// prompt is found in the cache by requests with the same adapters and by no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_mix_of_adapters_has_its_own_answers_and_prefixes() {
@@ -143,7 +143,7 @@ async fn the_scales_that_apply_to_all_can_be_set() {
     assert_eq!(scales(&list), [(0, 0.0), (1, 0.0)]);
 }
 
-/// What is pinned is computed as requests are that say nothing, and found by them.
+/// Pinned prompts are computed with the default adapters, and are found by requests that name none.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_prompts_are_computed_with_what_applies_to_all() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,7 +160,8 @@ async fn kept_prompts_are_computed_with_what_applies_to_all() {
     server.settles(0, None).await;
 }
 
-/// What a prompt was computed with is written beside it, so that it is found and released when other adapters apply.
+/// The adapters of a prompt are recorded with it, so that it is found and released after the default adapters
+/// change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kept_prompt_is_found_and_released_with_the_adapters_it_was_computed_with() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Conversations without end over the routes, with the real engine and the embedded model.
+//! Conversations beyond the context over the routes, with the real engine and the embedded model.
 
 use std::time::{Duration, Instant};
 
@@ -18,17 +18,17 @@ use crate::{
 const CONTEXT: usize = 1024;
 pub(super) const CHAT: &str = "/v1/chat/completions";
 
-/// A server that remembers and quotes so many tokens, whose summaries are made.
+/// Creates a server with memory that quotes up to `quotes_max` tokens and creates summaries.
 pub(super) fn server(tenants: &str, quotes_max: usize) -> Server {
     sealed_by(tenants, quotes_max, None)
 }
 
-/// The same, whose compaction items other servers with this secret understand.
+/// Creates the same server, whose compaction items other servers with this secret can open.
 pub(super) fn sealed_by(tenants: &str, quotes_max: usize, secret: Option<Secret>) -> Server {
     remembering(tenants, settings(quotes_max), secret)
 }
 
-/// Settings by which a summary is made after few turns.
+/// Settings that make summaries due after few turns.
 fn settings(quotes_max: usize) -> MemoryConfig {
     MemoryConfig {
         on: true,
@@ -51,7 +51,7 @@ pub(super) fn said(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }
 
-/// A conversation as a client holds it, which sends all of it.
+/// A client that holds a conversation and sends all of it.
 #[derive(Clone)]
 struct Client {
     key: &'static str,
@@ -63,7 +63,7 @@ impl Client {
         Client { key, messages: vec![said("system", "You are a helpful assistant.")] }
     }
 
-    /// One turn; the answer is part of the conversation then.
+    /// Runs one turn and appends the answer to the conversation.
     async fn says(&mut self, server: &Server, text: &str) -> Value {
         self.messages.push(said("user", text));
         let body = json!({"messages": self.messages, "temperature": 0, "max_tokens": 24});
@@ -72,7 +72,7 @@ impl Client {
         answer
     }
 
-    /// Turns of small talk, until this many messages are covered by a summary that is read.
+    /// Runs turns of small talk until a summary that covers `covered` messages is read.
     async fn talks(&mut self, server: &Server, covered: u64) -> Value {
         let deadline = Instant::now() + Duration::from_secs(180);
         for turn in 0.. {
@@ -82,7 +82,7 @@ impl Client {
                 return answer;
             }
             assert!(Instant::now() < deadline, "no summary of {covered} messages: {answer}");
-            // A reader's pause.
+            // A pause for reading.
             server.settles_down().await;
         }
         unreachable!("turns do not end")
@@ -126,7 +126,8 @@ async fn a_conversation_goes_on_beyond_the_context_and_knows_what_was_said() {
     assert!(tokens > CONTEXT, "the history alone is longer than the context: {tokens}");
 }
 
-/// What is let go is the beginning of what the turns read: asked there, a summary costs its question alone.
+/// The omitted messages are the beginning of the turns' prompts: asked there, a summary costs only its
+/// question.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_that_is_asked_for_in_place_computes_nothing_anew() {
     let tiny = Wording::new(None, "kvik-tiny").asking(&[]).clone();
@@ -161,7 +162,7 @@ async fn what_was_let_go_is_quoted_at_a_question_that_it_fits_and_the_next_turn_
     assert!(prompt - reused < 64, "what was not quoted is computed ahead: {prompt}, {reused}");
 }
 
-/// Until a summary is ready the beginning is let go, a step at a time, and nobody is refused.
+/// Until a summary is ready, the beginning is omitted step by step, and no request is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_history_of_one_request_is_answered_at_once_from_its_end() {
     let server = server("", 0);
@@ -203,7 +204,7 @@ async fn a_branch_reads_the_summary_of_what_it_shares_and_another_tenant_none() 
     assert_eq!(memory(&answer)["messages"]["summarised"], 0, "another tenant's: {answer}");
 }
 
-/// A tenant with one place goes on while its summaries are made.
+/// A tenant with one admission slot can continue while its summaries are computed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_takes_no_place_of_its_tenant() {
     let server = server("[tenant.acme]\nKEY:acme;\nparallel = 1\n", 0);
@@ -246,7 +247,7 @@ async fn what_cannot_be_remembered_is_said() {
     assert!(private["kvik"].get("memory").is_none(), "what leaves nothing behind is not remembered");
 }
 
-/// A message longer than the context, ten thousand of them, none with a word, and a middle that was altered.
+/// A message longer than the context, ten thousand messages, messages without text, and an altered middle.
 #[tokio::test(flavor = "multi_thread")]
 async fn histories_of_any_kind_are_answered_or_refused_with_the_numbers() {
     let server = server("", 64);

@@ -1,5 +1,5 @@
-//! What is done behind answers, over a scripted engine: in whose turn it is read, what it holds, and that nothing is
-//! left of a deleted conversation.
+//! Background work after answers, over a scripted engine: its admission turn, its memory, and that nothing
+//! remains of a deleted conversation.
 
 use std::sync::{
     Arc,
@@ -25,10 +25,10 @@ use crate::{
 const CHAT: &str = "/v1/chat/completions";
 const ALL: &str = "/v1/conversations";
 
-/// All that the engine is asked in the background is answered.
+/// No background request is held back.
 const NONE: usize = usize::MAX;
 
-/// A server whose engine answers all but what it is asked in the background at `held`, counted from 0.
+/// A server whose engine answers everything except the background request number `held`, counted from 0.
 pub(super) struct Held {
     pub(super) server: Server,
     held: Arc<AtomicUsize>,
@@ -62,7 +62,7 @@ impl Held {
         answer
     }
 
-    /// Small talk in the conversation `trip`, until a summary is due; all that was said.
+    /// Sends small talk in the conversation `trip` until a summary is due; returns all messages.
     pub(super) async fn talks(&self) -> Value {
         for number in 0..200 {
             let text = format!("The bus number {number} was late again. I had noodles for lunch.");
@@ -77,7 +77,7 @@ impl Held {
         panic!("no summary is due after two hundred turns")
     }
 
-    /// What the engine was asked in the background.
+    /// Returns the number of background requests to the engine.
     pub(super) fn asked(&self) -> usize {
         self.server.engine.asked.lock().unwrap().iter().filter(|request| request.background.is_some()).count()
     }
@@ -97,7 +97,7 @@ impl Held {
 
 #[tokio::test]
 async fn nothing_is_kept_of_a_conversation_that_is_deleted_while_it_is_summarised() {
-    // Before it begins, while the model is asked, while what follows is computed, and when all has ended.
+    // Before it begins, while the model is asked, while the next prompt is computed, and when all has ended.
     for (phase, held, asked) in [("queued", NONE, 0), ("asked", 0, 1), ("ahead", 1, 2), ("ended", NONE, 2)] {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path(), Duration::ZERO).unwrap();
@@ -147,7 +147,7 @@ async fn what_is_read_for_a_summary_waits_until_no_request_is_read() {
     world.until("the summary", || world.asked() >= 2).await;
 }
 
-/// Sixty turns of half a megabyte that all wait for the engine.
+/// Sixty turns of half a megabyte each wait for the engine.
 #[tokio::test]
 async fn turns_that_wait_hold_no_more_of_their_histories_than_there_is_room_for() {
     const TURNS: usize = 60;

@@ -1,7 +1,8 @@
-//! Conversations of several tenants, which grow, branch and are cut off by crashes, beside each other on one server.
+//! Conversations of several tenants that grow, branch and are cut off by crashes, concurrently on one server.
 //!
-//! Every message holds a mark that no other has, and the model says in a summary which marks it was shown. So whatever
-//! is read of another conversation, of another tenant or of a branch that was left shows in a prompt.
+//! Every message contains a unique mark, and the model repeats in a summary the marks that it was shown. If a
+//! prompt contains anything of another conversation, another tenant or an abandoned branch, its mark shows
+//! that.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -23,19 +24,19 @@ use crate::{app::AppConfig, eval::draws::Draws, settings::model::ModelArgs};
 const TENANTS: [&str; 2] = ["acme", "beta"];
 const TURNS_OF_A_LIFE: usize = 40;
 const LIVES: usize = 3;
-/// Marks that a summary repeats, so that it stays short.
+/// Maximum number of marks in a summary, to keep it short.
 const MARKS_OF_A_SUMMARY: usize = 4;
 const CONTEXT: usize = 2048;
 
 static TOKENIZER: LazyLock<Arc<kvik_text::tokenizer::Tokenizer>> =
     LazyLock::new(|| Arc::new(ModelArgs::embedded().load().unwrap().tokenizer));
 
-/// The marks in a text: `z`, digits, `z`.
+/// Returns the marks in a text: `z`, digits, `z`.
 fn marks(text: &str) -> BTreeSet<u64> {
     text.split('z').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// What the engine was asked in the foreground, as text, and whether any prompt was too long.
+/// Foreground prompts of the engine as text, and the length of the longest prompt.
 #[derive(Default)]
 struct Seen {
     prompts: Vec<String>,
@@ -49,13 +50,13 @@ struct Client {
     messages: Vec<Value>,
 }
 
-/// All conversations, and the marks that were given out.
+/// All conversations, and the marks assigned so far.
 struct World {
     draws: Draws,
     clients: Vec<Client>,
     next_mark: u64,
     seen: Arc<Mutex<Seen>>,
-    /// Turns that read a summary.
+    /// Number of turns that read a summary.
     summarised: usize,
     quoted: usize,
 }
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// A server with what an earlier one wrote down, whose summaries are made.
+    /// Creates a server that continues from the records of an earlier one, and creates summaries.
     fn server(&self, state: &std::path::Path) -> Server {
         let memory = MemoryConfig {
             on: true,
@@ -95,7 +96,7 @@ impl World {
         server
     }
 
-    /// Turns of random clients, until the process is lost.
+    /// Runs turns of random clients, until the process is lost.
     async fn live(&mut self, state: &std::path::Path) {
         let server = self.server(state);
         for _ in 0..TURNS_OF_A_LIFE {
@@ -104,14 +105,14 @@ impl World {
                 self.branch(client);
             }
             self.turn(&server, client).await;
-            // What is done behind the answers gets as far as it gets.
+            // Background work progresses by a random amount.
             for _ in 0..self.draws.below(12) {
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// A client takes back some of its messages, or another one of its tenant goes on from there.
+    /// A client removes some of its messages, or another client of its tenant continues from there.
     fn branch(&mut self, client: usize) {
         let mut branch = self.clients[client].clone();
         let exchanges = (branch.messages.len() - 1) / 2;
@@ -136,7 +137,7 @@ impl World {
         self.check(&answer["kvik"]["memory"], client, &own, &text);
     }
 
-    /// What was read is of this conversation alone, and its newest message is as it was said.
+    /// Checks that the prompt contains only this conversation, with its newest message verbatim.
     fn check(&mut self, memory: &Value, client: usize, own: &BTreeSet<u64>, question: &str) {
         let seen = self.seen.lock().unwrap();
         let prompt = seen.prompts.last().unwrap();
@@ -158,7 +159,7 @@ impl World {
     }
 }
 
-/// A summary repeats the newest marks it was shown; any other answer has none.
+/// Scripted answers: a summary repeats the newest marks it was shown; any other answer has none.
 fn answer(request: &Request, seen: &Mutex<Seen>) -> Vec<Event> {
     let prompt = TOKENIZER.decode(&request.prompt);
     let mut seen = seen.lock().unwrap();
@@ -173,7 +174,7 @@ fn answer(request: &Request, seen: &Mutex<Seen>) -> Vec<Event> {
     say(request, if request.max_tokens == 0 { "" } else { &summary }, FinishReason::Eos)
 }
 
-/// Lives of one world; each ends in the middle of what was being done.
+/// Runs the lives of one world; each ends in the middle of its work.
 fn run(seed: u64) -> World {
     let state = tempfile::tempdir().unwrap();
     let mut world = World::new(seed);

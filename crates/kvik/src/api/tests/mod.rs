@@ -1,4 +1,4 @@
-//! The routes over a scripted engine: what is asked of it, and how its events are worded.
+//! The routes over a scripted engine: requests to the engine, and formatting of its events.
 
 mod answers;
 mod anthropic;
@@ -72,16 +72,16 @@ use crate::{
     settings::{model::ModelArgs, size::ByteSize},
 };
 
-/// What the engine would say to a request.
+/// Returns the engine's events for a request.
 type Script = Box<dyn Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync>;
 
-/// An engine that plays a script and remembers what it was asked.
+/// An engine that plays a script and records its requests.
 pub(crate) struct Scripted {
     script: Script,
     pub(crate) asked: Mutex<Vec<Request>>,
-    /// Where it stands.
+    /// State of the engine.
     pub(crate) life: Mutex<Life>,
-    /// Sinks of all requests: an engine may hold on to one whose request has ended.
+    /// Sinks of all requests: an engine may hold the sink of a request that has ended.
     pub(crate) open: Mutex<Vec<Box<dyn EventSink>>>,
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct Server {
     router: Router,
 }
 
-/// What a model may say: words, thoughts before them, a call of the tool `look`, nothing.
+/// Possible answers of a model: text, text after thoughts, a call of the tool `look`, nothing.
 const SAYINGS: [&str; 4] = [
     "Hi.",
     "<think>\nLet me see.\n</think>\n\nIt is so.",
@@ -162,7 +162,7 @@ const SAYINGS: [&str; 4] = [
     "",
 ];
 
-/// How a server treats its clients where a test does not say.
+/// Default configuration of a test server.
 pub(crate) fn config() -> AppConfig {
     AppConfig {
         senders: Senders {
@@ -210,7 +210,7 @@ impl Server {
         Server::build_with(script, keys, config, None)
     }
 
-    /// With another chat template than the model's own; says `text`.
+    /// Creates a server with another chat template than the model's own; its answer is `text`.
     pub(crate) fn with_template(template: &str, text: &'static str) -> Server {
         let script = move |request: &Request| Ok(say(request, text, FinishReason::Eos));
         Server::build_with(script, Keys::new([]), config(), Some(template))
@@ -230,12 +230,12 @@ impl Server {
         Server { engine, router: router(app.clone()), app }
     }
 
-    /// Says `text` in pieces of one character, with token ids from 100 on.
+    /// Creates a server that answers with `text` in pieces of one character, with token ids from 100 on.
     pub(crate) fn saying(text: &'static str) -> Server {
         Server::new(move |request| Ok(say(request, text, FinishReason::Eos)))
     }
 
-    /// One whose answers fail after two characters.
+    /// Creates a server whose answers fail after two characters.
     pub(crate) fn breaking() -> Server {
         Server::new(|request| {
             let mut events = say(request, "Hi", FinishReason::Eos);
@@ -274,7 +274,7 @@ impl Server {
         json_of(self.send("GET", path, "").await).await
     }
 
-    /// The data of a stream's events.
+    /// Returns the data of a stream's events.
     async fn stream(&self, path: &str, body: Value) -> Vec<String> {
         let response = self.send("POST", path, body.to_string()).await;
         assert_eq!(response.status(), 200);
@@ -289,7 +289,7 @@ impl Server {
     }
 }
 
-/// A model that says what is scripted, under a name.
+/// A model under this name that answers from a script.
 fn serving(name: &str, engine: Arc<Scripted>, template: Option<&str>) -> Serving {
     let loaded: LoadedModel = ModelArgs::embedded().load().unwrap();
     let source = template.or(loaded.chat_template.as_deref()).unwrap();
@@ -336,7 +336,7 @@ fn token(id: u32, text: &str, logprobs: bool) -> GeneratedToken {
     GeneratedToken { token: id, logprob: logprobs.then(|| (entry(), vec![entry()])) }
 }
 
-/// The events of an answer that says `text` in every choice.
+/// Returns the events of an answer with `text` in every choice.
 pub(crate) fn say(request: &Request, text: &str, reason: FinishReason) -> Vec<Event> {
     let total = request.prompt.len();
     let mut events = vec![Event::Prefill { cached: total.min(3), done: total, total }];
@@ -368,7 +368,7 @@ pub(crate) fn hello() -> Value {
     json!({"messages": [{"role": "user", "content": "Hello there, my friend."}]})
 }
 
-/// `base` with the fields of `extra`.
+/// Returns `base` with the fields of `extra`.
 pub(crate) fn with(mut base: Value, extra: Value) -> Value {
     base.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     base

@@ -1,10 +1,10 @@
-//! A model without a chat template: every route of chats says what works instead, and completions work.
+//! A model without a chat template: every chat route names the alternative, and completions work.
 
 use std::sync::Arc;
 
 use super::*;
 
-/// A server of a base model.
+/// Creates a server of a base model.
 fn base() -> Server {
     let engine = Arc::new(Scripted::new(|request| Ok(say(request, "and so on", FinishReason::Eos))));
     let serving = Serving { template: None, ..serving("base", engine.clone(), None) };

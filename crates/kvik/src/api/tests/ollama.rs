@@ -1,8 +1,8 @@
-//! Ollama's routes: what is asked of the engine, and how its events are worded.
+//! Ollama's routes: engine requests, and the format of answers.
 
 use super::*;
 
-/// The lines of a stream.
+/// Returns the lines of a stream.
 async fn lines(server: &Server, path: &str, body: Value) -> Vec<Value> {
     let response = server.send("POST", path, body.to_string()).await;
     assert_eq!(response.status(), 200);
@@ -20,7 +20,7 @@ fn question() -> Value {
     json!({"model": "x", "prompt": "Why?"})
 }
 
-/// The text and the thoughts that lines say together.
+/// Returns the joined text and the joined thoughts of lines.
 fn said(lines: &[Value], text: &str) -> (String, String) {
     let join = |pointer: &str| lines.iter().filter_map(|line| line.pointer(pointer)?.as_str()).collect();
     match text {

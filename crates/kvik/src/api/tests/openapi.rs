@@ -1,4 +1,4 @@
-//! The document of all routes: whole, valid, and the same as the routes.
+//! The OpenAPI document: complete, valid, and equal to the routes.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -8,10 +8,10 @@ use crate::api::{route::Dialect, routes::dialects};
 
 const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
 
-/// What Ollama's clients send a body to delete, and what is told to happen without one.
+/// Paths with unusual bodies: Ollama's clients send a body with DELETE, and reload is a POST without one.
 const UNUSUAL: [&str; 2] = ["/api/delete", "/v1/shelf/reload"];
 
-/// Every value under a name, at any depth.
+/// Collects all values under a name, at any depth.
 fn all<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(key, value)| {
@@ -25,7 +25,7 @@ fn all<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
     }
 }
 
-/// The schema of the JSON body of an operation.
+/// Returns the schema of an operation's JSON body.
 fn body<'a>(document: &'a Value, path: &str, method: &str) -> &'a Value {
     &document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
 }
@@ -44,7 +44,7 @@ async fn the_document_is_openapi_in_structure() {
             assert!(METHODS.contains(&method.as_str()), "{path} {method}");
             assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{path} {method}");
             let responses = operation["responses"].as_object().unwrap();
-            // What is always refused has no other answer than the error.
+            // A route that always refuses has no other answer than the error.
             let refused = operation["summary"].as_str().is_some_and(|text| text.starts_with("Refused"));
             assert_eq!(responses.contains_key("200"), !refused, "{path} {method}");
             assert!(responses.contains_key("default"), "{path} {method}");
@@ -106,7 +106,7 @@ fn bounds_defaults_and_choices_are_said() {
     assert_eq!(document["components"]["schemas"]["KvikFields"]["additionalProperties"], false);
 }
 
-/// What is described is what is read: of two odd values every field refuses one.
+/// Described fields are read: each field refuses at least one of two invalid values.
 #[tokio::test]
 async fn every_field_of_a_schema_is_read() {
     let server = Server::saying("Hi!");
@@ -124,7 +124,7 @@ async fn every_field_of_a_schema_is_read() {
     }
 }
 
-/// A name stands for one type: what is read and what is sent are described apart.
+/// A schema name stands for one type: request and answer types are described separately.
 #[test]
 fn schemas_of_bodies_and_answers_do_not_share_a_name() {
     let document = document::document(&dialects());
@@ -140,7 +140,7 @@ fn schemas_of_bodies_and_answers_do_not_share_a_name() {
     assert!(shared.is_empty(), "{shared:?}");
 }
 
-/// The names of the schemas that a part of the document leads to.
+/// Collects the names of the schemas that a part of the document refers to.
 fn named(document: &Value, part: &Value, names: &mut Vec<String>) {
     let mut references = Vec::new();
     all(part, "$ref", &mut references);

@@ -1,4 +1,4 @@
-//! Nobody waits for the outside: files that hang, and clients that do not read.
+//! Requests do not wait for external delays: hanging files, and clients that do not read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,19 +18,19 @@ use crate::{
     settings::{model::CacheArgs, size::ByteSize},
 };
 
-/// Requests of one kind that meet a hanging file.
+/// Requests of one kind that encounter a hanging file.
 const REQUESTS: usize = 100;
-/// Fewer than that.
+/// Fewer threads than requests.
 const POOL_THREADS: usize = 90;
-/// Bytes of what is read: more than the records keep in memory.
+/// Size of the long records in bytes, beyond what the store keeps in memory.
 const LONG: usize = 3 << 19;
-/// Longer than any answer takes; a hanging file takes for ever.
+/// Longer than any answer takes; a hanging file hangs forever.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A request of the kind with this number.
+/// Returns the request with this number, of one kind.
 type Ask = Box<dyn Fn(usize) -> (&'static str, String, Value)>;
 
-/// Opens the gate also when the test fails: the threads behind it would keep it from ending.
+/// Opens the gate even if the test fails: blocked threads would keep the test from ending.
 struct AtLast(Gate);
 
 impl Drop for AtLast {
@@ -43,8 +43,8 @@ fn said(text: &str) -> Value {
     json!([{"role": "user", "content": text}])
 }
 
-/// What touches a file, each with its name. The conversation `long` and the response are longer than what the records keep
-/// in memory.
+/// Returns the kinds of requests that access a file, with their names. The conversation `long` and the
+/// response are larger than what the records keep in memory.
 fn kinds(response: String) -> Vec<(&'static str, Ask)> {
     let chat = |i: usize| json!({"messages": said("Hi"), "max_tokens": 1, "kvik": {"conversation": format!("c{i}")}});
     let answer = |i: usize| json!({"input": format!("Hi {i}"), "max_output_tokens": 1});
@@ -71,7 +71,7 @@ fn kinds(response: String) -> Vec<(&'static str, Ask)> {
     ]
 }
 
-/// A server whose records are all behind a gate, with something in each of them.
+/// Creates a server whose records are all behind a gate, with an entry in each of them.
 async fn server(gate: &Gate) -> (Arc<kept::Server>, String) {
     let (records, conversations) = (Some(gate.records()), Some(gate.records()));
     let config = AppConfig { body_limit: ByteSize(64 << 20), records, conversations, ..config() };
@@ -88,7 +88,7 @@ async fn server(gate: &Gate) -> (Arc<kept::Server>, String) {
     (server, id)
 }
 
-/// Stores an answer to so many bytes.
+/// Stores an answer to an input of this size.
 fn stored(store: &Arc<crate::app::responses::Responses>, id: &str, bytes: usize, answer: Value) {
     let turn = ResponseTurn {
         store: store.clone(),
@@ -101,7 +101,7 @@ fn stored(store: &Arc<crate::app::responses::Responses>, id: &str, bytes: usize,
     turn.write(json!({}), answer).unwrap();
 }
 
-/// What needs no file is answered.
+/// Checks that requests without file access are answered.
 async fn goes_on(server: &kept::Server, name: &str) {
     let chat = json!({"messages": said("Hello."), "max_tokens": 2});
     for (method, path, body) in [
@@ -115,7 +115,7 @@ async fn goes_on(server: &kept::Server, name: &str) {
         let answered = async {
             loop {
                 let answered = server.send("", method, path, body.clone()).await;
-                // The queue is full of those whose answers are to be written down.
+                // The queue may be full of requests whose answers must be recorded.
                 if answered.0 != 429 {
                     return answered;
                 }
@@ -141,7 +141,7 @@ fn answers_go_on_while_each_file_hangs() {
             goes_on(&server, name).await;
             gate.shut();
             let ledger = server.app.server.ledger.clone();
-            // The accounts are written down every few seconds.
+            // The usage accounts are written every few seconds.
             let write = move || if name == "usage" { ledger.write() } else { Ok(()) };
             let written = tokio::task::spawn_blocking(write);
             let mut asked = JoinSet::new();

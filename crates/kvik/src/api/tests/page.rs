@@ -1,4 +1,4 @@
-//! The page for browsers: given to everyone who may talk to the server at all, and the same while the model loads.
+//! The web page: available to everyone who may reach the server, and unchanged while the model loads.
 
 use axum::{
     body::{Body, to_bytes},
@@ -15,7 +15,7 @@ fn server() -> Server {
     Server::build(|request| Ok(say(request, "Hi!", FinishReason::Eos)), Keys::new(["sesame"]), config())
 }
 
-/// Checks that this is the page, with all that protects it; says its tag.
+/// Checks that this is the page, with all protective headers; returns its tag.
 async fn assert_page(response: Response) -> String {
     assert_eq!(response.status(), 200);
     let headers = response.headers().clone();

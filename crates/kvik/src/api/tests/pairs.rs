@@ -1,4 +1,4 @@
-//! Where parts meet, over the routes: each test is named by a row of `docs/where-parts-meet.md`.
+//! Interactions of parts, over the routes: each test is named by a row of `docs/where-parts-meet.md`.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ async fn done(server: &Server, method: &str, path: &str, body: Value) -> Value {
     answer
 }
 
-/// What is refused at this field; Ollama's errors have none, and say why.
+/// Sends a request that must be refused at this field; Ollama's errors have no field and give the reason.
 async fn refused(server: &Server, path: &str, body: Value, field: &str) -> Value {
     let (status, answer) = send(server, "acme", "POST", path, body).await;
     assert_eq!(status, 400, "{path}: {answer}");
@@ -56,7 +56,7 @@ async fn refused(server: &Server, path: &str, body: Value, field: &str) -> Value
     answer["error"].clone()
 }
 
-/// Whatever words a dialect has for it.
+/// Holds for every dialect's way to request privacy.
 #[tokio::test]
 async fn a_private_request_is_neither_written_down_nor_summarised_in_any_dialect() {
     let server = server();
@@ -85,8 +85,8 @@ async fn a_private_request_is_neither_written_down_nor_summarised_in_any_dialect
     assert_eq!(done(&server, "GET", ALL, Value::Null).await["data"], json!([]));
 }
 
-/// A summary says what was said. Once the messages are gone nothing leads to it any more, not even the deletion of the
-/// conversation.
+/// A summary contains what was said. Once the messages are removed, nothing refers to the summary, not even
+/// the deletion of the conversation.
 #[tokio::test]
 async fn what_is_taken_back_is_remembered_no_more() {
     for (from, left) in [(1, 0), (usize::MAX, 1)] {
@@ -109,7 +109,7 @@ async fn what_is_taken_back_is_remembered_no_more() {
     }
 }
 
-/// The same of a response, whose summaries are found by what was said up to it.
+/// Deleting a response deletes its summaries, which are found by the messages up to it.
 #[tokio::test]
 async fn a_stored_response_that_is_deleted_is_remembered_no_more() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,12 +138,12 @@ async fn a_stored_response_that_is_deleted_is_remembered_no_more() {
     assert_eq!(kept(), 0, "on the disk");
 }
 
-/// A message of a million small values, as large in memory as one body may be, about.
+/// A message of many small values; a million are about as large in memory as one body may be.
 fn heavy(values: usize) -> Value {
     json!({"role": "user", "content": "x", "more": vec![json!([1]); values]})
 }
 
-/// Every turn builds all of a conversation, so it is no larger in memory than a body may be.
+/// Every turn builds the whole conversation in memory, so its size is bounded by that of a body.
 #[tokio::test]
 async fn a_conversation_of_many_small_values_does_not_grow_beyond_what_a_body_may_be() {
     let server = server();
@@ -157,7 +157,7 @@ async fn a_conversation_of_many_small_values_does_not_grow_beyond_what_a_body_ma
     assert_eq!(done(&server, "POST", ALL, again).await["messages"], 3, "what is exported can be sent again");
 }
 
-/// The same of answers that go on from each other.
+/// The same bound holds for chains of stored answers.
 #[tokio::test]
 async fn a_chain_of_stored_answers_says_no_more_than_a_body_may() {
     let server = server();
@@ -172,8 +172,8 @@ async fn a_chain_of_stored_answers_says_no_more_than_a_body_may() {
     done(&server, "POST", RESPONSES, next(1)).await;
 }
 
-/// A summary stands in the system message, which begins the prompt. So a conversation that names a kept prompt is not
-/// summarised, and is not refused when a summary would be read.
+/// A summary is placed in the system message, which begins the prompt. A conversation that names a compressed
+/// prefix is therefore not summarised, and is not refused when a summary would be used.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_that_begins_with_a_kept_part_goes_on_where_a_summary_would_change_its_beginning() {
     let memory = MemoryConfig {
@@ -209,7 +209,7 @@ async fn a_conversation_that_begins_with_a_kept_part_goes_on_where_a_summary_wou
     }
 }
 
-/// A slot's prompt can be saved, so a private one is not in a slot, nor what was there before it.
+/// A slot's prompt can be saved, so a private request leaves its slot empty.
 #[tokio::test]
 async fn a_slot_holds_nothing_of_a_private_request() {
     let server = server();
@@ -221,7 +221,7 @@ async fn a_slot_holds_nothing_of_a_private_request() {
     assert_eq!(server.app.slots.get(key), None);
 }
 
-/// Adapters are part of what a prompt is computed with: the same words behind other adapters are not the same prompt.
+/// Adapters are part of a prompt's identity: the same text with other adapters is another prompt.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_with_other_adapters_is_compared_as_one_of_another_model() {
     let dir = tempfile::tempdir().unwrap();
@@ -248,8 +248,8 @@ async fn an_answer_with_other_adapters_is_compared_as_one_of_another_model() {
     }
 }
 
-/// A tenant's conversations are bounded, so that starting, listing and naming them are: the next one is refused until one
-/// is deleted, and nobody else is concerned.
+/// A tenant's conversations are limited, so that starting, listing and naming them take bounded time. At the
+/// limit, new ones are refused until one is deleted; other tenants are unaffected.
 #[tokio::test]
 async fn of_a_hundred_thousand_conversations_of_one_tenant_as_many_are_kept_as_may_be() {
     const MAX: usize = 4096;
@@ -299,8 +299,8 @@ async fn of_a_hundred_thousand_conversations_of_one_tenant_as_many_are_kept_as_m
     done(&server, "GET", &format!("{ALL}/trip%20{MAX}"), Value::Null).await;
 }
 
-/// Summaries are made with what applies to all, whatever a turn was asked with, and are text: whoever asks with other
-/// adapters reads the same.
+/// Summaries are texts that are computed with the default adapters, whatever adapters the turn had, so
+/// requests with other adapters read the same summary.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_does_not_depend_on_the_adapters_of_the_turn_that_it_is_made_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -337,7 +337,7 @@ async fn a_summary_does_not_depend_on_the_adapters_of_the_turn_that_it_is_made_b
     assert_eq!(summary_behind("two", "one").await, plain);
 }
 
-/// Embeddings are computed with what applies to all, and found with no other adapters.
+/// Embeddings are computed with the default adapters, and are cached for those adapters only.
 #[tokio::test(flavor = "multi_thread")]
 async fn embeddings_are_those_of_the_adapters_that_apply_to_all() {
     let dir = tempfile::tempdir().unwrap();
@@ -352,7 +352,7 @@ async fn embeddings_are_those_of_the_adapters_that_apply_to_all() {
     assert_eq!([embed(1.0).await, embed(0.0).await, embed(0.5).await], [with, plain, half]);
 }
 
-/// One item, in the words of each dialect.
+/// One item in the format of each dialect.
 #[tokio::test]
 async fn an_item_of_a_tenant_is_read_in_all_its_dialects_and_refused_to_others_in_each() {
     let server = Server::build(
@@ -384,7 +384,7 @@ async fn an_item_of_a_tenant_is_read_in_all_its_dialects_and_refused_to_others_i
             let is_read = read.contains("They spoke of the sea.") && read.contains("salty");
             assert!(is_read && !read.contains("wide") && !read.contains("dropped"), "{path}: {read}");
         }
-        // Another tenant, and the same one with what is cut, doubled or made of something else.
+        // Another tenant, and the same one with an item that is truncated, doubled or replaced.
         let (status, answer) = send(&server, "beta", "POST", path, body.clone()).await;
         assert_eq!(status, 400, "{path}: {answer}");
         let whole = sealed.as_str().unwrap();
@@ -393,12 +393,12 @@ async fn an_item_of_a_tenant_is_read_in_all_its_dialects_and_refused_to_others_i
             let (status, answer) = send(&server, "acme", "POST", path, body).await;
             assert_eq!(status, 400, "{path}: {answer}");
         }
-        // It may be sent again and again.
+        // The item may be sent repeatedly.
         done(&server, "POST", path, body).await;
     }
 }
 
-/// The same secret and another model, whose context is smaller than what the item says.
+/// The same secret with another model, whose context is smaller than the item.
 #[tokio::test]
 async fn an_item_that_is_longer_than_the_context_of_this_model_is_refused_with_the_numbers() {
     let secret = Secret::of_this_process();

@@ -1,4 +1,4 @@
-//! What of a request reaches the engine, and what is refused.
+//! Request fields that reach the engine, and fields that are refused.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! `/v1/responses`: what is asked of the engine, how its events are worded, and what is stored.
+//! `/v1/responses`: engine requests, the format of answers, and stored answers.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn answer(server: &Server, body: Value) -> Value {
     answer
 }
 
-/// The events of a stream, whose numbers go up.
+/// Returns the events of a stream and checks that they are numbered consecutively.
 async fn events(server: &Server, body: Value) -> Vec<Value> {
     let data = server.stream("/v1/responses", with(body, json!({"stream": true}))).await;
     let events: Vec<Value> = data.iter().map(|data| serde_json::from_str(data).unwrap()).collect();
@@ -22,7 +22,7 @@ async fn events(server: &Server, body: Value) -> Vec<Value> {
     events
 }
 
-/// The items that a client makes of a stream, and that its pieces agree with what is said at their ends.
+/// Collects items from a stream as a client does, and checks that the deltas agree with the final texts.
 fn gathered(events: &[Value]) -> Vec<Value> {
     let mut items: Vec<Value> = Vec::new();
     let mut text = String::new();
@@ -52,7 +52,7 @@ fn gathered(events: &[Value]) -> Vec<Value> {
     items
 }
 
-/// Without what no two answers have in common.
+/// Removes the fields that differ between any two answers.
 fn comparable(items: &[Value]) -> Vec<Value> {
     let mut items = items.to_vec();
     for item in &mut items {
@@ -240,7 +240,7 @@ async fn bad_input_is_refused_by_its_name() {
     check(with(ask("x"), json!({"text": format})), "text.format.schema.type").await;
 }
 
-/// The body of a coding agent: fields, tools and items that only OpenAI's own servers know.
+/// The body of a coding agent: fields, tools and items that only OpenAI's servers support.
 #[tokio::test]
 async fn what_an_agent_sends_for_others_is_ignored_and_said() {
     let server = Server::saying("Hi.");
@@ -278,7 +278,7 @@ async fn what_an_agent_sends_for_others_is_ignored_and_said() {
     assert_eq!(notes.len(), 8, "{notes:#?}");
 }
 
-/// A call is told in the form of its tool: with its namespace, or as the text that a custom tool takes.
+/// A call is sent in the format of its tool: with its namespace, or as the text of a custom tool.
 #[tokio::test]
 async fn a_call_is_told_as_its_tool_is_known() {
     let tools = json!([
@@ -305,7 +305,7 @@ async fn a_call_is_told_as_its_tool_is_known() {
         assert_eq!(item, &expect);
         let events = events(&server, body.clone()).await;
         assert_eq!(comparable(&gathered(&events)), comparable(whole["output"].as_array().unwrap()));
-        // Sent back, it is the call that was made.
+        // When it is sent back, it is read as the original call.
         let sent_back = json!([
             {"role": "user", "content": "Go."}, item,
             {"type": "function_call_output", "call_id": item["call_id"], "output": "done"},

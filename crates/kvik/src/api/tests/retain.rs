@@ -1,17 +1,17 @@
-//! Retention: what of it reaches the engine, what is refused, and what the answer says of it.
+//! Retention: fields that reach the engine, refusals, and the report in the answer.
 
 use kvik_cache::retain::{Retention, RetentionError};
 use kvik_engine::api::Retained;
 
 use super::*;
 
-/// The routes that complete something, with a body that each takes.
+/// The completion routes, each with a valid body.
 fn routes() -> [(&'static str, Value); 3] {
     let prompt = json!({"prompt": "Once upon a time"});
     [("/v1/chat/completions", hello()), ("/v1/completions", prompt.clone()), ("/completion", prompt)]
 }
 
-/// `body` with a field `kvik.retain` of this text.
+/// Returns `body` with this text as the field `kvik.retain`.
 fn retaining(body: &Value, retain: &str) -> String {
     let body = body.to_string();
     format!("{}, \"kvik\": {{\"retain\": {retain}}}}}", body.strip_suffix('}').unwrap())
@@ -80,7 +80,7 @@ async fn what_the_engine_cannot_do_names_the_field() {
     }
 }
 
-/// What an engine says that forgot: 100 of 400 positions of four heads.
+/// Returns the events of an engine with retention: 100 of 400 positions of four heads are kept.
 fn forgetful(request: &Request) -> Vec<Event> {
     let mut events = say(request, "Hi!", FinishReason::Eos);
     if let (Some(retention), Some(Event::Done(report))) = (request.retention, events.last_mut()) {

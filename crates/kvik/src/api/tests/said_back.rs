@@ -1,13 +1,14 @@
-//! Answers come back to the server in any dialect, and tools come in any shape: the prompt has all of it.
+//! Round trips: answers are sent back in any dialect, with tools in any format, and the prompt contains all
+//! of them.
 
 use super::*;
 
-/// A template that reads without asking what most requests have.
+/// A template that accesses fields that most requests have, without checking for them.
 const STRICT: &str = "{% for t in tools or [] %}[{{ t.function.name + ': ' + t.function.description }}{% for p in t.function.parameters.properties %} {{ p }}{% endfor %}]{% endfor %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}\
     {% for c in m.tool_calls or [] %}[{{ c.function.name }}{% for k, v in c.function.arguments.items() %} {{ k }}={{ v }}{% endfor %}]{% endfor %}<|im_end|>{% endfor %}";
 
-/// The routes of the dialects that have conversations.
+/// The routes of the dialects with conversations.
 const ROUTES: [&str; 4] = ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"];
 
 async fn post(server: &Server, path: &str, body: &Value) -> (StatusCode, Value) {
@@ -15,14 +16,14 @@ async fn post(server: &Server, path: &str, body: &Value) -> (StatusCode, Value) 
     json_of(server.send_with("POST", path, body.to_string(), &headers).await).await
 }
 
-/// The prompt of this request.
+/// Returns the prompt of this request.
 async fn prompt(server: &Server, path: &str, body: &Value) -> String {
     let (status, answer) = post(server, path, body).await;
     assert_eq!(status, 200, "{path} {body}: {answer}");
     server.app.serving.tokenizer.decode(&server.asked().prompt)
 }
 
-/// A conversation of these messages in the dialect of a route.
+/// Returns a body with these messages in the dialect of a route.
 fn body(path: &str, messages: Value) -> Value {
     match path {
         "/v1/responses" => json!({"model": "x", "input": messages}),
@@ -31,7 +32,7 @@ fn body(path: &str, messages: Value) -> Value {
     }
 }
 
-/// A tool with these fields beside its name.
+/// Returns a tool with these fields in addition to its name.
 fn tool(path: &str, fields: &Value) -> Value {
     let function = with(json!({"name": "look"}), fields.clone());
     match path {
@@ -66,7 +67,7 @@ async fn tools_need_neither_a_description_nor_parameters() {
     }
 }
 
-/// The messages that a client of a route keeps of an answer.
+/// Returns the messages that a client of a route stores from an answer.
 fn kept(path: &str, answer: &Value) -> Vec<Value> {
     match path {
         "/v1/chat/completions" => vec![answer["choices"][0]["message"].clone()],
@@ -79,7 +80,7 @@ fn kept(path: &str, answer: &Value) -> Vec<Value> {
 #[tokio::test]
 async fn a_call_that_was_cut_off_comes_back() {
     const CUT: &str = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Oslo\", \"days\": 1";
-    // Without a system prompt: the template has no other text.
+    // Without a system prompt, because the template renders no other text.
     let whole = "<tool_call>\n{\"name\": \"look\", \"arguments\": ".len();
     for end in [whole + 1, whole + "{\"city\": \"Os".len(), CUT.len()] {
         let cut = CUT[..end].to_owned();
@@ -149,7 +150,7 @@ async fn a_line_for_billing_is_no_part_of_any_prompt() {
         }
         for system in systems {
             let text = prompt(&server, path, &asked(system.clone())).await;
-            // `/v1/messages` switches reasoning off at the end.
+            // `/v1/messages` disables reasoning at the end.
             assert!(
                 text.starts_with("<system>Be brief.<|im_end|><user>hi<|im_end|>"),
                 "{path} {system}: {text}"

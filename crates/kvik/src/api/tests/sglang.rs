@@ -1,4 +1,4 @@
-//! What routers ask of a node.
+//! Endpoints that routers query on a node.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Several models on one server: which one answers, how long they stay, and what happens to those that cannot be loaded.
+//! Several models on one server: dispatch, residence time, and models that fail to load.
 
 use std::{
     collections::BTreeMap,
@@ -29,23 +29,23 @@ use crate::{
     },
 };
 
-/// What a test sees of loading.
+/// State of the model loader that a test observes.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// Times each model was loaded.
+    /// Number of loads per model.
     loads: Mutex<BTreeMap<String, usize>>,
-    /// Models in memory, and the most at a time.
+    /// Models in memory, now and at most.
     open: AtomicUsize,
     most: AtomicUsize,
-    /// Loading fails.
+    /// True if loading fails.
     pub(super) breaks: AtomicBool,
-    /// Answers do not end.
+    /// True if answers do not end.
     goes_on: AtomicBool,
-    /// Loading does not end.
+    /// True if loading does not end.
     pub(super) stalls: AtomicBool,
 }
 
-/// A model that says its name, and takes a moment to be loaded.
+/// A model that answers with its name, and takes a moment to load.
 struct Double {
     name: String,
     server: Arc<Server>,
@@ -93,13 +93,13 @@ impl LoadModel for Double {
     }
 }
 
-/// What is written down of the models: a name and its flag; nothing where it cannot be read.
+/// The configured models: names and flags; none if the configuration is unreadable.
 type Written = Arc<Mutex<Option<Vec<(String, String)>>>>;
 
-/// Models of 40 bytes.
+/// A catalogue of models of 40 bytes.
 struct Doubles {
     written: Written,
-    /// The models on disk, where these are served instead.
+    /// The models on disk, if these are served instead.
     pulled: Option<kvik_shelf::Shelf>,
     server: Arc<Server>,
     seen: Arc<Seen>,
@@ -140,7 +140,7 @@ impl Doubles {
     }
 }
 
-/// A server of models of 40 bytes, of which two fit.
+/// A server of models of 40 bytes, two of which fit in memory.
 pub(super) struct World {
     router: Router,
     pub(super) seen: Arc<Seen>,
@@ -152,12 +152,12 @@ impl World {
         World::with(names, None)
     }
 
-    /// The same for whoever has one of these keys.
+    /// Creates a server that requires one of these keys.
     pub(super) fn keyed(names: &[&str], keys: Keys) -> World {
         World::serve(names, None, keys)
     }
 
-    /// A server of the models on disk, with a hub that has `o/r`.
+    /// Creates a server of the models on disk, with a hub that has the repository `o/r`.
     fn with_hub(dir: &Path) -> World {
         let model: Arc<[u8]> = std::fs::read(tiny_model()).unwrap().into();
         let files = vec![("tiny-Q8_0.gguf", model, None)];
@@ -185,7 +185,7 @@ impl World {
         world(over(shelf))
     }
 
-    /// Writes down these models with their flags.
+    /// Configures these models with their flags.
     pub(super) fn write(&self, models: &[(&str, &str)]) {
         let owned = |(name, flag): &(&str, &str)| ((*name).to_owned(), (*flag).to_owned());
         *self.written.lock().unwrap() = Some(models.iter().map(owned).collect());
@@ -221,7 +221,7 @@ impl World {
         json_of(self.send("GET", path, &Value::Null).await).await.1
     }
 
-    /// Waits until a model stands like this.
+    /// Waits until a model has this status.
     pub(super) async fn until(&self, index: usize, status: &str) {
         for _ in 0..1000 {
             if self.statuses().await[index] == status {
@@ -232,19 +232,19 @@ impl World {
         panic!("it never is {status}: {:?}", self.statuses().await);
     }
 
-    /// Where a model stands in the list of all.
+    /// Returns the index of a model in the list.
     pub(super) async fn index_of(&self, name: &str) -> usize {
         let shelf = self.get("/v1/shelf").await;
         let models = shelf["models"].as_array().unwrap();
         models.iter().position(|model| model["name"] == name).unwrap()
     }
 
-    /// Models in memory.
+    /// Returns the number of models in memory.
     pub(super) fn open(&self) -> usize {
         self.seen.open.load(Ordering::Relaxed)
     }
 
-    /// The most that were in memory at a time.
+    /// Returns the largest number of models that were in memory at once.
     pub(super) fn most_open(&self) -> usize {
         self.seen.most.load(Ordering::Relaxed)
     }
@@ -256,7 +256,8 @@ impl World {
     }
 }
 
-/// Ollama's clients know a model by its size, time and digest: they are its file's, before it is loaded and after.
+/// Ollama's clients identify a model by size, time and digest: these are its file's, before and after it is
+/// loaded.
 #[tokio::test]
 async fn ollamas_list_says_of_a_model_what_its_file_is() {
     let world = World::with(&["a", "b"], None);
@@ -276,7 +277,7 @@ async fn ollamas_list_says_of_a_model_what_its_file_is() {
     assert_eq!(shown["modified_at"], before["models"][1]["modified_at"]);
 }
 
-/// Memory in use and memory at most are two figures.
+/// Used memory and reserved memory are reported separately.
 #[tokio::test]
 async fn memory_that_is_used_is_not_what_is_reserved() {
     let world = World::with(&["a"], None);
@@ -331,7 +332,7 @@ async fn the_model_that_is_named_answers() {
     );
 }
 
-/// Bodies that are broken, or of the wrong kind, get the answers that their route gives.
+/// Malformed bodies, and bodies of the wrong type, get the answers of their route.
 #[tokio::test]
 async fn what_is_wrong_with_a_body_is_said_by_its_route() {
     let world = World::new(&["a", "b"]);
@@ -349,7 +350,7 @@ async fn what_is_wrong_with_a_body_is_said_by_its_route() {
     assert_eq!(world.send("GET", "/v1/nothing", &Value::Null).await.status().as_u16(), 404);
 }
 
-/// The length of an answer is that of the words that the client gets.
+/// The content length is that of the dialect's error body.
 #[tokio::test]
 async fn errors_in_the_words_of_a_dialect_have_their_length() {
     let world = World::new(&["a", "b"]);
@@ -426,11 +427,11 @@ async fn a_model_stays_until_its_answer_is_computed() {
             &json!({"model": "c", "prompt": "x", "stream": false, "keep_alive": 0}),
         )
         .await;
-    // Ollama's clients say so like this.
+    // Ollama's clients unload a model this way.
     world.until(2, "unloaded").await;
 }
 
-/// Questions about the server are answered without a model, even where there is none.
+/// Requests about the server are answered without a model, even if there is none.
 #[tokio::test]
 async fn a_server_without_models_answers_what_it_can() {
     let world = World::new(&[]);
@@ -464,7 +465,7 @@ async fn models_come_change_and_go_while_the_server_runs() {
     for name in ["a", "b"] {
         world.ask(body(name)).await;
     }
-    // An answer of one that goes and one of one that stays are not read yet.
+    // Two answers are left unread: one of a model that is removed, and one of a model that stays.
     let stream = async |name: &str| {
         world.send("POST", "/v1/completions", &json!({"model": name, "prompt": "x", "stream": true})).await
     };
@@ -500,8 +501,8 @@ async fn a_catalogue_that_is_wrong_changes_nothing() {
     assert_eq!((world.ask(body("b")).await.0, world.loads("a")), (200, 1));
 }
 
-/// Models come and go at random while clients ask for them: who asks for one that is there is answered by it, others are
-/// told that it is not.
+/// Models are added and removed at random while clients send requests: requests for a present model are
+/// answered by it, others are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reloads_under_load() {
     const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];

@@ -1,8 +1,8 @@
-//! Histories of a shelf: at random, clients ask, wait, leave, never read, say how long a model stays, load and unload, and
-//! the catalogue changes. Whatever they do, every request is answered in time, memory is kept within its bound, and all
-//! of it is given back.
+//! Random histories of a shelf: clients send requests, wait, disconnect, do not read, set residence times,
+//! load and unload models, and the catalogue changes. In every history, each request is answered in time,
+//! memory stays within its bound, and all of it is released.
 //!
-//! `KVIK_SHELF_SEED=n` lives one history.
+//! `KVIK_SHELF_SEED=n` runs one history.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,9 +16,9 @@ use super::shelf::World;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const CLIENTS: u64 = 6;
 const ACTIONS: usize = 25;
-/// Histories that live at the same time.
+/// Number of histories that run concurrently.
 const AT_ONCE: u64 = 8;
-/// Every request is answered in this time: a load takes 5 ms, a residence 40, and there are four models.
+/// Maximum time for an answer: a load takes 5 ms, a residence 40 ms, and there are four models.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,9 +69,9 @@ async fn history(seed: u64) {
 struct Client {
     world: Arc<World>,
     random: Random,
-    /// Answers that it never reads.
+    /// Answers that are never read.
     unread: Vec<Response>,
-    /// Requests that a model may have been loaded for.
+    /// Number of requests for which a model may have been loaded.
     uses: usize,
 }
 
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// Asks as Ollama's clients do, who say how long a model stays.
+    /// Sends a request as Ollama's clients do, with a residence time for the model.
     async fn ask(&mut self, model: &str) {
         let times = [json!(null), json!(0), json!("1ms"), json!("20ms"), json!(-1), json!(u64::MAX)];
         let stays = self.random.pick(&times).clone();
@@ -123,7 +123,7 @@ impl Client {
         self.unread.push(response.unwrap_or_else(|_| panic!("{model} does not answer in time")));
     }
 
-    /// Some models go, and others are loaded with other flags.
+    /// Removes some models, and loads others with other flags.
     async fn change_models(&mut self) {
         let flags = ["", "", "other"];
         let mut models: Vec<(&str, &str)> = Vec::new();
@@ -142,7 +142,7 @@ impl Client {
         self.in_time(method, path, body).await;
     }
 
-    /// Sends a request that is answered: well, or because the model was taken off the shelf.
+    /// Sends a request that must be answered: successfully, or because the model was removed from the shelf.
     async fn in_time(&mut self, method: &str, path: &str, body: &Value) {
         let answered = timeout(PATIENCE, self.world.send(method, path, body)).await;
         let response = answered.unwrap_or_else(|_| panic!("{method} {path} {body} is not answered"));

@@ -1,4 +1,4 @@
-//! Tenants that are read again while a model is loaded.
+//! Reloading of tenants while a model is loading.
 
 use std::{
     path::PathBuf,
@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// The embedded model. Its loading begins with the tenants that there are, and takes until the test says so.
+/// The embedded model. Loading begins with the current tenants, and continues when the test says so.
 struct Slow {
     server: Arc<Server>,
     begun: mpsc::Sender<()>,
@@ -62,7 +62,7 @@ impl LoadModel for Slow {
     }
 }
 
-/// Lists that one model.
+/// A catalogue of that one model.
 struct One(Arc<Slow>);
 
 impl Catalogue for One {
@@ -96,7 +96,8 @@ async fn pin(router: &Router) -> (u16, Value) {
     (status.as_u16(), answer)
 }
 
-/// The answer to a pin: tenants are as in `before` when the model's loading begins, and as in `after` when it ends.
+/// Returns the answer to a pin request: the tenants are `before` when loading begins, and `after` when it
+/// ends.
 async fn pins_after_a_reload(before: &str, after: &str) -> (u16, Value) {
     let ledger = Arc::new(Ledger::new(None, std::time::SystemTime::now));
     let server = Server::new(keys(before), ledger, &config());

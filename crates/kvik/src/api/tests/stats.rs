@@ -1,4 +1,4 @@
-//! `GET /v1/stats`: totals since the start, of the server for the admin and of itself for a tenant.
+//! `GET /v1/stats`: totals since the start, of the server for the administrator and of itself for a tenant.
 
 use kvik_engine::api::{Event, FinishReason, Request, RequestError};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::{
 
 const PAIR: &str = "[tenant.acme]\nKEY:acme;\nrequests-per-minute = 8\n[tenant.beta]\nKEY:beta;\n";
 
-/// Answers all but the prompts that should fail or find the queue full.
+/// Answers every prompt except those scripted to fail or to find the queue full.
 fn script(request: &Request) -> Result<Vec<Event>, RequestError> {
     match request.max_tokens {
         7 => Ok(vec![Event::Failed(RequestError::Internal("for the test".into()))]),

@@ -1,4 +1,4 @@
-//! The routes with tenants: who is who, who sees what, limits, and the bill.
+//! The routes with tenants: identification, visibility, limits, and billing.
 
 use std::{
     path::Path,
@@ -22,13 +22,13 @@ use crate::{
     clock::Clock,
 };
 
-/// Tenants from a file with this text; `KEY:name` stands for the digest of `name`.
+/// Reads tenants from a file with this text; `KEY:name` stands for the digest of `name`.
 fn tenants(text: &str, before: &Tenants) -> Tenants {
     let dir = tempfile::tempdir().unwrap();
     tenants_file(dir.path(), text).read(before).unwrap()
 }
 
-/// The file with this text, in a directory with the server's secret.
+/// Writes a file with this text, in a directory with the server's secret.
 pub(super) fn tenants_file(dir: &Path, text: &str) -> Source {
     let path = dir.join("tenants.toml");
     let words = text.split("KEY:").enumerate().map(|(i, piece)| match i {
@@ -52,7 +52,7 @@ fn server(text: &str) -> Server {
     Server::build(|request| Ok(say(request, "Hi!", FinishReason::Eos)), keys(text), config())
 }
 
-/// A server that never ends what it is asked.
+/// Creates a server that never finishes a request.
 pub(crate) fn busy_server(text: &str) -> Server {
     Server::build(
         |request| Ok(vec![Event::Prefill { cached: 0, done: 0, total: request.prompt.len() }]),
@@ -138,7 +138,7 @@ async fn what_concerns_all_is_for_the_admin() {
     assert_eq!(get(&nobody, "acme", "/metrics").await.0, 403, "without an admin's key nobody sees it");
 }
 
-/// Days, tenants, requests and costs of `/v1/usage`.
+/// Returns days, tenants, requests and costs of `/v1/usage`.
 async fn usage(server: &Server, key: &str, parameters: &str) -> Vec<(String, String, u64, String)> {
     let (status, answer) = get(server, key, &format!("/v1/usage{parameters}")).await;
     assert_eq!(status, 200, "{answer}");
@@ -172,7 +172,7 @@ async fn a_tenant_sees_its_own_usage_and_the_admin_all() {
     }
 }
 
-/// A clock that a test turns.
+/// A clock that a test sets.
 fn clock() -> (Arc<AtomicU64>, Clock) {
     let ms = Arc::new(AtomicU64::new(0));
     let hand = ms.clone();
@@ -219,14 +219,14 @@ async fn tokens_that_were_computed_count_and_cached_ones_do_not() {
         keys(&text),
         AppConfig { clock, ..config() },
     );
-    // Of the prompt's tokens the script calls 3 cached, and the answer has 3.
+    // The script reports 3 of the prompt's tokens as cached, and the answer has 3 tokens.
     let prompt: Vec<u32> = (10..93).collect();
     let body = || json!({"prompt": prompt});
     let answer = ask(&server, "acme", "POST", "/v1/completions", body()).await;
     assert_eq!(answer.status(), 200);
     let (status, answer) = post(&server, "acme", "/v1/completions", body()).await;
     assert_eq!((status.as_u16(), code(&answer)), (429, "rate_limit_exceeded"));
-    // 83 of 60 tokens were taken: 24 are missing until there is one.
+    // 83 of 60 tokens were used: 24 more are needed before one is available.
     assert!(answer["error"]["message"].as_str().unwrap().contains("24s"), "{answer}");
     ms.store(24_000, Ordering::Relaxed);
     assert_eq!(post(&server, "acme", "/v1/completions", body()).await.0, 200);
@@ -256,7 +256,7 @@ async fn prompts_at_a_time_are_limited_until_they_end() {
     assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(code(&json_of(refused).await.1), "rate_limit_exceeded");
     let beta = stream(&server, "beta").await;
-    // A closed connection is noticed by the engine, which then lets go of it.
+    // The engine notices a closed connection and then releases the request.
     drop((first, second, beta));
     server.engine.open.lock().unwrap().clear();
     let third = stream(&server, "acme").await;
@@ -265,7 +265,7 @@ async fn prompts_at_a_time_are_limited_until_they_end() {
     drop(third);
 }
 
-/// Whoever reads the end of an answer may ask the next question at once.
+/// The next request is admitted as soon as the client has read the end of an answer.
 #[tokio::test]
 async fn a_slot_is_free_before_the_answer_ends() {
     let server = server(&PAIR.replace("KEY:acme;", "KEY:acme;\nparallel = 1"));
@@ -333,7 +333,7 @@ async fn answers_name_their_cost_to_the_last_digit() {
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     assert_eq!(text.matches("\"cost\":0.1078").count(), 1, "{text}");
     let line = usage(&server, "root", "?tenant=acme").await.remove(0);
-    // Two, two pairs, and the stream: seven prompts.
+    // Two requests, two pairs, and the stream: seven prompts.
     assert_eq!((line.2, line.3.as_str()), (7, "0.7546"));
 }
 

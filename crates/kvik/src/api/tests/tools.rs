@@ -1,5 +1,4 @@
-//! What a conversation becomes on its way to the model and back: control tokens, variables of the
-//! template, tools.
+//! Conversion of conversations for the model and back: control tokens, template variables, tools.
 
 use kvik_engine::api::{ArgumentsForm, CallStart, Calls, Constraint};
 use serde_json::{Value, json};
@@ -55,13 +54,13 @@ async fn variables_do_not_replace_the_conversation() {
     assert_eq!(answer["error"]["param"], "chat_template_kwargs.enable_thinking");
 }
 
-/// A template that writes calls as Llama 3.1's does.
+/// A template with calls in the format of Llama 3.1.
 const LLAMA: &str = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}{% set f = m.tool_calls[0].function %}{{ '{\"name\": \"' + f.name + '\", \"parameters\": ' }}{{ f.arguments | tojson }}{{ '}' }}{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}";
 
-/// A template with a list of calls behind a control token.
+/// A template with a list of calls after a control token.
 const LISTED: &str = "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}<|im_start|>[{% for c in m.tool_calls %}{{ c.function | tojson }}{{ ', ' if not loop.last }}{% endfor %}]{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}";
 
-/// A template whose calls have their arguments one after the other.
+/// A template with call arguments as separate parameters.
 const PARAMETERS: &str = "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call><function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function></tool_call>{% endfor %}<|im_end|>{% endfor %}";
 
 fn offered(more: Value) -> Value {
@@ -100,7 +99,7 @@ async fn calls_come_in_the_form_of_the_template() {
     check(LLAMA, llama, CallStart::LazyAtStart).await;
     let listed = "<|im_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}]";
     check(LISTED, listed, CallStart::Lazy { trigger: "<|im_start|>".into() }).await;
-    // The embedded model knows no tools: it is told, and asked for the commonest form.
+    // The embedded model's template has no tools: they are added, and calls use the most common format.
     let tiny = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let tagged = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>";
     check(tiny, tagged, CallStart::Lazy { trigger: "<tool_call>".into() }).await;
@@ -155,7 +154,7 @@ async fn a_call_in_a_form_without_json_can_be_forced() {
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Oslo\"}");
 }
 
-/// Its calls have identifiers, which only the model can make.
+/// Calls have ids in this format, which only the model can generate.
 #[tokio::test]
 async fn a_call_in_a_form_that_cannot_be_forced_is_json() {
     let numbered = LISTED.replace(
@@ -169,7 +168,7 @@ async fn a_call_in_a_form_that_cannot_be_forced_is_json() {
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "weather");
 }
 
-/// A template whose answers are messages in channels.
+/// A template whose answers consist of messages in channels.
 const CHANNELS: &str = include_str!("../../../../kvik-text/src/template/golden/tools/channels.jinja");
 
 #[tokio::test]
@@ -192,7 +191,7 @@ async fn messages_in_channels_are_reasoning_content_and_calls() {
     let begin = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
     assert_eq!(calls(constraint).tools[0].begin, begin);
 
-    // A constraint says all that is written, and it is the content.
+    // A constraint covers the whole output, which is the content.
     let mut body = user("Hi");
     body["response_format"] = json!({"type": "json_object"});
     asked(&server, body).await;

@@ -38,12 +38,12 @@ fn number(node: &Value, name: &str) -> u64 {
     node[name].as_u64().unwrap_or_else(|| panic!("{name} is a number: {node}"))
 }
 
-/// The prompt that shares 48 tokens with all others of this `first`, and ends in its own way.
+/// Returns a prompt that shares 48 tokens with all others of this `first`, and has its own end.
 fn prompt(first: u32, end: u32) -> Vec<u32> {
     [tokens(first, 48), tokens(50 + end, 30 + end)].concat()
 }
 
-/// The outline without what the time changes.
+/// Returns the tree without the fields that change with time.
 fn timeless(mut tree: Value) -> Value {
     for node in tree["nodes"].as_array_mut().unwrap() {
         node["age_s"].take();
@@ -119,7 +119,7 @@ async fn a_node_names_the_prompt_by_which_it_is_pinned_and_evicted() {
 #[tokio::test]
 async fn a_node_names_the_pins_that_keep_it_by_their_tokens() {
     let server = Server::new("");
-    // All begin alike, for longer than the text of a pin that is listed.
+    // All prompts share a beginning that is longer than the listed text of a pin.
     let beginning = tokens(1, 160);
     let ends = [3, 5, 7].map(|end| [beginning.clone(), tokens(end, 32)].concat());
     let mut pinned = Vec::new();
@@ -153,7 +153,7 @@ async fn a_tenant_is_shown_nothing_that_another_caused() {
     }
     let before = timeless(server.tree("acme", "?nodes=3").await);
     assert_eq!((number(&before, "nodes_total"), &nodes(&before)[0]["tenant"]), (4, &Value::Null));
-    // The same prompts, so that a shared node would show in weights and reuses, and others.
+    // The same prompts, so that a shared node would be visible in weights and reuses, and different ones.
     for end in 0..5 {
         server.complete("beta", &prompt(1, end)).await;
         server.complete("beta", &prompt(2, end)).await;

@@ -1,8 +1,8 @@
-//! What `kvik.cache` says in one situation after the other, with the real engine and the model
-//! inside. Each row is a server of its own: requests that came before, and the one that is explained.
+//! `kvik.cache` in a table of situations, with the real engine and the embedded model. Each row has its own
+//! server: earlier requests, and the one whose report is checked.
 //!
-//! How many tokens are reused is checked against the longest prefix that any earlier prompt shares,
-//! against what the engine says it computed, and against the explanation asked for beforehand.
+//! The number of reused tokens is checked against the longest prefix that an earlier prompt shares, against
+//! the engine's count of computed tokens, and against the explanation requested beforehand.
 
 mod rows;
 
@@ -40,11 +40,11 @@ const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 const LLAMA: &str = "/completion";
 
-/// A system message of many tokens.
+/// A long system message.
 const RULES: &str = "You sort the notifications of a phone into folders. A notification belongs to the folder \
     whose description fits it best. When none fits, say so in one word. Never invent a folder.";
 
-/// The model's own template does not print tools: ChatML that does, and calls.
+/// ChatML with tools and calls, which the model's own template does not render.
 const TEMPLATE: &str = "\
 {%- if tools %}{{- '<|im_start|>system\\n# Tools\\n' + (tools | tojson) + '<|im_end|>\\n' }}{%- endif %}
 {%- for message in messages %}
@@ -69,7 +69,7 @@ impl Server {
         Server::with(&ModelArgs::embedded(), &CacheArgs::in_ram(320, cache_ram))
     }
 
-    /// One that keeps what it computes in `directory`, with keys and values in this format.
+    /// Creates a server with its disk tier in `directory`, with keys and values in the format `kv`.
     fn on_disk(directory: &Path, kv: &str) -> Server {
         #[derive(Parser)]
         struct Flags {
@@ -104,7 +104,7 @@ impl Server {
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
-    /// The answer, or the last frame of the stream of it.
+    /// Returns the answer, or the last frame of a stream.
     async fn post(&self, path: &str, body: &Value) -> Value {
         let text = self.text(path, body).await;
         let mut frames =
@@ -114,28 +114,28 @@ impl Server {
         answer
     }
 
-    /// The prompts that a body asks for.
+    /// Returns the prompts of a body.
     fn prompts(&self, body: &Value) -> Vec<Vec<Token>> {
         let (requests, _) = explain::requests(&self.app, "", &json::Body::of(body).unwrap()).unwrap();
         requests.into_iter().map(|request| request.prompt).collect()
     }
 }
 
-/// A request: where it goes and its body.
+/// A request: its path and its body.
 type Ask = (&'static str, Value);
 
-/// Where reuse is to stop.
+/// The expected place where reuse stops.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// Nowhere: all of the prompt is there.
+    /// Nowhere: the whole prompt is cached.
     Nowhere,
     /// In this message.
     Message(usize),
-    /// In the text that is nobody's message.
+    /// In text of the template, outside of any message.
     Template,
 }
 
-/// One row.
+/// A row of the table.
 #[derive(Clone)]
 struct Situation {
     name: &'static str,
@@ -143,11 +143,11 @@ struct Situation {
     now: Ask,
     reason: &'static str,
     at: At,
-    /// How the text that was not reused begins.
+    /// Beginning of the text that was not reused.
     after: &'static str,
 }
 
-/// Runs a row and checks all that is said.
+/// Runs a row and checks the whole report.
 async fn check(situation: Situation) {
     let Situation { name, before, now: (path, body), reason, at, after } = situation;
     let server = Server::new(ByteSize(8 << 20));
@@ -238,7 +238,7 @@ async fn an_explanation_changes_nothing() {
         server.post("/v1/cache/explain", &prompt(500)).await;
     }
     assert_eq!(server.app.serving.engine.stats().cache, before);
-    // Were looking a use, the second prompt would be the one that goes.
+    // If explaining counted as a use, the second prompt would be evicted.
     for other in 0..blocks - 1 {
         server.post(TEXT, &prompt(1000 + 20 * other)).await;
     }
@@ -351,10 +351,10 @@ async fn a_kv_map_finds_its_own_blocks_after_a_restart_and_no_others() {
     check_restart("0-2:f16/q8,3-5:f32/q4s", "0-1:f16/q8,2-5:f32/q4s").await;
 }
 
-/// Blocks stored as `kv` says are found again on disk, and are not served to keys and values of `other`.
+/// Checks that blocks in the format `kv` are found again on disk, and are not used for the format `other`.
 async fn check_restart(kv: &str, other: &str) {
     let directory = tempfile::tempdir().unwrap();
-    // More than is warmed up at the start.
+    // Longer than what is loaded at the start.
     let long = ids(&(300..540).collect::<Vec<_>>()).1;
     let server = Server::on_disk(directory.path(), kv);
     let cold = server.post(TEXT, &long).await;

@@ -1,38 +1,38 @@
-//! The rows: what was asked before, what is asked now, and where reuse is to stop.
+//! The rows of the table: earlier requests, the checked request, and where reuse stops.
 
 use serde_json::{Value, json};
 
 use super::{Ask, At, CHAT, LLAMA, RULES, Situation, TEXT};
 
-/// A chat of one token.
+/// A chat that generates one token.
 pub(super) fn chat(messages: &[(&str, &str)]) -> Ask {
     let messages: Vec<Value> =
         messages.iter().map(|(role, content)| json!({"role": role, "content": content})).collect();
     (CHAT, json!({"messages": messages, "max_tokens": 1, "temperature": 0}))
 }
 
-/// Continues token ids by one.
+/// A continuation of token ids by one token.
 pub(super) fn ids(ids: &[u32]) -> Ask {
     (TEXT, json!({"prompt": ids, "max_tokens": 1, "temperature": 0}))
 }
 
-/// The same request with more fields.
+/// Adds fields to a request.
 pub(super) fn with((path, mut body): Ask, fields: Value) -> Ask {
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     (path, body)
 }
 
-/// A row where all of the prompt is there.
+/// A row in which the whole prompt is cached.
 pub(super) fn whole(name: &'static str, before: &[Ask], now: Ask) -> Situation {
     Situation { name, before: before.to_vec(), now, reason: "complete", at: At::Nowhere, after: "" }
 }
 
-/// A row where a known prompt goes on with something else than `after`.
+/// A row in which a known prompt diverges at `after`.
 pub(super) fn other(name: &'static str, before: &[Ask], now: Ask, at: At, after: &'static str) -> Situation {
     Situation { name, before: before.to_vec(), now, reason: "diverged", at, after }
 }
 
-/// A row where `after` was never seen.
+/// A row in which `after` was never seen.
 pub(super) fn new(name: &'static str, before: &[Ask], now: Ask, at: At, after: &'static str) -> Situation {
     Situation { name, before: before.to_vec(), now, reason: "first_seen", at, after }
 }
@@ -46,7 +46,7 @@ pub(super) fn asking(question: &str) -> Ask {
     chat(&[("system", RULES), ("user", question)])
 }
 
-/// The question answered, and another.
+/// The question, its answer, and another question.
 pub(super) fn long() -> Ask {
     answered("Parcel arrived at the door", "Deliveries, without a doubt")
 }
