@@ -38,7 +38,7 @@ pub(crate) struct PromptFields {
 
 impl Part for PromptFields {}
 
-/// One prompt, in pieces.
+/// A prompt, in pieces.
 #[derive(Debug, Clone, PartialEq, Hash)]
 pub(crate) struct Prompt(Vec<Piece>);
 
@@ -57,7 +57,7 @@ struct PromptObject {
     multimodal_data: Vec<IgnoredAny>,
 }
 
-/// One or more prompts, as they were sent.
+/// Prompts as they were sent.
 #[derive(Debug)]
 pub(crate) struct Prompts {
     prompts: Vec<Prompt>,

@@ -140,7 +140,8 @@ async fn tokenize_takes_texts_up_to_a_limit() {
     assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("content")));
 }
 
-/// Reading a request ends at its submission to the engine: until then, it keeps its place for reading.
+/// A request that waits for its submission to the engine keeps its slot for reading; small bodies must not
+/// wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_body_that_takes_its_time_holds_up_no_small_one() {
     let (open, door) = std::sync::mpsc::channel::<()>();

@@ -39,7 +39,7 @@ pub(in crate::api) async fn check(request: Request, next: Next) -> Response {
     response.map(|body| Body::new(Watched { body, seen: Vec::new(), sent: Some(sent) }))
 }
 
-/// The request and response line of an answer.
+/// Route, method, status and media type of an answer.
 #[derive(Debug)]
 struct Sent {
     /// None if there is no such route.

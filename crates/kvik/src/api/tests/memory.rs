@@ -247,7 +247,8 @@ async fn what_cannot_be_remembered_is_said() {
     assert!(private["kvik"].get("memory").is_none(), "what leaves nothing behind is not remembered");
 }
 
-/// A message longer than the context, ten thousand messages, messages without text, and an altered middle.
+/// A message longer than the context, ten thousand messages, messages without text, none at all, and an
+/// altered middle.
 #[tokio::test(flavor = "multi_thread")]
 async fn histories_of_any_kind_are_answered_or_refused_with_the_numbers() {
     let server = server("", 64);

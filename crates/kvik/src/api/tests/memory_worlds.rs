@@ -43,7 +43,7 @@ struct Seen {
     longest: usize,
 }
 
-/// One client's conversation.
+/// The conversation of a client.
 #[derive(Clone)]
 struct Client {
     tenant: &'static str,

@@ -157,7 +157,7 @@ async fn a_conversation_of_many_small_values_does_not_grow_beyond_what_a_body_ma
     assert_eq!(done(&server, "POST", ALL, again).await["messages"], 3, "what is exported can be sent again");
 }
 
-/// The same bound holds for chains of stored answers.
+/// Chains of stored answers have the same bound.
 #[tokio::test]
 async fn a_chain_of_stored_answers_says_no_more_than_a_body_may() {
     let server = server();
@@ -352,7 +352,7 @@ async fn embeddings_are_those_of_the_adapters_that_apply_to_all() {
     assert_eq!([embed(1.0).await, embed(0.0).await, embed(0.5).await], [with, plain, half]);
 }
 
-/// One item in the format of each dialect.
+/// An item in the format of each dialect.
 #[tokio::test]
 async fn an_item_of_a_tenant_is_read_in_all_its_dialects_and_refused_to_others_in_each() {
     let server = Server::build(
@@ -398,7 +398,7 @@ async fn an_item_of_a_tenant_is_read_in_all_its_dialects_and_refused_to_others_i
     }
 }
 
-/// The same secret with another model, whose context is smaller than the item.
+/// Another model with the same secret, whose context is smaller than the item.
 #[tokio::test]
 async fn an_item_that_is_longer_than_the_context_of_this_model_is_refused_with_the_numbers() {
     let secret = Secret::of_this_process();
