@@ -1,7 +1,8 @@
-//! Memory of generated answers, until their clients have read them, as a part of what bodies and answers may have together.
+//! Memory of generated answers that their clients have not read yet, a share of the memory for bodies and
+//! answers.
 //!
-//! Text is counted while it waits for its reader, log-probabilities from the beginning: a request that wants many of them
-//! is refused where others have the memory, rather than ended when much of it was computed.
+//! Text is counted while it waits for its reader, log-probabilities in advance: a request that wants many of
+//! them is refused while other answers hold the memory, rather than ended after most of it was computed.
 
 use std::sync::{
     Arc,
@@ -16,29 +17,29 @@ use crate::http::{
     error::ApiError,
 };
 
-/// Bytes of an event beside its text and tokens, and of a token beside its log-probabilities.
+/// Bytes of an event in addition to its text and tokens, and of a token in addition to its log-probabilities.
 const EVENT_BYTES: u64 = 128;
 const TOKEN_BYTES: u64 = 64;
-/// Bytes of a log-probability with its token's text: as the answer keeps it, and as JSON.
+/// Bytes of a log-probability with its token's text: as stored in the answer, and as JSON.
 const LOGPROB_BYTES: u64 = 256;
-/// Tokens of a choice that are counted from the beginning: most answers are shorter than they may be.
+/// Tokens of a choice that are counted in advance: most answers are shorter than their limit.
 const TOKENS_PLANNED: usize = 256;
 
-/// When a client should come back for whose answer there is no memory.
+/// Seconds after which a client whose answer was refused for lack of memory should retry.
 const RETRY_AFTER_S: u64 = 1;
 
-/// The part of one answer.
+/// The share of one answer.
 pub(super) struct AnswerMemory {
     share: BodyShare,
-    /// Bytes counted from the beginning.
+    /// Bytes counted in advance.
     planned: u64,
-    /// Bytes of what the client has not read.
+    /// Bytes that the client has not read.
     held: AtomicU64,
     is_over: AtomicBool,
 }
 
 impl AnswerMemory {
-    /// The part of the answer to these requests of a tenant.
+    /// Reserves the share of the answer to these requests of a tenant.
     ///
     /// # Errors
     /// If log-probabilities are wanted, and other answers leave no memory for them.
@@ -57,7 +58,7 @@ impl AnswerMemory {
         }))
     }
 
-    /// Counts an event that waits for its reader; whether there is memory for it.
+    /// Counts an event that waits for its reader. Returns whether it fits in memory.
     pub(super) fn add(&self, event: &Event) -> bool {
         let bytes = bytes_of(event);
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -68,7 +69,7 @@ impl AnswerMemory {
         fits
     }
 
-    /// The same event was read.
+    /// Uncounts an event that was read.
     pub(super) fn remove(&self, event: &Event) {
         let bytes = bytes_of(event);
         let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
@@ -77,13 +78,13 @@ impl AnswerMemory {
         }
     }
 
-    /// The reason why the answer ended early, if it was its length.
+    /// The error of an answer that ended early because it did not fit in memory, if this one did.
     pub(super) fn overrun(&self) -> Option<ApiError> {
         self.is_over.load(Ordering::Relaxed).then(no_memory)
     }
 }
 
-/// Bytes that are counted of a request's answer before it begins: its log-probabilities.
+/// Bytes of a request's answer that are counted in advance: its log-probabilities.
 fn planned(request: &Request) -> u64 {
     let Some(likeliest) = request.logprobs else { return 0 };
     let tokens = request.max_tokens.min(TOKENS_PLANNED) as u64 * u64::from(request.choices);
@@ -105,7 +106,7 @@ fn bytes_of_token(token: &GeneratedToken) -> u64 {
     TOKEN_BYTES + logprobs * LOGPROB_BYTES
 }
 
-/// The refusal of an answer.
+/// The error for an answer that does not fit in memory.
 pub(super) fn no_memory() -> ApiError {
     let message = format!(
         "answers that their clients have not read yet take the memory for this one; read them, or try again in {RETRY_AFTER_S} s"

@@ -1,4 +1,4 @@
-//! Bodies: bounded in size, in time, and in number at once.
+//! Request bodies, limited in size, in time, and in number at once.
 
 use std::{
     pin::Pin,
@@ -23,18 +23,18 @@ use crate::{
     settings::size::ByteSize,
 };
 
-/// A client has this long to send its body,
+/// Time in which a client has to send its body,
 const BODY_TIME: Duration = Duration::from_secs(60);
-/// and another second for each of these.
+/// plus a second for each of these bytes.
 const RATE_MIN: u64 = 64 << 10;
 
-/// A body that is all there and not parsed yet, and who sent it.
+/// A complete, unparsed body and its sender.
 pub(crate) struct JsonBody {
     bytes: Bytes,
     pub(crate) caller: Caller,
-    /// Where it came from, for its span.
+    /// Origin of the request, for its span.
     pub(crate) came: Came,
-    /// Its share of the memory for bodies; free again with it.
+    /// Its share of the memory for bodies, freed on drop.
     _share: BodyShare,
 }
 
@@ -44,13 +44,13 @@ impl JsonBody {
         self.bytes.len() as u64 > SMALL_BYTES
     }
 
-    /// Finds its fields; nothing is built before it is read.
+    /// Finds its fields. Values are built only when they are read.
     pub(crate) fn parse(&self) -> Result<json::Body, ApiError> {
         self.check_text()?;
         json::Body::parse(&self.bytes)
     }
 
-    /// The whole as the field `name`, for a body that is no object.
+    /// Wraps the whole body as the field `name`, for a body that is no object.
     pub(crate) fn parse_as(&self, name: &str) -> Result<json::Body, ApiError> {
         self.check_text()?;
         json::Body::wrap(name, &self.bytes)
@@ -68,7 +68,7 @@ impl JsonBody {
 }
 
 impl JsonBody {
-    /// Reads the body of a request.
+    /// Receives the body of a request.
     pub(crate) async fn receive(request: Request, server: &Server) -> Result<JsonBody, ApiError> {
         let caller = request.extensions().get::<Caller>().cloned().ok_or_else(|| server.keys().refusal())?;
         let is_a_programs = server.senders.is_a_programs(request.uri(), request.headers());
@@ -82,7 +82,7 @@ impl JsonBody {
     }
 }
 
-/// A body that was read to find out which model it is for.
+/// A body that was already read to find out which model it names.
 #[derive(Clone)]
 pub(super) struct ReadBody(Arc<Mutex<Option<JsonBody>>>);
 
@@ -121,14 +121,14 @@ fn came(request: &Request) -> Came {
     Came { route: route.unwrap_or_default(), traceparent: traceparent.map(str::to_owned), at: None }
 }
 
-/// Reads a body as fast as it comes and there is memory.
+/// Reads a body as fast as it arrives and memory permits.
 async fn read(mut body: Body, share: &BodyShare, server: &Server) -> Result<Vec<u8>, ApiError> {
     let limit = server.body_limit.0;
     if body.size_hint().lower() > limit {
         return Err(too_large(server.body_limit));
     }
     let mut bytes = Vec::new();
-    // What it has to be there by; waiting for memory is not the client's fault.
+    // Deadline of the body; time spent waiting for memory is not charged to the client.
     let mut due = Instant::now() + BODY_TIME;
     loop {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
@@ -149,8 +149,9 @@ async fn read(mut body: Body, share: &BodyShare, server: &Server) -> Result<Vec<
     }
 }
 
-/// Refuses what does not say that it is plain JSON, where a browser may have sent it: a foreign page can make one send
-/// forms and text unasked, but not this type. Programs say what they like, as curl that a body is a form.
+/// Refuses a body that is not declared as plain JSON if a browser may have sent it: a foreign page can make a
+/// browser send forms and text without a preflight, but not this type. Programs may declare any type, as curl
+/// does with forms.
 fn check_form(headers: &HeaderMap, is_a_programs: bool) -> Result<(), ApiError> {
     let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?"));
     if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
@@ -170,7 +171,7 @@ fn check_form(headers: &HeaderMap, is_a_programs: bool) -> Result<(), ApiError> 
     Err(unsupported("content_type_not_json", message))
 }
 
-/// Whether a content type is `application/json` or a relative of it, with or without parameters.
+/// Whether a content type is `application/json` or another JSON type (`application/*+json`), with or without parameters.
 fn is_json(kind: &str) -> bool {
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.strip_prefix("application/").is_some_and(|form| form == "json" || form.ends_with("+json"))

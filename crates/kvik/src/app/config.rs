@@ -1,4 +1,4 @@
-//! What whoever starts a server chooses for it and its models.
+//! Settings of a server and its models, chosen by the operator.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -12,38 +12,39 @@ use crate::{
     settings::{sampling::SamplingArgs, size::ByteSize},
 };
 
-/// How the server treats its clients.
+/// Settings that apply to clients of the server.
 #[derive(Clone)]
 pub(crate) struct AppConfig {
-    /// Whom requests may come from.
+    /// Origins and hosts that requests may come from.
     pub(crate) senders: Senders,
-    /// What runs is shown at `/slots`.
+    /// Whether `/slots` shows running requests.
     pub(crate) shows_slots: bool,
-    /// Requests for other models are refused, not answered by this one.
+    /// Whether requests that name other models are refused rather than answered by this one.
     pub(crate) strict_model: bool,
-    /// Longest body.
+    /// Maximum size of a body.
     pub(crate) body_limit: ByteSize,
-    /// What tokens cost, for tenants without prices of their own.
+    /// Token prices for tenants without their own.
     pub(crate) prices: Option<Prices>,
-    /// By which rates are limited.
+    /// Clock of the rate limits.
     pub(crate) clock: Clock,
-    /// Prompts that the engine takes, running and waiting.
+    /// Prompts that the engine admits, running and waiting.
     pub(crate) admission_slots: usize,
-    /// Where kept prompts are written down; absent where nothing can be.
+    /// Records of pinned prompts; absent where nothing can be written.
     pub(crate) records: Option<Records>,
-    /// Where conversations are written down; absent likewise.
+    /// Records of conversations; absent where nothing can be written.
     pub(crate) conversations: Option<Records>,
-    /// Where nodes share them; absent where this one is alone.
+    /// Store in which nodes share conversations; absent for a single node.
     pub(crate) shared_records: Option<Arc<dyn SharedRecords>>,
-    /// How long conversations go on.
+    /// Settings of conversations that outgrow the context.
     pub(crate) memory: MemoryConfig,
-    /// Seals compaction items; with none they last as long as the process.
+    /// Secret that seals compaction items; without one they last as long as the process.
     pub(crate) secret: Option<Secret>,
-    /// Where spans of answers go, if anywhere.
+    /// Exporter of answers' spans, if any.
     pub(crate) spans: Option<Arc<Spans>>,
-    /// What holds where a request does not say it.
+    /// Defaults for sampling parameters that a request omits.
     pub(crate) sampling: SamplingArgs,
-    /// Where it is noted what was computed for conversations; absent where they end with the process.
+    /// Directory of the log of prompts computed for conversations; absent where conversations end with the
+    /// process.
     pub(crate) state_dir: Option<PathBuf>,
     /// Directory of the disk cache, also of models that are not in memory.
     pub(crate) cache_disk: Option<PathBuf>,

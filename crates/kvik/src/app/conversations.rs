@@ -1,4 +1,4 @@
-//! Conversations that the server keeps: a client names one and sends only what is new.
+//! Conversations stored by the server: a client names one and sends only the new messages.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::{
     },
 };
 
-/// When to try again what other nodes have.
+/// Seconds after which to retry when another node holds the conversation.
 const RETRY_AFTER_S: u64 = 2;
 
-/// What is being written down.
+/// A write that is in progress.
 pub(crate) type Writing = JoinHandle<Result<(), ApiError>>;
 
 /// Which conversation of the server an answer belongs to, and how long it is with it.
@@ -48,23 +48,23 @@ impl ConversationReport {
     }
 }
 
-/// The conversations of a server, and of the nodes that share them with it.
+/// Opens the conversations of a server and of the nodes that share them with it.
 pub(super) fn open(config: &AppConfig, deletions: Arc<Deletions>) -> Arc<Conversations> {
     let shared = config.shared_records.clone();
-    // Who waits for other nodes gives way as who waits for a file does.
+    // A thread that waits for other nodes gives way to other readers, as one that waits for a file does.
     let in_memory = shared.is_some().then(|| Records::in_memory().giving_way(give_way));
     Conversations::open_deleting(config.conversations.as_ref().or(in_memory.as_ref()), shared, deletions)
 }
 
-/// Whether it was written.
+/// Converts the outcome of a write.
 pub(crate) fn written(ended: Result<Result<(), ApiError>, JoinError>) -> Result<(), ApiError> {
     ended.unwrap_or_else(|panic| {
         Err(ApiError::internal(format!("the conversation was not written down: {panic}")))
     })
 }
 
-/// Refuses a conversation whose values no body could hold: each turn builds them all, and what is exported can be sent
-/// again.
+/// Refuses a conversation whose values would not fit in a body: each turn builds all of them, and an exported
+/// conversation can be sent again.
 pub(crate) fn check_values(messages: &[Value]) -> Result<(), ApiError> {
     if fit_in_a_body(messages) {
         return Ok(());

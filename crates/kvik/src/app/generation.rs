@@ -1,10 +1,9 @@
-//! A generation as the HTTP side sees it: requests go to the engine, events come back.
+//! Generations as the HTTP side sees them: requests go to the engine, events come back.
 //!
-//! The engine's thread must never wait for a client, so events go through a channel without a
-//! bound of its own: what bounds it is the request's `max_tokens` or the context, and for all together
-//! the memory of answers.
-//! Dropping a [`Generation`] closes the channel, which ends the work at the engine's next step:
-//! that is how a closed connection cancels.
+//! The engine's thread must never wait for a client, so the channel of events is unbounded. The events of one
+//! request are bounded by its `max_tokens` or the context, those of all requests by the memory for answers.
+//! Dropping a [`Generation`] closes the channel, which ends the work at the engine's next step: this is how a
+//! closed connection cancels its request.
 
 use std::{
     collections::VecDeque,
@@ -45,7 +44,7 @@ use crate::{
 /// Events of the prompts of one HTTP request, merged; each is tagged with the prompt's index.
 pub(crate) struct Generation {
     events: UnboundedReceiver<(usize, Event)>,
-    /// An event that has been looked at and not yet handed out.
+    /// An event that was received but not yet returned.
     first: Option<(usize, Event)>,
     /// Prompts that have not ended.
     running: usize,
@@ -53,19 +52,19 @@ pub(crate) struct Generation {
     permit: Option<Arc<AdmissionPermit>>,
     memory: Arc<AnswerMemory>,
     computed: AnswerComputed,
-    /// What was read is sent, and no longer in memory.
+    /// Whether the answer is streamed, so that a read event is sent and no longer in memory.
     is_stream: bool,
 }
 
-/// Told when the engine has computed an answer: what is left of it is to be read by its client, who may be slow, and
-/// needs the model no more. A response carries it.
+/// Signals that the engine has computed an answer. The rest is up to its client, which may read slowly but no
+/// longer needs the model. Carried by the response.
 #[derive(Debug, Clone)]
 pub(crate) struct AnswerComputed(watch::Receiver<()>);
 
 impl AnswerComputed {
-    /// Waits for it.
+    /// Waits until the answer is computed.
     pub(crate) async fn wait(mut self) {
-        // Nothing is sent: it ends when the last sender is dropped.
+        // Nothing is sent: the wait ends when the last sender is dropped.
         while self.0.changed().await.is_ok() {}
     }
 }
@@ -75,12 +74,12 @@ pub(super) struct Sink {
     pub(super) prompt: usize,
     pub(super) events: UnboundedSender<(usize, Event)>,
     pub(super) account: Arc<UsageAccount>,
-    /// The slots of all prompts: free when the last one has ended and its events were read, and before the client
-    /// knows of it, who may ask the next question before this sink is dropped.
+    /// The slots of all prompts, freed when the last prompt has ended. They are freed before the client
+    /// learns of the end, since it may send the next question before this sink is dropped.
     pub(super) permit: Option<Arc<AdmissionPermit>>,
-    /// Until the prompt has ended; none of an answer that is a vector.
+    /// Held until the prompt has ended; absent for an answer that is a vector.
     pub(super) memory: Option<Arc<AnswerMemory>>,
-    /// Dropped when a prompt has ended; with the last, the answer is computed.
+    /// Dropped when a prompt has ended; once the last one is, the answer is computed.
     pub(super) computing: Option<Arc<watch::Sender<()>>>,
 }
 
@@ -139,8 +138,8 @@ impl Generation {
         Ok(Generation { events, first: None, running, account, permit, memory, computed, is_stream: true })
     }
 
-    /// Waits a moment for the first event, so that a request which the engine gives up at once is
-    /// answered with a status code instead of a stream that breaks off.
+    /// Waits briefly for the first event, so that a request that the engine fails at once is answered with a
+    /// status code instead of a stream that breaks off.
     async fn settle(&mut self, patience: Duration) -> Result<(), ApiError> {
         match tokio::time::timeout(patience, poll_fn(|cx| self.poll_event(cx))).await {
             Ok(Some(Ok(event))) => self.first = Some(event),
@@ -150,7 +149,7 @@ impl Generation {
         Ok(())
     }
 
-    /// The next event; `None` when every prompt has ended.
+    /// Polls the next event; `None` when every prompt has ended.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), ApiError>>> {
         if let Some(event) = self.first.take() {
             return Poll::Ready(Some(Ok(event)));
@@ -185,13 +184,13 @@ impl Generation {
         }
     }
 
-    /// Every prompt has ended.
+    /// Marks every prompt as ended.
     fn end(&mut self) {
         (self.running, self.permit) = (0, None);
     }
 
-    /// Waits for the end of one prompt that wants no tokens: what was computed, and `usage` as an answer
-    /// has it. Whoever stops waiting cancels.
+    /// Waits for the end of one prompt that generates no tokens. Returns its report and the answer's `usage`.
+    /// Dropping the future cancels the request.
     pub(crate) async fn report(mut self) -> Result<(Report, Usage), ApiError> {
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             if let (_, Event::Done(report)) = event? {
@@ -202,8 +201,8 @@ impl Generation {
         Err(ApiError::internal("the engine has stopped"))
     }
 
-    /// Waits for the end of one prompt, and returns its first choice's text and what it has cost. Whoever stops waiting
-    /// cancels.
+    /// Waits for the end of one prompt, and returns its first choice's text and its report. Dropping the
+    /// future cancels the request.
     pub(crate) async fn text(mut self) -> Result<(String, Report), ApiError> {
         let (mut all, mut end) = (String::new(), Report::default());
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
@@ -256,18 +255,18 @@ impl Generation {
     }
 }
 
-/// How one API words a generation.
+/// The wording of a generation in one API.
 ///
-/// Streams and whole answers come from the same `take`, so they cannot say different things.
+/// Streams and whole answers come from the same `take`, so they cannot differ.
 pub(crate) trait Answer: Send + Unpin + 'static {
-    /// What a stream sends before the first event.
+    /// Adds the frames that a stream sends before the first event.
     fn start(&mut self, _frames: &mut Vec<Value>) {}
 
-    /// Takes one event of the prompt with this index, and adds what a stream sends for it.
-    /// `trailer` has noted the event already.
+    /// Takes one event of the prompt with this index, and adds the frames that a stream sends for it.
+    /// `trailer` has already noted the event.
     fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>);
 
-    /// The message that it is, where it is one of a conversation.
+    /// The answer as a message, if it is part of a conversation.
     fn message(&self) -> Option<Value> {
         None
     }
@@ -280,16 +279,16 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     /// The whole answer as JSON, once every prompt has ended.
     fn whole(self, trailer: &Trailer) -> Vec<u8>;
 
-    /// What a stream that fails sends last; OpenAI's error object where the dialect has none of its own.
+    /// The last frame of a stream that fails; OpenAI's error object where the dialect has none of its own.
     fn failed(&self, error: &ApiError) -> Value {
         error.body()
     }
 
-    /// How a stream is sent.
+    /// The wire format of a stream.
     const WIRE: Wire;
 }
 
-/// Writes down what was said, once all prompts have ended with this answer: the client hears of the end behind that.
+/// Starts writing the answer once all its prompts have ended: the client is told of the end after the write.
 fn write(answer: &impl Answer, trailer: &mut Trailer) -> Option<Writing> {
     let unwritten = trailer.take_unwritten()?;
     let message = answer.message()?;
@@ -302,13 +301,13 @@ struct Frames<A> {
     answer: A,
     trailer: Trailer,
     ready: VecDeque<Frame>,
-    /// Until this is done what is ready waits.
+    /// A write in progress; ready frames wait until it is done.
     writing: Option<Writing>,
     ended: bool,
 }
 
 impl<A: Answer> Frames<A> {
-    /// No trailer: a stream that failed must not look complete.
+    /// Ends the stream with an error and no trailer: a stream that failed must not look complete.
     fn fail(&mut self, error: &ApiError) {
         self.ended = true;
         self.trailer.fail(error.code());

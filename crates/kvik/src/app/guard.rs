@@ -1,4 +1,4 @@
-//! What every request passes on its way in: whom it is for, who sends it, how often.
+//! Checks that every request passes: its route, its sender, and its rate limit.
 
 use std::{sync::Arc, time::Instant};
 
@@ -14,15 +14,15 @@ use axum::{
 use super::{keys::Caller, rate_limits, server::Server, tally::Counts};
 use crate::{http::error::ApiError, page};
 
-/// Whether the server answers; these routes and the page want no key, and no rate limits them.
+/// Liveness routes. They and the page need no key, and are not rate limited.
 pub(crate) const HEALTH: [&str; 2] = ["/health", "/v1/health"];
-/// Whether it is to be sent requests; likewise.
+/// Readiness routes, with the same exemptions.
 pub(crate) const READY: [&str; 2] = ["/ready", "/v1/ready"];
 
-/// The longest text of an error that axum words.
+/// Maximum bytes of an error text from axum.
 const WORDED_BYTES: usize = 4 << 10;
 
-/// Turns away what a foreign page makes a browser send.
+/// Rejects requests that a foreign page makes a browser send.
 pub(crate) async fn check_sender(
     State(server): State<Arc<Server>>,
     request: Request,
@@ -35,8 +35,8 @@ pub(crate) async fn check_sender(
     }
 }
 
-/// Finds out who asks. Turns away who has no key or comes too often, and everybody once the server
-/// is stopping.
+/// Identifies the caller. Rejects requests without a valid key or over the rate limit, and all of them once
+/// the server is stopping.
 pub(crate) async fn admit(State(server): State<Arc<Server>>, mut request: Request, next: Next) -> Response {
     if is_public(&request) {
         return next.run(request).await;
@@ -60,13 +60,13 @@ pub(crate) async fn admit(State(server): State<Arc<Server>>, mut request: Reques
     response
 }
 
-/// Whether a request wants no key.
+/// Whether a request needs no key.
 pub(crate) fn is_public(request: &Request) -> bool {
     let path = request.uri().path();
     HEALTH.contains(&path) || READY.contains(&path) || page::has(path)
 }
 
-/// Lets only the admin through.
+/// Rejects everyone but the admin.
 pub(crate) async fn admins_only(
     Extension(caller): Extension<Caller>,
     request: Request,
@@ -78,7 +78,7 @@ pub(crate) async fn admins_only(
     }
 }
 
-/// Words in JSON what axum itself refuses in plain text, as a path or a query that it cannot read.
+/// Rewrites as JSON the errors that axum returns as plain text, as for a malformed path or query.
 pub(crate) async fn word_in_json(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let status = response.status();
@@ -101,8 +101,8 @@ fn reason(status: StatusCode) -> &'static str {
     status.canonical_reason().unwrap_or("the request failed")
 }
 
-/// Counts the request under its route; paths that no route has are one label, so that a scanner
-/// cannot make the metrics grow.
+/// Counts the request under its route. Paths without a route share one label, so that a scanner cannot make
+/// the metrics grow.
 pub(crate) async fn count(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
     let start = Instant::now();

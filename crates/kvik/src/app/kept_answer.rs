@@ -1,7 +1,7 @@
-//! Answers that are as long as what is kept of a tenant: conversations and stored responses.
+//! Answers that consist of a tenant's stored data: conversations and stored responses.
 //!
-//! They are read in the tenant's turn, among those who read bodies, and take of the memory for bodies until the client has
-//! them, however slowly it reads.
+//! They are read in the tenant's turn, scheduled with the readers of bodies, and hold memory for bodies until
+//! the client has received them, however slowly it reads.
 
 use std::sync::Arc;
 
@@ -19,18 +19,18 @@ use crate::http::{
     readers::{Presence, Reader},
 };
 
-/// What is sent of something that is kept.
+/// Stored data as it is sent.
 pub(crate) enum KeptAnswer {
     Json(Value),
-    /// With its content type.
+    /// Text with its content type.
     Text(&'static str, String),
 }
 
 impl Server {
-    /// Answers with what `read` finds in the records, where that has so many bytes.
+    /// Answers with the records that `read` returns, of `bytes` bytes.
     ///
     /// # Errors
-    /// If other answers that nobody has read yet leave no memory for it.
+    /// If other unread answers leave no memory for it.
     pub(crate) async fn answer_kept(
         self: &Arc<Self>,
         caller: &Caller,
@@ -50,7 +50,7 @@ impl Server {
 }
 
 impl KeptAnswer {
-    /// Its content type, and what is sent.
+    /// Its content type and bytes.
     fn written(self) -> (&'static str, Vec<u8>) {
         match self {
             KeptAnswer::Json(value) => ("application/json", value.to_string().into_bytes()),

@@ -1,4 +1,5 @@
-//! `kvik.kept_prefix`: a request reads what is kept of a prompt that its tenant keeps under a name, or of any prefix.
+//! `kvik.kept_prefix`: a request reads the compressed prefix of a prompt that its tenant has pinned by name,
+//! or of any prompt.
 
 use kvik_cache::{Token, whole_blocks};
 use kvik_engine::api::Request;
@@ -14,22 +15,22 @@ use crate::{
     serving::retaining::{Reach, RetainRefusal},
 };
 
-/// What may be read in part.
+/// The compressed prefix that a request may read.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum KeptPrefix {
-    /// The kept prompt of this name.
+    /// That of the pinned prompt of this name.
     Named(String),
-    /// Whatever prefix of its tokens is kept so, where less of them is known exactly.
+    /// That of any prefix of its tokens, where the exact cache holds fewer of them.
     Any,
 }
 
-/// Where it stands in a body.
+/// The field's path in a body.
 const PATH: &str = "kvik.kept_prefix";
 
-/// Lets requests of a tenant read what is kept of a prefix.
+/// Lets requests of a tenant read a compressed prefix.
 ///
 /// # Errors
-/// If they begin otherwise than the prompt that they name.
+/// If they do not begin with the prompt that they name.
 pub(crate) fn read(
     app: &App,
     tenant: &Tenant,
@@ -48,10 +49,10 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Lets requests read what is kept of the prompt `name`, with which each must begin.
+/// Lets requests read the compressed prefix of the prompt `name`, with which each must begin.
 ///
 /// # Errors
-/// If the tenant keeps no such prompt, keeps all of it, or the prompts begin otherwise.
+/// If the tenant has no such prompt, the prompt is stored in full, or the requests do not begin with it.
 fn read_named(app: &App, tenant: &Tenant, name: &str, requests: &mut [Request]) -> Result<(), ApiError> {
     let key = PromptKey { tenant: tenant.name.clone(), name: name.to_owned() };
     let record = app.registry.get(&key).ok_or_else(|| unknown(name))?;
@@ -91,7 +92,7 @@ fn kept_whole(name: &str) -> ApiError {
     ApiError::field(PATH, message)
 }
 
-/// The bound on losses was lowered, or the prompt was measured, since it was kept.
+/// The error when the bound on losses was lowered, or the prompt was measured, since it was stored.
 fn refused(refusal: RetainRefusal) -> ApiError {
     ApiError::field(PATH, format!("`{PATH}`: {refusal}"))
 }

@@ -1,4 +1,4 @@
-//! API keys: who may use the server, and who they are.
+//! API keys: which requests may use the server, and on whose behalf.
 
 use std::{fmt, sync::Arc};
 
@@ -10,30 +10,30 @@ use crate::{
     http::error::ApiError,
 };
 
-/// Who sent a request, as its key says.
+/// The sender of a request, as identified by its key.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) tenant: Arc<Tenant>,
-    /// May see what concerns all tenants.
+    /// Whether the caller may see data of all tenants.
     pub(crate) admin: bool,
-    /// For which things that may be deleted the request is: a conversation, a stored response.
+    /// Deletable objects that the request is made for: a conversation, a stored response.
     pub(crate) owners: Arc<[Owner]>,
 }
 
 impl Caller {
-    /// The same caller with a request for something that may be deleted.
+    /// The same caller, with a request made for a deletable object.
     pub(crate) fn on_behalf_of(&self, owner: Owner) -> Caller {
         let owners = self.owners.iter().cloned().chain([owner]);
         Caller { owners: owners.collect(), ..self.clone() }
     }
 
-    /// Refuses all but the admin.
+    /// Refuses everyone but the admin.
     pub(crate) fn as_admin(&self) -> Result<(), ApiError> {
         if self.admin { Ok(()) } else { Err(ApiError::admins_only()) }
     }
 }
 
-/// The keys that open the server. Only their digests are kept.
+/// The keys of the server. Only their digests are stored.
 pub(crate) struct Keys {
     /// Keys of the default tenant.
     api: Vec<KeyDigest>,
@@ -42,24 +42,24 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// With no key the server is open to all who can reach it.
+    /// The keys of the default tenant. Without any, the server is open to every client that can reach it.
     pub(crate) fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Keys {
         let keys = keys.into_iter().map(str::trim).filter(|key| !key.is_empty());
         Keys { api: keys.map(KeyDigest::of).collect(), admin: None, tenants: Tenants::none() }
     }
 
-    /// From now on only this key opens what concerns all tenants.
+    /// From now on only this key grants access to data of all tenants.
     pub(crate) fn with_admin(self, key: Option<&str>) -> Keys {
         let key = key.map(str::trim).filter(|key| !key.is_empty());
         Keys { admin: key.map(KeyDigest::of), ..self }
     }
 
-    /// The same with these tenants.
+    /// The same keys with these tenants.
     pub(crate) fn with_tenants(&self, tenants: Tenants) -> Keys {
         Keys { api: self.api.clone(), admin: self.admin, tenants }
     }
 
-    /// Whether nobody is asked for a key.
+    /// Whether requests need no key.
     pub(crate) fn are_open(&self) -> bool {
         self.api.is_empty() && !self.tenants.are_named()
     }
@@ -73,14 +73,14 @@ impl Keys {
         &self.tenants
     }
 
-    /// Who sends these headers: `Authorization: Bearer KEY`, or `X-Api-Key: KEY` as some clients
-    /// send it. `None` when the key is missing or wrong.
+    /// The caller of a request with these headers: `Authorization: Bearer KEY`, or `X-Api-Key: KEY` as some
+    /// clients send it. `None` when the key is missing or wrong.
     pub(crate) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
         let found = offered(headers).and_then(|key| self.find(&KeyDigest::of(key)));
         found.or_else(|| self.are_open().then(|| self.default_tenant(self.all_are_admins())))
     }
 
-    /// The answer to a request without a key that opens, which names the place where this server has its keys.
+    /// The error for a request without a valid key, which says where this server's keys are configured.
     pub(crate) fn refusal(&self) -> ApiError {
         ApiError::unauthorized(match (self.tenants.are_named(), self.api.is_empty()) {
             (false, _) => "that was given to `kvik serve --api-key`",
@@ -93,7 +93,7 @@ impl Keys {
         })
     }
 
-    /// Compares with every key in full, so that the time says nothing about a key.
+    /// Compares with every key in full, so that the time reveals nothing about a key.
     fn find(&self, offered: &KeyDigest) -> Option<Caller> {
         let mut found = None;
         for (key, tenant) in self.tenants.keys() {
@@ -112,7 +112,7 @@ impl Keys {
         found
     }
 
-    /// Where there is one tenant and no admin, its numbers are everybody's.
+    /// Without named tenants and an admin's key, every caller is an admin.
     fn all_are_admins(&self) -> bool {
         self.admin.is_none() && !self.tenants.are_named()
     }
@@ -147,7 +147,7 @@ mod tests {
         headers
     }
 
-    /// Name and admin right of who comes with this key.
+    /// Name and admin right of the caller with this key.
     fn who(keys: &Keys, key: &str) -> Option<(String, bool)> {
         let caller = keys.caller(&headers("x-api-key", key))?;
         Some((caller.tenant.name.clone(), caller.admin))

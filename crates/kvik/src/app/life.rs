@@ -1,15 +1,15 @@
-//! Whether the engine lives: what `/health` says, what the metrics say, and who is told when it stands still.
+//! Liveness of the engine, for `/health`, the metrics and the watchdog.
 
 use std::time::Duration;
 
 use kvik_engine::pulse::{Life, Phase};
 
-/// An engine that has work and has said nothing for so long is stuck. It speaks twice a layer while a model computes:
-/// half a layer of the largest step takes less even for a model of 70 billion parameters on a few cores. Beyond it
-/// there is room for a watcher that looks once a second and still says so within ten.
+/// Time without a pulse after which an engine that has work is stuck. It sends two pulses a layer while a
+/// model computes, and half a layer of the largest step takes less even for a model of 70 billion parameters
+/// on a few cores. The margin lets a watcher that looks once a second report it within ten.
 pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether an engine that stands so is stuck, or has ended where nobody stopped it.
+/// Whether an engine in this state is stuck, or has ended without being stopped.
 pub(crate) fn is_stuck(life: Life) -> bool {
     life.phase == Phase::Ended || life.age >= STUCK_AFTER
 }

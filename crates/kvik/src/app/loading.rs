@@ -1,4 +1,4 @@
-//! What is answered while the model loads: the page, and else to come back in a moment, in llama-server's words.
+//! Responses while the model loads: the page, and otherwise a request to retry, worded as llama-server's.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::{
     page,
 };
 
-/// Seconds after which a client may ask again.
+/// Seconds after which a client may retry.
 const RETRY_AFTER: &str = "1";
 
-/// Every route of a server whose model loads. `is_open` when it will ask for no key.
+/// The routes of a server whose model loads. `is_open` if it will need no key.
 pub(crate) fn router(senders: Senders, is_open: bool) -> Router {
     let cors = origins::cors(&senders.origins);
     let check = middleware::from_fn_with_state(Arc::new((senders, is_open)), check_sender);
@@ -37,7 +37,7 @@ async fn check_sender(State(state): State<Arc<(Senders, bool)>>, request: Reques
     }
 }
 
-/// Its clients know this very text and the number as the code.
+/// The error while loading. llama-server's clients match this text, and the status as the code.
 async fn loading() -> Response {
     let error = json!({
         "message": "Loading model",

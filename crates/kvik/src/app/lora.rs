@@ -1,5 +1,5 @@
-//! With which adapters a request is computed: its field `lora`, else the adapter that it names as its model, else
-//! what the server applies to all.
+//! The adapters of a request: those of its field `lora`, else the adapter that it names as its model, else
+//! the server's default mix.
 
 use kvik_engine::api::AdapterMix;
 use serde::Deserialize;
@@ -37,7 +37,7 @@ struct ModelField {
     model: Option<String>,
 }
 
-/// The adapters of a body that was read before: its `model` is one that the server runs, or takes for its own.
+/// The adapters of a body that was already read, whose `model` is one that the server runs or accepts.
 pub(crate) fn adapters(body: &Body, adapters: &LoraAdapters) -> Result<Option<AdapterMix>> {
     if let Some(uses) = body.read::<LoraFields>()?.lora {
         return Ok(adapters.mix(&scales("lora", &uses, adapters)?));

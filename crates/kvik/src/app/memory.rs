@@ -1,11 +1,11 @@
-//! How this server remembers conversations: its words for that, and what clients are told where it fails.
+//! Conversations that outgrow the context: the server's types for them, and their errors as clients see them.
 
 use kvik_memory::memory::{self, MemoryError};
 
 use super::state::App;
 use crate::http::error::ApiError;
 
-/// When to try again where there was no memory.
+/// Seconds after which to retry when memory was exhausted.
 const RETRY_AFTER_S: u64 = 5;
 
 pub(crate) type CompactJob = memory::CompactJob<ApiError>;

@@ -1,5 +1,5 @@
-//! A running server without its words: who may ask, how a request reaches the engine, and what every
-//! answer reports. It knows no dialect; those are in [`crate::api`].
+//! The server without the wording of its APIs: admission of requests, their way to the engine, and the report
+//! at the end of every answer. It knows no dialect; those are in [`crate::api`].
 
 mod answer_memory;
 pub(crate) mod body;

@@ -1,17 +1,17 @@
-//! What clients call nodes of the prefix tree.
+//! Public ids of nodes of the prefix tree.
 //!
-//! The cache numbers the nodes of all tenants together, so a number would tell one of them what the others do. An id is
-//! that number enciphered with a key of this process: a Feistel network over place and generation, with BLAKE3 as its
-//! round function.
+//! The cache numbers the nodes of all tenants together, so a raw number would reveal to one tenant the
+//! activity of the others. An id is that number enciphered with a key of this process: a Feistel network over
+//! place and generation, with BLAKE3 as its round function.
 
 use kvik_cache::NodeName;
 
 use kvik_memory::random::random;
 
-/// With four rounds and independent functions, ids cannot be told from random ones.
+/// Rounds. With four independent round functions, ids are indistinguishable from random ones.
 const ROUNDS: u8 = 4;
 
-/// Turns names of nodes into ids and back.
+/// Converts names of nodes to ids and back.
 pub(crate) struct NodeIds {
     key: [u8; 32],
 }
@@ -31,7 +31,7 @@ impl NodeIds {
         format!("n{left:08x}{right:08x}")
     }
 
-    /// The node of an id, if it is one; whether there is such a node the cache knows.
+    /// The node that an id names, if it is well-formed; the cache knows whether the node exists.
     pub(crate) fn name(&self, id: &str) -> Option<NodeName> {
         let digits =
             id.strip_prefix('n').filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;

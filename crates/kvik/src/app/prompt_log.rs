@@ -1,12 +1,12 @@
-//! Which prompts were computed for what may be deleted: a conversation, a stored response.
+//! The log of prompts computed for each deletable object: a conversation, a stored response.
 //!
 //! ```text
 //! STATE/computed/SALT/OWNER      entry, entry, ...      an entry: [tokens shared with the one before][tokens][...]
 //! ```
 //!
-//! Blocks of keys and values hold tokens, and nothing says of a block what it was computed for; so each prompt is noted
-//! before it is computed, and what was computed for a conversation is found by its prompts when it is deleted. A turn
-//! adds what is new in it. The file is removed as a whole, and named by a hash.
+//! Blocks of keys and values hold tokens but not what they were computed for. So each prompt is noted before
+//! it is computed, and the blocks of a conversation are found by its prompts when it is deleted. A turn
+//! appends only its new tokens. The file is named by a hash, and removed as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -23,14 +23,14 @@ use kvik_memory::records::{
     private::{create_private_folder, readable_by_owner_only},
 };
 
-/// Bytes of one file that are read at most: 16 million tokens.
+/// Maximum bytes read of one file: 16 million tokens.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Tokens of all prompts of a file at most: each has those that it shares with another.
+/// Maximum tokens of all prompts of a file together, shared ones counted in each.
 const TOKENS_MAX: usize = 64 << 20;
-/// Prompts whose beginning is remembered, so that a turn notes only what is new: those used last.
+/// Most recently used prompts in memory, so that a turn notes only its new tokens.
 const LAST_MAX: usize = 256;
 
-/// Owners that are remembered as deleted: requests that were on their way then have long ended.
+/// Owners remembered as deleted; requests in flight at the deletion of earlier ones have long ended.
 const CLOSED_MAX: usize = 1 << 16;
 
 /// Separates tenants: prompts are shared within one salt.
@@ -38,20 +38,20 @@ type Salt = [u8; 16];
 
 /// All prompts that were noted.
 pub(crate) struct PromptLog {
-    /// Nowhere where nothing can be written: then they are noted as long as the process lasts.
+    /// Absent where nothing can be written: prompts are then noted for the lifetime of the process.
     folder: Option<PathBuf>,
-    /// For one at a time: an entry says what it has in common with the one before it.
+    /// Serialises the writers: an entry is relative to the one before it.
     noting: FileTurns,
-    /// The last prompt of each, to note what is new in the next one; all of them where there is no folder.
+    /// The last prompt of each owner, to note what is new in the next one; all of them if there is no folder.
     noted: Mutex<BTreeMap<Noted, Vec<Vec<Token>>>>,
-    /// Files of owners that are deleted, the last ones.
+    /// Files of the most recently deleted owners.
     closed: Mutex<BTreeSet<String>>,
 }
 
-/// With whom a prompt was shared, and the name of its owner's file.
+/// The salt of a prompt, and the name of its owner's file.
 type Noted = (Salt, String);
 
-/// What was computed for one owner, by whatever models.
+/// The prompts computed for one owner under one salt, by any model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotedPrompts {
     pub(crate) salt: Salt,
@@ -59,16 +59,16 @@ pub(crate) struct NotedPrompts {
 }
 
 impl PromptLog {
-    /// The prompts noted in a state directory.
+    /// Opens the log in a state directory.
     pub(crate) fn open(state_dir: Option<&Path>) -> PromptLog {
         let folder = state_dir.map(|folder| folder.join("computed"));
         PromptLog { folder, noting: FileTurns::new(1), noted: Mutex::default(), closed: Mutex::default() }
     }
 
-    /// Notes that a prompt is about to be computed for somebody.
+    /// Notes that a prompt is about to be computed for an owner.
     ///
     /// # Errors
-    /// If that cannot be written down; then what is computed is not to be kept.
+    /// If it cannot be written; the computed blocks must then not be cached.
     pub(crate) fn note(&self, salt: Salt, owner: &Owner, prompt: &[Token]) -> io::Result<()> {
         let _noting = self.noting.enter().map_err(io::Error::other)?;
         let key = (salt, file_name(owner));
@@ -93,8 +93,8 @@ impl PromptLog {
         Ok(())
     }
 
-    /// Notes a request for each of its owners. What cannot be noted is computed, and nothing of it is kept: nobody would
-    /// find it to delete it.
+    /// Notes a request for each of its owners. If that fails, the request is computed without caching, since
+    /// a deletion could not find its blocks.
     pub(crate) fn note_or_keep_nothing(&self, owners: &[Owner], request: &mut Request) {
         let noted = owners
             .iter()
@@ -106,7 +106,7 @@ impl PromptLog {
         }
     }
 
-    /// What was computed for somebody, with each salt that the tenant had.
+    /// The prompts computed for an owner, for each salt that its tenant has had.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -129,8 +129,8 @@ impl PromptLog {
         Ok(found)
     }
 
-    /// Prompts of others with the same salt that begin as one of these does, as far as they do; as a whole where they go on
-    /// from one.
+    /// Prompts of other owners with the same salt that share a prefix with one of these, truncated to that
+    /// prefix; complete if they continue one of these.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -143,7 +143,7 @@ impl PromptLog {
             }
             (shared >= BLOCK_POSITIONS).then_some(prompt)
         };
-        // Of many that begin alike one says it.
+        // Of equal truncated prompts one suffices.
         let mut found = BTreeSet::new();
         let Some(folder) = &self.folder else {
             let noted = self.lock();
@@ -158,7 +158,7 @@ impl PromptLog {
         Ok(found.into_iter().collect())
     }
 
-    /// From now on nothing is noted for somebody who is deleted.
+    /// Rejects all further notes for a deleted owner.
     pub(crate) fn close(&self, owner: &Owner) {
         let mut closed = self.closed();
         if closed.len() >= CLOSED_MAX {
@@ -167,13 +167,13 @@ impl PromptLog {
         closed.insert(file_name(owner));
     }
 
-    /// Forgets that anything was computed for somebody.
+    /// Removes all notes of an owner.
     ///
     /// # Errors
-    /// If it may still be written down.
+    /// If they may still be on disk.
     pub(crate) fn forget(&self, owner: &Owner) -> io::Result<()> {
         let name = file_name(owner);
-        // A prompt that is being noted goes on from one that is there.
+        // A prompt that is being noted continues one in the file.
         let _noting = self.noting.enter().map_err(io::Error::other)?;
         self.lock().retain(|(_, own), _| *own != name);
         let Some(folder) = &self.folder else { return Ok(()) };
@@ -187,12 +187,12 @@ impl PromptLog {
     }
 
     fn closed(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        // Every change of the set is one call.
+        // Every change of the set is one call, so the set is consistent after any panic.
         self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Noted, Vec<Vec<Token>>>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is one call, so the map is consistent after any panic.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -209,7 +209,7 @@ fn file_name(owner: &Owner) -> String {
     hex::written(&hasher.finalize().as_bytes()[..16])
 }
 
-/// Names of what is in a folder that may not be there.
+/// Names of the entries of a folder that may not exist.
 fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -218,7 +218,7 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Adds an entry to a file, in one write: a process that is killed leaves it whole or not at all.
+/// Appends an entry to a file in one write: a process that is killed leaves it complete or absent.
 fn append(path: &Path, shared: usize, tokens: &[Token]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
@@ -235,12 +235,12 @@ fn append(path: &Path, shared: usize, tokens: &[Token]) -> io::Result<()> {
     let mut file = options.open(path)?;
     let before = file.metadata()?.len();
     file.write_all(&bytes).inspect_err(|_| {
-        // What was written of it would be taken for the beginning of the next.
+        // A partial entry would be read as the beginning of the next one.
         let _ = file.set_len(before);
     })
 }
 
-/// The prompts in a file, as far as it is whole.
+/// The prompts in a file, up to its first incomplete entry.
 fn read(path: &Path) -> io::Result<Vec<Vec<Token>>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -264,7 +264,7 @@ fn decoded(bytes: &[u8]) -> Vec<Vec<Token>> {
         }
         let mut prompt = before[..shared].to_vec();
         prompt.extend(words.by_ref().take(count));
-        // Also where the next goes on from it: behind each something else was answered.
+        // Also if the next prompt continues this one: a different answer may have followed it.
         prompts.push(prompt);
     }
     prompts

@@ -1,8 +1,8 @@
-//! The registry of prompts that are computed ahead and kept.
+//! The registry of pinned prompts, which are computed in advance.
 //!
-//! A prompt is known by its name, within its tenant, and by the SHA-256 of its tokens and the model. While
-//! that stays the same, keeping it again does nothing; when it changes, the old one is released and the new
-//! one computed. Records outlive the process, and so, on disk, do the blocks.
+//! A prompt is identified by its name within its tenant, and by the SHA-256 of its tokens and the model.
+//! While that hash is unchanged, pinning the prompt again does nothing; when it changes, the old prompt is
+//! released and the new one computed. Records outlive the process, and so do the blocks on disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,48 +20,48 @@ use kvik_memory::records::{
     map::{self, RecordKey},
 };
 
-/// Prompts of one tenant at most: each is pinned.
+/// Maximum prompts of one tenant: each is pinned.
 pub(crate) const PROMPTS_MAX: usize = 256;
 
-/// A kept prompt, as it is written down.
+/// The record of a pinned prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PromptRecord {
-    /// What was asked to be kept: `messages` and `tools`, or `prompt`.
+    /// The request's body: `messages` and `tools`, or `prompt`.
     pub(crate) body: Value,
-    /// Tenants whose mode is `public-prompts` share it.
+    /// Whether tenants in the mode `public-prompts` share it.
     #[serde(default)]
     pub(crate) public: bool,
-    /// Of its tokens and the model, in hexadecimal.
+    /// Hash of its tokens and the model, in hexadecimal.
     pub(crate) sha256: String,
     /// Its tokens, to release it when it has changed.
     pub(crate) tokens: Vec<u32>,
-    /// Times it was computed.
+    /// Number of times it was computed.
     pub(crate) builds: u64,
-    /// What is kept of its whole blocks, where that is not all.
+    /// The retained positions of its whole blocks, if some were dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retained: Option<RetainedRecord>,
-    /// The adapters that it was computed with; the model alone where there are none.
+    /// The adapters that it was computed with; empty for the model alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lora: Vec<WrittenUse>,
 }
 
-/// What is kept of a prompt, of all heads of all layers, as it is written down.
+/// The record of a compressed prompt's positions, over all heads of all layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RetainedRecord {
-    /// By what policy, as text.
+    /// The retention policy, as text.
     retention: String,
     /// Tokens of its whole blocks.
     tokens: usize,
-    /// Positions kept, and not.
+    /// Positions retained and dropped.
     kept: u64,
     dropped: u64,
-    /// Positions of the head with fewest, and with most.
+    /// Positions of the head with the fewest, and with the most.
     smallest_head: usize,
     largest_head: usize,
 }
 
 impl RetainedRecord {
-    /// As it was reported of a prompt with this retention.
+    /// The record of a report about a prompt with this retention.
     pub(crate) fn of(retention: &Retention, retained: &Retained) -> RetainedRecord {
         let Retained { tokens, kept, dropped, smallest_head, largest_head, .. } = *retained;
         RetainedRecord {
@@ -76,13 +76,13 @@ impl RetainedRecord {
 }
 
 impl PromptRecord {
-    /// What is kept of it; `None` where that is all.
+    /// Its retention; `None` if it is stored in full.
     pub(crate) fn retention(&self) -> Option<Retention> {
         let retention: Retention = self.retained.as_ref()?.retention.parse().ok()?;
         Some(retention.of_prefix())
     }
 
-    /// The same with its numbers.
+    /// Its retention report.
     pub(crate) fn retained(&self) -> Option<Retained> {
         let retention = self.retention()?;
         let RetainedRecord { tokens, kept, dropped, smallest_head, largest_head, .. } =
@@ -100,26 +100,26 @@ impl PromptRecord {
     }
 }
 
-/// Whose prompt, and which.
+/// The tenant and the name of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PromptKey {
     pub(crate) tenant: String,
     pub(crate) name: String,
 }
 
-/// All kept prompts.
+/// All pinned prompts.
 pub(crate) struct Registry {
     /// Absent where nothing can be written: prompts then last as long as the process.
     table: Option<Table<PromptRecord>>,
-    /// For one at a time, so that the records say what `prompts` does. Who only reads does not wait for the file.
+    /// Serialises changes, so that the records agree with `prompts`. Readers do not wait for the file.
     changing: FileTurns,
     prompts: Mutex<BTreeMap<PromptKey, PromptRecord>>,
 }
 
-/// What is to be done so that a prompt is kept.
+/// The work needed to pin a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Change {
-    /// It is kept already, word for word.
+    /// It is already pinned, with the same hash.
     None,
     /// It is new.
     New,
@@ -128,7 +128,7 @@ pub(crate) enum Change {
 }
 
 impl Registry {
-    /// The prompts that were kept when the records were closed.
+    /// Opens the registry with the prompts in the records.
     pub(crate) fn open(records: Option<&Records>) -> Registry {
         let (table, prompts) = map::open(records, "prompts");
         Registry { table, changing: FileTurns::new(1), prompts: Mutex::new(prompts) }
@@ -150,7 +150,7 @@ impl Registry {
         self.lock().get(key).cloned()
     }
 
-    /// What keeping a prompt with this hash under this name would change.
+    /// The change that pinning a prompt with this hash under this name makes.
     pub(crate) fn change(&self, key: &PromptKey, sha256: &str) -> Change {
         match self.lock().get(key) {
             None => Change::New,
@@ -159,12 +159,12 @@ impl Registry {
         }
     }
 
-    /// Whether any prompt is such.
+    /// Whether any prompt satisfies the predicate.
     pub(crate) fn any(&self, mut is_such: impl FnMut(&PromptKey, &PromptRecord) -> bool) -> bool {
         self.lock().iter().any(|(key, record)| is_such(key, record))
     }
 
-    /// Writes a prompt down, and returns what had its name.
+    /// Records a prompt, and returns the previous one of its name.
     pub(crate) fn keep(
         &self,
         key: &PromptKey,
@@ -180,7 +180,7 @@ impl Registry {
         Ok(self.lock().insert(key.clone(), record))
     }
 
-    /// Takes a prompt out and returns it.
+    /// Removes a prompt and returns it.
     pub(crate) fn remove(&self, key: &PromptKey) -> Result<Option<PromptRecord>, RecordsError> {
         let _changing = self.changing.enter()?;
         if let Some(table) = &self.table {
@@ -190,7 +190,7 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PromptKey, PromptRecord>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is one call, so the map is consistent after any panic.
         self.prompts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -205,14 +205,14 @@ impl RecordKey for PromptKey {
     }
 }
 
-/// The hash by which a change is noticed: of the model with its adapters, of the prompt's tokens and of what is kept of
-/// them.
+/// The hash by which a change is detected: of the model with its adapters, the prompt's tokens, and its
+/// retention.
 pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
     let mut hasher = Sha256::new();
     hasher.update(model);
     prompt.tokens.iter().for_each(|token| hasher.update(token.to_le_bytes()));
     if let Some(retention) = &prompt.retention {
-        // No token is this large.
+        // Separator: no token has this value.
         hasher.update(u32::MAX.to_le_bytes());
         hasher.update(retention.to_string());
     }

@@ -1,4 +1,4 @@
-//! A tenant's limits in HTTP's words: 429 with `Retry-After`, and OpenAI's `x-ratelimit-*` headers.
+//! A tenant's rate limits over HTTP: 429 with `Retry-After`, and OpenAI's `x-ratelimit-*` headers.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ const HEADERS: [[&str; 3]; 2] = [
     ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
 ];
 
-/// Counts a request: looking at what there is takes time as well.
+/// Counts a request, of any kind: reads take time as well.
 pub(crate) fn take_request(tenant: &Tenant, now: Duration) -> Result<(), ApiError> {
     Ok(tenant.meter.take_request(&tenant.limits, now)?)
 }
 
-/// Refuses a tenant that has had its tokens, before its next prompt is read.
+/// Refuses a tenant whose tokens are used up, before its next prompt is read.
 pub(crate) fn check_tokens(tenant: &Tenant, now: Duration) -> Result<(), ApiError> {
     Ok(tenant.meter.check_tokens(&tenant.limits, now)?)
 }
 
-/// Says what is left of the tenant's own limits.
+/// Adds the remaining allowance of the tenant's own limits.
 pub(crate) fn add_headers(tenant: &Tenant, now: Duration, headers: &mut HeaderMap) {
     for (names, allowance) in HEADERS.iter().zip(tenant.meter.allowances(&tenant.limits, now)) {
         let Some(Allowance { limit, remaining, reset }) = allowance else { continue };
@@ -38,7 +38,7 @@ pub(crate) fn add_headers(tenant: &Tenant, now: Duration, headers: &mut HeaderMa
     }
 }
 
-/// A time as OpenAI writes it: `6m0s`, `1.5s`, `20ms`.
+/// A duration in OpenAI's notation: `6m0s`, `1.5s`, `20ms`.
 fn written(time: Duration) -> String {
     let ms = time.as_millis();
     match (ms / 60_000, ms % 60_000) {

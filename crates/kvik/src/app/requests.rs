@@ -1,4 +1,4 @@
-//! A request on its way: read off the async threads, submitted on its tenant's account, answered.
+//! The path of a request: parsed off the async threads, submitted on its tenant's account, answered.
 
 use std::sync::Arc;
 
@@ -37,18 +37,18 @@ use crate::{
     },
 };
 
-/// A request that was understood.
+/// A parsed request.
 pub(crate) struct Prepared<A> {
     /// One per prompt.
     pub(crate) requests: Vec<Request>,
-    /// What they were made from.
+    /// Their sources.
     pub(crate) origin: Origin,
     pub(crate) answer: A,
     pub(crate) stream: bool,
 }
 
 impl Server {
-    /// Parses a body that is asked of the server and not of a model, and reads its fields.
+    /// Parses a body that is addressed to the server rather than to a model, and reads its fields.
     pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(
         self: &Arc<Self>,
         body: JsonBody,
@@ -56,7 +56,7 @@ impl Server {
         self.read_by(body, |_, body| body.read()).await
     }
 
-    /// The same, read by `read`, which may take its time.
+    /// The same, read by `read`, which may block.
     pub(crate) async fn read_by<T: Send + 'static>(
         self: &Arc<Self>,
         body: JsonBody,
@@ -70,9 +70,8 @@ impl Server {
 }
 
 impl App {
-    /// Parses a body and reads it by `read`, on a thread that may take its time:
-    /// a prompt of megabytes takes seconds to tokenize. When the client leaves, reading stops at the next
-    /// field or prompt; the permit is free only then.
+    /// Parses a body and reads it by `read` on a thread that may block: tokenizing a prompt of megabytes takes seconds.
+    /// If the client disconnects, reading stops at the next field or prompt; the permit is freed only then.
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         body: JsonBody,
@@ -114,8 +113,8 @@ impl App {
         generation.respond(answer, trailer, stream).await
     }
 
-    /// Computes a prompt of a caller for what it leaves in the cache, on the tenant's account, and waits for
-    /// its end; whoever stops waiting cancels. What was computed, and `usage` as an answer has it.
+    /// Computes a prompt of a caller to fill the cache, on the tenant's account, and waits for its end. Returns its
+    /// report and the answer's `usage`. Dropping the future cancels the request.
     pub(crate) async fn compute(
         &self,
         caller: &Caller,
@@ -127,8 +126,8 @@ impl App {
         self.submit(caller, permit, vec![request])?.report().await
     }
 
-    /// What the model says to a request of the background. The tenant pays for it; its place among those who wait is
-    /// nobody's, so it takes none of the tenant's.
+    /// Generates the answer to a background request. The tenant pays for it, but it occupies none of the tenant's
+    /// admission slots.
     async fn say(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         request.adapters = self.serving.lora.usual();
@@ -137,7 +136,7 @@ impl App {
         self.submit(caller, permit, vec![request])?.text().await
     }
 
-    /// What the model says to a request of a caller who waits.
+    /// Generates the answer to a request of a waiting caller.
     async fn answer(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         let permit = self.admit(caller, 1)?;
@@ -147,7 +146,7 @@ impl App {
         self.submit(caller, permit, vec![request])?.text().await
     }
 
-    /// Notes for which things that may be deleted a signed request is.
+    /// Notes a signed request for the deletable objects it is computed for.
     fn note(&self, owners: &[Owner], request: &mut Request) {
         self.server.prompt_log.note_or_keep_nothing(owners, request);
     }
@@ -175,11 +174,11 @@ impl App {
         let memory = AnswerMemory::of(&self.server.bodies, caller.tenant.id, &requests)?;
         let started =
             Generation::start(&*self.serving.engine, self.account(caller), permit, memory, requests);
-        // How many wait is the other tenants' business.
+        // The queue's length must not be revealed to other tenants.
         started.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
     }
 
-    /// Lets `prompts` prompts of a caller into the engine.
+    /// Admits `prompts` prompts of a caller to the engine.
     pub(super) fn admit(&self, caller: &Caller, prompts: usize) -> Result<AdmissionPermit, ApiError> {
         let tenant = &caller.tenant;
         Ok(tenant.meter.enter(&tenant.limits, self.server.admission.as_ref(), prompts)?)

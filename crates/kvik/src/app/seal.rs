@@ -1,8 +1,8 @@
-//! Compaction items: the beginning of a conversation as a client can keep it and send it back in its place.
+//! Compaction items: the beginning of a conversation in a form that a client stores and sends back in its place.
 //!
-//! An item holds the summary, the recent messages behind it and where it stands in the chain of messages, so it is
-//! understood by a server that has forgotten all of it. A client cannot read it, nor make or alter one, nor use
-//! another tenant's: it is sealed with a key that the server's secret and the tenant's name give.
+//! An item holds the summary, the recent messages after it and its position in the chain of messages, so a server
+//! without any state of the conversation understands it. A client can neither read, make nor alter one, nor use another
+//! tenant's: it is sealed with a key derived from the server's secret and the tenant's name.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit, Nonce, aead::Aead};
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use crate::accounts::tenants::Secret;
 use crate::http::json::fit_in_a_body;
 
-/// Context of the derivation of a tenant's key; another one makes all items foreign.
+/// Context of the derivation of a tenant's key; changing it invalidates all items.
 const KEY_CONTEXT: &str = "kvik 2026-11-22 compaction item v1";
 
-/// Bytes of the random number at the front of an item.
+/// Bytes of the nonce at the front of an item.
 const NONCE_BYTES: usize = 12;
 
 /// Seals and opens items.
 pub(crate) struct Seal(Secret);
 
-/// An item that is not one of this server's for this tenant, or was altered.
+/// The error for an item that this server has not made for this tenant, or that was altered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "is no compaction item that this server has made for you, or was altered; send the messages that it stood for instead"
@@ -37,8 +37,8 @@ impl Seal {
         ChaCha20Poly1305::new(&self.0.key(KEY_CONTEXT, tenant).into())
     }
 
-    /// The item as clients are given it; `None` where the system gives no random numbers, and where what it stands for
-    /// could not be sent in a body: an item is read without being weighed.
+    /// The item as clients receive it; `None` if the system provides no random numbers, or if its messages would not
+    /// fit in a body, since an item is opened without a size check.
     pub(crate) fn item(&self, tenant: &str, compaction: &Compaction) -> Option<Value> {
         let Compaction { systems, opening, recent, .. } = compaction;
         if ![systems, opening, recent].into_iter().all(|messages| fit_in_a_body(messages)) {
@@ -53,7 +53,7 @@ impl Seal {
         Some(json!({"id": id, "type": "compaction", "encrypted_content": content}))
     }
 
-    /// What an item's content stands for.
+    /// Opens the content of an item.
     ///
     /// # Errors
     /// If this server has not made it for this tenant.

@@ -1,4 +1,4 @@
-//! What all models of a server share: who may come in, what is counted and billed, what is written down.
+//! State shared by all models of a server: access, metrics, accounts, and records.
 
 use std::{
     path::PathBuf,
@@ -28,42 +28,42 @@ use crate::{
 
 /// A server without its models.
 pub(crate) struct Server {
-    /// Whom requests may come from.
+    /// Origins and hosts that requests may come from.
     pub(crate) senders: Senders,
-    /// Longest body.
+    /// Maximum size of a body.
     pub(crate) body_limit: ByteSize,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tally: Arc<Tally>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Conversations that clients name.
+    /// Stored conversations.
     pub(crate) conversations: Arc<Conversations>,
-    /// Answers that clients go on from by their id.
+    /// Stored responses.
     pub(crate) responses: Arc<Responses>,
-    /// What is to be deleted of them, and of kept prompts.
+    /// Pending deletions of both, and of pinned prompts.
     pub(crate) deletions: Arc<Deletions>,
-    /// What was computed for them.
+    /// Log of the prompts computed for them.
     pub(crate) prompt_log: Arc<PromptLog>,
-    /// The files that hold what was said, and what is remembered of it.
+    /// The files that hold messages and summaries.
     pub(super) records: Vec<Records>,
     /// Directory of the disk cache.
     pub(super) cache_disk: Option<PathBuf>,
-    /// Held by whoever deletes.
+    /// Held during deletion.
     pub(super) deleting: Mutex<()>,
     /// The engines' admission slots, where several tenants share them.
     pub(super) admission: Option<Arc<AdmissionSlots>>,
     /// Memory for bodies.
     pub(crate) bodies: Arc<BodyMemory>,
     pub(crate) readers: Arc<Readers>,
-    /// Who may come in; replaced when the tenants file is read again.
+    /// API keys; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     clock: Clock,
-    /// It is to end soon: nobody new is to be sent here.
+    /// The server will end soon: load balancers should send it no new requests.
     leaving: AtomicBool,
     stopping: AtomicBool,
 }
 
 impl Server {
-    /// `keys` open it; with none it is open to all.
+    /// `keys` grant access; without any the server is open to all.
     pub(crate) fn new(keys: impl Into<Arc<Keys>>, ledger: Arc<Ledger>, config: &AppConfig) -> Arc<Server> {
         let keys = keys.into();
         let shared = keys.tenants().are_named();
@@ -93,13 +93,13 @@ impl Server {
         })
     }
 
-    /// Who may come in.
+    /// The current API keys.
     pub(crate) fn keys(&self) -> Arc<Keys> {
-        // The pointer is whole whatever panicked.
+        // The pointer is consistent after any panic.
         self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on these may come in. What runs goes on.
+    /// Replaces the keys. Running requests continue.
     pub(crate) fn replace_keys(&self, keys: Keys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
     }
@@ -109,7 +109,7 @@ impl Server {
         self.admission.is_some()
     }
 
-    /// Asks for conversations: on a thread that may wait, where other nodes may have them.
+    /// Queries conversations: on a thread that may block, where other nodes may hold them.
     pub(crate) async fn ask_conversations<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Conversations) -> T + Send + 'static,
@@ -122,8 +122,8 @@ impl Server {
         asked.map_err(|panic| ApiError::internal(format!("the conversations were not read: {panic}")))
     }
 
-    /// Leaves nothing in files of something that was removed, and of whose deletion nothing else is left to do; whether
-    /// that is done. Takes its time.
+    /// Completes the deletion of an object: rewrites the files without it, then removes the pending deletion. Returns
+    /// whether that succeeded. Blocking.
     pub(crate) fn end_deletion(&self, owner: &Owner) -> bool {
         let ended = self.records.iter().try_for_each(Records::rewrite);
         let ended = ended.and_then(|()| self.deletions.put(owner, None));
@@ -137,17 +137,17 @@ impl Server {
         (self.clock)()
     }
 
-    /// From now on it says that nobody new is to be sent here, and still answers whoever is.
+    /// From now on the server reports itself as not ready, but still answers requests.
     pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
     }
 
-    /// Whether nobody new is to be sent here.
+    /// Whether the server should receive no new requests.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire) || self.is_stopping()
     }
 
-    /// From now on new requests are refused; running ones go on.
+    /// From now on new requests are refused; running ones continue.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! llama-server's slots: what each has computed last. Requests run without them; a slot is a name under which a client
-//! finds its prompt again, to save it.
+//! llama-server's slots. Requests run without them; a slot is a name under which a client finds its last prompt, to
+//! save it.
 
 use std::{
     collections::BTreeMap,
@@ -8,8 +8,8 @@ use std::{
 
 use kvik_cache::{TenantId, Token};
 
-/// What was computed last in the slots of each tenant. There are as many as requests may run at once, and none holds
-/// more than the context.
+/// The tokens computed last in the slots of each tenant. There are as many slots as requests may run at once, and none
+/// holds more than the context.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Mutex<BTreeMap<SlotKey, Arc<[Token]>>>);
 
@@ -25,7 +25,7 @@ pub(crate) struct SlotUse {
 }
 
 impl Slots {
-    /// What was computed last in a slot.
+    /// The tokens computed last in a slot.
     pub(crate) fn get(&self, key: SlotKey) -> Option<Arc<[Token]>> {
         self.lock().get(&key).cloned()
     }
@@ -34,19 +34,19 @@ impl Slots {
         self.lock().insert(key, tokens.into());
     }
 
-    /// Forgets what a slot has computed, and returns it.
+    /// Clears a slot, and returns its tokens.
     pub(crate) fn clear(&self, key: SlotKey) -> Option<Arc<[Token]>> {
         self.lock().remove(&key)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SlotKey, Arc<[Token]>>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is one call, so the map is consistent after any panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SlotUse {
-    /// The answer has ended. Its last token was drawn and never computed.
+    /// Stores the ended answer in the slot. Its last token was sampled but never computed.
     pub(crate) fn ended(&self, answer: &[Token]) {
         let (_, computed) = answer.split_last().unwrap_or((&0, &[]));
         self.slots.set(self.key, &[&self.prompt, computed].concat());

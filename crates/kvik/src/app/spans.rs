@@ -1,5 +1,5 @@
-//! OpenTelemetry: a span for every answer, with the names that its conventions for generative AI have for things, and one
-//! each for waiting, prefill and decode. What was asked and answered is never in it.
+//! OpenTelemetry: a span for every answer, named by the semantic conventions for generative AI, with child spans for
+//! queueing, prefill and decode. Prompts and answers are never included.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,25 +23,25 @@ use ureq::Agent;
 
 /// Timeout of sending spans.
 const SEND_TIME: Duration = Duration::from_secs(10);
-/// Where a collector takes spans, behind its address.
+/// Path at which a collector accepts spans, appended to its address.
 const PATH: &str = "/v1/traces";
 
-/// Makes spans and sends them to a collector, behind the answers.
+/// Creates spans and sends them to a collector in the background.
 pub(crate) struct Spans {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
-    /// The model that answers.
+    /// Name of the model that answers.
     model: String,
 }
 
-/// Sends what the exporter has made.
+/// The HTTP client of the exporter.
 #[derive(Debug)]
 struct Sender(Agent);
 
 #[async_trait]
 impl HttpClient for Sender {
     async fn send_bytes(&self, request: HttpRequest<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // On the exporter's own thread, which may wait.
+        // Blocking is allowed on the exporter's own thread.
         let response = self.0.run(request.map(|bytes| bytes.to_vec()))?;
         let (parts, mut body) = response.into_parts();
         Ok(Response::from_parts(parts, body.read_to_vec()?.into()))
@@ -49,10 +49,10 @@ impl HttpClient for Sender {
 }
 
 impl Spans {
-    /// Spans of answers of this model, for the collector at `address`, as `http://127.0.0.1:4318`.
+    /// The exporter of this model's answers to the collector at `address`, such as `http://127.0.0.1:4318`.
     ///
     /// # Errors
-    /// If the address is none.
+    /// If the address is invalid.
     pub(crate) fn new(address: &str, model: &str) -> Result<Spans, ExporterBuildError> {
         let address = address.trim_end_matches('/');
         let endpoint = if address.ends_with(PATH) { address.to_owned() } else { format!("{address}{PATH}") };
@@ -71,7 +71,7 @@ impl Spans {
         Ok(Spans { provider, tracer, model: model.to_owned() })
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub(crate) fn finish(&self) {
         if let Err(error) = self.provider.shutdown() {
             tracing::warn!("not all spans were sent: {error}");
@@ -79,19 +79,19 @@ impl Spans {
     }
 }
 
-/// Where a request came from.
+/// The origin of a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Came {
-    /// The route, without what differs between requests.
+    /// The route, without path parameters.
     pub(crate) route: String,
     /// Its header `traceparent`, as W3C defines it.
     pub(crate) traceparent: Option<String>,
-    /// When it had been read.
+    /// When its body had been received.
     pub(crate) at: Option<SystemTime>,
 }
 
 impl Came {
-    /// The operation, in the words of the conventions.
+    /// The name of the operation in the conventions.
     fn operation(&self) -> &'static str {
         match self.route.as_str() {
             route if route.contains("chat") || route.contains("messages") || route.contains("responses") => {
@@ -101,14 +101,14 @@ impl Came {
         }
     }
 
-    /// The span that the client is in.
+    /// The client's span.
     fn parent(&self) -> Context {
         let context = self.traceparent.as_deref().and_then(parse_traceparent);
         context.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent))
     }
 }
 
-/// `00-<trace>-<span>-<flags>`
+/// Parses `00-<trace>-<span>-<flags>`.
 fn parse_traceparent(text: &str) -> Option<SpanContext> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -119,7 +119,7 @@ fn parse_traceparent(text: &str) -> Option<SpanContext> {
     (is_whole && context.is_valid()).then_some(context)
 }
 
-/// The span of an answer that is on its way. Dropped before its end, it says that nobody waited for that.
+/// The span of an answer in progress. Dropped before its end, it records that the client left.
 pub(crate) struct AnswerSpan {
     spans: std::sync::Arc<Spans>,
     came: Came,
@@ -130,7 +130,7 @@ pub(crate) struct AnswerSpan {
 }
 
 impl AnswerSpan {
-    /// Of an answer to `requests`, which differ in their prompts alone.
+    /// The span of an answer to `requests`, which differ in their prompts alone.
     pub(crate) fn new(
         spans: &std::sync::Arc<Spans>,
         came: Came,
@@ -149,7 +149,7 @@ impl AnswerSpan {
         AnswerSpan { spans: spans.clone(), came, began, attributes, finish: Vec::new(), ended: false }
     }
 
-    /// Notes what happens.
+    /// Notes an event.
     pub(crate) fn note(&mut self, event: &Event) {
         if let Event::Finished { reason, .. } = event {
             self.finish.push(match reason {
@@ -159,7 +159,7 @@ impl AnswerSpan {
         }
     }
 
-    /// All prompts have ended.
+    /// Ends the span once all prompts have ended.
     pub(crate) fn end(&mut self, report: &Report) {
         let reasons: Vec<opentelemetry::StringValue> =
             self.finish.iter().map(|&reason| reason.into()).collect();
@@ -175,7 +175,7 @@ impl AnswerSpan {
         self.send(Status::Unset, Some(report));
     }
 
-    /// There will be no answer.
+    /// Ends the span with an error.
     pub(crate) fn fail(&mut self, error: &str) {
         self.attributes.push(KeyValue::new("error.type", error.to_owned()));
         self.send(Status::error(error.to_owned()), None);
@@ -207,7 +207,7 @@ impl Drop for AnswerSpan {
     }
 }
 
-/// Spans of what an answer that has just ended went through.
+/// Child spans of the phases of an answer that has just ended.
 fn steps(tracer: &SdkTracer, report: &Report, ended: SystemTime, within: &Context) {
     let mut until = ended;
     for (name, time) in [("decode", report.decode), ("prefill", report.prefill), ("queue", report.queued)] {
@@ -218,7 +218,7 @@ fn steps(tracer: &SdkTracer, report: &Report, ended: SystemTime, within: &Contex
     }
 }
 
-/// How an answer was asked for.
+/// The sampling attributes of a request.
 fn asked(request: &Request) -> Vec<KeyValue> {
     let sampling = &request.sampling;
     let mut attributes = vec![

@@ -1,4 +1,4 @@
-//! What all routes share.
+//! State shared by all routes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,30 +16,30 @@ use crate::{
     serving::Serving,
 };
 
-/// Memory for histories that are needed behind answers, in units of the largest body.
+/// Memory for conversation histories in background work, in units of the largest body.
 const HISTORIES: u64 = 4;
 
 /// The state behind the routes of a model.
 pub(crate) struct App {
-    /// What it shares with other models.
+    /// State shared with other models.
     pub(crate) server: Arc<Server>,
     pub(crate) serving: Arc<Serving>,
     pub(crate) config: AppConfig,
     pub(crate) node_ids: NodeIds,
-    /// The answers that later ones may be compared with.
+    /// Fingerprints of the answers that later ones may be compared with.
     pub(crate) answered: Arc<Answered>,
-    /// Prompts that are computed ahead and kept.
+    /// Pinned prompts.
     pub(crate) registry: Registry,
-    /// What is remembered of conversations.
+    /// Memory of conversations that outgrow the context.
     pub(crate) memory: Arc<Memory<App>>,
     /// Seals compaction items.
     pub(crate) seal: Seal,
-    /// What was computed under the names that llama-server has for places to run in.
+    /// The tokens computed under the names of llama-server's slots.
     pub(crate) slots: Arc<Slots>,
 }
 
 impl App {
-    /// The only model of a server. `keys` open it; with none it is open to all.
+    /// The only model of a server. `keys` grant access; without any the server is open to all.
     pub(crate) fn new(
         serving: Serving,
         keys: impl Into<Arc<Keys>>,
@@ -74,7 +74,7 @@ impl App {
         })
     }
 
-    /// Writes down what is not yet, when nothing runs any more. Takes its time.
+    /// Writes pending records, after all requests have ended. Blocking.
     pub(crate) fn close(&self) {
         self.memory.close();
         if let Some(spans) = &self.config.spans {
@@ -82,7 +82,7 @@ impl App {
         }
     }
 
-    /// Who may come in.
+    /// The current API keys.
     pub(crate) fn keys(&self) -> Arc<Keys> {
         self.server.keys()
     }
@@ -92,7 +92,7 @@ impl App {
         self.server.now()
     }
 
-    /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
+    /// Refuses a text that cannot fit the context, before time and memory are spent on tokenizing it.
     pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
         self.serving.check_length(text)
     }
@@ -102,7 +102,7 @@ impl App {
         self.serving.text_bytes_max()
     }
 
-    /// Refuses a prompt that does not fit the context, before anything else is made of it.
+    /// Refuses a prompt that does not fit the context, before any further processing.
     pub(crate) fn check_tokens(&self, prompt: &[Token]) -> Result<(), ApiError> {
         let (prompt_tokens, context_tokens) = (prompt.len(), self.serving.model.context);
         if prompt_tokens <= context_tokens {
@@ -111,13 +111,13 @@ impl App {
         Err(RequestError::PromptTooLong { prompt_tokens, context_tokens }.into())
     }
 
-    /// Takes the model that a request names: there is one, and it answers whatever clients were
-    /// set up for, unless the server is to be strict. An answer names the real one.
+    /// Accepts the model that a request names: unless the server is strict, its only model answers under any name.
+    /// Answers report the real name.
     pub(crate) fn accept_model(&self, name: &str) -> Result<(), ApiError> {
         if self.config.strict_model { self.check_model(name) } else { Ok(()) }
     }
 
-    /// Whether this server runs the model of that name.
+    /// Refuses a name that is not one of this server's model or of its adapters.
     pub(crate) fn check_model(&self, name: &str) -> Result<(), ApiError> {
         if self.serving.model.answers_to(name) || self.serving.lora.find(name).is_some() {
             return Ok(());

@@ -1,14 +1,15 @@
-//! The supervisor that started this process, told in systemd's words: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, each a
-//! datagram to the socket that `NOTIFY_SOCKET` names. Sending never waits; what finds no room is lost.
+//! Notifications to the supervisor that started this process, in systemd's protocol: `READY=1`, `STOPPING=1`,
+//! `WATCHDOG=1`, each a datagram to the socket named by `NOTIFY_SOCKET`. Sending never blocks; a datagram that does not
+//! fit is lost.
 
 use std::time::Duration;
 
-/// Whom to tell, if there is anybody.
+/// The supervisor to notify, if there is one.
 #[derive(Default)]
 pub(crate) struct Supervisor {
     #[cfg(unix)]
     socket: Option<std::os::unix::net::UnixDatagram>,
-    /// It wants to hear so often that this process lives.
+    /// Timeout of the supervisor's watchdog.
     watchdog: Option<Duration>,
 }
 
@@ -18,7 +19,7 @@ impl Supervisor {
         Supervisor::new(|name| std::env::var(name).ok(), std::process::id())
     }
 
-    /// Half of the time after which the supervisor takes a silent process for dead.
+    /// Half of the time after which the supervisor considers a silent process dead.
     pub(crate) fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog.map(|watchdog| watchdog / 2)
     }
@@ -64,7 +65,7 @@ impl Supervisor {
     fn send(&self, _: &str) {}
 }
 
-/// A path, or where it begins with `@` a name that is in no file system.
+/// Connects to a path, or to an abstract name if it begins with `@`.
 #[cfg(unix)]
 fn connect(path: &str) -> std::io::Result<std::os::unix::net::UnixDatagram> {
     #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! What tenants were given since the start: counts in memory, cheap enough to be read each second.
+//! Usage of tenants since the start: counters in memory, cheap enough to be read each second.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +15,13 @@ pub(crate) struct Tally {
     tenants: Mutex<BTreeMap<String, Counts>>,
 }
 
-/// What one tenant was given, or all.
+/// Usage of one tenant, or of all.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) prompt_tokens: u64,
     /// Prompt tokens that came from the cache.
     pub(crate) cached_tokens: u64,
-    /// Of these, those that came to a device from the host's memory.
+    /// Of these, those copied to a device from the host's memory.
     pub(crate) host_tokens: u64,
     /// Of these, those that came from disk.
     pub(crate) disk_tokens: u64,
@@ -41,7 +41,7 @@ impl Tally {
         Tally { started: SystemTime::now(), tenants: Mutex::default() }
     }
 
-    /// Adds what a prompt and its answer were, complete or not.
+    /// Adds the counts of a prompt and its answer, complete or not.
     pub(crate) fn add(&self, tenant: &str, counts: Counts) {
         *self.lock().entry(tenant.to_owned()).or_default() += counts;
     }
@@ -59,7 +59,7 @@ impl Tally {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Counts>> {
-        // An addition is whole or was not begun, whatever panicked.
+        // An addition has either completed or not begun, whatever panicked.
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
-//! What a running server does beside answering: it writes the accounts down, and reads the
-//! tenants file and its list of models again when it is told to.
+//! Background tasks of a running server: writing the accounts, finishing deletions, and rereading the tenants file and
+//! the catalogue of models on SIGHUP.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,14 +8,14 @@ use tokio::time::Instant;
 use super::{server::Server, shelf::Shelf};
 use crate::{accounts::tenants::Source, system::Hangups};
 
-/// Between two writes of the accounts: what a crash may lose.
+/// Interval between writes of the accounts, bounding the loss in a crash.
 const WRITE_PERIOD: Duration = Duration::from_secs(5);
 
-/// When what could not be deleted is tried again: soon, and then less often.
+/// First and longest delay before a failed deletion is retried.
 const DELETE_AGAIN: Duration = Duration::from_millis(500);
 const DELETE_AGAIN_MAX: Duration = Duration::from_secs(16);
 
-/// Between two lists of what this node uses: what one that is killed does not tell.
+/// Interval between reports of this node's use to other nodes, bounding the loss when it is killed.
 const TELL_PERIOD: Duration = Duration::from_secs(60);
 
 /// Writes the accounts every few seconds, for ever.
@@ -27,7 +27,7 @@ pub(crate) async fn keep_accounts(server: Arc<Server>) {
     }
 }
 
-/// Tells other nodes every minute what this one uses, for ever.
+/// Reports this node's use to other nodes every minute, for ever.
 pub(crate) async fn tell_nodes(shelf: Arc<Shelf>) {
     let mut period = tokio::time::interval_at(Instant::now() + TELL_PERIOD, TELL_PERIOD);
     loop {
@@ -37,7 +37,7 @@ pub(crate) async fn tell_nodes(shelf: Arc<Shelf>) {
     }
 }
 
-/// Finishes what could not be deleted at once, for ever: a model may be loaded, a disk be full, a store not answer.
+/// Retries failed deletions, for ever: a model may have been loading, a disk full, a store unreachable.
 pub(crate) async fn finish_deletions(shelf: Arc<Shelf>) {
     let mut pause = DELETE_AGAIN;
     loop {
@@ -78,7 +78,7 @@ pub(crate) async fn follow_hangups(shelf: Arc<Shelf>, tenants: Option<Source>) {
     }
 }
 
-/// Puts changed tables of models into force; wrong ones change nothing.
+/// Applies changed tables of models; invalid ones change nothing.
 async fn reload(shelf: &Arc<Shelf>) {
     if shelf.has_one() {
         return;
@@ -89,13 +89,13 @@ async fn reload(shelf: &Arc<Shelf>) {
     }
 }
 
-/// Puts a changed file into force; a wrong one changes nothing.
+/// Applies a changed tenants file; an invalid one changes nothing.
 pub(crate) fn read_tenants(shelf: &Shelf, source: &Source) {
     let keys = shelf.server.keys();
     match source.read(keys.tenants()) {
         Ok(tenants) => {
             tracing::info!("{}: {} tenants", source.path.display(), tenants.all().count() - 1);
-            // A model that is being loaded reads the keys when it is there.
+            // A model that is being loaded reads the keys afterwards.
             let keys = keys.with_tenants(tenants);
             shelf.server.replace_keys(keys);
             shelf.set_tenants(shelf.server.keys().tenants());

@@ -1,4 +1,4 @@
-//! What a request costs: charged to its tenant when it ends.
+//! The account of a request, charged to its tenant when it ends.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct UsageAccount {
     pub(crate) tenant: Arc<Tenant>,
     /// Name of the model.
     pub(crate) model: String,
-    /// The tenant's prices, or the server's; with none an answer names no cost.
+    /// The tenant's prices, or the server's; without them an answer reports no cost.
     pub(crate) prices: Option<Prices>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tally: Arc<Tally>,
@@ -27,7 +27,7 @@ pub(crate) struct UsageAccount {
 }
 
 impl UsageAccount {
-    /// Charges what a prompt and its answer have cost, complete or not.
+    /// Charges the cost of a prompt and its answer, complete or not.
     pub(crate) fn charge(&self, report: &Report) {
         let tenant = &self.tenant;
         tenant.meter.charge(&tenant.limits, report.computed_tokens + report.generated_tokens, (self.clock)());
@@ -36,7 +36,7 @@ impl UsageAccount {
         self.count(Counts::tokens(report));
     }
 
-    /// Counts for the tenant what happened to a prompt.
+    /// Adds a prompt's counts to the tenant's tally.
     pub(crate) fn count(&self, counts: Counts) {
         self.tally.add(&self.tenant.name, counts);
     }

@@ -1,7 +1,7 @@
-//! Many prompts of which a vector is wanted: embeddings, and what rerankers say.
+//! Batches of prompts that yield a vector: embeddings, and the scores of rerankers.
 //!
-//! One request may bring thousands. They go to the engine a few at a time, the next as one ends, so that they fill its
-//! batches and never its queue.
+//! One request may bring thousands. They are submitted a few at a time, the next as one ends, so that they fill the
+//! engine's batches and never its queue.
 
 use std::{future::poll_fn, sync::Arc};
 
@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::{generation::Sink, keys::Caller, rate_limits, state::App, usage_account::UsageAccount};
 use crate::{accounts::tenants::AdmissionPermit, http::error::ApiError, serving::Inference};
 
-/// A vector, and what its prompt has cost.
+/// A vector, and the report of its prompt.
 #[derive(Debug, Default)]
 pub(crate) struct Computed {
     pub(crate) vector: Vec<f32>,
@@ -25,7 +25,7 @@ struct Flow<'a> {
     permit: Arc<AdmissionPermit>,
     sender: UnboundedSender<(usize, Event)>,
     events: UnboundedReceiver<(usize, Event)>,
-    /// Those that have not been submitted, with their index.
+    /// Prompts not yet submitted, with their index.
     waiting: std::iter::Peekable<std::iter::Enumerate<std::vec::IntoIter<Request>>>,
     running: usize,
     /// One per prompt.
@@ -33,7 +33,8 @@ struct Flow<'a> {
 }
 
 impl App {
-    /// The vectors of a caller's prompts, in their order, on the tenant's account. Whoever stops waiting cancels.
+    /// The vectors of a caller's prompts, in their order, on the tenant's account. Dropping the future cancels the
+    /// request.
     pub(crate) async fn vectors(
         &self,
         caller: &Caller,
@@ -57,11 +58,11 @@ impl App {
             running: 0,
         };
         let ended = flow.run(window).await;
-        // How many wait is the other tenants' business.
+        // The queue's length must not be revealed to other tenants.
         ended.map_err(|error| if self.server.admission.is_some() { error.impersonal() } else { error })
     }
 
-    /// Lets as many of `prompts` prompts into the engine at a time as keep it busy, or as the tenant may have.
+    /// Admits as many of `prompts` prompts at a time as keep the engine busy, or as the tenant may have.
     fn admit_some(&self, caller: &Caller, prompts: usize) -> Result<(AdmissionPermit, usize), ApiError> {
         let mut window = prompts.min(2 * self.serving.model.parallel).max(1);
         loop {
@@ -95,8 +96,8 @@ impl Flow<'_> {
         }
     }
 
-    /// Submits the next prompt; whether there was one, and a place for it. While others of them run, a queue that is full
-    /// only means to wait.
+    /// Submits the next prompt. Returns whether there was one and the queue had room for it: while others of this
+    /// request run, a full queue only means to wait.
     fn submit_next(&mut self) -> Result<bool, ApiError> {
         let Some((prompt, request)) = self.waiting.peek().cloned() else { return Ok(false) };
         let (events, account) = (self.sender.clone(), self.account.clone());

@@ -1,5 +1,5 @@
-//! A thread that looks after the engine: the log says once where a stuck engine stands, and when it goes on; the
-//! supervisor hears that the process lives as long as its engine does.
+//! A thread that monitors the engine: it logs once where a stuck engine stands, and when it resumes; it tells the
+//! supervisor that the process is alive as long as its engine is.
 
 use std::{
     io,
@@ -15,13 +15,13 @@ use super::{
     supervisor::Supervisor,
 };
 
-/// How often it looks.
+/// Interval between two looks.
 const LOOK_TIME: Duration = Duration::from_secs(1);
 
-/// The engine's thread, by the name that it gave itself.
+/// Name of the engine's thread.
 const ENGINE_THREAD: &str = "kvik-engine";
 
-/// Starts the thread. `look` says where the engine stands; with `None` the server stops, and nobody looks any more.
+/// Starts the thread. `look` returns the state of the engine, or `None` once the server stops, which ends the thread.
 pub(crate) fn start(
     supervisor: Arc<Supervisor>,
     look: impl Fn() -> Option<Life> + Send + 'static,
@@ -35,13 +35,13 @@ fn watch(supervisor: &Supervisor, look: impl Fn() -> Option<Life>) {
     let pause = interval.map_or(LOOK_TIME, |interval| interval.min(LOOK_TIME));
     let (mut watch, mut looked, mut fed) = (Watch::default(), Instant::now(), None::<Instant>);
     while let Some(life) = look() {
-        // A process that was itself stopped for a while learns nothing from the age that it finds.
+        // If the process itself was suspended for a while, the engine's age is meaningless.
         let was_awake = looked.elapsed() < pause + STUCK_AFTER / 2;
         looked = Instant::now();
         if let Some(words) = watch.see(life).filter(|_| was_awake) {
             tracing::warn!("{words}");
         }
-        // The next look is a pause away: what would be due by then is done now.
+        // The next look is a pause away, so a notification due by then is sent now.
         let is_due = |interval| fed.is_none_or(|fed| fed.elapsed() + pause > interval);
         if interval.is_some_and(is_due) && !is_stuck(life) {
             supervisor.alive();
@@ -51,7 +51,7 @@ fn watch(supervisor: &Supervisor, look: impl Fn() -> Option<Life>) {
     }
 }
 
-/// What was seen of the engine last.
+/// The last observed state of the engine.
 #[derive(Default)]
 struct Watch {
     /// Since when it is stuck.
@@ -59,7 +59,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// What the log has to say of it, once an episode.
+    /// The message to log, once an episode.
     fn see(&mut self, life: Life) -> Option<String> {
         match (self.stuck, is_stuck(life)) {
             (None, true) => {
@@ -81,7 +81,8 @@ impl Watch {
     }
 }
 
-/// Where the kernel sees the engine's thread, as far as it says so: for what it waits, in which system call.
+/// The kernel's view of the engine's thread, as far as it is exposed: the function it waits in, its system call and its
+/// stack.
 fn kernel_view() -> String {
     let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

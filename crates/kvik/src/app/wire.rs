@@ -1,4 +1,4 @@
-//! How the frames of a streamed answer go over the wire: one form a family of clients.
+//! The wire formats of a streamed answer, one per family of clients.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -10,32 +10,32 @@ use axum::{
 use serde_json::Value;
 use tokio_stream::{Stream, StreamExt};
 
-/// Pause after which a silent stream of events says that it is still there: proxies stay patient during a long
-/// prefill, and a client that has vanished without a word is noticed by the write.
+/// Interval after which a silent stream of events sends a keep-alive: it keeps proxies from timing out during a long
+/// prefill, and detects a vanished client by a failed write.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
-/// One form of a stream.
+/// A wire format of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wire {
-    /// Server-sent events without names, and what is sent behind the last frame of an answer that is complete.
+    /// Server-sent events without names, and the text sent after the last frame of a complete answer.
     Data { last: Option<&'static str> },
-    /// Server-sent events, each named by the `type` of its JSON. `ping` names the event that a silent stream sends; a
-    /// comment where there is none.
+    /// Server-sent events, each named by the `type` of its JSON. `ping` names the keep-alive event of a silent stream;
+    /// `None` sends a comment instead.
     Named { ping: Option<&'static str> },
-    /// One line of JSON each. A silent stream says nothing: clients read every line.
+    /// One line of JSON each. A silent stream sends no keep-alive: clients parse every line.
     Lines,
 }
 
-/// What is sent as one.
+/// One frame of a stream.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame {
     Json(Value),
-    /// Behind the last one.
+    /// The text after the last frame.
     End(&'static str),
 }
 
 impl Wire {
-    /// What a complete answer sends behind its last frame.
+    /// The text that a complete answer sends after its last frame.
     pub(super) fn end(self) -> Option<Frame> {
         match self {
             Wire::Data { last } => last.map(Frame::End),
@@ -43,7 +43,7 @@ impl Wire {
         }
     }
 
-    /// A response that sends these as they come.
+    /// A response that sends these frames as they come.
     pub(crate) fn respond(self, frames: impl Stream<Item = Frame> + Send + 'static) -> Response {
         // Proxies that buffer would turn a stream into one late answer.
         let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];

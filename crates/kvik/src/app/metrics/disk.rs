@@ -1,4 +1,4 @@
-//! Metrics of the tiers below the memory that is computed with.
+//! Metrics of the cache tiers below the memory that the model computes in.
 
 use kvik_engine::stats::{DiskStats, HostStats};
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
@@ -8,7 +8,7 @@ use super::{
     register::add,
 };
 
-/// Set from the engine's numbers when they are asked for; all zero where there is no disk.
+/// Set from the engine's numbers at each scrape; all zero without a disk.
 pub(crate) struct DiskMetrics {
     slots: PerModel,
     used: PerModel,
@@ -56,13 +56,13 @@ impl DiskMetrics {
         }
     }
 
-    /// Forgets all models.
+    /// Clears all models.
     pub(super) fn clear(&self) {
         self.gauges().iter().for_each(|family| family.clear());
         self.counters().iter().for_each(|family| family.clear());
     }
 
-    /// Puts the numbers of a model there.
+    /// Adds the numbers of a model.
     pub(super) fn add(&self, labels: &ModelLabels, stats: Option<&DiskStats>) {
         let (gauges, counters) = stats.map(numbers).unwrap_or_default();
         self.gauges().into_iter().zip(gauges).for_each(|(gauge, value)| put(gauge, labels, value));

@@ -16,7 +16,7 @@ use super::{
     remote::RemoteMetrics,
 };
 
-/// Set from the engines' numbers when they are asked for.
+/// Set from the engines' numbers at each scrape.
 pub(super) struct EngineMetrics {
     ended: PerModel<Counter>,
     drafted: PerModel<Counter>,
@@ -72,7 +72,7 @@ impl EngineMetrics {
         }
     }
 
-    /// Puts these in the place of what was there: a model that is not in memory any more has no numbers.
+    /// Replaces all numbers: a model that is no longer in memory has none.
     pub(super) fn set(&self, engines: &[(Option<String>, EngineStats)]) {
         self.clear();
         for (model, stats) in engines {
@@ -153,7 +153,8 @@ impl EngineMetrics {
     }
 }
 
-/// The share of blocks that are in use, 0 to 1: what is cached and used by nobody is as good as free, as in vLLM's metric.
+/// The share of blocks in use, 0 to 1: cached blocks that no request holds count as free, as in vLLM's
+/// metric.
 fn usage(cache: &CacheStats) -> f64 {
     let free = cache.free + cache.evictable + cache.places_evictable;
     1.0 - (free as f64 / cache.blocks.max(1) as f64).min(1.0)

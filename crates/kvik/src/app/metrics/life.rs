@@ -1,4 +1,4 @@
-//! Metrics of what keeps a server from answering: an engine that stands still, a log that nobody reads.
+//! Metrics of conditions that keep a server from answering: a stuck engine, a log that is not drained.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use prometheus_client::{
 
 use super::register::add;
 
-/// Set when they are asked for.
+/// Set at each scrape.
 pub(crate) struct LifeMetrics {
     last_step: Gauge<f64, AtomicU64>,
     log_dropped: Counter,
@@ -28,7 +28,7 @@ impl LifeMetrics {
         }
     }
 
-    /// Where the engine stands, and how many lines of the log were dropped since the start.
+    /// Sets the state of the engine, and the number of log lines dropped since the start.
     pub(crate) fn set(&self, life: Life, log_dropped: u64) {
         self.last_step.set(life.age.as_secs_f64());
         self.log_dropped.inner().store(log_dropped, Ordering::Relaxed);

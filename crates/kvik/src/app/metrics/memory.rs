@@ -1,4 +1,4 @@
-//! Metrics of conversations that go on beyond the context.
+//! Metrics of conversations that outgrow the context.
 
 use kvik_memory::memory::{Observer, ReadPart, SummaryOutcome};
 use prometheus_client::{
@@ -19,7 +19,7 @@ struct SummaryLabels {
     outcome: &'static str,
 }
 
-/// What was read of conversations, and the work behind it.
+/// Turns and summaries of conversations, and work pending in the background.
 pub(crate) struct MemoryMetrics {
     turns: Family<TurnLabels, Counter>,
     quotes: Counter,
@@ -41,7 +41,7 @@ impl MemoryMetrics {
         }
     }
 
-    /// A turn begins that reads `quotes` exchanges beside recent messages.
+    /// Counts a turn that reads `quotes` exchanges in addition to recent messages.
     pub(crate) fn turn(&self, read: ReadPart, quotes: usize) {
         let read = match read {
             ReadPart::End => "end",
@@ -52,7 +52,7 @@ impl MemoryMetrics {
         self.quotes.inc_by(quotes as u64);
     }
 
-    /// A summary that was due has come to something.
+    /// Counts a summary by its outcome.
     pub(crate) fn summary(&self, outcome: SummaryOutcome) {
         let outcome = match outcome {
             SummaryOutcome::Made => "made",
@@ -62,7 +62,7 @@ impl MemoryMetrics {
         self.summaries.get_or_create(&SummaryLabels { outcome }).inc();
     }
 
-    /// So many summaries and conversations are computed behind answers now.
+    /// Sets the number of summaries and conversations that are being computed in the background.
     pub(crate) fn set_pending(&self, pending: usize) {
         self.pending.set(pending as i64);
     }

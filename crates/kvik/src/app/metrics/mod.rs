@@ -30,7 +30,7 @@ use shelf::ShelfMetrics;
 
 use crate::accounts::ledger::Totals;
 
-/// Seconds; from a cached prompt on a fast machine to a long one on a phone.
+/// Upper bounds in seconds: from a cached prompt on a fast machine to a long one on a phone.
 const FIRST_TOKEN_BUCKETS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -44,10 +44,10 @@ struct TenantLabels {
     tenant: String,
 }
 
-/// What a tenant has had since the server's start.
+/// A usage metric of each tenant since the server's start.
 type PerTenant<C = Counter> = Family<TenantLabels, C>;
 
-/// All that the server counts.
+/// All metrics of the server.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
@@ -66,7 +66,7 @@ pub(crate) struct Metrics {
     pub(crate) shelf: ShelfMetrics,
 }
 
-/// The bill, tenant by tenant.
+/// The usage of each tenant, as billed.
 struct TenantCounters {
     requests: PerTenant,
     prompt_tokens: PerTenant,
@@ -108,7 +108,7 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { route, status: status.as_u16() }).inc();
     }
 
-    /// Counts what a request of `tenant` has cost, complete or not; `totals` says the same of the bill.
+    /// Counts the usage of a request of `tenant`, complete or not; `totals` is the same usage as billed.
     pub(crate) fn charged(&self, tenant: &str, report: &Report, totals: &Totals) {
         self.tenants.add(tenant, totals);
         self.prompt_tokens.inc_by(report.prompt_tokens as u64);
@@ -127,12 +127,14 @@ impl Metrics {
         }
     }
 
-    /// The text that Prometheus reads, with the numbers of these engines; those of several have the label `model`.
+    /// The text that Prometheus scrapes, with the numbers of these engines; several models are told apart by
+    /// the label `model`.
     pub(crate) fn text(&self, engines: &[(Option<String>, EngineStats)]) -> Result<String, fmt::Error> {
         self.engines.set(engines);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
-        // The encoder writes no labels of a family as `{}`, of a metric without a family as nothing; one way will do.
+        // The encoder writes a family without labels as `{}` and a single metric without; both are normalised
+        // to the latter.
         Ok(text.replace("{} ", " "))
     }
 }

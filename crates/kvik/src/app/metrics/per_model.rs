@@ -7,7 +7,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
 
-/// A metric of each model, and of each kind of something where it has kinds.
+/// A metric of each model, and of each kind where the metric has kinds.
 pub(super) type PerModel<M = Gauge> = Family<ModelLabels, M>;
 
 /// The model, where there are several, and a label of the metric's own.
@@ -18,12 +18,12 @@ pub(super) struct ModelLabels {
 }
 
 impl ModelLabels {
-    /// Of a model; of the only one with none.
+    /// Labels of a model; `None` for the only one.
     pub(super) fn of(model: Option<&str>) -> ModelLabels {
         ModelLabels { model: model.map(str::to_owned), kind: None }
     }
 
-    /// With a label of the metric's own.
+    /// The same labels with one of the metric's own.
     pub(super) fn with(&self, label: &'static str, value: &'static str) -> ModelLabels {
         ModelLabels { kind: Some((label, value)), ..self.clone() }
     }
@@ -41,7 +41,7 @@ pub(super) fn put(gauge: &PerModel, labels: &ModelLabels, value: usize) {
     gauge.get_or_create(labels).set(i64::try_from(value).unwrap_or(i64::MAX));
 }
 
-/// Sets a counter of a model to what was counted elsewhere.
+/// Sets a counter of a model to a count maintained by the engine.
 pub(super) fn store(counter: &PerModel<Counter>, labels: &ModelLabels, value: u64) {
     counter.get_or_create(labels).inner().store(value, Ordering::Relaxed);
 }

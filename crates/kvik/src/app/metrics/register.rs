@@ -1,4 +1,4 @@
-//! How a metric gets into the registry.
+//! Registration of metrics.
 
 use prometheus_client::registry::{Metric, Registry};
 

@@ -8,7 +8,7 @@ use super::{
     register::add,
 };
 
-/// Set from the engine's numbers when they are asked for; all zero where nodes share nothing.
+/// Set from the engine's numbers at each scrape; all zero without a shared store.
 pub(super) struct RemoteMetrics {
     up: PerModel,
     writing: PerModel,
@@ -34,13 +34,13 @@ impl RemoteMetrics {
         }
     }
 
-    /// Forgets all models.
+    /// Clears all models.
     pub(super) fn clear(&self) {
         [&self.up, &self.writing].iter().for_each(|family| family.clear());
         self.counters.iter().for_each(|family| family.clear());
     }
 
-    /// Puts the numbers of a model there.
+    /// Adds the numbers of a model.
     pub(super) fn add(&self, labels: &ModelLabels, stats: Option<RemoteStats>) {
         let stats = stats.unwrap_or_default();
         put(&self.up, labels, usize::from(stats.is_up));

@@ -14,7 +14,7 @@ struct PolicyLabels {
     policy: &'static str,
 }
 
-/// What complete answers kept and dropped.
+/// Positions retained and dropped in complete answers.
 pub(super) struct RetainMetrics {
     requests: Family<PolicyLabels, Counter>,
     kept: Family<PolicyLabels, Counter>,

@@ -15,15 +15,15 @@ pub(crate) struct ModelNumbers<'a> {
     pub(crate) is_loaded: bool,
     /// Bytes that it may take in memory.
     pub(crate) bytes: u64,
-    /// Requests that have it, and that wait for it.
+    /// Requests that hold it, and that wait for it.
     pub(crate) in_use: usize,
     pub(crate) waiting: usize,
-    /// Times it was loaded, and what that took last.
+    /// Number of loads, and the duration of the last one.
     pub(crate) loads: u64,
     pub(crate) load_time: Duration,
 }
 
-/// Set when they are asked for.
+/// Set at each scrape.
 pub(crate) struct ShelfMetrics {
     is_loaded: PerModel,
     bytes: PerModel,
@@ -49,7 +49,7 @@ impl ShelfMetrics {
         }
     }
 
-    /// Puts these models in the place of those that were there.
+    /// Replaces all models by these.
     pub(crate) fn set<'a>(&self, models: impl IntoIterator<Item = ModelNumbers<'a>>) {
         let gauges = [&self.is_loaded, &self.bytes, &self.in_use, &self.waiting, &self.load_ms];
         gauges.iter().for_each(|family| family.clear());

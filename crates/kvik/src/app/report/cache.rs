@@ -1,4 +1,4 @@
-//! `kvik.cache`: how much of a prompt came from the cache, from where, and why and where that ended.
+//! `kvik.cache`: how much of a prompt came from the cache, from which tiers, and where and why the match ended.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::spans::{message_spans, messages};
 use crate::described::JsonSchema;
 
-/// Characters of text shown on each side of the place where reuse stopped.
+/// Characters of text shown on each side of the position where reuse stopped.
 const AROUND_CHARS: usize = 60;
 
 /// How much of a prompt came, or would come, from the cache, and why no more.
@@ -48,7 +48,7 @@ impl<T: Copy + PartialEq + Default> ByTier<T> {
         ByTier { ram, host: None, disk, remote: None }
     }
 
-    /// The same with what comes from the host's memory and from other nodes.
+    /// The same with the parts from the host's memory and from other nodes.
     pub(crate) fn with(self, host: T, remote: T) -> ByTier<T> {
         let some = |count| (count != T::default()).then_some(count);
         ByTier { host: some(host), remote: some(remote), ..self }
@@ -74,30 +74,30 @@ struct Evicted {
     policy: &'static str,
 }
 
-/// A prompt as it was asked, to say where in it a token stands.
+/// A prompt as it was asked, to locate a token in it.
 pub(crate) struct Asked {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) tokens: Vec<Token>,
-    /// The conversation that the tokens were made from; absent when there was none.
+    /// The conversation that the tokens were made from, if there was one.
     pub(crate) messages: Option<Value>,
 }
 
-/// What of a prompt was, or would be, found.
+/// The part of a prompt that was, or would be, found in the cache.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     /// Prompt tokens that need not be computed.
     pub(crate) cached_tokens: usize,
-    /// Of these, those that come to a device from the host's memory.
+    /// Of these, those copied to a device from the host's memory.
     pub(crate) host_tokens: usize,
     /// Of these, those that come from disk.
     pub(crate) disk_tokens: usize,
     /// Of these, those that come from the store that nodes share.
     pub(crate) remote_tokens: usize,
-    /// Why it is not more; `None` when the engine does not say.
+    /// Why the match ended there; `None` if the engine does not report it.
     pub(crate) stop: Option<StopReason>,
-    /// How what comes next was lost, when it was evicted.
+    /// The eviction that removed the next block, if it was evicted.
     pub(crate) evicted: Option<Eviction>,
-    /// When that was found out, on the clock of the eviction.
+    /// Time of the lookup, on the clock of the eviction.
     pub(crate) now: Duration,
 }
 
@@ -155,7 +155,7 @@ impl Asked {
         }
     }
 
-    /// Where the token with index `token` stands; nowhere at the end of the prompt.
+    /// The location of the token with index `token`; `None` at the end of the prompt.
     fn stopped_at(&self, token: usize) -> Option<StoppedAt> {
         let stopped = *self.tokens.get(token)?;
         let bytes = |token: &Token| self.tokenizer.token_bytes(*token);
@@ -176,8 +176,8 @@ impl Asked {
     }
 }
 
-/// The text on both sides of byte `at`, a bounded number of whole characters; bytes that are no
-/// text become U+FFFD. A character that begins before `at` belongs to the right side.
+/// The text on both sides of byte `at`, a bounded number of whole characters; invalid UTF-8 becomes U+FFFD. A character
+/// that begins before `at` belongs to the right side.
 fn around(text: &[u8], at: usize) -> (String, String) {
     let start = |at: usize| (at.saturating_sub(3)..=at).rev().find(|&i| is_start(text, i)).unwrap_or(at);
     let at = start(at);

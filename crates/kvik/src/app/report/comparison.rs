@@ -1,9 +1,9 @@
-//! How a request differs from an earlier one: OpenAI's diagnostics of the prompt cache.
+//! The difference between a request and an earlier one: OpenAI's diagnostics of the prompt cache.
 //!
-//! Of every answer hashes and counts are remembered, never text, and the hashes are keyed anew at
-//! every start. Only the tenant who got an answer can compare with it.
+//! Only hashes and counts of an answer are remembered, never text, and the hashes are keyed anew at every start. Only
+//! the tenant who received an answer can compare with it.
 //!
-//! What the comparison finds is a [`Diagnosis`]; each API words it in a function of its own.
+//! The result of a comparison is a [`Diagnosis`]; each API words it in a function of its own.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,22 +17,22 @@ use serde::Serialize;
 
 use crate::described::JsonSchema;
 
-/// Answers remembered.
+/// Maximum answers remembered.
 const ANSWERS_MAX: usize = 4096;
-/// Hashes of blocks remembered in all; each is one of 16 tokens and takes 8 bytes.
+/// Maximum block hashes remembered; each covers 16 tokens and takes 8 bytes.
 const BLOCKS_MAX: usize = 2 << 20;
-/// Tokens at the end of a prompt that open the answer: they give way when the conversation goes on.
+/// Tokens at the end of a prompt that open the answer: they are replaced when the conversation continues.
 const OPENING_TOKENS: usize = 2 * BLOCK_POSITIONS;
 
-/// What a prompt was made from, as hashes.
+/// Hashes of the parts that a prompt was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Parts {
-    /// With its adapters, once they are known.
+    /// The model, with its adapters once they are known.
     pub(crate) model: u64,
     pub(crate) tools: u64,
     /// The system messages before every other.
     pub(crate) system: u64,
-    /// What else the template is told.
+    /// The other inputs of the chat template.
     pub(crate) settings: u64,
     /// The other messages.
     pub(crate) messages: Vec<u64>,
@@ -48,22 +48,21 @@ pub(crate) enum Part {
     Messages,
 }
 
-/// How a request differs from an earlier one.
+/// The difference between a request and an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Diagnosis {
-    /// The earlier one is not, or no longer, known to this tenant.
+    /// This tenant has no such earlier answer, or it is no longer remembered.
     NotFound,
-    /// Nothing can be said, because one of them has several prompts.
+    /// No comparison is possible, because one of the requests has several prompts.
     Several,
-    /// This prompt goes on from the earlier one, of which it has `reusable` tokens.
+    /// This prompt continues the earlier one, of which it has `reusable` tokens.
     GoesOn { reusable: usize },
-    /// `part` is the first that has changed, after `common` of the `reusable` tokens of the
-    /// earlier prompt.
+    /// `part` is the first that has changed, after `common` of the `reusable` tokens of the earlier prompt.
     Changed { part: Part, common: usize, reusable: usize },
 }
 
 impl Diagnosis {
-    /// OpenAI's `prompt_cache_diagnostics`, given what was really reused.
+    /// OpenAI's `prompt_cache_diagnostics`, given the report of the tokens actually reused.
     pub(crate) fn openai(self, report: &Report) -> CacheDiagnostics {
         match self {
             Diagnosis::NotFound => CacheDiagnostics::ComparisonResponseNotFound,
@@ -77,7 +76,7 @@ impl Diagnosis {
                 comparison_reusable_tokens: reusable,
             },
             Diagnosis::GoesOn { reusable } if report.cached_tokens >= reusable => CacheDiagnostics::CacheHit,
-            // The request is not to blame; `kvik.cache.reason` says what is.
+            // The request is not the cause; `kvik.cache.reason` gives it.
             Diagnosis::GoesOn { .. } | Diagnosis::Several => CacheDiagnostics::Unavailable,
         }
     }
@@ -104,19 +103,19 @@ pub(crate) enum MissReason {
     InputChanged,
 }
 
-/// The fingerprint of an answered prompt: what is remembered of it.
+/// The remembered fingerprint of an answered prompt.
 #[derive(Debug, PartialEq, Eq)]
 struct Fingerprint {
     parts: Parts,
     tokens: usize,
-    /// For each block of 16 tokens, the last one possibly shorter, the hash of all up to its end.
+    /// For each block of 16 tokens, the last one possibly shorter, the hash of all tokens up to its end.
     chain: Vec<u64>,
 }
 
-/// Names an answer among those of all tenants.
+/// Key of an answer among those of all tenants: salt and id.
 type Key = ([u8; 16], String);
 
-/// The answers given lately.
+/// The fingerprints of recent answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
     hasher: RandomState,
@@ -132,7 +131,7 @@ struct Memory {
 }
 
 impl Answered {
-    /// The hash of a part of a request; JSON counts as it is written.
+    /// The hash of a part of a request; JSON is hashed as it is written.
     pub(crate) fn hash(&self, part: impl Hash) -> u64 {
         self.hasher.hash_one(part)
     }
@@ -145,7 +144,7 @@ impl Answered {
         Fingerprint { parts, tokens: tokens.len(), chain: chain.collect() }
     }
 
-    /// Leading tokens that a prompt has in common with an earlier one, in whole blocks of that one.
+    /// Leading tokens that a prompt has in common with an earlier one, in whole blocks of the latter.
     fn common(&self, earlier: &Fingerprint, tokens: &[Token]) -> usize {
         let mut before = 0;
         let mut common = 0;
@@ -178,22 +177,22 @@ impl Answered {
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
-        // Whoever panicked with the lock lost a fingerprint at most.
+        // A panic with the lock held loses a fingerprint at most.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What an answer can be compared by.
+/// The input of an answer's comparison.
 #[derive(Debug)]
 pub(crate) struct Comparable {
-    /// Its id.
+    /// Id of the answer.
     pub(crate) id: String,
     pub(crate) parts: Parts,
     /// Id of the earlier answer that the client wants this one compared with.
     pub(crate) with: Option<String>,
 }
 
-/// The comparison that a request asked for, and what is remembered when it has been answered.
+/// The comparison that a request asked for, and the fingerprint to remember when it has been answered.
 pub(crate) struct Comparison {
     answered: Arc<Answered>,
     key: Key,
@@ -221,12 +220,12 @@ impl Comparison {
         Comparison { key: (request.salt, id), fingerprint: Some(fingerprint), diagnosis, answered }
     }
 
-    /// What was found, when it was asked for.
+    /// The result, if a comparison was asked for.
     pub(crate) fn diagnosis(&self) -> Option<Diagnosis> {
         self.diagnosis
     }
 
-    /// The answer is complete: later ones can be compared with it.
+    /// Remembers the complete answer, so that later ones can be compared with it.
     pub(crate) fn remember(&mut self) {
         if let Some(fingerprint) = self.fingerprint.take() {
             self.answered.remember(self.key.clone(), fingerprint);
@@ -236,7 +235,7 @@ impl Comparison {
 
 fn diagnose(earlier: &Fingerprint, fingerprint: &Fingerprint, common: usize) -> Diagnosis {
     let reusable = earlier.tokens.min(fingerprint.tokens);
-    // What was computed otherwise is not reused, whatever the tokens are.
+    // Blocks of another model are not reused, even for equal tokens.
     let common = if earlier.parts.model == fingerprint.parts.model { common } else { 0 };
     // The last token of a prompt is always computed.
     let goes_on = Diagnosis::GoesOn { reusable: common.min(fingerprint.tokens.saturating_sub(1)) };
@@ -244,12 +243,12 @@ fn diagnose(earlier: &Fingerprint, fingerprint: &Fingerprint, common: usize) -> 
         _ if common == earlier.tokens => goes_on,
         Some(part) => Diagnosis::Changed { part, common, reusable },
         None if common + OPENING_TOKENS >= earlier.tokens => goes_on,
-        // The template writes what was said otherwise than before.
+        // The template renders earlier messages differently than before.
         None => Diagnosis::Changed { part: Part::Messages, common, reusable },
     }
 }
 
-/// The first part of an earlier request that this one does not have as it was.
+/// The first part of an earlier request that has changed in this one.
 fn first_change(earlier: &Parts, now: &Parts) -> Option<Part> {
     let changed = [
         (Part::Model, earlier.model != now.model),
@@ -272,7 +271,7 @@ mod tests {
         Parts { messages: messages.to_vec(), ..Parts::default() }
     }
 
-    /// What a prompt of `now` is told about one of `earlier`, both made from `parts`.
+    /// The diagnosis of a prompt `now` against one of `earlier`, each with its parts.
     fn diagnosis(earlier: (Parts, &[Token]), now: (Parts, &[Token])) -> Diagnosis {
         let answered = Answered::default();
         let earlier = answered.fingerprint(earlier.0, earlier.1);

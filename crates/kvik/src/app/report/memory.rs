@@ -1,4 +1,4 @@
-//! `kvik.memory` as the document of all routes has it. Memory has the object itself (`TurnReport`); the tests hold
+//! `kvik.memory` in the OpenAPI document. The memory crate defines the object itself (`TurnReport`); the tests check
 //! every answer that carries one against these types.
 
 use crate::described::JsonSchema;

@@ -1,4 +1,4 @@
-//! What an answer says at its end: usage, cost, times, and what the cache did.
+//! The report at the end of an answer: usage, cost, times, and cache statistics.
 
 pub(crate) mod cache;
 pub(crate) mod comparison;

@@ -1,4 +1,4 @@
-//! `kvik.retain`: what a sequence kept of its tokens, and what that costs by measurement.
+//! `kvik.retain`: the positions that a sequence retained, and the measured loss of that retention.
 
 use std::ops::Range;
 
@@ -59,9 +59,9 @@ struct MeasuredLoss {
     cases: usize,
 }
 
-/// What a request was given to keep.
+/// The retention of a request.
 pub(super) struct Given {
-    /// By what policy; `None`: all, or what the engine finds kept of a prefix.
+    /// The policy; `None` to retain everything, or the positions that the engine finds in a compressed prefix.
     retention: Option<Retention>,
     reach: Reach,
 }
@@ -72,14 +72,14 @@ impl Given {
         Given { retention: request.retention, reach }
     }
 
-    /// The object `kvik.retain`, when this was kept; `None` where nothing was to be forgotten.
+    /// The object `kvik.retain` for the reported retention; `None` if nothing was to be dropped.
     pub(super) fn report(&self, retained: Option<&Retained>, retaining: &Retaining) -> Option<RetainReport> {
         let retention = self.retention.or(retained.map(|retained| retained.retention))?;
         Some(report(&retention, self.reach, retained, retaining))
     }
 }
 
-/// The object `kvik.retain` of a retention with this reach, when this was kept.
+/// The object `kvik.retain` of a retention with this reach, for the reported positions.
 pub(crate) fn report(
     retention: &Retention,
     reach: Reach,
@@ -97,7 +97,7 @@ pub(crate) fn report(
     RetainReport { policy: retention.to_string(), measured, loss, ..kept }
 }
 
-/// What it kept when it forgot last.
+/// The positions retained at the last compression.
 fn kept(retained: &Retained) -> RetainReport {
     let all = retained.kept + retained.dropped;
     RetainReport {
@@ -113,7 +113,7 @@ fn kept(retained: &Retained) -> RetainReport {
     }
 }
 
-/// Which positions were kept, `[layers][kv_heads]`, as one list of heads.
+/// The retained positions, `[layers][kv_heads]`, as one list of heads.
 fn shown(positions: &[Vec<Vec<Range<u32>>>], tokens: usize) -> KeptPositions {
     let ranges = |head: &Vec<Range<u32>>| head.iter().map(|range| [range.start, range.end]).collect();
     KeptPositions {

@@ -1,16 +1,15 @@
-//! Where the messages of a conversation stand in its prompt.
+//! Spans of a conversation's messages in its prompt.
 //!
-//! A template writes what it likes around the messages, so they are searched by their content, in
-//! order. A short content may also stand elsewhere ("user" is in every header): so all contents
-//! are fitted into the prompt twice, each as far left and each as far right as it goes, and a
-//! message has a span only where both agree.
+//! A template writes arbitrary text around the messages, so they are searched by their content, in order. A short
+//! content may also occur elsewhere ("user" is in every header). So all contents are fitted into the prompt twice, each
+//! as far left and each as far right as possible, and a message has a span only where both agree.
 
 use std::{borrow::Cow, ops::Range};
 
 use kvik_memory::context::chain::text_of;
 use serde_json::Value;
 
-/// Contents that are not found before the search is given up. Each costs a pass over the prompt.
+/// Contents not found before the search is abandoned. Each miss costs a pass over the prompt.
 const MISSES_MAX: usize = 32;
 
 /// One message of a conversation.
@@ -18,13 +17,12 @@ const MISSES_MAX: usize = 32;
 pub(crate) struct Message<'a> {
     /// `system`, `user` and the like; empty where there is none.
     pub(crate) role: &'a str,
-    /// Its text; the parts of one that comes in parts are joined.
+    /// Its text; the text parts of structured content are joined.
     pub(crate) content: Cow<'a, str>,
 }
 
 impl Message<'_> {
-    /// What of the content templates print: they trim it, and leave out the thoughts of earlier
-    /// answers.
+    /// The part of the content that templates render: trimmed, and without the thoughts of earlier answers.
     fn shown(&self) -> &str {
         let content = match self.role {
             "assistant" => self.content.rsplit("</think>").next().unwrap_or_default(),
@@ -34,7 +32,7 @@ impl Message<'_> {
     }
 }
 
-/// The messages in OpenAI's shape; what has another shape has no text.
+/// The messages in OpenAI's shape; a value of another shape has no text.
 pub(crate) fn messages(messages: &Value) -> Vec<Message<'_>> {
     messages.as_array().map_or_else(Vec::new, |messages| messages.iter().map(message).collect())
 }
@@ -48,7 +46,7 @@ fn message(message: &Value) -> Message<'_> {
     Message { role, content }
 }
 
-/// Bytes of `prompt` that each message takes; `None` where that cannot be told.
+/// Byte span of each message in `prompt`; `None` where it is ambiguous or not found.
 pub(crate) fn message_spans(prompt: &str, messages: &[Message<'_>]) -> Vec<Option<Range<usize>>> {
     let contents: Vec<&str> = messages.iter().map(Message::shown).collect();
     let (mut left, mut right) = (0, prompt.len());

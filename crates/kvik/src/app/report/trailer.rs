@@ -1,4 +1,4 @@
-//! What every answer says at its end: what it cost, how long it took, and what the cache did.
+//! The trailer of every answer: its cost, its times, and its cache statistics.
 
 use std::sync::Arc;
 
@@ -59,29 +59,29 @@ pub(crate) struct Ending {
     prompt_cache_diagnostics: Option<CacheDiagnostics>,
 }
 
-/// What the prompts of a request were made from.
+/// The sources of a request's prompts.
 #[derive(Default)]
 pub(crate) struct Origin {
     /// The conversation, of a chat.
     pub(crate) messages: Option<Value>,
-    /// What the answer can be compared by, where the API has a way to ask for it.
+    /// The input of the answer's comparison, where the API supports one.
     pub(crate) comparable: Option<Comparable>,
-    /// What of a schema is not enforced.
+    /// Parts of a schema that are not enforced.
     pub(crate) schema_notes: Vec<String>,
-    /// What of the body was ignored; said once all of it was read.
+    /// Fields of the body that were ignored, known once all of it was read.
     pub(crate) notes: Vec<String>,
-    /// Of which prefix of each prompt what is kept is read.
+    /// The compressed prefix that each prompt reads.
     pub(crate) kept_prefix: Option<KeptPrefix>,
-    /// What is read of a conversation that may be longer than the context.
+    /// A turn of a conversation that may be longer than the context.
     pub(crate) memory: Option<RememberedTurn>,
-    /// The turn of a conversation that the server keeps.
+    /// The turn of a stored conversation.
     pub(crate) conversation: Option<ConversationTurn>,
     /// An answer that is to be stored.
     pub(crate) response: Option<ResponseTurn>,
 }
 
 impl Origin {
-    /// The things of a tenant that may be deleted for which they are computed.
+    /// The tenant's deletable objects for which the prompts are computed.
     pub(crate) fn owners(&self, tenant: &str) -> Vec<Owner> {
         let conversation = self.conversation.as_ref().map(|turn| turn.key().owner());
         let response = self.response.as_ref().map(|turn| Owner::new(tenant, &turn.id));
@@ -100,29 +100,29 @@ impl Origin {
     }
 }
 
-/// Gathers the reports of the prompts of one request.
+/// Collects the reports of the prompts of one request.
 pub(crate) struct Trailer {
     /// One per prompt.
     asked: Vec<Asked>,
-    /// What each was given to keep.
+    /// The retention of each.
     given: Vec<Given>,
     retaining: Arc<Retaining>,
-    /// What the engine reported of each, and how that is worded; absent until it has ended.
+    /// The engine's report of each and its wording; `None` until the prompt has ended.
     ended: Vec<Option<Ended>>,
     comparison: Option<Comparison>,
     schema_notes: Vec<String>,
     notes: Vec<String>,
     memory: Option<Remembering>,
     conversation: Option<ConversationReport>,
-    /// With none an answer names no cost.
+    /// Prices; without them an answer reports no cost.
     prices: Option<Prices>,
-    /// Until all prompts have ended.
+    /// Present until all prompts have ended.
     unwritten: Option<Unwritten>,
-    /// For who watches the server.
+    /// Span for tracing.
     span: Option<AnswerSpan>,
 }
 
-/// What is to be written down of an answer.
+/// The records that an answer writes.
 pub(crate) struct Unwritten {
     conversation: Option<ConversationTurn>,
     response: Option<ResponseTurn>,
@@ -135,7 +135,7 @@ impl Unwritten {
         (unwritten.conversation.is_some() || unwritten.response.is_some()).then_some(unwritten)
     }
 
-    /// Writes down the answer as a message, and as it is stored where clients may read it again.
+    /// Writes the answer as a message, and in its stored form where clients may read it again.
     pub(crate) fn write(self, message: Value, stored: Option<Value>) -> Writing {
         let Unwritten { conversation, response } = self;
         tokio::task::spawn_blocking(move || {
@@ -147,7 +147,7 @@ impl Unwritten {
     }
 }
 
-/// A turn of a conversation that is remembered, and its answer so far.
+/// A turn of a conversation that outgrows the context, and its answer so far.
 struct Remembering {
     turn: RememberedTurn,
     answer: String,
@@ -156,7 +156,7 @@ struct Remembering {
 struct Ended {
     report: Report,
     cache: CacheReport,
-    /// Where the prompt has a retention.
+    /// Present if the prompt has a retention.
     retain: Option<RetainReport>,
 }
 
@@ -198,12 +198,12 @@ impl Trailer {
         }
     }
 
-    /// Whether a conversation is remembered, which the model does when the answer has been read.
+    /// Whether the conversation goes on beyond the context; the model summarises it after the answer has been read.
     pub(crate) fn remembers(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// Notes what happens to the prompt with this index.
+    /// Notes an event of the prompt with this index.
     pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
         if let Event::Done(report) = event {
             let cache = self.asked[prompt].cache_report(report.into());
@@ -222,12 +222,12 @@ impl Trailer {
         }
     }
 
-    /// What is to be written down, once all prompts have ended.
+    /// Takes the records to write, once all prompts have ended.
     pub(crate) fn take_unwritten(&mut self) -> Option<Unwritten> {
         if self.is_complete() { self.unwritten.take() } else { None }
     }
 
-    /// There will be no answer: nothing is written of it, and the next may come.
+    /// Marks the answer as failed: nothing of it is written, and the conversation's next turn may begin.
     pub(crate) fn fail(&mut self, error: &str) {
         self.unwritten = None;
         self.span.iter_mut().for_each(|span| span.fail(error));
@@ -243,13 +243,13 @@ impl Trailer {
         self.usage_of(&self.total())
     }
 
-    /// The same of what was reported.
+    /// OpenAI's `usage` of a report.
     pub(crate) fn usage_of(&self, report: &Report) -> Usage {
         Usage::of(report, self.prices.as_ref())
     }
 
-    /// What all prompts together cost in time, what the cache did for each and what each kept (an object
-    /// for a single prompt, an array for several), and the comparison that was asked for.
+    /// The ending of the answer: times of all prompts together, cache and retention of each (an object for a single
+    /// prompt, an array for several), and the comparison that was asked for.
     pub(crate) fn ending(&self) -> Ending {
         let ended = || self.ended.iter().flatten();
         let caches: Vec<CacheReport> = ended().map(|ended| ended.cache.clone()).collect();
@@ -274,7 +274,7 @@ impl Trailer {
         self.kvik_of(cache, ended.and_then(|ended| ended.retain.clone()).map(OneOrAll::One))
     }
 
-    /// The object `kvik` with the conversation and what is remembered of it, and what of the schema was not enforced.
+    /// The object `kvik` with the conversation's reports and the parts of the schema that were not enforced.
     fn kvik_of(
         &self,
         cache: Option<OneOrAll<CacheReport>>,
@@ -290,12 +290,12 @@ impl Trailer {
         }
     }
 
-    /// What the comparison that was asked for has found.
+    /// The result of the comparison that was asked for.
     pub(crate) fn diagnosis(&self) -> Option<Diagnosis> {
         self.comparison.as_ref().and_then(Comparison::diagnosis)
     }
 
-    /// What was computed and generated for all prompts together.
+    /// The sum of the reports of all prompts.
     pub(crate) fn total(&self) -> Report {
         let mut total = Report::default();
         self.ended.iter().flatten().for_each(|ended| total.add(&ended.report));

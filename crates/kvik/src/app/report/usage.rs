@@ -1,6 +1,6 @@
-//! What an answer cost, in OpenAI's words (`usage`) and in llama-server's (`timings`).
+//! Usage of an answer, in OpenAI's form (`usage`) and in llama-server's (`timings`).
 //!
-//! Both come from the engine's report alone, so they say what was really computed.
+//! Both are derived from the engine's report alone, so they state the work actually done.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(crate) struct ReasoningTokens {
 }
 
 impl Usage {
-    /// What a prompt and its answer took.
+    /// Usage of a prompt and its answer.
     pub(crate) fn of(report: &Report, prices: Option<&Prices>) -> Usage {
         Usage {
             prompt_tokens: report.prompt_tokens,
@@ -51,13 +51,13 @@ impl Usage {
         }
     }
 
-    /// The same, with how much of the answer were thoughts.
+    /// The same, with the number of thinking tokens in the answer.
     pub(crate) fn with_thoughts(self, reasoning_tokens: usize) -> Usage {
         Usage { completion_tokens_details: Some(ReasoningTokens { reasoning_tokens }), ..self }
     }
 }
 
-/// The cost of the numbers that stand in an answer, so that the two cannot disagree.
+/// The cost of the numbers that an answer reports, so that the two agree.
 pub(crate) fn cost(report: &Report, prices: &Prices) -> f64 {
     let shown = Report {
         computed_tokens: report.prompt_tokens.saturating_sub(report.cached_tokens),
@@ -109,7 +109,7 @@ pub(crate) fn ms(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }
 
-/// A ratio that is 0 where there is nothing to divide by: JSON has no infinity.
+/// A ratio, or 0 for a zero divisor: JSON has no infinity.
 fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }

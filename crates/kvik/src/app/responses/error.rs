@@ -1,11 +1,11 @@
-//! Why an answer is not found or not kept.
+//! Reasons why a response is not found or not stored.
 
 use axum::http::StatusCode;
 
 use crate::http::error::ApiError;
 use kvik_memory::records::RecordsError;
 
-/// What stands in the way.
+/// An error of the response store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResponseError {
     /// The tenant has none of that id.
@@ -13,7 +13,7 @@ pub(crate) enum ResponseError {
         "there is no response `{0}`: it was never stored, was deleted, or is among the oldest, which are forgotten"
     )]
     NotFound(String),
-    /// What was said in it is longer than all answers of a tenant may be.
+    /// The response is larger than the limit for all responses of a tenant.
     #[error("the response takes {bytes} bytes, and {max} are kept of a tenant; send `store: false`")]
     TooLarge { bytes: u64, max: u64 },
     #[error(transparent)]

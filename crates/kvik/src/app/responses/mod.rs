@@ -1,7 +1,7 @@
-//! Answers that clients may go on from by their id: what was said up to each, and the answer as it was given.
+//! Stored responses, from which clients may continue by id: the messages up to each, and the response as it was sent.
 //!
-//! Each is written down with what is new in it and the id of the one before, so a conversation of a thousand turns is
-//! stored once. The oldest are forgotten; those that an answer goes on from are as new as it is.
+//! Each record holds only its new messages and the id of the previous response, so a conversation of a thousand turns
+//! is stored once. The least recently used are deleted first; using a response also renews its ancestors.
 
 mod error;
 mod store;
@@ -15,32 +15,32 @@ use serde_json::Value;
 
 pub(crate) use self::{error::ResponseError, store::Responses};
 
-/// An answer as it is written down.
+/// The record of a response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredResponse {
-    /// As the client was given it.
+    /// The response as sent to the client.
     pub(crate) response: Value,
-    /// What the client sent, in its own form.
+    /// The client's input, in its own form.
     pub(crate) input: Vec<Value>,
-    /// The messages that are new in it, the answer included.
+    /// Its new messages, including the answer.
     pub(crate) said: Vec<Value>,
-    /// Id of the answer that it goes on from.
+    /// Id of the response that it continues.
     pub(crate) previous: Option<String>,
 }
 
-/// An answer that is to be written down when it is complete.
+/// A response to be stored when it is complete.
 pub(crate) struct ResponseTurn {
     pub(crate) store: Arc<Responses>,
     pub(crate) tenant: String,
     pub(crate) id: String,
     pub(crate) previous: Option<String>,
     pub(crate) input: Vec<Value>,
-    /// The messages that are new.
+    /// Its new messages.
     pub(crate) new: Vec<Value>,
 }
 
 impl ResponseTurn {
-    /// Writes down what was said, and the answer as the client is given it.
+    /// Stores the messages, and the response as sent to the client.
     pub(crate) fn write(self, message: Value, response: Value) -> Result<(), ResponseError> {
         let ResponseTurn { store, tenant, id, previous, input, new: mut said } = self;
         said.push(message);

@@ -1,8 +1,8 @@
-//! All stored answers.
+//! The store of all responses.
 //!
 //! ```text
-//! head \0 tenant \0 id      its size, its place in time and the one before it
-//! body \0 tenant \0 id      what was said
+//! head \0 tenant \0 id      its size, its order of use and the previous response
+//! body \0 tenant \0 id      the record
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,15 +18,15 @@ use kvik_memory::records::{Records, RecordsError, Table};
 
 type Result<T> = std::result::Result<T, ResponseError>;
 
-/// Answers of one tenant at most.
+/// Maximum responses of one tenant.
 pub(super) const RESPONSES_MAX: usize = 4096;
-/// Bytes of all of them at most.
+/// Maximum bytes of all of them.
 pub(super) const BYTES_MAX: u64 = 64 << 20;
 
-/// Whose, and which.
+/// Tenant and id.
 type Key = (String, String);
 
-/// One record.
+/// A record in the table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Record {
@@ -34,25 +34,25 @@ enum Record {
     Body(StoredResponse),
 }
 
-/// What is known of an answer without reading it.
+/// The facts about a response that are held in memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Head {
     previous: Option<String>,
     bytes: u64,
-    /// Larger than that of all that were used before.
+    /// Larger than that of all responses used earlier.
     order: u64,
 }
 
-/// All answers that are stored.
+/// All stored responses.
 pub(crate) struct Responses {
     table: Table<Record>,
     heads: Mutex<BTreeMap<Key, Head>>,
-    /// What was computed for them is noted as long as they are there.
+    /// Log of the prompts computed for them, cleared when they are deleted.
     log: Arc<PromptLog>,
 }
 
 impl Responses {
-    /// Those that were stored when the records were closed; without records they last as long as the process.
+    /// Opens the responses in the records; without records they last as long as the process.
     pub(crate) fn open(records: Option<&Records>, log: Arc<PromptLog>) -> Arc<Responses> {
         let table: Table<Record> = records.map_or_else(Records::in_memory, Records::clone).table("responses");
         let heads = heads(&table).unwrap_or_else(|error| {
@@ -62,13 +62,13 @@ impl Responses {
         Arc::new(Responses { table, heads: Mutex::new(heads), log })
     }
 
-    /// Bytes of one answer of a tenant, which is not read for that.
+    /// Bytes of one response of a tenant, without reading it.
     pub(crate) fn bytes(&self, tenant: &str, id: &str) -> Result<u64> {
         let key = (tenant.to_owned(), id.to_owned());
         self.lock().get(&key).map(|head| head.bytes).ok_or_else(|| not_found(id))
     }
 
-    /// One answer of a tenant.
+    /// One response of a tenant.
     pub(crate) fn get(&self, tenant: &str, id: &str) -> Result<StoredResponse> {
         let key = (tenant.to_owned(), id.to_owned());
         if !self.lock().contains_key(&key) {
@@ -77,7 +77,7 @@ impl Responses {
         self.body(&key)
     }
 
-    /// All that was said up to an answer, which is used by that.
+    /// All messages up to and including a response, which counts as a use of it.
     pub(crate) fn said_up_to(&self, tenant: &str, id: &str) -> Result<Vec<Value>> {
         let chain = self.used(tenant, id)?;
         let mut said = Vec::new();
@@ -87,7 +87,7 @@ impl Responses {
         Ok(said)
     }
 
-    /// Ids from this answer back to the first, which are all as new as it now.
+    /// Ids from this response back to the first, all of which are marked as used now.
     fn used(&self, tenant: &str, id: &str) -> Result<Vec<String>> {
         let mut heads = self.lock();
         let mut order = next_order(&heads);
@@ -95,7 +95,7 @@ impl Responses {
         let mut next = Some(id.to_owned());
         while let Some(id) = next.take() {
             let head = heads.get_mut(&(tenant.to_owned(), id.clone())).ok_or_else(|| not_found(&id))?;
-            // What an answer goes on from is forgotten after it.
+            // An ancestor is deleted after the responses that continue it.
             head.order = order;
             order += 1;
             next.clone_from(&head.previous);
@@ -104,7 +104,7 @@ impl Responses {
         Ok(chain)
     }
 
-    /// Stores an answer, and forgets the oldest of its tenant where there are too many.
+    /// Stores a response, and deletes the oldest of its tenant beyond the limits.
     pub(super) fn keep(&self, tenant: &str, id: &str, stored: &StoredResponse) -> Result<()> {
         let bytes = serde_json::to_vec(stored).map_or(0, |text| text.len() as u64);
         if bytes > BYTES_MAX {
@@ -137,7 +137,7 @@ impl Responses {
         Ok(())
     }
 
-    /// Forgets an answer of a tenant.
+    /// Deletes a response of a tenant.
     pub(crate) fn delete(&self, tenant: &str, id: &str) -> Result<()> {
         let key = (tenant.to_owned(), id.to_owned());
         if !self.lock().contains_key(&key) {
@@ -161,12 +161,12 @@ impl Responses {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Head>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+        // Every change of the map is one call, so the map is consistent after any panic.
         self.heads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The answers of a tenant that make room for one of `bytes`.
+/// The responses of a tenant to delete to make room for one of `bytes`.
 fn oldest(heads: &BTreeMap<Key, Head>, tenant: &str, bytes: u64) -> Vec<Key> {
     let from = (tenant.to_owned(), String::new());
     let mut own: Vec<(&Key, &Head)> = heads.range(from..).take_while(|((of, _), _)| of == tenant).collect();
@@ -184,7 +184,7 @@ fn next_order(heads: &BTreeMap<Key, Head>) -> u64 {
     heads.values().map(|head| head.order).max().map_or(0, |order| order + 1)
 }
 
-/// Names of the records of an answer.
+/// Names of the records of a response.
 fn names((tenant, id): &Key) -> [String; 2] {
     ["head", "body"].map(|kind| format!("{kind}\0{tenant}\0{id}"))
 }

@@ -16,7 +16,8 @@ fn stored(text: &str, previous: Option<&str>) -> StoredResponse {
 }
 
 proptest! {
-    /// Each answer goes on from any earlier one or from none; what was said up to it is what a walk back says.
+    /// Each response continues any earlier one or none; the messages up to it are those along the chain of its
+    /// ancestors.
     #[test]
     fn what_was_said_up_to_an_answer_is_the_chain_of_all_before(parents in prop::collection::vec(0..8_usize, 1..8)) {
         let store = Responses::open(None, Arc::new(PromptLog::open(None)));

@@ -1,4 +1,4 @@
-//! Which model a request is for.
+//! The model that a request addresses.
 
 use std::sync::Arc;
 
@@ -20,29 +20,29 @@ use crate::{
     settings::keep_alive::KeepAlive,
 };
 
-/// What may name a model.
+/// The fields of a body that may select a model.
 #[derive(Default, Deserialize)]
 struct Named {
     #[serde(default)]
     model: Option<String>,
-    /// In it, of whatever kind it is, the conversation that the request goes on with, which has the model that was asked last
-    /// in it.
+    /// May name, in `conversation`, the conversation that the request continues; its last model is then used. Any JSON
+    /// value is accepted here.
     #[serde(default)]
     kvik: Value,
-    /// The field of old clients of Ollama; in bodies of others it names something else.
+    /// The field of old clients of Ollama; in other APIs it has a different meaning.
     #[serde(default)]
     name: Option<String>,
-    /// How long Ollama's clients want it to stay: `"5m"` or seconds.
+    /// How long an Ollama client wants the model to stay loaded: `"5m"` or seconds.
     #[serde(default)]
     keep_alive: Option<KeepAlive>,
 }
 
 impl Shelf {
-    /// The model that a request names in its body or its query, in memory, and the request. What names none and only asks
-    /// is answered by a model that is there.
+    /// Leases the model that a request names in its body or its query, and returns it with the request. A request that
+    /// names none and only reads is answered by a model in memory, if there is one.
     ///
     /// # Errors
-    /// If there is no such model, it cannot be loaded, or the body does not come.
+    /// If there is no such model, it cannot be loaded, or the body is not received.
     pub(crate) async fn addressed(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
         let (lease, request) = self.found(request).await?;
         Ok((lease, anew(request)))
@@ -66,7 +66,7 @@ impl Shelf {
         self.by_body(request).await
     }
 
-    /// The same of a request whose body may name a model.
+    /// Leases the model of a request whose body may name one.
     async fn by_body(self: &Arc<Self>, request: Request) -> Result<(Lease, Request), ApiError> {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
@@ -91,16 +91,16 @@ impl Shelf {
         Ok((lease, request))
     }
 
-    /// The model that was asked last in a conversation; none of one that is not there yet.
+    /// The model last used in a conversation; empty if the conversation does not exist.
     async fn model_of(&self, caller: &Caller, reference: String) -> Result<String, ApiError> {
         let tenant = caller.tenant.name.clone();
         let found =
             self.server.ask_conversations(move |conversations| conversations.find(&tenant, &reference));
-        // Its route says what is wrong with it.
+        // The request's route reports the error.
         Ok(found.await?.ok().and_then(|(_, head)| head.model).unwrap_or_default())
     }
 
-    /// The name in a body; none where its route is to say what is wrong with it.
+    /// The names in a body; none if the body is invalid, which its route reports.
     async fn named_in(
         &self,
         body: JsonBody,
@@ -116,7 +116,7 @@ impl Shelf {
     }
 }
 
-/// A request for other routes: parts of its path, which these find again, would be there twice.
+/// A request for the inner router: path parameters, which that router extracts again, would occur twice.
 fn anew(mut request: Request) -> Request {
     let found = std::mem::take(request.extensions_mut());
     let extensions = request.extensions_mut();

@@ -1,4 +1,4 @@
-//! What models there are, by name, and how each stands.
+//! The catalogue of models by name, and the status of each.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,40 +12,40 @@ use crate::{
     serving::{HostText, ModelCard, Serving, means},
 };
 
-/// Where a server learns which models it has.
+/// The source from which a server learns its models.
 pub(crate) trait Catalogue: Send + Sync {
-    /// Reads it. Takes its time.
+    /// Reads the catalogue. Blocking.
     fn read(&self) -> anyhow::Result<Vec<Entry>>;
-    /// The models on disk by name, where all of them are served: those can be fetched, renamed and removed meanwhile.
+    /// The models on disk by name, if all of them are served: those can be pulled, copied and removed at run time.
     fn pulled(&self) -> Option<kvik_shelf::Shelf>;
 }
 
-/// What loads a model.
+/// The loader of a model.
 pub(crate) trait LoadModel: Send + Sync {
-    /// Loads it. Takes its time.
+    /// Loads the model. Blocking.
     fn load(&self) -> anyhow::Result<OpenModel>;
-    /// Reads what its file says of it. Takes a moment.
+    /// Reads the metadata in the model's file. Blocks briefly.
     fn describe(&self) -> anyhow::Result<Described>;
     /// The directory of its disk cache, if it has one.
     fn cache_disk(&self) -> Option<PathBuf>;
 }
 
-/// What is known of a model without its weights.
+/// Facts about a model that need no weights.
 pub(crate) struct Described {
     /// The name in its file.
     pub(crate) own_name: String,
     /// Its architecture, as GGUF names it.
     pub(crate) family: String,
-    /// Tokens of prompt and answer together.
+    /// Maximum tokens of prompt and answer together.
     pub(crate) context: usize,
-    /// Tokens that it knows.
+    /// Size of its vocabulary.
     pub(crate) vocabulary: usize,
     /// The source of its chat template.
     pub(crate) template: Option<String>,
 }
 
 impl Described {
-    /// Of a model in memory.
+    /// The description of a model in memory.
     fn of(app: &App) -> Described {
         let Serving { model, tokenizer, template, .. } = &*app.serving;
         Described {
@@ -58,14 +58,14 @@ impl Described {
     }
 }
 
-/// Facts about the file of a model that need no reading of it.
+/// Facts about a model's file that need no reading of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ModelFile {
-    /// Bytes of all its parts; 0 where it is not there yet.
+    /// Bytes of all its parts; 0 before it is downloaded.
     pub(crate) bytes: u64,
-    /// When it came here, in seconds since 1970.
+    /// Modification time, in seconds since 1970.
     pub(crate) modified_s: u64,
-    /// Digest by which it is known as the same: 64 hexadecimal digits.
+    /// Digest that identifies the file: 64 hexadecimal digits.
     pub(crate) digest: String,
 }
 
@@ -75,30 +75,30 @@ pub(crate) struct Entry {
     pub(crate) aliases: Vec<String>,
     /// Names of its adapters, each of which is a model to clients.
     pub(crate) adapters: Vec<String>,
-    /// Where its file is.
+    /// Path of its file.
     pub(crate) source: HostText,
-    /// Bytes that it takes with its keys and values, as far as that is known before it is loaded.
+    /// Bytes that it takes with its keys and values, as far as known before loading.
     pub(crate) bytes: u64,
     pub(crate) file: ModelFile,
-    /// How long it stays in memory without a use; for ever with `None`.
+    /// How long it stays in memory unused; for ever with `None`.
     pub(crate) keep_alive: Option<Duration>,
-    /// The tenants that it is there for; all of them with `None`.
+    /// The tenants that may use it; all with `None`.
     pub(crate) tenants: Option<Vec<String>>,
-    /// Whether it is there because it was pulled, so that it can be removed.
+    /// Whether it was pulled, so that it can be removed.
     pub(crate) is_pulled: bool,
-    /// What it is loaded from and with; where that has changed, it is loaded anew.
+    /// Its file and settings; when they change, it is reloaded.
     pub(crate) flags: Vec<String>,
-    /// What loads it; nothing where it is the only one.
+    /// Its loader; absent for the only model of a server.
     pub(crate) loader: Option<Arc<dyn LoadModel>>,
 }
 
 impl Listed {
-    /// Why it cannot be loaded, as a caller may know it.
+    /// Why it cannot be loaded, as far as a caller may know.
     pub(crate) fn why_failed(&self, caller: &Caller) -> Option<String> {
         self.failed.as_ref().map(|why| why.for_caller(caller.admin, NOT_FOR_TENANTS).to_owned())
     }
 
-    /// What the metrics say of it.
+    /// Its numbers for the metrics.
     pub(crate) fn numbers(&self) -> ModelNumbers<'_> {
         ModelNumbers {
             name: &self.name,
@@ -112,10 +112,10 @@ impl Listed {
     }
 }
 
-/// What a tenant is told of a failure that may name files of the server.
+/// Told to a tenant about a failure whose text may name files of the server.
 const NOT_FOR_TENANTS: &str = "the server's log says why";
 
-/// The refusal of a caller's request for a model that cannot be loaded.
+/// The error for a caller's request for a model that cannot be loaded.
 pub(super) fn load_failed(name: &str, why: &HostText, caller: &Caller) -> ApiError {
     let why = why.for_caller(caller.admin, NOT_FOR_TENANTS);
     let message = format!("the model `{name}` cannot be loaded: {why}");
@@ -134,15 +134,15 @@ pub(crate) struct Listed {
     pub(crate) file: ModelFile,
     /// `loaded`, `loading`, `unloading` or `unloaded`.
     pub(crate) status: &'static str,
-    /// Requests that have it, and that wait for it.
+    /// Requests that hold it, and that wait for it.
     pub(crate) in_use: usize,
     pub(crate) waiting: usize,
-    /// Times it was loaded, and what that took last.
+    /// Number of loads, and the duration of the last one.
     pub(crate) loads: u64,
     pub(crate) load_time: Duration,
-    /// How much longer it stays, if nobody asks for it.
+    /// Time until it is unloaded, if it is not used.
     pub(crate) expires_in: Option<Duration>,
-    /// What it says of itself, once it was loaded.
+    /// Its card, once it was loaded.
     pub(crate) card: Option<ModelCard>,
     /// Why it cannot be loaded.
     pub(crate) failed: Option<HostText>,
@@ -168,13 +168,13 @@ impl Entry {
         }
     }
 
-    /// Whether it is there for a caller.
+    /// Whether a caller may use it.
     pub(super) fn is_for(&self, caller: &Caller) -> bool {
         let is_one = |tenants: &Vec<String>| tenants.iter().any(|name| *name == *caller.tenant.name);
         caller.admin || self.tenants.as_ref().is_none_or(is_one)
     }
 
-    /// Whether a request means it by a name.
+    /// Whether a name in a request denotes it.
     pub(super) fn answers_to(&self, name: &str) -> bool {
         [&self.name].into_iter().chain(&self.aliases).any(|own| means(name, own))
     }
@@ -187,7 +187,7 @@ impl Shelf {
         there(&places, caller).map(|place| place.listed(now)).collect()
     }
 
-    /// One of them.
+    /// A model by name.
     ///
     /// # Errors
     /// If there is none of that name.
@@ -196,7 +196,7 @@ impl Shelf {
         Ok(self.places()[index].listed(self.now()))
     }
 
-    /// What is known of one of them, which need not come into memory for that.
+    /// The description of a model, which is not loaded for it.
     ///
     /// # Errors
     /// If there is none of that name, or its file cannot be read.

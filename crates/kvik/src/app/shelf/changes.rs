@@ -1,4 +1,4 @@
-//! Models that come, change and go while the server runs.
+//! Models that are added, changed and removed while the server runs.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use super::{Entry, Place, Shelf, stay, turns::Phase};
 use crate::{causes::with_causes, http::error::ApiError};
 
 impl Shelf {
-    /// Reads again which models there are. New ones can be asked for, those that are gone take no more requests, and one
-    /// that is loaded with other flags now is loaded anew when it is asked for next. What runs ends as it began.
+    /// Reads the catalogue again. New models become available, removed ones accept no more requests, and a loaded one
+    /// whose flags have changed is reloaded at its next request. Running requests are unaffected.
     ///
     /// # Errors
-    /// If the catalogue is wrong; then nothing has changed.
+    /// If the catalogue is invalid; then nothing changes.
     pub(crate) async fn reload(self: &Arc<Self>) -> Result<(), ApiError> {
         if self.has_one() {
             return Err(ApiError::not_supported(
@@ -20,7 +20,7 @@ impl Shelf {
                  in config.toml, make a server of several",
             ));
         }
-        // One after another: what was read first is not put in force last.
+        // Serialised: an older catalogue must not take effect after a newer one.
         let _reading = self.reading.lock().await;
         let shelf = self.clone();
         let read = move || shelf.catalogue.as_ref().map(|catalogue| catalogue.read());
@@ -35,7 +35,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// From now on these are the models.
+    /// Replaces the models by these entries.
     fn replace(&self, entries: Vec<Entry>) {
         let mut entries: Vec<(usize, Entry)> = entries.into_iter().enumerate().collect();
         let mut places = self.places();
@@ -55,13 +55,13 @@ impl Shelf {
         }
         drop(places);
         self.changed.notify_one();
-        // Those who wait for what is gone are told.
+        // Requests that wait for a removed model are notified.
         self.loaded.notify_waiters();
     }
 }
 
 impl Place {
-    /// The model is as this entry says from now on.
+    /// Replaces the entry of the model.
     fn renew(&mut self, (order, entry): (usize, Entry)) {
         if self.entry.keep_alive != entry.keep_alive {
             self.stay.clear();
@@ -78,7 +78,7 @@ impl Place {
         (self.entry, self.order) = (Arc::new(entry), order);
     }
 
-    /// The model is no longer on the shelf.
+    /// Removes the model from the shelf.
     fn leave(&mut self) {
         tracing::info!("the model {} is no longer on the shelf", self.entry.name);
         self.is_gone = true;
@@ -86,14 +86,14 @@ impl Place {
         self.close();
     }
 
-    /// It takes no more requests.
+    /// Stops the model from accepting requests.
     pub(super) fn close(&mut self) {
         if self.takes_requests() {
             self.standing.phase = Phase::Closing;
         }
     }
 
-    /// Whether its index may become another model's.
+    /// Whether its index may be reused for another model.
     fn is_free(&self) -> bool {
         let unused = self.waiting == 0 && self.standing.in_use == 0;
         self.is_gone

@@ -1,9 +1,9 @@
-//! What was deleted is deleted everywhere: what models remember of it, whether they are in memory or not, and what was
-//! computed for it, in RAM, on disk and in the store that nodes share.
+//! Deletion of an object everywhere: the summaries that models, loaded or not, store of it, and the blocks computed for
+//! it in RAM, on disk and in the store that nodes share.
 //!
-//! Each step finds what is left by what is written down of the deletion, and may be repeated; only when all of them are
-//! done nothing is written down any more. A model that is being loaded, or goes out of memory, keeps back its part: that
-//! is tried again, and who asked is told so.
+//! Each step finds the remaining data by the record of the deletion, and may be repeated; the record is removed only
+//! when all steps are done. The data of a model that is being loaded or unloaded cannot be deleted at that moment: it
+//! is retried later, and the caller is told that the deletion is pending.
 
 use std::{
     collections::BTreeSet,
@@ -24,12 +24,12 @@ use kvik_memory::{
 use super::{Shelf, turns::Phase};
 use crate::app::{prompt_log::NotedPrompts, responses::ResponseError};
 
-/// How long an engine may take to drop what was computed: what it is writing ends first.
+/// Time in which an engine drops computed blocks: pending writes end first.
 const ENGINE_TIME: Duration = Duration::from_secs(2);
-/// How long whoever deletes something waits for its end.
+/// How long a deletion request waits for its completion.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why something is not deleted yet.
+/// Reasons why an object is not deleted yet.
 #[derive(Debug, thiserror::Error)]
 enum Undeleted {
     #[error("a model is being loaded or goes out of memory")]
@@ -55,8 +55,8 @@ enum Undeleted {
 type Result<T> = std::result::Result<T, Undeleted>;
 
 impl Shelf {
-    /// Deletes what is left of something, and of all else that is to be deleted, as far as that can be done in a moment;
-    /// whether something is left.
+    /// Deletes the remains of an object and of all other pending deletions, as far as possible within a moment. Returns
+    /// whether some remain of this object.
     pub(crate) async fn is_pending(self: &Arc<Self>, owner: Owner) -> bool {
         let shelf = self.clone();
         let work = tokio::task::spawn_blocking(move || {
@@ -69,8 +69,8 @@ impl Shelf {
         !matches!(tokio::time::timeout(PATIENCE, work).await, Ok(Ok(false)))
     }
 
-    /// Deletes what is left of all that is to be deleted, as far as that can be done now; whether nothing is left, and `None`
-    /// where somebody else does it. Takes its time.
+    /// Deletes the remains of all pending deletions, as far as possible now. Returns whether nothing remains, and
+    /// `None` if another thread is doing so. Blocking.
     pub(crate) fn delete_all(&self) -> Option<bool> {
         let server = &self.server;
         let _deleting = match server.deleting.try_lock() {
@@ -97,7 +97,7 @@ impl Shelf {
         if left.is_done {
             return Ok(());
         }
-        // Nothing is computed for it any more, whatever is still on its way.
+        // No more prompts are computed for it, not even by requests in flight.
         self.server.prompt_log.close(owner);
         let before = self.loads().ok_or(Undeleted::Moving)?;
         self.delete_said(owner, left)?;
@@ -112,11 +112,11 @@ impl Shelf {
                 return Err(Undeleted::Blocks);
             }
         }
-        // One that was loaded meanwhile may have read what was there before.
+        // A model loaded in the meantime may have read data from before the deletion.
         if self.loads() == Some(before) { Ok(()) } else { Err(Undeleted::Moving) }
     }
 
-    /// What was said, here and in the store that nodes share.
+    /// Deletes messages, on this node and in the store that nodes share.
     fn delete_said(&self, owner: &Owner, left: &Deletion) -> Result<()> {
         if owner.id.starts_with("resp_") {
             return match self.server.responses.delete(&owner.tenant, &owner.id) {
@@ -144,20 +144,20 @@ impl Shelf {
         Ok(())
     }
 
-    /// What was computed for it, by models that are in memory and by those that are not.
+    /// Deletes the blocks computed for it, by models in memory and by others.
     fn delete_computed(&self, owner: &Owner, noted: &NotedPrompts) -> Result<()> {
         let others = self.server.prompt_log.others(owner, noted)?;
         let prompts = DeletedPrompts::new(noted.prompts.clone(), others);
         let apps = self.open_apps();
         for engine in apps.iter().filter_map(|app| app.serving.cache.as_ref()) {
-            // One that stops is seen as a model that moves.
+            // An engine that stops is detected as a moving model.
             if matches!(engine.forget(noted.salt, &prompts, ENGINE_TIME), Ok(false)) {
                 return Err(Undeleted::Blocks);
             }
         }
         let open = apps.iter().filter(|app| app.serving.engine.stats().disk.is_some()).count();
         for folder in self.cache_folders() {
-            // What is open here is dropped above.
+            // Caches that are open in this process were handled above.
             if erase_at_rest(&folder, noted.salt, &prompts)?.in_use > open {
                 return Err(Undeleted::ElsewhereOpen);
             }
@@ -165,7 +165,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Nothing is left but in places of files that are free: these go too, and then what is written down of it.
+    /// Completes deletions: what remains is in free slots of files. Erases these too, then removes the records.
     fn end(&self, deleted: Vec<(Owner, Deletion)>) -> Result<()> {
         let server = &self.server;
         let (parts, whole): (Vec<_>, Vec<_>) = deleted.into_iter().partition(|(_, left)| left.is_part);
@@ -185,7 +185,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// How often each model was loaded; `None` while one is being loaded or goes out of memory.
+    /// How often each model was loaded; `None` while one is being loaded or unloaded.
     fn loads(&self) -> Option<Vec<u64>> {
         let places = self.places();
         let moves = |place: &super::Place| {

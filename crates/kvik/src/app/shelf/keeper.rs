@@ -1,4 +1,4 @@
-//! Carries out the turns: one model is loaded or taken out of memory at a time.
+//! The keeper carries out the scheduler's decisions: one model is loaded or unloaded at a time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 use crate::{causes::with_causes, clock::spoken};
 
 impl Shelf {
-    /// Loads models that are waited for and takes out those that make way, until the server stops.
+    /// Loads awaited models and unloads those that make room, until the server stops.
     pub(crate) async fn keep(self: Arc<Self>) {
         while !self.server.is_stopping() {
             let changed = self.changed.notified();
@@ -42,7 +42,7 @@ impl Shelf {
         let loaded = tokio::task::spawn_blocking(load).await;
         let loaded = loaded.unwrap_or_else(|panic| Err(anyhow::anyhow!("its loading panicked: {panic}")));
         self.put(index, &entry, loaded.map_err(|error| with_causes(&error)), self.now() - began);
-        // Tenants that were read again until it had its place were told to the others alone.
+        // If the tenants changed during loading, only the models already in place were told.
         let shelf = self.clone();
         let told = tokio::task::spawn_blocking(move || shelf.set_tenants(shelf.server.keys().tenants()));
         if let Err(panic) = told.await {
@@ -56,7 +56,7 @@ impl Shelf {
         place.entry.clone()
     }
 
-    /// Puts a model that was loaded as an entry says in its place, or the reason why it was not.
+    /// Puts a loaded model in its place, or the reason why it could not be loaded.
     pub(super) fn put(&self, index: usize, entry: &Entry, loaded: Result<OpenModel, String>, took: Duration) {
         let (now, name) = (self.now(), &entry.name);
         let mut places = self.places();
@@ -66,7 +66,7 @@ impl Shelf {
             Ok(open) => {
                 tracing::info!("the model {name} was loaded in {}", spoken(took));
                 let standing = &mut place.standing;
-                // What has changed meanwhile is loaded anew.
+                // An entry that has changed in the meantime is reloaded.
                 let is_current = !place.is_gone && place.entry.flags == entry.flags;
                 standing.phase = if is_current { Phase::Loaded } else { Phase::Closing };
                 (standing.bytes, standing.load_time) = (open.bytes, took);
@@ -79,7 +79,7 @@ impl Shelf {
             }
             Err(why) => {
                 tracing::warn!("the model {name} cannot be loaded: {why}");
-                // Those who wait are told, and nobody waits any more.
+                // Waiting requests are notified, and none remain.
                 (place.failed, place.standing.awaited) = (Some((now, why.into())), None);
             }
         }
@@ -91,7 +91,7 @@ impl Shelf {
         self.loaded.notify_waiters();
     }
 
-    /// Takes a model out of memory that nobody has, when what it knows is on disk.
+    /// Unloads a model that no request holds, after its cache is written to disk.
     async fn unload(self: &Arc<Self>, index: usize) {
         let (entry, open) = {
             let place = &mut self.places()[index];

@@ -1,4 +1,4 @@
-//! Leases of models, and requests that wait for one.
+//! Leases on models, and requests that wait for one.
 
 use std::{
     pin::Pin,
@@ -20,12 +20,12 @@ use tokio::sync::oneshot;
 use super::{Place, Shelf};
 use crate::{app::generation::AnswerComputed, settings::keep_alive::KeepAlive};
 
-/// A model that stays in memory until this is dropped.
+/// A lease, which keeps a model in memory until it is dropped.
 pub(crate) struct Lease {
-    /// Where it was counted, and which; nowhere for one that is out of memory.
+    /// The shelf and index where the lease is counted; `None` for an unloaded model.
     counted: Option<(Arc<Shelf>, usize)>,
     pub(crate) routes: Router,
-    /// Whose use of the model it is; nobody's where it is a question about the server, for which a model stays no longer.
+    /// The tenant that uses the model; `None` for a question about the server, which does not extend the model's stay.
     user: Option<TenantId>,
     /// How long the model stays after this use; as its entry says with `None`.
     keep_alive: Option<KeepAlive>,
@@ -34,17 +34,17 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A tenant's use of a model, which was counted.
+    /// A lease for a tenant's use of a model, already counted.
     pub(super) fn of_use(shelf: Arc<Shelf>, index: usize, routes: Router, tenant: TenantId) -> Lease {
         Lease::new(Some((shelf, index)), routes, Some(tenant))
     }
 
-    /// A question about the server that a model answers, which was counted.
+    /// A lease for a question about the server that a model answers, already counted.
     pub(super) fn of_question(shelf: Arc<Shelf>, index: usize, routes: Router) -> Lease {
         Lease::new(Some((shelf, index)), routes, None)
     }
 
-    /// What is left of a model that is out of memory: it answers what is asked of the server.
+    /// A lease on the shade of an unloaded model, which answers questions about the server.
     pub(super) fn of_shade(routes: Router) -> Lease {
         Lease::new(None, routes, None)
     }
@@ -53,7 +53,7 @@ impl Lease {
         Lease { counted, routes, user, keep_alive: None, waited: None }
     }
 
-    /// The model stays for so long after this use, as far as this tenant is concerned.
+    /// Sets how long the model stays after this use, on behalf of this tenant.
     pub(super) fn keeping(mut self, keep_alive: Option<KeepAlive>) -> Lease {
         self.keep_alive = keep_alive;
         self
@@ -64,8 +64,8 @@ impl Lease {
         self
     }
 
-    /// The answer, which keeps the model in memory until all of it is computed, however slowly its client reads: one that
-    /// is whole needs it no more.
+    /// Attaches the lease to a response, so that the model stays in memory until the whole answer is computed, however
+    /// slowly its client reads. A complete answer no longer needs the model.
     pub(crate) fn until_the_end_of(self, response: Response) -> Response {
         let is_whole = response.body().size_hint().exact().is_some();
         if is_whole || self.user.is_none() || self.counted.as_ref().is_none_or(|(shelf, _)| shelf.has_one()) {
@@ -79,7 +79,7 @@ impl Lease {
         response.map(|body| Body::new(Leased { body, held: Some(held) }))
     }
 
-    /// Ends when an answer is computed, or what this returns is dropped.
+    /// Releases the lease when the answer is computed, or the returned sender is dropped.
     fn until(self, computed: AnswerComputed) -> oneshot::Sender<()> {
         let (read, is_read) = oneshot::channel();
         tokio::spawn(async move {
@@ -110,13 +110,13 @@ impl Drop for Lease {
     }
 }
 
-/// The body of an answer, with the model that gives it.
+/// The body of an answer, with the lease on its model.
 struct Leased {
     body: Body,
     held: Option<Held>,
 }
 
-/// Something that holds a lease, for as long as this is there at most.
+/// A holder of a lease, which releases it when dropped at the latest.
 enum Held {
     ByBody { _lease: Lease },
     ByTask { _read: oneshot::Sender<()> },
@@ -146,7 +146,7 @@ impl HttpBody for Leased {
     }
 }
 
-/// A request that waits for a model; the place knows of it until this is dropped.
+/// A request that waits for a model, counted until it is dropped.
 pub(super) struct Waiting {
     shelf: Arc<Shelf>,
     index: usize,
@@ -158,7 +158,7 @@ impl Waiting {
         let mut places = shelf.places();
         let place = &mut places[index];
         place.waiting += 1;
-        // Nobody waits for what is gone: who looks again is told so.
+        // Requests do not wait for a removed model: they find out on their next lookup.
         if !place.is_gone {
             place.standing.awaited.get_or_insert(now);
         }

@@ -1,4 +1,4 @@
-//! The models of a server: those in memory, those that are loaded when somebody asks for them, and who has which.
+//! The models of a server: those in memory, those loaded on demand, and the leases on them.
 //!
 //! ```text
 //! a request names a model ── take ──► a lease ──► its routes
@@ -7,8 +7,8 @@
 //!      keeper: turns::next ──► load, close, unload
 //! ```
 //!
-//! What a model knows goes to disk before its memory does, so one that comes back is warm. Models come and go while the
-//! server runs: [`Shelf::reload`].
+//! A model's cache is written to disk before the model is unloaded, so it is warm when reloaded. Models can be added
+//! and removed while the server runs: [`Shelf::reload`].
 
 mod addressed;
 mod catalogue;
@@ -46,18 +46,18 @@ use turns::{Phase, Standing};
 /// A model in memory.
 pub(crate) struct OpenModel {
     pub(crate) app: Arc<App>,
-    /// What answers requests to it.
+    /// The routes that answer requests to it.
     pub(crate) routes: Router,
     /// Bytes of its weights, keys and values.
     pub(crate) bytes: u64,
-    /// Its engine, to tell it of tenants and of the end; none with a scripted double.
+    /// Handle of its engine, to pass on tenants and shutdown; absent for a scripted double.
     pub(crate) handle: Option<Handle>,
-    /// Ends its engine, when what it knows is on disk. Takes its time.
+    /// Ends its engine after its cache is written to disk. Blocking.
     pub(crate) close: Box<dyn FnOnce() + Send>,
 }
 
 impl OpenModel {
-    /// Tells its engine of the tenants that there are. Takes its time.
+    /// Passes the current tenants to its engine. Blocking.
     fn tell_tenants(&self, server: &Server) {
         if let Some(handle) = &self.handle {
             handle.set_tenants(server.keys().tenants());
@@ -68,54 +68,54 @@ impl OpenModel {
 /// The models of a server.
 pub(crate) struct Shelf {
     pub(crate) server: Arc<Server>,
-    /// Where its models are learned from; nowhere for the only one of a server.
+    /// The source of the models; absent for the only model of a server.
     catalogue: Option<Box<dyn Catalogue>>,
-    /// Held while it is read again.
+    /// Held while the catalogue is reread.
     reading: tokio::sync::Mutex<()>,
     /// Bytes for the weights, keys and values of all models in memory.
     budget: u64,
     started: Instant,
-    /// An index stays a model's as long as somebody has the model, waits for it, or it is in memory.
+    /// An index remains a model's as long as a request holds the model or waits for it, or it is in memory.
     places: Mutex<Vec<Place>>,
-    /// What is left of the model that was taken out of memory last, while there is none in it: it answers questions that
-    /// name none, so that who asks every second does not bring it back.
+    /// The shade of the last unloaded model, while no model is in memory. It answers questions that name no model, so
+    /// that polling clients do not reload it.
     shade: Mutex<Option<(Arc<Entry>, Router)>>,
-    /// Told when a model is wanted, no longer used, loaded or gone.
+    /// Notified when a model is wanted, no longer used, loaded or removed.
     changed: Notify,
-    /// Told to those who wait for a model.
+    /// Notifies requests that wait for a model.
     loaded: Notify,
 }
 
-/// A model that a request means, and its place when that was asked.
+/// The model that a request names, and its place at lookup.
 struct Found {
     index: usize,
     name: String,
 }
 
-/// What there is of a model.
+/// The state of a model.
 struct Place {
     entry: Arc<Entry>,
-    /// Where it stands among the server's models.
+    /// Rank among the server's models.
     order: usize,
-    /// It is no longer among the server's models.
+    /// Whether it was removed from the server.
     is_gone: bool,
     standing: Standing,
     stay: Stay,
     open: Option<OpenModel>,
-    /// What the model is called in answers, since it was first loaded.
+    /// The model's description in answers, set at its first load.
     card: Option<ModelCard>,
-    /// How many wait for it.
+    /// Number of requests waiting for it.
     waiting: usize,
-    /// When loading failed last, and why.
+    /// Time and reason of the last failure to load.
     failed: Option<(Duration, HostText)>,
-    /// Times it was loaded.
+    /// Number of loads.
     loads: u64,
     is_loading: bool,
 }
 
 impl Shelf {
-    /// The models of a catalogue as it was read; they share so many bytes. The first one is that of requests which name
-    /// none.
+    /// A shelf with the models of a catalogue, which share `budget` bytes. The first one is the default for requests
+    /// that name none.
     pub(crate) fn new(
         server: Arc<Server>,
         entries: Vec<Entry>,
@@ -125,7 +125,7 @@ impl Shelf {
         Shelf::with(server, entries, budget, Some(catalogue))
     }
 
-    /// A single model, which took so long to load and stays.
+    /// A shelf with a single model, which took `took` to load and is never unloaded.
     pub(crate) fn of(open: OpenModel, took: Duration) -> Arc<Shelf> {
         let entry = Entry::alone(&open.app.serving.model.name);
         let shelf = Shelf::with(open.app.server.clone(), vec![entry], u64::MAX, None);
@@ -153,17 +153,17 @@ impl Shelf {
         })
     }
 
-    /// Whether there is one model, which answers whatever a request names.
+    /// Whether there is a single model, which answers whatever a request names.
     pub(crate) fn has_one(&self) -> bool {
         self.catalogue.is_none()
     }
 
-    /// That model.
+    /// The single model.
     pub(crate) fn only(&self) -> Option<Arc<App>> {
         self.has_one().then(|| self.open_apps().pop())?
     }
 
-    /// A model for a request that names it so; waits until it is in memory.
+    /// Leases a model for a request by name; waits until it is in memory.
     ///
     /// # Errors
     /// If there is none of that name, or it cannot be loaded.
@@ -172,7 +172,7 @@ impl Shelf {
         let came = self.now();
         let mut waiting = None;
         loop {
-            // Registered before looking, so that nothing is missed in between.
+            // Registered before the lookup, so that no notification is missed in between.
             let loaded = self.loaded.notified();
             if let Some(lease) = self.lease(&found, came, caller)? {
                 return Ok(lease.after(waiting.map(|_| self.now() - came)));
@@ -182,7 +182,7 @@ impl Shelf {
         }
     }
 
-    /// A model that is in memory, for a request that reads and loads none.
+    /// Leases a model that is in memory, for a read-only request, which loads none.
     ///
     /// # Errors
     /// If there is none of that name, or it is not in memory.
@@ -192,8 +192,8 @@ impl Shelf {
         lease.ok_or_else(|| ApiError::not_in_memory(&found.name))
     }
 
-    /// What answers a question that names no model: the model in memory that was used last, even if it takes no more
-    /// requests, what is left of one, or the first, once it is loaded.
+    /// Leases a model for a question that names none: the most recently used model in memory, even if it accepts no
+    /// more requests, else the shade of an unloaded one, else the first one, once it is loaded.
     async fn for_a_question(self: &Arc<Self>, caller: &Caller) -> Result<Lease, ApiError> {
         let shade = || self.shade().clone().filter(|(entry, _)| entry.is_for(caller));
         let of_shade = || shade().map(|(_, routes)| Lease::of_shade(routes));
@@ -214,7 +214,8 @@ impl Shelf {
         Some(Lease::of_question(self.clone(), index, routes))
     }
 
-    /// A model takes no more requests, and is out of memory when what runs has ended. The only one of a server stays.
+    /// Stops a model from accepting requests; it is unloaded when running requests have ended. The only one of a server
+    /// stays.
     ///
     /// # Errors
     /// If there is none of that name.
@@ -232,24 +233,24 @@ impl Shelf {
         Ok(())
     }
 
-    /// Bytes that all models share; `None` where there is one.
+    /// Bytes that all models share; `None` for a single model.
     pub(crate) fn budget(&self) -> Option<u64> {
         (!self.has_one()).then_some(self.budget)
     }
 
-    /// All models in memory, also those that take no more requests.
+    /// All models in memory, including those that accept no more requests.
     pub(crate) fn open_apps(&self) -> Vec<Arc<App>> {
         self.places().iter().filter_map(|place| Some(place.open.as_ref()?.app.clone())).collect()
     }
 
-    /// From now on tenants share the models like this; those that are loaded later learn it then.
+    /// Passes tenants to all models; models loaded later receive them then.
     pub(crate) fn set_tenants(&self, tenants: &Tenants) {
         for handle in self.handles() {
             handle.set_tenants(tenants);
         }
     }
 
-    /// Leaves what is hot in all models to other nodes, for at most `within`. Takes that time.
+    /// Hands the hot blocks of all models over to other nodes, for at most `within`. Blocks that long.
     pub(crate) fn leave_to_nodes(&self, within: Duration) {
         std::thread::scope(|scope| {
             for handle in self.handles().into_iter().filter(Handle::is_node) {
@@ -258,12 +259,12 @@ impl Shelf {
         });
     }
 
-    /// Tells other nodes what is used here. Takes its time.
+    /// Reports the blocks in use on this node to other nodes. Blocking.
     pub(crate) fn tell_nodes(&self) {
         self.handles().iter().for_each(Handle::tell);
     }
 
-    /// Gives what runs up to `grace` to finish, and ends all engines.
+    /// Gives running requests up to `grace` to finish, and ends all engines.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         let ending: Vec<_> = self
             .handles()
@@ -277,7 +278,7 @@ impl Shelf {
         }
     }
 
-    /// Where the engines stand: the one that has been silent for longest.
+    /// The state of the engine that has been silent for longest.
     pub(crate) fn life(&self) -> Life {
         let lives = self.open_apps().into_iter().map(|app| app.serving.engine.life());
         lives.max_by_key(|life| (is_stuck(*life), life.age)).unwrap_or_default()
@@ -287,7 +288,7 @@ impl Shelf {
         self.places().iter().filter_map(|place| place.open.as_ref()?.handle.clone()).collect()
     }
 
-    /// Which model a request means. Models that are not for its tenant do not exist.
+    /// The model that a name denotes. Models that its tenant may not use are treated as absent.
     fn find(&self, name: &str, caller: &Caller) -> Result<Found, ApiError> {
         let places = self.places();
         let unnamed = self.has_one() || name.is_empty() || name == "kvik";
@@ -318,10 +319,10 @@ impl Shelf {
         })
     }
 
-    /// A lease of a model that takes requests.
+    /// Leases a model if it accepts requests.
     ///
     /// # Errors
-    /// If it has gone, or loading it failed since the request came.
+    /// If it was removed, or loading it has failed since the request arrived.
     fn lease(
         self: &Arc<Self>,
         &Found { index, ref name }: &Found,
@@ -330,7 +331,7 @@ impl Shelf {
     ) -> Result<Option<Lease>, ApiError> {
         let mut places = self.places();
         let place = &mut places[index];
-        // Meanwhile its place may have been given to another.
+        // Its place may have been reused for another model in the meantime.
         if place.is_gone || place.entry.name != *name {
             return Err(ApiError::no_model(name, "it was taken off this server"));
         }
@@ -347,24 +348,24 @@ impl Shelf {
     }
 
     fn shade(&self) -> MutexGuard<'_, Option<(Arc<Entry>, Router)>> {
-        // It is there or not whatever panicked.
+        // The option is consistent after any panic.
         self.shade.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn places(&self) -> MutexGuard<'_, Vec<Place>> {
-        // Numbers are whole whatever panicked.
+        // The places are consistent after any panic.
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The models that a server has for a caller, in their order.
+/// The models that a caller may use, in their order.
 fn there<'a>(places: &'a [Place], caller: &Caller) -> impl Iterator<Item = &'a Place> {
     let mut there: Vec<&Place> = places.iter().filter(|place| place.is_for(caller)).collect();
     there.sort_by_key(|place| place.order);
     there.into_iter()
 }
 
-/// The model in memory that was used last, else the first there is.
+/// The most recently used model that accepts requests, else the first one.
 fn last_used(places: &[Place], caller: &Caller) -> Option<usize> {
     let used = |place: &Place| place.takes_requests().then_some(place.standing.used);
     let there = places.iter().enumerate().filter(|(_, place)| place.is_for(caller));
@@ -389,12 +390,12 @@ impl Place {
         }
     }
 
-    /// Whether it is there for a caller.
+    /// Whether a caller may use it.
     fn is_for(&self, caller: &Caller) -> bool {
         !self.is_gone && self.entry.is_for(caller)
     }
 
-    /// Whether the server's owner calls it so.
+    /// Whether the operator has given it this name.
     fn is_called(&self, name: &str) -> bool {
         self.entry.answers_to(name)
     }

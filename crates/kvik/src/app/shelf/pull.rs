@@ -1,4 +1,4 @@
-//! Models that are fetched, copied and removed while the server runs: on disk first, then among its models.
+//! Models that are pulled, copied and removed while the server runs: on disk first, then in its catalogue.
 
 use std::sync::Arc;
 
@@ -12,49 +12,49 @@ use crate::{
     http::error::ApiError,
 };
 
-/// A download that runs; dropping it ends it, and the next one goes on from there.
+/// A running download; dropping it stops the download, and the next pull resumes it.
 pub(crate) struct Pull {
     progress: watch::Receiver<Vec<PulledFile>>,
     end: JoinHandle<Result<(), ApiError>>,
 }
 
-/// How far the download of a file is.
+/// The progress of a file's download.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct PulledFile {
     pub(crate) name: String,
     pub(crate) done: u64,
-    /// If the hub says how long it is.
+    /// The file's length, if the hub reports it.
     pub(crate) bytes: Option<u64>,
-    /// All is there, and its checksum is computed.
+    /// Whether the file is complete, and its checksum is computed.
     pub(crate) is_checked: bool,
 }
 
 impl Pull {
-    /// How far its files are, when that has changed; none when it has ended.
+    /// The progress of its files, when it has changed; `None` when the download has ended.
     pub(crate) async fn changed(&mut self) -> Option<Vec<PulledFile>> {
         self.progress.changed().await.ok()?;
         Some(self.progress.borrow_and_update().clone())
     }
 
-    /// Waits for its end: the model can be asked for.
+    /// Waits for the end, after which the model is available.
     ///
     /// # Errors
-    /// If it cannot be fetched, or not be served.
+    /// If it cannot be fetched or served.
     pub(crate) async fn ended(self) -> Result<(), ApiError> {
         let Pull { progress, end } = self;
         let ended =
             end.await.unwrap_or_else(|panic| Err(ApiError::internal(format!("the pull failed: {panic}"))));
-        // Until here: who drops this gives the download up.
+        // Dropped only now: dropping the receiver aborts the download.
         drop(progress);
         ended
     }
 }
 
 impl Shelf {
-    /// Begins to fetch a model of the hub, which has the name of its source then.
+    /// Starts pulling a model of the hub, which is named after its source.
     ///
     /// # Errors
-    /// If this is no source of the hub, or this server does not serve what is pulled.
+    /// If the source is not on the hub, or this server does not serve pulled models.
     pub(crate) fn pull(self: &Arc<Self>, source: &str) -> Result<Pull, ApiError> {
         let names = self.names()?;
         let source: ModelSource = source.parse().map_err(of_shelf)?;
@@ -76,10 +76,10 @@ impl Shelf {
         Ok(Pull { progress, end })
     }
 
-    /// A model that was pulled has a second name.
+    /// Gives a pulled model a second name.
     ///
     /// # Errors
-    /// If there is no such model, or the name is another one's.
+    /// If there is no such model, or the name is taken.
     pub(crate) async fn copy(
         self: &Arc<Self>,
         from: &str,
@@ -93,7 +93,7 @@ impl Shelf {
         self.reload().await
     }
 
-    /// A model that was pulled is there no more: its name, and its files if no other name uses them. What runs ends first.
+    /// Removes a pulled model: its name, and its files if no other name uses them. Running requests end first.
     ///
     /// # Errors
     /// If there is no such model, or it was not pulled.
@@ -127,23 +127,23 @@ impl Shelf {
         Err(ApiError::new(StatusCode::CONFLICT, Some("not_pulled"), message).at("model"))
     }
 
-    /// Whether models can be fetched and removed.
+    /// Whether models can be pulled and removed.
     pub(crate) fn can_pull(&self) -> bool {
         self.names().is_ok()
     }
 
-    /// How many models there are.
+    /// Number of models.
     pub(crate) fn count(&self) -> usize {
         self.places().iter().filter(|place| !place.is_gone).count()
     }
 }
 
-/// Ollama's clients add the tag of the latest.
+/// The name without the tag `latest`, which Ollama's clients append.
 fn plain(name: &str) -> &str {
     name.strip_suffix(":latest").unwrap_or(name)
 }
 
-/// Runs what waits for disk or network on a thread that may.
+/// Runs work that waits for disk or network on a blocking thread.
 async fn on_disk(work: impl FnOnce() -> Result<(), ShelfError> + Send + 'static) -> Result<(), ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done.map_err(of_shelf),
@@ -161,7 +161,7 @@ fn of_shelf(error: ShelfError) -> ApiError {
     ApiError::new(status, code, error.to_string()).at("model")
 }
 
-/// Tells how far a download is.
+/// Reports the progress of a download.
 struct Told {
     sender: watch::Sender<Vec<PulledFile>>,
     server: Arc<Server>,

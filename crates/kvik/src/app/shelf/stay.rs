@@ -1,23 +1,24 @@
-//! How long a model stays in memory that nobody asks for.
+//! How long an unused model stays in memory.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use kvik_cache::TenantId;
 
-/// Until when a model stays, by the tenant that used it: each has said so with its last use, and the latest time counts.
-/// So a tenant shortens what it has asked for itself, and nothing of the others'.
+/// The time until which a model stays, by tenant: each tenant sets its own with its last use, and the latest applies.
+/// So a tenant can shorten its own stay, but not the others'.
 #[derive(Debug, Default)]
 pub(super) struct Stay {
     until: BTreeMap<TenantId, Option<Duration>>,
 }
 
-/// The end of `time` after `from`, on a clock that never comes to an end: for ever with `None`.
+/// `time` after `from`; `None` for a clock that never reaches it, or no limit.
 pub(super) fn after(from: Duration, time: Option<Duration>) -> Option<Duration> {
     from.checked_add(time?)
 }
 
 impl Stay {
-    /// A tenant's use ended at `now`, and it wants the model for `time` more. Until when the model stays.
+    /// Records that a tenant's use ended at `now` and wants the model for `time` more. Returns until when the model
+    /// stays.
     pub(super) fn used(
         &mut self,
         tenant: TenantId,
@@ -29,7 +30,7 @@ impl Stay {
         self.until.values().copied().max_by_key(|until| until.unwrap_or(Duration::MAX)).flatten()
     }
 
-    /// Nobody has used it yet.
+    /// Clears all recorded uses.
     pub(super) fn clear(&mut self) {
         self.until.clear();
     }

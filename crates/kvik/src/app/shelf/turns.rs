@@ -1,70 +1,70 @@
-//! Which model is loaded next, and which makes room: a decision of numbers, without clocks and models.
+//! The decision which model is loaded next, and which makes room: a pure function, without clocks and models.
 //!
-//! Models that fit stay together. Where two do not, they take turns: one that others wait for is closed when it has had
-//! its residence, several times what the change costs, or when nobody has asked for it for a moment; what runs ends first.
-//! So where all models are in demand changes take a bounded share of the time, and nobody waits longer than the residences
-//! of those before it.
+//! Models that fit stay together. Two that do not fit take turns: a model that blocks awaited ones is closed after its
+//! residence, a multiple of the cost of the change, or when it has not been used for a moment; running requests end
+//! first. So when all models are in demand, changes take a bounded share of the time, and no request waits longer than
+//! the residences of the models before its own.
 
 use std::time::Duration;
 
-/// A model that others wait for stays for so many times what loading it and the next one takes: at worst one part in
-/// five of the time goes into changes.
+/// Residence of a model while others are awaited, as a multiple of the time to load it and the next one: at worst a
+/// fifth of the time is spent on changes.
 const RESIDENCE: u32 = 4;
-/// A model that nobody asks for makes way after this part of that.
+/// Divisor of the residence: an unused model makes room after this fraction of it.
 const QUIET: u32 = 16;
 
-/// How a model stands.
+/// The phase of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Phase {
     /// Not in memory.
     #[default]
     Cold,
-    /// In memory, and takes requests.
+    /// In memory, and accepts requests.
     Loaded,
-    /// In memory, and takes no more requests.
+    /// In memory, and accepts no more requests.
     Closing,
 }
 
-/// What the decision knows of a model. Times are those of one clock.
+/// The state of a model that the decision depends on. Times are those of one clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Standing {
     pub(crate) phase: Phase,
     /// Bytes of its weights, keys and values.
     pub(crate) bytes: u64,
-    /// Requests that have it.
+    /// Requests that hold it.
     pub(crate) in_use: usize,
-    /// Since when somebody waits for it.
+    /// Time since which a request waits for it.
     pub(crate) awaited: Option<Duration>,
     /// When it was loaded.
     pub(crate) loaded: Duration,
-    /// When it was used last.
+    /// When it was last used.
     pub(crate) used: Duration,
-    /// What loading it takes.
+    /// Duration of loading it.
     pub(crate) load_time: Duration,
-    /// Until when it stays without a use; for ever with `None`.
+    /// Until when it stays unused; for ever with `None`.
     pub(crate) stays_until: Option<Duration>,
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShelfTurn {
     /// Load this model: there is room for it.
     Load(usize),
-    /// This model takes no more requests.
+    /// Stop this model from accepting requests.
     Close(usize),
-    /// Take this one out of memory: it is closed, and nobody has it.
+    /// Unload this model: it is closed, and no request holds it.
     Unload(usize),
-    /// Nothing, until something changes or this moment.
+    /// Nothing to do until something changes or this time is reached.
     Wait(Option<Duration>),
 }
 
-/// The next turn of models that share `budget` bytes.
+/// The next action for models that share `budget` bytes.
 pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> ShelfTurn {
     let is_closing = |model: &Standing| model.phase == Phase::Closing;
     if let Some(unused) = models.iter().position(|model| is_closing(model) && model.in_use == 0) {
         return ShelfTurn::Unload(unused);
     }
-    // A model that somebody waits for is about to be used.
+    // An awaited model is about to be used.
     let expiry = |model: &Standing| model.stays_until.filter(|_| model.is_idle() && model.awaited.is_none());
     let expiries = models.iter().enumerate().filter_map(|(index, model)| Some((expiry(model)?, index)));
     let first = expiries.min();
@@ -78,7 +78,8 @@ pub(crate) fn next(models: &[Standing], budget: u64, now: Duration) -> ShelfTurn
     if held == 0 || held.saturating_add(models[wanted].bytes) <= budget {
         return ShelfTurn::Load(wanted);
     }
-    // One model makes way at a time. Who reads its last answer slowly keeps back what does not fit beside it, and no other.
+    // Only one model makes room at a time. A client that reads its last answer slowly delays only models that do not
+    // fit in addition to it.
     if models.iter().any(is_closing) {
         return ShelfTurn::Wait(first.map(|(at, _)| at));
     }
@@ -98,7 +99,7 @@ impl Standing {
         self.phase == Phase::Loaded && self.in_use == 0
     }
 
-    /// When it may be closed for a model that somebody waits for.
+    /// Earliest time to close it in favour of an awaited model.
     fn makes_way_at(&self, wanted: &Standing) -> Duration {
         let residence = self.load_time.saturating_add(wanted.load_time).saturating_mul(RESIDENCE);
         let had_its_turn = self.loaded.saturating_add(residence);
@@ -180,15 +181,15 @@ mod tests {
         assert_eq!(next(&[model], 100, secs(99.0)), ShelfTurn::Wait(None), "it is in use");
     }
 
-    /// A client asks one model after another, a request at a time.
+    /// A client that uses one model after another, a request at a time.
     struct Client {
         asks: VecDeque<usize>,
-        /// The model it waits for, or has until then.
+        /// The model it waits for.
         waits: Option<usize>,
         has: Option<(usize, Duration)>,
     }
 
-    /// Serves all requests by turns of `step` each; how often a model was loaded.
+    /// Serves all requests in steps of 10 ms; a request takes `takes`. Returns the number of loads.
     fn serve(models: &mut [Standing], clients: &mut [Client], takes: Duration) -> usize {
         let (step, mut now, mut loads) = (Duration::from_millis(10), Duration::ZERO, 0);
         let mut busy = None::<(ShelfTurn, Duration)>;
@@ -246,8 +247,8 @@ mod tests {
         loads
     }
 
-    /// Loads that are needed if requests are answered in the order in which they come and all of them is known: the model
-    /// goes that is asked for last (Belady, 1966).
+    /// Loads that are needed if requests are answered in the order of arrival and all are known in advance: evicts the
+    /// model whose next use is furthest away (Belady, 1966).
     fn offline(asks: &[usize], fit: usize) -> usize {
         let (mut held, mut loads) = (Vec::new(), 0);
         for (at, &model) in asks.iter().enumerate() {
