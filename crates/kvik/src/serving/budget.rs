@@ -1,4 +1,4 @@
-//! How much memory keys and values have.
+//! The memory budget of keys and values.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use kvik_engine::free_memory::{MachineMemory, default_kv_bytes};
 
 use crate::settings::size::ByteSize;
 
-/// Bytes that a process on this machine can have at most; `None` where the system does not say.
+/// Maximum bytes of a process on this machine; `None` if the system does not report them.
 pub(crate) fn machine_bytes() -> Option<u64> {
     MachineMemory::read(Path::new("/")).as_ref().map(most_bytes)
 }
@@ -17,7 +17,7 @@ fn most_bytes(memory: &MachineMemory) -> u64 {
     memory.limit_bytes.map_or(memory.total_bytes, |limit| limit.min(memory.total_bytes))
 }
 
-/// Refuses more memory than this machine has, and warns of more than is free.
+/// Refuses a size above this machine's memory, and warns about one above the free memory.
 pub(crate) fn check_memory(flag: &str, asked: ByteSize) -> anyhow::Result<()> {
     let memory = MachineMemory::read(Path::new("/"));
     memory.map_or(Ok(()), |memory| check_memory_of(memory, flag, asked))
@@ -37,7 +37,7 @@ fn check_memory_of(memory: MachineMemory, flag: &str, asked: ByteSize) -> anyhow
     Ok(())
 }
 
-/// Bytes that keys and values may take in the machine's memory: as asked, or a share of what is free.
+/// Bytes that keys and values may take in the machine's memory: as requested, or a share of the free memory.
 pub(crate) fn kv_bytes(asked: Option<ByteSize>) -> u64 {
     asked.map_or_else(default_kv_bytes, |size| size.0)
 }
@@ -61,21 +61,21 @@ pub(super) fn blocks(
     Ok(if asked.is_some() { blocks } else { blocks.min(most) })
 }
 
-/// Memory for keys and values.
+/// The memory for keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KvBudget {
     pub(crate) blocks: usize,
-    /// The flag that says how much it is.
+    /// The flag that sets the budget.
     pub(crate) flag: &'static str,
     /// Bytes of a block, without the part of layers with windows.
     pub(crate) block_bytes: usize,
-    /// Bytes of a block on disk, with it.
+    /// Bytes of a block on disk, including that part.
     pub(crate) stored_bytes: usize,
-    /// What sequences hold beside blocks.
+    /// Auxiliary state that sequences hold in addition to blocks.
     pub(crate) beside: Beside,
-    /// Bytes of a block of the draft model, which has as many; 0 without one.
+    /// Bytes of a block of the draft model, which has the same number of blocks; 0 without one.
     pub(crate) draft_bytes: usize,
-    /// Formats of keys and values, as `f16` or `q8/f16`.
+    /// Formats of keys and values, such as `f16` or `q8/f16`.
     pub(crate) kv: String,
     /// Compute threads.
     pub(crate) threads: usize,
@@ -97,8 +97,8 @@ impl KvBudget {
         asked.map_or(self.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(self.blocks))
     }
 
-    /// The requested context, if it fits; without a request the model's own, or as much of it as fits. Where requests
-    /// forget unless they say otherwise, a context need not fit whole: prompts are thinned while they are read.
+    /// The requested context, if it fits; without a request the model's own, or as much of it as fits. If requests drop
+    /// positions by default (`forgets`), a context need not fit completely: prompts are compressed while they are read.
     pub(super) fn context(&self, asked: Option<usize>, own: usize, forgets: bool) -> anyhow::Result<usize> {
         let (fits, flag) = (self.tokens(), self.flag);
         match asked {

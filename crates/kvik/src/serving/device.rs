@@ -1,4 +1,4 @@
-//! Where a model is computed: on the processor, or on a GPU where this kvik has them.
+//! The device that computes a model: the processor, or a GPU if this build supports them.
 
 use anyhow::{Context, bail};
 #[cfg(feature = "gpu")]
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Where to compute: what only the processor does decides where the flags leave it open.
+/// The device to compute on. If the flags leave it open, features that only the processor supports decide.
 pub(crate) fn choice(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
     let flags = [
         ("--lora", !cache.lora.files().is_empty()),
@@ -36,8 +36,8 @@ pub(crate) fn choice(cache: &CacheArgs) -> anyhow::Result<DeviceChoice> {
     }
 }
 
-/// Reads a model and puts its weights where the flags say. Where they leave it open, one line of the log says why that is
-/// the processor.
+/// Reads a model and puts its weights on the device of the flags. If the choice was left open and falls on the
+/// processor, one log line gives the reason.
 pub(crate) fn open(
     args: &ModelArgs,
     (device, layers): (DeviceChoice, GpuLayers),
@@ -80,7 +80,7 @@ fn on_gpu(
     Opened::of(args, loaded, load, Placed::classifier)
 }
 
-/// Says that there are none.
+/// Fails: this build has no GPU support.
 #[cfg(not(feature = "gpu"))]
 fn on_gpu(_: &ModelArgs, _: Option<usize>, _: GpuLayers, _: &Pool) -> anyhow::Result<Opened<Placed>> {
     bail!("this kvik was built without GPUs; build one with `cargo build --release --features gpu`")

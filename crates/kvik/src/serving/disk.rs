@@ -12,15 +12,15 @@ use crate::causes::with_causes;
 use crate::clock::unix_seconds;
 use crate::settings::{model::CacheArgs, size::ByteSize};
 
-/// The open disk tier, or what stands for it.
+/// An open disk tier, or the tier that replaces it.
 pub(crate) struct OpenDisk {
     pub(crate) setup: DiskSetup,
     /// Its line in the banner.
     pub(crate) line: String,
 }
 
-/// Opens the disk tier of a model that is computed at `place`. Without it the server runs all the same, and the log says
-/// why.
+/// Opens the disk tier of a model that is computed on the device `place`. If that fails, the server runs without it,
+/// and the log gives the reason.
 pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32], place: &str) -> Option<OpenDisk> {
     let dir = args.cache_disk.directory()?;
     match open_in(&dir, args.cache_disk_size, budget, (model, place)) {

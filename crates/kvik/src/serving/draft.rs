@@ -40,12 +40,12 @@ impl DraftFile {
         self.layout.block_bytes()
     }
 
-    /// Its name.
+    /// Name of the model.
     pub(crate) fn name(&self) -> &str {
         &self.model.config().name
     }
 
-    /// What the engine takes, with so many blocks and rows of a context.
+    /// The engine's setup of the draft model, for a cache and a context of these sizes.
     pub(crate) fn setup(
         self,
         pool: Arc<Pool>,
@@ -58,7 +58,7 @@ impl DraftFile {
     }
 }
 
-/// Refuses a vocabulary that is not that of the large model.
+/// Refuses a vocabulary that differs from the large model's.
 fn check(large: &Vocabulary, own: &Vocabulary) -> anyhow::Result<()> {
     let Some(token) = large.first_difference(own) else { return Ok(()) };
     let text =

@@ -1,4 +1,4 @@
-//! Finds models by path, by name or on the hub, and shows how far a download is.
+//! Finds models by path, by name or on the hub, and shows the progress of downloads.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,18 +11,18 @@ use kvik_shelf::{HubSpec, Kind, Manifest, ModelName, ModelSource, Progress, Shel
 
 use crate::settings::{logging::say, models_dir::ModelsDirArgs, size::ByteSize};
 
-/// The path of a model: of a file, of a name, or of a source of the hub, which is downloaded first if need be.
+/// The path of a model: a file, a name, or a source on the hub, which is downloaded if need be.
 pub(super) fn model(text: &str, dir: &ModelsDirArgs) -> anyhow::Result<PathBuf> {
     Ok(locate(text, Kind::Model, dir)?.path)
 }
 
-/// The same of an adapter, with its name: that of a file is the file's, without its ending.
+/// The path and name of an adapter; a file is named after its stem.
 pub(super) fn adapter(file: &Path, dir: &ModelsDirArgs) -> anyhow::Result<Located> {
     let text = file.to_str().with_context(|| format!("the path {} is not UTF-8", file.display()))?;
     locate(text, Kind::Adapter, dir)
 }
 
-/// Where a model or an adapter is; `None` where it is still to be downloaded.
+/// The path of a model or an adapter; `None` if it is still to be downloaded.
 pub(crate) fn without_download(
     text: &str,
     kind: Kind,
@@ -35,7 +35,7 @@ pub(crate) fn without_download(
     Ok(if is_here { Some(locate(text, kind, dir)?.path) } else { None })
 }
 
-/// The name that an adapter will have, which need not be there yet.
+/// The name that an adapter will have, which may still be to be downloaded.
 pub(crate) fn adapter_name(file: &Path) -> String {
     let source = file.to_str().filter(|_| !file.exists()).and_then(|text| text.parse::<ModelSource>().ok());
     match source {
@@ -49,7 +49,7 @@ fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Where something was found, and by which name.
+/// A path, and the name under which it was found.
 #[derive(Debug)]
 pub(super) struct Located {
     pub(super) path: PathBuf,
@@ -75,7 +75,7 @@ fn locate(text: &str, kind: Kind, dir: &ModelsDirArgs) -> anyhow::Result<Located
     }
 }
 
-/// What a name stands for.
+/// The manifest of a name.
 fn named(shelf: &Shelf, name: &str, kind: Kind) -> anyhow::Result<Manifest> {
     let takes = match kind {
         Kind::Model => "-m takes a GGUF file, a Hugging Face directory, a name, or hf:owner/repo[:file]",
@@ -91,7 +91,7 @@ fn named(shelf: &Shelf, name: &str, kind: Kind) -> anyhow::Result<Manifest> {
     }
 }
 
-/// A model of the hub: without network, if it was downloaded before.
+/// The manifest of a model on the hub; needs no network if it was downloaded before.
 fn of_hub(shelf: &Shelf, spec: HubSpec) -> anyhow::Result<Manifest> {
     if let Some(found) = downloaded(shelf, &spec)? {
         return Ok(found);
@@ -100,12 +100,12 @@ fn of_hub(shelf: &Shelf, spec: HubSpec) -> anyhow::Result<Manifest> {
     pull(shelf, &source, &source.default_name()?)
 }
 
-/// A source of the hub that is here, under whatever name.
+/// The manifest of a downloaded source on the hub, under any name.
 fn downloaded(shelf: &Shelf, spec: &HubSpec) -> anyhow::Result<Option<Manifest>> {
     Ok(shelf.find_source(spec)?.filter(|found| shelf.path(found).is_ok()))
 }
 
-/// Pulls a model, with a bar for each of its files.
+/// Pulls a model, with a progress bar for each of its files.
 pub(crate) fn pull(shelf: &Shelf, source: &ModelSource, name: &ModelName) -> anyhow::Result<Manifest> {
     let bars = Bars::default();
     let pulled = shelf.pull(source, name, &bars);
@@ -113,7 +113,7 @@ pub(crate) fn pull(shelf: &Shelf, source: &ModelSource, name: &ModelName) -> any
     Ok(pulled?)
 }
 
-/// Bars on standard error; where that is no terminal, lines that say what is fetched.
+/// Progress bars on standard error; if that is not a terminal, lines that say which files are fetched.
 #[derive(Default)]
 struct Bars {
     all: MultiProgress,

@@ -1,7 +1,7 @@
-//! What nodes of a fleet tell each other about the prompts that they use: each keeps a list in the store that all share.
+//! Lists of the prompts that nodes of a fleet use: each node keeps its own in the store that all share.
 //!
-//! A node that begins reads the lists of the others and fetches what is used most, before it is asked. One that leaves
-//! writes what is hot and not shared yet. In between each renews its list, so that also one that was killed has left one.
+//! A node that starts reads the lists of the others and prefetches the prompts used most. One that leaves writes its
+//! hot blocks that are not shared yet. In between each renews its list, so that a node that is killed leaves one too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use crate::clock::unix_seconds;
 
 /// The kind of the lists among the records.
 const KIND: &str = "hot-prompts";
-/// Prefixes of a list.
+/// Maximum prefixes of a list.
 const PREFIXES_MAX: usize = 256;
-/// Tokens of a list, all together.
+/// Maximum tokens of a list.
 const TOKENS_MAX: usize = 1 << 20;
-/// Lists older than this say nothing any more, and are removed.
+/// Age in seconds above which a list is stale and removed.
 const OLD_S: u64 = 24 * 3600;
-/// How long a start waits to learn whether the store answers.
+/// How long a start waits for the store to answer.
 const PROBE_TIME: Duration = Duration::from_secs(2);
-/// Lists that are read.
+/// Maximum lists that are read.
 const LISTS_MAX: usize = 64;
 
 /// A node of a fleet.
 #[derive(Clone)]
 pub(crate) struct Fleet {
     records: Records,
-    /// This node and model among all.
+    /// Unique name of this node and model.
     name: String,
-    /// Of its list; 0 before there is one.
+    /// Version of its list; 0 before there is one.
     version: Arc<AtomicU64>,
 }
 
-/// What a node uses.
+/// The list of the prefixes that a node uses.
 #[derive(Serialize, Deserialize)]
 struct HotList {
-    /// When it was written, in seconds since 1970.
+    /// Time of writing, in seconds since 1970.
     at_s: u64,
     prefixes: Vec<ListedPrefix>,
 }
@@ -57,21 +57,21 @@ struct ListedPrefix {
 }
 
 impl Fleet {
-    /// This node among those that share these records.
+    /// A new node among those that share these records.
     pub(crate) fn new(records: Records) -> Fleet {
         let bytes: [u8; 8] = kvik_memory::random::random().to_le_bytes();
         Fleet { records, name: hex::written(bytes), version: Arc::default() }
     }
 
-    /// What nodes share besides blocks.
+    /// The records that nodes share in addition to blocks.
     pub(crate) fn records(&self) -> Arc<dyn SharedRecords> {
         Arc::new(FleetRecords(self.records.clone()))
     }
 
-    /// Fetches what other nodes use, for at most `within`.
+    /// Prefetches the prefixes that other nodes use, for at most `within`.
     pub(crate) fn warm(&self, engine: &Engine, within: Duration) {
         let started = Instant::now();
-        // The store is found out about first.
+        // Waits until the store's state is known.
         while !engine.stats().remote.is_some_and(|remote| remote.is_up)
             && started.elapsed() < within.min(PROBE_TIME)
         {
@@ -92,12 +92,12 @@ impl Fleet {
                 started.elapsed().as_secs_f64()
             ),
             Ok(false) => tracing::info!("beginning with a part of the {count} prompts that other nodes use"),
-            // It stops.
+            // The engine is stopping.
             Err(_) => {}
         }
     }
 
-    /// Writes what this node uses to the store, and the list of it, for at most `within`.
+    /// Writes this node's hot blocks and their list to the store, for at most `within`.
     pub(crate) fn leave(&self, engine: &Engine, within: Duration) {
         let Ok(hot) = engine.hottest(PREFIXES_MAX) else { return };
         if let Ok(false) = engine.share(&hot, within) {
@@ -106,10 +106,10 @@ impl Fleet {
         self.list(hot);
     }
 
-    /// Renews the list of what this node uses.
+    /// Renews the list of the prefixes that this node uses.
     pub(crate) fn renew(&self, engine: &Engine) {
         if let Ok(mut hot) = engine.hottest(PREFIXES_MAX) {
-            // What nobody came back to was not written.
+            // Prefixes that were not reused were not written to the store.
             hot.retain(|prefix| prefix.uses > 0);
             self.list(hot);
         }
@@ -129,7 +129,7 @@ impl Fleet {
                 return tracing::debug!("the list of what this node uses cannot be written: {error}");
             }
         };
-        // Nobody else writes it: another version is one whose answer was lost.
+        // No other node writes this record: a different version results from a write whose response was lost.
         let put = |after| self.records.put(KIND, &self.name, after, bytes.clone());
         let written = match put(self.version.load(Ordering::Relaxed)) {
             Err(RecordError::Conflict { version }) => put(version),
@@ -138,7 +138,7 @@ impl Fleet {
         match written {
             Ok(version) => {
                 self.version.store(version, Ordering::Relaxed);
-                // What is no longer used, or was deleted, is in no list.
+                // Prefixes that are no longer used, or were deleted, must not remain in a list.
                 if let Err(error) = self.records.forget_older(KIND, &self.name) {
                     tracing::debug!("an older list of what this node uses is still there: {error}");
                 }
@@ -147,11 +147,11 @@ impl Fleet {
         }
     }
 
-    /// The lists of all other nodes that are not old; those that are, and what is no list, are removed. One that cannot be
-    /// read keeps back no other.
+    /// The current lists of all other nodes; stale lists and invalid ones are removed. A list that cannot be read does
+    /// not affect the others.
     ///
     /// # Errors
-    /// If the store does not say which there are.
+    /// If the store cannot list the records.
     fn lists(&self) -> Result<Vec<HotList>, RecordError> {
         let others = self.records.list(KIND)?.into_iter().filter(|name| *name != self.name);
         Ok(others.filter_map(|name| self.list_of(&name)).take(LISTS_MAX).collect())
@@ -161,7 +161,7 @@ impl Fleet {
     fn list_of(&self, name: &str) -> Option<HotList> {
         let list = match self.records.get(KIND, name) {
             Ok(record) => rmp_serde::from_slice::<HotList>(&record?.bytes).ok(),
-            // It is not what a node wrote, and no node that has gone writes it anew.
+            // The record is damaged, and a node that has left will not rewrite it.
             Err(RecordError::Corrupt) => None,
             Err(error) => {
                 tracing::debug!("a list of what another node uses was not read: {error}");
@@ -178,7 +178,7 @@ impl Fleet {
     }
 }
 
-/// The store's records, as what memory asks for.
+/// The store's records, adapted to the memory crate's interface.
 pub(crate) struct FleetRecords(Records);
 
 impl SharedRecords for FleetRecords {
@@ -229,7 +229,7 @@ fn merged(lists: Vec<HotList>) -> Vec<HotPrefix> {
     }
     let named = |((root, tokens), uses)| HotPrefix { root, tokens, uses };
     let mut prefixes: Vec<HotPrefix> = uses.into_iter().map(named).collect();
-    // Of equals the longer ones first, which bring their beginnings along.
+    // Among equals the longer ones first, since fetching them includes their prefixes.
     prefixes.sort_by(|a, b| {
         b.uses.cmp(&a.uses).then(b.tokens.len().cmp(&a.tokens.len())).then(a.tokens.cmp(&b.tokens))
     });

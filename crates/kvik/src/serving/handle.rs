@@ -1,4 +1,4 @@
-//! A running engine in the hands of whoever started it.
+//! A handle on a running engine for the code that started it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use kvik_memory::shared::SharedRecords;
 use super::fleet::Fleet;
 use crate::accounts::tenants::Tenants;
 
-/// Controls the engine: shutdown, tenants, and what it tells other nodes.
+/// Controls the engine: shutdown, tenants, and its exchange with other nodes.
 #[derive(Clone)]
 pub(crate) struct Handle {
     engine: Engine,
@@ -16,7 +16,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Of an engine, which is a node of a fleet or alone.
+    /// A handle on an engine, of a node of a fleet or a single one.
     pub(super) fn new(engine: Engine, fleet: Option<Fleet>) -> Handle {
         Handle { engine, fleet }
     }
@@ -26,31 +26,31 @@ impl Handle {
         self.engine.shutdown(grace);
     }
 
-    /// What it shares with other nodes besides blocks.
+    /// The records that it shares with other nodes in addition to blocks.
     pub(crate) fn shared_records(&self) -> Option<Arc<dyn SharedRecords>> {
         self.fleet.as_ref().map(Fleet::records)
     }
 
-    /// Whether it is one node of many.
+    /// Whether it belongs to a fleet.
     pub(crate) fn is_node(&self) -> bool {
         self.fleet.is_some()
     }
 
-    /// Takes over what other nodes use, for at most `within`.
+    /// Prefetches the prefixes that other nodes use, for at most `within`.
     pub(crate) fn warm(&self, within: Duration) {
         if let Some(fleet) = &self.fleet {
             fleet.warm(&self.engine, within);
         }
     }
 
-    /// Leaves what is hot to other nodes, for at most `within`.
+    /// Hands hot blocks over to other nodes, for at most `within`.
     pub(crate) fn leave(&self, within: Duration) {
         if let Some(fleet) = &self.fleet {
             fleet.leave(&self.engine, within);
         }
     }
 
-    /// Tells other nodes what is used here.
+    /// Reports the prefixes in use on this node to other nodes.
     pub(crate) fn tell(&self) {
         if let Some(fleet) = &self.fleet {
             fleet.renew(&self.engine);

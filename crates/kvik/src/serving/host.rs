@@ -1,4 +1,4 @@
-//! The host's memory as a tier, where blocks in use are in the memory of a GPU.
+//! The host's memory as a cache tier, if the model runs on a GPU.
 
 use kvik_cache::tier::Tier;
 use kvik_engine::{
@@ -11,7 +11,7 @@ use super::disk::OpenDisk;
 use crate::clock::unix_seconds;
 use crate::settings::size::ByteSize;
 
-/// The disk with so many bytes of the host's memory above it, or these alone.
+/// Puts a tier of `bytes` bytes of host memory above the disk tier, or uses it alone.
 pub(super) fn above(disk: Option<OpenDisk>, bytes: u64, budget: &KvBudget) -> Option<OpenDisk> {
     let blocks = bytes / budget.stored_bytes as u64;
     if blocks == 0 {

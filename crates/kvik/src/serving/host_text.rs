@@ -1,16 +1,17 @@
-//! Texts that may name files of the server: whoever runs it reads them, its tenants do not.
+//! Texts that may name files of the server: shown to its operator, but not to tenants.
 
-/// Such a text. It is neither printed nor serialised by accident: who wants it says for whom.
+/// A text that may name files of the server. It is neither printed nor serialised by accident: each access states its
+/// audience.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct HostText(String);
 
 impl HostText {
-    /// For the log and the terminal of whoever runs the server.
+    /// The text for the operator's log and terminal.
     pub(crate) fn for_host(&self) -> &str {
         &self.0
     }
 
-    /// The text for the admin, and for a tenant what stands for it.
+    /// The text for the admin, or `instead` for a tenant.
     pub(crate) fn for_caller<'a>(&'a self, is_admin: bool, instead: &'a str) -> &'a str {
         if is_admin { &self.0 } else { instead }
     }

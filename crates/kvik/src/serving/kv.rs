@@ -1,4 +1,4 @@
-//! From flags to what a block stores: the formats of every layer of a model, and what sequences hold beside blocks.
+//! From flags to the layout of blocks: the KV formats of every layer of a model, and the auxiliary state of sequences.
 
 use anyhow::Context;
 use kvik_cache::Beside;
@@ -12,13 +12,12 @@ use crate::{
     settings::kv::{KvArgs, KvChoice},
 };
 
-/// What the layers of a model store.
+/// The KV layout of a model.
 pub(crate) fn layout(args: &KvArgs, model: &Model) -> anyhow::Result<KvLayout> {
     layout_of(args, model.config(), || model.digest())
 }
 
-/// The same of a model that need not be loaded; `digest` is asked for only if the formats depend on what was
-/// measured.
+/// The KV layout of a model that need not be loaded; `digest` is called only if the formats depend on measurements.
 pub(crate) fn layout_of(
     args: &KvArgs,
     config: &ModelConfig,
@@ -32,12 +31,12 @@ pub(crate) fn layout_of(
     }
 }
 
-/// What sequences of a model hold beside blocks of a layout, in the steps that a server takes.
+/// Auxiliary state that a model's sequences hold in addition to blocks of a layout, with the server's step size.
 pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
     ModelRunner::beside(config, layout, STEP_ROWS)
 }
 
-/// The layout of least measured loss.
+/// The layout with the smallest measured loss.
 fn auto(config: &ModelConfig, model: &[u8; 32], bits: f64, measured: &Measured) -> anyhow::Result<KvLayout> {
     let kept: Option<MeasuredSensitivity> = measured.load(model);
     let sensitivity = kept.and_then(|kept| kept.sensitivity()).context(

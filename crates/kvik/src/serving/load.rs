@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// Choices of one request at most.
+/// Maximum choices of one request.
 const CHOICES_MAX: u32 = 64;
 
 /// A running engine with its model, and the division of its memory.
@@ -43,7 +43,7 @@ pub(crate) struct Loaded {
     pub(crate) device: Option<String>,
     /// The banner's line about the disk tier, when there is one.
     pub(crate) disk: Option<String>,
-    /// Where the store is that nodes share, when they do.
+    /// The banner's line about the store that nodes share, when they do.
     pub(crate) remote: Option<String>,
     /// Name of the draft model, when there is one.
     pub(crate) draft: Option<String>,
@@ -55,7 +55,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     open_told(args, cache, capacity, None)
 }
 
-/// The same with those who are told what is cached.
+/// The same, with subscribers to cache events.
 pub(crate) fn open_told(
     args: &ModelArgs,
     cache: &CacheArgs,
@@ -121,7 +121,7 @@ pub(crate) fn open_told(
     Ok(Loaded { serving, budget, device, disk, remote, draft, handle })
 }
 
-/// The memory for keys and values of a model, with so many bytes of a draft model's in each block.
+/// The memory budget for a model's keys and values, with `draft_bytes` of a draft model in each block.
 fn budget(
     cache: &CacheArgs,
     model: &Placed,
@@ -139,7 +139,7 @@ fn budget(
     Ok(KvBudget { blocks, flag, block_bytes, stored_bytes, beside, draft_bytes, kv, threads })
 }
 
-/// For tests: while the file that KVIK_TEST_STALL names is there, the engine takes no step.
+/// For tests: while the file named by KVIK_TEST_STALL exists, the engine takes no step.
 fn stall() -> Option<Box<dyn FnMut() + Send>> {
     let file = PathBuf::from(std::env::var_os("KVIK_TEST_STALL")?);
     let wait = move || {
@@ -165,7 +165,7 @@ fn card(args: &ModelArgs, model: &Placed, context: usize, capacity: Capacity) ->
     }
 }
 
-/// The settings of an engine that has this budget and serves as many.
+/// The engine's settings for this budget and capacity.
 fn within(config: EngineConfig, budget: &KvBudget, capacity: Capacity) -> EngineConfig {
     EngineConfig {
         parallel_max: capacity.parallel,

@@ -1,4 +1,4 @@
-//! The adapters beside the model: their names, and which apply where a request does not say.
+//! The LoRA adapters of a model: their names, and the default mix.
 
 use super::HostText;
 use std::{
@@ -27,7 +27,7 @@ pub(crate) struct LoraAdapters {
     /// By number.
     cards: Vec<LoraCard>,
     adapters: Adapters,
-    /// The scale of each where a request does not say; 0 where it does not apply.
+    /// The default scale of each adapter; 0 where it does not apply.
     usual: RwLock<Vec<f32>>,
 }
 
@@ -37,19 +37,19 @@ pub(crate) struct LoraCard {
     /// Its name on the shelf, or the stem of its file's, by which requests name it.
     pub(crate) name: String,
     pub(crate) path: HostText,
-    /// The scale with which a request has it that names it as its model.
+    /// The scale in a request that names the adapter as its model.
     pub(crate) scale: f32,
-    /// What it was trained for, in words.
+    /// A description of the task that it was trained for.
     pub(crate) task_name: String,
     /// Text with which its prompts begin.
     pub(crate) prompt_prefix: String,
     pub(crate) digest: [u8; 32],
 }
 
-/// An adapter with its scale, as it is written down.
+/// The record of an adapter with its scale.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WrittenUse {
-    /// Of its weights, in hexadecimal.
+    /// Digest of its weights, in hexadecimal.
     digest: String,
     scale: f32,
 }
@@ -98,18 +98,18 @@ impl LoraAdapters {
         Ok(LoraAdapters { cards, adapters: Adapters::new(adapters), usual: RwLock::new(usual) })
     }
 
-    /// Those that the engine computes with.
+    /// The adapters, as the engine uses them.
     pub(crate) fn adapters(&self) -> Adapters {
         self.adapters.clone()
     }
 
-    /// By number.
+    /// Descriptions of the adapters, by number.
     pub(crate) fn cards(&self) -> &[LoraCard] {
         &self.cards
     }
 
-    /// The names of single adapters at the scale with which requests have them that name them, by the digests of their
-    /// mixes.
+    /// The names of adapters by the digests of the mixes that apply them alone, at the scale of requests that name
+    /// them.
     pub(crate) fn names(&self) -> HashMap<[u8; 32], String> {
         let mixes = self.cards.iter().zip(0..).filter_map(|(card, number)| {
             let alone = AdapterUse { adapter: AdapterId(number), scale: card.scale };
@@ -123,29 +123,29 @@ impl LoraAdapters {
         self.cards.iter().position(|card| card.name == name)
     }
 
-    /// The scales that apply where a request does not say, by number.
+    /// The default scales, by number.
     pub(crate) fn usual_scales(&self) -> Vec<f32> {
-        // Scales are numbers, whole whatever panicked.
+        // The scales are consistent after any panic.
         self.usual.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on these apply where a request does not say; running requests go on as they are.
+    /// Sets the default scales; running requests are unaffected.
     pub(crate) fn set_usual(&self, scales: Vec<f32>) {
         *self.usual.write().unwrap_or_else(PoisonError::into_inner) = scales;
     }
 
-    /// What applies where a request does not say.
+    /// The default mix.
     pub(crate) fn usual(&self) -> Option<AdapterMix> {
         if self.cards.is_empty() { None } else { self.mix(&self.usual_scales()) }
     }
 
-    /// What a request is computed with that names this one as its model.
+    /// The mix for requests that name this adapter as their model.
     pub(crate) fn alone(&self, number: usize) -> Option<AdapterMix> {
         let scale = |(index, card): (usize, &LoraCard)| if index == number { card.scale } else { 0.0 };
         self.mix(&self.cards.iter().enumerate().map(scale).collect::<Vec<f32>>())
     }
 
-    /// By digest and scale what a prompt was computed with, whatever the numbers of adapters are when it is read.
+    /// The record of a mix, by digest and scale, so that it is independent of the adapters' numbers.
     pub(crate) fn written(&self, mix: Option<&AdapterMix>) -> Vec<WrittenUse> {
         let uses = mix.map_or(&[][..], AdapterMix::uses).iter();
         let written = uses.filter_map(|used| {
@@ -155,8 +155,8 @@ impl LoraAdapters {
         written.collect()
     }
 
-    /// What was written down. Of an adapter that is not loaded any more it names what was computed, and computes
-    /// nothing: it has no number.
+    /// The mix of a record. An adapter that is no longer loaded gets an invalid number: the mix still identifies cached
+    /// blocks, but cannot be computed.
     pub(crate) fn read(&self, written: &[WrittenUse]) -> Option<AdapterMix> {
         AdapterMix::new(written.iter().filter_map(|WrittenUse { digest, scale }| {
             let number = self.cards.iter().position(|card| hex::written(card.digest) == *digest);

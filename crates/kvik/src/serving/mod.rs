@@ -48,13 +48,13 @@ pub(crate) trait Inference: Send + Sync {
     /// A constraint is compiled in the background; an invalid one fails the request.
     fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError>;
 
-    /// What a request would find in the cache, without running it.
+    /// Probes the cache for a request, without running it.
     fn explain(&self, request: Request) -> Result<Probe, RequestError>;
 
     /// The engine's gauges and counters.
     fn stats(&self) -> EngineStats;
 
-    /// Where the engine stands; waits for nothing.
+    /// The engine's state. Never blocks.
     fn life(&self) -> Life;
 }
 
@@ -84,14 +84,14 @@ pub(crate) struct Serving {
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// `None` when the model has none and `--chat-template` was not given.
     pub(crate) template: Option<ChatTemplate>,
-    /// What its variables are where a request sets none.
+    /// Default values of the template's variables.
     pub(crate) variables: TemplateVariables,
     pub(crate) model: ModelCard,
-    /// How it embeds and ranks.
+    /// Settings of embedding and ranking.
     pub(crate) embedder: Embedder,
-    /// Which tokens of their sequences requests go on reading.
+    /// The server's policy of retention, and its measured losses.
     pub(crate) retaining: Arc<Retaining>,
-    /// The adapters beside the model.
+    /// The LoRA adapters.
     pub(crate) lora: Arc<LoraAdapters>,
 }
 
@@ -100,15 +100,15 @@ pub(crate) struct Serving {
 pub(crate) struct ModelCard {
     /// Its name in the API.
     pub(crate) name: String,
-    /// The name in its file, under which requests may name it too.
+    /// The name in its file, also accepted in requests.
     pub(crate) own_name: String,
     /// Its architecture, as GGUF names it.
     pub(crate) family: String,
-    /// Its origin, which is a name of it too: what `-m` says, or "embedded model".
+    /// Its origin, also accepted as a name: the value of `-m`, or "embedded model".
     pub(crate) source: HostText,
-    /// Whether it is the embedded model, which knows little.
+    /// Whether it is the embedded model, which has little knowledge.
     pub(crate) embedded: bool,
-    /// Tokens of prompt and answer together.
+    /// Maximum tokens of prompt and answer together.
     pub(crate) context: usize,
     /// Sequences that run at the same time.
     pub(crate) parallel: usize,
@@ -128,11 +128,11 @@ impl ModelCard {
     }
 }
 
-/// How the names of models of the hub begin: here, and in Ollama's clients.
+/// Prefixes of names on the hub, in kvik and in Ollama's clients.
 const OF_HUB: [&str; 3] = ["hf.co/", "huggingface.co/", "hf:"];
 
-/// Whether a client that says `said` means the model that is called `name`. Ollama's clients add the tag of the latest,
-/// and where it was pulled from.
+/// Whether the name `said` by a client denotes the model `name`. Ollama's clients add the tag `latest`, and the hub's
+/// prefix.
 pub(crate) fn means(said: &str, name: &str) -> bool {
     fn plain(name: &str) -> &str {
         let name = name.strip_suffix(":latest").filter(|plain| !plain.is_empty()).unwrap_or(name);
@@ -142,7 +142,7 @@ pub(crate) fn means(said: &str, name: &str) -> bool {
 }
 
 impl Serving {
-    /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
+    /// Refuses a text that cannot fit the context, before time and memory are spent on tokenizing it.
     pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
         if text.len() <= self.text_bytes_max() {
             return Ok(());
@@ -160,16 +160,16 @@ impl Serving {
         text_bytes_max(self.model.context)
     }
 
-    /// Tokens of a rendered chat. The request's own strings are encoded as plain text: the name of a control token in them
-    /// is no control token.
+    /// Tokens of a rendered chat. The request's own strings are encoded as plain text, so that the name of a control
+    /// token in them is not read as that token.
     pub(crate) fn encode_rendered(&self, prompt: &Prompt) -> Vec<Token> {
         self.tokenizer.encode_chat(&prompt.text, &prompt.inputs)
     }
 
-    /// The template of the model's chats.
+    /// The model's chat template.
     ///
     /// # Errors
-    /// Where it has none, what it can do instead, and what gives it one.
+    /// If it has none: the error says what the model can do instead, and how to supply a template.
     pub(crate) fn chat_template(&self) -> Result<&ChatTemplate, NoTemplate> {
         self.template.as_ref().ok_or_else(|| NoTemplate::of(self))
     }

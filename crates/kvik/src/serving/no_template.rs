@@ -1,10 +1,10 @@
-//! A model without a chat template: what it can do, and what makes it answer chats.
+//! The error for a model without a chat template: what it can do, and how to make it answer chats.
 
 use kvik_text::tokenizer::Tokenizer;
 
 use super::Serving;
 
-/// How a family of models writes a message and the beginning of its answer.
+/// The chat format of a family of models.
 #[derive(Debug, PartialEq, Eq)]
 struct ChatForm {
     /// A control token that only vocabularies of the family have.
@@ -13,8 +13,8 @@ struct ChatForm {
     written: &'static str,
 }
 
-/// Families whose base models have the tokens of their chats and no template. Vocabularies with ChatML's tokens are not
-/// among them: they are given ChatML.
+/// Families whose base models have the tokens of the chat format but no template. Vocabularies with ChatML's tokens are
+/// absent here, since they are given a ChatML template.
 const FORMS: [ChatForm; 6] = [
     ChatForm {
         token: "<start_of_turn>",
@@ -44,7 +44,7 @@ const FORMS: [ChatForm; 6] = [
     },
 ];
 
-/// Why a model answers no chats, and the remedy.
+/// The error for a model without a chat template, with its remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the model `{name}` has no chat template, as base models have none: it continues texts (/v1/completions, or `kvik run \
@@ -57,7 +57,7 @@ pub(crate) struct NoTemplate {
 }
 
 impl NoTemplate {
-    /// Of this model.
+    /// The error for this model.
     pub(super) fn of(serving: &Serving) -> NoTemplate {
         NoTemplate { name: serving.model.name.clone(), form: form_of(&serving.tokenizer) }
     }
@@ -67,7 +67,7 @@ fn form_of(tokenizer: &Tokenizer) -> Option<&'static ChatForm> {
     FORMS.iter().find(|form| tokenizer.token_of(form.token).is_some())
 }
 
-/// The form of the chats of the model's family, where that is known.
+/// A hint at the chat format of the model's family, if that is known.
 fn remedy(form: Option<&ChatForm>) -> String {
     form.map_or_else(String::new, |ChatForm { family, written, .. }| {
         format!("; its vocabulary is that of {family}, whose chats are written {written}")

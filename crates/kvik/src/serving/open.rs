@@ -1,4 +1,4 @@
-//! Finds the model of the flags, embedded, on disk, or downloaded first, and puts its weights in place.
+//! Opens the model of the flags, whether embedded, on disk or to be downloaded, and loads its weights.
 
 use std::sync::OnceLock;
 
@@ -23,16 +23,16 @@ use super::embedding::Embedder;
 use super::fetch;
 use crate::settings::{dirs, model::ModelArgs};
 
-/// The embedded model, as the binary has brought it; see [`bring`].
+/// The embedded model's bytes, provided by the binary; see [`bring`].
 static EMBEDDED: OnceLock<&'static [u8]> = OnceLock::new();
 
-/// Takes the model that answers where a command names none. It lies in the binary alone: in this library it would be
-/// copied by every program that is built of it.
+/// Sets the embedded model, which answers if a command names none. Only the binary contains it: in this library it
+/// would be copied into every program that links to it.
 pub(crate) fn bring(model: &'static [u8]) {
     EMBEDDED.get_or_init(|| model);
 }
 
-/// A model with its weights in place, its tokenizer and chat template.
+/// A model with its weights loaded, its tokenizer and chat template.
 pub(crate) struct Opened<M = Model> {
     pub(crate) model: M,
     pub(crate) tokenizer: Tokenizer,
@@ -50,7 +50,7 @@ pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     Opened::of(args, args.load()?, load, Model::classifier)
 }
 
-/// The same for commands that compute on blocks of keys and values alone.
+/// The same, for commands that support only models whose sequences have no recurrent state.
 pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     let opened = model(args, pool)?;
     if opened.model.has_states() {
@@ -63,7 +63,7 @@ pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Res
 }
 
 impl<M> Opened<M> {
-    /// Has `load` put the weights of a model that was read where they are multiplied.
+    /// Loads the weights of a parsed model by `load`.
     pub(super) fn of(
         args: &ModelArgs,
         loaded: LoadedModel,
@@ -109,7 +109,7 @@ impl ModelArgs {
     }
 }
 
-/// Says what is computed of numbers that the file does not have, where nobody asked for them.
+/// Warns about a default conversion of the weights that computes with other numbers than the file has.
 pub(super) fn warn_of(conversion: Conversion) {
     if conversion == Conversion::Halves {
         tracing::warn!(
@@ -127,7 +127,7 @@ fn progress(name: &str, bytes: u64) -> ProgressBar {
 }
 
 fn embedded() -> anyhow::Result<LoadedModel> {
-    // Tests of this library are programs without it.
+    // Test binaries of this library do not contain the model.
     #[cfg(any(test, fuzzing))]
     EMBEDDED.get_or_init(|| {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf");

@@ -1,4 +1,4 @@
-//! A loaded model where it is computed: on the processor or on a GPU.
+//! A loaded model on its device: the processor or a GPU.
 
 use std::sync::Arc;
 
@@ -13,28 +13,28 @@ use kvik_kernels::{Isa, KvLayout, Pool};
 use super::kv::beside;
 use crate::settings::size::ByteSize;
 
-/// A model with its weights where they are multiplied.
+/// A model with its weights on a device.
 pub(crate) enum Placed {
     Processor(Box<Model>),
     #[cfg(feature = "gpu")]
     Device(Box<DeviceModel>),
 }
 
-/// What a model runs in.
+/// The resources that a model runs with.
 pub(crate) struct Room {
     pub(crate) pool: Arc<Pool>,
     pub(crate) layout: KvLayout,
     pub(crate) blocks: usize,
-    /// Positions of a sequence.
+    /// Maximum positions of a sequence.
     pub(crate) context: usize,
     pub(crate) adapters: Adapters,
-    /// Slots for states.
+    /// Slots for recurrent states.
     pub(crate) states: usize,
-    /// Whether keys and values stay on the GPU, if it is one.
+    /// Whether keys and values stay on the GPU, if there is one.
     pub(crate) resident: bool,
 }
 
-/// Calls the method of the model that is there.
+/// Calls a method of the model in either variant.
 macro_rules! of_model {
     ($placed:expr, $model:ident => $call:expr) => {
         match $placed {
@@ -50,18 +50,18 @@ impl Placed {
         of_model!(self, model => model.config())
     }
 
-    /// Identity of what the model computes, whoever computes it.
+    /// Digest of the model's function, on any device.
     pub(crate) fn digest(&self) -> [u8; 32] {
         of_model!(self, model => model.digest())
     }
 
-    /// The same in contexts of up to so many tokens.
+    /// The same in contexts of up to `context` tokens.
     pub(crate) fn digest_within(&self, context: usize) -> [u8; 32] {
         of_model!(self, model => model.digest_within(context))
     }
 
-    /// Names the blocks that are computed here: those of a GPU and of the processor differ in their last bits, and are
-    /// never read by the other.
+    /// Identity of the blocks computed on this device: those of a GPU and of the processor differ in their last bits,
+    /// and are never exchanged.
     pub(crate) fn blocks_digest(&self, context: usize) -> [u8; 32] {
         match self {
             Placed::Processor(model) => model.digest_within(context),
@@ -79,7 +79,7 @@ impl Placed {
         of_model!(self, model => model.classifier())
     }
 
-    /// What computes, in words, and so that what rounds otherwise has other words.
+    /// The name of the device. Devices that round differently have different names.
     pub(crate) fn place(&self) -> String {
         match self {
             Placed::Processor(_) => Isa::current().name().to_owned(),
@@ -88,7 +88,7 @@ impl Placed {
         }
     }
 
-    /// The name of the GPU, if it is on one.
+    /// The name of the GPU, if the model is on one.
     pub(crate) fn device(&self) -> Option<String> {
         match self {
             Placed::Processor(_) => None,
@@ -97,7 +97,7 @@ impl Placed {
         }
     }
 
-    /// The model on the processor, which adapters are made for.
+    /// The model on the processor, the only device for adapters.
     pub(crate) fn on_processor(&self) -> Option<&Model> {
         match self {
             Placed::Processor(model) => Some(model),
@@ -106,7 +106,7 @@ impl Placed {
         }
     }
 
-    /// Blocks that there may be at most.
+    /// Maximum number of blocks.
     #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "the processor has no limit"))]
     pub(crate) fn blocks_max(&self, layout: &KvLayout) -> usize {
         match self {
@@ -116,7 +116,7 @@ impl Placed {
         }
     }
 
-    /// Bytes of a block of a layout that move where keys and values do not stay on the GPU.
+    /// Bytes of a layout's block that are copied to and from the GPU if keys and values do not stay there.
     pub(crate) fn moved_bytes(&self, layout: &KvLayout) -> usize {
         match self {
             Placed::Processor(_) => layout.block_bytes(),
@@ -125,7 +125,7 @@ impl Placed {
         }
     }
 
-    /// What sequences hold beside blocks of a layout, in the steps that a server takes.
+    /// Auxiliary state that sequences hold in addition to blocks of a layout, with the server's step size.
     pub(crate) fn beside(&self, layout: &KvLayout) -> Beside {
         match self {
             Placed::Processor(model) => beside(model.config(), layout),
@@ -134,7 +134,7 @@ impl Placed {
         }
     }
 
-    /// What runs its batches.
+    /// The runner of its batches.
     #[cfg_attr(not(feature = "gpu"), expect(unused_variables, reason = "in RAM they stay where they are"))]
     pub(crate) fn runner(self, room: Room) -> anyhow::Result<Box<dyn Runner + Send>> {
         let Room { pool, layout, blocks, context, adapters, states, resident } = room;

@@ -12,26 +12,27 @@ use super::budget::KvBudget;
 use super::disk::OpenDisk;
 use crate::settings::remote::{RemoteArgs, RemotePlace};
 
-/// Separates the blocks of models and KV formats; changing it orphans all that is stored.
+/// Separates the blocks of models and KV formats; changing it orphans all stored blocks.
 const FINGERPRINT_CONTEXT: &str = "kvik 2026-11-26 shared blocks, fingerprint v1";
 
-/// Longer than any store is kept.
+/// Longer than the lifetime of any store.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// An open store.
 pub(crate) struct OpenRemote {
     setup: RemoteSetup,
     waker: Waker,
-    /// What nodes tell each other.
+    /// Records that nodes exchange.
     pub(crate) records: Records,
     /// Its line in the banner.
     pub(crate) line: String,
 }
 
-/// Opens the store that the flags name, for the blocks of a model that is computed at `place`; none where nothing is shared.
+/// Opens the store that the flags name, for the blocks of a model that is computed on the device `place`; `None` if no
+/// store is configured.
 ///
 /// # Errors
-/// When the flags cannot be right. A store that is away is none.
+/// If the flags are invalid. An unreachable store is not an error.
 pub(crate) fn open(
     args: &RemoteArgs,
     budget: &KvBudget,
@@ -60,7 +61,7 @@ pub(crate) fn open(
     Ok(Some(OpenRemote { setup, waker, records, line }))
 }
 
-/// Puts the store behind the tiers of this node, or alone.
+/// Puts the store behind the tiers of this node, or uses it alone.
 pub(crate) fn behind(
     disk: Option<OpenDisk>,
     remote: Option<OpenRemote>,

@@ -1,5 +1,5 @@
-//! Which retention a request gets: its own, the server's default, or the best one that was measured; and whether the
-//! model can have it.
+//! The retention of a request: its own, the server's default, or the best measured one; and checks that the model
+//! supports it.
 
 use anyhow::{Context, anyhow};
 use kvik_cache::retain::{HeadImportance, Retention, RetentionError, When};
@@ -10,23 +10,23 @@ use crate::{
     settings::retain::{RetainArgs, RetainChoice},
 };
 
-/// Percent of right answers lost of which nobody needs to be warned.
+/// Percent of right answers lost up to which no warning is given.
 const LOSS_SMALL: f64 = 2.0;
 
-/// What the server allows of retention, and what was measured of it.
+/// The server's limits on retention, and the measured losses.
 #[derive(Debug, Default)]
 pub(crate) struct Retaining {
-    /// For requests that say nothing.
+    /// Default for requests that specify none.
     usual: Option<Retention>,
-    /// Percent that a retention may lose; with `None` it may lose any, and be unmeasured.
+    /// Maximum loss in percent; with `None` any retention is allowed, even unmeasured.
     loss_max: Option<f64>,
-    /// What was measured of this model.
+    /// The measured losses of this model.
     losses: MeasuredLosses,
     /// The KV format or map of this server.
     kv: String,
 }
 
-/// What `kvik eval` kept of a model that retention goes by.
+/// The measurements of a model by `kvik eval` that retention depends on.
 #[derive(Default)]
 pub(super) struct KeptMeasurements {
     pub(super) losses: MeasuredLosses,
@@ -34,9 +34,9 @@ pub(super) struct KeptMeasurements {
 }
 
 impl KeptMeasurements {
-    /// Of this model, with so many KV heads in each layer.
+    /// The measurements of this model, with these numbers of KV heads by layer.
     pub(super) fn of(model: &[u8; 32], kv_heads: &[usize]) -> KeptMeasurements {
-        // Without a home directory nothing was ever kept.
+        // Without a home directory there are no stored measurements.
         let Ok(measured) = Measured::open() else { return KeptMeasurements::default() };
         let heads: Option<MeasuredHeads> = measured.load(model);
         KeptMeasurements {
@@ -46,10 +46,10 @@ impl KeptMeasurements {
     }
 }
 
-/// What a retention thins.
+/// The scope of a retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// A sequence, first behind its whole prompt: the question is seen when tokens are dropped.
+    /// A sequence, compressed first at the end of its whole prompt: the question is seen when tokens are dropped.
     Sequence,
     /// A prefix that many requests share: the question is unseen.
     Prefix,
@@ -58,17 +58,17 @@ pub(crate) enum Reach {
 /// Why a choice is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum RetainRefusal {
-    /// The best policy is asked for, and none is known that is good enough.
+    /// The best policy is requested, and none with a small enough loss is known.
     #[error(
         "policy: `auto` takes a policy that was measured to lose at most {allowed}%, and for this model with KV in {kv} there is none; run `kvik eval` with the same --model and --kv, allow more (auto:LOSS), or name a policy"
     )]
     NoneGoodEnough { allowed: f64, kv: String },
-    /// Only what was measured is allowed.
+    /// Only measured policies are allowed.
     #[error(
         "policy: what `{retention}` loses on this model with KV in {kv} was not measured, and --retain-max-loss {allowed} allows measured policies only; run `kvik eval --retain {retention}` first, or use auto"
     )]
     Unmeasured { retention: String, kv: String, allowed: f64 },
-    /// It loses more than is allowed.
+    /// The measured loss exceeds the limit.
     #[error(
         "keep: `{retention}` loses {percent:.1}% in {task}, and --retain-max-loss allows {allowed}%; keep more, or use a policy that loses less"
     )]
@@ -76,7 +76,7 @@ pub(crate) enum RetainRefusal {
 }
 
 impl RetainRefusal {
-    /// The field that is at fault.
+    /// The field at fault.
     pub(crate) fn field(&self) -> &'static str {
         match self {
             RetainRefusal::NoneGoodEnough { .. } | RetainRefusal::Unmeasured { .. } => "policy",
@@ -86,11 +86,11 @@ impl RetainRefusal {
 }
 
 impl Retaining {
-    /// As the flags say, with what was measured of this model; `kv` is the KV format of the server. Warns of a
+    /// Applies the flags to the measured losses of this model; `kv` is the KV format of the server. Warns about a
     /// default that may lose much.
     ///
     /// # Errors
-    /// If the default is not to be had: the flag, and why.
+    /// If the default is unavailable: names the flag and the reason.
     pub(crate) fn new(args: &RetainArgs, losses: MeasuredLosses, kv: &str) -> anyhow::Result<Retaining> {
         let mut retaining =
             Retaining { usual: None, loss_max: args.retain_max_loss, losses, kv: kv.to_owned() };
@@ -102,20 +102,20 @@ impl Retaining {
         Ok(retaining)
     }
 
-    /// What was measured of this model, with any KV format.
+    /// The measured losses of this model, with any KV format.
     pub(crate) fn losses(&self) -> &MeasuredLosses {
         &self.losses
     }
 
-    /// What requests get that say nothing.
+    /// The default for requests that specify none.
     pub(crate) fn usual(&self) -> Option<Retention> {
         self.usual
     }
 
-    /// The retention of a request that asks for this; `None` keeps everything.
+    /// The retention for a request's choice; `None` keeps everything.
     ///
     /// # Errors
-    /// If what is asked for is not to be had.
+    /// If the choice is unavailable.
     pub(crate) fn choose(&self, asked: Option<RetainChoice>) -> Result<Option<Retention>, RetainRefusal> {
         match asked {
             None => Ok(self.usual),
@@ -123,10 +123,10 @@ impl Retaining {
         }
     }
 
-    /// The retention that is asked for what it `reach`es; `None` keeps everything.
+    /// The retention for a choice with this reach; `None` keeps everything.
     ///
     /// # Errors
-    /// If what is asked for is not to be had.
+    /// If the choice is unavailable.
     pub(crate) fn choose_for(
         &self,
         reach: Reach,
@@ -140,22 +140,22 @@ impl Retaining {
                 best.under_pressure_too()
             }
         };
-        // What is kept of a prefix depends on nothing but the prefix.
+        // The retained positions of a prefix depend on nothing but the prefix.
         Ok(Some(if reach == Reach::Sequence { chosen } else { chosen.of_prefix() }))
     }
 
-    /// What a retention was measured to lose, if it was. With the question unseen no policy loses less than with
-    /// the question seen.
+    /// The measured loss of a retention, if known. No policy loses less with the question unseen than with the question
+    /// seen, so the former stands in for the latter.
     pub(crate) fn loss(&self, retention: &Retention, reach: Reach) -> Option<Loss> {
-        // When it forgets does not count: `kvik eval` measures at points.
+        // The time of compression does not matter: `kvik eval` measures at points.
         let retention = &Retention { when: When::Points, ..*retention };
         reach.measured_with(|seen| self.losses.loss(&self.kv, retention, seen))
     }
 
-    /// A retention that is allowed.
+    /// Checks that a retention is allowed.
     ///
     /// # Errors
-    /// If it loses more than is allowed, or was not measured where that is wanted.
+    /// If its loss exceeds the limit, or is unmeasured while there is a limit.
     pub(crate) fn check(&self, retention: Retention, reach: Reach) -> Result<Retention, RetainRefusal> {
         let Some(allowed) = self.loss_max else { return Ok(retention) };
         let text = retention.to_string();
@@ -168,7 +168,7 @@ impl Retaining {
         }
     }
 
-    /// Refuses what flags say of retention where the model cannot have it; `idle` is that of idle time.
+    /// Refuses retentions of the flags that the model does not support; `idle` is the one for idle time.
     pub(super) fn check_model(&self, idle: Option<&Retention>, config: &EngineConfig) -> anyhow::Result<()> {
         if let Some(retention) = self.usual() {
             check_heads(&retention, config).with_context(|| format!("--retain {retention}"))?;
@@ -181,7 +181,7 @@ impl Retaining {
         Ok(())
     }
 
-    /// What keeps least and loses at most `allowed` percent in every task.
+    /// The retention that keeps the fewest positions and loses at most `allowed` percent in every task.
     fn best(&self, allowed: f64, reach: Reach) -> Result<Retention, RetainRefusal> {
         let refusal = || RetainRefusal::NoneGoodEnough { allowed, kv: self.kv.clone() };
         reach.measured_with(|seen| self.losses.best(&self.kv, seen, allowed)).ok_or_else(refusal)
@@ -201,7 +201,7 @@ impl Retaining {
     }
 }
 
-/// Refuses a retention that the model cannot have, before any request meets it.
+/// Refuses a retention that the model does not support, before any request uses it.
 fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
     if !config.beside.is_nothing() {
         return Err(RetentionError::Windows.into());
@@ -214,7 +214,7 @@ fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<(
 }
 
 impl Reach {
-    /// What was measured that counts here: `of` says what was with the question seen, or unseen.
+    /// The measurement that applies to this reach; `of` returns it for the question seen or unseen.
     fn measured_with<T>(self, of: impl Fn(bool) -> Option<T>) -> Option<T> {
         let seen = if self == Reach::Sequence { of(true) } else { None };
         seen.or_else(|| of(false))
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn auto_keeps_least_of_what_loses_no_more_than_allowed() {
         let check = |text: &str, expect: &str| assert_eq!(choose(&retaining(None), text).unwrap(), expect);
-        // It may be told to forget when memory is short, unless it must know its points before.
+        // Compression may also happen when memory is short, unless the policy must know its points in advance.
         check("auto", "keydiff:0.25,when=either");
         check("auto:0", "kvzip:0.5");
         check("auto:50", "snapkv:0.2");
@@ -294,7 +294,7 @@ mod tests {
         assert!(error.to_string().contains("kvik eval --retain snapkv:0.3"), "{error}");
     }
 
-    /// What was measured with the question seen says nothing of a prefix, which is thinned before it.
+    /// Losses measured with the question seen do not apply to a prefix, which is compressed before it.
     #[test]
     fn a_prefix_counts_what_is_lost_with_the_question_unseen() {
         let choose = |retaining: &Retaining, text: &str| {

@@ -1,5 +1,5 @@
-//! The tiers below the memory that a model computes with: the host's where that is a GPU's, the disk, and the store that
-//! nodes share.
+//! The cache tiers below the memory that a model computes in: the host's if that is a GPU's, the disk, and the store
+//! that nodes share.
 
 use kvik_engine::{schedule::disk::DiskSetup, store::Waker};
 use kvik_remote::records::Records;
@@ -12,9 +12,9 @@ use crate::settings::model::CacheArgs;
 
 /// Open tiers, each behind the one above it.
 pub(super) struct OpenTiers {
-    /// What the engine takes.
+    /// The engine's setup.
     pub(super) setup: Option<DiskSetup>,
-    /// What nodes tell each other, where they share a store.
+    /// Records that nodes exchange, if they share a store.
     pub(super) records: Option<Records>,
     /// The banner's lines about the disk, and about the store.
     pub(super) disk_line: Option<String>,
@@ -22,11 +22,11 @@ pub(super) struct OpenTiers {
 }
 
 impl OpenTiers {
-    /// Opens those of the flags for the blocks of a model that is computed at `place`; with the host's memory where that
-    /// is a GPU.
+    /// Opens the tiers of the flags for the blocks of a model that is computed on the device `place`; includes the
+    /// host's memory if that is a GPU.
     ///
     /// # Errors
-    /// When the flags cannot be right. What is not to be had is left out, and the log says why.
+    /// If the flags are invalid. A tier that is unavailable is left out, and the log gives the reason.
     pub(super) fn open(
         args: &CacheArgs,
         budget: &KvBudget,
