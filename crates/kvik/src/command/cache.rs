@@ -118,7 +118,7 @@ pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Clears the cache of a server, or the disk cache where no server has it open.
+/// Clears the cache of a server, or the disk cache if no server has it open.
 fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
     if server.answers() {
         let answer = server.call(Method::DELETE, "/v1/cache", None)?;
@@ -140,7 +140,7 @@ fn clear(server: &ServerArgs, place: &DiskPlace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The blocks of a store that no pin keeps: its files, where that is all of them.
+/// The unpinned blocks of a store; all its files if none are pinned.
 fn unpinned(records: Vec<(SlotId, Record)>) -> Picked {
     let count = records.len();
     let free: Vec<SlotId> =

@@ -1,6 +1,6 @@
-//! `kvik completions` and `kvik man`: what shells complete and `man kvik` shows, made from the command line itself.
+//! `kvik completions` and `kvik man`: shell completions and manual pages, generated from the command line itself.
 //!
-//! Both describe the flags without the values of a configuration file: packages are made on other machines.
+//! Both describe the flags without the values of a configuration file: packages are built on other machines.
 
 use std::{io::Write, path::PathBuf};
 
@@ -31,7 +31,8 @@ pub(crate) struct ManArgs {
 
 /// Runs `kvik completions`.
 pub(crate) fn run(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
-    // Printed at once: a shell that reads half of it would complete half of it, and a pipe that is closed is no panic.
+    // Generated first and written at once: a partial script would complete only some commands, and generation panics on
+    // a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "kvik", &mut script);
     std::io::stdout().write_all(&script).context("the completions cannot be written")

@@ -1,4 +1,4 @@
-//! `kvik cp`: a second name.
+//! `kvik cp`: gives a model a second name.
 
 use clap::Args;
 use kvik_shelf::ModelName;

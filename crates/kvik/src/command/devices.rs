@@ -1,4 +1,4 @@
-//! `kvik devices`: what models can be computed on.
+//! `kvik devices`: lists the devices that models can be computed on.
 
 use clap::Args;
 use kvik_kernels::{Isa, performance_cores};

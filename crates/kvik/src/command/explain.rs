@@ -1,4 +1,4 @@
-//! `kvik explain`: asks a running server what a request would find in its cache.
+//! `kvik explain`: asks a running server which part of a request its cache would provide.
 
 use std::path::PathBuf;
 
@@ -77,7 +77,7 @@ fn sentences(cache: &Value) -> String {
     format!("{text}\n{}", meaning(reason))
 }
 
-/// What a reason means, and a remedy where there is one.
+/// The meaning of a reason, and a remedy if there is one.
 fn meaning(reason: &str) -> &'static str {
     match reason {
         "complete" => {

@@ -1,4 +1,4 @@
-//! `kvik health`: whether a server answers, for containers and scripts.
+//! `kvik health`: checks that a server answers, for containers and scripts.
 
 use clap::Args;
 use ureq::http::Method;

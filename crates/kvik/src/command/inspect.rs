@@ -98,7 +98,7 @@ fn parameters(loaded: &LoadedModel) -> usize {
     sorted(loaded).values().map(|view| view.rows * view.cols).sum()
 }
 
-/// Tensor types with their counts, the commonest first.
+/// Tensor types with their counts, most frequent first.
 fn types(loaded: &LoadedModel) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for view in sorted(loaded).values() {

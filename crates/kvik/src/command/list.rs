@@ -1,4 +1,4 @@
-//! `kvik list`: the models that have a name.
+//! `kvik list`: lists the named models.
 
 use clap::Args;
 use kvik_shelf::{Manifest, Shelf};
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ListArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A manifest for programs.
+/// A manifest as JSON.
 pub(super) fn card(shelf: &Shelf, manifest: &Manifest) -> Value {
     let path = shelf.path(manifest);
     json!({
@@ -65,7 +65,7 @@ fn table(shelf: &Shelf, manifests: &[Manifest], now_s: u64) -> String {
     out
 }
 
-/// A time that is so many seconds past, in words.
+/// The age of an event `seconds` ago, in words.
 pub(super) fn ago(seconds: u64) -> String {
     let units = [("day", 86_400), ("hour", 3_600), ("minute", 60)];
     match units.into_iter().find(|(_, unit)| seconds >= *unit) {

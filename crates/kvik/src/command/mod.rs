@@ -80,7 +80,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Brings this process to the memory domain that its flags name. `kvik doctor` does so itself, and tells how it ended.
+/// Binds this process to the memory domain that its flags name. `kvik doctor` does so itself, and reports the outcome.
 fn stay_in_domain(matches: &ArgMatches) -> anyhow::Result<()> {
     match matches.subcommand() {
         Some((command, flags)) if command != "doctor" => DomainArgs::of(flags).stay().map(drop),

@@ -11,12 +11,12 @@ use anyhow::{Context, ensure};
 
 use crate::settings::logging::say;
 
-/// Bytes of a prompt at most.
+/// Maximum bytes of a prompt.
 const BYTES_MAX: u64 = 64 << 20;
-/// How long a prompt that nobody has announced is waited for without a word.
+/// How long to wait silently for a prompt on standard input that was not requested explicitly.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// All of standard input, which was asked for.
+/// All of standard input, which was requested explicitly.
 pub(super) fn all() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = std::io::stdin().take(BYTES_MAX + 1).read_to_string(&mut text);
@@ -25,12 +25,12 @@ pub(super) fn all() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The text in standard input beside a prompt; `None` where nothing can have been put there.
+/// The text in standard input in addition to a prompt argument; `None` if it is neither a pipe nor a file.
 pub(super) fn behind_prompt() -> anyhow::Result<Option<String>> {
     if !is_put_there() {
         return Ok(None);
     }
-    // A program that starts this one may leave a pipe open that it never writes to.
+    // The parent process may leave a pipe open that it never writes to.
     let (sender, read) = channel();
     thread::Builder::new().name("kvik-stdin".to_owned()).spawn(move || sender.send(all()))?;
     let text = read.recv_timeout(QUIET).or_else(|_| {
@@ -41,7 +41,7 @@ pub(super) fn behind_prompt() -> anyhow::Result<Option<String>> {
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// Whether standard input is a pipe or a file. Terminals, `/dev/null` and what a service manager opens are not.
+/// Whether standard input is a pipe or a file, as opposed to a terminal, `/dev/null` or a service manager's descriptor.
 #[cfg(unix)]
 fn is_put_there() -> bool {
     use rustix::fs::{FileType, fstat};

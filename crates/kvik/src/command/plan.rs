@@ -1,4 +1,4 @@
-//! `kvik plan`: how much memory a model needs, and how many users fit.
+//! `kvik plan`: computes how much memory a model needs, and how many users fit.
 
 use anyhow::bail;
 use clap::Args;
@@ -17,7 +17,7 @@ use crate::{
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 
-/// The column of what fits, where the system does not say how much memory there is.
+/// Shown for what fits if the system does not report its memory.
 const UNKNOWN: &str = "unknown; --ram says how much there is";
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.
@@ -64,23 +64,23 @@ struct FormatCost {
     bytes_per_context: u64,
     bytes_all_users: u64,
     bytes_with_weights: u64,
-    /// Tokens that fit beside the weights, in whole blocks, when a limit is given.
+    /// Tokens that fit in addition to the weights, in whole blocks, when a limit is given.
     tokens_that_fit: Option<u64>,
     /// Users that fit with a full context each.
     users_that_fit: Option<u64>,
-    /// The same when they forget, where a policy is named.
+    /// The cost with retention, if a policy is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     retained: Option<RetainedCost>,
 }
 
-/// The memory of conversations that forget.
+/// The memory of conversations that drop positions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct RetainedCost {
-    /// Of a conversation with a full context, between two points at which it forgets.
+    /// Bytes of a conversation with a full context, between two points of compression.
     bytes_per_context: u64,
-    /// Of one whose prompt fills the context, while it is computed and thinned.
+    /// Bytes of a conversation whose prompt fills the context, while it is computed and compressed.
     bytes_per_prompt: u64,
-    /// Users that fit with a full context each, one of whom is at such a prompt.
+    /// Users that fit with a full context each, one of whom processes such a prompt.
     users_that_fit: Option<u64>,
 }
 
@@ -151,7 +151,7 @@ impl Plan {
         })
     }
 
-    /// How heads share keys and values.
+    /// How attention heads share keys and values.
     fn sharing(&self) -> String {
         if let Some(LatentConfig { rank, rotated, .. }) = self.latent {
             return format!("latent: all heads share one vector of {rank} and {rotated} rotated dimensions");
@@ -163,7 +163,7 @@ impl Plan {
         }
     }
 
-    /// The numbers that a sequence stores, as a formula.
+    /// The formula of the numbers that a sequence stores.
     fn numbers(&self) -> String {
         let Plan { layers, kv_heads, head_dim, .. } = self;
         match self.latent {
@@ -196,12 +196,12 @@ impl Plan {
         text + &self.retained().unwrap_or_default()
     }
 
-    /// The head of the column that says what fits.
+    /// The header of the column that shows what fits.
     fn fits(&self) -> String {
         self.ram_bytes.map_or_else(|| "fits".to_owned(), |ram| format!("fits {}", ByteSize(ram)))
     }
 
-    /// What conversations take that forget; `None` where no policy is named.
+    /// The table of conversations that drop positions; `None` if no policy is named.
     fn retained(&self) -> Option<String> {
         let mut text = format!("\nforgetting by {}\n", self.retain.as_ref()?);
         text += &row(["KV", "", "a context", "at a prompt", "", &self.fits()]);
@@ -219,7 +219,7 @@ impl Plan {
 }
 
 impl PlanArgs {
-    /// The policy by which conversations forget, if they do.
+    /// The retention policy of conversations, if any.
     fn retention(&self) -> anyhow::Result<Option<Retention>> {
         match self.retain {
             None | Some(RetainChoice::Everything) => Ok(None),
@@ -234,13 +234,13 @@ impl PlanArgs {
 }
 
 impl RetainedCost {
-    /// Of a context of so many tokens, where so many blocks fit beside the weights.
+    /// The cost of a context of `context` tokens; `blocks` fit in addition to the weights.
     fn new(retention: Retention, layout: &KvLayout, context: usize, blocks: Option<u64>) -> RetainedCost {
         let retention = retention.resolve(layout.token_bytes());
         let points = retention.points(context, context);
         let kept = points.kept_max(context);
         let between = blocks_for(kept.saturating_add(retention.every).min(context)) as u64;
-        // What is kept is moved to blocks of its own while what was stored is still there.
+        // Retained positions are copied to new blocks while the original ones are still allocated.
         let prompt = (blocks_for(points.stored_max(context)) + blocks_for(kept)) as u64;
         let others = |blocks: u64| blocks.checked_sub(prompt).map_or(0, |left| 1 + left / between.max(1));
         let bytes = |blocks: u64| blocks * layout.block_bytes() as u64;
@@ -252,7 +252,7 @@ impl RetainedCost {
     }
 }
 
-/// What a block stores in each format, and as the flags say.
+/// The KV layouts: each uniform format, and the one of the flags.
 fn layouts(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Vec<KvLayout>> {
     let PlanArgs { model, .. } = args;
     let config = &loaded.config;
@@ -323,7 +323,7 @@ mod tests {
     use kvik_engine::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
     use kvik_kernels::KvFormats;
 
-    /// Layers, heads, KV heads, head dimension.
+    /// A model with these layers, heads, KV heads and head dimension.
     fn config(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> ModelConfig {
         ModelConfig {
             arch: Arch::Llama,
@@ -386,7 +386,7 @@ mod tests {
         let cost =
             |retain: &str, blocks| RetainedCost::new(retain.parse().unwrap(), &layout, 1600, Some(blocks));
         let quarter = cost("keydiff:0.25,every=16", 4 * 100);
-        // 400 positions and 16 more; 1,600 and the 400 that are moved.
+        // 400 positions and 16 more; 1,600 and the 400 that are copied.
         assert_eq!((quarter.bytes_per_context, quarter.bytes_per_prompt), (26 * block, 125 * block));
         assert_eq!(quarter.users_that_fit, Some(1 + 275 / 26));
         assert_eq!(cost("keydiff:0.25,every=16", 124).users_that_fit, Some(0));

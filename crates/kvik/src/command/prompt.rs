@@ -1,4 +1,4 @@
-//! `kvik prompt`: the prompts that a running server computes ahead and keeps.
+//! `kvik prompt`: manages the pinned prompts of a running server.
 
 use std::path::PathBuf;
 
@@ -82,7 +82,7 @@ struct RetainedPart {
 }
 
 impl RetainedPart {
-    /// The field `retain` of a body, where it is asked for.
+    /// The field `retain` of a body, if requested.
     fn text(&self) -> anyhow::Result<Option<String>> {
         let (Some(text), Some(keep)) = (&self.retain, self.keep) else { return Ok(self.retain.clone()) };
         let choice: RetainChoice = text.parse().with_context(|| format!("--retain {text}"))?;
@@ -155,7 +155,7 @@ fn check(server: &ServerArgs, name: &str, body: Option<Value>) -> anyhow::Result
     Ok(())
 }
 
-/// What is kept of a prompt, where that is not all.
+/// The retained part of a prompt, if some positions were dropped.
 fn part(prompt: &Value) -> Option<String> {
     let retain = prompt.get("retain")?;
     let share = 100.0 * retain["share_kept"].as_f64().unwrap_or(1.0);
@@ -206,7 +206,7 @@ fn list(prompts: &Value) {
     }
 }
 
-/// How much of a listed prompt is kept, and by what policy.
+/// The share of a listed prompt's positions that is retained, and the policy.
 fn kept(prompt: &Value) -> String {
     let Some(retain) = prompt.get("retain") else { return "all".to_owned() };
     let share = 100.0 * retain["share_kept"].as_f64().unwrap_or(1.0);

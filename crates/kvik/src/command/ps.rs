@@ -1,4 +1,4 @@
-//! `kvik ps`: the models of a running server, and which are in memory.
+//! `kvik ps`: lists the models of a running server, and which are in memory.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &PsArgs) -> anyhow::Result<()> {
 
 const HEADS: [&str; 8] = ["NAME", "STATUS", "MEMORY", "AT MOST", "IN USE", "WAITING", "LOADS", "STAYS"];
 
-/// A line for each model, and one for what they share.
+/// A line for each model, and one for the memory that they share.
 fn table(shelf: &Value) -> String {
     let models = shelf["models"].as_array().map_or(&[][..], Vec::as_slice);
     let rows: Vec<[String; 8]> =
@@ -62,7 +62,7 @@ fn table(shelf: &Value) -> String {
     rows.iter().map(line).collect::<String>() + &shared.unwrap_or_default()
 }
 
-/// A model: the memory that it takes now, and what it may take with all its keys and values.
+/// The row of a model: the memory that it takes now, and what it may take with all its keys and values.
 fn row(model: &Value) -> [String; 8] {
     let text = |field: &str| model[field].as_str().unwrap_or_default().to_owned();
     let count = |field: &str| model[field].as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string());

@@ -1,4 +1,4 @@
-//! `kvik pull`: a model gets a name, and is there.
+//! `kvik pull`: downloads a model and gives it a name.
 
 use clap::Args;
 use kvik_shelf::{ModelName, ModelSource};

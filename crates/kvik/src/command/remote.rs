@@ -1,7 +1,7 @@
 //! HTTP client of a running server, for the commands that read or change its cache.
 //!
-//! The one place that finds the server: `--url`, else where `kvik serve` with the same settings listens, whether a flag,
-//! a variable (`KVIK_PORT`) or config.toml says so.
+//! The only code that locates the server: `--url`, else the address at which `kvik serve` with the same settings
+//! listens, whether set by a flag, a variable (`KVIK_PORT`) or config.toml.
 
 use std::{fs, net::IpAddr, path::Path};
 
@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::Value;
 use ureq::http::{Method, Request};
 
-/// Where a server listens that is told nothing else.
+/// Default address of a server.
 const LOCAL: &str = "127.0.0.1";
 
 /// Address and key of a server.
@@ -36,7 +36,7 @@ impl ServerArgs {
         ServerArgs { url: Some(url), ..self }
     }
 
-    /// The address that is asked.
+    /// The address to which requests are sent.
     fn url(&self) -> String {
         let named = self.url.as_ref().map(|url| url.trim_end_matches('/').to_owned());
         named.unwrap_or_else(|| url_of(&self.host, self.port))
@@ -85,7 +85,7 @@ impl ServerArgs {
     }
 }
 
-/// The URL for a client on this machine of a server that listens there.
+/// The URL for a client on this machine of a server that listens at this address.
 pub(crate) fn url_of(host: &str, port: u16) -> String {
     let plain = host.trim_matches(['[', ']']);
     let host = match plain.parse::<IpAddr>() {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::{command::Cli, settings::config};
 
-    /// Every command that has --url finds the server by the settings of `kvik serve` as well.
+    /// Every command with `--url` also finds the server by the settings of `kvik serve`.
     #[test]
     fn commands_that_ask_a_server_have_the_settings_of_its_address() {
         let command =

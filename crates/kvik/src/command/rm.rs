@@ -1,4 +1,4 @@
-//! `kvik rm`: names are removed, and files with their last name.
+//! `kvik rm`: removes names, and files with their last name.
 
 use clap::Args;
 use kvik_shelf::Removed;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was removed, in words.
+/// A description of the removal.
 fn words(removed: &Removed) -> String {
     match (removed.is_partial, removed.files.len()) {
         (true, _) => {

@@ -1,4 +1,4 @@
-//! `kvik run`: one answer on standard output.
+//! `kvik run`: prints one answer on standard output.
 
 use std::{io::Write, path::Path, time::Duration};
 
@@ -46,7 +46,7 @@ pub(crate) struct RunArgs {
     talk: TalkArgs,
 }
 
-/// Runs the command; `matches` tell which flags stood on the command line.
+/// Runs the command; `matches` show which flags are on the command line.
 pub(crate) fn run(args: &RunArgs, matches: &ArgMatches) -> anyhow::Result<()> {
     logging::start(LogFormat::Text, "warn");
     let names_model = matches.value_source("model") == Some(ValueSource::CommandLine);
@@ -89,7 +89,7 @@ impl RunArgs {
     }
 }
 
-/// Whether a word is a model that is here, or says where one is.
+/// Whether a word names a model on this machine, or a model's source.
 fn is_model(text: &str, model: &ModelArgs) -> bool {
     let path = Path::new(text);
     let is_file = path.extension().is_some_and(|ending| ending == "gguf") && path.is_file();
@@ -97,7 +97,7 @@ fn is_model(text: &str, model: &ModelArgs) -> bool {
     text.starts_with("hf:") || is_file || named().is_some_and(|manifest| manifest.kind == Kind::Model)
 }
 
-/// A prompt and the model that is asked: that of the flags where none is named.
+/// A prompt and its model; with `None` the model of the flags.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     model: Option<String>,
@@ -105,7 +105,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// By the words of the command, what was piped in, whether -m names the model, and which words are models.
+    /// Determines both from the command's words, the piped text, whether -m names the model, and which words are
+    /// models.
     fn of(
         words: &[String],
         piped: Option<&str>,

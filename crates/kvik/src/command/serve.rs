@@ -26,9 +26,9 @@ use crate::{
     system::stop_signal,
 };
 
-/// Of the time that running answers have, leaving what is hot to other nodes and telling them of it takes at most this.
+/// Maximum share of the grace period spent on handing hot blocks over to other nodes.
 const LEAVE_SHARE: f32 = 0.75;
-/// How long a server that stops waits for a file.
+/// How long a server that stops waits for blocking file operations.
 const LAST_TIME: Duration = Duration::from_secs(5);
 
 /// The open port, before and after the model is loaded.
@@ -40,7 +40,7 @@ struct Port {
     connections: JoinHandle<usize>,
 }
 
-/// Runs the command: with the models of a shelf, or with one where there are none.
+/// Runs the command: with the models of a shelf, or with one if there is no shelf.
 pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)>) -> anyhow::Result<()> {
     let inherited = http::inherited()?;
     logging::start(args.log, "info");
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
     let kv_events = runtime.block_on(args.kv_events(&clients, shelf.is_some()))?;
     let began = Instant::now();
     let loaded = shelf.is_none().then(|| args.load(kv_events.as_ref())).transpose()?;
-    // Last, because another server may hold them for seconds: what else is wrong is told at once.
+    // Last, because another server may hold them for seconds: other errors are reported at once.
     clients.open_records(&args.state);
     if clients.records.is_some() {
         args.state.write_address(&url(port.address));
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ServeArgs, shelf: Option<(ShelfSource, Vec<ShelfModel>)
         };
         serve(args, clients, shelf, banner, port).await
     });
-    // What a file that hangs still holds is left behind.
+    // Threads that still hang in a file operation are abandoned.
     runtime.shutdown_timeout(LAST_TIME);
     served
 }
@@ -101,7 +101,7 @@ async fn open_port(args: &ServeArgs, keys: &Keys, inherited: Option<TcpListener>
     Ok(Port { address, front, stop, connections })
 }
 
-/// A server of one model, whose loading began at that instant, and what is printed of it.
+/// A server of one model, whose loading began at that instant, and its banner.
 fn one_model(
     args: &ServeArgs,
     clients: &Clients,
@@ -124,7 +124,7 @@ fn one_model(
     Ok((Shelf::of(open, began.elapsed()), banner))
 }
 
-/// A server of several models, which are loaded when somebody asks for them.
+/// A server of several models, which are loaded on demand.
 fn models_of(
     args: &ServeArgs,
     clients: &Clients,
@@ -178,7 +178,7 @@ async fn serve(
     Ok(())
 }
 
-/// Prints on a thread of its own: neither a closed standard output stops the server, nor one that nobody reads.
+/// Prints on a thread of its own, so that neither a closed standard output nor an undrained one stops the server.
 fn print(banner: String) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("kvik-banner".to_owned());
     let print = move || {
@@ -211,8 +211,8 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     app(args, &clients, serving, (&around, &handle))
 }
 
-/// The first signal lets routers learn of it for `drain`, then gives running answers up to `grace` to finish; the second
-/// ends the process.
+/// At the first signal gives routers `drain` to notice it, then running answers up to `grace` to finish. The second
+/// signal ends the process.
 async fn stop_on_signal(
     shelf: Arc<Shelf>,
     (drain, grace): (Duration, Duration),
@@ -244,7 +244,7 @@ async fn stop_on_signal(
     shelf.server.stop();
     stop.send_replace(true);
     let left = Instant::now() + grace;
-    // It ends by itself in time; a store that hangs is not waited for, nor does a slow one take all the time there is.
+    // The hand-over is bounded in time, so that neither a hanging store nor a slow one uses up the grace period.
     let _ = timeout(grace.mul_f32(LEAVE_SHARE), sharing).await;
     shelf.shutdown(left.saturating_duration_since(Instant::now())).await;
 }
@@ -254,8 +254,8 @@ fn url(address: SocketAddr) -> String {
     url_of(&address.ip().to_string(), address.port())
 }
 
-/// What is printed when the server listens; `disk` and `draft` are what is attached to the model, `device` is the GPU that
-/// it is on, `remote` where the store is that nodes share, `state` where accounts and conversations are.
+/// The text printed when the server listens: `disk` and `draft` describe the tiers and the draft model, `device` the
+/// GPU that the model is on, `remote` the store that nodes share, `state` the directory of accounts and conversations.
 fn banner(
     model: &ModelCard,
     budget: &KvBudget,

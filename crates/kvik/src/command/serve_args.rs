@@ -1,4 +1,4 @@
-//! What `kvik serve` is told, and what of it servers and models are set up with.
+//! The flags of `kvik serve`, and the settings of servers and models derived from them.
 
 use std::{
     net::IpAddr,
@@ -47,7 +47,7 @@ use crate::{
     system::open_files,
 };
 
-/// Open connections at most.
+/// Maximum open connections.
 pub(super) const CONNECTIONS_MAX: u64 = 1024;
 /// File descriptors left for everything but connections.
 const FILES_RESERVED: u64 = 128;
@@ -136,14 +136,14 @@ pub(crate) struct ServeArgs {
 /// The settings of clients: keys, tenants, prices and records.
 pub(super) struct Clients {
     pub(super) keys: Arc<Keys>,
-    /// The tenants file, when there is one.
+    /// The tenants file, if there is one.
     pub(super) source: Option<Source>,
     prices: Option<Prices>,
     pub(super) records: Option<Records>,
     conversations: Option<Records>,
 }
 
-/// What all models of the server are set up with.
+/// Settings shared by all models of the server.
 pub(crate) struct ServerSetup {
     senders: Senders,
     clock: Clock,
@@ -153,7 +153,8 @@ pub(crate) struct ServerSetup {
 }
 
 impl ServeArgs {
-    /// Refuses flags that contradict each other or name what is not there, before anything is opened or waited for.
+    /// Refuses flags that contradict each other or name something that does not exist, before anything is opened or
+    /// waited for.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.model.kv.choice()?;
         device::choice(&self.cache)?;
@@ -164,7 +165,7 @@ impl ServeArgs {
         self.shelf_ram.map_or(Ok(()), |size| check_memory("--shelf-ram", size))
     }
 
-    /// Reads what flags of clients name, as [`ServeArgs::clients`] does, and makes nothing.
+    /// Checks the files that flags of clients name, as [`ServeArgs::clients`] does, but creates nothing.
     pub(super) fn check_clients(&self) -> anyhow::Result<()> {
         self.access.keys()?;
         self.accounts.admin_key()?;
@@ -172,7 +173,7 @@ impl ServeArgs {
         self.accounts.check_tenants()
     }
 
-    /// The clients, without what is written down of them.
+    /// The settings of clients, without their records.
     pub(super) fn clients(&self) -> anyhow::Result<Clients> {
         let fleet = self.cache.remote.key()?;
         let source = self.accounts.source(&self.state, fleet.as_ref())?;
@@ -198,7 +199,7 @@ impl ServeArgs {
         }
     }
 
-    /// Publishes KV events where that is asked for: of prompts that are nobody's, and of those of tenants that share.
+    /// Starts publishing KV events if requested: of prompts without a tenant, and of tenants that share.
     pub(super) async fn kv_events(
         &self,
         clients: &Clients,
@@ -226,7 +227,7 @@ impl ServeArgs {
         Ok(loaded)
     }
 
-    /// How a model of this server treats its clients.
+    /// Settings of a model of this server.
     pub(super) fn app_config(&self, around: &ServerSetup, model: &ModelCard) -> anyhow::Result<AppConfig> {
         let memory = self.memory.config(false)?;
         if memory.is_wanted() {
@@ -248,12 +249,12 @@ impl ServeArgs {
 }
 
 impl Clients {
-    /// Opens what is written down of them. Waits for another process that has it.
+    /// Opens the records of clients. Waits for another process that has them open.
     pub(super) fn open_records(&mut self, state: &StateArgs) {
         (self.records, self.conversations) = (state.records(), state.conversations());
     }
 
-    /// The banner's line on what outlasts the process.
+    /// The banner's line about data that outlasts the process.
     pub(super) fn state_line(&self, state: &StateArgs) -> String {
         let lost = match (&self.records, &self.conversations) {
             (Some(_), Some(_)) => {
@@ -268,7 +269,7 @@ impl Clients {
 }
 
 impl ServerSetup {
-    /// Of a server that listens at this address.
+    /// The settings of a server that listens at this address.
     pub(super) fn new(args: &ServeArgs, clients: &Clients, ip: IpAddr) -> ServerSetup {
         let started = Instant::now();
         ServerSetup {
@@ -280,7 +281,7 @@ impl ServerSetup {
         }
     }
 
-    /// Those of one model of several: what it writes down stands beside what others do.
+    /// The settings of one model of several, with records of its own within the shared ones.
     pub(super) fn of_model(&self, name: &str) -> ServerSetup {
         let of_model = |records: &Records| records.of_model(name);
         ServerSetup {
@@ -292,7 +293,7 @@ impl ServerSetup {
         }
     }
 
-    /// How clients are treated where no model is concerned.
+    /// Settings that do not depend on a model.
     pub(super) fn config(&self, args: &ServeArgs) -> AppConfig {
         AppConfig {
             senders: self.senders.clone(),
@@ -315,15 +316,15 @@ impl ServerSetup {
     }
 }
 
-/// Says of a model that answers no chats what it does instead, before the first client finds out.
+/// Warns about a model that cannot answer chats, before the first client finds out.
 pub(super) fn warn_without_template(serving: &Serving) {
     if let Err(error) = serving.chat_template() {
         tracing::warn!("{error}");
     }
 }
 
-/// The number of connections that the limit on file descriptors allows, after raising that limit as
-/// far as the system permits.
+/// The number of connections that the limit on file descriptors allows, after raising that limit as far as the system
+/// permits.
 pub(super) fn connections_max() -> usize {
     let files = open_files(CONNECTIONS_MAX + FILES_RESERVED);
     let connections = files.saturating_sub(FILES_RESERVED).clamp(16, CONNECTIONS_MAX);

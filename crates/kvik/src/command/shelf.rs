@@ -1,4 +1,4 @@
-//! A server of several models: which there are, what memory they share, and how one of them is loaded.
+//! A server of several models: the catalogue, the shared memory, and the loading of a model.
 
 use std::{
     ffi::OsString,
@@ -33,22 +33,22 @@ use crate::{
     settings::{config, model::ModelArgs, size::ByteSize},
 };
 
-/// Of the free memory, models take this much by default.
+/// Default share of the free memory for models, as a fraction.
 const BUDGET_SHARE: [u64; 2] = [3, 4];
-/// Where the free memory is unknown.
+/// Default memory for models if the free memory is unknown.
 const BUDGET_BLIND: u64 = 8 << 30;
-/// The part of the budget that the keys and values of one model have by default.
+/// Divisor of the budget for the default share of one model's keys and values.
 const KV_SHARE: u64 = 8;
 
-/// Where the models of a server are written down: in config.toml, and with `--shelf` on disk by name.
+/// The sources of a server's catalogue: config.toml, and with `--shelf` the named models on disk.
 pub(crate) struct ShelfSource {
-    /// The words of this process.
+    /// The command line of this process.
     args: Vec<OsString>,
-    /// The models on disk, where they are served.
+    /// The models on disk, if they are served.
     pulled: Option<kvik_shelf::Shelf>,
 }
 
-/// A model of the shelf, with the flags that hold for it.
+/// A model of the shelf, with its flags.
 pub(crate) struct ShelfModel {
     name: String,
     aliases: Vec<String>,
@@ -59,8 +59,8 @@ pub(crate) struct ShelfModel {
     flags: Vec<String>,
 }
 
-/// The source of the models to serve, and those there are; none where a flag names the one to serve, or there is but the
-/// one inside.
+/// The source of the models to serve, and its current models; `None` if a flag names the only model, or there is only
+/// the embedded one.
 pub(crate) fn models(
     serve: &ServeArgs,
     args: Vec<OsString>,
@@ -75,10 +75,10 @@ pub(crate) fn models(
 }
 
 impl ShelfSource {
-    /// Reads which models there are: tables of the configuration, then those on disk that have none.
+    /// Reads the catalogue: tables of the configuration, then models on disk that have no table.
     fn read(&self) -> anyhow::Result<Vec<ShelfModel>> {
         let command = config::configure(Cli::command(), &self.args)?;
-        // What a table says stands behind the flags, and wins.
+        // A table's values come after the flags, and override them.
         let command = command.mut_subcommand("serve", |serve| serve.args_override_self(true));
         let tables = config::models(&command, &self.args)?;
         let names: Vec<String> = tables.iter().map(|table| table.name.clone()).collect();
@@ -87,7 +87,7 @@ impl ShelfSource {
         of_config.chain(pulled.map(|table| ShelfModel::read(&command, table, true))).collect()
     }
 
-    /// The models of `kvik list`, each with the words of `kvik serve`.
+    /// The models of `kvik list`, each with the command line of `kvik serve`.
     fn pulled(&self) -> anyhow::Result<Vec<config::ModelTable>> {
         let Some(shelf) = &self.pulled else { return Ok(Vec::new()) };
         let models = shelf.list()?.manifests.into_iter().filter(|manifest| manifest.kind == Kind::Model);
@@ -112,7 +112,7 @@ pub(super) fn budget(asked: Option<ByteSize>) -> u64 {
     asked.map_or_else(free, |size| size.0)
 }
 
-/// What is printed when the server listens.
+/// The text printed when the server listens.
 pub(super) fn banner(entries: &[Entry], (budget, state): (u64, &str), url: &str) -> String {
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     let line = |entry: &Entry| {
@@ -142,18 +142,18 @@ impl ShelfModel {
         Ok(ShelfModel { name, aliases, tenants, args: *args, is_pulled, flags })
     }
 
-    /// Gives its keys and values a share of the budget, if no flag says how much they have.
+    /// Gives its keys and values a share of the budget, if no flag sets their size.
     pub(super) fn within(mut self, budget: u64) -> ShelfModel {
         self.args.cache.cache_ram.get_or_insert(ByteSize((budget / KV_SHARE).max(1)));
         self
     }
 
-    /// How it stands on the shelf, loaded beside others as `setup` says.
+    /// Its entry on the shelf, loaded with the settings of `setup`.
     pub(super) fn entry(self, setup: &Arc<LoadSetup>) -> Entry {
         let ShelfModel { name, aliases, tenants, args, is_pulled, mut flags } = self;
         let kv = args.cache.cache_ram.map_or(0, |size| size.0);
         let (path, file) = file_of(&args.model).unwrap_or_default();
-        // Pulled again it may be another file of the same name.
+        // Pulling it again may replace the file under the same name.
         flags.push(format!("file={}", path.display()));
         let adapters = args.cache.lora.files();
         Entry {
@@ -172,7 +172,7 @@ impl ShelfModel {
     }
 }
 
-/// Where the file of a model is, and what is known of it; none where it is not there yet.
+/// The path of a model's file, and facts about it; `None` if it is still to be downloaded.
 fn file_of(model: &ModelArgs) -> Option<(PathBuf, ModelFile)> {
     let source = model.source();
     if let Some(file) = file_at(Path::new(source)) {
@@ -186,7 +186,8 @@ fn file_of(model: &ModelArgs) -> Option<(PathBuf, ModelFile)> {
     Some((shelf.path(&manifest).ok()?, pulled_file(&manifest)))
 }
 
-/// A file, or those in a folder. Their digest is of their names, sizes and times: nobody has read them.
+/// Facts about a file, or the files in a folder. The digest covers their names, sizes and times, since their contents
+/// are not read.
 fn file_at(path: &Path) -> Option<ModelFile> {
     let parts = match path.metadata().ok()? {
         found if found.is_dir() => {
@@ -210,7 +211,7 @@ fn file_at(path: &Path) -> Option<ModelFile> {
     Some(ModelFile { digest: hash.finalize().to_hex().to_string(), ..file })
 }
 
-/// Facts that a manifest has of its files. The digest of a single file is its SHA-256, as the hub gives it.
+/// Facts about the files of a manifest. The digest of a single file is its SHA-256, as the hub reports it.
 fn pulled_file(manifest: &Manifest) -> ModelFile {
     let digest = match &manifest.files[..] {
         [ShelfFile { sha256: Some(sha256), .. }] => sha256.clone(),
@@ -226,16 +227,16 @@ fn pulled_file(manifest: &Manifest) -> ModelFile {
     ModelFile { bytes: manifest.bytes(), modified_s: manifest.added_s, digest }
 }
 
-/// What all models of a server are loaded beside.
+/// Settings for loading any model of a server.
 pub(super) struct LoadSetup {
     pub(super) server: Arc<Server>,
     pub(super) around: ServerSetup,
     pub(super) runtime: Runtime,
-    /// How long what a model computes for others may take when it is to go.
+    /// How long running requests may take when a model is unloaded.
     pub(super) grace: Duration,
 }
 
-/// The models of a server, which share so many bytes.
+/// The models of a server, which share `budget` bytes.
 pub(super) struct Models {
     pub(super) source: ShelfSource,
     pub(super) setup: Arc<LoadSetup>,
@@ -243,7 +244,7 @@ pub(super) struct Models {
 }
 
 impl Models {
-    /// How they stand on the shelf.
+    /// Their entries on the shelf.
     pub(super) fn entries(&self, models: Vec<ShelfModel>) -> Vec<Entry> {
         models.into_iter().map(|model| model.within(self.budget).entry(&self.setup)).collect()
     }
@@ -259,7 +260,7 @@ impl Catalogue for Models {
     }
 }
 
-/// Loads a model.
+/// The loader of a model.
 struct Loader {
     name: String,
     args: ServeArgs,
@@ -274,7 +275,7 @@ impl LoadModel for Loader {
         args.embedding.apply(&mut serving.embedder);
         warn_without_template(&serving);
         serving.variables = args.template.variables()?;
-        // Their quotas hold for the prompts that are restored.
+        // The tenants' quotas must apply to the prompts that are restored.
         handle.set_tenants(setup.server.keys().tenants());
         let bytes = serving.model.bytes + budget.bytes();
         let config = args.app_config(&setup.around.of_model(name), &serving.model)?;
@@ -300,7 +301,8 @@ impl LoadModel for Loader {
     }
 }
 
-/// A loaded model that takes so many bytes, with what it does beside answering; its end gives what runs so much time.
+/// A loaded model that takes `bytes` bytes, with its background tasks; closing it gives running requests `grace` to
+/// finish.
 pub(super) fn begin(
     runtime: &Runtime,
     app: Arc<App>,

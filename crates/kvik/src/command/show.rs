@@ -1,4 +1,4 @@
-//! `kvik show`: what a name stands for.
+//! `kvik show`: describes a named model.
 
 use clap::Args;
 
@@ -46,6 +46,6 @@ pub(crate) fn run(args: &ShowArgs) -> anyhow::Result<()> {
         let (size, sha256) = (ByteSize(file.size).to_string(), file.sha256.as_deref().unwrap_or("unknown"));
         println!("{size:>10}  {sha256:64}  {}", file.path);
     }
-    // What is missing is the last that is read.
+    // The error of a missing file is reported last.
     path.map(drop).map_err(Into::into)
 }

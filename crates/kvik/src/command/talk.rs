@@ -1,4 +1,4 @@
-//! What `chat` and `run` share: flags of an answer, and its pieces; and an answer from the engine alone.
+//! Code shared by `chat` and `run`: flags of an answer, its pieces, and an answer directly from the engine.
 
 use std::{
     sync::mpsc::{Receiver, Sender, channel},
@@ -19,7 +19,7 @@ use crate::{
     settings::{logging::say, model::ModelArgs},
 };
 
-/// Names that a note lists at most.
+/// Maximum names in a note.
 const NAMES_TOLD: usize = 5;
 
 /// Flags of the system message and of sampling.
@@ -50,7 +50,7 @@ pub(crate) struct TalkArgs {
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) report: Report,
-    /// From the submission to the first token.
+    /// Time from the submission to the first token.
     pub(crate) first_token: Duration,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum AnswerPiece<'a> {
     Content(&'a str),
 }
 
-/// Says that the embedded model answers, where others have names and none was chosen.
+/// Notes that the embedded model answers, if named models exist and none was chosen.
 pub(crate) fn tell_of_names(model: &ModelArgs) {
     let listed = || model.models_dir.shelf().ok()?.list().ok();
     let Some(listing) = model.is_embedded().then(listed).flatten() else { return };
@@ -89,7 +89,7 @@ impl TalkArgs {
         }
     }
 
-    /// What they say as fields of a request to the server's routes.
+    /// The flags as fields of a request to the server's routes.
     pub(crate) fn fields(&self, embedded: bool) -> Value {
         let mut fields = json!({"temperature": self.temperature(embedded), "top_p": self.top_p});
         let mut add = |name: &str, value: Option<Value>| {
@@ -113,7 +113,7 @@ impl TalkArgs {
         }
     }
 
-    /// Answers the conversation so far; `show` sees every piece as it arrives.
+    /// Answers the conversation so far; `show` is called with every piece as it arrives.
     pub(crate) fn chat(
         &self,
         serving: &Serving,

@@ -1,4 +1,4 @@
-//! `kvik usage`: the usage of tenants, by day and model.
+//! `kvik usage`: shows the usage of tenants, by day and model.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -53,7 +53,7 @@ fn day(text: &str) -> Result<Day, String> {
     if text == "today" { Ok(Day::of(SystemTime::now())) } else { text.parse() }
 }
 
-/// Runs the command; `matches` tell which flags stood on the command line.
+/// Runs the command; `matches` show which flags are on the command line.
 pub(crate) fn run(args: &UsageArgs, matches: &ArgMatches) -> anyhow::Result<()> {
     let given = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
     let server = args.server(given("admin_key"));
@@ -90,7 +90,7 @@ impl UsageArgs {
         let bill = match Records::copy(&folder) {
             Ok(Some(records)) => ledger::recorded(&records, &self.query())?,
             Ok(None) => Bill::default(),
-            // The server that has them says where it listens: another one would answer for other records.
+            // Uses the recorded address of the server that has them open: another server would report other records.
             Err(RecordsError::InUse(_)) => {
                 let url = self.state.address().with_context(|| {
                     format!("a server uses the records in {}; name it with --url and --key", folder.display())
@@ -113,7 +113,7 @@ impl UsageArgs {
         server.call(Method::GET, &format!("/v1/usage?{}", parameters.join("&")), None)
     }
 
-    /// Address and key of the server; a key on the command line goes before other keys.
+    /// Address and key of the server; a key on the command line takes precedence over other keys.
     fn server(&self, admin_first: bool) -> ServerArgs {
         let server = self.server.clone();
         let (key, admin_key) = (server.key().map(str::to_owned), self.admin_key.clone());
@@ -202,7 +202,7 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
         sent_to(flags, |_| {})
     }
 
-    /// The same, when `before` knew the server's URL.
+    /// The same, after `before` was called with the server's URL.
     fn sent_to(flags: &[&str], before: impl FnOnce(&str)) -> (String, String) {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -248,7 +248,7 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the command creates no file there");
     }
 
-    /// The records of a state directory are those of one server, whatever listens at the usual port.
+    /// The records of a state directory belong to one server, whichever listens at the default port.
     #[test]
     fn records_in_use_are_asked_of_the_server_that_has_them() {
         let dir = tempfile::tempdir().unwrap();

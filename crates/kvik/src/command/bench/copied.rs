@@ -1,10 +1,10 @@
-//! What keys and values cost that do not stay on the device: the bytes that a repetition copies, by a formula.
+//! Cost of keys and values that do not stay on the device: the bytes that a repetition copies, by a formula.
 
 use kvik_cache::BLOCK_POSITIONS;
 
 use super::{BATCH_ROWS, Test};
 
-/// Bytes of a repetition of a test, with blocks of so many bytes.
+/// Bytes copied in a repetition of a test, for blocks of `block_bytes` bytes.
 ///
 /// A step copies in every block that holds a position before its rows, once however many sequences read it, and copies
 /// out every block that it writes. At position `p` of one sequence that is `ceil(p / 16) + 1` blocks, so `n` tokens copy

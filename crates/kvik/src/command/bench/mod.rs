@@ -92,7 +92,7 @@ struct Test {
     generate: usize,
     depth: usize,
     sequences: usize,
-    /// Each sequence has its own blocks for the depth.
+    /// Whether each sequence has its own blocks for the depth.
     own_prompts: bool,
 }
 
@@ -114,12 +114,12 @@ struct BenchRow {
     n_sequences: usize,
     own_prompts: bool,
     repeated_depth: bool,
-    /// Name of the GPU, or of the processor's instructions.
+    /// Name of the GPU, or of the processor's instruction set.
     device: String,
-    /// Bytes of keys and values that one repetition copied to the device and back, and what the formula says.
+    /// Bytes of keys and values that one repetition copied to the device and back: measured, and by the formula.
     kv_bytes_moved: u64,
     kv_bytes_formula: u64,
-    /// Of a repetition, the time in which steps were prepared for the GPU and it waited for them.
+    /// Time of a repetition in which the GPU waited for its steps to be prepared.
     preparing_ns: u64,
     avg_ns: f64,
     stddev_ns: f64,
@@ -137,7 +137,7 @@ struct BenchSetup {
     weight_bytes: u64,
     threads: usize,
     kv: KvLayout,
-    /// Bytes of a block that move where keys and values do not stay on the GPU.
+    /// Bytes of a block that are copied if keys and values do not stay on the GPU.
     moved_bytes: usize,
     device: String,
     kv_resident: bool,
@@ -183,7 +183,7 @@ impl BenchArgs {
         let layout = kv::layout_of(&self.model.kv, model.config(), || model.digest())?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
-        // One for each sequence, and that at the end of the depth.
+        // One state for each sequence, and one for the end of the depth.
         let states = 1 + tests.iter().map(|test| test.sequences).max().unwrap_or(1);
         let setup = BenchSetup {
             filename: self.model.source().to_owned(),
@@ -219,7 +219,7 @@ impl BenchArgs {
 }
 
 impl Test {
-    /// Positions the longest sequence reaches.
+    /// Positions that the longest sequence reaches.
     fn positions(&self) -> usize {
         self.depth + self.prompt.max(self.generate)
     }
@@ -240,24 +240,24 @@ impl Test {
     }
 }
 
-/// What repetitions of a test came to.
+/// Measurements of a test's repetitions.
 struct Measured {
     /// Nanoseconds of each.
     samples_ns: Vec<u64>,
-    /// Bytes of keys and values that one copied.
+    /// Bytes of keys and values copied by one repetition.
     bytes_moved: u64,
-    /// Nanoseconds of one in which steps were prepared.
+    /// Nanoseconds of one repetition in which steps were prepared.
     preparing_ns: u64,
 }
 
-/// A model and the block tables of the sequences that are measured.
+/// A model and the block tables of the measured sequences.
 struct Bench<'r, R: ?Sized> {
     runner: &'r mut R,
     /// One table per sequence.
     tables: Vec<Vec<BlockId>>,
-    /// The depth that the latest test computed: positions, and the blocks of each sequence that hold them.
+    /// The depth computed for the latest test: positions, and the blocks of each sequence that hold them.
     filled: (usize, Vec<Vec<BlockId>>),
-    /// Whether the depth is the blocks of its first batch, again and again.
+    /// Whether the depth repeats the blocks of its first batch.
     repeat_depth: bool,
     tokens: TokenStream,
 }
@@ -268,7 +268,7 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), repeat_depth: false, tokens }
     }
 
-    /// Repetitions of a test; an uncounted one warms up.
+    /// Measures repetitions of a test, after an uncounted one to warm up.
     fn measure(&mut self, test: Test, repetitions: u64) -> Measured {
         self.tables = block_tables(test);
         self.fill(test);
@@ -282,7 +282,7 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         }
     }
 
-    /// Computes the depth unless it is there: filling 4,096 positions takes longer than the measurement.
+    /// Computes the depth unless it is present: filling 4,096 positions takes longer than the measurement.
     fn fill(&mut self, test: Test) {
         let blocks = test.depth.div_ceil(BLOCK_POSITIONS);
         let depth = (test.depth, self.tables.iter().map(|table| table[..blocks].to_vec()).collect());
@@ -293,8 +293,8 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         }
     }
 
-    /// Computes the depth once and copies it into the blocks that a sequence does not share: speed does
-    /// not depend on their contents.
+    /// Computes the depth once and copies it into the blocks that a sequence does not share: speed does not depend on
+    /// their contents.
     fn compute_depth(&mut self, test: Test) {
         self.set_states(None);
         self.prefill(if self.repeat_depth { test.depth.min(BATCH_ROWS) } else { test.depth }, 0, false);
@@ -314,7 +314,7 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         }
     }
 
-    /// Copies the blocks of the first batch behind it, up to a depth.
+    /// Copies the blocks of the first batch repeatedly to fill a depth.
     fn repeat_blocks(&mut self, depth: usize) {
         let blocks = &self.tables[0][..depth.div_ceil(BLOCK_POSITIONS)];
         let behind = blocks.iter().skip(BATCH_ROWS / BLOCK_POSITIONS);
@@ -333,7 +333,7 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         start.elapsed().as_nanos() as u64
     }
 
-    /// Prefills `count` positions of the first sequence from `start`; `logits` asks for those of the last row.
+    /// Prefills `count` positions of the first sequence from `start`; `logits` requests those of the last row.
     fn prefill(&mut self, count: usize, start: usize, logits: bool) {
         let end = start + count;
         for chunk in (start..end).step_by(BATCH_ROWS) {
@@ -351,12 +351,12 @@ impl<'r, R: Runner + ?Sized> Bench<'r, R> {
         self.forward(&rows);
     }
 
-    /// Where the state at the end of the depth is kept: behind those of all sequences.
+    /// The slot for the state at the end of the depth: behind those of all sequences.
     fn depth_state(&self) -> StateId {
         StateId(self.tables.len() as u32)
     }
 
-    /// Has every sequence go on from a state, or begin.
+    /// Sets every sequence to a state, or to its initial one.
     fn set_states(&mut self, from: Option<StateId>) {
         if self.runner.state_bytes() > 0 {
             (0..self.tables.len() as u32).for_each(|slot| self.runner.set_state(StateId(slot), from));
@@ -393,7 +393,7 @@ fn block_tables(test: Test) -> Vec<Vec<BlockId>> {
     (0..test.sequences).map(table).collect()
 }
 
-/// A fixed stream of pseudo-random tokens, so that every run computes the same.
+/// A fixed stream of pseudo-random tokens, so that every run has the same input.
 struct TokenStream {
     state: u64,
     vocab: u64,
@@ -454,13 +454,13 @@ impl BenchRow {
         format!("| {name:<30} | {size:>10} | {:>7} | {kv:<7} | {test:>21} | {speed:>16} |", self.n_threads)
     }
 
-    /// What was copied, beside what the formula says, where keys and values do not stay on the device.
+    /// The bytes copied and those predicted by the formula, if keys and values do not stay on the device.
     fn copies(&self) -> Option<String> {
         let BenchRow { kv_bytes_moved: moved, kv_bytes_formula: formula, .. } = self;
         (*formula > 0).then(|| format!("  copied {moved} bytes of keys and values, by the formula {formula}"))
     }
 
-    /// How long the GPU waited for its steps to be prepared.
+    /// The share of time that the GPU waited for its steps to be prepared.
     fn prepared(&self) -> Option<String> {
         let share = self.preparing_ns as f64 / self.avg_ns;
         (self.preparing_ns > 0)
@@ -494,7 +494,7 @@ mod tests {
         assert_eq!(Test { generate: 32, depth: 512, sequences: 16, ..OWN }.name(), "tg32 x16 own @ d512");
     }
 
-    /// Blocks in the tables of a test, counted once.
+    /// Number of distinct blocks in the tables of a test.
     fn distinct(tables: &[Vec<BlockId>]) -> usize {
         tables.iter().flatten().collect::<BTreeSet<_>>().len()
     }
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(blocks_needed(&test), 12);
     }
 
-    /// Records what was stored where, and checks every batch against the contract of [`Batch`].
+    /// Records the stored tokens, and checks every batch against the contract of [`Batch`].
     #[derive(Default)]
     struct Recorder {
         /// The token stored at each position of each block.
@@ -605,11 +605,11 @@ mod tests {
         let at = |depth| Test { depth, ..SHARED };
         let three_at = |depth| Test { sequences: 3, ..at(depth) };
         assert_eq!([filled(at(40)), filled(at(40))], [40, 0]);
-        // The same number of blocks, another number of positions.
+        // The same number of blocks, but another number of positions.
         assert_eq!(filled(at(41)), 41);
-        // A test without a depth writes where the depth was.
+        // A test without a depth overwrites the previous depth.
         assert_eq!([filled(at(0)), filled(at(41))], [0, 41]);
-        // Other blocks.
+        // Different blocks.
         assert_eq!([filled(three_at(41)), filled(three_at(41))], [41, 0]);
         assert_eq!(filled(Test { own_prompts: true, ..three_at(41) }), 41);
     }

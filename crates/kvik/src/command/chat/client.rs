@@ -1,5 +1,5 @@
-//! A client of the server's routes in the same process: what the terminal asks is asked as over HTTP, so that there is
-//! one path for all turns.
+//! A client of the server's routes in the same process: the terminal sends the same requests as over HTTP, so that
+//! there is one path for all turns.
 
 use std::time::{Duration, Instant};
 
@@ -21,28 +21,28 @@ use crate::command::talk::AnswerPiece;
 pub(super) struct LocalClient {
     runtime: Runtime,
     router: Router,
-    /// Ctrl-C, for the answer that is running.
+    /// Signals Ctrl-C to the running answer.
     interrupts: watch::Sender<()>,
 }
 
-/// How an answer ended.
+/// The end of an answer.
 #[derive(Debug)]
 pub(super) enum Answered {
     Whole(Answer),
-    /// By Ctrl-C.
+    /// Stopped by Ctrl-C.
     Stopped,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// From the request to the first token.
+    /// Time from the request to the first token.
     pub(super) first_token: Duration,
     /// The last chunk of the stream: `usage`, `timings` and `kvik`.
     pub(super) report: Value,
 }
 
-/// A request that was refused.
+/// The error of a refused request.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Refused {
@@ -51,14 +51,14 @@ pub(super) struct Refused {
 }
 
 impl LocalClient {
-    /// From now on Ctrl-C stops the answer that is running, and the program where none is.
+    /// Installs a handler of Ctrl-C that stops the running answer, or the program if there is none.
     pub(super) fn new(runtime: Runtime, router: Router) -> LocalClient {
         let interrupts = watch::Sender::new(());
         runtime.spawn(stop_on_interrupt(interrupts.clone()));
         LocalClient { runtime, router, interrupts }
     }
 
-    /// Asks a route, with a JSON body or none, and returns the JSON of its answer.
+    /// Requests a route, with a JSON body or none, and returns the JSON of its answer.
     pub(super) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.text(method, path, body)?)?)
     }
@@ -71,7 +71,7 @@ impl LocalClient {
         })
     }
 
-    /// Asks for a streamed answer to a chat; `show` sees every piece as it arrives.
+    /// Requests a streamed answer to a chat; `show` is called with every piece as it arrives.
     pub(super) fn chat(
         &self,
         body: &Value,
@@ -81,7 +81,7 @@ impl LocalClient {
         self.runtime.block_on(async {
             tokio::select! {
                 answer = self.stream(body, show) => answer.map(Answered::Whole),
-                // What ends here drops the response, which ends the work at the engine's next step.
+                // Returning drops the response, which ends the work at the engine's next step.
                 _ = interrupted.changed() => Ok(Answered::Stopped),
             }
         })
@@ -103,7 +103,7 @@ impl LocalClient {
         bail!("the answer ended before it was complete")
     }
 
-    /// The response to a request; an error where it was refused.
+    /// The response to a request; an error if it was refused.
     async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
         let request = Request::builder().method(method).uri(path);
         let request = request.header(header::CONTENT_TYPE, "application/json");
@@ -118,7 +118,7 @@ impl LocalClient {
     }
 }
 
-/// An answer as far as it has arrived.
+/// The answer received so far.
 struct Reading {
     start: Instant,
     first_token: Option<Duration>,
@@ -130,7 +130,7 @@ impl Reading {
         Reading { start: Instant::now(), first_token: None, report: Value::Null }
     }
 
-    /// Takes one chunk of the stream.
+    /// Processes one chunk of the stream.
     fn take(&mut self, chunk: Value, show: &mut dyn FnMut(AnswerPiece<'_>)) -> anyhow::Result<()> {
         if chunk.get("error").is_some() {
             bail!("{}", message_of(&chunk));
@@ -161,10 +161,10 @@ impl Reading {
     }
 }
 
-/// Reads server-sent events from bytes that are cut anywhere.
+/// Parses server-sent events from bytes that are split at arbitrary positions.
 #[derive(Default)]
 struct EventReader {
-    /// What is no whole line yet.
+    /// The incomplete last line.
     rest: Vec<u8>,
 }
 
@@ -189,8 +189,8 @@ fn message_of(error: &Value) -> String {
     error["error"]["message"].as_str().unwrap_or("the request was refused").to_owned()
 }
 
-/// Ctrl-C ends the answer that somebody waits for; where nobody does, it ends the program. (At the prompt of a terminal
-/// it is a key like any other.)
+/// Ends the running answer at Ctrl-C, or the program if there is none. (At the prompt of a terminal it is an ordinary
+/// key.)
 async fn stop_on_interrupt(interrupts: watch::Sender<()>) {
     while tokio::signal::ctrl_c().await.is_ok() {
         if interrupts.send(()).is_err() {

@@ -1,4 +1,4 @@
-//! The conversation of a terminal: what each line does to it.
+//! The conversation of a terminal, and the effect of each input line on it.
 
 use std::{fs::OpenOptions, io::Write, sync::Arc};
 
@@ -17,20 +17,20 @@ use crate::{
     app::App, causes::with_causes, clock::unix_seconds, command::talk::TalkArgs, settings::size::ByteSize,
 };
 
-/// Conversations that `/list` shows.
+/// Maximum conversations that `/list` shows.
 const LISTED_MAX: usize = 50;
 
-/// Whether and how a conversation is remembered beyond the context.
+/// Settings of memory beyond the context.
 pub(super) struct Remembering {
     pub(super) on: bool,
-    /// The bounds of its segments, or why it cannot be.
+    /// The bounds of its segments, or why memory is unavailable.
     pub(super) settings: Result<MemorySettings, String>,
 }
 
-/// Why conversations end with the program; nothing where they do not.
+/// `Err` with the reason if conversations end with the program.
 pub(super) type Lasting = Result<(), String>;
 
-/// A conversation, and where it takes place.
+/// A conversation in the terminal.
 pub(super) struct TerminalChat {
     app: Arc<App>,
     client: LocalClient,
@@ -38,9 +38,9 @@ pub(super) struct TerminalChat {
     talk: TalkArgs,
     remembering: Remembering,
     lasting: Lasting,
-    /// Of the conversation, from its first answer on, or since it has a name of its own.
+    /// Id of the conversation, once it has an answer or a name of its own.
     id: Option<String>,
-    /// What it is called.
+    /// Name of the conversation.
     name: Option<String>,
     /// `kvik.memory` of the last answer.
     memory: Value,
@@ -59,7 +59,7 @@ impl TerminalChat {
         TerminalChat { app, client, screen, talk, remembering, lasting, id, name, memory }
     }
 
-    /// Does what a line says.
+    /// Executes an input line.
     pub(super) fn take(&mut self, line: InputLine<'_>) {
         if let Err(error) = self.follow(line) {
             self.screen.line(&format!("error: {}", with_causes(&error)));
@@ -95,7 +95,7 @@ impl TerminalChat {
         KeptConversations(&self.client)
     }
 
-    /// A new conversation.
+    /// Begins a new conversation.
     fn begin(&mut self) {
         (self.id, self.name, self.memory) = (None, None, Value::Null);
     }
@@ -118,7 +118,7 @@ impl TerminalChat {
         Ok(())
     }
 
-    /// The request of a turn: what is new, and where it belongs.
+    /// The request of a turn: its new messages, and its conversation.
     fn body(&self, text: &str) -> anyhow::Result<Value> {
         let mut body = self.talk.fields(self.app.serving.model.embedded);
         let (conversation, mut messages) = match &self.id {
@@ -133,12 +133,12 @@ impl TerminalChat {
         Ok(body)
     }
 
-    /// What a new conversation begins with.
+    /// The initial messages of a new conversation.
     fn system(&self) -> Vec<Value> {
         self.talk.system.iter().map(|text| json!({"role": "system", "content": text})).collect()
     }
 
-    /// Takes back the last question and what answered it.
+    /// Removes the last question and its answer.
     fn undo(&mut self) -> anyhow::Result<()> {
         let found = self.id.as_ref().map(|id| self.kept().find(id)).transpose()?;
         let last = found.as_ref().and_then(last_question);
@@ -171,7 +171,7 @@ impl TerminalChat {
         Ok(())
     }
 
-    /// Goes on with the conversation of this name.
+    /// Continues the conversation of this name.
     pub(super) fn load(&mut self, name: &str) -> anyhow::Result<()> {
         let found = self.kept().find(name)?;
         let name = found.name.as_ref().unwrap_or(&found.id);
@@ -185,7 +185,7 @@ impl TerminalChat {
         Ok(())
     }
 
-    /// Goes on with the conversation that was changed last.
+    /// Continues the most recently changed conversation.
     pub(super) fn load_newest(&mut self) -> anyhow::Result<()> {
         match self.kept().all()?.first() {
             Some(newest) => self.load(&newest.id),
@@ -196,7 +196,7 @@ impl TerminalChat {
         }
     }
 
-    /// Says which conversation could be gone on with.
+    /// Shows which conversation could be continued.
     pub(super) fn show_newest(&mut self) -> anyhow::Result<()> {
         if let Some(newest) = self.kept().all()?.first() {
             self.screen.line(&format!("`kvik chat --resume` or /load goes on with: {}", listed(newest)));
@@ -231,7 +231,7 @@ impl TerminalChat {
         let id = self.id.as_ref().context("there is nothing to export yet")?;
         let format = if file.ends_with(".md") { "markdown" } else { "json" };
         let text = self.kept().export(id, format)?;
-        // What is there already may be dear to somebody.
+        // An existing file must not be overwritten.
         let opened = OpenOptions::new().write(true).create_new(true).open(file);
         let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
         written.with_context(|| format!("{file} cannot be written"))?;
@@ -272,7 +272,7 @@ impl TerminalChat {
         Ok(())
     }
 
-    /// What the last turn read, where there was one, and the summary, where there is one.
+    /// The segments of the last turn, if there was one, and the summary, if there is one.
     fn remembered(&self, id: &str) -> anyhow::Result<Vec<String>> {
         let mut lines = Vec::new();
         if !self.memory.is_null() {
@@ -306,7 +306,7 @@ fn last_question(found: &FoundConversation) -> Option<usize> {
     found.messages.iter().rposition(|message| message["role"] == "user")
 }
 
-/// The text of a message; nothing where it has parts, which no terminal sends.
+/// The text of a message; empty if it has content parts, which no terminal sends.
 fn text_of(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default()
 }

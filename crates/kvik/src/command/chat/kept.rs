@@ -1,4 +1,4 @@
-//! The conversations that the routes keep, as a terminal asks for them.
+//! The server's stored conversations, as the terminal uses them.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use crate::command::remote::escaped;
 const PATH: &str = "/v1/conversations";
 /// Conversations of one page of the list.
 const PAGE: usize = 1000;
-/// Bytes of a name that is made of what was said first, and of the number behind it.
+/// Maximum bytes of a name made from the first question, without the number after it.
 const NAME_BYTES: usize = 48;
 
-/// All of them.
+/// All stored conversations.
 #[derive(Clone, Copy)]
 pub(super) struct KeptConversations<'a>(pub(super) &'a LocalClient);
 
@@ -25,19 +25,19 @@ pub(super) struct KeptConversations<'a>(pub(super) &'a LocalClient);
 pub(super) struct ListedConversation {
     pub(super) id: String,
     pub(super) name: Option<String>,
-    /// Unix seconds.
+    /// Time of the last change, in Unix seconds.
     pub(super) updated: u64,
     pub(super) messages: usize,
 }
 
 impl ListedConversation {
-    /// By which a person finds it.
+    /// The name by which a user finds it.
     pub(super) fn name(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }
 }
 
-/// A conversation with all that was said in it.
+/// A conversation with all its messages.
 #[derive(Debug, Deserialize)]
 pub(super) struct FoundConversation {
     pub(super) id: String,
@@ -46,7 +46,7 @@ pub(super) struct FoundConversation {
 }
 
 impl KeptConversations<'_> {
-    /// All of them, the one that was changed last first.
+    /// All conversations, most recently changed first.
     pub(super) fn all(self) -> anyhow::Result<Vec<ListedConversation>> {
         #[derive(Deserialize)]
         struct Page {
@@ -65,13 +65,13 @@ impl KeptConversations<'_> {
         }
     }
 
-    /// The one of this name or id.
+    /// The conversation of this name or id.
     pub(super) fn find(self, name: &str) -> anyhow::Result<FoundConversation> {
         let found = self.0.call(Method::GET, &path(name), None).map_err(|error| in_terminal(error, name))?;
         Ok(serde_json::from_value(found)?)
     }
 
-    /// Begins one of this name with these messages, and returns its id.
+    /// Creates a conversation of this name with these messages, and returns its id.
     pub(super) fn begin(self, name: &str, messages: &[Value]) -> anyhow::Result<String> {
         let body = json!({"name": name, "messages": messages});
         let begun = self.0.call(Method::POST, PATH, Some(&body))?;
@@ -82,35 +82,35 @@ impl KeptConversations<'_> {
         self.0.call(Method::POST, &path(id), Some(&json!({"name": name}))).map(drop)
     }
 
-    /// Deletes the one of this name, and returns its id.
+    /// Deletes the conversation of this name, and returns its id.
     pub(super) fn delete(self, name: &str) -> anyhow::Result<String> {
         let deleted =
             self.0.call(Method::DELETE, &path(name), None).map_err(|error| in_terminal(error, name))?;
         Ok(deleted["id"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Takes back the message of this index and all behind it.
+    /// Removes the message of this index and all after it.
     pub(super) fn take_back(self, id: &str, from: usize) -> anyhow::Result<()> {
         self.0.call(Method::DELETE, &format!("{}/messages?from={from}", path(id)), None).map(drop)
     }
 
-    /// What its newest summary is; null where it has none.
+    /// Its newest summary; null if it has none.
     pub(super) fn summary(self, id: &str) -> anyhow::Result<Value> {
         let mut memory = self.0.call(Method::GET, &format!("{}/memory", path(id)), None)?;
         Ok(memory["summary"].take())
     }
 
-    /// From now on its newest summary says this.
+    /// Replaces the text of its newest summary.
     pub(super) fn correct(self, id: &str, text: &str) -> anyhow::Result<()> {
         self.0.call(Method::POST, &format!("{}/memory", path(id)), Some(&json!({"summary": text}))).map(drop)
     }
 
-    /// As text, in `json` or `markdown`.
+    /// The conversation as text, in `json` or `markdown`.
     pub(super) fn export(self, id: &str, format: &str) -> anyhow::Result<String> {
         self.0.text(Method::GET, &format!("{}/export?format={format}", path(id)), None)
     }
 
-    /// A name that no conversation has, of the words with which one begins.
+    /// An unused name, made of the first words of a text.
     pub(super) fn unused_name(self, text: &str) -> anyhow::Result<String> {
         let names: BTreeSet<String> = self.all()?.into_iter().filter_map(|listed| listed.name).collect();
         let name = first_words(text);
@@ -124,7 +124,7 @@ fn path(name: &str) -> String {
     format!("{PATH}/{}", escaped(name))
 }
 
-/// The error of a conversation that does not exist, in words of the terminal.
+/// The error for a conversation that does not exist, worded for the terminal.
 fn in_terminal(error: anyhow::Error, name: &str) -> anyhow::Error {
     match error.downcast_ref::<Refused>() {
         Some(refused) if refused.status == StatusCode::NOT_FOUND => {
@@ -145,7 +145,7 @@ fn first_words(text: &str) -> String {
         name.push_str(space);
         name.push_str(word);
     }
-    // A word that is longer than a name; and ids are no names.
+    // The first word may be longer than a name; and a name must not look like an id.
     if name.is_empty() {
         name = text.chars().filter(|c| !c.is_control()).take(NAME_BYTES / 4).collect();
     }

@@ -1,6 +1,6 @@
 //! A line of input: a message to the model, or a command.
 
-/// What `/help` shows.
+/// The output of `/help`.
 pub(super) const HELP: &str = "\
 /memory               what is remembered: settings, segments of the last turn, quotes, the summary
 /memory on|off        answer beyond the context from a summary, or not
@@ -26,21 +26,21 @@ pub(super) enum InputLine<'a> {
     System(&'a str),
     Reset,
     Stats,
-    /// What is remembered.
+    /// Shows the memory of the conversation.
     Memory,
-    /// Whether to remember from now on.
+    /// Switches memory on or off.
     Remember(bool),
-    /// What the summary is to say.
+    /// Replaces the text of the summary.
     Correct(&'a str),
     Undo,
-    /// A name for the conversation; the empty one asks for the name that it has.
+    /// Names the conversation; an empty name shows the current one.
     Save(&'a str),
     Load(&'a str),
     List,
     Delete(&'a str),
     Export(&'a str),
     Quit,
-    /// What is no command, and what to write instead.
+    /// An invalid command, with a message that suggests the right one.
     Wrong(String),
 }
 
@@ -80,7 +80,7 @@ impl<'a> InputLine<'a> {
     }
 }
 
-/// Commands that stand alone.
+/// Commands without an argument.
 const ALONE: [&str; 8] = ["/help", "/?", "/list", "/reset", "/stats", "/undo", "/quit", "/exit"];
 
 fn wrong(message: String) -> InputLine<'static> {

@@ -5,7 +5,7 @@
 //!              '-> Screen <-'
 //! ```
 //!
-//! The terminal is one more client of the routes: what they remember, it remembers.
+//! The terminal is an ordinary client of the routes, and shares their memory of conversations.
 
 mod client;
 mod conversation;
@@ -60,14 +60,14 @@ use crate::{
     },
 };
 
-/// One answer at a time, and beside it what is computed of summaries.
+/// Room for one answer at a time, and for the summaries computed concurrently.
 const CAPACITY: Capacity = Capacity { parallel: 4, queue: 16, ..Capacity::ONE };
-/// Folder of its records in the state directory. They are not the server's, which one process at a time writes: a
-/// terminal that somebody leaves open must not keep a server from its accounts.
+/// Folder of its records in the state directory. They are separate from the server's, which one process at a time
+/// writes: an open terminal must not lock a server out of its accounts.
 const FOLDER: &str = "chat";
-/// How long to wait for another terminal that closes the records.
+/// How long to wait for another terminal to close the records.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
-/// Longest body of a request in this process.
+/// Maximum body of a request in this process.
 const BODY_BYTES_MAX: u64 = 32 << 20;
 
 /// Talks with the model in the terminal
@@ -147,8 +147,8 @@ fn greet(screen: &mut Screen, serving: &Serving, cache: ByteSize) {
 }
 
 impl ChatArgs {
-    /// How to remember. Bounds that were asked for and do not fit are an error; those of a small context that nobody
-    /// asked for switch it off.
+    /// Settings of memory. Explicit bounds that do not fit are an error; default ones that do not fit a small context
+    /// switch memory off.
     fn remembering(&self, context: usize) -> anyhow::Result<(MemoryConfig, Remembering)> {
         let mut config = self.memory.config(true)?;
         let settings: Result<MemorySettings, String> = match config.settings(context) {
@@ -161,7 +161,7 @@ impl ChatArgs {
         Ok((config, Remembering { on, settings }))
     }
 
-    /// Where conversations are written down, or why they end with the program.
+    /// The records of conversations, or why these end with the program.
     fn records(&self) -> anyhow::Result<Result<Records, String>> {
         if !self.memory.config(true)?.on {
             return Ok(Err("--memory off".to_owned()));
@@ -172,7 +172,7 @@ impl ChatArgs {
         Ok(Records::open(&folder.join(FOLDER), LOCK_PATIENCE).map_err(|error| error.to_string()))
     }
 
-    /// Goes on with the conversation that was asked for, or says which one could be.
+    /// Continues the requested conversation, or shows which one could be continued.
     fn open_conversation(&self, chat: &mut TerminalChat) -> anyhow::Result<()> {
         match &self.resume {
             Some(Some(name)) => chat.load(name),
@@ -182,14 +182,14 @@ impl ChatArgs {
     }
 }
 
-/// Where it is written down what was computed for conversations, and where blocks are.
+/// Directories of the prompt log and of the disk cache.
 #[derive(Default)]
 struct Places {
     state_dir: Option<PathBuf>,
     cache_disk: Option<PathBuf>,
 }
 
-/// The state behind the routes, for one person without a key.
+/// The state behind the routes, for one user without a key.
 fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>, places: Places) -> Arc<App> {
     let started = Instant::now();
     let config = AppConfig {
@@ -214,7 +214,7 @@ fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>, places:
     App::new(serving, Keys::new([]), Arc::new(ledger), config)
 }
 
-/// The routes in this process, and what is done behind their answers.
+/// The routes in this process, and their background tasks.
 fn client(app: Arc<App>) -> anyhow::Result<LocalClient> {
     let runtime = tokio::runtime::Runtime::new().context("the threads of the routes cannot be started")?;
     runtime.spawn(make_summaries(app.clone()));

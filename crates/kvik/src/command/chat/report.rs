@@ -1,14 +1,14 @@
-//! What is said of an answer in words: its cost, and what was read of the conversation.
+//! Reports about an answer: its cost, and the parts of the conversation that it was computed from.
 
 use kvik_memory::context::MemorySettings;
 use serde_json::Value;
 
 use super::client::Answer;
 
-/// Characters of a message that is quoted in a line.
+/// Maximum characters of a message quoted on one line.
 const QUOTED_CHARS: usize = 100;
 
-/// One line: tokens reused, computed and generated, and which messages were read.
+/// One line: tokens reused, computed and generated, and which messages were in the prompt.
 pub(super) fn status(answer: &Answer) -> String {
     let Answer { report, first_token, .. } = answer;
     let timings = &report["timings"];
@@ -25,13 +25,13 @@ pub(super) fn status(answer: &Answer) -> String {
     if is_whole(memory) { cost } else { format!("{cost} | memory: {}", messages_read(memory)) }
 }
 
-/// Whether every message was read as it was said, and will be in the next turn.
+/// Whether every message was in the prompt verbatim, and will be in the next turn.
 fn is_whole(memory: &Value) -> bool {
     let messages = &memory["messages"];
     count(&messages["summarised"]) + count(&messages["let_go"]) == 0 && memory["rebuilding"] != true
 }
 
-/// The segments of a turn, those that it had.
+/// The non-empty segments of a turn.
 fn messages_read(memory: &Value) -> String {
     let messages = &memory["messages"];
     let quotes = memory["quotes"].as_array().map_or(0, Vec::len);
@@ -49,7 +49,7 @@ fn messages_read(memory: &Value) -> String {
     parts.join(", ")
 }
 
-/// The bounds of what is remembered.
+/// The bounds of memory.
 pub(super) fn settings(settings: &MemorySettings) -> String {
     let MemorySettings { recent_max, summary_max, trigger_discard, quotes_max, protect_first } = *settings;
     let first = if protect_first { "; the opening exchange is never let go" } else { "" };
@@ -58,7 +58,7 @@ pub(super) fn settings(settings: &MemorySettings) -> String {
     )
 }
 
-/// What a turn read of its conversation, in a table.
+/// The segments of a turn's prompt, in a table.
 pub(super) fn segments(memory: &Value) -> Vec<String> {
     let (messages, tokens) = (&memory["messages"], &memory["tokens"]);
     let row = |name: &str, messages: &str, tokens: &str| format!("{name:<20}{messages:>10}{tokens:>10}");
@@ -76,7 +76,7 @@ pub(super) fn segments(memory: &Value) -> Vec<String> {
     lines
 }
 
-/// The newest summary, in lines; none where there is none.
+/// The newest summary, in lines; empty if there is none.
 pub(super) fn summary(summary: &Value) -> Vec<String> {
     if summary.is_null() {
         return Vec::new();
@@ -93,14 +93,14 @@ pub(super) fn summary(summary: &Value) -> Vec<String> {
     vec![format!("the summary of {covers} messages, made {age} ago for the {times} time{corrected}:"), text]
 }
 
-/// The first messages of the exchanges that were quoted, of the messages of the turn's request.
+/// The first messages of the quoted exchanges, taken from the messages of the turn's request.
 pub(super) fn quoted(memory: &Value, messages: &[Value]) -> Vec<String> {
     let quotes = memory["quotes"].as_array().map_or(&[] as &[Value], Vec::as_slice);
     let opening = |quote: &Value| messages.get(count(&quote[0]) as usize)?["content"].as_str().map(shortened);
     quotes.iter().filter_map(opening).map(|text| format!("  quoted: {text}")).collect()
 }
 
-/// A text in one line of bounded length.
+/// A text on one line of bounded length.
 pub(super) fn shortened(text: &str) -> String {
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = line.char_indices().nth(QUOTED_CHARS) {
@@ -110,7 +110,7 @@ pub(super) fn shortened(text: &str) -> String {
     line
 }
 
-/// A time that has passed, in its largest unit.
+/// A time span, in its largest unit.
 pub(super) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -124,7 +124,7 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// A count with a comma at every third digit.
+/// A count with commas between groups of three digits.
 fn grouped(value: &Value) -> String {
     let digits = count(value).to_string();
     let commas = |(i, digit): (usize, char)| {

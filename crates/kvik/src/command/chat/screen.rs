@@ -1,4 +1,4 @@
-//! What the terminal shows: answers as they come, and lines about them.
+//! The output of the terminal: answers as they arrive, and lines about them.
 
 use std::io::{IsTerminal, Write};
 
@@ -6,10 +6,10 @@ use super::client::Answer;
 use super::report;
 use crate::{command::talk::AnswerPiece, settings::logging::may_colour};
 
-/// Standard output, or what a test reads in its place.
+/// Standard output, or a writer of a test in its place.
 pub(super) struct Screen {
     out: Box<dyn Write>,
-    /// Whether it understands escape sequences.
+    /// Whether it interprets escape sequences.
     styled: bool,
 }
 
@@ -26,7 +26,7 @@ impl Screen {
         Screen { out: Box::new(out), styled: false }
     }
 
-    /// Content as it is, and reasoning dimmed.
+    /// Writes content unchanged, and reasoning dimmed.
     pub(super) fn piece(&mut self, piece: AnswerPiece<'_>) {
         match piece {
             AnswerPiece::Content(text) => self.write(&printable(text)),
@@ -34,20 +34,20 @@ impl Screen {
         }
     }
 
-    /// The end of an answer.
+    /// Writes the report at the end of an answer.
     pub(super) fn answered(&mut self, answer: &Answer) {
         self.write("\n");
         self.note(&report::status(answer));
         self.write("\n");
     }
 
-    /// A line of the program's own.
+    /// Writes a line of the program's own.
     pub(super) fn line(&mut self, text: &str) {
         self.write(&printable(text));
         self.write("\n");
     }
 
-    /// The same, dimmed and in brackets.
+    /// Writes a note, dimmed and in brackets.
     pub(super) fn note(&mut self, text: &str) {
         self.dim(&format!("[{}]", printable(text)));
         self.write("\n");
@@ -63,7 +63,7 @@ impl Screen {
     }
 }
 
-/// A text without characters that a terminal would obey: what a model says moves no cursor.
+/// Replaces control characters, so that a model's output cannot control the terminal.
 fn printable(text: &str) -> String {
     let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t' | '\r');
     text.replace(obeyed, "\u{fffd}")

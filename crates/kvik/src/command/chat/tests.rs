@@ -23,7 +23,7 @@ fn flags(flags: &[&str]) -> ChatArgs {
     Flags::try_parse_from(["kvik"].iter().chain(flags)).unwrap().chat
 }
 
-/// What was written to a screen.
+/// The output of a screen.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -45,7 +45,7 @@ struct Terminal {
     handle: Handle,
 }
 
-/// A directory of a user that lasts for a test.
+/// A user's directory that lasts for a test.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -81,18 +81,18 @@ impl Terminal {
         Terminal { chat, app, written, handle: loaded.handle }
     }
 
-    /// What was shown since the last time.
+    /// The output since the last call.
     fn shown(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.written.0.lock().unwrap())).unwrap()
     }
 
-    /// What a line shows.
+    /// Enters a line and returns its output.
     fn types(&mut self, line: &str) -> String {
         self.chat.take(InputLine::parse(line));
         self.shown()
     }
 
-    /// Small talk; what its last turn shows.
+    /// Enters turns of small talk and returns the output of the last one.
     fn talks(&mut self, turns: usize) -> String {
         let mut said = String::new();
         for turn in 0..turns {
@@ -102,7 +102,7 @@ impl Terminal {
         said
     }
 
-    /// A reader's pause: until nothing runs, also of what begins behind an answer.
+    /// Waits, as for a reader's pause, until nothing runs, including the work that begins after an answer.
     fn pauses(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut quiet = 0;

@@ -1,4 +1,4 @@
-//! The port, open files, the clock, and downloads: what others need to reach the server and the server to reach others.
+//! Checks of the port, the limit on open files, the clock, and downloads.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,10 +11,10 @@ use crate::{
     },
 };
 
-/// The year in which this was written: certificates of today are not valid before.
+/// A lower bound on the time, the beginning of 2026: current certificates are not valid before.
 const FROM_1970_TO_2026: Duration = Duration::from_secs(1_767_225_600);
 
-/// All of it.
+/// All of these checks.
 pub(super) fn all(args: &ServeArgs) -> Vec<Diagnosis> {
     vec![port(args), files(connections_max()), clock(SystemTime::now()), downloads()]
 }
@@ -73,7 +73,7 @@ fn clock(now: SystemTime) -> Diagnosis {
     }
 }
 
-/// Whether models can be downloaded, which takes TLS.
+/// Whether models can be downloaded, which needs TLS.
 fn downloads() -> Diagnosis {
     const SUBJECT: &str = "downloads";
     match kvik_shelf::tls::provider() {

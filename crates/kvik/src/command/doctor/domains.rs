@@ -1,4 +1,4 @@
-//! Memory domains: how many the machine has, and in which of them the server would stay.
+//! Check of memory domains (NUMA nodes): how many the machine has, and in which of them the server would stay.
 
 use std::{fs, path::Path};
 
@@ -8,11 +8,11 @@ use super::report::Diagnosis;
 use crate::{causes::with_causes, settings::domain::DomainArgs};
 
 const SUBJECT: &str = "memory domains";
-/// Where Linux says whether it moves pages after the threads that read them.
+/// Linux's setting of automatic NUMA balancing, which moves pages to the threads that read them.
 const BALANCING: &str = "proc/sys/kernel/numa_balancing";
 
-/// Brings this process to its domain, as the server would, and says how it is with them; `None` where the system, which
-/// speaks under `root`, tells none. `bound` are the domains that whoever started this process has bound it to.
+/// Binds this process to its domain, as the server would, and reports on it; `None` if the system exposes no domains.
+/// `root` is the root of `/proc` and `/sys`; `bound` are the domains that the parent process bound this one to.
 pub(super) fn check(
     flag: DomainArgs,
     found: &[MemoryDomain],
@@ -30,7 +30,7 @@ pub(super) fn check(
     Some(diagnosis.with("memory_domains", found.len()))
 }
 
-/// Without the flag.
+/// The report without the flag.
 fn unasked(found: &[MemoryDomain], bound: Option<&[usize]>, root: &Path) -> Option<Diagnosis> {
     let list = found.iter().map(MemoryDomain::to_string).collect::<Vec<_>>().join(", ");
     let is_balanced = fs::read_to_string(root.join(BALANCING)).is_ok_and(|text| text.trim() != "0");
@@ -42,7 +42,7 @@ fn unasked(found: &[MemoryDomain], bound: Option<&[usize]>, root: &Path) -> Opti
             format!("memory comes from {only} only, threads run in {list}"),
             format!("--memory-domain {only} keeps the threads there too"),
         ),
-        // Threads of all domains read all weights: a page that follows one of them leaves the others.
+        // Threads of all domains read all weights, so a page that moves to one of them leaves the others.
         _ if is_balanced => Diagnosis::note(
             SUBJECT,
             format!("{}: {list}; the kernel moves pages between them again and again", found.len()),
@@ -59,7 +59,7 @@ fn unasked(found: &[MemoryDomain], bound: Option<&[usize]>, root: &Path) -> Opti
     })
 }
 
-/// How many there are, where it is worth telling.
+/// The number of domains, if there are several.
 fn of(found: &[MemoryDomain]) -> String {
     match found.len() {
         0 | 1 => String::new(),

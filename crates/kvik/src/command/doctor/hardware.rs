@@ -1,4 +1,4 @@
-//! Processor, memory, huge pages, GPU: what they are, and what is computed where with how much.
+//! Checks of processor, memory, huge pages and GPU, and the choices that the server makes by them.
 
 use std::{fs, path::Path, thread::available_parallelism, time::Duration};
 
@@ -16,21 +16,22 @@ use crate::{
     },
 };
 
-/// How long memory is read.
+/// Duration of the measurement of memory speed.
 const READ_TIME: Duration = Duration::from_secs(1);
-/// Memory that is read: several times the last cache of most processors, and at most a part of what is free.
+/// Memory that is read: several times the last-level cache of most processors, and at most a fraction of the free
+/// memory.
 const READ_BYTES: u64 = 512 << 20;
 const READ_SHARE: u64 = 4;
-/// The model by whose size the speed of memory is explained.
+/// Size of the model in the explanation of memory speed.
 const EXAMPLE_BYTES: u64 = 4 << 30;
-/// With less free memory most models do not fit.
+/// Free memory below which most models do not fit.
 const FREE_BYTES_MIN: u64 = 1 << 30;
-/// Where the kernel says when it gives huge pages.
+/// The kernel's setting of transparent huge pages.
 const HUGE_PAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 
-/// All of it, on a machine whose kernel speaks under `root`.
+/// All of these checks, with `root` as the root of `/proc` and `/sys`.
 pub(super) fn all(model: &ModelArgs, cache: &CacheArgs, root: &Path) -> Vec<Diagnosis> {
-    // What follows is measured there.
+    // Comes first: the following measurements run in the chosen domain.
     let domains = domains::check(model.domain, &memory_domains(), bound_memory_domains().as_deref(), root);
     let memory = MachineMemory::read(root);
     let pool = model.pool();
@@ -63,14 +64,14 @@ fn processor(pool: &Pool, root: &Path) -> Diagnosis {
     diagnosis.with("processors", available).with("performance_cores", fast).with("threads", threads)
 }
 
-/// The name that Linux has for the first processor.
+/// Linux's name of the first processor.
 fn processor_name(root: &Path) -> Option<String> {
     let text = fs::read_to_string(root.join("proc/cpuinfo")).ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The kernels that are chosen, or why none are.
+/// The chosen kernels, or why none can be chosen.
 fn instructions(chosen: Result<Isa, String>) -> Diagnosis {
     const SUBJECT: &str = "instructions";
     match chosen {
@@ -92,7 +93,7 @@ fn unknown_memory() -> Diagnosis {
     )
 }
 
-/// The memory that is free, and what keys and values have of it.
+/// The free memory, and the share of keys and values in it.
 fn free_memory(memory: MachineMemory, cache: &CacheArgs) -> Diagnosis {
     const SUBJECT: &str = "memory";
     let MachineMemory { total_bytes, available_bytes, limit_bytes } = memory;
@@ -129,7 +130,7 @@ fn free_memory(memory: MachineMemory, cache: &CacheArgs) -> Diagnosis {
         .with("cache_bytes", asked)
 }
 
-/// How fast weights can be read, which bounds decoding.
+/// Speed of reading weights, which bounds decoding.
 fn memory_speed(pool: &Pool, memory: Option<MachineMemory>) -> Diagnosis {
     const SUBJECT: &str = "memory speed";
     let bytes = memory.map_or(READ_BYTES, |memory| READ_BYTES.min(memory.available_bytes / READ_SHARE));
@@ -149,7 +150,7 @@ fn memory_speed(pool: &Pool, memory: Option<MachineMemory>) -> Diagnosis {
     }
 }
 
-/// Whether the kernel gives huge pages to memory that asks for them; `None` where there is no such setting.
+/// Whether the kernel gives huge pages to memory that requests them; `None` if there is no such setting.
 fn huge_pages(root: &Path) -> Option<Diagnosis> {
     const SUBJECT: &str = "huge pages";
     let text = fs::read_to_string(root.join(HUGE_PAGES)).ok()?;
@@ -164,7 +165,7 @@ fn huge_pages(root: &Path) -> Option<Diagnosis> {
     })
 }
 
-/// Where models are computed.
+/// The device that models are computed on.
 fn gpu(cache: &CacheArgs) -> Diagnosis {
     match device::choice(cache) {
         Ok(choice) => on_device(choice),
@@ -219,7 +220,7 @@ mod tests {
     use super::super::report::Verdict;
     use super::*;
 
-    /// A kernel that says this in one file, and nothing else.
+    /// A root directory with this text in one file, and nothing else.
     fn kernel(path: &str, text: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join(path);

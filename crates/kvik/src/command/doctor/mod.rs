@@ -1,7 +1,7 @@
-//! `kvik doctor`: what this machine is, what the server would choose on it, what is wrong, and the remedy.
+//! `kvik doctor`: describes this machine, the choices the server would make on it, and problems with their remedies.
 //!
-//! The choices are asked of the functions that make them when the server starts, with the same flags. Whatever is written
-//! to find something out is removed again.
+//! The choices come from the same functions that the server calls at its start, with the same flags. Files written for
+//! a check are removed again.
 
 mod access;
 mod domains;
@@ -39,7 +39,7 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Runs the command; true where something is wrong.
+/// Runs the command; true if something is wrong.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<bool> {
     let report = Report(examine(&args.serve, Path::new("/")));
     match args.json {
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<bool> {
     Ok(report.is_wrong())
 }
 
-/// Everything that is looked at, on a machine whose kernel speaks under `root`.
+/// All checks, with `root` as the root of `/proc` and `/sys`.
 fn examine(args: &ServeArgs, root: &Path) -> Vec<Diagnosis> {
     let mut all = hardware::all(&args.model, &args.cache, root);
     all.extend(model::all(args));

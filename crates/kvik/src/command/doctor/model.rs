@@ -1,4 +1,5 @@
-//! The settings, the model, and what stands beside it: whether they are there and can be read. Nothing is fetched.
+//! Checks of the settings, the model, the draft model and adapters: whether they exist and can be read. Nothing is
+//! downloaded.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ use crate::{
     settings::{model::ModelArgs, size::ByteSize},
 };
 
-/// All that the flags name.
+/// All checks of what the flags name.
 pub(super) fn all(args: &ServeArgs) -> Vec<Diagnosis> {
     let mut all = vec![settings(args), model("model", &args.model)];
     all.extend(args.cache.draft.as_deref().map(|draft| model("draft model", &args.model.of(draft))));
@@ -30,7 +31,7 @@ fn settings(args: &ServeArgs) -> Diagnosis {
     }
 }
 
-/// Where something of this kind is that a flag names; what is to be said where it is not here.
+/// The path of a model or adapter that a flag names; a diagnosis if it is not on this machine.
 fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Result<PathBuf, Box<Diagnosis>> {
     match fetch::without_download(text, kind, &args.models_dir) {
         Ok(Some(path)) => Ok(path),
@@ -45,7 +46,7 @@ fn found(subject: &'static str, text: &str, kind: Kind, args: &ModelArgs) -> Res
     }
 }
 
-/// A model, as far as its file says what it is.
+/// The check of a model, by its file's headers.
 fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
     if let Some(text) = &args.model
         && let Err(diagnosis) = found(subject, text, Kind::Model, args)
@@ -60,7 +61,7 @@ fn model(subject: &'static str, args: &ModelArgs) -> Diagnosis {
     }
 }
 
-/// The diagnosis of a model that can be read, on a machine with so much free memory.
+/// The diagnosis of a readable model, on a machine with `free_bytes` of free memory.
 fn read(subject: &'static str, source: &str, loaded: &LoadedModel, free_bytes: Option<u64>) -> Diagnosis {
     let weight_bytes = loaded.tensors.total_bytes();
     let found = format!(
@@ -109,12 +110,12 @@ mod tests {
         serve: ServeArgs,
     }
 
-    /// The verdicts under these flags, worst first, with what was found.
+    /// The diagnoses under these flags.
     fn examined(flags: &[&str]) -> Vec<Diagnosis> {
         all(&Flags::try_parse_from([&["kvik"], flags].concat()).unwrap().serve)
     }
 
-    /// Every flag that names a file or a model: one that is not there is wrong, and its name is said.
+    /// Covers every flag that names a file or a model: a missing one is wrong, and its name is reported.
     #[test]
     fn what_is_named_and_not_there_is_wrong() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The directories: whether they can be written, how much room there is, how fast their disk is.
+//! Checks of the directories: whether they are writable, their free space, and the speed of their disk.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,12 +17,12 @@ use crate::{
 
 /// Bytes that are written and read at a time.
 const PIECE_BYTES: usize = 4 << 20;
-/// Bytes that are written at most, and how long that may take.
+/// Maximum bytes that are written, and maximum duration.
 const TRIAL_BYTES: u64 = 64 << 20;
 const TRIAL_TIME: Duration = Duration::from_secs(1);
-/// A disk cache below holds few prompts.
+/// A smaller disk cache holds few prompts.
 const CACHE_BYTES_MIN: u64 = 256 << 20;
-/// Below this many bytes per second small models compute a prompt as fast as it is read.
+/// At fewer bytes per second small models compute a prompt as fast as it is read.
 const SPEED_MIN: f64 = 100e6;
 
 /// All directories that a server with these flags uses.
@@ -36,7 +36,7 @@ pub(super) fn all(args: &ServeArgs) -> Vec<Diagnosis> {
     ]
 }
 
-/// A directory that must be writable, and the flag that names another.
+/// A directory that must be writable, and the flag that selects another.
 fn directory(subject: &'static str, dir: Option<PathBuf>, flag: &str) -> Diagnosis {
     let Some(dir) = dir else { return no_home(subject, flag) };
     match Trial::in_directory(&dir) {
@@ -54,7 +54,7 @@ fn cannot_write(subject: &'static str, dir: &Path, error: &io::Error, flag: &str
     Diagnosis::wrong(subject, found, format!("let this user write there, or name another with {flag}"))
 }
 
-/// The disk cache: its directory, the room that it would have, and the speed of its disk.
+/// The disk cache: its directory, its free space, and the speed of its disk.
 fn disk_cache(dir: Option<PathBuf>, size: ByteSize) -> Diagnosis {
     const SUBJECT: &str = "disk cache";
     let Some(dir) = dir else {
@@ -76,7 +76,7 @@ fn disk_cache(dir: Option<PathBuf>, size: ByteSize) -> Diagnosis {
     }
 }
 
-/// Whether there is a configuration file. One that is there was read before this command ran.
+/// Whether there is a configuration file. An existing one was read before this command ran.
 fn config_file(dir: Option<PathBuf>) -> Diagnosis {
     const SUBJECT: &str = "configuration";
     let path = dir.map(|dir| dir.join("config.toml"));
@@ -87,7 +87,7 @@ fn config_file(dir: Option<PathBuf>) -> Diagnosis {
     }
 }
 
-/// A file that is made to see whether one can be, and removed.
+/// A file that is created to test a directory, and removed.
 struct Trial {
     path: PathBuf,
     file: File,
@@ -100,7 +100,7 @@ impl Drop for Trial {
 }
 
 impl Trial {
-    /// In a directory, or where it is not there yet in the one that it would be made in.
+    /// Creates it in a directory, or in the nearest existing ancestor.
     fn in_directory(dir: &Path) -> io::Result<Trial> {
         let existing = dir.ancestors().find(|path| path.symlink_metadata().is_ok());
         let path = existing.unwrap_or(Path::new(".")).join(format!(".kvik-doctor-{}", std::process::id()));
@@ -108,7 +108,7 @@ impl Trial {
         Ok(Trial { path, file })
     }
 
-    /// Writes up to so many bytes within about `time`, waits until they are on the disk, and reads them back.
+    /// Writes up to `bytes_max` bytes within about `time`, waits until they are on the disk, and reads them back.
     fn speed(&mut self, bytes_max: u64, time: Duration) -> io::Result<DiskSpeed> {
         let mut piece = noise(PIECE_BYTES.min(usize::try_from(bytes_max).unwrap_or(usize::MAX)).max(1));
         let (started, mut bytes) = (Instant::now(), 0);
@@ -131,7 +131,7 @@ impl Trial {
     }
 }
 
-/// Bytes that no disk compresses.
+/// Incompressible bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut next = || {
@@ -147,7 +147,7 @@ fn per_second(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64().max(1e-9)
 }
 
-/// Asks the system to drop what it has of a file in memory; false where it cannot be asked.
+/// Asks the system to drop a file from its page cache; false if this is not supported.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn forget_pages(file: &File) -> bool {
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).is_ok()
@@ -158,16 +158,16 @@ fn forget_pages(_: &File) -> bool {
     false
 }
 
-/// How fast files are written to a disk and read from it.
+/// Write and read speed of a disk.
 #[derive(Debug, Clone, Copy)]
 struct DiskSpeed {
     write_bytes_per_s: f64,
-    /// `None` where the system would read from memory what was just written.
+    /// `None` if the system would read the data from its page cache.
     read_bytes_per_s: Option<f64>,
 }
 
 impl DiskSpeed {
-    /// What it means for a disk cache of so many bytes.
+    /// The diagnosis for a disk cache of `allowed` bytes.
     fn judge(self, dir: &Path, allowed: u64) -> Diagnosis {
         const SUBJECT: &str = "disk cache";
         let DiskSpeed { write_bytes_per_s, read_bytes_per_s } = self;
@@ -213,7 +213,8 @@ mod tests {
         fs::read_dir(dir).unwrap().count()
     }
 
-    /// Directories that are there, that are not there yet, and that cannot be: also root cannot write below a file.
+    /// Covers directories that exist, that do not exist yet, and that cannot exist: even root cannot write below a
+    /// file.
     #[test]
     fn a_directory_that_cannot_be_written_is_wrong_and_nothing_is_left_behind() {
         let root = tempfile::tempdir().unwrap();

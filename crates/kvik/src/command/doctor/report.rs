@@ -1,27 +1,27 @@
-//! What was found, as a table and as JSON.
+//! The diagnoses as a table and as JSON.
 
 use serde_json::{Map, Value, json};
 
-/// How it is with one thing.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Ok,
-    /// It works, and could be better.
+    /// It works, but could be better.
     Note,
-    /// The server would not start, or not do what its flags ask for.
+    /// The server would not start, or not as its flags request.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Diagnosis {
     pub(super) subject: &'static str,
     pub(super) verdict: Verdict,
-    /// What was found, and what is chosen by it.
+    /// The findings, and the choices that depend on them.
     pub(super) found: String,
-    /// What to do where it is not in order.
+    /// The remedy if something is not in order.
     pub(super) remedy: Option<String>,
-    /// What was counted and measured, for programs; units stand in the names.
+    /// Counts and measurements for programs; their names include the units.
     pub(super) figures: Map<String, Value>,
 }
 
@@ -72,7 +72,7 @@ impl Verdict {
     }
 }
 
-/// All that was looked at.
+/// The results of all checks.
 pub(super) struct Report(pub(super) Vec<Diagnosis>);
 
 impl Report {
@@ -85,7 +85,7 @@ impl Report {
         json!({"version": env!("CARGO_PKG_VERSION"), "wrong": self.is_wrong(), "diagnoses": all})
     }
 
-    /// A line for each, and one below it for what to do.
+    /// A line for each check, and one below it for a remedy.
     pub(super) fn table(&self) -> String {
         let width = self.0.iter().map(|diagnosis| diagnosis.subject.len()).max().unwrap_or(0);
         let mut text = format!("kvik {}\n\n", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Loss against bits: what `--kv auto` chooses beside uniform formats, and beside formats with layers at random
+//! Loss against bits: the choice of `--kv auto` compared with uniform formats, and with formats that have random layers
 //! in f16.
 
 use std::{cmp::Ordering, io};
@@ -15,30 +15,30 @@ use kvik_engine::model::{KvMap, ModelConfig, ModelRunner};
 use kvik_kernels::{KvFormat, KvLayout};
 use serde_json::{Value, json};
 
-/// Draws of layers at random for each point.
+/// Random draws of layers for each point.
 const SEEDS: u64 = 5;
-/// The bits that the curve is about.
+/// The bits at which the choice is judged.
 const BITS: f64 = 5.0;
-/// The formats that layers at random are better than.
+/// The base formats of the random baselines.
 const BASES: [KvFormat; 2] = [KvFormat::Q4, KvFormat::Q4S];
 
-/// Layouts to compare, and how far they diverge.
+/// Layouts to compare, and their divergence.
 pub(super) struct Curve {
     config: ModelConfig,
     points: Vec<Point>,
     uniform: Vec<Entry>,
 }
 
-/// What fits a number of bits.
+/// The layouts that fit a number of bits.
 struct Point {
-    /// Bits a number at most.
+    /// Maximum bits a number.
     bits: f64,
     auto: Entry,
     /// By base format: `SEEDS` draws of as many layers in f16 as fit.
     random: Vec<(KvFormat, Vec<Entry>)>,
 }
 
-/// One map.
+/// A layout with its divergence, once measured.
 struct Entry {
     layout: KvLayout,
     divergence: Option<Divergence>,
@@ -77,7 +77,7 @@ impl Curve {
         Ok(Curve { config: config.clone(), points, uniform })
     }
 
-    /// Computations of a window that measuring takes.
+    /// Number of times that measuring computes each window.
     pub(super) fn computations(&self) -> usize {
         1 + self.layouts().len()
     }
@@ -103,7 +103,7 @@ impl Curve {
         Ok(self)
     }
 
-    /// All layouts, each once.
+    /// All layouts, without duplicates.
     fn layouts(&self) -> Vec<KvLayout> {
         let of_point = |point: &Point| -> Vec<KvLayout> {
             let random = point.random.iter().flat_map(|(_, entries)| entries);
@@ -149,14 +149,14 @@ impl Curve {
         text + &self.verdict()
     }
 
-    /// The least loss of a uniform format of exactly these bits.
+    /// The smallest loss of a uniform format of exactly these bits.
     fn uniform_at(&self, bits: f64) -> String {
         let same = self.uniform.iter().filter(|entry| (entry.bits() - bits).abs() < 1e-6);
         let least = same.map(Entry::kl).min_by(f64::total_cmp);
         least.map_or("-".to_owned(), |kl| format!("{kl:.2e}"))
     }
 
-    /// Whether the choice beats what is not chosen, at 5 bits and at all points.
+    /// Whether the choice beats the baselines, at 5 bits and at all points.
     fn verdict(&self) -> String {
         let mut text = String::new();
         let [.., least] =
@@ -196,7 +196,7 @@ impl Curve {
 }
 
 impl Point {
-    /// Mean and least loss of layers at random over `base`, and the bits that they take.
+    /// Mean and smallest loss of the random layers over `base`, and their bits.
     fn random_with(&self, base: KvFormat) -> String {
         match self.random.iter().find(|(other, _)| *other == base) {
             Some((_, entries)) => {
@@ -207,7 +207,7 @@ impl Point {
         }
     }
 
-    /// The least of the means of random layers.
+    /// The smallest of the mean losses of random layers.
     fn random_mean(&self) -> f64 {
         self.random.iter().map(|(_, entries)| mean_and_least(entries).0).fold(f64::INFINITY, f64::min)
     }
@@ -238,7 +238,7 @@ fn mean_and_least(entries: &[Entry]) -> (f64, f64) {
     (sum / entries.len() as f64, entries.iter().map(Entry::kl).fold(f64::INFINITY, f64::min))
 }
 
-/// `base` with as many layers in f16, drawn at random, as fit; `None` where `base` alone does not.
+/// `base` with as many random layers in f16 as fit; `None` if `base` alone does not fit.
 fn at_random(config: &ModelConfig, base: KvFormat, bits: f64) -> Option<Vec<Entry>> {
     let draw =
         |exact: usize, seed: u64| Entry::new(config, &with_layers_at_random(config, base, exact, seed));
@@ -246,7 +246,7 @@ fn at_random(config: &ModelConfig, base: KvFormat, bits: f64) -> Option<Vec<Entr
     let exact = (0..=config.layers).take_while(fits).last()?;
     let mut entries: Vec<Entry> = Vec::new();
     for entry in (0..SEEDS).map(|seed| draw(exact, seed)) {
-        // The same layers drawn twice are one draw.
+        // The same layers drawn twice count once.
         if !entries.iter().any(|other| other.layout == entry.layout) {
             entries.push(entry);
         }
@@ -254,8 +254,8 @@ fn at_random(config: &ModelConfig, base: KvFormat, bits: f64) -> Option<Vec<Entr
     Some(entries)
 }
 
-/// Five bits, those of uniform formats and between the two coarsest, and those of q4 with one to five sixths of
-/// the layers in f16; as far as the coarsest format takes no more. Ascending.
+/// Five bits, those of uniform formats and between the two coarsest, and those of q4 with one to five sixths of the
+/// layers in f16; only those that the coarsest format fits. Ascending.
 fn bits_of_points(config: &ModelConfig) -> Vec<f64> {
     let uniform = FORMATS.map(|format| ModelRunner::uniform_layout(config, format).bits_per_number());
     let [_, q8, q4, q4s] = uniform;
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
     use crate::settings::model::ModelArgs;
 
-    /// The embedded model's shape with heads of another length, and losses that differ by layer.
+    /// A curve of the embedded model's shape with heads of another length, and losses that differ by layer.
     fn plan(head_dim: usize) -> Curve {
         let config = ModelConfig { head_dim, ..ModelArgs::embedded().load().unwrap().config };
         let losses = |layer: usize| [0.0, 0.1, 1.0, 2.0].map(|loss| loss * (1 + layer % 4) as f64);
@@ -314,7 +314,7 @@ mod tests {
         assert!(KvFormat::ALL.len() < layouts.len());
     }
 
-    /// Every choice loses `auto` nats, and all layers at random `random`.
+    /// The verdict if every choice loses `auto` nats, and all random layers `random`.
     fn verdict(head_dim: usize, [auto, random]: [f64; 2]) -> String {
         let divergence = |nats| {
             let mut divergence = Divergence::default();

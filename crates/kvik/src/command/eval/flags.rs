@@ -1,4 +1,4 @@
-//! The flags of `kvik eval`, and what follows from them.
+//! The flags of `kvik eval`, and the settings derived from them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::eval::setting::{self, Setting, Sight};
 use crate::eval::tasks::{self, Sources};
 use crate::settings::{model::ModelArgs, size::ByteSize};
 
-/// Where a checkout has the embedded model's held-out files.
+/// Path of the embedded model's held-out files in a checkout.
 const HELD_OUT: &str = "models/tiny";
 
 /// Measures what a retention policy or a KV format costs on this model
@@ -125,7 +125,7 @@ impl SightArg {
 }
 
 impl EvalArgs {
-    /// Everything kept, then every policy with every share that is asked for.
+    /// Full KV first, then every policy with every requested share.
     pub(super) fn settings(&self) -> anyhow::Result<Vec<Setting>> {
         let all = self.retain.iter().flat_map(|text| match &text[..] {
             "all" => Policy::names().into_iter().map(str::to_owned).collect(),
@@ -136,7 +136,7 @@ impl EvalArgs {
         Ok([vec![Setting::EVERYTHING], settings].concat())
     }
 
-    /// The tasks that are asked for.
+    /// The requested tasks.
     pub(super) fn tasks(&self) -> Vec<String> {
         let own = self.model.is_embedded() && Path::new(&self.held_out).join("eval-order.json").exists();
         match (&self.task[..], &self.data, &self.text) {
@@ -148,7 +148,7 @@ impl EvalArgs {
         }
     }
 
-    /// Where cases come from, for a model that takes `context` tokens.
+    /// The sources of cases, for a model that takes `context` tokens.
     pub(super) fn sources(&self, context: usize) -> Sources {
         let lengths = match &self.length[..] {
             [] => [512, 1024, 1536].into_iter().filter(|length| length + length / 4 <= context).collect(),

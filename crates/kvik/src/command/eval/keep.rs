@@ -1,4 +1,4 @@
-//! What was measured, kept for later runs: `serve` warns by it, and the calibrated budget needs it.
+//! Storage of measurements for later runs: `serve` bases its warnings on them, and the calibrated budget needs them.
 
 use std::path::PathBuf;
 
@@ -7,19 +7,19 @@ use kvik_cache::retain::HeadImportance;
 use crate::eval::report::{EvalReport, RowReport, TaskReport};
 use crate::measured::{Measured, MeasuredHeads, MeasuredLosses, SettingLosses, TaskLoss};
 
-/// Losses in percent for which the retention that keeps least is named.
+/// Losses in percent for which the retention that keeps the fewest positions is reported.
 const LOSSES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
-/// How a report says that the question was seen.
+/// The value in a report for a question that was seen.
 const SEEN: &str = "seen";
 
-/// Which heads of a model matter, if that was measured.
+/// The measured importance of a model's heads, if there is one.
 pub(super) fn importance(model: &[u8; 32], shape: &[usize]) -> Option<HeadImportance> {
-    // Without a home directory nothing was ever kept.
+    // Without a home directory there are no stored measurements.
     let kept: MeasuredHeads = Measured::open().ok()?.load(model)?;
     kept.importance(shape)
 }
 
-/// Keeps which heads matter, as measured on so many cases.
+/// Stores the importance of heads, as measured on `cases` cases.
 pub(super) fn heads(
     model: &[u8; 32],
     importance: &HeadImportance,
@@ -30,8 +30,8 @@ pub(super) fn heads(
     Measured::open()?.save(model, &kept)
 }
 
-/// Adds what every retention lost to what is known of the model. `None` if there were none; otherwise which of all
-/// that are known keep least.
+/// Adds the losses of every retention to the model's measurements. Returns the best of all known retentions as text, or
+/// `None` if the report has none.
 pub(super) fn losses(model: &[u8; 32], report: &EvalReport) -> anyhow::Result<Option<String>> {
     let rows: Vec<&RowReport> = report.rows.iter().filter(|row| !row.keeps_everything()).collect();
     if rows.is_empty() {
@@ -47,7 +47,7 @@ pub(super) fn losses(model: &[u8; 32], report: &EvalReport) -> anyhow::Result<Op
     Ok(Some(format!("\n{}\nkept in {}\n", best.collect::<String>(), path.display())))
 }
 
-/// What to use to lose little, of all that was ever measured of the model.
+/// The best retentions for several maximum losses, of all that were ever measured for the model.
 fn best(losses: &MeasuredLosses, kv: &str, question: &str) -> String {
     let seen = question == SEEN;
     let line = |percent: f64| {
@@ -63,7 +63,7 @@ fn best(losses: &MeasuredLosses, kv: &str, question: &str) -> String {
     format!("keeps least of all that was measured with {kv}, question {question}, and loses\n{lines}")
 }
 
-/// What a row of a report lost.
+/// The losses in a row of a report.
 fn setting(report: &EvalReport, row: &RowReport) -> SettingLosses {
     let loss = |task: &TaskReport| {
         let (percent, cases) = report.loss(row, &task.name)?;

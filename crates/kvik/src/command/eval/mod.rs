@@ -1,4 +1,4 @@
-//! `kvik eval`: what a retention policy or a KV format costs on the model at hand.
+//! `kvik eval`: measures the loss of a retention policy or a KV format on a model.
 
 mod curve;
 mod flags;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     print(args, &report, &kept)
 }
 
-/// Measures, says how far it is, and keeps what was found.
+/// Runs the measurement with a progress bar, and stores its results.
 fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Result<(EvalReport, String)> {
     let bar = progress(if args.calibrate { run.calibration_steps() } else { run.steps() });
     let (report, kept) = if args.calibrate {
@@ -108,7 +108,7 @@ fn report(args: &EvalArgs, run: &EvalRun<'_>, digest: &[u8; 32], rows: Vec<Resul
     }
 }
 
-/// Prints a report, and what was kept of it.
+/// Prints a report, and which of its results were stored.
 fn print(args: &EvalArgs, report: &EvalReport, kept: &str) -> anyhow::Result<()> {
     if let Some(path) = &args.html {
         fs::write(path, html::page(report))
@@ -121,7 +121,7 @@ fn print(args: &EvalArgs, report: &EvalReport, kept: &str) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The layouts that were asked for.
+/// The requested layouts.
 fn layouts(args: &EvalArgs, model: &Model) -> anyhow::Result<Vec<KvLayout>> {
     let mut layouts = vec![kv::layout(&args.model.kv, model)?];
     for map in &args.kv_also {
@@ -133,7 +133,7 @@ fn layouts(args: &EvalArgs, model: &Model) -> anyhow::Result<Vec<KvLayout>> {
     Ok(layouts)
 }
 
-/// Whether every setting can be used with a model of these KV heads.
+/// Checks that every setting is supported by a model of these KV heads.
 fn check(
     settings: &[Setting],
     shape: &[usize],

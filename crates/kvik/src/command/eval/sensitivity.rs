@@ -1,4 +1,4 @@
-//! `kvik eval --sensitivity`: how much a model minds each layer's keys and values in each format.
+//! `kvik eval --sensitivity`: the sensitivity of a model to the format of each layer's keys and values.
 
 use std::{num::NonZeroUsize, path::Path, sync::Arc};
 
@@ -52,15 +52,15 @@ struct Subject {
 }
 
 impl SensitivityArgs {
-    /// Whether this is what `kvik eval` is to measure.
+    /// Whether the flags request this measurement.
     pub(super) fn is_asked_for(&self) -> bool {
         self.sensitivity
     }
 
-    /// Measures, keeps what was measured, and prints it.
+    /// Measures, stores the measurement, and prints it.
     pub(super) fn run(&self, model: &ModelArgs, text: Option<&Path>, json: bool) -> anyhow::Result<()> {
         let Subject { mut runner, windows, window_tokens } = self.open(model, text)?;
-        // What was chosen on a text must prove itself on another one.
+        // A choice made on one text is validated on another one.
         let (windows, others) = if self.curve {
             ensure!(
                 windows.count() > 1,

@@ -52,8 +52,8 @@ pub(crate) struct AccessArgs {
     cors: Vec<AllowedOrigin>,
 }
 
-/// A key from a flag, the environment or the configuration. An empty key is an error: it comes from a
-/// variable that is not set, and must not open the server.
+/// Parses a key from a flag, the environment or the configuration. An empty key is an error: it comes from an unset
+/// variable, and must not open the server.
 pub(crate) fn key(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("the key is empty; give a key, or leave the setting out to ask for none".to_owned()),
@@ -75,7 +75,7 @@ pub(crate) fn keys_in(path: &Path, flag: &str) -> anyhow::Result<Vec<String>> {
 }
 
 impl AccessArgs {
-    /// The keys that open the server for the default tenant.
+    /// The keys of the default tenant.
     pub(crate) fn keys(&self) -> anyhow::Result<Keys> {
         let of_file = match &self.api_key_file {
             None => Vec::new(),

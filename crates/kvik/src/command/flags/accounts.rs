@@ -53,12 +53,12 @@ pub(crate) struct AccountArgs {
     price_per: Option<NonZeroU32>,
 }
 
-/// File in the state directory with the address of the server whose records are there.
+/// File in the state directory with the address of the server that has its records open.
 const ADDRESS_FILE: &str = "address";
-/// Bytes of an address at most.
+/// Maximum bytes of an address.
 const ADDRESS_BYTES_MAX: u64 = 1024;
 
-/// Writes a file that its owner alone reads, as all of the state directory.
+/// Writes a file that only its owner can read, like all files of the state directory.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -81,7 +81,7 @@ impl AccountArgs {
         self.tenants.is_some()
     }
 
-    /// The tenants file with the server's secret, when there are tenants. All nodes of a fleet have one secret, which comes
+    /// The tenants file with the server's secret, if there are tenants. All nodes of a fleet share one secret, derived
     /// from its key.
     pub(crate) fn source(
         &self,
@@ -98,12 +98,12 @@ impl AccountArgs {
         Ok(Some(Source { path, secret: Secret::open(&secret_file)? }))
     }
 
-    /// Reads the tenants file, when there is one.
+    /// Checks the tenants file, if there is one.
     pub(crate) fn check_tenants(&self) -> anyhow::Result<()> {
         self.tenants.as_deref().map_or(Ok(()), |path| file::read(path).map(drop).map_err(Into::into))
     }
 
-    /// The admin's key, when there is one.
+    /// The admin's key, if there is one.
     pub(crate) fn admin_key(&self) -> anyhow::Result<Option<String>> {
         let Some(path) = &self.admin_key_file else { return Ok(self.admin_key.clone()) };
         if self.admin_key.is_some() {
@@ -120,7 +120,7 @@ impl AccountArgs {
         Ok(keys.pop())
     }
 
-    /// The server's prices, when any is set.
+    /// The server's prices, if any are set.
     pub(crate) fn prices(&self) -> anyhow::Result<Option<Prices>> {
         let (input, cached, output) = (self.price_input, self.price_cached, self.price_output);
         let list = PriceList { input, cached, output, per: self.price_per };
@@ -129,12 +129,12 @@ impl AccountArgs {
 }
 
 impl StateArgs {
-    /// The directory; `None` where the user has no home directory.
+    /// The directory; `None` if the user has no home directory.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         self.state_dir.clone().or_else(dirs::state)
     }
 
-    /// Writes down where the server listens that has the records open.
+    /// Records the address of the server that has the records open.
     pub(crate) fn write_address(&self, url: &str) {
         let written = self.folder().map(|folder| write_private(&folder.join(ADDRESS_FILE), url));
         if let Some(Err(error)) = written {
@@ -142,7 +142,7 @@ impl StateArgs {
         }
     }
 
-    /// Where the server listens that has the records open. One that has ended leaves its address behind.
+    /// The recorded address of the server that has the records open. A server that has ended leaves its address behind.
     pub(crate) fn address(&self) -> Option<String> {
         let file = File::open(self.folder()?.join(ADDRESS_FILE)).ok()?;
         let mut url = String::new();
@@ -150,7 +150,7 @@ impl StateArgs {
         Some(url.trim().to_owned()).filter(|url| url.starts_with("http://"))
     }
 
-    /// The server's secret, where one can be kept.
+    /// The server's secret, if one can be stored.
     pub(crate) fn secret(&self) -> Option<Secret> {
         let opened = Secret::open(&self.folder()?.join("secret"));
         let without = |error: &SecretError| {
@@ -159,8 +159,8 @@ impl StateArgs {
         opened.inspect_err(without).ok()
     }
 
-    /// The records of a server. When another process has them open, the server runs without them and
-    /// loses its accounts when it stops.
+    /// Opens the records of a server. If another process has them open, the server runs without them and loses its
+    /// accounts when it stops.
     pub(crate) fn records(&self) -> Option<Records> {
         let Some(folder) = self.folder() else {
             tracing::error!(
@@ -175,8 +175,8 @@ impl StateArgs {
         opened.inspect_err(without).ok()
     }
 
-    /// The conversations of a server, in a file of their own: they may be large, and whoever looks at the accounts of a
-    /// server copies theirs.
+    /// Opens the conversations of a server. They may be large, so they have a file of their own: reading a server's
+    /// accounts copies their file.
     pub(crate) fn conversations(&self) -> Option<Records> {
         let folder = self.folder()?.join("conversations");
         let opened = open(&folder);
@@ -188,7 +188,7 @@ impl StateArgs {
     }
 }
 
-/// Records of a server: whoever waits for their file lets others read meanwhile.
+/// Opens records of a server; threads that wait for their file give way to other readers.
 fn open(folder: &Path) -> Result<Records, RecordsError> {
     Ok(Records::open(folder, LOCK_WAIT)?.giving_way(give_way))
 }

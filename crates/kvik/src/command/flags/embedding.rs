@@ -1,4 +1,4 @@
-//! What flags say of embeddings and ranking.
+//! Flags of embedding and ranking.
 
 use clap::{Args, ValueEnum};
 use kvik_engine::{api::Pooling, load::Ranking};
@@ -27,7 +27,7 @@ enum RerankArg {
 }
 
 impl EmbeddingArgs {
-    /// Puts what they say in the place of what the model's files say.
+    /// Overrides the settings from the model's files.
     pub(crate) fn apply(&self, embedder: &mut Embedder) {
         embedder.pooling = self.pooling.unwrap_or(embedder.pooling);
         embedder.ranking = match self.rerank {

@@ -1,4 +1,4 @@
-//! What flags say of the events that tell routers what is cached.
+//! Flags of the events that report cached blocks to routers.
 
 use std::str::FromStr;
 
@@ -26,7 +26,7 @@ pub(crate) struct KvEventArgs {
     kv_events_steps: usize,
 }
 
-/// An address of ZeroMQ to listen at, without its `tcp://`.
+/// A ZeroMQ address to listen at, without its `tcp://`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Endpoint(String);
 
@@ -42,7 +42,7 @@ impl FromStr for Endpoint {
 }
 
 impl KvEventArgs {
-    /// What they say together; nothing where events are not asked for.
+    /// The configuration from the flags; `None` if events are not requested.
     pub(crate) fn config(&self) -> anyhow::Result<Option<KvEventsConfig>> {
         let Some(Endpoint(publish)) = self.kv_events.clone() else {
             if self.kv_events_replay.is_some() {

@@ -1,4 +1,4 @@
-//! What flags say of conversations without end.
+//! Flags of conversations that outgrow the context.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ enum Switch {
 }
 
 impl MemoryArgs {
-    /// What they say together; `usual` is whether to remember where they do not say.
+    /// The configuration from the flags; `usual` is the default of whether memory is on.
     pub(crate) fn config(&self, usual: bool) -> Result<MemoryConfig, WordsError> {
         Ok(MemoryConfig {
             on: self.memory.map_or(usual, |memory| memory == Switch::On),

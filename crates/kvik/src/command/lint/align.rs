@@ -1,10 +1,11 @@
-//! Which sentences two texts have in common, in their order: the longest common subsequence.
+//! The sentences that two texts have in common, in order: the longest common subsequence.
 
 use std::ops::Range;
 
 use kvik_memory::volatile;
 
-/// Pairs of sentences that are compared at most; longer texts differ as a whole between what they begin and end with.
+/// Maximum pairs of sentences that are compared; longer texts count as different between their common beginning and
+/// end.
 const PAIRS_MAX: usize = 1 << 22;
 
 /// The byte ranges of the sentences that differ, in each text; one of the two may be empty.
@@ -19,7 +20,7 @@ pub(super) fn differences(left: &str, right: &str) -> Vec<[Range<usize>; 2]> {
     unlike.into_iter().map(|[a, b]| [bytes(0, &a), bytes(1, &b)]).collect()
 }
 
-/// How many sentences they have in common.
+/// Number of common sentences.
 pub(super) fn common(left: &str, right: &str) -> usize {
     let texts = [left, right].map(sentences);
     let unlike = unlike(&[words(left, &texts[0]), words(right, &texts[1])]);
@@ -36,7 +37,7 @@ fn words<'a>(text: &'a str, ranges: &[Range<usize>]) -> Vec<&'a str> {
     ranges.iter().map(|range| &text[range.clone()]).collect()
 }
 
-/// The ranges of sentences between those that are common.
+/// The ranges of sentences between the common ones.
 fn unlike(texts: &[Vec<&str>; 2]) -> Vec<[Range<usize>; 2]> {
     let [left, right] = texts;
     let shortest = left.len().min(right.len());
@@ -56,10 +57,10 @@ fn unlike(texts: &[Vec<&str>; 2]) -> Vec<[Range<usize>; 2]> {
     found
 }
 
-/// The indexes of common sentences, as many as there can be.
+/// The index pairs of a longest common subsequence.
 fn matches(a: &[&str], b: &[&str]) -> Vec<(usize, usize)> {
     let width = b.len() + 1;
-    // How many are common from these indexes on.
+    // Length of the longest common subsequence from these indexes on.
     let mut common = vec![0_u32; (a.len() + 1) * width];
     for i in (0..a.len()).rev() {
         for j in (0..b.len()).rev() {

@@ -19,7 +19,7 @@ pub(crate) enum Fix {
     OneTime,
 }
 
-/// Two requests whose prompts should begin alike.
+/// Two requests whose prompts should share a prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct Pair(pub(crate) [RequestBody; 2]);
 

@@ -1,9 +1,8 @@
 //! `kvik lint`: finds the parts of requests that defeat the cache.
 //!
-//! The cache reuses a prompt up to the first token that differs. Lint looks for parts that differ at
-//! every request: in one request by patterns such as dates, in several by comparing them. It then
-//! applies the advised fix, tokenizes both versions, and counts: a finding reports the gain of its fix
-//! on top of the findings before it.
+//! The cache reuses a prompt up to the first token that differs. Lint looks for parts that differ between requests: in
+//! a single request by patterns such as dates, in several by comparing them. It then applies the advised fix, tokenizes
+//! both versions, and counts: a finding reports the gain of its fix on top of the findings before it.
 
 mod align;
 mod fix;
@@ -31,9 +30,9 @@ use request::RequestBody;
 
 pub(crate) use request::PromptEncoder;
 
-/// A fix that gains fewer tokens is not reported: a block of the cache has 16.
+/// Minimum gain in tokens of a reported fix: a block of the cache has 16.
 const GAIN_MIN: usize = 16;
-/// Candidates tried in one pair of requests: each takes rendering two prompts.
+/// Maximum candidates tried in one pair of requests: each takes rendering two prompts.
 const CANDIDATES_MAX: usize = 24;
 
 /// Finds the parts of requests that defeat the cache: dates, ids, counters and reordered tools near the front
@@ -136,8 +135,8 @@ fn read(path: &Path, now: SystemTime) -> anyhow::Result<RequestBody> {
     RequestBody::new(serde_json::from_str(&text).with_context(source)?, now).with_context(source)
 }
 
-/// The findings of these requests: of the first compared with each other one; of one alone, by what looks as if it
-/// changed. Text on which several requests agree defeats nothing, whatever it looks like.
+/// The findings of these requests: the first is compared with each other one; a single one is searched for patterns
+/// that look variable. Text that several requests share is no finding, whatever it looks like.
 pub(crate) fn lint(requests: &[RequestBody], encoder: PromptEncoder<'_>) -> anyhow::Result<Vec<Finding>> {
     let Some((first, others)) = requests.split_first() else { return Ok(Vec::new()) };
     let mut findings: Vec<Finding> = Vec::new();
@@ -167,7 +166,7 @@ fn gains(
         for index in group.into_iter().rev() {
             found.push(candidates.remove(index));
         }
-        // They were taken from back to front.
+        // They were removed from back to front.
         let start = fixes.len();
         found[start..].reverse();
         for finding in &mut found[start..] {
@@ -180,8 +179,8 @@ fn gains(
     Ok(found)
 }
 
-/// The indexes of the candidates that are fixed next: one that gains tokens on top of `fixes`, which share so many; or
-/// several that gain them together, as two differences a few words apart do.
+/// The indexes of the candidates to fix next: one that gains tokens over `fixes`, with which the pair shares `shared`;
+/// or several that gain them only together, as two differences a few words apart do.
 fn next_group(
     pair: &Pair,
     (fixes, shared): (&[Fix], usize),
@@ -206,7 +205,7 @@ fn next_group(
     if until > all.len() {
         return Ok(None);
     }
-    // Those without which the others gain as well are not needed.
+    // Drops each candidate without which the others still gain tokens.
     let mut group = all[..until].to_vec();
     let mut at = 0;
     while at < group.len() {
@@ -219,7 +218,7 @@ fn next_group(
     Ok(Some(group))
 }
 
-/// A request as it is sent again later: what differs then is the template's.
+/// A request as it is sent again later: only the template's output differs.
 fn later(request: &RequestBody) -> (Pair, Vec<Finding>) {
     let mut twin = request.clone();
     // Forty days and a bit, so that every part of a date and of a time changes.
@@ -302,7 +301,8 @@ fn compared(first: &RequestBody, other: &RequestBody) -> (Pair, Vec<Finding>) {
         let found = differing_sentences(index, role, left, right);
         match role.as_str() {
             "system" | "developer" | "prompt" => candidates.extend(found),
-            // What an application tells a model before the question, as where it works, is a message of the user's too.
+            // The context that an application supplies before the question, such as the directory, is also a user
+            // message.
             "user" if !is_question(index) && are_alike(left, right) => candidates.extend(found),
             _ => {}
         }
@@ -310,7 +310,7 @@ fn compared(first: &RequestBody, other: &RequestBody) -> (Pair, Vec<Finding>) {
     (Pair([first.clone(), other.clone()]), candidates)
 }
 
-/// Tools that have the same name and place in both requests, and differ.
+/// Tools with the same name and position in both requests that differ.
 fn differing_tools(tools: &[Value], others: &[Value]) -> Vec<Finding> {
     let name = |tool: &Value| tool["function"]["name"].as_str().unwrap_or_default().to_owned();
     let pairs = tools.iter().zip(others).enumerate();
@@ -327,10 +327,10 @@ fn are_alike(left: &str, right: &str) -> bool {
     align::common(left, right) * 2 >= sentences.into_iter().max().unwrap_or_default()
 }
 
-/// The sentences that one of two texts of the same role has and the other has not.
+/// The sentences that occur in only one of two texts of the same role.
 fn differing_sentences(index: usize, role: &str, left: &str, right: &str) -> Vec<Finding> {
     let finding = |[a, b]: [Range<usize>; 2]| {
-        // One that only the other request has is shown as that has it.
+        // A sentence that only the other request has is shown from there.
         let shown = if a.is_empty() { &right[b.clone()] } else { &left[a.clone()] };
         let kind = volatile::find(shown).first().map_or("differs", |piece| piece.kind.name());
         Finding { text: shown.to_owned(), ..Finding::of_text(kind, index, role, left, [a, b]) }

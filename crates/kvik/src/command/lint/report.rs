@@ -42,7 +42,7 @@ impl Finding {
     }
 }
 
-/// The findings in so many requests as a table.
+/// The findings in `requests` requests as a table.
 pub(crate) fn table(findings: &[Finding], requests: usize) -> String {
     match (findings.is_empty(), requests) {
         (true, ..=1) => return "no findings: nothing looks as if it changed".to_owned(),
@@ -60,7 +60,7 @@ pub(crate) fn table(findings: &[Finding], requests: usize) -> String {
     }
     let all: usize = findings.iter().map(|finding| finding.saved_tokens).sum();
     lines.push(match requests {
-        // Nothing was compared with it.
+        // A single request was not compared with another.
         ..=1 => format!(
             "\nIf this changes from request to request, fixing it saves {all} tokens of each; if it does not, nothing is \
              lost. Two requests of a client show which: `kvik lint ONE TWO`"

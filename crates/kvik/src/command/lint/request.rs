@@ -21,7 +21,7 @@ pub(crate) struct PromptEncoder<'a> {
     pub(crate) template: Option<&'a ChatTemplate>,
 }
 
-/// The body of a chat in any dialect, as one of Chat Completions, or of a completion whose prompt is one text.
+/// The body of a chat, converted from any dialect to Chat Completions, or of a completion whose prompt is one text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestBody {
     fields: Map<String, Value>,

@@ -116,8 +116,8 @@ fn text_on_which_all_files_agree_defeats_nothing() {
     assert_eq!(model.lint(&[same.clone(), same]), [], "not even where it looks like a date");
 }
 
-/// The directory of an agent stands in several sentences, some of them close together, and in what it says before the
-/// question; each is found, and together they are all that is lost.
+/// An agent's directory occurs in several sentences, some of them close together, and in a message before the question;
+/// each occurrence is found, and together they account for the whole loss.
 #[test]
 fn what_differs_in_several_places_is_found_as_a_whole() {
     let model = Model::new();
@@ -248,7 +248,7 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
     loaded.serving.engine.explain(second).unwrap().known_tokens
 }
 
-/// The engine reuses what lint promises: for pairs of requests that differ in sentences at every kind of
+/// The engine reuses as many tokens as lint predicts: for pairs of requests that differ in sentences at every kind of
 /// position, applying the fixes raises the reused tokens by the sum of the gains.
 #[test]
 fn the_reported_gain_is_the_gain_in_the_engine() {

@@ -1,7 +1,7 @@
-//! `kvik perplexity`: how well a model predicts a text, with the flags and the rules of llama-perplexity.
+//! `kvik perplexity`: measures how well a model predicts a text, with the flags and the rules of llama-perplexity.
 //!
-//! It drives the model directly, without scheduler or cache: every window is computed cold, or the whole text is
-//! read as one stream by a model that forgets.
+//! It drives the model directly, without scheduler or cache: every window is computed cold, or the whole text is read
+//! as one stream by a model that drops positions.
 
 mod stream;
 
@@ -94,7 +94,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("the text {} cannot be read; it must be UTF-8", path.display()))
 }
 
-/// What scoring a text needs.
+/// The model and the windows of text to score.
 struct Opened {
     runner: ModelRunner,
     windows: Windows,

@@ -1,4 +1,4 @@
-//! A text without end: how well a model predicts it that keeps only a part of what it has read.
+//! An unbounded stream of text: how well a model predicts it while it retains only a part of the positions.
 
 use std::{sync::Arc, time::Instant};
 
@@ -15,12 +15,12 @@ use crate::{
     settings::size::ByteSize,
 };
 
-/// Tokens that one line is about.
+/// Tokens covered by one output line.
 const PIECE: usize = 10_000;
 /// Tokens read at a time.
 const STEP: usize = 256;
 
-/// What one piece of the text shows.
+/// Measurements of one piece of the text.
 struct Piece {
     /// Tokens read at its end.
     end: usize,
@@ -30,7 +30,7 @@ struct Piece {
     tokens_per_second: f64,
 }
 
-/// Reads the text as one stream, again from its beginning as often as `--tokens` asks.
+/// Reads the text as one stream, repeated as often as `--tokens` requires.
 pub(super) fn run(args: &PerplexityArgs, text: &str, retention: Retention) -> anyhow::Result<()> {
     let pool = args.model.pool();
     let loaded = open::model_without_states(&args.model, &pool)?;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &PerplexityArgs, text: &str, retention: Retention) -> an
     Ok(())
 }
 
-/// Reads `total` tokens, those of the text over and over; tells of each piece when it is read.
+/// Reads `total` tokens by repeating the text; calls `done` after each piece.
 fn read(
     mut stream: Stream,
     text: &[Token],
