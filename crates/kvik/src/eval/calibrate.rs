@@ -1,9 +1,9 @@
-//! Which KV heads retrieve and which only stream, without training.
+//! Finds the KV heads that retrieve and those that only stream, without training.
 //!
-//! One head after another keeps only its first and last positions, all others everything. How much less likely the
-//! right answer becomes is how much the head matters (the question of DuoAttention, arXiv 2410.10819, answered by
-//! taking away instead of by training). Likelihood is finer than the share of right answers: a head that only makes
-//! the model less sure shows as well.
+//! One head at a time keeps only its first and last positions, all others keep everything. The drop in the
+//! log-probability of the right answer is the head's importance (the question of DuoAttention, arXiv 2410.10819,
+//! answered by ablation instead of training). Likelihood is finer than the share of right answers: it also shows heads
+//! without which the model is only less certain.
 
 use kvik_cache::Token;
 use kvik_cache::retain::{Decision, HeadImportance};
@@ -12,22 +12,22 @@ use super::exam::{Exam, Grader};
 use super::predict::{log_softmax, piece_tokens};
 use super::tasks::EvalCase;
 
-/// First positions that a head keeps which only streams.
+/// First positions (attention sinks) that an ablated head keeps.
 const SINKS: usize = 4;
 /// Last positions that it keeps.
 const RECENT: usize = 16;
 
-/// What the cases of one task have shown so far.
+/// The losses in the cases of one task so far.
 #[derive(Debug, Clone)]
 pub(crate) struct HeadLosses {
     /// Lost log-probability of right answers, nats, `[layers][kv_heads]`.
     sums: Vec<Vec<f64>>,
-    /// Cases that the whole model answered rightly: only those count.
+    /// Cases that the full model answered correctly: only those count.
     pub(crate) cases: usize,
 }
 
-/// How much each head matters, the most important one of each task counting 1: the highest of any task. A head that one
-/// task needs and no other must not drown in the number of the others, nor in the length of their answers.
+/// The importance of each head: the maximum over tasks of its loss relative to the most important head of that task. A
+/// head that only one task needs must not be averaged away by the number of other tasks or the length of their answers.
 pub(crate) fn importance(tasks: &[HeadLosses]) -> HeadImportance {
     let mut layers = tasks.first().map(|task| task.shares()).unwrap_or_default();
     for task in tasks {
@@ -39,7 +39,7 @@ pub(crate) fn importance(tasks: &[HeadLosses]) -> HeadImportance {
 }
 
 impl HeadLosses {
-    /// Nothing known of a model with these KV heads in each layer.
+    /// No losses yet, for a model with these numbers of KV heads by layer.
     pub(crate) fn new(shape: &[usize]) -> HeadLosses {
         HeadLosses { sums: shape.iter().map(|&heads| vec![0.0; heads]).collect(), cases: 0 }
     }
@@ -53,7 +53,7 @@ impl HeadLosses {
 }
 
 impl Exam {
-    /// Asks a case with everything, and, if the answer is right, how likely it is without each head.
+    /// Answers a case with full KV, and, if the answer is right, measures its likelihood without each head.
     pub(crate) fn lose_heads(&mut self, case: &EvalCase, losses: &mut HeadLosses, grader: &Grader<'_>) {
         let Some(answer) = self.right_answer(case, grader) else { return };
         let shape = self.shape();
@@ -75,7 +75,7 @@ impl Exam {
         losses.cases += 1;
     }
 
-    /// What the whole model answers, with the token that ends it, if that is right.
+    /// The answer of the full model with the token that ends it, if it is right.
     fn right_answer(&mut self, case: &EvalCase, grader: &Grader<'_>) -> Option<Vec<Token>> {
         self.read(&case.prompt.context, []);
         let everything = self.decision(None);
@@ -108,7 +108,7 @@ impl Exam {
     }
 }
 
-/// Everything but the middle of one head.
+/// The decision that keeps everything except the middle of one head.
 fn without(everything: &Decision, (layer, head): (usize, usize)) -> Decision {
     let mut decision = everything.clone();
     let kept = &mut decision.kept[layer][head];

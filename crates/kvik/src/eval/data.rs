@@ -1,4 +1,4 @@
-//! A user's own cases: one JSON object a line, with messages and what the answer must contain.
+//! A user's own cases: one JSON object a line, with messages and the texts that the answer must contain.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::score::Expected;
 use super::written::{Question, WrittenCase, content};
 
-/// Tokens of an answer unless the case says otherwise.
+/// Default maximum tokens of an answer.
 const LIMIT: usize = 64;
-/// Tokens of an answer at most.
+/// Upper limit of the maximum tokens of an answer.
 const LIMIT_MAX: usize = 4096;
-/// Tokens that count as the question of a case of one message that does not say where its question begins.
+/// Tokens that count as the question of a single-message case that does not mark where its question begins.
 const QUESTION_TOKENS: usize = 32;
 
 /// A line of the file.
@@ -23,15 +23,15 @@ const QUESTION_TOKENS: usize = 32;
 struct DataCase {
     /// Messages in OpenAI's shape.
     messages: Vec<Value>,
-    /// What the answer must contain.
+    /// Texts that the answer must contain.
     contains: Texts,
-    /// The text in the last message from which the question begins.
+    /// The text in the last message at which the question begins.
     #[serde(default)]
     question: Option<String>,
-    /// Tokens of the answer at most.
+    /// Maximum tokens of the answer.
     #[serde(default)]
     max_tokens: Option<usize>,
-    /// Cases of one group are also counted together.
+    /// Group of cases that are also counted together.
     #[serde(default)]
     group: String,
 }
@@ -47,7 +47,7 @@ enum Texts {
 /// The cases of a file.
 ///
 /// # Errors
-/// When it cannot be read or a line is no case: the line and the field.
+/// If it cannot be read or a line is not a valid case: names the line and the field.
 pub(crate) fn cases(path: &Path) -> anyhow::Result<Vec<WrittenCase>> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("--data: {} cannot be read; it must be UTF-8", path.display()))?;
@@ -80,7 +80,7 @@ fn case(line: &str) -> anyhow::Result<WrittenCase> {
     Ok(WrittenCase { messages: case.messages, question, thinking: Some(false), lead, expected, limit, group })
 }
 
-/// Whether messages are texts, the last of the user.
+/// Checks that messages have text contents, and that the last is the user's.
 fn check(messages: &[Value]) -> anyhow::Result<()> {
     for (message, index) in messages.iter().zip(0..) {
         let role = message["role"].as_str().unwrap_or_default();
@@ -98,7 +98,7 @@ fn check(messages: &[Value]) -> anyhow::Result<()> {
     }
 }
 
-/// Where the question of a case begins.
+/// The position at which the question of a case begins.
 fn question(messages: &[Value], text: Option<String>) -> anyhow::Result<Question> {
     match text {
         Some(text) => {

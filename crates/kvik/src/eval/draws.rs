@@ -5,7 +5,7 @@
 pub(crate) struct Draws(u64);
 
 impl Draws {
-    /// The stream of a seed and a name: tasks of one seed draw from streams of their own.
+    /// The stream of a seed and a name: tasks with the same seed draw from different streams.
     pub(crate) fn new(seed: u64, name: &str) -> Draws {
         let mut draws = Draws(seed);
         for byte in name.bytes() {
@@ -27,7 +27,7 @@ impl Draws {
         (self.next() % bound as u64) as usize
     }
 
-    /// One of `items`, of which there are some.
+    /// One of `items`, which is not empty.
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
@@ -58,7 +58,7 @@ impl Draws {
         numbers
     }
 
-    /// Puts items into a random order (Fisher and Yates).
+    /// Shuffles items (Fisher and Yates).
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for end in (1..items.len()).rev() {
             items.swap(end, self.below(end + 1));

@@ -1,4 +1,4 @@
-//! A conversation as tokens: what is read, and the question behind it.
+//! Encodes a conversation as tokens: the context, and the question after it.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -11,24 +11,24 @@ use serde_json::Value;
 
 use super::written::{Question, WrittenCase, content};
 
-/// Turns conversations into tokens of one model.
+/// Encodes conversations with the tokens of one model.
 pub(crate) struct Encoder<'a> {
     pub(crate) tokenizer: &'a Tokenizer,
-    /// Without one, conversations become plain text that the model continues.
+    /// Without a template, conversations become plain text that the model continues.
     pub(crate) template: Option<&'a ChatTemplate>,
 }
 
 /// A conversation in tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SplitPrompt {
-    /// What the question-agnostic way compresses.
+    /// The part that is compressed if the question is unseen.
     pub(crate) context: Vec<Token>,
-    /// The question, and what the template writes before an answer.
+    /// The question, and the text that the template writes before an answer.
     pub(crate) question: Vec<Token>,
 }
 
 impl SplitPrompt {
-    /// Tokens of both.
+    /// Tokens of context and question.
     pub(crate) fn len(&self) -> usize {
         self.context.len() + self.question.len()
     }
@@ -43,7 +43,7 @@ impl Encoder<'_> {
     /// The tokens of a conversation.
     ///
     /// # Errors
-    /// When the template refuses it, or context or question are empty.
+    /// If the template refuses it, or context or question are empty.
     pub(crate) fn encode(&self, conversation: &WrittenCase) -> anyhow::Result<SplitPrompt> {
         let prompt = self.render(&conversation.messages, conversation)?;
         let split = match &conversation.question {
@@ -64,7 +64,7 @@ impl Encoder<'_> {
         Ok(split)
     }
 
-    /// How many tokens a text has.
+    /// Number of tokens of a text.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.tokenizer.encode(text, false, false).len()
     }
@@ -84,7 +84,8 @@ impl Encoder<'_> {
         }
     }
 
-    /// Bytes at the start that two texts share: a template may write a message otherwise when it is the last.
+    /// Length in bytes of the common prefix of two texts: a template may render a message differently when it is the
+    /// last.
     fn common(one: &str, other: &str) -> usize {
         let same = one.char_indices().zip(other.chars()).take_while(|((_, a), b)| a == b);
         same.last().map_or(0, |((at, last), _)| at + last.len_utf8())
@@ -126,7 +127,7 @@ fn input(messages: &[Value], thinking: Option<bool>, ask: bool) -> RenderInput {
     }
 }
 
-/// Messages as plain text, and how the answer begins.
+/// Messages as plain text, followed by the beginning of the answer.
 fn plain(messages: &[Value], lead: &str) -> Prompt {
     let texts: Vec<&str> =
         messages.iter().map(content).chain([lead]).filter(|text| !text.is_empty()).collect();

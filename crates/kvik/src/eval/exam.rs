@@ -1,4 +1,4 @@
-//! The exam: one exact reading of a prompt, then every setting keeps its part of it and all answer together.
+//! The exam: one exact reading of a prompt, then every setting keeps a part of it, and all answer together.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,22 +16,22 @@ use super::results::{Kept, ResultRow};
 use super::setting::Sight;
 use super::tasks::EvalCase;
 
-/// What an exam needs of the model and of memory.
+/// The model and the memory limits of an exam.
 pub(crate) struct ExamSetup {
     pub(crate) model: Arc<Model>,
     pub(crate) layout: KvLayout,
     pub(crate) repeat: RepeatPrompt,
     /// Tokens of the longest prompt.
     pub(crate) prompt_max: usize,
-    /// Tokens that follow a prompt at most.
+    /// Maximum tokens that follow a prompt.
     pub(crate) answer_max: usize,
-    /// Bytes for the variants of one prompt; one variant has room in any case.
+    /// Bytes for the variants of one prompt; at least one variant always fits.
     pub(crate) bytes: usize,
-    /// Which heads matter, where that was measured.
+    /// The importance of heads, if it was measured.
     pub(crate) importance: Option<HeadImportance>,
 }
 
-/// A model that is examined with one KV format.
+/// An exam of a model with one KV format.
 pub(crate) struct Exam {
     lab: Lab,
     layout: KvLayout,
@@ -43,7 +43,7 @@ pub(crate) struct Exam {
     vocab: usize,
 }
 
-/// A setting's decision about the prompt that was read.
+/// A setting's decision about the current prompt.
 pub(crate) struct Decided {
     /// The row of the setting.
     pub(crate) row: usize,
@@ -51,10 +51,10 @@ pub(crate) struct Decided {
 }
 
 impl Exam {
-    /// A laboratory with room for the longest prompt.
+    /// An exam with memory for the longest prompt.
     ///
     /// # Errors
-    /// When there is not enough memory.
+    /// If there is not enough memory.
     pub(crate) fn new(setup: &ExamSetup, pool: Pool) -> anyhow::Result<Exam> {
         let (model, layout) = (setup.model.clone(), setup.layout.clone());
         let vocab = model.config().vocab;
@@ -65,7 +65,7 @@ impl Exam {
         Ok(Exam { lab, layout, importance: setup.importance.clone(), blocks, prompt: 0, vocab })
     }
 
-    /// Asks a case under every setting and adds what came out to the rows of the settings.
+    /// Answers a case under every setting and adds the results to the rows of the settings.
     pub(crate) fn ask(&mut self, case: &EvalCase, task: &str, rows: &mut [ResultRow], grader: &Grader<'_>) {
         for sight in [Sight::Unseen, Sight::Seen] {
             let chosen: Vec<usize> =
@@ -93,7 +93,7 @@ impl Exam {
         }
     }
 
-    /// Reads a prompt and observes what `retentions` need; the likeliest next token.
+    /// Reads a prompt and observes the statistics that `retentions` need. Returns the most likely next token.
     pub(crate) fn read(
         &mut self,
         tokens: &[Token],
@@ -109,7 +109,7 @@ impl Exam {
         likeliest(&self.lab.read(tokens, &watches))
     }
 
-    /// What every setting of `chosen` keeps, in groups whose variants have room together when `more` tokens follow.
+    /// The decisions of all `chosen` settings, in groups whose variants fit in memory together with `more` tokens each.
     pub(crate) fn decide(
         &mut self,
         chosen: &[usize],
@@ -132,7 +132,7 @@ impl Exam {
         groups
     }
 
-    /// What a retention keeps of the prompt that was read.
+    /// A retention's decision about the current prompt; `None` keeps everything.
     pub(crate) fn decision(&mut self, retention: Option<&Retention>) -> Decision {
         match retention {
             None => self.lab.everything(),
@@ -143,7 +143,7 @@ impl Exam {
         }
     }
 
-    /// Stores what each setting keeps.
+    /// Stores the positions that each setting retains.
     pub(crate) fn keep(&mut self, group: &[Decided], rows: &mut [ResultRow]) -> Vec<Variant> {
         let keep = |decided: &Decided| {
             let start = Instant::now();
@@ -159,7 +159,7 @@ impl Exam {
         &mut self.lab
     }
 
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub(crate) fn vocab(&self) -> usize {
         self.vocab
     }
@@ -169,7 +169,7 @@ impl Exam {
         self.layout.layers().iter().map(|layer| layer.kv_heads).collect()
     }
 
-    /// How much a decision stores of a prompt of `prompt` tokens.
+    /// The storage that a decision needs for a prompt of `prompt` tokens.
     fn stored(&self, decision: &Decision, prompt: usize) -> Kept {
         let counts = || decision.kept.iter().flatten().map(Vec::len);
         let bytes = decision.kept.iter().zip(self.layout.layers()).map(|(heads, layer)| {
@@ -185,7 +185,7 @@ impl Exam {
         }
     }
 
-    /// Blocks for a variant behind which `more` tokens follow.
+    /// Blocks for a variant followed by `more` tokens.
     fn blocks_needed(&self, decision: &Decision, more: usize) -> usize {
         let classes = 0..self.layout.layers().len();
         let needed = classes.map(|class| {
@@ -199,11 +199,11 @@ impl Exam {
             }
             tiles.div_ceil(heads.max(1))
         });
-        // One more: a head may begin a tile while others still have room in theirs.
+        // One more: a head may begin a tile while the tiles of others still have space.
         needed.max().unwrap_or(0) + 1
     }
 
-    /// How many variants that store as much as this decision have room together.
+    /// Number of variants of this decision's size that fit in memory together.
     pub(crate) fn room(&self, decision: &Decision, more: usize) -> usize {
         (self.blocks / self.blocks_needed(decision, more)).max(1)
     }
@@ -232,14 +232,14 @@ pub(crate) fn retentions(chosen: &[usize], rows: &[ResultRow]) -> Vec<Retention>
     chosen.iter().filter_map(|&row| rows[row].setting.retention).collect()
 }
 
-/// Turns an answer's tokens into text.
+/// Decodes answers for grading.
 pub(crate) struct Grader<'a> {
     pub(crate) tokenizer: &'a Tokenizer,
     /// Tokens that end an answer.
     pub(crate) stop: &'a [Token],
 }
 
-/// The first of the likeliest tokens.
+/// The most likely token; the first one of equals.
 pub(crate) fn likeliest(logits: &[f32]) -> Token {
     let best = logits.iter().enumerate().max_by(|(i, a), (j, b)| a.total_cmp(b).then(j.cmp(i)));
     best.map_or(0, |(token, _)| token as Token)

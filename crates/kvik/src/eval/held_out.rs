@@ -1,7 +1,7 @@
-//! The embedded model's own held-out files, `models/tiny/eval-*.jsonl`, asked as the model was trained.
+//! The embedded model's own held-out files, `models/tiny/eval-*.jsonl`, in the form that the model was trained on.
 //!
-//! The cases come in the order of `eval-order.json`: the first of each file are a sample in which every group has
-//! its share.
+//! The cases are in the order of `eval-order.json`: the first of each file are a sample in which every group has its
+//! share.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,16 +14,16 @@ use serde_json::Value;
 use super::score::Expected;
 use super::written::{Question, WrittenCase};
 
-/// A held-out file: its name, what it asks, and how its cases are read.
+/// A held-out file: its name, its subject, and the function that reads its cases.
 pub(crate) struct HeldOut {
     /// `NAME` of `eval-NAME.jsonl` and of the task `tiny.NAME`.
     pub(crate) name: &'static str,
-    /// What it asks, in a few words.
+    /// Its subject, in a few words.
     pub(crate) about: &'static str,
     read: fn(HeldOutCase) -> anyhow::Result<WrittenCase>,
 }
 
-/// All of them.
+/// All held-out files.
 pub(crate) const FILES: [HeldOut; 4] = [
     HeldOut { name: "recall", about: "facts told in a conversation", read: recall },
     HeldOut { name: "passkey", about: "a number hidden in a text", read: passkey },
@@ -35,7 +35,7 @@ pub(crate) const FILES: [HeldOut; 4] = [
 const SUMMARY_QUESTION_TOKENS: usize = 32;
 const PASSKEY_QUESTION: &str = "\nWhat is the pass key?";
 
-/// A line of a file; fields that say how a case was made stay unread.
+/// A line of a file; fields about the case's generation are not read.
 #[derive(Debug, Deserialize)]
 struct HeldOutCase {
     id: usize,
@@ -55,7 +55,7 @@ impl HeldOut {
     /// The first `count` cases of the file in `directory`.
     ///
     /// # Errors
-    /// When a file is missing or a line is not as it should be.
+    /// If a file is missing or a line is invalid.
     pub(crate) fn cases(&self, directory: &Path, count: usize) -> anyhow::Result<Vec<WrittenCase>> {
         let path = directory.join(format!("eval-{}.jsonl", self.name));
         let mut cases = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What a way to keep keys and values costs on a model: cases, settings, measurements, and reports of them.
+//! The loss of a retention policy or KV format on a model: cases, settings, measurements, and reports of them.
 //!
 //! ```text
 //! generate, held_out, data ──▶ WrittenCase ──▶ encode ──▶ EvalCase ┐
@@ -6,7 +6,7 @@
 //!                        setting ──▶ Retention, seen or unseen ────┴──▶ exam ──▶ results ──▶ report ──▶ table, html
 //! ```
 //!
-//! Nothing here knows a flag or schedules: a laboratory of the engine runs the model.
+//! Nothing here depends on flags or the scheduler: a laboratory of the engine runs the model.
 
 pub(crate) mod calibrate;
 mod data;

@@ -1,5 +1,5 @@
-//! Perplexity, and divergence from the exact variant: the first half of a window is read and a part of it kept,
-//! the second half is predicted.
+//! Perplexity, and divergence from the exact variant: the first half of a window is read and a part of it retained, the
+//! second half is predicted.
 
 use kvik_engine::retain::lab::Variant;
 
@@ -8,14 +8,14 @@ use super::results::{ResultRow, TextCell};
 use super::setting::Sight;
 use super::windows::Window;
 
-/// Logits of one batch at most, all variants together: 64 MiB.
+/// Maximum logits of one batch, over all variants: 64 MiB.
 const LOGITS_MAX: usize = 1 << 24;
-/// Tokens computed at a time at most.
+/// Maximum tokens computed at a time.
 const TOKENS_MAX: usize = 64;
 
 impl Exam {
-    /// Predicts a window under every setting that has not seen the question, beside `exact`, which keeps everything
-    /// in 32-bit floats.
+    /// Predicts a window under every setting that has not seen the question, and compares with `exact`, which keeps
+    /// everything in 32-bit floats.
     pub(crate) fn predict(&mut self, exact: &mut Exam, window: &Window, task: &str, rows: &mut [ResultRow]) {
         let (first, second) = window.tokens.split_at(window.middle);
         let chosen: Vec<usize> =
@@ -35,7 +35,7 @@ impl Exam {
         }
     }
 
-    /// Predicts the second half of a window with all variants, piece by piece, so that logits have room.
+    /// Predicts the second half of a window with all variants, in pieces whose logits fit in memory.
     fn compare(
         &mut self,
         exact: &mut Exam,
@@ -64,7 +64,7 @@ impl Exam {
     }
 }
 
-/// Tokens to compute at a time so that the logits of `variants` have room.
+/// Tokens to compute at a time so that the logits of `variants` fit in memory.
 pub(super) fn piece_tokens(variants: usize, vocab: usize) -> usize {
     (LOGITS_MAX / (variants * vocab).max(1)).clamp(1, TOKENS_MAX)
 }

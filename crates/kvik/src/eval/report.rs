@@ -1,4 +1,4 @@
-//! The report of an exam: plain data, as JSON writes it and as tables and pictures read it.
+//! The report of an exam: plain data, the source of its JSON, tables and charts.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use super::results::{AnswerCell, Kept, ResultRow, SpeedReport, TextCell};
 use super::tasks::{EvalTask, Work};
 
-/// A cell of fewer cases is marked: one more right answer moves it by more than three points.
+/// Cells with fewer cases are marked: one more right answer moves them by more than three points.
 pub(crate) const CASES_FEW: usize = 30;
 
-/// All that was measured in one run.
+/// The measurements of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct EvalReport {
     /// Version of kvik.
     pub(crate) kvik: String,
-    /// Where the model came from.
+    /// Origin of the model.
     pub(crate) model: String,
     /// Digest of its weights and configuration, hexadecimal.
     pub(crate) digest: String,
@@ -26,9 +26,9 @@ pub(crate) struct EvalReport {
     pub(crate) date: u64,
     pub(crate) seed: u64,
     pub(crate) tasks: Vec<TaskReport>,
-    /// The first is the exact one: everything kept in 32-bit floats.
+    /// Results; the first row is the exact one, with everything kept in 32-bit floats.
     pub(crate) rows: Vec<RowReport>,
-    /// How much each KV head matters, nats of a right answer, `[layers][kv_heads]`, where that was measured.
+    /// The importance of each KV head, nats of a right answer, `[layers][kv_heads]`, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) heads: Option<Vec<Vec<f32>>>,
 }
@@ -41,18 +41,18 @@ pub(crate) struct TaskReport {
     pub(crate) cases: usize,
     /// Tokens of the shortest and the longest prompt.
     pub(crate) tokens: (usize, usize),
-    /// Text is predicted; otherwise questions are answered.
+    /// Whether text is predicted rather than questions answered.
     pub(crate) predicts: bool,
 }
 
-/// One setting with one KV format.
+/// The results of one setting with one KV format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RowReport {
     /// KV format.
     pub(crate) kv: String,
     /// The retention, or `everything`.
     pub(crate) retain: String,
-    /// The retention without what it keeps.
+    /// The retention without the amount that it keeps.
     pub(crate) policy: String,
     /// `seen` or `unseen`.
     pub(crate) question: String,
@@ -60,19 +60,19 @@ pub(crate) struct RowReport {
     pub(crate) answers: BTreeMap<String, AnswerCell>,
     /// Predicted text by task.
     pub(crate) texts: BTreeMap<String, TextCell>,
-    /// What a prompt kept on average.
+    /// The average share of a prompt that is kept.
     pub(crate) kept: Kept,
     /// Milliseconds of a decision.
     pub(crate) decide_ms: f64,
-    /// Milliseconds of moving what is kept.
+    /// Milliseconds of moving the retained positions.
     pub(crate) move_ms: f64,
-    /// Times of one long prompt alone, where they were taken.
+    /// Times of one long prompt alone, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) speed: Option<SpeedReport>,
 }
 
 impl TaskReport {
-    /// What a report says of a task.
+    /// The report of a task.
     pub(crate) fn new(task: &EvalTask) -> TaskReport {
         let predicts = matches!(task.work, Work::Predict(_));
         TaskReport { name: task.name.clone(), cases: task.len(), tokens: task.tokens(), predicts }
@@ -80,7 +80,7 @@ impl TaskReport {
 }
 
 impl RowReport {
-    /// What a report says of a row.
+    /// The report of a row.
     pub(crate) fn new(row: ResultRow) -> RowReport {
         let retain = row.setting.text();
         RowReport {
@@ -103,7 +103,7 @@ impl RowReport {
     }
 }
 
-/// `snapkv,budget=all` of `snapkv:0.5,budget=all`.
+/// The policy without its share: `snapkv,budget=all` for `snapkv:0.5,budget=all`.
 fn without_keep(retain: &str) -> String {
     let (policy, options) =
         retain.split_once(',').map_or((retain, None), |(policy, rest)| (policy, Some(rest)));
@@ -122,14 +122,14 @@ impl EvalReport {
         row.answers.get(task)?.percent_of(self.exact()?.answers.get(task)?)
     }
 
-    /// How much higher a row's perplexity is than the exact one, in percent: of all tokens, and of answers.
+    /// The increase of a row's perplexity over the exact one, in percent: over all tokens, and over answers.
     pub(crate) fn increase(&self, row: &RowReport, task: &str) -> Option<(f64, Option<f64>)> {
         let (cell, exact) = (row.texts.get(task)?, self.exact()?.texts.get(task)?);
         Some((cell.all.increase(&exact.all)?, cell.answers.increase(&exact.answers)))
     }
 
-    /// What a row loses in a task, in percent, and of how many cases: right answers, or perplexity of the answers in a
-    /// text, or of all of it.
+    /// The loss of a row in a task, in percent, and its number of cases: of right answers, or else of the perplexity of
+    /// the answers in a text, or else of all of it.
     pub(crate) fn loss(&self, row: &RowReport, task: &str) -> Option<(f64, usize)> {
         if let Some(percent) = self.percent(row, task) {
             return Some((100.0 - percent, row.answers.get(task)?.cases));
@@ -144,7 +144,7 @@ impl EvalReport {
         (!percents.is_empty()).then(|| percents.iter().sum::<f64>() / percents.len() as f64)
     }
 
-    /// The importance of heads, as data.
+    /// The same report with the importance of heads.
     pub(crate) fn with_heads(self, importance: &HeadImportance) -> EvalReport {
         EvalReport { heads: Some(importance.layers.clone()), ..self }
     }

@@ -1,4 +1,4 @@
-//! What was measured: sums over cases, and the figures that follow from them.
+//! Measurements: sums over cases, and the figures derived from them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::setting::Setting;
 use super::tasks::EvalCase;
 
-/// Distances behind the cut at which predicted tokens are counted apart: up to each of these.
+/// Upper bounds of the distances after the cut by which predicted tokens are counted separately.
 pub(crate) const DISTANCES: [usize; 4] = [64, 256, 1024, usize::MAX];
 
 /// The sums of one setting with one KV format.
@@ -21,19 +21,19 @@ pub(crate) struct ResultRow {
     /// By task.
     pub(crate) texts: BTreeMap<String, TextCell>,
     pub(crate) cost: CostSums,
-    /// Times of one prompt alone, where they were taken.
+    /// Times of one prompt alone, if they were measured.
     pub(crate) speed: Option<SpeedReport>,
 }
 
-/// Answers of one task.
+/// The answers in one task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AnswerCell {
     pub(crate) cases: usize,
-    /// Things that could be right: a case has one, or one a fact.
+    /// Maximum score: 1 per case, or 1 per fact.
     pub(crate) weight: f64,
-    /// Things that were.
+    /// Score reached.
     pub(crate) right: f64,
-    /// The same by group: right, and weight.
+    /// Score reached and maximum score, by group.
     pub(crate) groups: BTreeMap<String, (f64, f64)>,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct TextCell {
     pub(crate) windows: usize,
     /// All tokens.
     pub(crate) all: TokenSums,
-    /// Tokens of answers about what was said before.
+    /// Tokens of answers about earlier text.
     pub(crate) answers: TokenSums,
-    /// By distance behind the cut, as [`DISTANCES`].
+    /// By distance after the cut, as [`DISTANCES`].
     pub(crate) distances: [TokenSums; DISTANCES.len()],
 }
 
@@ -69,14 +69,14 @@ pub(crate) struct CostSums {
     moved: Duration,
 }
 
-/// What is stored of a prompt, as shares of its tokens.
+/// The stored share of a prompt's tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     /// Mean of all heads.
     pub(crate) mean: f64,
-    /// Of the head that keeps fewest.
+    /// Share of the head that keeps the fewest.
     pub(crate) smallest: f64,
-    /// Of the head that keeps most.
+    /// Share of the head that keeps the most.
     pub(crate) largest: f64,
     /// Bytes of keys and values for each token of the prompt.
     pub(crate) token_bytes: f64,
@@ -87,9 +87,9 @@ pub(crate) struct Kept {
 pub(crate) struct SpeedReport {
     /// Tokens of the prompt.
     pub(crate) tokens: usize,
-    /// Milliseconds of reading it and observing what the policy needs.
+    /// Milliseconds of reading it and observing the statistics that the policy needs.
     pub(crate) read_ms: f64,
-    /// Milliseconds of one decode step behind it.
+    /// Milliseconds of one decode step after it.
     pub(crate) decode_ms: f64,
 }
 
@@ -119,7 +119,7 @@ impl ResultRow {
         self.cost.decisions += 1;
     }
 
-    /// Counts what a decision stored.
+    /// Counts the storage of a decision.
     pub(super) fn kept(&mut self, kept: &Kept, took: Duration) {
         let Kept { mean, smallest, largest, token_bytes } = &mut self.cost.kept;
         *mean += kept.mean;
@@ -140,7 +140,7 @@ impl TextCell {
         self.distances.iter_mut().zip(&other.distances).for_each(|(sums, other)| sums.add(other));
     }
 
-    /// Counts a token that stands `distance` behind the cut.
+    /// Counts a token at `distance` after the cut.
     pub(super) fn predicted(&mut self, distance: usize, is_answer: bool, nll: f64, kl: f64) {
         let bucket = DISTANCES.iter().position(|&end| distance < end).unwrap_or(DISTANCES.len() - 1);
         self.all.count(nll, kl);
@@ -172,7 +172,7 @@ impl TokenSums {
         (self.tokens > 0).then(|| self.kl / self.tokens as f64)
     }
 
-    /// How much higher the perplexity is than that of `exact`, in percent.
+    /// The increase of the perplexity over that of `exact`, in percent.
     pub(crate) fn increase(&self, exact: &TokenSums) -> Option<f64> {
         Some(100.0 * (self.perplexity()? / exact.perplexity()? - 1.0))
     }
@@ -191,7 +191,7 @@ impl AnswerCell {
 }
 
 impl CostSums {
-    /// What a prompt kept on average.
+    /// The average storage of a prompt.
     pub(crate) fn kept(&self) -> Kept {
         let mean = |sum: f64| sum / self.prompts.max(1) as f64;
         let Kept { mean: all, smallest, largest, token_bytes } = self.kept;
@@ -203,12 +203,12 @@ impl CostSums {
         }
     }
 
-    /// Milliseconds of a decision on average.
+    /// Average milliseconds of a decision.
     pub(crate) fn decide_ms(&self) -> f64 {
         self.decided.as_secs_f64() * 1e3 / self.decisions.max(1) as f64
     }
 
-    /// Milliseconds of moving what is kept.
+    /// Average milliseconds of moving the retained positions.
     pub(crate) fn move_ms(&self) -> f64 {
         self.moved.as_secs_f64() * 1e3 / self.prompts.max(1) as f64
     }

@@ -1,4 +1,4 @@
-//! A run: every task under every setting with every KV format, one exam for a format.
+//! A run: every task under every setting with every KV format, with one exam per format.
 
 use std::sync::Arc;
 
@@ -17,25 +17,25 @@ use super::speed::STEPS;
 use super::tasks::{EvalCase, EvalTask, Work};
 use super::windows::Window;
 
-/// What is run.
+/// The input of a run.
 pub(crate) struct EvalRun<'a> {
     pub(crate) model: Arc<Model>,
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) repeat: RepeatPrompt,
     pub(crate) tasks: &'a [EvalTask],
-    /// What all others are compared with: keys and values in 32-bit floats.
+    /// The reference layout: keys and values in 32-bit floats.
     pub(crate) exact: KvLayout,
-    /// What is measured, with or without the exact one.
+    /// The layouts to measure, with or without the exact one.
     pub(crate) layouts: Vec<KvLayout>,
-    /// Everything kept first.
+    /// The settings; the first one keeps everything.
     pub(crate) settings: Vec<Setting>,
-    /// Which heads matter, where that was measured.
+    /// The importance of heads, if it was measured.
     pub(crate) importance: Option<HeadImportance>,
     /// Bytes for the variants of a prompt.
     pub(crate) bytes: usize,
-    /// Whether to take times of one long prompt alone.
+    /// Whether to measure times of one long prompt alone.
     pub(crate) speed: bool,
-    /// Makes compute threads.
+    /// Creates compute threads.
     pub(crate) pool: &'a dyn Fn() -> Pool,
 }
 
@@ -50,10 +50,10 @@ impl EvalRun<'_> {
         self.cases().count()
     }
 
-    /// Runs all; `step` hears of each case. The first row is the exact one.
+    /// Runs all tasks; calls `step` after each case. The first row is the exact one.
     ///
     /// # Errors
-    /// When there is not enough memory.
+    /// If there is not enough memory.
     pub(crate) fn measure(&self, step: &mut dyn FnMut()) -> anyhow::Result<Vec<ResultRow>> {
         let mut rows = Vec::new();
         for (layout, settings) in self.formats() {
@@ -66,8 +66,8 @@ impl EvalRun<'_> {
         Ok(rows)
     }
 
-    /// The formats with what is measured of them, the exact one first. If it was not asked for, only everything kept
-    /// is measured of it, to compare with.
+    /// The formats with their settings, the exact one first. If the exact one was not requested, only the setting that
+    /// keeps everything is measured with it, as the reference.
     fn formats(&self) -> Vec<(&KvLayout, &[Setting])> {
         let asked = self.layouts.contains(&self.exact);
         let exact = (&self.exact, if asked { &self.settings[..] } else { &self.settings[..1] });
@@ -106,10 +106,10 @@ impl EvalRun<'_> {
         Ok(())
     }
 
-    /// What is lost without each head, task by task with the exact format; `step` hears of each case.
+    /// The losses without each head, by task, with the exact format; calls `step` after each case.
     ///
     /// # Errors
-    /// When there is not enough memory.
+    /// If there is not enough memory.
     pub(crate) fn calibrate(&self, step: &mut dyn FnMut()) -> anyhow::Result<Vec<HeadLosses>> {
         let mut exam = self.exam(&self.exact)?;
         let grader = Grader { tokenizer: self.tokenizer, stop: self.tokenizer.eog() };

@@ -1,26 +1,26 @@
-//! What an answer must say, and how much of that it says.
+//! The expected content of an answer, and its score.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What is right about an answer.
+/// The expected content of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Expected {
-    /// It contains these texts, in whatever case.
+    /// These texts, ignoring case.
     Contains(Vec<String>),
-    /// It contains these as whole words, in whatever case.
+    /// These as whole words, ignoring case.
     Words(Vec<String>),
-    /// It contains one of these as a whole word: a number in digits or in letters.
+    /// One of these as a whole word: a number in digits or in letters.
     OneOf(Vec<String>),
-    /// It is a JSON text of this value.
+    /// A JSON text of this value.
     Json(Value),
-    /// It is a line `Facts: key = value; key = value` with these pairs.
+    /// A line `Facts: key = value; key = value` with these pairs.
     Facts(BTreeMap<String, String>),
 }
 
 impl Expected {
-    /// How many things of an answer can be right.
+    /// The maximum score of an answer.
     pub(crate) fn weight(&self) -> f64 {
         match self {
             Expected::Facts(facts) => facts.len() as f64,
@@ -28,7 +28,7 @@ impl Expected {
         }
     }
 
-    /// The share of them that is right.
+    /// The share of the maximum score that an answer reaches.
     pub(crate) fn score(&self, answer: &str) -> f64 {
         match self {
             Expected::Contains(texts) => share(texts, |text| contains(answer, text)),
@@ -70,7 +70,7 @@ fn contains(answer: &str, text: &str) -> bool {
     answer.to_lowercase().contains(&text.to_lowercase())
 }
 
-/// Whether `word` stands in `answer` with no letter or digit on either side.
+/// Whether `word` occurs in `answer` with no letter or digit on either side.
 fn contains_word(answer: &str, word: &str) -> bool {
     let (answer, word) = (answer.to_lowercase(), word.to_lowercase());
     answer.match_indices(&word).any(|(at, found)| {
@@ -80,7 +80,7 @@ fn contains_word(answer: &str, word: &str) -> bool {
     })
 }
 
-/// The pairs of a line of facts; of a key that stands twice, the last.
+/// The pairs of a line of facts; of a duplicate key, the last.
 fn facts_of(line: &str) -> BTreeMap<&str, &str> {
     let line = line.strip_prefix("Facts: ").unwrap_or(line);
     line.split("; ").filter_map(|pair| pair.split_once(" = ")).collect()

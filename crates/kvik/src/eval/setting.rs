@@ -1,4 +1,4 @@
-//! What is measured: policies with what they keep, and whether they have seen the question.
+//! Settings to measure: retention policies with their shares, and whether they see the question.
 
 use std::fmt;
 
@@ -22,30 +22,29 @@ impl fmt::Display for Sight {
     }
 }
 
-/// One way to keep a part of a prompt.
+/// A retention to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Setting {
-    /// `None` keeps everything.
+    /// The retention; `None` keeps everything.
     pub(crate) retention: Option<Retention>,
-    /// When it decides.
+    /// Whether it sees the question.
     pub(crate) sight: Sight,
 }
 
 impl Setting {
-    /// Everything is kept.
+    /// The setting that keeps everything.
     pub(crate) const EVERYTHING: Setting = Setting { retention: None, sight: Sight::Unseen };
 
-    /// The retention's text, as results are kept under it.
+    /// The retention's text, under which results are stored.
     pub(crate) fn text(&self) -> String {
         self.retention.map_or_else(|| "everything".to_owned(), |retention| retention.to_string())
     }
 }
 
-/// The retentions of texts as `snapkv` and `h2o:0.5,budget=all`: one that says not how much it keeps, at each of
-/// `keeps`.
+/// Parses retentions such as `snapkv` and `h2o:0.5,budget=all`; one without a share is expanded to each of `keeps`.
 ///
 /// # Errors
-/// When a text is no retention, or cannot be used: the text and the field.
+/// If a text is not a valid retention: names the text and the field.
 pub(crate) fn retentions(texts: &[String], keeps: &[String]) -> anyhow::Result<Vec<Retention>> {
     let mut retentions: Vec<Retention> = Vec::new();
     for text in texts {
@@ -60,7 +59,7 @@ pub(crate) fn retentions(texts: &[String], keeps: &[String]) -> anyhow::Result<V
     Ok(retentions)
 }
 
-/// A text with each of `keeps`, unless it says itself how much it keeps.
+/// A text with each of `keeps`, unless it contains a share itself.
 fn expanded(text: &str, keeps: &[String]) -> Vec<String> {
     let (policy, options) = match text.split_once(',') {
         Some((policy, options)) => (policy.trim(), format!(",{options}")),
@@ -72,7 +71,7 @@ fn expanded(text: &str, keeps: &[String]) -> Vec<String> {
     }
 }
 
-/// Every retention under every sight, those of one sight together.
+/// Every retention under every sight, grouped by sight.
 pub(crate) fn settings(retentions: &[Retention], sights: &[Sight]) -> Vec<Setting> {
     let under = |&sight: &Sight| {
         retentions.iter().map(move |&retention| Setting { retention: Some(retention), sight })

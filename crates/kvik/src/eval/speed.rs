@@ -1,4 +1,5 @@
-//! Times of one prompt alone: what observing costs while it is read, and what a shorter cache saves behind it.
+//! Times of one prompt alone: the cost of observing while it is read, and the time that a shorter cache saves in
+//! decoding.
 
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::results::SpeedReport;
 pub(super) const STEPS: usize = 32;
 
 impl Exam {
-    /// Reads a prompt for one retention, keeps its part, and decodes a few tokens.
+    /// Reads a prompt for one retention, compresses it, and decodes a few tokens.
     pub(crate) fn time(&mut self, prompt: &[Token], retention: Option<Retention>) -> SpeedReport {
         let start = Instant::now();
         let first = self.read(prompt, retention);

@@ -2,12 +2,12 @@
 
 use super::report::{CASES_FEW, EvalReport, RowReport};
 
-/// The tasks, then a table for each way to treat the question.
+/// The tasks, then a table each for unseen and seen questions.
 pub(crate) fn text(report: &EvalReport) -> String {
     let mut text = tasks(report);
     for question in ["unseen", "seen"] {
         let rows: Vec<&RowReport> = report.rows.iter().filter(|row| row.question == question).collect();
-        // Everything kept alone is worth a table too: it says what a KV format costs.
+        // A row that keeps everything deserves a table even alone: it shows the loss of a KV format.
         if rows.iter().any(|row| !row.keeps_everything()) || (question == "unseen" && !rows.is_empty()) {
             text +=
                 &format!("\nquestion {question}, in % of everything kept in f32\n{}", table(report, &rows));
@@ -19,7 +19,7 @@ pub(crate) fn text(report: &EvalReport) -> String {
     text
 }
 
-/// A line for each task: cases, lengths, and what the exact model reaches.
+/// A line for each task: cases, lengths, and the result of the exact model.
 fn tasks(report: &EvalReport) -> String {
     let mut lines =
         vec![row(["task", "cases", "tokens", "everything kept"].map(str::to_owned), &[14, 6, 12, 0])];
@@ -51,7 +51,7 @@ fn row<const N: usize>(cells: [String; N], widths: &[usize; N]) -> String {
     cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
 }
 
-/// A line for each row: what it kept, and how good each task was.
+/// A line for each row: the share kept, and the quality in each task.
 fn table(report: &EvalReport, rows: &[&RowReport]) -> String {
     let mut lines = vec![header(report)];
     lines.extend(rows.iter().map(|row| cells(report, row)));
@@ -115,7 +115,7 @@ fn cells(report: &EvalReport, row: &RowReport) -> Vec<String> {
     cells
 }
 
-/// Which heads matter, as shades: a row for each layer, a column for each KV head.
+/// The importance of heads, as shades: a row for each layer, a column for each KV head.
 pub(crate) fn heat(heads: &[Vec<f32>]) -> String {
     const SHADES: [char; 5] = ['.', '\u{2591}', '\u{2592}', '\u{2593}', '\u{2588}'];
     let max = heads.iter().flatten().copied().fold(0.0, f32::max).max(f32::MIN_POSITIVE);
@@ -123,7 +123,7 @@ pub(crate) fn heat(heads: &[Vec<f32>]) -> String {
         "importance of KV heads: what right answers lose without one, the worst of each task being 1\n"
             .to_owned();
     for (layer, heads) in heads.iter().enumerate() {
-        // The root shows small losses beside one that is far larger than all others.
+        // The square root keeps small losses visible next to one that is far larger.
         let shade =
             |&loss: &f32| SHADES[(((loss / max).sqrt() * 4.0).round() as usize).min(4)].to_string().repeat(2);
         let shades: Vec<String> = heads.iter().map(shade).collect();

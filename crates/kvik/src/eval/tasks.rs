@@ -10,7 +10,7 @@ use super::windows::{self, Window};
 use super::written::WrittenCase;
 use super::{data, generate, held_out};
 
-/// What asks the embedded model's own files.
+/// Prefix of the tasks of the embedded model's own files.
 const OWN: &str = "tiny.";
 
 /// A task with its cases.
@@ -20,7 +20,7 @@ pub(crate) struct EvalTask {
     pub(crate) work: Work,
 }
 
-/// What a task has the model do.
+/// The kind of a task, with its cases.
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
     /// Answer questions.
@@ -34,12 +34,12 @@ pub(crate) enum Work {
 pub(crate) struct EvalCase {
     pub(crate) prompt: SplitPrompt,
     pub(crate) expected: Expected,
-    /// Tokens of an answer at most.
+    /// Maximum tokens of an answer.
     pub(crate) limit: usize,
     pub(crate) group: String,
 }
 
-/// Where cases come from, and how many.
+/// The sources of cases, and their number.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
     /// The embedded model's held-out files.
@@ -50,13 +50,13 @@ pub(crate) struct Sources {
     pub(crate) text: Option<PathBuf>,
     /// Seed of generated cases.
     pub(crate) seed: u64,
-    /// Tokens of generated cases, and of windows of a user's text; the cases of a task take turns.
+    /// Tokens of generated cases, and of windows of a user's text; the cases of a task cycle through them.
     pub(crate) lengths: Vec<usize>,
-    /// Cases of a task that says no number.
+    /// Default number of cases of a task.
     pub(crate) cases: usize,
 }
 
-/// Every task, and what it asks.
+/// Every task, and its subject.
 pub(crate) fn catalogue() -> Vec<(String, &'static str)> {
     let generated = generate::TASKS.iter().map(|task| (task.name.to_owned(), task.about));
     let own = held_out::FILES.iter().map(|file| (file.name, file.about)).chain(windows::KINDS);
@@ -65,10 +65,10 @@ pub(crate) fn catalogue() -> Vec<(String, &'static str)> {
     generated.chain(own).chain(given.map(|(name, about)| (name.to_owned(), about))).collect()
 }
 
-/// The tasks that `texts` name: a task, `generated` or `tiny` for all of a kind, each with `:CASES` if it likes.
+/// The tasks that `texts` name: a task, or all of a kind with `generated` or `tiny`, each optionally with `:CASES`.
 ///
 /// # Errors
-/// When there is no such task, or it has no cases.
+/// If there is no such task, or it has no cases.
 pub(crate) fn named(
     texts: &[String],
     sources: &Sources,
@@ -87,7 +87,7 @@ pub(crate) fn named(
     Ok(tasks)
 }
 
-/// A name, and how many cases it asks for.
+/// A task's name, and its number of cases.
 fn counted(text: &str, default: usize) -> anyhow::Result<(&str, usize)> {
     let Some((name, cases)) = text.split_once(':') else { return Ok((text, default)) };
     match cases.parse() {
@@ -96,7 +96,7 @@ fn counted(text: &str, default: usize) -> anyhow::Result<(&str, usize)> {
     }
 }
 
-/// The tasks that a name stands for.
+/// The tasks that a name denotes.
 fn members(name: &str) -> anyhow::Result<Vec<String>> {
     let all: Vec<String> = catalogue().into_iter().map(|(name, _)| name).collect();
     match name {
@@ -156,7 +156,7 @@ fn encoded(cases: &[WrittenCase], encoder: &Encoder<'_>) -> anyhow::Result<Vec<E
 }
 
 impl EvalTask {
-    /// Cases or windows.
+    /// Number of cases or windows.
     pub(crate) fn len(&self) -> usize {
         match &self.work {
             Work::Answer(cases) => cases.len(),
@@ -164,7 +164,7 @@ impl EvalTask {
         }
     }
 
-    /// What it asks, if it asks anything.
+    /// Its cases; none for a task that predicts text.
     pub(crate) fn cases(&self) -> &[EvalCase] {
         match &self.work {
             Work::Answer(cases) => cases,
@@ -181,7 +181,7 @@ impl EvalTask {
         (lengths.iter().copied().min().unwrap_or(0), lengths.iter().copied().max().unwrap_or(0))
     }
 
-    /// Leaves out the cases of more than `context` tokens with their answers; how many those were.
+    /// Removes the cases that exceed `context` tokens with their answers, and returns their number.
     pub(crate) fn limit(&mut self, context: usize) -> usize {
         let before = self.len();
         match &mut self.work {

@@ -15,7 +15,7 @@ use super::tasks::{EvalCase, EvalTask, Work};
 use crate::serving::{open, open::Opened};
 use crate::settings::model::ModelArgs;
 
-/// Generated cases of the embedded model that it answers.
+/// Generated cases for the embedded model.
 fn cases(opened: &Opened, task: &str, count: usize) -> EvalTask {
     let encoder = Encoder { tokenizer: &opened.tokenizer, template: opened.template.as_ref() };
     let task = TASKS.iter().find(|known| known.name == task).unwrap();
@@ -49,7 +49,7 @@ fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(
     });
 }
 
-/// Settings of retentions, everything kept first.
+/// Settings of retentions, preceded by the one that keeps everything.
 fn kept(texts: &[&str], sights: &[Sight]) -> Vec<Setting> {
     let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
     [vec![Setting::EVERYTHING], settings(&retentions(&texts, &[]).unwrap(), sights)].concat()
@@ -99,7 +99,7 @@ fn everything_kept_answers_as_plain_decoding_does() {
                 .iter()
                 .map(|setting| ResultRow::new(setting.clone(), "f32".to_owned()))
                 .collect();
-            // The answer that is expected is the one of plain decoding, to the letter.
+            // The expected answer is exactly that of plain decoding.
             let expected = super::score::Expected::Contains(vec![run.tokenizer.decode(&plain)]);
             let case = EvalCase { expected, ..case.clone() };
             exam.ask(&case, "plain", &mut rows, &Grader { tokenizer: run.tokenizer, stop });
@@ -108,7 +108,7 @@ fn everything_kept_answers_as_plain_decoding_does() {
     });
 }
 
-/// Decodes without a cache: the whole prompt again for every token.
+/// Decodes without a cache: reads the whole prompt again for every token.
 fn plain(exam: &mut Exam, case: &EvalCase, stop: &[Token]) -> Vec<Token> {
     let (mut tokens, mut answer) = (case.prompt.whole(), Vec::new());
     loop {

@@ -1,4 +1,4 @@
-//! Windows of text: of the first half a part is kept, the second half is predicted.
+//! Windows of text: a part of the first half is retained, the second half is predicted.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::held_out;
 use super::written::content;
 
-/// Kinds of windows of the embedded model, and what they are.
+/// Kinds of windows of the embedded model, with descriptions.
 pub(crate) const KINDS: [(&str, &str); 2] =
     [("chat", "perplexity of chats with facts and questions"), ("story", "perplexity of stories")];
 
@@ -22,11 +22,11 @@ const WINDOW_TOKENS: usize = 1024;
 /// A piece of text whose second half is predicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// At least 4.
+    /// The tokens, at least 4.
     pub(crate) tokens: Vec<Token>,
-    /// Which of them are of answers about what was said before, `[tokens]`.
+    /// Whether each token is part of an answer about earlier text, `[tokens]`.
     pub(crate) answers: Vec<bool>,
-    /// Where the second half begins.
+    /// Index at which the second half begins.
     pub(crate) middle: usize,
 }
 
@@ -43,7 +43,7 @@ enum WindowLine {
 /// The first `count` windows of a kind, of the embedded model's own chats and stories.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// If the file cannot be read.
 pub(crate) fn own(
     directory: &Path,
     kind: &str,
@@ -70,7 +70,7 @@ pub(crate) fn own(
 /// The first `count` windows of `length` tokens of a user's text.
 ///
 /// # Errors
-/// When the file cannot be read or is shorter than a window.
+/// If the file cannot be read or is shorter than a window.
 pub(crate) fn of_file(
     path: &Path,
     length: usize,

@@ -1,36 +1,36 @@
-//! One case as it is written: messages, where the question begins, and what the answer must say.
+//! A case in text form: messages, the beginning of the question, and the expected answer.
 
 use serde_json::{Value, json};
 
 use super::score::Expected;
 
-/// A conversation that ends with a question, in words, for any model.
+/// A conversation in text form that ends with a question, for any model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct WrittenCase {
-    /// Messages in OpenAI's shape, at least one; the last asks.
+    /// Messages in OpenAI's shape, at least one; the last contains the question.
     pub(crate) messages: Vec<Value>,
-    /// Where the question begins.
+    /// The beginning of the question.
     pub(crate) question: Question,
-    /// Reasoning of models that have it: off, or as their template has it.
+    /// Reasoning of models that support it: on or off, or the template's default with `None`.
     pub(crate) thinking: Option<bool>,
-    /// How an answer may begin, for models that only continue a text.
+    /// A possible beginning of the answer, for models that only continue a text.
     pub(crate) lead: String,
-    /// What the answer must say.
+    /// The expected answer.
     pub(crate) expected: Expected,
-    /// Tokens of an answer at most.
+    /// Maximum tokens of an answer.
     pub(crate) limit: usize,
-    /// The cases of a task that are also counted together, as `100-300`.
+    /// Group of cases that are also counted together, such as `100-300`.
     pub(crate) group: String,
 }
 
-/// What of a prompt is not seen while its context is compressed.
+/// The part of a prompt that is unseen while its context is compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Question {
     /// The last message.
     LastMessage,
-    /// From the last place of this text on.
+    /// The text from the last occurrence of this string on.
     From(String),
-    /// So many tokens at the end.
+    /// This number of tokens at the end.
     LastTokens(usize),
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn content(message: &Value) -> &str {
 }
 
 impl WrittenCase {
-    /// A conversation of one message, whose question begins at the last place of `question`.
+    /// A conversation of one message, whose question begins at the last occurrence of `question`.
     pub(crate) fn single(text: String, question: &str, expected: Expected, limit: usize) -> WrittenCase {
         WrittenCase {
             messages: vec![message("user", &text)],
@@ -58,12 +58,12 @@ impl WrittenCase {
         }
     }
 
-    /// With a beginning of the answer for models that only continue a text.
+    /// The same with a beginning of the answer for models that only continue a text.
     pub(crate) fn lead(self, lead: String) -> WrittenCase {
         WrittenCase { lead, ..self }
     }
 
-    /// As one of a group.
+    /// The same as one of a group.
     pub(crate) fn group(self, group: String) -> WrittenCase {
         WrittenCase { group, ..self }
     }

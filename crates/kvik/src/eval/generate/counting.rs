@@ -1,4 +1,4 @@
-//! Counting what happens in a text, and copying a list that stands in it.
+//! Tasks: counting events in a text, and copying a list that occurs in it.
 
 use super::words::{ANIMALS, NAMES, NUMBERS, OBJECTS, PLACES};
 use super::{Filler, scatter};
@@ -6,12 +6,12 @@ use crate::eval::draws::Draws;
 use crate::eval::score::Expected;
 use crate::eval::written::WrittenCase;
 
-/// The most that is to be counted.
+/// Maximum count.
 const COUNT_MAX: usize = 9;
 /// Words of a list.
 const LIST: usize = 10;
 
-/// How often somebody found something, among others who did.
+/// Asks how many medals a person won, among others who won some.
 pub(super) fn counting(draws: &mut Draws, filler: &mut Filler<'_, '_>, _: usize) -> WrittenCase {
     let sentences = filler.sentences(draws);
     let people = draws.sample(&NAMES, 3);
@@ -26,7 +26,7 @@ pub(super) fn counting(draws: &mut Draws, filler: &mut Filler<'_, '_>, _: usize)
     WrittenCase::single(text, &question, expected, 24).lead("The number of medals is".to_owned())
 }
 
-/// A list of words, with a text behind it.
+/// A list of words, followed by a text.
 pub(super) fn copying(draws: &mut Draws, filler: &mut Filler<'_, '_>, _: usize) -> WrittenCase {
     let sentences = filler.sentences(draws);
     let pool: Vec<&str> = OBJECTS.iter().chain(&ANIMALS).copied().collect();
@@ -34,6 +34,6 @@ pub(super) fn copying(draws: &mut Draws, filler: &mut Filler<'_, '_>, _: usize) 
     let list = words.join(", ");
     let question = "\nRepeat the list of this text.";
     let text = format!("The list: {list}.\n{}{question}", sentences.join(" "));
-    // In their order, the list as a whole: its words may also stand in the text.
+    // The expected answer is the whole list in order, since its words may also occur in the text.
     WrittenCase::single(text, question, Expected::Contains(vec![list]), 80).lead("The list:".to_owned())
 }

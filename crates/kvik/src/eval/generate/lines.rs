@@ -1,4 +1,4 @@
-//! Lines with numbers: variables handed on, sums, constants of a program.
+//! Tasks of lines with numbers: chains of variables, sums, constants of a program.
 
 use super::words::{ANIMALS, OBJECTS, PLACES};
 use super::{Filler, scatter};
@@ -6,10 +6,10 @@ use crate::eval::draws::Draws;
 use crate::eval::score::Expected;
 use crate::eval::written::WrittenCase;
 
-/// Names that a value is handed on through.
+/// Names in the chain of assignments of a value.
 const HOPS: usize = 4;
 
-/// A value, handed on from name to name between the sentences of a text, and another one that is not asked.
+/// A chain of variable assignments between the sentences of a text, and a second chain as a distractor.
 pub(super) fn variables(draws: &mut Draws, filler: &mut Filler<'_, '_>, _: usize) -> WrittenCase {
     let sentences = filler.sentences(draws);
     let values = draws.numbers(5, 2);
@@ -30,7 +30,7 @@ pub(super) fn variables(draws: &mut Draws, filler: &mut Filler<'_, '_>, _: usize
         .lead(format!("The value of VAR {} is", letters[HOPS - 1]))
 }
 
-/// Lines of sums, of which one is asked: to look it up is enough, to compute it would do as well.
+/// Lines of sums, one of which is asked: it can be looked up, or computed.
 pub(super) fn arithmetic(draws: &mut Draws, filler: &mut Filler<'_, '_>, _: usize) -> WrittenCase {
     let mut line = || {
         let (a, b) = (draws.number(3), draws.number(3));

@@ -1,4 +1,4 @@
-//! Numbers hidden in a text: a pass key, and several codes of which one is asked.
+//! Tasks of numbers hidden in a text: a pass key, and several codes of which one is asked.
 
 use super::words::NAMES;
 use super::{Filler, scatter};
@@ -7,12 +7,12 @@ use crate::eval::score::Expected;
 use crate::eval::written::WrittenCase;
 
 const HEAD: &str = "There is important information hidden in this text. Find and remember it.";
-/// The key of a case stands behind one of this many parts of its text.
+/// Number of depths in the text at which the key is inserted.
 const DEPTHS: usize = 5;
-/// Codes of one text.
+/// Codes in one text.
 const NEEDLES: usize = 6;
 
-/// A pass key, case by case deeper in the text.
+/// A pass key, deeper in the text with each case.
 pub(super) fn passkey(draws: &mut Draws, filler: &mut Filler<'_, '_>, number: usize) -> WrittenCase {
     let key = draws.number(5).to_string();
     let mut sentences = filler.sentences(draws);

@@ -1,4 +1,4 @@
-//! Facts told in a conversation: one is asked, at growing distance, or all are to be listed.
+//! Tasks of facts told in a conversation: one is asked at growing distance, or all are to be listed.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::eval::draws::Draws;
 use crate::eval::score::Expected;
 use crate::eval::written::{Question, WrittenCase, message};
 
-/// What people have, each with a number or a word.
+/// Kinds of facts about a person, and whether the value is a number rather than a word.
 const THINGS: [(&str, bool); 8] = [
     ("gate code", true),
     ("locker code", true),
@@ -20,25 +20,25 @@ const THINGS: [(&str, bool); 8] = [
     ("secret word", false),
 ];
 
-/// The distance of a case is one of this many parts of its length.
+/// Number of distances, as fractions of a case's length.
 const DISTANCES: usize = 5;
-/// Facts of a conversation.
+/// Facts in a conversation.
 const FACTS: usize = 5;
-/// The last turn of a conversation to summarise: what counts as the question says nothing of the facts.
+/// The last turn of a conversation to summarise: its tokens, which count as the question, reveal no facts.
 const CLOSING: (&str, &str) = ("That is all for today.", "Thank you, see you tomorrow.");
 /// Tokens at the end of a conversation to summarise that count as the question.
 const SUMMARY_QUESTION_TOKENS: usize = 8;
 
-/// Something that somebody has.
+/// A fact about a person.
 struct Fact {
     statement: String,
     question: String,
-    /// How an answer begins.
+    /// The beginning of an answer.
     lead: String,
     value: String,
 }
 
-/// A fact, those before and behind it, and small talk; case by case the fact is farther back.
+/// A fact among other facts and small talk, farther back with each case.
 pub(super) fn recall(draws: &mut Draws, filler: &mut Filler<'_, '_>, number: usize) -> WrittenCase {
     let facts = facts(draws);
     let mut turns = filler.pieces(|| {
@@ -49,7 +49,7 @@ pub(super) fn recall(draws: &mut Draws, filler: &mut Filler<'_, '_>, number: usi
     let asked = turns.len() * (DISTANCES - 1 - part) / DISTANCES;
     let (first, others) = facts.split_first().expect("there are some facts");
     for Fact { statement, .. } in others {
-        // The others stand anywhere, so the place in the list says nothing of which is asked.
+        // The other facts are at random positions, so the asked one cannot be inferred from its position.
         turns.insert(draws.below(turns.len() + 1), turn(statement, "Noted."));
     }
     turns.insert(asked.min(turns.len()), turn(&first.statement, "Noted."));
@@ -67,7 +67,7 @@ pub(super) fn recall(draws: &mut Draws, filler: &mut Filler<'_, '_>, number: usi
     }
 }
 
-/// Facts of different owners and values.
+/// Facts with different owners and values.
 fn facts(draws: &mut Draws) -> Vec<Fact> {
     let (numbers, words) = (draws.numbers(5, FACTS), draws.sample(&SECRETS, FACTS));
     let owners = draws.sample(&NAMES, FACTS);

@@ -1,4 +1,4 @@
-//! Notifications sorted by a long system prompt: folders with descriptions, and priorities.
+//! Task of sorting notifications by a long system prompt: folders with descriptions, and priorities.
 
 use super::Filler;
 use super::words::SECRETS;
@@ -6,7 +6,7 @@ use crate::eval::draws::Draws;
 use crate::eval::score::Expected;
 use crate::eval::written::{Question, WrittenCase, message};
 
-/// What a folder is for, and a notification that belongs there: app, title, text.
+/// The description of a folder, and a notification that belongs there: app, title, text.
 const KINDS: [(&str, [&str; 3]); 8] = [
     (
         "parcels, couriers and shipping updates",
@@ -27,7 +27,7 @@ const KINDS: [(&str, [&str; 3]); 8] = [
 /// Folders of a prompt.
 const FOLDERS: usize = 6;
 
-/// How a notification says how urgent it is, and what the system prompt says of that.
+/// The wording of an urgency in a notification, and its description in the system prompt.
 const PRIORITIES: [(&str, &str); 4] = [
     ("Urgent: act at once!", "urgent, act now"),
     ("Please answer today.", "needs an answer today"),
@@ -35,7 +35,7 @@ const PRIORITIES: [(&str, &str); 4] = [
     ("No action is needed.", "no action needed"),
 ];
 
-/// A notification; the names of the folders say nothing, so the answer must come from the prompt.
+/// A notification to sort; folder names are arbitrary, so the answer depends on the prompt.
 pub(super) fn triage(draws: &mut Draws, _: &mut Filler<'_, '_>, _: usize) -> WrittenCase {
     let (kinds, names) = (draws.sample(&KINDS, FOLDERS), draws.sample(&SECRETS, FOLDERS));
     let folders: Vec<String> = names.into_iter().map(|word| word[..1].to_uppercase() + &word[1..]).collect();

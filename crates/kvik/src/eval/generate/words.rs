@@ -1,5 +1,5 @@
-//! Words and sentences of generated cases, plain enough for the smallest model. No sentence has a digit, so
-//! numbers stand only where a task puts them.
+//! Words and sentences of generated cases, plain enough for the smallest model. No sentence has a digit, so numbers
+//! occur only where a task inserts them.
 
 use crate::eval::draws::Draws;
 
@@ -24,7 +24,7 @@ pub(super) const OBJECTS: [&str; 20] = [
     "letter", "map", "mirror", "ring", "stone", "table", "umbrella", "window",
 ];
 
-/// Words that stand in no sentence.
+/// Words that occur in no sentence.
 pub(super) const SECRETS: [&str; 16] = [
     "anchor", "candle", "copper", "falcon", "ginger", "hammer", "ladder", "marble", "pepper", "rocket",
     "saddle", "ticket", "tulip", "tunnel", "velvet", "walnut",
@@ -44,7 +44,7 @@ const WEATHER: [&str; 8] = ["cloudy", "cold", "foggy", "rainy", "snowy", "sunny"
 
 const MEALS: [&str; 3] = ["breakfast", "lunch", "dinner"];
 
-/// A sentence that says nothing of use.
+/// A sentence without relevant information.
 pub(super) fn filler(draws: &mut Draws) -> String {
     let (name, animal, place) = (draws.pick(&NAMES), draws.pick(&ANIMALS), draws.pick(&PLACES));
     let (object, colour, food) = (draws.pick(&OBJECTS), draws.pick(&COLOURS), draws.pick(&FOODS));
@@ -67,7 +67,7 @@ pub(super) fn filler(draws: &mut Draws) -> String {
     }
 }
 
-/// A turn of small talk: what the user says, and what the assistant answers.
+/// A turn of small talk: the user's message and the assistant's.
 pub(super) fn small_talk(draws: &mut Draws) -> (String, &'static str) {
     let (place, food) = (draws.pick(&PLACES), draws.pick(&FOODS));
     let (weather, meal) = (draws.pick(&WEATHER), draws.pick(&MEALS));

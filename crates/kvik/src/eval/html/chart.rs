@@ -6,7 +6,7 @@ use super::escape;
 
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 240.0;
-/// Room for the labels of the axes.
+/// Space for the labels of the axes.
 const LEFT: f64 = 44.0;
 const BOTTOM: f64 = 36.0;
 const TOP: f64 = 10.0;
@@ -20,31 +20,31 @@ pub(super) struct Chart<'a> {
     pub(super) curves: Vec<Curve>,
 }
 
-/// An axis from 0 on.
+/// An axis that starts at 0.
 pub(super) struct Axis {
     pub(super) label: String,
-    /// Its end.
+    /// The end of the axis.
     pub(super) max: f64,
 }
 
 /// Points of one policy.
 pub(super) struct Curve {
     pub(super) label: String,
-    /// Its number among all policies of the page, which gives it a colour.
+    /// Its index among all policies of the page, which determines its colour.
     pub(super) number: usize,
     /// Ascending in x.
     pub(super) points: Vec<(f64, f64)>,
 }
 
 impl Axis {
-    /// An axis on which `values` fit, with a round end.
+    /// An axis that covers `values`, with a round end.
     pub(super) fn fitting(label: &str, values: impl Iterator<Item = f64>) -> Axis {
         let max = values.fold(0.0, f64::max);
         let step = 10f64.powf(max.max(1e-9).log10().floor()) / 2.0;
         Axis { label: label.to_owned(), max: (max / step).ceil().max(1.0) * step }
     }
 
-    /// Where to write numbers: four parts.
+    /// Positions of the labels: the ends of four equal parts.
     fn marks(&self) -> impl Iterator<Item = f64> {
         (0..=4).map(|part| self.max * f64::from(part) / 4.0)
     }
@@ -126,7 +126,7 @@ pub(super) fn colour(number: usize) -> String {
     format!("class=\"policy\" style=\"--hue:{hue:.0};--dash:{dash}\"")
 }
 
-/// A number with as many digits as help.
+/// A number, rounded to a useful precision.
 pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,

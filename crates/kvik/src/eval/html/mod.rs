@@ -1,4 +1,4 @@
-//! A report as one page: pictures and tables, no script, nothing loaded, readable on a telephone.
+//! A report as one HTML page: charts and tables, without scripts or external files, readable on a phone.
 
 mod chart;
 
@@ -31,7 +31,7 @@ pub(crate) fn page(report: &EvalReport) -> String {
     )
 }
 
-/// Text as HTML writes it, in elements and in attributes.
+/// Text escaped for HTML elements and attributes.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -47,7 +47,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// What was measured, and with how many cases.
+/// The tasks, and their numbers of cases.
 fn about(report: &EvalReport) -> String {
     let tasks = report.tasks.iter().map(|task| {
         let few = if task.cases < CASES_FEW { " (few: differences mean little)" } else { "" };
@@ -72,7 +72,7 @@ fn about(report: &EvalReport) -> String {
     )
 }
 
-/// Policies with their KV format, each once, in the order of the rows.
+/// Policies with their KV format, without duplicates, in the order of the rows.
 fn policies(report: &EvalReport) -> Vec<String> {
     let mut policies = Vec::new();
     for label in report.rows.iter().skip(1).map(|row| label(report, row)) {
@@ -83,7 +83,7 @@ fn policies(report: &EvalReport) -> Vec<String> {
     policies
 }
 
-/// A policy, with its KV format where there are several.
+/// A policy, with its KV format if there are several.
 fn label(report: &EvalReport, row: &RowReport) -> String {
     let one = report.rows.iter().skip(1).all(|other| other.kv == row.kv);
     if one { row.policy.clone() } else { format!("{} {}", row.kv, row.policy) }
@@ -106,7 +106,7 @@ fn charts(report: &EvalReport, policies: &[String], question: &str) -> String {
     charts
 }
 
-/// What a row reaches in a task: % of right answers, or by how many % its perplexity is higher.
+/// The result of a row in a task: percent of right answers, or the increase of its perplexity in percent.
 fn quality(report: &EvalReport, row: &RowReport, task: &TaskReport) -> Option<f64> {
     match task.predicts {
         false => report.percent(row, &task.name),
@@ -143,7 +143,7 @@ fn legend(policies: &[String]) -> String {
     format!("<ul class=\"legend\">{}</ul>\n", policies.iter().enumerate().map(entry).collect::<String>())
 }
 
-/// Memory against quality, and times where they were taken.
+/// Memory against quality, and times if they were measured.
 fn costs(report: &EvalReport, policies: &[String]) -> String {
     let bytes = |row: &RowReport| row.kept.token_bytes;
     let quality = |row: &RowReport| report.mean_percent(row);
@@ -175,7 +175,7 @@ fn costs(report: &EvalReport, policies: &[String]) -> String {
     }
 }
 
-/// Which heads matter: a row for each layer.
+/// The importance of heads: a row for each layer.
 fn heat(heads: &[Vec<f32>]) -> String {
     let max = heads.iter().flatten().copied().fold(0.0, f32::max).max(f32::MIN_POSITIVE);
     let cell = |loss: &f32| {
@@ -191,7 +191,7 @@ fn heat(heads: &[Vec<f32>]) -> String {
     )
 }
 
-/// Every figure, as in the terminal's table.
+/// All figures, as in the terminal's table.
 fn table(report: &EvalReport) -> String {
     let headers =
         report.tasks.iter().map(|task| format!("<th>{}</th>", escape(&task.name))).collect::<String>();
