@@ -1,4 +1,5 @@
-//! Tells routers what is cached here: KV events as vLLM publishes them, so that what indexes those finds kvik too.
+//! Reports cached blocks to routers: KV events in the format of vLLM, so that indexers of vLLM's events work with kvik
+//! too.
 //!
 //! ```text
 //! engine's thread ── events of a step ──> wire ──> steps ──┬─> publish    PUB, to subscribers
@@ -14,8 +15,8 @@
 //! | `subscriptions` | topics that a subscriber wants                   |
 //! | `zmtp`          | the protocol of ZeroMQ, within bounds            |
 //!
-//! The engine never waits for a subscriber: it adds a step to what is kept, and both sockets read from there. A subscriber
-//! that is too slow sees a gap in the numbers, and asks for what is missing.
+//! The engine never waits for a subscriber: it adds a step to a bounded buffer, and both sockets read from there. A
+//! subscriber that is too slow sees a gap in the numbers, and requests the missing steps.
 
 mod publish;
 mod steps;
@@ -35,19 +36,19 @@ use steps::Steps;
 #[cfg(fuzzing)]
 pub(crate) use zmtp::fuzz as fuzz_zmtp;
 
-/// Bytes of steps that are kept at most.
+/// Maximum bytes of buffered steps.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// Where and how to publish.
+/// Configuration of the sockets.
 #[derive(Debug, Clone)]
 pub(crate) struct KvEventsConfig {
     /// Address of the events, `host:port`.
     pub(crate) publish: String,
-    /// Address at which missed steps are asked for.
+    /// Address at which missed steps are requested.
     pub(crate) replay: Option<String>,
-    /// The first part of each message, by which subscribers choose.
+    /// The first part of each message, by which subscribers filter.
     pub(crate) topic: String,
-    /// Steps that are kept to be asked for.
+    /// Maximum number of buffered steps.
     pub(crate) steps_max: usize,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct KvEventsConfig {
 #[derive(Debug, Clone)]
 pub(crate) struct KvEvents {
     steps: Arc<Steps>,
-    /// Whose prompts are told, by their salts.
+    /// Salts of the tenants whose prompts are published.
     salts: Vec<[u8; 16]>,
 }
 
@@ -74,7 +75,7 @@ impl KvEvents {
         Ok(KvEvents { steps, salts })
     }
 
-    /// What the engine tells; `adapters` are the names of mixes of adapters, by their digests.
+    /// The listener for the engine; `adapters` are the names of mixes of adapters, by their digests.
     pub(crate) fn listener(&self, adapters: HashMap<[u8; 32], String>) -> KvListener {
         let steps = self.steps.clone();
         let sink = move |events: Vec<KvEvent>| match wire::encode(SystemTime::now(), &events, &adapters) {

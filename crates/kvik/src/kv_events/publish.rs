@@ -1,10 +1,11 @@
-//! The sockets: PUB for what happens, ROUTER for what was missed, as vLLM's `ZmqEventPublisher` has them.
+//! The sockets, as those of vLLM's `ZmqEventPublisher`: PUB for new steps, ROUTER for missed ones.
 //!
-//! A message is `[topic, number, payload]`, a request `["", number]` (a REQ adds the empty part itself), its answers
-//! `["", number, payload]`, the last of them with number -1 and nothing; numbers have 8 bytes, the largest first.
+//! A message is `[topic, number, payload]`, a request `["", number]` (a REQ socket adds the empty part itself), its
+//! answers `["", number, payload]`, the last of them with number -1 and an empty payload; numbers are 8 bytes,
+//! big-endian.
 //!
-//! Nothing is queued for a peer: each has the number of the step that it gets next, and holds one step at a time. A peer
-//! that is slower than steps are dropped sees a gap in the numbers.
+//! Nothing is queued for a peer: each connection stores the number of its next step, and holds one step at a time. A
+//! peer that is slower than steps are dropped sees a gap in the numbers.
 
 use std::io;
 use std::net::TcpListener;
@@ -20,7 +21,7 @@ use super::zmtp::{self, Incoming, Receiver, Sender, SocketType, ZmtpError};
 
 /// The number of the message that ends an answer.
 const END: i64 = -1;
-/// Requests and PINGs of a peer that wait for those before; a peer that sends more is not read meanwhile.
+/// Maximum pending requests and PINGs of a peer; reading from a peer that sends more is suspended.
 const WAITING_MAX: usize = 4;
 
 /// Publishes all steps, as long as the runtime runs.
@@ -30,7 +31,7 @@ pub(super) fn publish(listener: TcpListener, topic: Bytes, steps: Arc<Steps>) ->
     })
 }
 
-/// Answers peers that missed something, as long as the runtime runs.
+/// Answers requests for missed steps, as long as the runtime runs.
 pub(super) fn replay(listener: TcpListener, steps: Arc<Steps>) -> io::Result<()> {
     zmtp::serve(listener, SocketType::Router, move |receiver, sender| {
         answer_requests(receiver, sender, steps.clone())
@@ -51,27 +52,27 @@ async fn to_subscriber<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     }
 }
 
-/// Keeps what a subscriber wants; ends with the connection.
+/// Updates a subscriber's topics; ends with the connection.
 async fn follow_wishes<R: AsyncRead + Unpin>(
     mut receiver: Receiver<R>,
     wanted: &Mutex<Subscriptions>,
     pings: mpsc::Sender<Bytes>,
 ) -> Result<(), ZmtpError> {
-    // No call below panics while it is held.
+    // No call below panics while the lock is held.
     let wanted = || wanted.lock().unwrap_or_else(PoisonError::into_inner);
     while let Some(incoming) = receiver.receive().await? {
         match incoming {
             Incoming::Subscribe(topic) => wanted().add(topic)?,
             Incoming::Cancel(topic) => wanted().remove(&topic),
             Incoming::Message(parts) => wanted().take_message(&parts)?,
-            // The other side ends with this one.
+            // If this fails, the sending task has ended, and both end together.
             Incoming::Ping(context) => pings.send(context).await.unwrap_or(()),
         }
     }
     Ok(())
 }
 
-/// Sends what happens from now on, as far as it is wanted.
+/// Sends the steps from now on that match the subscriber's topics.
 async fn send_steps<W: AsyncWrite + Unpin>(
     mut sender: Sender<W>,
     wanted: &Mutex<Subscriptions>,
@@ -113,14 +114,15 @@ async fn answer_requests<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// The number from which on steps are asked for; none if it is no such request.
+/// The number of the first requested step; `None` if the message is not a request.
 fn requested(parts: &[Bytes]) -> Option<u64> {
     let [empty, number] = parts else { return None };
     let number = <[u8; 8]>::try_from(number.as_ref()).ok().filter(|_| empty.is_empty())?;
     Some(u64::from_be_bytes(number))
 }
 
-/// Sends the kept steps from a number on, up to those that are there when the answer begins: later ones are not missed.
+/// Sends the buffered steps from a number on, up to the end of the buffer when the answer begins: later ones are
+/// published normally.
 async fn answer<W: AsyncWrite + Unpin>(
     sender: &mut Sender<W>,
     mut from: u64,

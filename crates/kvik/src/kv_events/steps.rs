@@ -1,6 +1,7 @@
-//! The last steps, numbered, for subscribers and for those that missed some.
+//! The last steps, numbered, for subscribers and for peers that missed some.
 //!
-//! Bounded in number and in bytes: the oldest are dropped first, whoever has not had them yet. The numbers show it.
+//! Bounded in number and in bytes: the oldest are dropped first, even if a peer has not received them. The numbers
+//! reveal gaps.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub(super) struct Steps {
     kept: Mutex<Kept>,
-    /// Wakes those that wait for another step.
+    /// Wakes tasks that wait for another step.
     news: watch::Sender<()>,
     steps_max: usize,
     bytes_max: usize,
@@ -23,11 +24,11 @@ struct Kept {
     /// The number of the next step.
     next: u64,
     bytes: usize,
-    /// Without gaps, up to the one before `next`.
+    /// Consecutive steps, up to the one before `next`.
     steps: VecDeque<Bytes>,
 }
 
-/// What happened in a step, encoded.
+/// The events of a step, encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) number: u64,
@@ -35,12 +36,12 @@ pub(super) struct Step {
 }
 
 impl Steps {
-    /// None so far, of which the last `steps_max` are kept and at most `bytes_max` of bytes; one is kept however large.
+    /// An empty buffer of at most `steps_max` steps and `bytes_max` bytes; a single step may be of any size.
     pub(super) fn new(steps_max: usize, bytes_max: usize) -> Steps {
         Steps { kept: Mutex::default(), news: watch::Sender::new(()), steps_max: steps_max.max(1), bytes_max }
     }
 
-    /// Adds a step, and never waits.
+    /// Adds a step. Never blocks.
     pub(super) fn push(&self, payload: Bytes) {
         let mut kept = self.lock();
         kept.next += 1;
@@ -53,12 +54,12 @@ impl Steps {
         self.news.send_replace(());
     }
 
-    /// The number that the next step gets.
+    /// The number of the next step.
     pub(super) fn end(&self) -> u64 {
         self.lock().next
     }
 
-    /// The oldest kept step that has this number or a later one.
+    /// The oldest buffered step with this number or a later one.
     pub(super) fn first_from(&self, number: u64) -> Option<Step> {
         let kept = self.lock();
         let first = kept.next - kept.steps.len() as u64;
@@ -66,7 +67,7 @@ impl Steps {
         kept.steps.get(index).map(|payload| Step { number: first + index as u64, payload: payload.clone() })
     }
 
-    /// The same, once there is one.
+    /// The same, waiting until there is one.
     pub(super) async fn wait_from(&self, number: u64) -> Step {
         let mut news = self.news.subscribe();
         loop {
@@ -79,7 +80,7 @@ impl Steps {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // No call in it panics.
+        // No call under the lock panics.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,13 +1,13 @@
-//! What a subscriber wants: beginnings of the first part of messages.
+//! A subscriber's topics: prefixes of the first part of messages.
 
 use axum::body::Bytes;
 
 use super::zmtp::ZmtpError;
 
-/// Topics that a peer may want at a time.
+/// Maximum topics of a peer.
 const TOPICS_MAX: usize = 64;
 
-/// The topics of one peer. The same one may be there twice, and is wanted until it was taken back as often.
+/// The topics of one peer. A topic may be added more than once, and must be removed as often.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions(Vec<Bytes>);
 
@@ -21,14 +21,15 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Takes a topic back; one that is not there is no error.
+    /// Removes a topic; removing an absent one is not an error.
     pub(super) fn remove(&mut self, topic: &Bytes) {
         if let Some(at) = self.0.iter().position(|wanted| wanted == topic) {
             self.0.swap_remove(at);
         }
     }
 
-    /// Takes a message by which peers of ZMTP 3.0 say the same: 1 or 0 and the topic. Others mean nothing here.
+    /// Handles a message by which peers of ZMTP 3.0 subscribe or cancel: 1 or 0, followed by the topic. Other messages
+    /// are ignored.
     pub(super) fn take_message(&mut self, parts: &[Bytes]) -> Result<(), ZmtpError> {
         let [part] = parts else { return Ok(()) };
         match part.first() {
@@ -41,7 +42,7 @@ impl Subscriptions {
         }
     }
 
-    /// Whether a message with this first part is wanted.
+    /// Whether a message with this first part matches a topic.
     pub(super) fn want(&self, topic: &[u8]) -> bool {
         self.0.iter().any(|wanted| topic.starts_with(wanted))
     }

@@ -1,7 +1,8 @@
-//! The schema of what is published: that of vLLM, `vllm/distributed/kv_events.py`, as of v0.24 (its pull request 42892).
+//! The schema of the events: that of vLLM, `vllm/distributed/kv_events.py`, as of v0.24 (its pull request 42892).
 //!
-//! A batch is an array `[time, events, data_parallel_rank]`, an event a map whose `type` is its name. Fields of vLLM with a
-//! default that kvik has nothing to say in are left out, as vLLM leaves them out. `docs/nodes.md` says what each means here.
+//! A batch is an array `[time, events, data_parallel_rank]`, an event a map whose `type` is its name. Fields of vLLM
+//! with a default that do not apply to kvik are omitted, as vLLM omits them. `docs/nodes.md` documents the meaning of
+//! each here.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,15 +12,15 @@ use kvik_engine::api::{KvEvent, KvStored};
 use kvik_memory::hex;
 use serde::Serialize;
 
-/// The medium of the blocks that the model computes with, which vLLM has in the memory of a GPU: a hit there costs
-/// nothing but the rest of the prompt, and that is what routers weigh.
+/// The medium of the blocks that the model computes with, which vLLM has in GPU memory: a hit there costs only the rest
+/// of the prompt, and routers weigh it by that.
 const MEDIUM: &str = "GPU";
-/// There is one engine, so it is the first.
+/// The rank of the only engine.
 const RANK: u32 = 0;
-/// Bytes of a digest that name a mix of adapters without a name.
+/// Bytes of the digest that identifies a mix of adapters without a name.
 const NAME_BYTES: usize = 8;
 
-/// An event, fields in the order of vLLM's.
+/// An event, with fields in the order of vLLM's.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 enum WireEvent<'a> {
@@ -68,13 +69,13 @@ fn wire<'a>(event: &'a KvEvent, adapters: &HashMap<[u8; 32], String>) -> WireEve
     }
 }
 
-/// An identity in 64 bits, as vLLM shortens its own: the last 8 bytes, the largest first. Indexers keep names of this size.
+/// An identity shortened to 64 bits as vLLM does: the last 8 bytes, big-endian. Indexers store keys of this size.
 fn hash(identity: &Identity) -> u64 {
     let (_, last) = identity.0.split_last_chunk().expect("an identity has 32 bytes");
     u64::from_be_bytes(*last)
 }
 
-/// The name by which requests name a mix; of one that they put together themselves, a part of its digest.
+/// The name of a mix in requests; for a mix that a request defines itself, a part of its digest.
 fn lora_name(digest: &[u8; 32], adapters: &HashMap<[u8; 32], String>) -> String {
     adapters.get(digest).cloned().unwrap_or_else(|| hex::written(&digest[..NAME_BYTES]))
 }
@@ -89,7 +90,7 @@ mod tests {
         Identity(std::array::from_fn(|index| if index == 31 { last } else { 0xf0 }))
     }
 
-    /// What `msgspec` writes for vLLM's types, in Python:
+    /// The output of `msgspec` for vLLM's types, in Python:
     /// `msgspec.msgpack.encode(KVEventBatch(ts=2.5, events=[BlockStored(...), ...], data_parallel_rank=0)).hex()`.
     #[test]
     fn a_batch_is_what_vllm_writes() {

@@ -1,4 +1,4 @@
-//! Commands: a name, its length before it, and what is of that name.
+//! Commands: a name with its length before it, and the command's data.
 
 use axum::body::Bytes;
 
@@ -11,21 +11,21 @@ pub(super) enum Command {
     Ready(Bytes),
     /// The peer ends the connection, with its reason.
     Error,
-    /// Wants messages whose first part begins so.
+    /// The peer subscribes to messages whose first part begins with this prefix.
     Subscribe(Bytes),
-    /// Takes such a wish back.
+    /// The peer cancels such a subscription.
     Cancel(Bytes),
-    /// Asks whether this side lives, to be answered with these bytes.
+    /// A liveness check, to be answered with these bytes.
     Ping(Bytes),
-    /// Such an answer.
+    /// The answer to a liveness check.
     Pong,
-    /// Of another mechanism or a later version.
+    /// A command of another mechanism or a later version.
     Unknown,
 }
 
-/// Bytes of a context, which the specification allows a PING.
+/// Maximum bytes of a PING's context by the specification.
 const CONTEXT_BYTES_MAX: usize = 16;
-/// Bytes of a PING before its context: for how long the peer may be silent.
+/// Bytes of a PING before its context: the time that the peer may be silent.
 const TTL_BYTES: usize = 2;
 
 /// Reads the body of a command's frame.
@@ -66,7 +66,7 @@ pub(super) fn property<'a>(mut properties: &'a [u8], wanted: &str) -> Result<Opt
     Ok(None)
 }
 
-/// A property as READY has it.
+/// A property as encoded in READY.
 pub(super) fn written_property(name: &str, value: &[u8]) -> Vec<u8> {
     [short(name.as_bytes()).as_slice(), &(value.len() as u32).to_be_bytes(), value].concat()
 }
@@ -78,7 +78,7 @@ fn first_property(properties: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((name, value, rest))
 }
 
-/// A name behind its length, and the rest.
+/// Splits off a name that follows its length.
 fn named(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(length))

@@ -1,29 +1,29 @@
-//! A frame: a byte of flags, its length in one byte or eight (the largest first), and its body.
+//! A frame: a byte of flags, its length in one byte or eight (big-endian), and its body.
 
 use axum::body::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::ZmtpError;
 
-/// Bytes of a body that a peer may send. Topics, identities and numbers are small; only this side sends large ones.
+/// Maximum bytes of a peer's frame body. Topics, identities and numbers are small; only this side sends large ones.
 pub(super) const BODY_BYTES_MAX: usize = 4096;
 
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// A frame that a peer sent.
+/// A frame from a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Of the protocol itself, rather than a part of a message.
+    /// Whether it is a command of the protocol rather than a part of a message.
     pub(super) command: bool,
-    /// Another part of the same message follows.
+    /// Whether another part of the same message follows.
     pub(super) more: bool,
     /// At most [`BODY_BYTES_MAX`] bytes.
     pub(super) body: Bytes,
 }
 
-/// Reads a frame; none where the peer ended the connection before it.
+/// Reads a frame; `None` if the peer has ended the connection before it.
 pub(super) async fn read_frame<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Option<Frame>, ZmtpError> {
     let mut flags = [0];
     if reader.read(&mut flags).await? == 0 {

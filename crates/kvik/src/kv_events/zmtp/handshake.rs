@@ -1,4 +1,4 @@
-//! The beginning of a connection: each side greets, then says which socket it is. Neither proves who it is (NULL).
+//! The handshake: each side sends a greeting, then its socket type. Neither authenticates (mechanism NULL).
 
 use axum::body::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -11,12 +11,12 @@ const GREETING_BYTES: usize = 64;
 /// First byte of a greeting and the last of its signature, between which version 1 had a length.
 const SIGNATURE: (u8, u8) = (0xff, 0x7f);
 const VERSION: (u8, u8) = (3, 1);
-/// Where the version and the mechanism, padded with zeros, stand in a greeting.
+/// Positions of the version and of the mechanism, padded with zeros, in a greeting.
 const VERSION_AT: usize = 10;
 const MECHANISM_AT: usize = 12;
 const MECHANISM_BYTES: usize = 20;
 
-/// A socket of this side.
+/// A socket type of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::kv_events) enum SocketType {
     Pub,
@@ -31,7 +31,7 @@ impl SocketType {
         }
     }
 
-    /// Which sockets may connect to it.
+    /// Whether a peer's socket type is compatible.
     fn goes_with(self, peer: &[u8]) -> bool {
         match self {
             SocketType::Pub => matches!(peer, b"SUB" | b"XSUB"),
@@ -40,7 +40,7 @@ impl SocketType {
     }
 }
 
-/// Goes through the handshake on both directions of a connection.
+/// Performs the handshake over both directions of a connection.
 pub(super) async fn shake_hands<R, W>(
     reader: &mut R,
     writer: &mut W,

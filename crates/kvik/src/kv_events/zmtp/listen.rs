@@ -15,11 +15,11 @@ use tokio::time::timeout;
 use super::handshake::shake_hands;
 use super::{Receiver, Sender, SocketType, ZmtpError};
 
-/// Peers of a socket at a time; others wait in the system's queue of connections.
+/// Maximum concurrent peers of a socket; others wait in the system's queue of connections.
 const PEERS_MAX: usize = 64;
-/// How long a handshake may take.
+/// Timeout of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A pause where nothing could be accepted, most likely for lack of file descriptors.
+/// Pause after a failed accept, most likely for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(in crate::kv_events) type FromPeer = Receiver<BufReader<OwnedReadHalf>>;
@@ -70,7 +70,7 @@ where
     F: Fn(FromPeer, ToPeer) -> S,
     S: Future<Output = Result<(), ZmtpError>>,
 {
-    // Events are small and wanted at once.
+    // Events are small and latency-sensitive.
     stream.set_nodelay(true)?;
     let (reader, writer) = stream.into_split();
     let (mut reader, mut writer) = (BufReader::new(reader), BufWriter::new(writer));

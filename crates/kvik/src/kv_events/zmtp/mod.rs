@@ -1,7 +1,8 @@
 //! ZMTP 3.1, the wire protocol of ZeroMQ (<https://rfc.zeromq.org/spec/37/>), for sockets that others connect to.
 //!
-//! Bounded where the crate `zeromq` is not: that reserves the length that a frame announces, so nine bytes of a peer end
-//! the process. Here memory follows the bytes that came, and frames, parts of a message and peers have a limit each.
+//! All sizes are bounded, unlike in the crate `zeromq`: that reserves the length that a frame announces, so nine bytes
+//! from a peer abort the process. Here memory grows with the bytes received, and frames, parts of a message and peers
+//! each have a limit.
 //!
 //! | module      | cares about                                         |
 //! |-------------|-----------------------------------------------------|
@@ -23,7 +24,7 @@ pub(super) use peer::{Incoming, Receiver, Sender};
 
 use std::io;
 
-/// A reason to end a connection; neither other peers nor the process notice.
+/// A reason to end a connection; other peers and the process are unaffected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ZmtpError {
     #[error("{0}")]
@@ -42,10 +43,10 @@ pub(super) enum ZmtpError {
     Stalled { seconds: u64 },
 }
 
-/// Everything that a peer sends, from its greeting on.
+/// Reads everything that a peer sends, from its greeting on.
 ///
 /// # Panics
-/// Where something was larger than the limits allow.
+/// If something was larger than the limits allow.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(mut bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");

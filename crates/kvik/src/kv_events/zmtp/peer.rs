@@ -1,4 +1,4 @@
-//! Both directions of a connection, once hands were shaken.
+//! Both directions of a connection, after the handshake.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::ZmtpError;
 use super::commands::{Command, command, read_command};
 use super::frames::{Frame, read_frame, write_command, write_message};
 
-/// Parts that a message of a peer may have.
+/// Maximum parts of a peer's message.
 const PARTS_MAX: usize = 4;
-/// How long a peer may take nothing of a message that is sent to it.
+/// How long sending a message to a peer may block.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// Something that a peer sent.
+/// A message or command from a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::kv_events) enum Incoming {
     /// The parts of a message.
     Message(Vec<Bytes>),
-    /// It wants messages whose first part begins so.
+    /// A subscription to messages whose first part begins with this prefix.
     Subscribe(Bytes),
-    /// It takes such a wish back.
+    /// The cancellation of such a subscription.
     Cancel(Bytes),
-    /// It asks whether this side lives, to be answered with these bytes.
+    /// A liveness check, to be answered with these bytes.
     Ping(Bytes),
 }
 
@@ -34,7 +34,7 @@ pub(in crate::kv_events) enum Incoming {
 pub(in crate::kv_events) struct Receiver<R>(pub(super) R);
 
 impl<R: AsyncRead + Unpin> Receiver<R> {
-    /// Waits for what comes next; none where the peer ended the connection.
+    /// Waits for the next message or command; `None` if the peer has ended the connection.
     pub(in crate::kv_events) async fn receive(&mut self) -> Result<Option<Incoming>, ZmtpError> {
         while let Some(frame) = read_frame(&mut self.0).await? {
             if !frame.command {
@@ -72,7 +72,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
 pub(in crate::kv_events) struct Sender<W>(pub(super) W);
 
 impl<W: AsyncWrite + Unpin> Sender<W> {
-    /// Sends the parts of a message, and waits until the peer has room for it.
+    /// Sends the parts of a message, and waits until the connection has accepted it.
     pub(in crate::kv_events) async fn send(&mut self, parts: &[Bytes]) -> Result<(), ZmtpError> {
         in_time(write_message(&mut self.0, parts)).await
     }
