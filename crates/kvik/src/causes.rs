@@ -1,6 +1,6 @@
-//! An error with its causes, each of them said once.
+//! The text of an error with its causes, without repetition.
 
-/// The message of an error and those of its causes. A cause that a message before it quotes is left out: many errors name
+/// The messages of an error and of its causes. A cause that an earlier message quotes is omitted: many errors quote
 /// theirs in the middle of a sentence, before the remedy.
 pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |told, cause| {

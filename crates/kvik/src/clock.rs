@@ -1,4 +1,4 @@
-//! The time: on the wall, and since some moment.
+//! Wall-clock time, and time since a fixed moment.
 
 use std::{
     sync::Arc,
@@ -9,19 +9,19 @@ use crate::accounts::ledger::Day;
 
 pub(crate) use kvik_memory::clock::unix_seconds;
 
-/// Tells the time since some fixed moment.
+/// Returns the time since some fixed moment.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The last second of a year with four digits, in Unix time.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// Now, as `2026-11-23T10:20:30.123456Z`.
+/// The current time, such as `2026-11-23T10:20:30.123456Z`.
 pub(crate) fn now_rfc3339() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     rfc3339(now.as_secs(), now.subsec_micros())
 }
 
-/// A Unix time and microseconds, likewise; all that is later is the last second that can be written so.
+/// A Unix time with microseconds in the same form; later times are clamped to the last second of the year 9999.
 pub(crate) fn rfc3339(seconds: u64, micros: u32) -> String {
     let seconds = seconds.min(LAST_SECOND);
     let day = Day::of(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
@@ -30,7 +30,7 @@ pub(crate) fn rfc3339(seconds: u64, micros: u32) -> String {
     format!("{day}T{hours:02}:{minutes:02}:{seconds:02}.{micros:06}Z")
 }
 
-/// A time that something took: in milliseconds below a second, so that none is nothing.
+/// A duration in words; below a second in milliseconds, so that short ones are not shown as zero seconds.
 pub(crate) fn spoken(took: Duration) -> String {
     let ms = took.as_secs_f64() * 1e3;
     match ms {

@@ -1,5 +1,5 @@
-//! Types of bodies and answers that `openapi.json` describes: schemars' derive and trait in tests, which hold the document
-//! to the types, and a derive that writes nothing elsewhere.
+//! The derive macro for types in `openapi.json`: schemars' derive and trait in tests, which check the document against
+//! the types, and an empty derive elsewhere.
 
 #[cfg(not(test))]
 pub(crate) use kvik_schema::JsonSchema;
@@ -8,14 +8,14 @@ pub(crate) use schemars::JsonSchema;
 #[cfg(test)]
 use schemars::{Schema, SchemaGenerator};
 
-/// Any type: nothing asks how it is described.
+/// Implemented by every type: no schemas are generated here.
 #[cfg(not(test))]
 pub(crate) trait JsonSchema {}
 
 #[cfg(not(test))]
 impl<T: ?Sized> JsonSchema for T {}
 
-/// Makes the schema of one type, where the document is made.
+/// Generates the schema of one type, in builds that generate the document.
 #[derive(Clone, Copy)]
 pub(crate) struct SchemaOf {
     #[cfg(test)]
@@ -23,7 +23,7 @@ pub(crate) struct SchemaOf {
 }
 
 impl SchemaOf {
-    /// The schema of a type as it is sent.
+    /// The schema generator of a type.
     pub(crate) const fn of<T: JsonSchema>() -> SchemaOf {
         SchemaOf {
             #[cfg(test)]

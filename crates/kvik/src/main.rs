@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-/// The model that answers where a command names none.
+/// The model of commands that name none.
 #[cfg(feature = "embedded-model")]
 const EMBEDDED: Option<&[u8]> =
     Some(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf")));

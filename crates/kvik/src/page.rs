@@ -1,7 +1,7 @@
-//! The page that people open in a browser: the files of `crates/kvik/page`, embedded in the binary.
+//! The web page: the files of `crates/kvik/page`, embedded in the binary.
 //!
-//! It holds nothing secret, so it is given without a key, and also while the model loads. What it shows it asks
-//! of the API, with the key that its reader types in.
+//! It contains nothing secret, so it is served without a key, and also while the model loads. It fetches its data from
+//! the API, with the key that the user enters.
 
 use std::borrow::Cow;
 
@@ -14,14 +14,14 @@ use rust_embed::RustEmbed;
 
 use crate::http::{error::ApiError, tagged::Tagged};
 
-/// Where the page begins.
+/// Path of the page.
 pub(crate) const ROOT: &str = "/";
-/// Where everything is that it loads.
+/// Path of the page's other files.
 pub(crate) const FILES: &str = "/page/{*path}";
 
 const INDEX: &str = "index.html";
 
-/// The endings that files of the page may have, and what a browser is told that they are.
+/// Extensions of the page's files, and their content types.
 const KINDS: [(&str, &str); 7] = [
     ("html", "text/html; charset=utf-8"),
     ("js", "text/javascript; charset=utf-8"),
@@ -32,15 +32,15 @@ const KINDS: [(&str, &str); 7] = [
     ("ico", "image/x-icon"),
 ];
 
-/// Scripts, styles and data come from this server only, and nothing is ever run that is not a file of it: a text that
-/// a model wrote stays a text.
+/// Content security policy: scripts, styles and data come only from this server, and only its files are executed, so
+/// that text written by a model is never run.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 #[derive(RustEmbed)]
 #[folder = "page"]
 struct Embedded;
 
-/// Whether a path is the page's.
+/// Whether a path belongs to the page.
 pub(crate) fn has(path: &str) -> bool {
     path == ROOT || path.starts_with("/page/")
 }
@@ -77,7 +77,7 @@ fn find(path: &str) -> Option<Tagged> {
 
 /// The bytes of a file and their SHA-256.
 fn read(path: &str) -> Option<(Cow<'static, [u8]>, [u8; 32])> {
-    // While the page is written, a change is seen without a build.
+    // During development a change is visible without a build.
     #[cfg(debug_assertions)]
     if let Some(folder) = std::env::var_os("KVIK_PAGE_DIR") {
         let bytes = read_from(folder.as_ref(), path)?;
@@ -88,7 +88,7 @@ fn read(path: &str) -> Option<(Cow<'static, [u8]>, [u8; 32])> {
     Some((file.data, file.metadata.sha256_hash()))
 }
 
-/// A file below `folder`, never beside it.
+/// A file below `folder`, never outside it.
 #[cfg(debug_assertions)]
 fn read_from(folder: &std::path::Path, path: &str) -> Option<Vec<u8>> {
     use std::path::{Component, Path};

@@ -1,18 +1,18 @@
-//! Bodies made from the document of the routes, in which any value may be another one.
+//! Request bodies generated from the OpenAPI document, in which any value may be replaced by a hostile one.
 
 use std::collections::BTreeMap;
 
 use kvik_testing::fuzz::Random;
 use serde_json::{Map, Value};
 
-/// One value in so many is not what its schema says.
+/// Inverse probability of a value that violates its schema.
 const WRONG_ONE_IN: usize = 12;
-/// Values within each other that a schema is followed to.
+/// Nesting depth to which a schema is followed.
 const DEPTH_MAX: usize = 6;
-/// Arrays or objects within each other of a hostile value.
+/// Nesting depth of arrays or objects in a hostile value.
 const NESTED: usize = 3000;
 
-/// The routes that take JSON, and what their bodies are.
+/// The routes with JSON bodies, and the schemas of these.
 pub(super) struct Bodies {
     document: Value,
 }
@@ -22,7 +22,7 @@ impl Bodies {
         Bodies { document: serde_json::from_str(include_str!("../api/openapi.json")).unwrap() }
     }
 
-    /// Method and path of every route with a body, as the document has them, and the schema of the body.
+    /// Method and path of every route with a body in the document, and the schema of the body.
     pub(super) fn routes(&self) -> Vec<(String, &Value)> {
         let mut routes = Vec::new();
         for (path, methods) in self.document["paths"].as_object().unwrap() {
@@ -36,7 +36,7 @@ impl Bodies {
         routes
     }
 
-    /// The same by the dialect that they belong to.
+    /// The same by dialect.
     pub(super) fn dialects(&self) -> BTreeMap<&'static str, Vec<(String, &Value)>> {
         let mut dialects = BTreeMap::<_, Vec<_>>::new();
         for route in self.routes() {
@@ -45,7 +45,7 @@ impl Bodies {
         dialects
     }
 
-    /// The kinds that a schema allows, behind its references.
+    /// The alternatives that a schema allows, with references resolved.
     pub(super) fn kinds<'a>(&'a self, schema: &'a Value) -> Vec<&'a Value> {
         if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
             return self.kinds(&self.document["components"]["schemas"][name]);
@@ -57,7 +57,7 @@ impl Bodies {
         }
     }
 
-    /// The fields of an object: name, schema, and whether it has to be there.
+    /// The fields of an object: name, schema, and whether it is required.
     pub(super) fn fields<'a>(&'a self, schema: &'a Value) -> Vec<(&'a str, &'a Value, bool)> {
         let needed = |name: &str| {
             schema["required"].as_array().is_some_and(|required| required.iter().any(|field| field == name))
@@ -66,7 +66,7 @@ impl Bodies {
         fields.map(|(name, field)| (name.as_str(), field, needed(name))).collect()
     }
 
-    /// The text of a value that a schema describes, but for what is wrong in it.
+    /// The text of a value that conforms to a schema, except for random violations.
     pub(super) fn text(&self, schema: &Value, random: &mut Random, depth: usize) -> String {
         if random.below(WRONG_ONE_IN) == 0 || depth == DEPTH_MAX {
             return wrong(random);
@@ -109,9 +109,9 @@ impl Bodies {
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let mut texts = Vec::new();
         for (name, schema) in fields {
-            // An answer is short, so that many of them are asked for.
+            // Answers are kept short, so that many requests can be sent.
             let is_length = name.contains("max_") || name.contains("predict");
-            // Few settings of many, and most of what a message or a tool consists of.
+            // A few of many settings, and most fields of a message or a tool.
             let is_there = random.below(if depth == 0 { 6 } else { 2 }) == 0;
             if is_length || required.contains(&name.as_str()) || is_there {
                 texts.push(format!(
@@ -125,7 +125,7 @@ impl Bodies {
     }
 }
 
-/// Whose clients a route, which is a method and a path, is for.
+/// The dialect of a route, which is a method and a path.
 fn dialect(route: &str) -> &'static str {
     let path = route.split(' ').nth(1).unwrap_or_default();
     let begins = |paths: &[&str]| paths.iter().any(|begin| path.starts_with(begin));
@@ -146,12 +146,12 @@ fn dialect(route: &str) -> &'static str {
     }
 }
 
-/// A path with a name in each place for one.
+/// A path with a name in place of each parameter.
 fn named(path: &str) -> String {
     path.split('/').map(|part| if part.starts_with('{') { "x" } else { part }).collect::<Vec<_>>().join("/")
 }
 
-/// One of the kinds that a schema allows.
+/// A random type that a schema allows.
 fn kind<'a>(schema: &'a Value, random: &mut Random) -> &'a str {
     match &schema["type"] {
         Value::String(kind) => kind,
@@ -162,7 +162,7 @@ fn kind<'a>(schema: &'a Value, random: &mut Random) -> &'a str {
     }
 }
 
-/// A value that nothing expects: nested deeply, at the end of a range, long, or of another kind.
+/// A hostile value: nested deeply, at the end of a range, long, or of another type.
 fn wrong(random: &mut Random) -> String {
     let nested = |open: &str, inner: &str, close: &str| open.repeat(NESTED) + inner + &close.repeat(NESTED);
     match random.below(16) {

@@ -1,13 +1,13 @@
-//! What is not known, null, or empty changes nothing: in every dialect, at every depth, by what the document says of its
-//! bodies.
+//! Tests that unknown, null and empty fields change nothing: in every dialect, at every depth, by the bodies' schemas
+//! in the OpenAPI document.
 
 use serde_json::{Map, Value, json};
 
 use super::{fields::Bodies, *};
 
-/// A name that no dialect has.
+/// A field name that no dialect has.
 const UNKNOWN: &str = "field_of_tomorrow";
-/// Fields in which no value or an empty one says something, and what.
+/// Fields in which null or an empty value has a meaning, and which.
 const EMPTY_SAYS: [(&str, &str); 5] = [
     ("messages", "there is nothing to answer"),
     ("input", "likewise"),
@@ -15,14 +15,14 @@ const EMPTY_SAYS: [(&str, &str); 5] = [
     ("guided_choice", "no text may be said"),
     ("context_management", "of /v1/chat/completions it is a list, of /v1/messages an object"),
 ];
-/// Objects of kvik's own, in which a name that is written wrongly is refused: it would keep or forget something else than
+/// Objects of kvik's own, in which a misspelt field is refused: ignoring it would retain or drop something else than
 /// was meant.
 const STRICT: [&str; 1] = ["kvik"];
 
-/// How often a body is sent for which no answer comes in time.
+/// Maximum attempts for a body that is not answered in time.
 const TRIES: usize = 20;
 
-/// A body that each route of another's dialect answers.
+/// A valid body for each route.
 fn bases() -> Vec<(&'static str, Value)> {
     let said = json!([{"role": "user", "content": "Hi"}]);
     let chat = json!({"messages": said, "max_tokens": 2});
@@ -49,13 +49,13 @@ fn bases() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A value in a body, and what is to be noted of it.
+/// A varied body, and the note that the answer must contain.
 struct Variation {
     body: Value,
     noted: Option<String>,
 }
 
-/// The body with other values in it that change nothing.
+/// Variations of the body that must have no effect.
 fn variations(bodies: &Bodies, schema: &Value, base: &Value) -> Vec<Variation> {
     let with = |name: &str, value: Value, noted: Option<String>| {
         let mut body = base.clone();
@@ -94,7 +94,7 @@ fn variations(bodies: &Bodies, schema: &Value, base: &Value) -> Vec<Variation> {
     all
 }
 
-/// Whether a text says this path.
+/// Whether a note mentions this path.
 fn says(notes: &Value, path: &str) -> bool {
     let notes = notes.as_array().into_iter().flatten().filter_map(Value::as_str);
     notes.into_iter().any(|note| note.contains(&format!("`{path}`")))
@@ -112,7 +112,7 @@ fn what_is_unknown_or_null_or_empty_is_never_refused_and_what_is_ignored_is_said
         let send = |body: &Value| {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             let text = body.to_string();
-            // Nobody waits long, and a machine may do other things as well.
+            // The timeout is short, and the machine may be busy.
             let answer = (0..TRIES).find_map(|_| server.send(method.clone(), path, text.as_bytes()));
             let (status, _, text) = answer.unwrap_or_else(|| panic!("{head} {body} has no answer"));
             (status, serde_json::from_slice::<Value>(&text).unwrap_or_default())

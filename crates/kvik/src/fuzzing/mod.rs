@@ -1,8 +1,8 @@
-//! One request over all routes and the real engine, in process, and the other sockets' readers: what fuzzing drives.
+//! Entry points for fuzzing: one request to all routes over the real engine, in process, and the parsers of other
+//! sockets.
 //!
-//! An input is a line with a method and a path, as `POST /v1/completions`, and then the body.
-//! `fuzz/fuzz_targets/http_body.rs` calls [`http_body`] under libFuzzer, `tests.rs` on mutants of
-//! the corpus.
+//! An input is a line with a method and a path, such as `POST /v1/completions`, followed by the body.
+//! `fuzz/fuzz_targets/http_body.rs` calls [`http_body`] under libFuzzer, `tests.rs` on mutants of the corpus.
 
 #[cfg(test)]
 mod fields;
@@ -31,9 +31,9 @@ use crate::{
     command::{Cli, Task, serve},
 };
 
-/// Answers are read for this long; then the client goes, as one does that has waited enough.
+/// How long an answer is read; then the client disconnects, like one whose patience has run out.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// No answer is longer.
+/// Maximum bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A server without a port.
@@ -43,7 +43,7 @@ struct Server {
 }
 
 impl Server {
-    /// The one of this process, with the embedded model and little memory.
+    /// The server of this process, with the embedded model and little memory.
     fn shared() -> &'static Server {
         static SERVER: OnceLock<Server> = OnceLock::new();
         SERVER.get_or_init(|| Server::start().expect("the server starts"))
@@ -62,7 +62,7 @@ impl Server {
         Ok(Server { runtime, router })
     }
 
-    /// The answer, or nothing where it was not there in time.
+    /// The answer, or `None` if it did not arrive in time.
     fn send(&self, method: Method, path: &str, body: &[u8]) -> Option<(StatusCode, String, Vec<u8>)> {
         let request = Request::builder()
             .method(method)
@@ -70,7 +70,7 @@ impl Server {
             .header(header::HOST, "127.0.0.1")
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::CONTENT_LENGTH, body.len())
-            // One dialect answers nothing without it.
+            // Anthropic's routes require it.
             .header("anthropic-version", "2023-06-01")
             .body(Body::from(body.to_vec()))
             .ok()?;
@@ -86,7 +86,7 @@ impl Server {
     }
 }
 
-/// Reads what a peer of the KV events sends.
+/// Parses the bytes that a peer of the KV events sends.
 #[cfg(fuzzing)]
 pub fn zmtp(input: &[u8]) {
     crate::kv_events::fuzz_zmtp(input);
@@ -96,14 +96,14 @@ pub fn zmtp(input: &[u8]) {
 ///
 /// # Panics
 ///
-/// Where the answer is no answer: a failure of the server's own, an error of another shape than all
-/// have, or a stream that breaks off without a word.
+/// If the answer is invalid: an internal error, an error of the wrong shape, or a stream that ends without a final
+/// frame.
 pub fn http_body(input: &[u8]) {
     answer_to(input);
 }
 
-/// Checks the answer to an input and gives its status; none where the input is no request, or where
-/// nobody waited long enough.
+/// Checks the answer to an input and returns its status; `None` if the input is not a request, or the answer did not
+/// arrive in time.
 fn answer_to(input: &[u8]) -> Option<StatusCode> {
     let end = input.iter().position(|&byte| byte == b'\n')?;
     let (head, body) = (std::str::from_utf8(&input[..end]).ok()?, &input[end + 1..]);
@@ -115,7 +115,7 @@ fn answer_to(input: &[u8]) -> Option<StatusCode> {
 }
 
 fn check(head: &str, status: StatusCode, kind: &str, answer: &str) {
-    // What this model cannot do is answered as llama-server does.
+    // Unsupported features of this model are refused with 501, as in llama-server.
     let refused = status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED;
     assert!(refused || !status.is_server_error(), "{head}: {status} {answer}");
     if refused {
@@ -134,7 +134,7 @@ fn parsed(head: &str, answer: &str) -> Value {
     serde_json::from_str(answer).unwrap_or_else(|_| panic!("{head}: {answer}"))
 }
 
-/// Errors have the form of their dialect.
+/// Checks that errors have the form of their dialect.
 fn check_error(head: &str, answer: &Value) {
     let error = &answer["error"];
     let is_said = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
@@ -155,7 +155,7 @@ fn check_error(head: &str, answer: &Value) {
     }
 }
 
-/// Frames are JSON; the last says that it is the last, or what went wrong.
+/// Checks that frames are JSON, and that the last marks the end or reports an error.
 fn check_stream(head: &str, frames: &[&str]) {
     let last = frames.last().unwrap_or_else(|| panic!("{head}: an empty stream"));
     for frame in frames.iter().filter(|frame| **frame != "[DONE]") {

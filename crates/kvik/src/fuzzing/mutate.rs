@@ -1,12 +1,12 @@
-//! Mutations that know what a body is made of: fields, their names, and the values that go wrong.
+//! Mutations that know the structure of a body: fields, their names, and hostile values.
 
 use kvik_testing::fuzz::Random;
 use serde_json::{Map, Number, Value, json};
 
-/// What is repeated becomes no longer than that.
+/// Maximum bytes of repeated values.
 const REPEATED_BYTES_MAX: usize = 256 << 10;
 
-/// Fields and values of all seeds, to be put where they do not belong.
+/// Fields and values of all seeds, to be inserted in other positions.
 pub(super) struct Vocabulary {
     names: Vec<String>,
     values: Vec<Value>,
@@ -36,7 +36,7 @@ impl Vocabulary {
     }
 }
 
-/// Changes a body in one to four ways; one in eight is no JSON afterwards.
+/// Changes a body in one to four ways; one in eight is invalid JSON afterwards.
 pub(super) fn mutate(body: &[u8], vocabulary: &Vocabulary, random: &mut Random) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(body) else { return body.to_vec() };
     for _ in 0..1 + random.below(4) {
@@ -50,7 +50,7 @@ pub(super) fn mutate(body: &[u8], vocabulary: &Vocabulary, random: &mut Random) 
     bytes
 }
 
-/// Walks at most `steps` levels down at random and changes what is there.
+/// Descends at most `steps` levels at random and changes the value found.
 fn change(value: &mut Value, steps: usize, vocabulary: &Vocabulary, random: &mut Random) {
     let stays = steps == 0 || random.below(4) == 0;
     match value {
@@ -75,7 +75,7 @@ fn change(value: &mut Value, steps: usize, vocabulary: &Vocabulary, random: &mut
     }
 }
 
-/// How often something of so many bytes is repeated: 1 to 2,048 times, and not to megabytes.
+/// A number of repetitions of a value of `bytes` bytes: 1 to 2,048, bounded in total size.
 fn times(bytes: usize, random: &mut Random) -> usize {
     (1 << random.below(12)).min(1 + REPEATED_BYTES_MAX / bytes.max(1))
 }
@@ -89,8 +89,8 @@ fn change_fields(fields: &mut Map<String, Value>, vocabulary: &Vocabulary, rando
     }
 }
 
-/// What fields do not expect: other kinds, bounds of numbers, long texts, deep nests, and what
-/// other fields have.
+/// A value that fields do not expect: other types, bounds of numbers, long texts, deep nesting, and values of other
+/// fields.
 fn hostile(vocabulary: &Vocabulary, random: &mut Random) -> Value {
     match random.below(12) {
         0 => Value::Null,
@@ -117,7 +117,7 @@ fn number(random: &mut Random) -> Value {
     }
 }
 
-/// Bytes that a broken client sends.
+/// Damages bytes as a broken client might.
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     let at = random.below(bytes.len());
     match random.below(4) {

@@ -14,7 +14,7 @@ use super::{
     *,
 };
 
-/// One input may take no longer, on a machine that does other things as well.
+/// Maximum duration of one input, on a busy machine.
 const INPUT_MAX: Duration = Duration::from_secs(20);
 /// A body that takes longer twice is a hang.
 const HANG: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// Seeds that are refused would exercise nothing but refusals; those of attacks are refused and nothing else happens.
+/// Refused seeds would exercise only refusals; seeds of attacks must be refused without further effect.
 #[test]
 fn every_seed_is_answered() {
     let server = Server::shared();
@@ -46,7 +46,7 @@ fn every_seed_is_answered() {
         let (method, path) = head.split_once(' ').unwrap();
         let answer = server.send(Method::from_bytes(method.as_bytes()).unwrap(), path, body);
         let (status, _, text) = answer.unwrap_or_else(|| panic!("{head} has no answer"));
-        // Other tests of this process delete what this one has pinned.
+        // Other tests of this process delete prompts that this one has pinned.
         let gone = head.contains("/v1/prompts/") && status == StatusCode::NOT_FOUND;
         let served = status.is_success() || status == StatusCode::NOT_IMPLEMENTED;
         assert!(served || gone, "{head}: {status} {}", String::from_utf8_lossy(&text));
@@ -89,8 +89,8 @@ fn mutated_bodies_are_answered() {
     assert!(accepted > 0 && refused > 0, "{accepted} were accepted and {refused} refused");
 }
 
-/// Bodies of every route, made from what the document says of them: any field may be nested, huge, or of another kind.
-/// `KVIK_FUZZ_BODIES` sends so many to each dialect, which are 10,000 where a release is proven, and `FUZZ_SEED` others.
+/// Bodies of every route, generated from the OpenAPI document: any field may be nested, huge, or of another type.
+/// `KVIK_FUZZ_BODIES` is the number for each dialect (10,000 to qualify a release), and `FUZZ_SEED` selects others.
 #[test]
 fn bodies_with_any_value_in_any_field_are_answered() {
     let (bodies, seed, server) = (Bodies::new(), setting("FUZZ_SEED", 7), Server::shared());
@@ -105,7 +105,7 @@ fn bodies_with_any_value_in_any_field_are_answered() {
             let shown = || format!("body {number} of seed {seed}: {head} {}", &body[..body.len().min(2000)]);
             let (mut took, mut status) = timed(server, head, &body, &shown);
             if took > HANG {
-                // The machine may have done something else.
+                // The machine may have been busy.
                 (took, status) = timed(server, head, &body, &shown);
                 assert!(took <= HANG, "{took:?}, twice, for {}", shown());
             }
@@ -121,8 +121,8 @@ fn bodies_with_any_value_in_any_field_are_answered() {
     );
 }
 
-/// How long an answer takes, and its status, which is no fault of the server. Where nobody waited for the end of a long
-/// one, how long another client's request takes then.
+/// The duration and the status of an answer, which must not be an internal error. If the answer did not arrive in time,
+/// the duration of another client's request instead.
 fn timed(
     server: &Server,
     head: &str,

@@ -1,4 +1,4 @@
-//! Which KV heads of a model retrieve, as the calibrated budget needs it.
+//! The importance of a model's KV heads, as needed by the calibrated budget.
 
 use kvik_cache::retain::HeadImportance;
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use super::Measurement;
 /// [`HeadImportance`] in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredHeads {
-    /// What is lost without the head, as a share of what is lost without the most important one, `[layers][kv_heads]`.
+    /// Loss without the head, as a share of the loss without the most important one, `[layers][kv_heads]`.
     layers: Vec<Vec<f32>>,
-    /// Cases that were answered rightly, which alone count.
+    /// Cases answered correctly, the only ones that count.
     cases: usize,
     /// Unix time, seconds.
     date: u64,
@@ -24,7 +24,7 @@ impl Measurement for MeasuredHeads {
 }
 
 impl MeasuredHeads {
-    /// As measured on so many cases.
+    /// The importance as measured on `cases` cases.
     pub(crate) fn new(
         importance: &HeadImportance,
         cases: usize,
@@ -34,7 +34,7 @@ impl MeasuredHeads {
         MeasuredHeads { layers: importance.layers.clone(), cases, date, command }
     }
 
-    /// What was measured; `None` if it is not of a model with `shape[layer]` KV heads, or no loss.
+    /// The measurement; `None` if it does not match a model with `shape[layer]` KV heads, or contains invalid losses.
     pub(crate) fn importance(&self, shape: &[usize]) -> Option<HeadImportance> {
         let fits = self.layers.iter().map(Vec::len).eq(shape.iter().copied());
         let is_loss = |loss: &f32| loss.is_finite() && *loss >= 0.0;

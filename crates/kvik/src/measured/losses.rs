@@ -1,4 +1,4 @@
-//! What retention policies lose on a model, as `serve` warns of it and as `auto` chooses.
+//! The losses of retention policies on a model, used for the warnings of `serve` and the choice of `auto`.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::Measurement;
 
-/// Fewer cases say too little to choose by.
+/// Minimum cases of a measurement that `auto` may choose by.
 const CASES_MIN: usize = 30;
 
-/// What was measured of every setting.
+/// The measurements of all settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredLosses {
     settings: Vec<SettingLosses>,
 }
 
-/// What one retention loses with one KV format.
+/// The losses of one retention with one KV format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SettingLosses {
     /// KV format or map, as a layout writes it.
@@ -35,26 +35,26 @@ pub(crate) struct SettingLosses {
     pub(crate) command: String,
 }
 
-/// What is lost in one task.
+/// The loss in one task.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TaskLoss {
-    /// Of text that is predicted: how much its perplexity rises. Otherwise: right answers lost. In percent of what the
-    /// model does with everything kept in 32-bit floats.
+    /// For predicted text the increase of perplexity, otherwise the loss of right answers. In percent of the result
+    /// with everything kept in 32-bit floats.
     pub(crate) percent: f64,
     /// Cases, or windows of text.
     pub(crate) cases: usize,
-    /// Text is predicted.
+    /// Whether text is predicted.
     pub(crate) predicts: bool,
 }
 
-/// What a setting loses in all.
+/// The total loss of a setting.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Loss {
     /// Mean over the tasks, percent.
     pub(crate) mean: f64,
-    /// Of the task that loses most, percent.
+    /// Loss of the worst task, percent.
     pub(crate) worst: f64,
-    /// That task.
+    /// The worst task.
     pub(crate) worst_task: String,
     /// Cases of all tasks.
     pub(crate) cases: usize,
@@ -66,7 +66,7 @@ impl Measurement for MeasuredLosses {
 }
 
 impl MeasuredLosses {
-    /// Keeps what was measured of a setting. Tasks that were measured before and now not stay.
+    /// Stores the measurement of a setting. Tasks that were only measured earlier are preserved.
     pub(crate) fn record(&mut self, mut setting: SettingLosses) {
         let same = |known: &SettingLosses| {
             (&known.kv, &known.retain, known.question_seen)
@@ -81,7 +81,7 @@ impl MeasuredLosses {
         self.settings.push(setting);
     }
 
-    /// What a retention loses with a KV format; `None` when that was not measured.
+    /// The loss of a retention with a KV format; `None` if it was not measured.
     pub(crate) fn loss(&self, kv: &str, retention: &Retention, question_seen: bool) -> Option<Loss> {
         let wanted = canonical(retention);
         let of_setting = |known: &&SettingLosses| {
@@ -91,15 +91,15 @@ impl MeasuredLosses {
         self.settings.iter().find(of_setting)?.loss()
     }
 
-    /// All that was measured with what it comes to, those that keep least first.
+    /// All measurements with their total losses, ascending by the share kept.
     pub(crate) fn all(&self) -> Vec<(&SettingLosses, Loss)> {
         let mut all: Vec<_> = self.settings.iter().filter_map(|known| Some((known, known.loss()?))).collect();
         all.sort_by(|(a, _), (b, _)| a.kept.total_cmp(&b.kept).then_with(|| a.retain.cmp(&b.retain)));
         all
     }
 
-    /// The retention that keeps least of those that lose at most `percent` in every task, of those that were measured
-    /// on enough cases.
+    /// The retention that keeps the fewest positions among those that lose at most `percent` in every task and were
+    /// measured on enough cases.
     pub(crate) fn best(&self, kv: &str, question_seen: bool, percent: f64) -> Option<Retention> {
         let allowed = self.settings.iter().filter(|known| {
             let fits = known.kv == kv && known.question_seen == question_seen;
@@ -112,7 +112,7 @@ impl MeasuredLosses {
 }
 
 impl SettingLosses {
-    /// Over the tasks that ask questions; over text where there are none.
+    /// The total over the tasks that ask questions, or over text if there are none.
     fn loss(&self) -> Option<Loss> {
         let asks = self.tasks.values().any(|loss| !loss.predicts);
         let tasks = || self.tasks.iter().filter(|(_, loss)| !(asks && loss.predicts));
@@ -126,7 +126,7 @@ impl SettingLosses {
     }
 }
 
-/// A retention as text, without the seed of positions at random: no seed loses less than another.
+/// A retention as text, without the seed of random positions: all seeds count as the same policy.
 fn canonical(retention: &Retention) -> String {
     let mut retention = *retention;
     if let Policy::Random(_) = retention.policy {

@@ -1,11 +1,11 @@
-//! What was measured of models, kept for later runs: one file a model and kind of measurement.
+//! Measurements of models, stored for later runs: one file per model and kind of measurement.
 //!
 //! ```text
 //! STATE/measured/DIGEST.KIND.json   { kind, version, model, layout, measured }
 //! ```
 //!
-//! A file is written whole or not at all. One that is damaged, of another version of its kind, of another meaning
-//! of stored bytes or of another model counts as missing, and the log says so: measuring again replaces it.
+//! Files are written atomically. A file that is damaged, of another version of its kind, of another KV layout version
+//! or of another model counts as missing, and the log says so: measuring again replaces it.
 
 mod heads;
 mod losses;
@@ -28,14 +28,14 @@ pub(crate) use sensitivity::MeasuredSensitivity;
 
 use crate::{causes::with_causes, settings::dirs};
 
-/// Bytes of a file at most.
+/// Maximum bytes of a file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Something that is measured of a model.
+/// A kind of measurement.
 pub(crate) trait Measurement: Serialize + DeserializeOwned {
     /// Its name, part of the file's.
     const KIND: &'static str;
-    /// Counts the changes of what its fields mean.
+    /// Version of the meaning of its fields.
     const VERSION: u32;
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Measured {
     dir: PathBuf,
 }
 
-/// What every file begins with.
+/// The header of every file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Header {
     kind: String,
@@ -92,7 +92,7 @@ impl Measured {
         }
     }
 
-    /// Keeps a measurement in place of an earlier one; returns its file.
+    /// Stores a measurement in place of an earlier one, and returns its path.
     pub(crate) fn save<T: Measurement>(&self, model: &[u8; 32], measured: &T) -> anyhow::Result<PathBuf> {
         let header = Header::of::<T>(model);
         let path = self.path(&header);
@@ -106,7 +106,7 @@ impl Measured {
     }
 }
 
-/// The measurement in a file; `None` where there is no file.
+/// The measurement in a file; `None` if the file does not exist.
 fn read<T: Measurement>(path: &Path, expect: &Header) -> anyhow::Result<Option<T>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -115,14 +115,14 @@ fn read<T: Measurement>(path: &Path, expect: &Header) -> anyhow::Result<Option<T
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     anyhow::ensure!(bytes.len() as u64 <= FILE_BYTES_MAX, "it is longer than any measurement");
-    // The header alone first: another version may have other fields.
+    // The header is checked first: another version may have other fields.
     let header: Header = serde_json::from_slice(&bytes).context("it is damaged")?;
     anyhow::ensure!(header == *expect, "it was measured by another version of kvik, or of another model");
     let kept: Kept<T> = serde_json::from_slice(&bytes).context("it is damaged")?;
     Ok(Some(kept.measured))
 }
 
-/// Writes a draft and renames it.
+/// Writes a temporary file and renames it.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -132,7 +132,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // What could not be written may also not be there.
+        // The temporary file may not exist.
         let _ = fs::remove_file(&draft);
     }
     written
@@ -154,7 +154,7 @@ mod tests {
         const VERSION: u32 = 2;
     }
 
-    /// The same kind before its fields meant what they mean now.
+    /// The same kind before its fields had their present meaning.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct OldSpeed {
         words: u32,
@@ -213,7 +213,7 @@ mod tests {
             let at = at.index(text.len());
             text.splice(at..(at + bytes.len()).min(text.len()), bytes.iter().copied());
             fs::write(&path, &text).unwrap();
-            // What is still a measurement is read; nothing panics.
+            // A file that is still a valid measurement is read; nothing panics.
             let found: Option<Speed> = store.load(&[1; 32]);
             prop_assert!(found.is_none() || serde_json::from_slice::<Kept<Speed>>(&text).is_ok());
         }

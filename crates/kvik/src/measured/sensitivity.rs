@@ -1,4 +1,4 @@
-//! How much a model minds KV formats, as `--kv auto` needs it.
+//! The sensitivity of a model to KV formats, as needed by `--kv auto`.
 
 use kvik_engine::{
     eval::{FORMATS, sensitivity::Sensitivity},
@@ -14,7 +14,7 @@ pub(crate) struct MeasuredSensitivity {
     /// Tokens of a window.
     window_tokens: usize,
     positions: usize,
-    /// What the columns of `keys` and `values` are.
+    /// Names of the columns of `keys` and `values`.
     formats: Vec<String>,
     /// Divergence in nats, `[layers][formats]`.
     keys: Vec<Vec<f64>>,
@@ -27,7 +27,7 @@ impl Measurement for MeasuredSensitivity {
 }
 
 impl MeasuredSensitivity {
-    /// As measured on windows of so many tokens.
+    /// The sensitivity as measured on windows of `window_tokens` tokens.
     pub(crate) fn new(sensitivity: &Sensitivity, window_tokens: usize) -> MeasuredSensitivity {
         let rows = |layers: &[[f64; FORMATS.len()]]| layers.iter().map(|losses| losses.to_vec()).collect();
         MeasuredSensitivity {
@@ -39,7 +39,8 @@ impl MeasuredSensitivity {
         }
     }
 
-    /// What was measured; `None` if it is not of the formats that this kvik chooses among, or no divergence.
+    /// The measurement; `None` if it is not for the formats that this kvik chooses among, or contains invalid
+    /// divergences.
     pub(crate) fn sensitivity(&self) -> Option<Sensitivity> {
         let losses = |row: &Vec<f64>| {
             let losses: [f64; FORMATS.len()] = row.as_slice().try_into().ok()?;

@@ -1,4 +1,4 @@
-//! How many requests an engine takes, and what it drafts from for them.
+//! The number of requests that an engine admits, and its sources of drafts.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ pub(crate) struct Capacity {
     pub(crate) speculate: Speculate,
 }
 
-/// What drafts are made from.
+/// The sources of drafts for speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Speculate(pub(crate) DraftSources);
 
@@ -30,7 +30,7 @@ impl FromStr for Speculate {
 
     fn from_str(text: &str) -> Result<Speculate, String> {
         let named = |name: &str| match name {
-            // A draft model is named with --draft, and then it drafts.
+            // A draft model is selected with --draft, which enables it.
             "lookup" => Ok(DraftSource::Lookup),
             "tree" => Ok(DraftSource::Tree),
             "grammar" => Ok(DraftSource::Grammar),

@@ -1,9 +1,9 @@
 //! Configuration: flags over environment over a TOML file.
 //!
-//! The flags of `kvik serve` are the one list of settings. Each can also be set by an environment
-//! variable, `--cache-ram` by `KVIK_CACHE_RAM`, and by a key of the file, `cache-ram = "2GiB"`.
-//! The file's values become clap's defaults, so `--help` shows the values in force. An error about a value names the
-//! variable or the key of the file that it stands in. A path of any source may begin with `~/`.
+//! The flags of `kvik serve` are the only list of settings. Each can also be set by an environment variable,
+//! `--cache-ram` by `KVIK_CACHE_RAM`, and by a key of the file, `cache-ram = "2GiB"`. The file's values become clap's
+//! defaults, so `--help` shows the values in force. An error about a value names the variable or the key of the file
+//! that set it. A path from any source may begin with `~/`.
 
 use std::{
     any::TypeId,
@@ -61,14 +61,14 @@ fn setting_of(arg: &Arg, settings: &[String]) -> Option<String> {
 /// The environment variable of a setting.
 fn variable_of(setting: &str) -> String {
     let name = match setting {
-        // KVIK_LOG is the level.
+        // KVIK_LOG sets the level.
         "log" => "log-format",
         _ => setting,
     };
     format!("KVIK_{}", name.to_uppercase().replace('-', "_"))
 }
 
-/// Reads `~/` in a flag that is a path.
+/// Expands `~/` in a flag that is a path.
 fn in_home(arg: Arg) -> Arg {
     match arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
         true => arg.value_parser(PathBufValueParser::new().map(home::path)),
@@ -93,7 +93,7 @@ fn words(value: &Value) -> Vec<String> {
     }
 }
 
-/// Reads the words of the command line with a command that was configured for them.
+/// Parses the command line with a command that was configured for it.
 pub(crate) fn matches(command: &Command, args: &[OsString]) -> Result<ArgMatches, clap::Error> {
     let place = |long: &str| {
         if is_word(command, long, args) {
@@ -109,7 +109,7 @@ pub(crate) fn matches(command: &Command, args: &[OsString]) -> Result<ArgMatches
     command.clone().try_get_matches_from(args).map_err(|error| placed(error, place))
 }
 
-/// Whether a flag stands on the command line.
+/// Whether a flag is on the command line.
 fn is_word(command: &Command, long: &str, args: &[OsString]) -> bool {
     let flags = command.get_subcommands().flat_map(Command::get_arguments);
     let short = flags.filter(|arg| arg.get_long() == Some(long)).find_map(Arg::get_short);
@@ -121,7 +121,7 @@ fn is_word(command: &Command, long: &str, args: &[OsString]) -> bool {
     words.any(is_it)
 }
 
-/// The error with the place of a value, as `place` knows it by the long name of its flag, instead of the flag.
+/// The error with the origin of a value instead of its flag; `place` returns the origin by the long name of the flag.
 pub(crate) fn placed(mut error: clap::Error, place: impl Fn(&str) -> Option<String>) -> clap::Error {
     let told = |flag: &String| {
         let long = flag.strip_prefix("--").and_then(|flag| flag.split([' ', '=', '[']).next());
@@ -138,20 +138,20 @@ pub(crate) fn placed(mut error: clap::Error, place: impl Fn(&str) -> Option<Stri
     error
 }
 
-/// A model of the file, `[models.NAME]`, with the flags of `kvik serve` that hold for it.
+/// A model of the file, `[models.NAME]`, with its flags of `kvik serve`.
 #[derive(Debug)]
 pub(crate) struct ModelTable {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
-    /// The tenants that it is there for; all of them with `None`.
+    /// The tenants that may use it; all with `None`.
     pub(crate) tenants: Option<Vec<String>>,
-    /// The words of `kvik serve` with what the table says instead.
+    /// The command line of `kvik serve`, overridden by the table.
     pub(crate) args: Vec<OsString>,
-    /// The flags that it says.
+    /// The flags that the table sets.
     pub(crate) flags: Vec<String>,
 }
 
-/// The models of the file, in the order of their names. `args` are the words of `kvik serve`.
+/// The models of the file, ordered by name. `args` is the command line of `kvik serve`.
 pub(crate) fn models(command: &Command, args: &[OsString]) -> anyhow::Result<Vec<ModelTable>> {
     let (path, table) = read_file(args)?;
     let Some(models) = table.get(MODELS) else { return Ok(Vec::new()) };
@@ -210,7 +210,7 @@ pub(crate) fn flags_in_force(command: &Command, matches: &ArgMatches) -> Vec<Str
     serve.get_arguments().filter(|arg| is_of_model(arg)).filter_map(word).collect()
 }
 
-/// Whether a flag of `kvik serve` holds for one model, and not for the server.
+/// Whether a flag of `kvik serve` concerns a model rather than the server.
 fn is_of_model(arg: &Arg) -> bool {
     arg.get_long().is_some() && !matches!(arg.get_help_heading(), Some("Server" | "Tenants" | "Machine"))
 }
@@ -245,8 +245,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("the configuration {} cannot be read", path.display()))
 }
 
-/// The user's file where there is one. Services often run with a home directory that they may not enter: that one has no
-/// file. A file that is there has to be read, since it may say who is let in.
+/// The user's file, if there is one. Services often run with an inaccessible home directory, which counts as having no
+/// file. An existing file must be readable, since it may define who has access.
 fn read_of_user(path: &Path) -> anyhow::Result<Option<String>> {
     match fs::metadata(path) {
         Ok(_) => read(path).map(Some),
@@ -326,8 +326,8 @@ mod tests {
 
     #[test]
     fn the_environment_is_between_flag_and_file() {
-        // This checks the names; clap reads the environment. Setting a variable here would race with the
-        // other tests of this process, so `tests/it/serve.rs` does it in a process of its own.
+        // This checks the names; clap reads the environment. Setting a variable here would race with the other tests of
+        // this process, so `tests/it/serve.rs` does it in a process of its own.
         let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
         let serve = command.find_subcommand("serve").unwrap();
         let env = |long: &str| {
@@ -398,7 +398,7 @@ mod tests {
         );
     }
 
-    /// Every flag that is a file or a directory, of every command.
+    /// Checks every flag that is a file or a directory, of every command.
     #[test]
     fn every_path_may_begin_in_the_home_directory() {
         let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
@@ -418,7 +418,7 @@ mod tests {
                 let matches = matches.unwrap_or_else(|error| panic!("{} {id}: {error}", sub.get_name()));
                 let read = match matches.try_get_one::<PathBuf>(id) {
                     Ok(path) => path.cloned(),
-                    // The directory of the disk cache may be a word.
+                    // The directory of the disk cache may be a keyword.
                     Err(_) => matches.get_one::<DiskPlace>(id).and_then(DiskPlace::directory),
                 };
                 assert_eq!(read, Some(Path::new(&home).join("x")), "{} {id}", sub.get_name());

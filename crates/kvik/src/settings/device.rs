@@ -1,31 +1,32 @@
-//! Where a model is computed: on the processor, on a GPU, or its last layers there.
+//! The device that computes a model: the processor, a GPU, or a GPU for its last layers.
 
 use std::str::FromStr;
 
 use anyhow::bail;
 
-/// Where a model is to be computed.
+/// The device to compute a model on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeviceChoice {
-    /// On the GPU that is probably the fastest; where there is none, or it cannot do what is asked for, on the processor.
+    /// The GPU that is probably the fastest; the processor if there is no GPU, or it does not support the requested
+    /// features.
     Auto,
-    /// On the processor.
+    /// The processor.
     Cpu,
-    /// On a GPU: that of a number, or the one that is probably the fastest.
+    /// A GPU: that of a number, or the one that is probably the fastest.
     Gpu(Option<usize>),
 }
 
-/// How many layers of a model a GPU computes.
+/// The number of a model's layers that a GPU computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GpuLayers {
     /// All of them.
     All,
-    /// The last so many, and the output matrix; all of a model that has fewer.
+    /// The last ones, up to this number, and the output matrix.
     Last(usize),
 }
 
 impl GpuLayers {
-    /// Of a model with so many layers.
+    /// The number for a model with `layers` layers.
     #[cfg(any(feature = "gpu", test))]
     pub(crate) fn of(self, layers: usize) -> usize {
         match self {
@@ -49,10 +50,10 @@ impl FromStr for GpuLayers {
 }
 
 impl DeviceChoice {
-    /// The same with so many layers on the GPU: without one, that is the processor.
+    /// The device for this number of layers on the GPU: the processor if that is zero.
     ///
     /// # Errors
-    /// When they contradict each other.
+    /// If they contradict each other.
     pub(crate) fn with(self, layers: GpuLayers) -> anyhow::Result<DeviceChoice> {
         match (self, layers) {
             (DeviceChoice::Cpu, GpuLayers::Last(count)) if count > 0 => bail!(

@@ -1,8 +1,8 @@
-//! The directories of kvik's files: the platform's, or those named by the environment.
+//! The directories of kvik's files: the platform's, or those set by the environment.
 
 use std::{env, ffi::OsString, path::PathBuf};
 
-/// Directory of downloads and of what can be computed again: `KVIK_CACHE_DIR`, else the user's cache directory.
+/// Directory of downloads and of recomputable data: `KVIK_CACHE_DIR`, else the user's cache directory.
 pub(crate) fn cache() -> Option<PathBuf> {
     cache_from(env::var_os)
 }
@@ -17,7 +17,7 @@ pub(crate) fn state() -> Option<PathBuf> {
     state_from(env::var_os)
 }
 
-/// Directory of what was measured of models: in `KVIK_STATE_DIR`, else in the user's state directory.
+/// Directory of measurements of models: in `KVIK_STATE_DIR`, else in the user's state directory.
 pub(crate) fn measured() -> Option<PathBuf> {
     measured_from(env::var_os)
 }

@@ -1,4 +1,4 @@
-//! The part of a machine's memory that a process stays in.
+//! The memory domain (NUMA node) that a process stays in.
 
 use anyhow::Context;
 use clap::{ArgMatches, Args};
@@ -15,14 +15,15 @@ pub(crate) struct DomainArgs {
 }
 
 impl DomainArgs {
-    /// Brings this process to its domain, if the flag names one. Before there are other threads: those would stay behind.
+    /// Binds this process to its domain, if the flag names one. Must be called before other threads start, which would
+    /// not be bound.
     pub(crate) fn stay(self) -> anyhow::Result<Option<MemoryDomain>> {
         let stay =
             |number| stay_in_memory_domain(number).with_context(|| format!("--memory-domain {number}"));
         self.memory_domain.map(stay).transpose()
     }
 
-    /// The flag of whichever command has it.
+    /// The flag of any command that has it.
     pub(crate) fn of(flags: &ArgMatches) -> DomainArgs {
         let memory_domain = flags.try_get_one("memory_domain").ok().flatten().copied();
         DomainArgs { memory_domain }

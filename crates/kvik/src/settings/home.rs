@@ -1,4 +1,4 @@
-//! Paths that begin with `~/`, which no shell expands in a file, in a variable, or behind `--flag=`.
+//! Paths that begin with `~/`, which no shell expands in a file, in a variable, or after `--flag=`.
 
 use std::{
     convert::Infallible,
@@ -6,14 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The path with the user's home directory for `~`, where there is one.
+/// The path with `~` replaced by the user's home directory, if there is one.
 pub(crate) fn path(path: PathBuf) -> PathBuf {
     expanded(path, std::env::var_os)
 }
 
-/// A text that may be such a path, as the parser of a flag.
+/// Expands a text that may be such a path, as the parser of a flag.
 pub(crate) fn text(text: &str) -> Result<String, Infallible> {
-    // A home directory that is no text stays what it is.
+    // If the home directory is not valid text, the path is left unchanged.
     Ok(path(text.into()).into_os_string().into_string().unwrap_or_else(|_| text.to_owned()))
 }
 

@@ -1,21 +1,21 @@
-//! How long a model stays in memory that nobody asks for: `5m`, `300`, `1h`, `forever`.
+//! How long an unused model stays in memory: `5m`, `300`, `1h`, `forever`.
 
 use std::{str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// How long a model stays without a use.
+/// How long a model stays in memory unused; for ever with `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeepAlive(pub(crate) Option<Duration>);
 
-/// Units of time and their seconds.
+/// Units of time in seconds.
 const UNITS: [(&str, u64); 5] = [("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86400)];
 
 impl FromStr for KeepAlive {
     type Err = String;
 
     fn from_str(text: &str) -> Result<KeepAlive, String> {
-        // Ollama's word for ever is a negative number.
+        // Ollama denotes for ever by a negative number.
         if text == "forever"
             || text.starts_with('-') && text[1..].trim_end_matches(['s', 'm', 'h']).parse::<u64>().is_ok()
         {
@@ -34,7 +34,7 @@ impl FromStr for KeepAlive {
 }
 
 impl<'de> Deserialize<'de> for KeepAlive {
-    /// A text, or a number of seconds; a negative one is for ever.
+    /// Parses a text, or a number of seconds; a negative one means for ever.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<KeepAlive, D::Error> {
         let value = serde_json::Value::deserialize(deserializer)?;
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

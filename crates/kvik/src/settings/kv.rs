@@ -1,4 +1,4 @@
-//! The flags that say in which formats keys and values are stored.
+//! The flags of KV formats.
 
 use std::{fs::File, io::Read, path::Path, path::PathBuf, str::FromStr};
 
@@ -10,7 +10,7 @@ use clap::{
 use kvik_engine::model::KvMap;
 use kvik_kernels::{KvFormat, KvFormats};
 
-/// Bytes of a map file at most: runs of a thousand layers with comments are far smaller.
+/// Maximum bytes of a map file: runs of a thousand layers with comments are far smaller.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The formats of keys and values in the cache.
@@ -32,12 +32,12 @@ pub(crate) struct KvArgs {
     kv_v: Option<KvFormat>,
 }
 
-/// What `--kv` says.
+/// The value of `--kv`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum KvChoice {
     /// The formats themselves.
     Map(KvMap),
-    /// The best formats of at most so many bits a number on average.
+    /// The best formats within an average of this many bits a number.
     Auto(f64),
 }
 
@@ -57,14 +57,14 @@ impl FromStr for KvChoice {
     }
 }
 
-/// Parses a KV format; its help lists all of them.
+/// Parser of a KV format; its help lists all of them.
 fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
     PossibleValuesParser::new(KvFormat::ALL.map(KvFormat::name))
         .map(|name| name.parse().expect("the possible values are names of formats"))
 }
 
 impl KvArgs {
-    /// What the flags say.
+    /// The choice of formats by the flags.
     pub(crate) fn choice(&self) -> anyhow::Result<KvChoice> {
         let choice = match (&self.kv, &self.kv_map) {
             (Some(_), Some(_)) => bail!(

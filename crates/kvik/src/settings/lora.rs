@@ -6,7 +6,7 @@ use clap::{Args, builder::FalseyValueParser};
 
 use super::home;
 
-/// The largest scale of an adapter, either way.
+/// The largest absolute scale of an adapter.
 pub(crate) const SCALE_MAX: f32 = 1000.0;
 
 /// Which adapters are loaded beside the model, and which apply where a request does not say.

@@ -1,4 +1,4 @@
-//! Settings of the commands: groups of flags, the configuration file, and where files are kept.
+//! Settings of the commands: groups of flags, the configuration file, and the directories of files.
 
 pub(crate) mod capacity;
 pub(crate) mod config;

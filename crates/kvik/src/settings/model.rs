@@ -163,7 +163,7 @@ impl ModelArgs {
         }
     }
 
-    /// Another model, with the same threads and conversions.
+    /// The arguments for another model, with the same threads and conversions.
     pub(crate) fn of(&self, model: &str) -> ModelArgs {
         ModelArgs {
             model: Some(model.to_owned()),
@@ -176,7 +176,7 @@ impl ModelArgs {
         }
     }
 
-    /// What the weights of the file become.
+    /// The conversion of the file's weights.
     pub(crate) fn conversion(&self) -> Conversion {
         self.weights.map_or(Conversion::Halves, |arg| Conversion::To(arg.into()))
     }
@@ -186,7 +186,7 @@ impl ModelArgs {
         self.model.is_none()
     }
 
-    /// The origin of the model, for people.
+    /// The origin of the model, for display.
     pub(crate) fn source(&self) -> &str {
         self.model.as_deref().unwrap_or("embedded model")
     }

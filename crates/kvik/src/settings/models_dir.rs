@@ -1,4 +1,4 @@
-//! Where models are by name.
+//! The directory of named models.
 
 use std::path::PathBuf;
 
@@ -18,12 +18,12 @@ pub(crate) struct ModelsDirArgs {
 }
 
 impl ModelsDirArgs {
-    /// The directory; `None` where the user has no home directory.
+    /// The directory; `None` if the user has no home directory.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
         self.models_dir.clone().or_else(|| Some(dirs::cache()?.join("models")))
     }
 
-    /// The shelf in that directory. The user's own takes over what versions without names have downloaded.
+    /// The shelf in that directory. The default one takes over downloads of versions without names.
     pub(crate) fn shelf(&self) -> anyhow::Result<Shelf> {
         if let Some(dir) = &self.models_dir {
             return Ok(Shelf::open(dir));

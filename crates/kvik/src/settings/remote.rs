@@ -54,14 +54,14 @@ pub(crate) struct RemotePlace {
 }
 
 impl RemoteArgs {
-    /// Where it is; none where nothing is shared.
+    /// The store and its key; `None` if no store is configured.
     pub(crate) fn place(&self) -> anyhow::Result<Option<RemotePlace>> {
         let Some(url) = self.cache_remote.clone() else { return Ok(None) };
         let key = self.key()?.context("--cache-remote asks for --cache-remote-key")?;
         Ok(Some(RemotePlace { url, key }))
     }
 
-    /// The key of the fleet, where one is named.
+    /// The key of the fleet, if one is configured.
     pub(crate) fn key(&self) -> anyhow::Result<Option<FleetKey>> {
         let Some(path) = self.cache_remote_key.as_deref() else { return Ok(None) };
         warn_if_readable_by_others(path, "the key of --cache-remote-key");
@@ -75,14 +75,14 @@ impl RemoteArgs {
         }
     }
 
-    /// How long the start may take for what other nodes use.
+    /// Maximum time at start for prefetching the prompts that other nodes use.
     pub(crate) fn warm(&self) -> Duration {
         Duration::from_secs(self.cache_remote_warm)
     }
 }
 
 impl Default for RemoteArgs {
-    /// Nothing is shared.
+    /// No store is configured.
     fn default() -> RemoteArgs {
         RemoteArgs {
             cache_remote: None,

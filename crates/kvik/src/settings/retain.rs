@@ -1,11 +1,11 @@
-//! What a flag or a request says of retention: keep everything, a policy, or the best that was measured.
+//! The choice of retention in a flag or a request: keep everything, a policy, or the best measured one.
 
 use std::str::FromStr;
 
 use clap::Args;
 use kvik_cache::retain::{Retention, RetentionError};
 
-/// Percent of right answers that `auto` may lose where nothing is said.
+/// Default percentage of right answers that `auto` may lose.
 const LOSS_DEFAULT: f64 = 2.0;
 
 /// Which tokens sequences go on reading.
@@ -31,14 +31,14 @@ fn percent(text: &str) -> Result<f64, String> {
     percent.ok_or_else(|| format!("`{text}` is not a percentage from 0 to 100"))
 }
 
-/// Which tokens of a sequence it goes on reading.
+/// The positions of a sequence that are retained.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum RetainChoice {
     /// All of them.
     Everything,
-    /// Those of the policy that keeps least of what was measured and loses no more.
+    /// Those of the measured policy that keeps the fewest within a maximum loss.
     Auto {
-        /// Right answers lost, in percent.
+        /// Maximum loss of right answers, in percent.
         loss_max: f64,
     },
     /// Those of this policy.
@@ -46,12 +46,12 @@ pub(crate) enum RetainChoice {
 }
 
 impl RetainChoice {
-    /// What is written for [`RetainChoice::Everything`].
+    /// The text of [`RetainChoice::Everything`].
     pub(crate) const EVERYTHING: &str = "none";
-    /// What is written for [`RetainChoice::Auto`].
+    /// The text of [`RetainChoice::Auto`].
     pub(crate) const AUTO: &str = "auto";
 
-    /// The best measured policy, which loses at most what `loss` says.
+    /// The best measured policy with at most the loss of the text `loss`.
     pub(crate) fn auto(loss: Option<&str>) -> Result<RetainChoice, RetentionError> {
         let Some(text) = loss else { return Ok(RetainChoice::Auto { loss_max: LOSS_DEFAULT }) };
         let fault = |_| RetentionError::Value {
@@ -66,7 +66,7 @@ impl RetainChoice {
 impl FromStr for RetainChoice {
     type Err = RetentionError;
 
-    /// `none`, `auto[:LOSS]`, or a retention such as `snapkv:0.5,budget=all`.
+    /// Parses `none`, `auto[:LOSS]`, or a retention such as `snapkv:0.5,budget=all`.
     fn from_str(text: &str) -> Result<RetainChoice, RetentionError> {
         match text.trim().split_once(':') {
             None if text.trim() == RetainChoice::EVERYTHING => Ok(RetainChoice::Everything),

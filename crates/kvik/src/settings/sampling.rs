@@ -1,4 +1,4 @@
-//! What holds where a request does not say how to sample.
+//! Defaults for sampling parameters that a request omits.
 
 use clap::Args;
 

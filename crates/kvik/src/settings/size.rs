@@ -1,7 +1,7 @@
-//! Byte sizes in the form that people write: `512MiB`, `2GiB`, `1.5 GB`, `4096B`.
+//! Byte sizes in human-readable form: `512MiB`, `2GiB`, `1.5 GB`, `4096B`.
 //!
-//! A size has a unit. Programs disagree about a bare number: to one `--cache-ram 2` is two bytes, to llama-server it is
-//! two mebibytes, and to its user it is two gibibytes.
+//! The unit is mandatory. Programs disagree about a bare number: `--cache-ram 2` could mean two bytes, two mebibytes as
+//! in llama-server, or the two gibibytes that its user expects.
 
 use std::{fmt, str::FromStr};
 
@@ -44,7 +44,7 @@ impl FromStr for ByteSize {
         }
         let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1;
         let bytes = value * scale as f64;
-        // 2^53: an f64 holds every whole number of bytes below exactly, and no machine has more.
+        // 2^53: an f64 represents every smaller whole number of bytes exactly, and no machine has more.
         if !(1.0..9.0e15).contains(&bytes) {
             return Err(format!("`{text}` is out of range; write a size like 512MiB or 2GiB"));
         }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<ByteSize>("\"2GiB\"").unwrap(), ByteSize(2 << 30));
     }
 
-    /// Every flag whose value is a SIZE, of every command.
+    /// Checks every flag whose value is a SIZE, of every command.
     #[test]
     fn every_size_flag_refuses_a_number_without_a_unit() {
         let mut flags = 0;

@@ -1,4 +1,4 @@
-//! Variables of chat templates that hold where a request does not set them.
+//! Default variables of chat templates, for requests that do not set them.
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -23,7 +23,7 @@ pub(crate) struct TemplateVariables {
 }
 
 impl TemplateArgs {
-    /// What they say together; the last holds where several set one variable.
+    /// The variables from the flags; the last value of a variable takes precedence.
     pub(crate) fn variables(&self) -> anyhow::Result<TemplateVariables> {
         let mut variables = TemplateVariables::default();
         for text in &self.chat_template_kwargs {

@@ -1,4 +1,4 @@
-//! What kvik asks of the operating system beyond the standard library: signals, limits, priorities, and who may read a file.
+//! Functions of the operating system beyond the standard library: signals, limits, priorities, and file permissions.
 
 #[cfg(not(unix))]
 mod other;

@@ -1,4 +1,4 @@
-//! Windows, compiled and never run: files are as private as their folder, and Ctrl-C is the one signal.
+//! Windows, compiled but never run: files are as private as their folder, and Ctrl-C is the only signal.
 
 use std::{io, path::Path};
 
@@ -19,7 +19,7 @@ pub(crate) async fn stop_signal() {
     }
 }
 
-/// Nobody asks here to read settings again.
+/// There are no requests to read settings again.
 pub(crate) struct Hangups;
 
 impl Hangups {

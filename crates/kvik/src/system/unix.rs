@@ -14,10 +14,10 @@ pub(crate) fn fail_writes_beyond_limit() -> io::Result<()> {
     runtime.block_on(async { signal(exceeded).map(drop) })
 }
 
-/// Has the system prefer other threads to this one, for as long as it lives. Systems other than Linux know priorities of
-/// processes alone.
+/// Lowers the scheduling priority of this thread for its lifetime. Systems other than Linux have only priorities of
+/// processes.
 pub(crate) fn give_priority_up() {
-    /// Beside a thread of the usual priority this one has a tenth of a processor.
+    /// In competition with a thread of normal priority this one gets about a tenth of a processor.
     const NICENESS: i32 = 10;
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
@@ -27,12 +27,12 @@ pub(crate) fn give_priority_up() {
     let _ = NICENESS;
 }
 
-/// Raises the limit on open files to `wanted` as far as the system permits, and returns what it then is.
+/// Raises the limit on open files to `wanted` as far as the system permits, and returns the resulting limit.
 pub(crate) fn open_files(wanted: u64) -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < wanted) {
         let more = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
-        // When this fails, the limit stays as it is.
+        // If this fails, the limit is unchanged.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -55,18 +55,18 @@ pub(crate) async fn stop_signal() {
 pub(crate) struct Hangups(Signal);
 
 impl Hangups {
-    /// `None` where the system refuses to tell of them.
+    /// `None` if the system refuses to report them.
     pub(crate) fn new() -> Option<Hangups> {
         signal(SignalKind::hangup()).ok().map(Hangups)
     }
 
-    /// Waits for the next one; `None` when there will be none.
+    /// Waits for the next request; `None` if there will be none.
     pub(crate) async fn next(&mut self) -> Option<()> {
         self.0.recv().await
     }
 }
 
-/// Whether others than its owner may read or write a file.
+/// Whether users other than the owner may read or write a file.
 pub(crate) fn is_open_to_others(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
 }

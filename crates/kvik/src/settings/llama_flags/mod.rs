@@ -1,8 +1,8 @@
-//! llama-server's flags, read as those of `kvik serve`.
+//! Translates llama-server's flags to those of `kvik serve`.
 //!
 //! clap has one letter after one dash; llama-server has words there (`-np`). So the arguments are rewritten before clap
-//! reads them, and only those of `kvik serve`. What each flag is here stands in one table, which docs/llama-server.md
-//! repeats.
+//! parses them, but only those of `kvik serve`. One table defines the meaning of each flag; docs/llama-server.md
+//! repeats it.
 
 mod table;
 
@@ -10,8 +10,8 @@ use std::ffi::{OsStr, OsString};
 
 use self::table::{FLAGS, Meaning, Takes};
 
-/// The arguments with llama-server's flags rewritten, where the command is `serve`, and what is said about those that
-/// have no meaning here.
+/// The arguments with llama-server's flags rewritten, if the command is `serve`, and notes about flags that have no
+/// effect here.
 pub(crate) fn expand(args: Vec<OsString>) -> (Vec<OsString>, Vec<String>) {
     let mut rest = args.into_iter();
     let mut reading = Reading::default();
@@ -35,7 +35,7 @@ pub(crate) fn expand(args: Vec<OsString>) -> (Vec<OsString>, Vec<String>) {
 
 type Rest = std::iter::Peekable<std::vec::IntoIter<OsString>>;
 
-/// The arguments as far as they were read.
+/// The arguments processed so far.
 #[derive(Default)]
 struct Reading {
     expanded: Vec<OsString>,
@@ -79,15 +79,15 @@ impl Reading {
         }
     }
 
-    /// A flag with its value in kvik's words; left out where the value asks for what kvik does without it.
+    /// Translates a flag with its value; omits it if the value requests kvik's default.
     fn given(&mut self, name: &str, flag: &str, value: Option<OsString>, convert: table::Convert) {
         let Some(value) = value else {
-            // clap says what is missing.
+            // clap reports the missing value.
             self.expanded.push(flag.into());
             return;
         };
         match value.to_str().map(convert) {
-            // A value that is no text stays as it is.
+            // A value that is not valid text is left unchanged.
             None => self.expanded.extend([flag.into(), value]),
             Some(Some(text)) => self.expanded.extend([flag.into(), text.into()]),
             Some(None) => {
@@ -101,7 +101,7 @@ impl Reading {
         if let Some(repository) = self.repository {
             let mut model = OsString::from("hf:");
             match (&self.file, repository.to_str().and_then(|text| text.split_once(':'))) {
-                // A file goes before the quantisation that is named behind the repository.
+                // A file takes precedence over the quantisation after the repository.
                 (Some(_), Some((repository, _))) => model.push(repository),
                 _ => model.push(&repository),
             }
@@ -109,7 +109,7 @@ impl Reading {
                 model.push(":");
                 model.push(file);
             }
-            // Behind `--` there are no flags.
+            // There are no flags after `--`.
             let end = self.expanded.iter().position(|arg| arg == "--").unwrap_or(self.expanded.len());
             self.expanded.splice(end..end, ["--model".into(), model]);
         } else if let Some(file) = self.file {
@@ -120,7 +120,7 @@ impl Reading {
     }
 }
 
-/// `--flag=value` as two; a value that is no text stays where it is.
+/// Splits `--flag=value`; a value that is not valid text is left in place.
 fn split(arg: &OsStr) -> (String, Option<&str>) {
     let text = arg.to_str().unwrap_or_default();
     match text.split_once('=') {
@@ -129,8 +129,8 @@ fn split(arg: &OsStr) -> (String, Option<&str>) {
     }
 }
 
-/// A word after one dash that no flag is, as a word after two: clap would read it as a letter with its value, `-mu` as the
-/// model `u`. A path or a number may stand behind the letter.
+/// Rewrites an unknown word after one dash with two dashes: clap would read it as a letter with its value, `-mu` as the
+/// model `u`. A letter may be followed by a path or a number.
 fn unmistaken(arg: OsString) -> OsString {
     let word = arg.to_str().and_then(|text| text.strip_prefix('-'));
     let is_word =
@@ -141,7 +141,7 @@ fn unmistaken(arg: OsString) -> OsString {
     }
 }
 
-/// What stands behind a flag whose value may be left out.
+/// Whether a word is a value of a flag whose value is optional.
 fn is_switch_word(value: &OsString) -> bool {
     ["on", "off", "auto", "true", "false", "0", "1"].iter().any(|word| value == word)
 }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(notes, ["-fa is ignored: attention is always of this kind"]);
     }
 
-    /// Values by which llama-server's users leave the choice to it, and those that mean something else there.
+    /// Values by which llama-server's users leave a choice to it, and values with another meaning there.
     #[test]
     fn values_are_translated_too() {
         for args in [
@@ -238,8 +238,8 @@ mod tests {
         check(&["kvik", "serve", "--rerank", "--port", "1"], &["kvik", "serve", "--port", "1"]);
     }
 
-    /// clap reads every row as it is rewritten: no flag is unknown, none is taken for a letter with its value, and none
-    /// takes what stands behind it.
+    /// clap parses every row as rewritten: no flag is unknown, none is taken for a letter with its value, and none
+    /// consumes the next argument.
     #[test]
     fn every_flag_of_the_table_starts_a_server() {
         for row in FLAGS {
@@ -267,7 +267,7 @@ mod tests {
         check(&["kvik", "serve", "-m/a.gguf", "-t4"], &["kvik", "serve", "-m/a.gguf", "-t4"]);
     }
 
-    /// The table in the documentation is this one.
+    /// Checks that the documentation contains this table.
     #[test]
     fn the_documentation_has_the_table() {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/llama-server.md");

@@ -1,35 +1,35 @@
-//! What each flag of llama-server is here: those of its `tools/server/README.md`, and some that it had before.
+//! The meaning of each flag of llama-server: those of its `tools/server/README.md`, and some earlier ones.
 //!
-//! A flag that is not here is an error: one that would serve another model than was meant (`--model-url`, presets), over a
-//! door that is no longer locked (`--ssl-key-file`), or under other paths (`--api-prefix`), must not be ignored.
+//! An unlisted flag is an error: ignoring it could serve another model than was meant (`--model-url`, presets), disable
+//! a protection (`--ssl-key-file`), or serve under other paths (`--api-prefix`).
 
-/// Names of one flag, and what it is here.
+/// Names of one flag, and its meaning.
 pub(super) struct Row {
     pub(super) names: &'static [&'static str],
     pub(super) meaning: Meaning,
-    /// A value, for those that have one.
+    /// An example value, for flags with a value.
     #[cfg_attr(not(test), expect(dead_code, reason = "a test starts a server with each"))]
     pub(super) example: Option<&'static str>,
 }
 
-/// What a flag is.
+/// The meaning of a flag.
 #[derive(Clone, Copy)]
 pub(super) enum Meaning {
-    /// The same, under this name and in these words.
+    /// The flag of this name, with a converted value.
     Flag(&'static str, Convert),
-    /// The same without a value.
+    /// These flags, without a value.
     Switch(&'static [&'static str]),
-    /// A repository of the Hugging Face hub, which is a model here.
+    /// A repository of the Hugging Face hub, translated to a model.
     Repository,
     /// The file in it.
     File,
-    /// Nothing: kvik does it anyway, or has no such thing.
+    /// No effect: kvik does it anyway, or has no equivalent.
     Ignored(Takes, &'static str),
-    /// kvik's own flag of this name where one of these values stands behind it, else nothing.
+    /// kvik's own flag of this name if one of these values follows it, else no effect.
     OwnWith(&'static [&'static str], &'static str),
 }
 
-/// What stands behind a flag that is ignored.
+/// The value of a flag that is ignored.
 #[derive(Clone, Copy)]
 pub(super) enum Takes {
     Nothing,
@@ -38,7 +38,7 @@ pub(super) enum Takes {
     Word,
 }
 
-/// A value in kvik's words; none where it asks for what kvik does without the flag.
+/// Converts a value; `None` if it requests kvik's default.
 pub(super) type Convert = fn(&str) -> Option<String>;
 
 use Meaning::{File, Flag, Ignored, OwnWith, Repository, Switch};
@@ -52,7 +52,7 @@ const fn row(names: &'static [&'static str], meaning: Meaning) -> Row {
     Row { names, meaning, example }
 }
 
-/// The same with a value that is one.
+/// The same with a valid example value.
 const fn of(example: &'static str, names: &'static [&'static str], meaning: Meaning) -> Row {
     Row { example: Some(example), ..row(names, meaning) }
 }
@@ -90,7 +90,7 @@ const MANY: &str = "several models are [models.NAME] in config.toml, or --shelf"
 const CONTEXT: &str = "the context is never shifted";
 const VECTORS: &str = "a control vector is not applied";
 
-/// All flags, those that mean something first.
+/// All flags, those with an effect first.
 pub(super) const FLAGS: &[Row] = &[
     of("a.gguf", &["-m", "--model"], Flag("--model", same)),
     of("o/r", &["-hf", "-hfr", "--hf-repo"], Repository),
@@ -396,12 +396,12 @@ fn same(value: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// A size that 0 leaves to the model's file.
+/// A size; 0 selects the model's own.
 fn unless_zero(value: &str) -> Option<String> {
     same(value).filter(|value| value != "0")
 }
 
-/// A number that -1 leaves open.
+/// A number; -1 leaves the choice to kvik.
 fn unless_negative(value: &str) -> Option<String> {
     same(value).filter(|value| !value.starts_with('-'))
 }
@@ -415,7 +415,7 @@ fn layers(value: &str) -> Option<String> {
     unless_negative(value).filter(|value| value != "auto")
 }
 
-/// A device by kvik's names; one of llama.cpp's is chosen by kvik.
+/// A device by kvik's names; for llama.cpp's names kvik chooses.
 fn device(value: &str) -> Option<String> {
     match value {
         "none" => same("cpu"),
@@ -424,7 +424,7 @@ fn device(value: &str) -> Option<String> {
     }
 }
 
-/// The name of a KV format: one of as many bits or more.
+/// The name of a KV format with at least as many bits.
 fn format(value: &str) -> Option<String> {
     same(match value {
         "q8_0" | "q5_0" | "q5_1" => "q8",
@@ -433,8 +433,8 @@ fn format(value: &str) -> Option<String> {
     })
 }
 
-/// A number is of mebibytes, unless it is so small or so large that something else may be meant, which is asked back; none
-/// and no limit are kvik's own choice.
+/// A number of mebibytes, unless it is so small or so large that another unit may be meant: clap then rejects it for
+/// lack of a unit. Zero and negative numbers (no limit) leave the choice to kvik.
 fn mebibytes(value: &str) -> Option<String> {
     match value.parse::<i64>() {
         Ok(..=0) => None,
@@ -443,7 +443,7 @@ fn mebibytes(value: &str) -> Option<String> {
     }
 }
 
-/// A model; older versions had a number of tokens there.
+/// A draft model; older versions had a number of tokens there.
 fn draft(value: &str) -> Option<String> {
     same(value).filter(|value| value.parse::<i64>().is_err())
 }
@@ -452,7 +452,7 @@ fn of_hub(value: &str) -> Option<String> {
     Some(format!("hf:{value}"))
 }
 
-/// Sources of drafts: n-grams are one here, and a model is named by its own flag.
+/// Sources of drafts: n-grams map to kvik's own, and a draft model has its own flag.
 fn drafts(value: &str) -> Option<String> {
     match value {
         "none" => same("none"),
@@ -461,7 +461,7 @@ fn drafts(value: &str) -> Option<String> {
     }
 }
 
-/// A file. llama.cpp's templates by name are not here, and a model has its own.
+/// A template file. llama.cpp's named templates are not supported, and models have their own.
 fn template(value: &str) -> Option<String> {
     let is_name = |text: &str| {
         let letters = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
@@ -479,13 +479,13 @@ fn reasoning(value: &str) -> Option<String> {
     }
 }
 
-/// How much to think.
+/// The reasoning effort.
 fn effort(value: &str) -> Option<String> {
     let level = Some(value).filter(|value| *value != "default");
     level.map(|level| serde_json::json!({"reasoning_effort": level}).to_string())
 }
 
-/// Of which states an embedding is made; ranking and states of all tokens are not among them.
+/// The pooling of an embedding; `rank` and `none` (states of all tokens) are not supported.
 fn pooling(value: &str) -> Option<String> {
     same(value).filter(|value| !matches!(value.as_str(), "none" | "rank"))
 }

@@ -1,7 +1,7 @@
 //! Log lines on standard error: readable, or JSON for machines.
 //!
-//! Whoever writes a line puts it into a bounded queue and goes on; a thread of its own writes. So a reader that stops
-//! reading stops nobody: lines that find no room are dropped and counted, and the log says how many as soon as it is
+//! Threads put lines into a bounded queue without waiting; a dedicated thread writes them. So a reader that stops
+//! reading blocks no thread: lines that do not fit are dropped and counted, and the log reports their number when it is
 //! read again.
 
 mod queue;
@@ -18,7 +18,7 @@ use tracing_subscriber::{EnvFilter, fmt, prelude::*};
 
 use queue::{Lines, Queue};
 
-/// What the end of the process waits for the log at most: longer than any reader that reads takes for a full queue.
+/// Maximum time that the end of the process waits for the log: enough to drain a full queue to an active reader.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
 /// The log of this process, once it has been started.
@@ -34,12 +34,12 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging. `KVIK_LOG` (or `RUST_LOG`) sets the level, as `debug` or `kvik=debug,warn`.
+/// Starts logging. `KVIK_LOG` (or `RUST_LOG`) sets the level, such as `debug` or `kvik=debug,warn`.
 pub(crate) fn start(format: LogFormat, default_level: &str) {
     let wanted = ["KVIK_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok());
     let filter = EnvFilter::new(wanted.as_deref().unwrap_or(default_level));
     let registry = tracing_subscriber::registry().with(filter);
-    // Without a thread for it there is no log; the rest works.
+    // If the thread cannot be started there is no log; everything else works.
     let queue = Queue::start(Box::new(std::io::stderr())).unwrap_or_default();
     let queue = LOG.get_or_init(|| queue).clone();
     let writer = move || Lines::new(queue.clone());
@@ -56,18 +56,17 @@ pub(crate) fn start(format: LogFormat, default_level: &str) {
     }
 }
 
-/// Whether lines have colours: a terminal shows them, a file and a journal keep their escape sequences.
+/// Whether lines have colours: a terminal shows them, a file or a journal would store the escape sequences.
 fn is_coloured() -> bool {
     may_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR"))
 }
 
-/// By <https://no-color.org> a variable that is not empty forbids them.
+/// By <https://no-color.org> a non-empty variable disables colours.
 pub(crate) fn may_colour(is_terminal: bool, no_color: Option<OsString>) -> bool {
     is_terminal && no_color.is_none_or(|value| value.is_empty())
 }
 
-/// Panics are lines of the log: the usual message would be written by the thread that panics, which then waits for the
-/// reader.
+/// Logs panics as lines: the default message would be written by the panicking thread, which could block on the reader.
 pub(crate) fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -82,12 +81,12 @@ pub(crate) fn log_panics() {
     }));
 }
 
-/// Lines that were dropped so far, because nobody read the log or it could not be written.
+/// Number of dropped lines so far, because the log was not drained or could not be written.
 pub(crate) fn dropped() -> u64 {
     LOG.get().map_or(0, |queue| queue.dropped())
 }
 
-/// Says something on standard error as it stands, behind what the log has still to write. Who cannot be told is not.
+/// Writes a text verbatim to standard error, after pending lines of the log. Errors are ignored.
 pub(crate) fn say(text: &str) {
     let line = format!("{text}\n");
     match LOG.get() {
@@ -98,7 +97,7 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Waits until the log is written, but not long.
+/// Waits until the log is written, for a bounded time.
 pub(crate) fn finish() {
     if let Some(queue) = LOG.get() {
         queue.flush(FLUSH_TIME);

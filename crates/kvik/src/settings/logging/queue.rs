@@ -1,4 +1,4 @@
-//! Lines on their way to a writer that may stand still.
+//! A queue of lines for a writer that may block.
 
 use std::{
     cell::Cell,
@@ -12,26 +12,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines that wait to be written at most.
+/// Maximum lines in the queue.
 const LINES_MAX: usize = 8192;
-/// Bytes of theirs at most, but for one line of any length.
+/// Maximum bytes of these lines; a single line may be of any length.
 const BYTES_MAX: usize = 4 << 20;
-/// How often the log says that lines were dropped, at most.
+/// Minimum interval between notices about dropped lines.
 const NOTICE_TIME: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// On the thread that writes: where its own lines go, behind which nobody else's wait.
+    /// Set on the writing thread, whose own lines go directly to standard error rather than into the queue.
     static WRITES: Cell<Option<Notice>> = const { Cell::new(None) };
 }
 
-/// What became of the line that the writing thread says itself.
+/// The outcome of writing the thread's own notice.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notice {
     Awaited,
     Failed,
 }
 
-/// The lines that wait. Nobody who adds one waits.
+/// The queue of lines. Adding one never blocks.
 #[derive(Default)]
 pub(super) struct Queue {
     sender: Option<SyncSender<Vec<u8>>>,
@@ -39,7 +39,7 @@ pub(super) struct Queue {
     bytes: AtomicUsize,
     /// Lines dropped since the start.
     dropped: AtomicU64,
-    /// Of these, lines of which the log has not told yet.
+    /// Of these, lines not yet reported in the log.
     unreported: AtomicU64,
 }
 
@@ -53,7 +53,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Adds a line, or drops it where there is no room.
+    /// Adds a line, or drops it if the queue is full.
     pub(super) fn push(&self, line: &[u8]) {
         let waiting = self.bytes.fetch_add(line.len(), Ordering::AcqRel);
         self.lines.fetch_add(1, Ordering::AcqRel);
@@ -70,7 +70,7 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until all lines are written, or for so long.
+    /// Waits until all lines are written, at most for `most`.
     pub(super) fn flush(&self, most: Duration) {
         let end = Instant::now() + most;
         while self.lines.load(Ordering::Acquire) > 0 && Instant::now() < end {
@@ -78,7 +78,7 @@ impl Queue {
         }
     }
 
-    /// A line is no longer in the queue.
+    /// Accounts for a line that has left the queue.
     fn leave(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::AcqRel);
         self.lines.fetch_sub(1, Ordering::AcqRel);
@@ -90,12 +90,12 @@ impl Queue {
     }
 }
 
-/// The thread that writes.
+/// The writing thread.
 struct Writer {
     queue: Arc<Queue>,
     lines: Receiver<Vec<u8>>,
     out: Box<dyn Write + Send>,
-    /// When it last said that lines were dropped.
+    /// Time of the last notice about dropped lines.
     told: Option<Instant>,
 }
 
@@ -121,7 +121,7 @@ impl Writer {
         self.out.write_all(line).and_then(|()| self.out.flush()).is_ok()
     }
 
-    /// Says how many lines were dropped, in the form that all lines have.
+    /// Logs the number of dropped lines, in the format of all lines.
     fn tell(&mut self) {
         let is_early = self.told.is_some_and(|told| told.elapsed() < NOTICE_TIME);
         let lines = if is_early { 0 } else { self.queue.unreported.swap(0, Ordering::AcqRel) };
@@ -137,7 +137,7 @@ impl Writer {
     }
 }
 
-/// Where an event is written: as one line.
+/// A writer that puts an event into the queue as one line.
 pub(super) struct Lines(Arc<Queue>);
 
 impl Lines {
@@ -153,7 +153,8 @@ impl Write for Lines {
         } else if io::stderr().write_all(line).is_err() {
             WRITES.set(Some(Notice::Failed));
         }
-        // An error would be told on standard error, by a thread that must not wait for it.
+        // Errors are ignored: the subscriber would report them on standard error, from a thread that must not block on
+        // it.
         Ok(line.len())
     }
 
@@ -168,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that takes nothing while the test holds the lock, and refuses while it is told to.
+    /// A reader that blocks while the test holds the lock, and fails as often as it is told to.
     #[derive(Clone, Default)]
     struct Reader {
         read: Arc<Mutex<Vec<u8>>>,
@@ -200,7 +201,7 @@ mod tests {
         (0..pushed).for_each(|number| queue.push(format!("line {number}\n").as_bytes()));
         queue.flush(Duration::from_millis(20));
         assert!(started.elapsed() < Duration::from_secs(5), "nobody waits, not even the end");
-        // One may be with the writer.
+        // One line may be with the writer.
         assert!((999..=1000).contains(&queue.dropped()), "{}", queue.dropped());
         drop(held);
         queue.flush(Duration::from_secs(20));
@@ -208,7 +209,7 @@ mod tests {
         let lines: Vec<usize> = read.lines().map(|line| line["line ".len()..].parse().unwrap()).collect();
         assert_eq!(lines.len() as u64 + queue.dropped(), pushed as u64);
         assert!(lines[..LINES_MAX].iter().copied().eq(0..LINES_MAX), "those that found room come first");
-        // A writer that begins late takes its first line when the queue is full: then one more finds room.
+        // A writer that starts late removes its first line when the queue is full, so that one more line fits.
         assert!(lines.is_sorted_by(|one, next| one < next), "{:?}", &lines[LINES_MAX..]);
     }
 
