@@ -1,6 +1,6 @@
 //! The web page: the files of `crates/kvik/page`, embedded in the binary.
 //!
-//! It contains nothing secret, so it is served without a key, and also while the model loads. It fetches its data from
+//! The page contains nothing secret, so it is served without a key, and also while the model loads. Its data comes from
 //! the API, with the key that the user enters.
 
 use std::borrow::Cow;

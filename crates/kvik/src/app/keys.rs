@@ -21,7 +21,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The same caller, with a request made for a deletable object.
+    /// The caller of a request made for a deletable object as well.
     pub(crate) fn on_behalf_of(&self, owner: Owner) -> Caller {
         let owners = self.owners.iter().cloned().chain([owner]);
         Caller { owners: owners.collect(), ..self.clone() }
@@ -48,13 +48,13 @@ impl Keys {
         Keys { api: keys.map(KeyDigest::of).collect(), admin: None, tenants: Tenants::none() }
     }
 
-    /// From now on only this key grants access to data of all tenants.
+    /// Restricts access to data of all tenants to this key.
     pub(crate) fn with_admin(self, key: Option<&str>) -> Keys {
         let key = key.map(str::trim).filter(|key| !key.is_empty());
         Keys { admin: key.map(KeyDigest::of), ..self }
     }
 
-    /// The same keys with these tenants.
+    /// Replaces the tenants.
     pub(crate) fn with_tenants(&self, tenants: Tenants) -> Keys {
         Keys { api: self.api.clone(), admin: self.admin, tenants }
     }

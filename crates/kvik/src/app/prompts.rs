@@ -119,11 +119,11 @@ pub(crate) struct Registry {
 /// The work needed to pin a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Change {
-    /// It is already pinned, with the same hash.
+    /// The prompt is already pinned, with the same hash.
     None,
-    /// It is new.
+    /// The prompt is new.
     New,
-    /// It replaces this one.
+    /// The prompt replaces this one.
     Replaces(Box<PromptRecord>),
 }
 

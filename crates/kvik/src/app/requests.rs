@@ -39,7 +39,7 @@ use crate::{
 
 /// A parsed request.
 pub(crate) struct Prepared<A> {
-    /// One per prompt.
+    /// The engine's requests, one per prompt.
     pub(crate) requests: Vec<Request>,
     /// Their sources.
     pub(crate) origin: Origin,
@@ -56,7 +56,7 @@ impl Server {
         self.read_by(body, |_, body| body.read()).await
     }
 
-    /// The same, read by `read`, which may block.
+    /// Parses such a body and reads it by `read`, which may block.
     pub(crate) async fn read_by<T: Send + 'static>(
         self: &Arc<Self>,
         body: JsonBody,
@@ -151,7 +151,7 @@ impl App {
         self.server.prompt_log.note_or_keep_nothing(owners, request);
     }
 
-    /// The same for a caller, on a thread that may wait for a file.
+    /// Notes a request for a caller, on a thread that may wait for a file.
     async fn noted(&self, caller: &Caller, mut request: Request) -> Result<Request, ApiError> {
         if caller.owners.is_empty() {
             return Ok(request);

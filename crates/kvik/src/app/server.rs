@@ -137,7 +137,7 @@ impl Server {
         (self.clock)()
     }
 
-    /// From now on the server reports itself as not ready, but still answers requests.
+    /// Makes the server report itself as not ready, while it still answers requests.
     pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
     }
@@ -147,7 +147,7 @@ impl Server {
         self.leaving.load(Ordering::Acquire) || self.is_stopping()
     }
 
-    /// From now on new requests are refused; running ones continue.
+    /// Refuses new requests from now on; running ones continue.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }

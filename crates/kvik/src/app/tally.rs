@@ -21,11 +21,11 @@ pub(crate) struct Counts {
     pub(crate) prompt_tokens: u64,
     /// Prompt tokens that came from the cache.
     pub(crate) cached_tokens: u64,
-    /// Of these, those copied to a device from the host's memory.
+    /// Cached tokens that were copied to a device from the host's memory.
     pub(crate) host_tokens: u64,
-    /// Of these, those that came from disk.
+    /// Cached tokens that came from disk.
     pub(crate) disk_tokens: u64,
-    /// Of these, those that other nodes had computed.
+    /// Cached tokens that other nodes had computed.
     pub(crate) remote_tokens: u64,
     pub(crate) generated_tokens: u64,
     /// Prompts that were answered to the end.

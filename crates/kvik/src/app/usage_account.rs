@@ -13,7 +13,7 @@ use crate::{
     clock::Clock,
 };
 
-/// One HTTP request on its tenant's account.
+/// The account of one HTTP request, charged to its tenant.
 pub(crate) struct UsageAccount {
     pub(crate) tenant: Arc<Tenant>,
     /// Name of the model.

@@ -28,7 +28,7 @@ struct Flow<'a> {
     /// Prompts not yet submitted, with their index.
     waiting: std::iter::Peekable<std::iter::Enumerate<std::vec::IntoIter<Request>>>,
     running: usize,
-    /// One per prompt.
+    /// Results, one per prompt.
     computed: Vec<Computed>,
 }
 

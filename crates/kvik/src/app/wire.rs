@@ -22,11 +22,11 @@ pub(crate) enum Wire {
     /// Server-sent events, each named by the `type` of its JSON. `ping` names the keep-alive event of a silent stream;
     /// `None` sends a comment instead.
     Named { ping: Option<&'static str> },
-    /// One line of JSON each. A silent stream sends no keep-alive: clients parse every line.
+    /// Lines of JSON, one per frame. A silent stream sends no keep-alive: clients parse every line.
     Lines,
 }
 
-/// One frame of a stream.
+/// A frame of a stream.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame {
     Json(Value),

@@ -31,7 +31,7 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// The same server at another address.
+    /// Replaces the server's address.
     pub(crate) fn at(self, url: String) -> ServerArgs {
         ServerArgs { url: Some(url), ..self }
     }

@@ -35,7 +35,7 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-/// One policy, or all of them.
+/// A policy, or all of them.
 #[derive(Debug, Clone, Copy)]
 enum PolicyChoice {
     One(Policy),
@@ -130,7 +130,7 @@ fn table(reports: &[ReplayReport]) -> String {
     text
 }
 
-/// One row per policy and one column per capacity; the offline optimum is the last row.
+/// A table with a row per policy and a column per capacity; the offline optimum is the last row.
 fn comparison(reports: &[ReplayReport], best: &[usize]) -> String {
     let Some(ReplayReport { requests, blocks, first_seen, .. }) = reports.first() else {
         return String::new();

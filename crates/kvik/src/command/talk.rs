@@ -202,7 +202,7 @@ fn submit(serving: &Serving, request: Request) -> anyhow::Result<Receiver<Event>
 }
 
 impl Turn {
-    /// One line: tokens reused, computed and generated, and the speed.
+    /// A summary on one line: tokens reused, computed and generated, and the speed.
     pub(crate) fn summary(&self) -> String {
         let report = &self.report;
         let seconds = report.decode.as_secs_f64();

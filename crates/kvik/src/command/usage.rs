@@ -202,7 +202,7 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
         sent_to(flags, |_| {})
     }
 
-    /// The same, after `before` was called with the server's URL.
+    /// The request line and key as [`sent`] returns them, after `before` was called with the server's URL.
     fn sent_to(flags: &[&str], before: impl FnOnce(&str)) -> (String, String) {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

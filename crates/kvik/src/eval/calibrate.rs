@@ -1,6 +1,6 @@
 //! Finds the KV heads that retrieve and those that only stream, without training.
 //!
-//! One head at a time keeps only its first and last positions, all others keep everything. The drop in the
+//! The ablation lets a single head keep only its first and last positions, and all others everything. The drop in the
 //! log-probability of the right answer is the head's importance (the question of DuoAttention, arXiv 2410.10819,
 //! answered by ablation instead of training). Likelihood is finer than the share of right answers: it also shows heads
 //! without which the model is only less certain.

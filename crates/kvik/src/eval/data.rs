@@ -36,7 +36,7 @@ struct DataCase {
     group: String,
 }
 
-/// One text or several.
+/// A text or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Texts {

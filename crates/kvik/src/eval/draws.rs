@@ -27,7 +27,7 @@ impl Draws {
         (self.next() % bound as u64) as usize
     }
 
-    /// One of `items`, which is not empty.
+    /// A random item of `items`, which is not empty.
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }

@@ -97,7 +97,7 @@ impl RowReport {
         }
     }
 
-    /// Whether it keeps everything.
+    /// Whether the row keeps everything.
     pub(crate) fn keeps_everything(&self) -> bool {
         self.retain == self.policy
     }
@@ -144,7 +144,7 @@ impl EvalReport {
         (!percents.is_empty()).then(|| percents.iter().sum::<f64>() / percents.len() as f64)
     }
 
-    /// The same report with the importance of heads.
+    /// Adds the importance of heads.
     pub(crate) fn with_heads(self, importance: &HeadImportance) -> EvalReport {
         EvalReport { heads: Some(importance.layers.clone()), ..self }
     }

@@ -16,9 +16,9 @@ pub(crate) const DISTANCES: [usize; 4] = [64, 256, 1024, usize::MAX];
 pub(crate) struct ResultRow {
     pub(crate) setting: Setting,
     pub(crate) kv: String,
-    /// By task.
+    /// Answers by task.
     pub(crate) answers: BTreeMap<String, AnswerCell>,
-    /// By task.
+    /// Predicted text by task.
     pub(crate) texts: BTreeMap<String, TextCell>,
     pub(crate) cost: CostSums,
     /// Times of one prompt alone, if they were measured.
@@ -45,7 +45,7 @@ pub(crate) struct TextCell {
     pub(crate) all: TokenSums,
     /// Tokens of answers about earlier text.
     pub(crate) answers: TokenSums,
-    /// By distance after the cut, as [`DISTANCES`].
+    /// Sums by distance after the cut, as [`DISTANCES`].
     pub(crate) distances: [TokenSums; DISTANCES.len()],
 }
 

@@ -7,15 +7,15 @@ use serde_json::Value;
 /// The expected content of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Expected {
-    /// These texts, ignoring case.
+    /// Contains these texts, ignoring case.
     Contains(Vec<String>),
-    /// These as whole words, ignoring case.
+    /// Contains these as whole words, ignoring case.
     Words(Vec<String>),
-    /// One of these as a whole word: a number in digits or in letters.
+    /// Contains any of these as a whole word: a number in digits or in letters.
     OneOf(Vec<String>),
-    /// A JSON text of this value.
+    /// Is a JSON text of this value.
     Json(Value),
-    /// A line `Facts: key = value; key = value` with these pairs.
+    /// Is a line `Facts: key = value; key = value` with these pairs.
     Facts(BTreeMap<String, String>),
 }
 

@@ -27,7 +27,7 @@ impl fmt::Display for Sight {
 pub(crate) struct Setting {
     /// The retention; `None` keeps everything.
     pub(crate) retention: Option<Retention>,
-    /// Whether it sees the question.
+    /// Whether the policy sees the question.
     pub(crate) sight: Sight,
 }
 

@@ -58,12 +58,12 @@ impl WrittenCase {
         }
     }
 
-    /// The same with a beginning of the answer for models that only continue a text.
+    /// Sets a beginning of the answer for models that only continue a text.
     pub(crate) fn lead(self, lead: String) -> WrittenCase {
         WrittenCase { lead, ..self }
     }
 
-    /// The same as one of a group.
+    /// Sets the group of the case.
     pub(crate) fn group(self, group: String) -> WrittenCase {
         WrittenCase { group, ..self }
     }

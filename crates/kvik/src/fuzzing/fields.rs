@@ -36,7 +36,7 @@ impl Bodies {
         routes
     }
 
-    /// The same by dialect.
+    /// The routes by dialect.
     pub(super) fn dialects(&self) -> BTreeMap<&'static str, Vec<(String, &Value)>> {
         let mut dialects = BTreeMap::<_, Vec<_>>::new();
         for route in self.routes() {

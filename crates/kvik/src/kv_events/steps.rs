@@ -67,7 +67,7 @@ impl Steps {
         kept.steps.get(index).map(|payload| Step { number: first + index as u64, payload: payload.clone() })
     }
 
-    /// The same, waiting until there is one.
+    /// Waits for a step that has this number or a later one.
     pub(super) async fn wait_from(&self, number: u64) -> Step {
         let mut news = self.news.subscribe();
         loop {

@@ -23,11 +23,11 @@ pub(crate) struct SettingLosses {
     pub(crate) kv: String,
     /// The retention as text.
     pub(crate) retain: String,
-    /// Whether it saw the question before it decided.
+    /// Whether the policy saw the question before it decided.
     pub(crate) question_seen: bool,
     /// Share of positions that it kept.
     pub(crate) kept: f64,
-    /// By task.
+    /// Losses by task.
     pub(crate) tasks: BTreeMap<String, TaskLoss>,
     /// Unix time, seconds.
     pub(crate) date: u64,

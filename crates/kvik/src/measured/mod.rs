@@ -154,7 +154,7 @@ mod tests {
         const VERSION: u32 = 2;
     }
 
-    /// The same kind before its fields had their present meaning.
+    /// An earlier version of the same kind, whose fields have another meaning.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct OldSpeed {
         words: u32,

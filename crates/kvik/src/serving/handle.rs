@@ -31,7 +31,7 @@ impl Handle {
         self.fleet.as_ref().map(Fleet::records)
     }
 
-    /// Whether it belongs to a fleet.
+    /// Whether the engine belongs to a fleet.
     pub(crate) fn is_node(&self) -> bool {
         self.fleet.is_some()
     }

@@ -55,7 +55,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     open_told(args, cache, capacity, None)
 }
 
-/// The same, with subscribers to cache events.
+/// Loads the model and starts the engine, with subscribers to cache events.
 pub(crate) fn open_told(
     args: &ModelArgs,
     cache: &CacheArgs,

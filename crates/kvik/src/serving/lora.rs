@@ -24,7 +24,7 @@ use crate::settings::{
 /// The adapters of a server.
 #[derive(Default)]
 pub(crate) struct LoraAdapters {
-    /// By number.
+    /// Descriptions, by number.
     cards: Vec<LoraCard>,
     adapters: Adapters,
     /// The default scale of each adapter; 0 where it does not apply.

@@ -79,7 +79,7 @@ impl Inference for Engine {
 /// A loaded model with its engine.
 pub(crate) struct Serving {
     pub(crate) engine: Arc<dyn Inference>,
-    /// The same engine, for reading and changing its cache; `None` with a scripted double.
+    /// The engine's handle, for reading and changing its cache; `None` with a scripted double.
     pub(crate) cache: Option<Engine>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// `None` when the model has none and `--chat-template` was not given.
@@ -106,7 +106,7 @@ pub(crate) struct ModelCard {
     pub(crate) family: String,
     /// Its origin, also accepted as a name: the value of `-m`, or "embedded model".
     pub(crate) source: HostText,
-    /// Whether it is the embedded model, which has little knowledge.
+    /// True for the embedded model, which has little knowledge.
     pub(crate) embedded: bool,
     /// Maximum tokens of prompt and answer together.
     pub(crate) context: usize,

@@ -50,7 +50,7 @@ pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     Opened::of(args, args.load()?, load, Model::classifier)
 }
 
-/// The same, for commands that support only models whose sequences have no recurrent state.
+/// Opens a model for a command that does not support recurrent states.
 pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     let opened = model(args, pool)?;
     if opened.model.has_states() {

@@ -55,7 +55,7 @@ impl Placed {
         of_model!(self, model => model.digest())
     }
 
-    /// The same in contexts of up to `context` tokens.
+    /// Digest of the model's function in contexts of up to `context` tokens.
     pub(crate) fn digest_within(&self, context: usize) -> [u8; 32] {
         of_model!(self, model => model.digest_within(context))
     }

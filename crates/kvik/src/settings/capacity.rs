@@ -50,7 +50,7 @@ impl FromStr for Speculate {
 }
 
 impl Capacity {
-    /// One conversation at a time.
+    /// Capacity for a single conversation.
     pub(crate) const ONE: Capacity =
         Capacity { parallel: 1, queue: 1, speculate: Speculate(DraftSources::ALL) };
 }

@@ -36,12 +36,12 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(crate) enum RetainChoice {
     /// All of them.
     Everything,
-    /// Those of the measured policy that keeps the fewest within a maximum loss.
+    /// Positions by the measured policy that keeps the fewest within a maximum loss.
     Auto {
         /// Maximum loss of right answers, in percent.
         loss_max: f64,
     },
-    /// Those of this policy.
+    /// Positions by this policy.
     Chosen(Retention),
 }
 

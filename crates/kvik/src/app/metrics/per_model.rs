@@ -23,7 +23,7 @@ impl ModelLabels {
         ModelLabels { model: model.map(str::to_owned), kind: None }
     }
 
-    /// The same labels with one of the metric's own.
+    /// Adds a label of the metric's own.
     pub(super) fn with(&self, label: &'static str, value: &'static str) -> ModelLabels {
         ModelLabels { kind: Some((label, value)), ..self.clone() }
     }

@@ -48,7 +48,7 @@ impl<T: Copy + PartialEq + Default> ByTier<T> {
         ByTier { ram, host: None, disk, remote: None }
     }
 
-    /// The same with the parts from the host's memory and from other nodes.
+    /// Adds the parts from the host's memory and from other nodes.
     pub(crate) fn with(self, host: T, remote: T) -> ByTier<T> {
         let some = |count| (count != T::default()).then_some(count);
         ByTier { host: some(host), remote: some(remote), ..self }
@@ -87,11 +87,11 @@ pub(crate) struct Asked {
 pub(crate) struct Found {
     /// Prompt tokens that need not be computed.
     pub(crate) cached_tokens: usize,
-    /// Of these, those copied to a device from the host's memory.
+    /// Cached tokens that are copied to a device from the host's memory.
     pub(crate) host_tokens: usize,
-    /// Of these, those that come from disk.
+    /// Cached tokens that come from disk.
     pub(crate) disk_tokens: usize,
-    /// Of these, those that come from the store that nodes share.
+    /// Cached tokens that come from the store that nodes share.
     pub(crate) remote_tokens: usize,
     /// Why the match ended there; `None` if the engine does not report it.
     pub(crate) stop: Option<StopReason>,

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Contents not found before the search is abandoned. Each miss costs a pass over the prompt.
 const MISSES_MAX: usize = 32;
 
-/// One message of a conversation.
+/// A message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Message<'a> {
     /// `system`, `user` and the like; empty where there is none.

@@ -102,7 +102,7 @@ impl Origin {
 
 /// Collects the reports of the prompts of one request.
 pub(crate) struct Trailer {
-    /// One per prompt.
+    /// The prompts, to report on their cache hits.
     asked: Vec<Asked>,
     /// The retention of each.
     given: Vec<Given>,

@@ -51,7 +51,7 @@ impl Usage {
         }
     }
 
-    /// The same, with the number of thinking tokens in the answer.
+    /// Adds the number of thinking tokens in the answer.
     pub(crate) fn with_thoughts(self, reasoning_tokens: usize) -> Usage {
         Usage { completion_tokens_details: Some(ReasoningTokens { reasoning_tokens }), ..self }
     }

@@ -68,7 +68,7 @@ impl Responses {
         self.lock().get(&key).map(|head| head.bytes).ok_or_else(|| not_found(id))
     }
 
-    /// One response of a tenant.
+    /// Reads a response of a tenant.
     pub(crate) fn get(&self, tenant: &str, id: &str) -> Result<StoredResponse> {
         let key = (tenant.to_owned(), id.to_owned());
         if !self.lock().contains_key(&key) {

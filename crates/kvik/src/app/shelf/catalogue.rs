@@ -84,7 +84,7 @@ pub(crate) struct Entry {
     pub(crate) keep_alive: Option<Duration>,
     /// The tenants that may use it; all with `None`.
     pub(crate) tenants: Option<Vec<String>>,
-    /// Whether it was pulled, so that it can be removed.
+    /// Whether the model was pulled, so that it can be removed.
     pub(crate) is_pulled: bool,
     /// Its file and settings; when they change, it is reloaded.
     pub(crate) flags: Vec<String>,
@@ -127,7 +127,7 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
     pub(crate) source: HostText,
-    /// Whether it can be removed.
+    /// Whether the model can be removed.
     pub(crate) is_pulled: bool,
     /// Bytes that it may take in memory, with all the keys and values that it may have.
     pub(crate) bytes: u64,

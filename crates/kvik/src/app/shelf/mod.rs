@@ -97,7 +97,7 @@ struct Place {
     entry: Arc<Entry>,
     /// Rank among the server's models.
     order: usize,
-    /// Whether it was removed from the server.
+    /// Whether the model was removed from the server.
     is_gone: bool,
     standing: Standing,
     stay: Stay,

@@ -11,7 +11,7 @@ pub(super) struct Stay {
     until: BTreeMap<TenantId, Option<Duration>>,
 }
 
-/// `time` after `from`; `None` for a clock that never reaches it, or no limit.
+/// The point in time `time` after `from`; `None`, which means for ever, without a `time` or on overflow.
 pub(super) fn after(from: Duration, time: Option<Duration>) -> Option<Duration> {
     from.checked_add(time?)
 }

@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_model_in_demand_has_its_residence_and_then_makes_way() {
         let models = |in_use, used| [loaded(60, in_use, 10.0, used), cold(60, Some(10.5))];
-        // Four times a second for the two of them.
+        // The residence is four times the second that loading both takes.
         assert_eq!(next(&models(2, 11.0), 100, secs(11.0)), ShelfTurn::Wait(Some(secs(14.0))));
         assert_eq!(next(&models(2, 14.0), 100, secs(14.0)), ShelfTurn::Close(0));
         assert_eq!(

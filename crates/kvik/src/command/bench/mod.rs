@@ -1,6 +1,6 @@
 //! `kvik bench`: tokens per second of prefill and decode, with the flags and fields of llama-bench.
 //!
-//! It runs the model directly, without scheduler or server, so that it measures the kernels.
+//! The command runs the model directly, without scheduler or server, so that it measures the kernels.
 
 mod copied;
 
@@ -85,7 +85,7 @@ fn resident(text: &str) -> Result<bool, String> {
     }
 }
 
-/// One measurement: `n_prompt` or `n_gen` tokens at `n_depth`.
+/// A measurement: `n_prompt` or `n_gen` tokens at `n_depth`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Test {
     prompt: usize,
@@ -96,7 +96,7 @@ struct Test {
     own_prompts: bool,
 }
 
-/// One row of the report; field names are llama-bench's.
+/// A row of the report; field names are llama-bench's.
 #[derive(Debug, Serialize)]
 struct BenchRow {
     build: &'static str,
@@ -253,7 +253,7 @@ struct Measured {
 /// A model and the block tables of the measured sequences.
 struct Bench<'r, R: ?Sized> {
     runner: &'r mut R,
-    /// One table per sequence.
+    /// Block tables, one per sequence.
     tables: Vec<Vec<BlockId>>,
     /// The depth computed for the latest test: positions, and the blocks of each sequence that hold them.
     filled: (usize, Vec<Vec<BlockId>>),

@@ -63,7 +63,7 @@ impl LocalClient {
         Ok(serde_json::from_str(&self.text(method, path, body)?)?)
     }
 
-    /// The same, with the answer as text.
+    /// Requests a route, and returns its answer as text.
     pub(super) fn text(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
         self.runtime.block_on(async {
             let response = self.send(method, path, body).await?;

@@ -8,7 +8,7 @@ use super::client::Answer;
 /// Maximum characters of a message quoted on one line.
 const QUOTED_CHARS: usize = 100;
 
-/// One line: tokens reused, computed and generated, and which messages were in the prompt.
+/// A status on one line: tokens reused, computed and generated, and which messages were in the prompt.
 pub(super) fn status(answer: &Answer) -> String {
     let Answer { report, first_token, .. } = answer;
     let timings = &report["timings"];

@@ -9,7 +9,7 @@ use crate::{command::talk::AnswerPiece, settings::logging::may_colour};
 /// Standard output, or a writer of a test in its place.
 pub(super) struct Screen {
     out: Box<dyn Write>,
-    /// Whether it interprets escape sequences.
+    /// Whether the output interprets escape sequences.
     styled: bool,
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Ok,
-    /// It works, but could be better.
+    /// Works, but could be better.
     Note,
     /// The server would not start, or not as its flags request.
     Wrong,

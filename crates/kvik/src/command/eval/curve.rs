@@ -34,7 +34,7 @@ struct Point {
     /// Maximum bits a number.
     bits: f64,
     auto: Entry,
-    /// By base format: `SEEDS` draws of as many layers in f16 as fit.
+    /// Random baselines by base format: `SEEDS` draws of as many layers in f16 as fit.
     random: Vec<(KvFormat, Vec<Entry>)>,
 }
 

@@ -1,7 +1,7 @@
 //! `kvik perplexity`: measures how well a model predicts a text, with the flags and the rules of llama-perplexity.
 //!
-//! It drives the model directly, without scheduler or cache: every window is computed cold, or the whole text is read
-//! as one stream by a model that drops positions.
+//! The command drives the model directly, without scheduler or cache: every window is computed cold, or the whole text
+//! is read as one stream by a model that drops positions.
 
 mod stream;
 

@@ -15,7 +15,7 @@ const COMMAND: u8 = 4;
 /// A frame from a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Whether it is a command of the protocol rather than a part of a message.
+    /// True for a command of the protocol, false for a part of a message.
     pub(super) command: bool,
     /// Whether another part of the same message follows.
     pub(super) more: bool,

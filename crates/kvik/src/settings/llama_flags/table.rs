@@ -17,7 +17,7 @@ pub(super) struct Row {
 pub(super) enum Meaning {
     /// The flag of this name, with a converted value.
     Flag(&'static str, Convert),
-    /// These flags, without a value.
+    /// Flags without a value.
     Switch(&'static [&'static str]),
     /// A repository of the Hugging Face hub, translated to a model.
     Repository,
@@ -52,7 +52,7 @@ const fn row(names: &'static [&'static str], meaning: Meaning) -> Row {
     Row { names, meaning, example }
 }
 
-/// The same with a valid example value.
+/// A row with a valid example value.
 const fn of(example: &'static str, names: &'static [&'static str], meaning: Meaning) -> Row {
     Row { example: Some(example), ..row(names, meaning) }
 }

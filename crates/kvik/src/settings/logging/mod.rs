@@ -61,7 +61,7 @@ fn is_coloured() -> bool {
     may_colour(std::io::stderr().is_terminal(), std::env::var_os("NO_COLOR"))
 }
 
-/// By <https://no-color.org> a non-empty variable disables colours.
+/// Whether colours may be used: by <https://no-color.org> a non-empty variable disables them.
 pub(crate) fn may_colour(is_terminal: bool, no_color: Option<OsString>) -> bool {
     is_terminal && no_color.is_none_or(|value| value.is_empty())
 }

@@ -39,7 +39,7 @@ pub(super) struct Queue {
     bytes: AtomicUsize,
     /// Lines dropped since the start.
     dropped: AtomicU64,
-    /// Of these, lines not yet reported in the log.
+    /// Dropped lines not yet reported in the log.
     unreported: AtomicU64,
 }
 
