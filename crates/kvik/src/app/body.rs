@@ -171,7 +171,7 @@ fn check_form(headers: &HeaderMap, is_a_programs: bool) -> Result<(), ApiError> 
     Err(unsupported("content_type_not_json", message))
 }
 
-/// Whether a content type is `application/json` or another JSON type (`application/*+json`), with or without parameters.
+/// Whether a content type is `application/json` or `application/*+json`, with or without parameters.
 fn is_json(kind: &str) -> bool {
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence.strip_prefix("application/").is_some_and(|form| form == "json" || form.ends_with("+json"))

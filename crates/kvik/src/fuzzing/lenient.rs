@@ -22,7 +22,7 @@ const STRICT: [&str; 1] = ["kvik"];
 /// Maximum attempts for a body that is not answered in time.
 const TRIES: usize = 20;
 
-/// A valid body for each route.
+/// A valid body for each tested route.
 fn bases() -> Vec<(&'static str, Value)> {
     let said = json!([{"role": "user", "content": "Hi"}]);
     let chat = json!({"messages": said, "max_tokens": 2});

@@ -165,7 +165,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Completes deletions: what remains is in free slots of files. Erases these too, then removes the records.
+    /// Completes deletions: rewrites the files, whose free slots hold the last copies, then removes the notes of
+    /// prompts and the records of the deletions.
     fn end(&self, deleted: Vec<(Owner, Deletion)>) -> Result<()> {
         let server = &self.server;
         let (parts, whole): (Vec<_>, Vec<_>) = deleted.into_iter().partition(|(_, left)| left.is_part);

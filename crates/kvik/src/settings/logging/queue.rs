@@ -20,11 +20,11 @@ const BYTES_MAX: usize = 4 << 20;
 const NOTICE_TIME: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Set on the writing thread, whose own lines go directly to standard error rather than into the queue.
+    /// Set on the writing thread while it logs its own notice, whose line goes directly to standard error.
     static WRITES: Cell<Option<Notice>> = const { Cell::new(None) };
 }
 
-/// The outcome of writing the thread's own notice.
+/// The outcome of writing that notice.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notice {
     Awaited,
