@@ -44,7 +44,7 @@ pub(crate) struct PromptLog {
     noting: FileTurns,
     /// The last prompt of each owner, to note what is new in the next one; all of them if there is no folder.
     noted: Mutex<BTreeMap<Noted, Vec<Vec<Token>>>>,
-    /// Files of the most recently deleted owners.
+    /// Files of deleted owners; emptied when it is full.
     closed: Mutex<BTreeSet<String>>,
 }
 
