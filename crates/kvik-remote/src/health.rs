@@ -30,7 +30,7 @@ struct State {
     speed: Option<Speed>,
     /// Whether its being down has been logged.
     logged: bool,
-    /// When it was last full.
+    /// When it was last full; `None` once it has taken a value again.
     full: Option<Instant>,
 }
 
@@ -74,6 +74,11 @@ impl Health {
     pub(crate) fn takes_writes(&self) -> bool {
         let state = self.state();
         state.breaker.is_up() && state.full.is_none_or(|at| at.elapsed() >= FULL_FOR)
+    }
+
+    /// Notes that the store took a value: the next time that it is full is logged again.
+    pub(crate) fn wrote(&self) {
+        self.state().full = None;
     }
 
     pub(crate) fn fault(&self, fault: &Fault) {

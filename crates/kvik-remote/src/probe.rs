@@ -201,5 +201,9 @@ mod tests {
         assert!(node.health.is_up() && !node.health.takes_writes());
         sleep(Duration::from_secs(31)).await;
         assert!(node.health.takes_writes());
+        node.health.fault(&Fault::Full(String::new()));
+        assert!(!node.health.takes_writes());
+        node.health.wrote();
+        assert!(node.health.takes_writes(), "a value was taken meanwhile");
     }
 }

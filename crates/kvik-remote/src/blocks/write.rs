@@ -42,6 +42,7 @@ async fn write(node: &Node, offer: Offer) {
     node.counters.writing_blocks.fetch_sub(blocks, Relaxed);
     match outcome {
         Ok(Some(bytes)) => {
+            node.health.wrote();
             count(&node.counters.written_blocks, blocks);
             count(&node.counters.written_bytes, bytes);
         }
