@@ -8,7 +8,7 @@
 //! it is computed, and the blocks of a conversation are found by its prompts when it is deleted. A turn
 //! appends only its new tokens. The file is named by a hash, and removed as a whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -44,8 +44,15 @@ pub(crate) struct PromptLog {
     noting: FileTurns,
     /// The last prompt of each owner, to note what is new in the next one; all of them if there is no folder.
     noted: Mutex<BTreeMap<Noted, Vec<Vec<Token>>>>,
-    /// Files of deleted owners; emptied when it is full.
-    closed: Mutex<BTreeSet<String>>,
+    closed: Mutex<ClosedOwners>,
+}
+
+/// The files of the owners that were deleted last.
+#[derive(Default)]
+struct ClosedOwners {
+    files: BTreeSet<String>,
+    /// Oldest first.
+    order: VecDeque<String>,
 }
 
 /// The salt of a prompt, and the name of its owner's file.
@@ -72,7 +79,7 @@ impl PromptLog {
     pub(crate) fn note(&self, salt: Salt, owner: &Owner, prompt: &[Token]) -> io::Result<()> {
         let _noting = self.noting.enter().map_err(io::Error::other)?;
         let key = (salt, file_name(owner));
-        if self.closed().contains(&key.1) {
+        if self.closed().files.contains(&key.1) {
             return Err(io::Error::other("what it is for was deleted"));
         }
         let last = self.lock().get(&key).and_then(|noted| noted.last().cloned());
@@ -160,11 +167,7 @@ impl PromptLog {
 
     /// Rejects all further notes for a deleted owner.
     pub(crate) fn close(&self, owner: &Owner) {
-        let mut closed = self.closed();
-        if closed.len() >= CLOSED_MAX {
-            closed.clear();
-        }
-        closed.insert(file_name(owner));
+        self.closed().insert(file_name(owner), CLOSED_MAX);
     }
 
     /// Removes all notes of an owner.
@@ -186,14 +189,29 @@ impl PromptLog {
         Ok(())
     }
 
-    fn closed(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        // Every change of the set is one call, so the set is consistent after any panic.
+    fn closed(&self) -> MutexGuard<'_, ClosedOwners> {
+        // A panic between its two collections forgets an owner too early at worst.
         self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Noted, Vec<Vec<Token>>>> {
         // Every change of the map is one call, so the map is consistent after any panic.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClosedOwners {
+    /// Adds a file; beyond `max` of them the oldest is forgotten.
+    fn insert(&mut self, file: String, max: usize) {
+        if !self.files.insert(file.clone()) {
+            return;
+        }
+        self.order.push_back(file);
+        if self.order.len() > max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.files.remove(&oldest);
+        }
     }
 }
 
@@ -314,6 +332,16 @@ mod tests {
         assert!(
             left.iter().all(|place| names_in(&dir.path().join("computed").join(place)).unwrap().is_empty())
         );
+    }
+
+    #[test]
+    fn of_deleted_owners_the_oldest_are_forgotten() {
+        let mut closed = ClosedOwners::default();
+        for file in ["a", "b", "a", "c"] {
+            closed.insert(file.to_owned(), 2);
+        }
+        assert_eq!(closed.files.iter().collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!(closed.order, ["b", "c"]);
     }
 
     #[test]
