@@ -129,7 +129,10 @@ impl Expanding<'_> {
             return Ok(done.clone());
         }
         let body = self.rules.get(name).ok_or_else(|| format!("has no rule `{name}`"))?;
-        if depth > DEPTH_MAX || !self.open.insert(name.to_owned()) {
+        if depth > DEPTH_MAX {
+            return Err(format!("nests more than {DEPTH_MAX} rules and groups at `{name}`"));
+        }
+        if !self.open.insert(name.to_owned()) {
             return Err(format!("is recursive at `{name}`"));
         }
         let mut parser = Parser { text: body, expanding: self };
@@ -394,6 +397,8 @@ eof_line: "*** End of File" LF
         };
         check("start: \"(\" start? \")\"", "recursive");
         check("start: a\na: b\nb: a", "recursive");
+        let chain: String = (0..40).map(|rule| format!("r{rule}: \"a\" r{}\n", rule + 1)).collect();
+        check(&format!("start: r0\n{chain}r40: \"a\""), "nests more than 32");
         check("start: missing", "no rule `missing`");
         check("nothing here", "no rule");
         check("%ignore WS\nstart: \"a\"", "%ignore");
