@@ -1,5 +1,5 @@
-//! Admission: takes candidates from the queue, gives them blocks, and starts them. The
-//! [queue](super::queue) decides their order.
+//! Admission: takes candidates from the queue, gives them blocks, and starts them. The [queue](super::queue) decides
+//! their order.
 
 use kvik_cache::{SeqId, StopReason, TenantId};
 
@@ -12,7 +12,7 @@ use super::reuse::{HEADROOM, Newcomer, is_coming, known, shared_prefill};
 use super::sequence::{Sequence, Sharing};
 use crate::model::batch::Runner;
 
-/// Sequences of the background that run at the same time.
+/// Maximum number of background sequences that run at the same time.
 const BACKGROUND_MAX: usize = 2;
 
 pub(super) enum Outcome {
@@ -21,18 +21,18 @@ pub(super) enum Outcome {
     NoRoom,
 }
 
-/// What those that somebody waits for, and that were not admitted, wait for.
+/// Why foreground sequences were not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// Nobody waits, or for others to compute or to read.
+    /// No foreground sequence is left, or those left wait for another sequence's prefill or for a read.
     None,
     ForRoom,
 }
 
 impl Scheduler {
-    /// Gives the running sequences the blocks that they need, then admits waiting ones, as many as there is room
-    /// for. When some had to be preempted, there is none. Then those of the background, where nobody is left who lacks
-    /// room.
+    /// Gives the running sequences the blocks that they need, then admits as many waiting sequences as there is room
+    /// for. If some had to be preempted, there is none. Background sequences are admitted last, if no foreground
+    /// sequence lacks room.
     pub(super) fn grow_and_admit(&mut self, runner: &mut dyn Runner) {
         if self.grow(runner) == Growth::Complete {
             self.admit(runner);
@@ -42,12 +42,12 @@ impl Scheduler {
     fn admit(&mut self, runner: &mut dyn Runner) {
         match self.admit_foreground(runner) {
             Waits::None => self.admit_background(runner),
-            // What it evicted now might be what they will reuse.
+            // A background sequence admitted now could evict blocks that the foreground will reuse.
             Waits::ForRoom => while self.make_way() {},
         }
     }
 
-    /// Admits those that somebody waits for; whether one is left that had no room.
+    /// Admits foreground sequences; returns whether one is left that had no room.
     fn admit_foreground(&mut self, runner: &mut dyn Runner) -> Waits {
         if self.queue.oldest_foreground().is_none() {
             return Waits::None;
@@ -79,13 +79,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether as many run as may that somebody waits for.
+    /// Whether the maximum number of foreground sequences run.
     pub(super) fn is_full(&self) -> bool {
         self.running.foreground() >= self.config.parallel_max
     }
 
-    /// Whether one more sequence like this may run. The background has a place of its own beside those of all others, so
-    /// that it goes on where these are taken all the time.
+    /// Whether one more sequence like this may run. The background has one admission slot in addition to
+    /// `parallel_max`, so that it makes progress even when the others are always taken.
     pub(super) fn has_place(&self, sequence: &Sequence) -> bool {
         let is_left = self.running.len() <= self.config.parallel_max;
         match sequence.is_background() {
@@ -94,7 +94,7 @@ impl Scheduler {
         }
     }
 
-    /// Sequences of the background that may run besides those that do.
+    /// Number of further background sequences that may run.
     fn background_places(&self) -> usize {
         let left = (self.config.parallel_max + 1).saturating_sub(self.running.len());
         BACKGROUND_MAX.saturating_sub(self.running.background()).min(left)
@@ -110,12 +110,12 @@ impl Scheduler {
         decide(&self.queue, &facts)
     }
 
-    /// A tenant's virtual time, with what its running sequences are still to get.
+    /// A tenant's virtual time, including what its running sequences still have to compute.
     fn time(&self, tenant: TenantId) -> f64 {
         self.turns.time(tenant, self.running.missing(tenant))
     }
 
-    /// Admits a candidate if it can be; the background gives way to others.
+    /// Admits a candidate if possible, preempting the background for a foreground candidate.
     fn try_admit(&mut self, candidate: &Candidate, passed: &[Candidate], runner: &mut dyn Runner) -> Outcome {
         loop {
             let outcome = self.try_admit_beside(candidate, passed, runner);
@@ -130,13 +130,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether a candidate waits because there are no blocks to which more could be read.
+    /// Whether a candidate waits because there are no blocks to load into.
     fn lacks_room_to_load(&self, candidate: &Candidate) -> bool {
         let index = self.queue.position(candidate).filter(|_| self.disk.loads_left() > 0);
         index.is_some_and(|index| self.queue[index].fetch.waits_for_capacity())
     }
 
-    /// Admits a candidate if it can be, beside all that run.
+    /// Admits a candidate if possible, without preempting any running sequence.
     fn try_admit_beside(
         &mut self,
         candidate: &Candidate,
@@ -170,7 +170,8 @@ impl Scheduler {
         Outcome::Admitted
     }
 
-    /// Has a running sequence leave what the one at `index` of the queue needs to go on where the two part.
+    /// Has a running sequence keep the auxiliary state with which the sequence at `index` of the queue can continue
+    /// where the two diverge.
     fn mark_fork(&mut self, source: SeqId, index: usize) {
         let waiting = &self.queue[index].sequence;
         let Some(running) = self.running.find(source) else { return };
@@ -178,7 +179,7 @@ impl Scheduler {
         self.ram.cache.mark(source, common);
     }
 
-    /// Blocks for the sequence at `index` of the queue, with what is known of it.
+    /// Allocates blocks for the sequence at `index` of the queue, reusing its known prefix.
     fn take_blocks(
         &mut self,
         index: usize,
@@ -199,7 +200,7 @@ impl Scheduler {
             if !self.somebody_gives_way(index) && self.release_disk_blocks() {
                 prefix = known(&self.queue[index].sequence, &self.ram.cache, &self.running);
             } else if self.running.is_empty() && headroom > 0 {
-                // Alone it may do with what its tokens need, and its answer may be short.
+                // If it runs alone, blocks for its tokens suffice; its answer may be short.
                 headroom = 0;
             } else {
                 return None;
@@ -207,7 +208,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether the background gives way to the sequence at `index` of the queue, or this sequence of it to others.
+    /// Whether the background makes way for the sequence at `index` of the queue, or, if that is a background sequence,
+    /// whether it makes way for others.
     pub(super) fn somebody_gives_way(&self, index: usize) -> bool {
         match self.queue[index].sequence.is_background() {
             true => self.running.foreground() > 0 || self.queue.oldest_foreground().is_some(),
@@ -215,10 +217,9 @@ impl Scheduler {
         }
     }
 
-    /// A sequence does not fit now. When nobody else runs it never will, which
-    /// `RequestLimits` excludes
-    /// for all that was submitted; better an error than a queue that stands still. What others wait for may hold
-    /// blocks that a sequence of the background needs.
+    /// Handles a sequence that does not fit now. If no other sequence runs it never will, which `RequestLimits`
+    /// excludes for every submitted request; an error is better than a stalled queue. A background sequence may lack
+    /// blocks that foreground requests hold.
     pub(super) fn no_room(&mut self, index: usize) -> Outcome {
         if self.running.is_empty() && !self.somebody_gives_way(index) {
             let sequence = &self.queue[index].sequence;
@@ -227,7 +228,7 @@ impl Scheduler {
         Outcome::NoRoom
     }
 
-    /// A sequence has its blocks, `reused.tokens` of it stored already.
+    /// Starts a sequence that has its blocks, `reused.tokens` of it stored already.
     pub(super) fn start(&mut self, waiting: Waiting, id: SeqId, reused: Reused) {
         let now = self.now();
         let Waiting { mut sequence, fetch, .. } = waiting;
@@ -263,7 +264,6 @@ impl Scheduler {
             let roots = self.tenants.namespaces.roots(namespace);
             self.disk.miss_reason(roots, &sequence.tokens, reused.stop, reused.tokens)
         };
-        // Nobody waits for the background.
         let is_coming = || is_coming(sequence, reused.tokens, &self.running);
         let coming = || is_coming().then_some(StopReason::StillComputing);
         match reused.stop {

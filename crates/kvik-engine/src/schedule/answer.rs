@@ -1,4 +1,4 @@
-//! What one choice has said so far, and how it goes on: constraint, sampler, text, limits.
+//! The answer of one choice so far, and how it continues: constraint, sampler, text, limits.
 
 use std::sync::Arc;
 
@@ -20,33 +20,33 @@ pub(super) struct Answer {
     generated: usize,
 }
 
-/// What all choices of a request go by.
+/// The settings that all choices of a request share.
 #[derive(Debug)]
 pub(super) struct Rules {
     request: Request,
-    /// Tokens of an answer at most: what was asked for, or what the context holds.
+    /// Maximum number of tokens of an answer: as requested, or as the context allows.
     tokens_max: usize,
     /// Tokens that end an answer.
     ends: Vec<Token>,
 }
 
-/// What the model says of the next token.
+/// The model's prediction of the next token.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Prediction<'a> {
     /// `[vocab]`
     Logits(&'a [f32]),
-    /// The likeliest token, where its answer [takes that](Answer::takes_the_likeliest); or [`NO_TOKEN`].
+    /// The most likely token, if its answer [takes that](Answer::takes_the_likeliest), or [`NO_TOKEN`].
     Likeliest(Token),
 }
 
-/// One step of an answer.
+/// A step of an answer.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// The token chosen, unless none was possible.
+    /// The token chosen, or `None` if the constraint allows none.
     pub(super) token: Option<Token>,
     /// Text that may be shown now.
     pub(super) text: String,
-    /// The tokens behind it.
+    /// The tokens of that text.
     pub(super) tokens: Vec<GeneratedToken>,
     /// Set when the answer ends here.
     pub(super) end: Option<FinishReason>,
@@ -70,12 +70,13 @@ impl Answer {
         }
     }
 
-    /// Another choice that has said nothing yet, as this one must not have either.
+    /// Another choice of the same request that has generated nothing yet; `self` must not have generated anything
+    /// either.
     pub(super) fn sibling(&self, choice: u32, prompt: &[Token]) -> Answer {
         Answer::new(&self.rules, choice, prompt, self.guide.as_ref().map(Guide::fork))
     }
 
-    /// What was asked for, less the prompt.
+    /// The request without its prompt.
     pub(super) fn request(&self) -> &Request {
         &self.rules.request
     }
@@ -85,35 +86,35 @@ impl Answer {
         self.rules.tokens_max > 0
     }
 
-    /// Whether the last token must be computed: for its logits, or for its hidden state.
+    /// Whether the last prompt token must be computed: for its logits, or for its hidden state.
     pub(super) fn needs_the_last(&self) -> bool {
         self.is_wanted() || self.request().wants != Wants::Text
     }
 
-    /// Whether a constraint says what it may go on with.
+    /// Whether a constraint restricts the answer.
     pub(super) fn is_guided(&self) -> bool {
         self.guide.is_some()
     }
 
-    /// Tokens that may still come.
+    /// Number of tokens that may still be generated.
     pub(super) fn tokens_left(&self) -> usize {
         self.rules.tokens_max - self.generated
     }
 
-    /// Tokens that its constraint leaves as the only way to go on, at most `most`, when there are some.
+    /// Tokens that the constraint forces next, at most `most`; `None` if there are none.
     pub(super) fn forced(&mut self, most: usize) -> Option<Vec<Token>> {
         let forced = self.guide.as_mut()?.forced(most);
         (!forced.is_empty()).then_some(forced)
     }
 
-    /// Looks for such tokens, if somebody has asked for them before.
+    /// Computes forced tokens in advance, if they were asked for before.
     pub(super) fn look_ahead(&mut self) {
         if let Some(guide) = &mut self.guide {
             guide.look_ahead();
         }
     }
 
-    /// Whether it goes on with the likeliest token, whatever it is, and says nothing else of it.
+    /// True if the most likely token is always taken and no log probabilities are reported.
     pub(super) fn takes_the_likeliest(&self) -> bool {
         let Request { wants, logprobs, .. } = self.request();
         *wants == Wants::Text
@@ -122,7 +123,7 @@ impl Answer {
             && self.sampler.takes_the_likeliest()
     }
 
-    /// Chooses the next token by what is predicted.
+    /// Chooses the next token from a prediction.
     pub(super) fn advance(
         &mut self,
         predicted: Prediction<'_>,
@@ -171,7 +172,7 @@ impl Answer {
         guide.choose(&self.sampler, logits, scratch).map_err(unusable)
     }
 
-    /// Tells the constraint; whether it is satisfied and allows nothing more.
+    /// Advances the constraint; returns whether it is satisfied and allows no further token.
     fn accept(&mut self, token: Token) -> Result<bool, RequestError> {
         match &mut self.guide {
             Some(guide) => guide.accept(token).map_err(unusable),
@@ -179,7 +180,7 @@ impl Answer {
         }
     }
 
-    /// Ends the answer: what the text held back is text after all, unless a stop string ended it.
+    /// Ends the answer. Text held back is emitted, unless a stop string ended the answer.
     fn end(&mut self, token: Option<Token>, shown: Shown<GeneratedToken>, reason: FinishReason) -> Step {
         let Shown { mut text, mut tokens, stopped } = shown;
         let mut reason = reason;

@@ -1,16 +1,19 @@
-//! What the background gets of a step: beside others as many rows as hardly make it longer, alone as many as are short.
+//! The background's share of a step. In steps with other sequences it gets as many rows as hardly lengthen the step; in
+//! a step of its own, as many as keep the step short.
 //!
 //! ```text
-//!   rows of others │ what fills their last group │ further groups, while a step with them is measured
-//!                  │ and a sixteenth             │ to take less than a tenth longer
+//!   rows of others │ rows that fill their last group │ further groups, while a step with them is measured
+//!                  │ and a sixteenth                 │ to take less than a tenth longer
 //! ```
 //!
-//! Memory gives the weights of a few more rows in the time in which it gives those of one, so on most machines a group or
-//! two cost little; where they do not, steps say so. A row is a token of a prompt, the next one of an answer, or of what
-//! may follow that: nobody else could have used it.
+//! Decoding is bound by memory bandwidth: reading the weights takes about as long for a few rows as for one, so on most
+//! machines a group or two cost little; where they do not, the measured steps show it. A row is a token of a prompt,
+//! the next token of an answer, or a draft token after that; only rows that the foreground could not have used are
+//! taken.
 //!
-//! What is behind its [pace](crate::api::Pace) takes time of others as well: a prompt as many rows as make a step longer by
-//! so much, and steps of its own in between: an answer gets one token of a step, however many rows that has.
+//! A background request that lags behind its [pace](crate::api::Pace) also takes time from other sequences. For a
+//! prompt, the step gets as many rows as lengthen it by that share, and there are steps for the background alone in
+//! between; an answer gets one token per step, however many rows the step has.
 
 use std::time::Duration;
 
@@ -22,37 +25,39 @@ use super::running::Running;
 use super::sequence::Sequence;
 use crate::config::{BACKGROUND_GROUPS, ROWS_AT_A_TIME, background_rows, background_rows_max};
 
-/// Further groups must make a step less than so much longer.
+/// Further groups must keep a step below this factor of its time without them.
 const LONGER: f64 = 1.1;
-/// A step without further groups is measured every so many steps, and in between one with a group more.
+/// A step without further groups is measured once in this many steps, and halfway between two of these one with an
+/// additional group.
 const COMPARED: usize = 16;
-/// A group that has made steps too long is tried again after so many.
+/// A number of groups that made steps too long is tried again after this many steps.
 const TRY_AGAIN: usize = 128;
-/// A step of the background alone takes about so long, which somebody who comes then waits at most.
+/// Target time of a step of the background alone; a request that arrives then waits at most this long.
 const ALONE: Duration = Duration::from_millis(150);
-/// It has so many rows at the least: with fewer it would hardly be shorter.
+/// Minimum rows of such a step: with fewer it would hardly be shorter.
 const ALONE_ROWS_MIN: usize = 2 * ROWS_AT_A_TIME;
-/// A step of its own that others owe it has so many rows of prompts: with fewer its rows cost more, with more others wait
-/// long.
+/// Prompt rows of a background step that the foreground owes: with fewer its rows cost more, with more the foreground
+/// waits long.
 const OWN_ROWS: usize = 4 * ROWS_AT_A_TIME;
-/// Seconds that others owe at most, so that their steps are made longer evenly.
+/// Maximum debt in seconds, so that the steps of the foreground are lengthened evenly.
 const OWED_MAX: f64 = 0.25;
 
-/// What steps with rows of the background took.
+/// Measured times of steps with background rows.
 #[derive(Debug, Default)]
 pub(super) struct Beside {
-    /// Of steps in which others decode.
+    /// Of steps in which the foreground decodes.
     cost: Cost,
-    /// Steps in which others decode beside the background.
+    /// Steps in which the foreground decodes together with background rows.
     steps: usize,
-    /// Seconds of a row, where it is alone.
+    /// Seconds per row in steps of the background alone.
     alone: Option<f64>,
-    /// Seconds of the time of others that what is urgent has not had yet.
+    /// Seconds of foreground time that the urgent background is still owed.
     owed: f64,
 }
 
 impl Beside {
-    /// Gives the background its rows beside `rows` of others and `drafted` tokens that may follow them; how many it leaves.
+    /// Gives the background its rows in addition to `rows` of the foreground and `drafted` draft tokens; returns how
+    /// many it leaves.
     pub(super) fn share(&mut self, running: &Running, rows: &mut [usize], drafted: usize) -> usize {
         let foreground = running.foreground();
         let own: usize = rows[..foreground].iter().sum();
@@ -69,7 +74,7 @@ impl Beside {
         left
     }
 
-    /// Rows beside so many of others, which are not none; `all_decode` where none of them is of a prompt.
+    /// Background rows next to `others`, which is not 0; `all_decode` if none of those is of a prompt.
     fn rows(&mut self, others: usize, all_decode: bool) -> usize {
         let least = background_rows(others);
         if !all_decode {
@@ -79,7 +84,8 @@ impl Beside {
         least + ROWS_AT_A_TIME * self.groups(others + least)
     }
 
-    /// Rows that make a step with so many others longer by the share `urgency`; a row of a prompt takes what another does.
+    /// Rows that lengthen a step with `others` foreground rows by the share `urgency`; a prompt row costs as much as
+    /// another.
     fn urgent_rows(&self, others: usize, all_decode: bool, urgency: f64) -> usize {
         let as_long = match self.alone {
             Some(row) if all_decode && self.cost.is_measured() => self.cost.of(others) / row,
@@ -88,7 +94,7 @@ impl Beside {
         ((urgency * as_long) as usize).min(background_rows_max(others))
     }
 
-    /// Rows of prompts in a step of its own for what is urgent of the background, where others owe it one.
+    /// Prompt rows of a step for the urgent background alone, if the foreground owes it one.
     pub(super) fn own_step(&self, running: &Running) -> Option<usize> {
         if self.owed == 0.0 || running.iter().any(Sequence::is_suspect) {
             return None;
@@ -102,7 +108,7 @@ impl Beside {
         }
     }
 
-    /// Further groups beside so many rows.
+    /// Further groups in a step with `plain` rows.
     fn groups(&self, plain: usize) -> usize {
         let most = self.groups_max(plain);
         let more = plain + ROWS_AT_A_TIME * (most + 1);
@@ -114,7 +120,7 @@ impl Beside {
         }
     }
 
-    /// As many as are measured to cost hardly anything.
+    /// The largest number of groups that is measured to cost hardly anything.
     fn groups_max(&self, plain: usize) -> usize {
         let Some(time) = self.cost.measured(plain) else { return 0 };
         let costs_little = |groups: &usize| {
@@ -124,7 +130,7 @@ impl Beside {
         (1..=BACKGROUND_GROUPS).take_while(costs_little).last().unwrap_or(0)
     }
 
-    /// Rows of a step of the background alone, `most` at most.
+    /// Rows of a step of the background alone, at most `most`.
     pub(super) fn alone(&self, most: usize) -> usize {
         let Some(row) = self.alone else { return most };
         let rows = (ALONE.as_secs_f64() / row) as usize;
@@ -132,7 +138,7 @@ impl Beside {
         whole.max(ALONE_ROWS_MIN).min(most)
     }
 
-    /// Notes how long a step took.
+    /// Records how long a step took.
     pub(super) fn note(&mut self, plan: &Plan, running: &Running, elapsed: Duration) {
         let (rows, time, foreground) = (plan.rows.len(), elapsed.as_secs_f64(), running.foreground());
         let mut others = plan.spans.iter().take_while(|span| span.index < foreground).peekable();
@@ -147,7 +153,7 @@ impl Beside {
         }
     }
 
-    /// What is urgent is owed its share of the time of others, without what it has had of it.
+    /// Adds the urgent background's share of the foreground's time to the debt, and subtracts the time it has had.
     fn owe(&mut self, plan: &Plan, running: &Running, time: f64) {
         let (urgency, foreground) = (running.urgency(), running.foreground());
         if urgency == 0.0 {
@@ -166,8 +172,7 @@ impl Beside {
 }
 
 impl Scheduler {
-    /// Gives the background its rows beside those of others, and what is left of these to drafts for it. Blocks for the
-    /// drafts are there.
+    /// Gives the background its rows, and the rows it leaves to drafts for it. The blocks for the drafts are reserved.
     pub(super) fn fill(&mut self, rows: &mut [usize], drafts: &mut [Draft]) {
         let foreground = self.running.foreground();
         let drafted = drafts[..foreground].iter().map(|draft| draft.tokens.len()).sum();
@@ -181,7 +186,7 @@ impl Scheduler {
         }
     }
 
-    /// A draft for the sequence at `index`; none where there are no blocks for it.
+    /// A draft for the sequence at `index`; empty if there are no blocks for it.
     fn draft_background(&mut self, index: usize, most: usize) -> Draft {
         let mut draft = self.find_draft(index, most);
         draft.tokens.truncate(most);
@@ -197,7 +202,8 @@ impl Scheduler {
 mod tests {
     use super::*;
 
-    /// The rows that the background gets beside one of others, step by step, where a step of so many rows takes so long.
+    /// Simulates `count` steps in which the background runs next to one foreground row and a step takes `millis(rows)`;
+    /// returns the background's rows.
     fn steps(beside: &mut Beside, count: usize, millis: impl Fn(usize) -> u64) -> Vec<usize> {
         let step = |_| {
             let rows = beside.rows(1, true);

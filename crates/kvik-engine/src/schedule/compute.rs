@@ -1,4 +1,4 @@
-//! Computes a plan and hands out the results: blocks to the cache, tokens to the answers, text to clients.
+//! Computes a plan and distributes the results: blocks to the cache, tokens to the answers, text to clients.
 
 use kvik_cache::{BLOCK_POSITIONS, PinLimit, SeqId, Token};
 use kvik_kernels::Pool;
@@ -20,12 +20,12 @@ struct Given<'a> {
     logits: &'a [f32],
     /// `[rows with hidden states, d_model]`
     hidden: &'a [f32],
-    /// `[rows of which the likeliest token is wanted]`
+    /// `[rows for which only the most likely token is computed]`
     likeliest: &'a [Token],
 }
 
 impl<'a> Given<'a> {
-    /// Of these, so many are logits.
+    /// Splits the outputs, of which the first `logits` values are logits.
     fn of(computed: Computed<'a>, logits: usize) -> Given<'a> {
         let (logits, hidden) = computed.outputs.split_at(logits);
         Given { logits, hidden, likeliest: computed.likeliest }
@@ -33,8 +33,7 @@ impl<'a> Given<'a> {
 }
 
 impl Scheduler {
-    /// Computes the rows of `plan`, and learns how long prompts take. Where there are none, there is time to
-    /// prefetch.
+    /// Computes the rows of `plan`, and measures how long prompts take. If the plan is empty, prefetches instead.
     pub(super) fn compute(&mut self, plan: Plan, runner: &mut dyn Runner) {
         if plan.is_empty() {
             return self.prefetch();
@@ -67,7 +66,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes what was drawn of drafts into the states of their sequences.
+    /// Copies what was computed of accepted draft tokens into the states of their sequences.
     fn settle_states(&mut self, spans: &[Span], runner: &mut dyn Runner) {
         for span in spans.iter().filter(|span| !span.draft.tokens.is_empty()) {
             let sequence = &self.running[span.index];
@@ -77,7 +76,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes room for the states that are to be kept of this step.
+    /// Allocates room for the states that this step is to keep.
     fn prepare(&mut self, plan: &Plan) {
         for span in &plan.spans {
             let sequence = &self.running[span.index];
@@ -87,10 +86,10 @@ impl Scheduler {
         }
     }
 
-    /// Computes the sequences of `plan` one by one, after a panic of all together: the request of one that
-    /// panics alone fails. The others get what they would have got, to the bit: results do not depend on who
-    /// is in the batch, and positions that were stored before the panic are stored again. What was observed is
-    /// lost halfway, so those at the indices `watched` begin anew.
+    /// Computes the sequences of `plan` one by one after the batch panicked: the request of a sequence that panics
+    /// alone fails. The others get bit-identical results: results do not depend on the composition of the batch, and
+    /// positions stored before the panic are stored again. Observations are incomplete after a panic, so the sequences
+    /// at the indices `watched` restart.
     fn compute_apart(&mut self, plan: Plan, watched: &[usize], error: RequestError, runner: &mut dyn Runner) {
         let spans = plan.spans.len();
         tracing::error!("a batch of {spans} sequences panicked: {error}");
@@ -132,8 +131,8 @@ impl Scheduler {
         }
     }
 
-    /// Has the sequences of `plan` begin anew after a panic: their states stand somewhere between two steps. The request of
-    /// one that was alone fails; of several, each is alone until it is behind the rows of this batch.
+    /// Restarts the sequences of `plan` after a panic: their recurrent states are between two steps. If the batch was a
+    /// single sequence, its request fails; otherwise each runs alone until it is past the rows of this batch.
     fn begin_anew(&mut self, plan: &Plan, error: &RequestError) {
         let ids: Vec<(SeqId, usize)> =
             plan.spans.iter().map(|span| (self.running[span.index].id, span.rows)).collect();
@@ -150,7 +149,7 @@ impl Scheduler {
         self.hand_out(&[], Given::default(), None);
     }
 
-    /// Hands out the results of `spans`.
+    /// Distributes the results of `spans`.
     fn hand_out(&mut self, spans: &[Span], given: Given<'_>, threads: Option<&Pool>) {
         self.results.counters.steps += 1;
         let Given { logits, mut hidden, likeliest } = given;
@@ -181,14 +180,13 @@ impl Scheduler {
                     self.verify(span, &mut rows);
                 }
             }
-            // Those of a draft that went another way.
+            // Skips the rows of rejected draft tokens.
             rows.for_each(drop);
         }
         self.end_stored();
     }
 
-    /// What the sequences of `spans` say to what was predicted. Nothing where an answer has not begun: its choices begin
-    /// with it.
+    /// Samples the tokens of `spans` in parallel. Empty for an answer that has not begun: its choices begin with it.
     fn say(
         &mut self,
         spans: &[Span],
@@ -213,8 +211,8 @@ impl Scheduler {
         said
     }
 
-    /// Emits the next token of a sequence: what it has `said` already, or what is sampled now. With what is predicted of
-    /// the prompt, all choices begin.
+    /// Emits the next token of a sequence: the one already `said`, or one sampled now. The first prediction after a
+    /// prompt starts all choices.
     pub(super) fn emit(&mut self, index: usize, predicted: Prediction<'_>, said: Option<Said>) {
         let now = self.now();
         let sequence = &mut self.running[index];
@@ -225,7 +223,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the rows of `span` have repeated a part of their prompt.
+    /// Records that the rows of `span` have repeated a part of their prompt.
     fn note_repeated(&mut self, span: &Span) {
         let sequence = &mut self.running[span.index];
         self.turns.charge(sequence.tenant, span.rows);
@@ -234,7 +232,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the next `rows` tokens of a sequence are stored, and publishes the blocks they complete.
+    /// Marks the next `rows` tokens of a sequence as stored, and publishes the blocks they complete.
     pub(super) fn store(&mut self, index: usize, rows: usize) {
         let sequence = &mut self.running[index];
         let (from, to) = (sequence.stored, sequence.stored + rows);
@@ -253,12 +251,12 @@ impl Scheduler {
         }
     }
 
-    /// Pins the prompt of a sequence that asks for it, once it is stored and before the answer begins; else
-    /// its request fails. What is pinned then is the prompt alone, which its client can name again.
+    /// Pins the prompt of a sequence that asks for it, once it is stored and before the answer begins; on failure its
+    /// request fails. Only the prompt is pinned, which its client can name again.
     fn pin_prompt(&mut self, index: usize) -> Result<(), PinLimit> {
         let sequence = &mut self.running[index];
         let Some(namespace) = sequence.publishes_in() else { return Ok(()) };
-        // Of a prefix that is kept in part, that part is pinned.
+        // Of a compressed prefix, only the retained positions are pinned.
         if !sequence.lifetime.pin || sequence.kept_prefix().is_some() || sequence.stored < sequence.prompt_len
         {
             return Ok(());

@@ -1,14 +1,14 @@
-//! What a step takes with so many rows, as it was measured.
+//! Measured time of a step as a function of its number of rows.
 
 use std::time::Duration;
 
 use crate::config::ROWS_AT_A_TIME;
 
-/// Rows beyond these take as much more as the last ones that were measured.
+/// Number of row groups that are measured; steps with more rows are extrapolated.
 const GROUPS: usize = 17;
-/// A group of rows is taken to cost so much of a step with one row until it was measured.
+/// Assumed cost of a further group of rows, as a share of a step with one row, until it is measured.
 const UNMEASURED: f64 = 0.15;
-/// The share of a new time in the mean.
+/// Weight of a new time in the mean.
 const NEW: f64 = 0.125;
 
 /// Mean times of steps that decode, in seconds: with one row, and with each number of groups of rows, since kernels take
@@ -17,7 +17,7 @@ const NEW: f64 = 0.125;
 pub(super) struct Cost([Option<f64>; GROUPS]);
 
 impl Cost {
-    /// A step with so many rows took so long.
+    /// Records that a step with `rows` rows took `elapsed`.
     pub(super) fn note(&mut self, rows: usize, elapsed: Duration) {
         let time = elapsed.as_secs_f64();
         if let Some(mean) = self.0.get_mut(group(rows)).filter(|_| time > 0.0) {
@@ -25,17 +25,17 @@ impl Cost {
         }
     }
 
-    /// The time of steps with so many rows, where any was measured.
+    /// The mean time of steps with `rows` rows, if measured.
     pub(super) fn measured(&self, rows: usize) -> Option<f64> {
         self.0.get(group(rows)).copied().flatten()
     }
 
-    /// Whether anything was measured.
+    /// Whether any step was measured.
     pub(super) fn is_measured(&self) -> bool {
         self.0.iter().any(Option::is_some)
     }
 
-    /// The time of a step with so many rows; in any unit where nothing was measured.
+    /// The estimated time of a step with `rows` rows; in arbitrary units if nothing was measured.
     pub(super) fn of(&self, rows: usize) -> f64 {
         let group = group(rows);
         let measured = |group: usize| self.0.get(group).copied().flatten().map(|time| (group, time));
@@ -50,18 +50,18 @@ impl Cost {
     }
 }
 
-/// Where a line through two points is at `group`; never less than at the nearer one before it.
+/// The value at `group` of the line through two points; the slope is at least 0.
 fn on_line((a, time): (usize, f64), (b, other): (usize, f64), group: usize) -> f64 {
     let slope = (other - time) / (b as f64 - a as f64);
     time + slope.max(0.0) * (group as f64 - a as f64)
 }
 
-/// A step with this group of rows beside one with a single row.
+/// The assumed time of a step with this group of rows, relative to one with a single row.
 fn guess(group: usize) -> f64 {
     1.0 + UNMEASURED * group as f64
 }
 
-/// 0 for one row, else how many times the kernels read the weights.
+/// 0 for one row, otherwise how many times the kernels read the weights.
 fn group(rows: usize) -> usize {
     if rows <= 1 { 0 } else { rows.div_ceil(ROWS_AT_A_TIME) }
 }

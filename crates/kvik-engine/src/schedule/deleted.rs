@@ -1,5 +1,5 @@
-//! What was computed for something that was deleted is dropped wherever it is: RAM, disk, the draft model, the store that
-//! nodes share, and what policies keep of it.
+//! Drops what was computed for deleted prompts wherever it is: RAM, disk, the draft model, the shared store, and the
+//! retained positions of policies.
 
 use kvik_cache::{BLOCK_POSITIONS, DeletedPrompts, Identity};
 
@@ -7,8 +7,8 @@ use super::Scheduler;
 use super::namespaces::{Roots, disk_owner};
 
 impl Scheduler {
-    /// Drops these prompts of a tenant and all that goes on behind them, as far as no other prompt has it; how much of it
-    /// is still there: in use, being read or written, or not erased yet. May be repeated.
+    /// Drops these prompts of a tenant and everything that continues them, except what other prompts share. Returns how
+    /// much of it is still there: in use, being read or written, or not erased yet. May be repeated.
     pub(crate) fn forget_deleted(
         &mut self,
         salt: [u8; 16],
@@ -19,7 +19,7 @@ impl Scheduler {
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && prompts.are_gone(copied)
         });
-        // Before anything is dropped: what is there says in which namespaces it is.
+        // Collected before anything is dropped: the entries say in which namespaces the prompts are.
         let roots = self.roots_of_deleted(salt, prompts);
         let mut left = self.running_deleted(&namespaces, prompts);
         for &namespace in &namespaces {
@@ -33,12 +33,12 @@ impl Scheduler {
         left + self.disk.erasing()
     }
 
-    /// Blocks of what was deleted that are not erased yet.
+    /// Deleted blocks that are not erased yet.
     pub(crate) fn erasing(&self) -> usize {
         self.disk.erasing()
     }
 
-    /// Open requests that compute what was deleted: they are to end, and leave blocks until then.
+    /// Counts open requests that compute a deleted prompt: they are to end, and hold blocks until then.
     fn running_deleted(&mut self, namespaces: &[kvik_cache::NamespaceId], prompts: &DeletedPrompts) -> usize {
         let sequences = self.queue.sequences_mut().chain(self.running.iter_mut());
         let theirs = sequences.filter(|sequence| match sequence.sharing {
@@ -58,8 +58,8 @@ impl Scheduler {
         roots
     }
 
-    /// Drops what policies keep of these prompts. What is on disk of a tenant's and says nothing of how its prompt begins may
-    /// be of one of them.
+    /// Drops the retained positions of these prompts. A retained prefix on disk that is not listed does not record how
+    /// its prompt begins and may belong to one of them, so it is dropped as well.
     fn forget_parts_of(&mut self, salt: [u8; 16], roots: &[Roots], prompts: &DeletedPrompts) {
         for roots in roots {
             for prompt in prompts.mine() {

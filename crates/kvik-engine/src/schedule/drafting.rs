@@ -1,4 +1,4 @@
-//! Drafts of a step: what each sequence is offered, how much of it is computed, and what of that was drawn.
+//! Drafts of a step: what each sequence is offered, how much of it is computed, and how much is accepted.
 
 use kvik_cache::{Cache, CacheError, Followers, Token};
 
@@ -11,21 +11,21 @@ use super::voice::Said;
 use crate::panics::contain;
 use crate::stats::DraftSource;
 
-/// Tokens that a draft model may have to read for each that a sequence may still say.
+/// Maximum number of tokens that a draft model may have to read for each token that a sequence may still generate.
 const READ_MAX: usize = 16;
 
 impl Scheduler {
-    /// From now on a smaller model drafts as well.
+    /// Adds a smaller model as a draft source.
     pub fn attach_draft(&mut self, mut setup: DraftSetup) -> Result<(), CacheError> {
         setup.runner.set_pulse(self.pulse.clone());
         self.draft_model = Some(DraftModel::new(setup)?);
         Ok(())
     }
 
-    /// What sequences may go on with, `[running]`, beside these `rows` of each. Blocks for it are there. Beside a prompt of
-    /// somebody else drafts get a small share of the step, and the draft model is not asked: the prompt would wait for
-    /// its passes. The background changes nothing for others: beside them it gets [drafts](Scheduler::fill) when theirs
-    /// are known, and it may read.
+    /// Drafts for each running sequence, `[running]`, in a step with these `rows` of each; blocks for them are
+    /// reserved. In a step with another sequence's prompt, drafts get a small share and the draft model is not asked:
+    /// the prompt would wait for its passes. The background does not affect the foreground's drafts: its
+    /// [drafts](Scheduler::fill) are added after those, and its prompts do not count as another sequence's.
     pub(super) fn draft(&mut self, rows: &[usize]) -> Vec<Draft> {
         let mut drafts = vec![Draft::default(); rows.len()];
         let foreground = self.running.foreground();
@@ -55,7 +55,7 @@ impl Scheduler {
         drafts
     }
 
-    /// What promises most of all that may follow a sequence, at most `most` tokens.
+    /// The draft for a sequence with the highest expected acceptance, at most `most` tokens.
     pub(super) fn find_draft(&mut self, index: usize, most: usize) -> Draft {
         let (sources, now) = (self.config.draft_sources, self.now());
         let sequence = &mut self.running[index];
@@ -79,7 +79,7 @@ impl Scheduler {
         sequence.drafter.best()
     }
 
-    /// Has the draft model draft for those to whom it promises more than what they have.
+    /// Asks the draft model for the sequences for which it is expected to do better than the draft they have.
     fn ask_model(&mut self, rows: usize, drafts: &mut [Draft]) {
         let (Some(model), running) = (&mut self.draft_model, &mut self.running) else { return };
         let now = (self.clock)();
@@ -114,7 +114,7 @@ impl Scheduler {
         }
     }
 
-    /// The draft model no longer follows who has ended or was preempted.
+    /// Releases the draft model's state of sequences that have ended or were preempted.
     pub(super) fn leave_ended(&mut self) {
         let running = &self.running;
         if let Some(model) = &mut self.draft_model {
@@ -122,7 +122,8 @@ impl Scheduler {
         }
     }
 
-    /// Nobody runs any more, after a panic: nobody is followed, and what is in disorder begins anew.
+    /// After a panic, when no sequence runs any more: releases the draft model's sequences, and resets the model if its
+    /// state is inconsistent.
     pub(super) fn mend_drafts(&mut self) {
         let is_sound = contain(|| {
             self.leave_ended();
@@ -133,13 +134,13 @@ impl Scheduler {
         }
     }
 
-    /// The cache of the draft model, where there is one.
+    /// The cache of the draft model, if there is one.
     pub fn draft_cache(&self) -> Option<&Cache> {
         self.draft_model.as_ref().map(DraftModel::cache)
     }
 
-    /// Goes on through the draft of `span` as long as its tokens are those that are drawn; `rows` are what is
-    /// predicted behind them, and what was said already.
+    /// Accepts the tokens of the draft of `span` as long as they equal the sampled ones; `rows` are the predictions
+    /// after each of them, with the tokens sampled already.
     pub(super) fn verify<'a>(
         &mut self,
         span: &Span,
@@ -163,14 +164,14 @@ impl Scheduler {
         }
     }
 
-    /// Whether a sequence goes on with this token, which was drawn last.
+    /// Whether `token` is the token that was sampled last, and the sequence continues.
     fn is_drawn(&self, index: usize, token: Token) -> bool {
         let sequence = &self.running[index];
         sequence.ended.is_none() && sequence.missing() == 1 && sequence.tokens.last() == Some(&token)
     }
 }
 
-/// What a draft model is to know of a sequence.
+/// The data that a draft model needs of a sequence.
 fn wanted(sequence: &Sequence, most: usize) -> WantedDraft<'_> {
     let namespace = match sequence.sharing {
         Sharing::Namespace(namespace) => Some(namespace),

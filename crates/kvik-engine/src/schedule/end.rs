@@ -1,4 +1,4 @@
-//! How requests end: as they should, because nobody listens, or because something failed.
+//! How requests end: finished, cancelled by the client, or failed.
 
 use super::Scheduler;
 use super::disk::{Disk, DiskSetup};
@@ -10,7 +10,7 @@ use crate::model::batch::{Runner, RunnerFault};
 use crate::panics::contain;
 
 impl Scheduler {
-    /// Ends the requests whose listener has gone. What they computed stays in the cache.
+    /// Ends the requests whose client has gone. Their blocks stay in the cache.
     pub(super) fn drop_closed(&mut self) {
         let closed = self.results.jobs().filter(|(_, job)| job.is_closed());
         let closed: Vec<JobId> = closed.map(|(id, _)| id).collect();
@@ -22,7 +22,7 @@ impl Scheduler {
         }
     }
 
-    /// Frees the sequences that have ended, and finishes the requests that have no others.
+    /// Frees the sequences that have ended, and finishes the requests that have no open choice.
     pub(super) fn drop_ended(&mut self) {
         for (id, error) in self.results.take_failed() {
             self.fail(id, error);
@@ -60,9 +60,9 @@ impl Scheduler {
         all.into_iter().for_each(|id| self.fail(id, error.clone()));
     }
 
-    /// Brings order after a panic that no request could be blamed for: requests that run fail, those in
-    /// the queue stay. The cache stays too when its invariants hold; blocks become known only
-    /// after they are computed, so what a panic left half-written is not in it. Never panics.
+    /// Restores a consistent state after a panic that cannot be attributed to a request: running requests fail, those
+    /// in the queue stay. The cache stays too if its invariants hold; blocks are published only after they are
+    /// computed, so a half-written block is not in it. Never panics.
     pub fn recover(&mut self, error: &RequestError) {
         if let Err(again) = contain(|| self.mend(error)) {
             tracing::error!(
@@ -72,7 +72,7 @@ impl Scheduler {
         }
     }
 
-    /// The requests of a batch that was not computed fail; what was stored before stays, unless it is lost.
+    /// Fails the requests of a batch that was not computed; earlier blocks stay unless the fault has lost them.
     pub(super) fn fail_batch(&mut self, plan: &Plan, fault: &RunnerFault, runner: &mut dyn Runner) {
         for span in &plan.spans {
             self.results.fail_later(self.running[span.index].job, fault.clone().into());
@@ -80,8 +80,8 @@ impl Scheduler {
         self.restore(fault, runner);
     }
 
-    /// Has the runner go on after a fault. Where that has lost what blocks held, all requests fail and the cache is empty:
-    /// nothing of it is read again.
+    /// Restores the runner after a fault. If blocks were lost, all requests fail and the cache starts empty: none of
+    /// them is read again.
     pub(super) fn restore(&mut self, fault: &RunnerFault, runner: &mut dyn Runner) {
         tracing::error!("{}", fault.message);
         if fault.blocks_lost {
@@ -93,7 +93,7 @@ impl Scheduler {
         runner.restore();
     }
 
-    /// Recovers if a panic has left the cache in disorder. Never panics.
+    /// Recovers if a panic has left the cache inconsistent. Never panics.
     pub(crate) fn recover_if_broken(&mut self, error: &RequestError) {
         if !contain(|| self.ram.cache.check().is_ok()).unwrap_or(false) {
             self.recover(error);
@@ -104,7 +104,8 @@ impl Scheduler {
         self.results.take_failed();
         self.disk.drop_unfinished(&mut self.ram);
         self.end_all_loads();
-        // Names that a panic has lost are among them: of a sequence that was about to start, or to move what it keeps.
+        // This includes sequences that a panic has lost: one about to start, or the target of a move of retained
+        // positions.
         let freed = contain(|| self.ram.cache.abandon_all()).is_ok();
         self.running = Running::default();
         self.mend_drafts();
@@ -112,24 +113,24 @@ impl Scheduler {
         let hit: Vec<JobId> = hit.map(|(id, _)| id).collect();
         hit.into_iter().for_each(|id| self.fail(id, error.clone()));
         if !freed || self.ram.cache.check().is_err() {
-            // Namespaces are names in the old cache, so the requests that wait for it fail as well.
+            // Namespace ids belong to the old cache, so queued requests fail as well.
             self.fail_all(error);
             self.renew_cache();
         }
     }
 
-    /// Fails everybody and begins with an empty cache. Trusts nothing but the listeners.
+    /// Fails all requests and starts with an empty cache. Relies on nothing but the event sinks.
     fn start_over(&mut self, error: &RequestError) {
         self.results.fail_all(error);
         let (queue, running) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.running));
         let disk = std::mem::replace(&mut self.disk, Disk::new(DiskSetup::none(), self.config.beside));
-        // What is in disorder may panic even when it is dropped.
+        // An inconsistent structure may panic even when it is dropped.
         let _ = contain(|| drop((queue, running)));
         let _ = contain(|| drop(disk));
         self.renew_cache();
     }
 
-    /// Begins with an empty cache. The public prompts are shared as soon as they are there again.
+    /// Starts with an empty cache. Public prompts are shared again as soon as they are recomputed.
     fn renew_cache(&mut self) {
         self.ram.renew();
         self.tenants.reset(&mut self.ram.cache);

@@ -1,4 +1,4 @@
-//! What a node tells others of what it uses, and what it takes over from them before anybody asks.
+//! Exchange with other nodes: the prefixes that this node uses, and those it fetches from them in advance.
 
 use kvik_cache::PrefixScan;
 
@@ -6,17 +6,17 @@ use super::Scheduler;
 use super::disk::Offered;
 use crate::api::HotPrefix;
 
-/// What is left to be done for other nodes, or by them.
+/// Pending transfers to and from other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedWork {
-    /// Blocks that are still to be written.
+    /// Blocks still to be written.
     pub(crate) writing: usize,
-    /// Prefixes that are still to be fetched.
+    /// Prefixes still to be fetched.
     pub(crate) fetching: usize,
 }
 
 impl Scheduler {
-    /// The prefixes that a search has found, except those of which a policy keeps a part.
+    /// The prefixes that a scan has found, except compressed ones.
     pub(crate) fn hottest(&self, scan: PrefixScan) -> Vec<HotPrefix> {
         let table = &self.tenants.namespaces;
         let found = self.ram.cache.scanned_whole(scan).into_iter();
@@ -27,14 +27,14 @@ impl Scheduler {
         shared.collect()
     }
 
-    /// Offers a prefix to other nodes as one that was used again.
+    /// Offers a prefix to other nodes as a reused one.
     pub(crate) fn offer(&mut self, prefix: &HotPrefix) {
         let Some(namespace) = self.tenants.namespaces.rooted(&prefix.root) else { return };
         let (disk, _, mut context) = self.loading();
         disk.share(&Offered { namespace, tokens: &prefix.tokens, ttl: None, is_reused: true }, &mut context);
     }
 
-    /// Fetches prefixes that other nodes use, while nobody waits; of those whose namespaces are known here.
+    /// Fetches prefixes that other nodes use, while no request waits; only those whose namespaces are known here.
     pub(crate) fn warm(&mut self, prefixes: Vec<HotPrefix>) {
         let table = &self.tenants.namespaces;
         let known = |prefix: HotPrefix| Some((table.rooted(&prefix.root)?, prefix.tokens));
@@ -42,12 +42,12 @@ impl Scheduler {
         self.disk.add_remote_candidates(known);
     }
 
-    /// Fetches no more of them.
+    /// Drops the prefixes still to be fetched.
     pub(crate) fn stop_warming(&mut self) {
         self.disk.drop_remote_candidates();
     }
 
-    /// What is left to be done.
+    /// The pending transfers.
     pub(crate) fn shared_work(&self) -> SharedWork {
         let writing = self.remote_stats().map_or(0, |stats| stats.writing_blocks);
         SharedWork { writing, fetching: self.disk.remote_candidates() }

@@ -1,7 +1,7 @@
-//! Forgetting: sequences at a point find out what they may forget, and move what they keep.
+//! Passes of the retention policy: sequences at a point decide which positions to retain, and move them.
 //!
-//! A pass is made in pieces. While others run, a step spends no more than [`SLICE`] on it, so that no stream waits
-//! longer than a step for its next token. How a pass is cut changes nothing of what is kept.
+//! A pass is made in pieces. While other sequences run, a step spends at most [`SLICE`] on it, so that no stream waits
+//! longer than a step for its next token. How a pass is divided does not affect its result.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use super::sequence::{Sequence, Sharing};
 use crate::model::batch::{Retainer, Runner};
 use crate::retain::Ragged;
 
-/// Time of a step for passes while other sequences run.
+/// Time per step for passes while other sequences run.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// How a pass goes on.
+/// How a pass continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// At once.
     More,
-    /// After rows of it were computed, or when others have given blocks back.
+    /// After rows of it were computed, or when another sequence has released blocks.
     Waits,
-    /// It is done, or its sequence no longer runs.
+    /// The pass is done, or its sequence no longer runs.
     Over,
 }
 
 impl Scheduler {
-    /// Goes on with the passes of all sequences that are at a point, the oldest first.
+    /// Continues the passes of all sequences that are at a point, the oldest first.
     pub(super) fn forget(&mut self, runner: &mut dyn Runner) {
         let Some(retainer) = runner.retainer() else { return };
         let started = self.now();
@@ -63,7 +63,7 @@ impl Scheduler {
             Stage::Facts(facts) if facts.len() < layers => self.gather(id, facts, retainer),
             Stage::Facts(facts) => Stage::Room(self.decide(id, &facts)),
             Stage::Room(decision) if self.somebody_moves(id) => {
-                // One at a time: who moves has blocks for what it stores and for what it keeps.
+                // One at a time: a moving sequence holds blocks both for what it stores and for what it retains.
                 self.set_stage(id, Stage::Room(decision));
                 return Progress::Waits;
             }
@@ -82,7 +82,8 @@ impl Scheduler {
         Progress::More
     }
 
-    /// Whether a sequence is moving what it keeps for which `id` waits; one of the background is preempted instead.
+    /// Whether another sequence is moving its retained positions, so that `id` must wait; a background sequence is
+    /// preempted instead.
     fn somebody_moves(&mut self, id: SeqId) -> bool {
         let moves = |sequence: &&Sequence| {
             sequence.forgetting.as_ref().is_some_and(|forgetting| forgetting.moves_to().is_some())
@@ -114,7 +115,7 @@ impl Scheduler {
         Stage::Facts(facts)
     }
 
-    /// Decides what a sequence keeps.
+    /// Decides which positions a sequence retains.
     fn decide(&mut self, id: SeqId, facts: &[LayerFacts]) -> Decision {
         let sequence = self.running.find_mut(id).expect("its pass is under way");
         let stored = sequence.stored;
@@ -123,8 +124,8 @@ impl Scheduler {
         decide(&forgetting.retention, stored, facts, heads, &mut forgetting.state)
     }
 
-    /// Blocks for what a sequence keeps. When there are none, the youngest sequence gives its own up, which may
-    /// be this one; unless it forgets only because memory is short.
+    /// Allocates blocks for the retained positions of a sequence. If there are none, the point is withdrawn if only
+    /// memory pressure caused it; otherwise the youngest sequence is preempted, which may be this one.
     fn make_room_for(&mut self, id: SeqId, decision: Decision, retainer: &mut dyn Retainer) -> Progress {
         if let Some(storage) = self.lease_storage(id, &decision, retainer) {
             self.set_stage(id, storage(decision));
@@ -151,7 +152,7 @@ impl Scheduler {
         if self.running.find(id).is_some() { Progress::More } else { Progress::Over }
     }
 
-    /// A new name in the cache with blocks for what `decision` keeps, and the stage that moves it there.
+    /// Allocates a new cache sequence with blocks for what `decision` retains; returns the stage that moves it there.
     fn lease_storage(
         &mut self,
         id: SeqId,
@@ -180,7 +181,7 @@ impl Scheduler {
         Some(move |decision| Stage::Move { decision, storage, id: to, layers: 0 })
     }
 
-    /// Copies the first keys of a sequence that rotates them anew, once: while it is exact.
+    /// Copies the first keys of a sequence whose policy renews their RoPE rotation, once: while the sequence is exact.
     fn copy_sinks(&mut self, id: SeqId, retainer: &dyn Retainer) {
         let sequence = self.running.find_mut(id).expect("its pass is under way");
         let held = sequence.held(self.ram.cache.table(id));
@@ -193,7 +194,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves what a sequence keeps in one layer.
+    /// Moves the retained positions of one layer.
     fn move_layer(
         &mut self,
         id: SeqId,
@@ -206,7 +207,7 @@ impl Scheduler {
         sequence.held(self.ram.cache.table(id)).move_layer(retainer, layer, moved, sinks);
     }
 
-    /// A sequence goes on with what it kept. What it had computed exactly stays in the cache, for others.
+    /// Continues a sequence with its retained positions. Its exact blocks stay in the cache for other requests.
     fn switch(&mut self, id: SeqId, to: SeqId, decision: &Decision, storage: Ragged) {
         let mut sequence = self.running.take(id).expect("its pass is under way");
         self.release_ended(&sequence);
@@ -221,7 +222,7 @@ impl Scheduler {
     }
 }
 
-/// Begins the pass of a sequence that is at a point; its name if it has one under way.
+/// Starts the pass of a sequence that is at a point; returns its id if a pass is in progress.
 fn begin(sequence: &mut Sequence, config: &crate::config::EngineConfig) -> Option<SeqId> {
     if sequence.is_to_forget() {
         let prompt = &sequence.tokens[..sequence.stored];

@@ -1,4 +1,4 @@
-//! Blocks for sequences that run: growing, forking, and preemption when there are none left.
+//! Blocks for running sequences: growth, forks, and preemption when there are none left.
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, NoSpace, SeqId};
 
@@ -9,7 +9,7 @@ use super::sequence::{Sequence, Sharing};
 use crate::model::batch::{Retainer, Runner};
 use crate::retain::{Held, Ragged};
 
-/// Gives `storage` the blocks that its first `tokens` tokens were missing.
+/// Adds `blocks` to `storage`, which lacked them for its first `tokens` tokens.
 pub(super) fn extend(storage: &mut Ragged, blocks: &[BlockId], tokens: usize, retainer: &mut dyn Retainer) {
     blocks.iter().for_each(|&block| storage.add_block(retainer.layout(), block));
     if storage.is_frozen() {
@@ -18,7 +18,7 @@ pub(super) fn extend(storage: &mut Ragged, blocks: &[BlockId], tokens: usize, re
     storage.reserve(retainer.layout(), tokens);
 }
 
-/// Copies what others share of the last tiles of all heads, so that the sequence may store more in them.
+/// Copies the shared parts of the last tiles of all heads, so that the sequence may append to them.
 fn thaw(storage: &mut Ragged, retainer: &mut dyn Retainer) {
     let copies = storage.copies(retainer.layout());
     Held { blocks: &[], storage: Some(storage), tokens: 0 }.with_kv(|from| {
@@ -31,18 +31,18 @@ fn thaw(storage: &mut Ragged, retainer: &mut dyn Retainer) {
     storage.thaw(copies);
 }
 
-/// What became of the running sequences.
+/// The result of growing the running sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growth {
     /// All have the blocks that they need.
     Complete,
-    /// Some were preempted that somebody waits for.
+    /// Some foreground sequences were preempted.
     Preempted,
 }
 
 impl Scheduler {
-    /// Starts the choices that are copies of running sequences. Those that find no room or no parent queue up
-    /// and take the prompt from the cache.
+    /// Starts the choices that are forks of running sequences. A choice without room or without a parent is queued and
+    /// takes the prompt from the cache.
     pub(super) fn start_forks(&mut self, runner: &mut dyn Runner) {
         for Fork { parent, child } in self.running.take_forks() {
             if let Some(child) = self.start_fork(parent, child, runner) {
@@ -51,14 +51,14 @@ impl Scheduler {
         }
     }
 
-    /// Gives the sequence back when it could not start.
+    /// Returns the sequence if it could not start.
     fn start_fork(
         &mut self,
         parent: SeqId,
         mut child: Sequence,
         runner: &mut dyn Runner,
     ) -> Option<Sequence> {
-        // A choice that forgets computes the prompt by itself: what its parent has observed is the parent's.
+        // A choice with a retention policy computes the prompt itself: its parent's observations belong to the parent.
         if child.forgetting.is_some() {
             return Some(child);
         }
@@ -77,7 +77,7 @@ impl Scheduler {
         None
     }
 
-    /// The name of a copy of what `parent` stores, and its positions, when there is room for it.
+    /// Copies the stored positions of `parent` to a new sequence if there is room; returns its id and its positions.
     fn copy_parent(
         &mut self,
         parent: SeqId,
@@ -97,9 +97,9 @@ impl Scheduler {
         started.then_some((id, positions))
     }
 
-    /// Gives every running sequence blocks for all the tokens it is to store, the oldest first. When there are
-    /// none, the youngest is preempted; so the oldest always goes on, and everybody ends. Where somebody waits, the
-    /// background gives way before anything else, and nobody is preempted for it.
+    /// Gives every running sequence blocks for all the tokens it is to store, the oldest first. If there are none, the
+    /// youngest is preempted; so the oldest always makes progress, and every sequence ends. While foreground requests
+    /// exist, the background is preempted before anything else.
     pub(super) fn grow(&mut self, runner: &mut dyn Runner) -> Growth {
         let mut growth = Growth::Complete;
         let mut index = 0;
@@ -119,7 +119,7 @@ impl Scheduler {
         growth
     }
 
-    /// Blocks for all that the sequence at `index` of the running ones is to store, or nothing.
+    /// Allocates blocks for everything that the running sequence at `index` is to store, or none.
     fn reserve(&mut self, index: usize, runner: &mut dyn Runner) -> Result<(), NoSpace> {
         let (sequence, cache) = (&mut self.running[index], &mut self.ram.cache);
         let (id, tokens) = (sequence.id, sequence.reach());
@@ -138,8 +138,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes room from the background where somebody waits: what its youngest sequence holds, or what is being read for
-    /// it. Whether there was any.
+    /// Takes room from the background if a foreground request exists: preempts its youngest sequence, or ends the loads
+    /// for it. Returns whether there was any.
     pub(super) fn make_way(&mut self) -> bool {
         if self.running.foreground() == 0 && self.queue.oldest_foreground().is_none() {
             return false;
@@ -153,14 +153,14 @@ impl Scheduler {
         }
     }
 
-    /// Takes the blocks of the youngest sequence, which begins anew when there is room.
+    /// Preempts the youngest sequence, which restarts when there is room.
     pub(super) fn preempt_youngest(&mut self) {
         if let Some(sequence) = self.running.pop_youngest() {
             self.preempt(sequence);
         }
     }
 
-    /// Takes the blocks of a sequence that no longer runs; it begins anew when there is room.
+    /// Releases the blocks of a sequence that no longer runs, and queues it; it restarts when there is room.
     pub(super) fn preempt(&mut self, mut sequence: Sequence) {
         self.results.counters.preemptions += 1;
         sequence.release(&mut self.ram.cache);

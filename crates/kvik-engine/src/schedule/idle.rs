@@ -1,8 +1,8 @@
-//! Idle time: of prefixes that are used often, or are about to be evicted, a part is kept, one at a time.
+//! Idle time: compresses prefixes that are used often or are about to be evicted, one at a time.
 //!
-//! The work is a request of nobody: it is submitted when nobody asks for anything, and dropped when somebody does.
-//! What it computed up to then stays, as that of a request whose client left. A request that allows it reads the part
-//! of the longest prefix of its tokens where less is known of it exactly.
+//! The work is a request without a client: it is submitted when no request is open, and dropped when one arrives. Its
+//! blocks stay in the cache, as those of a request whose client left. A request that allows it reads the compressed
+//! form of the longest prefix of its tokens if that is longer than its exact match.
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{BLOCK_POSITIONS, NamespaceId, TenantId, Token, whole_blocks};
@@ -19,27 +19,27 @@ use super::sequence::{Sequence, Sharing};
 use crate::api::{AdapterMix, Event, EventSink, KeptPrompt, Request};
 use crate::model::batch::Runner;
 
-/// Tokens of a prefix of which it is worth keeping a part.
+/// Minimum number of tokens of a prefix that is worth compressing.
 const TOKENS_MIN: usize = 256;
-/// Prefixes remembered at most.
+/// Maximum number of prefixes that are remembered.
 const SEEN_MAX: usize = 64;
-/// The pool is nearly full when less than one part in so many is free.
+/// The pool is nearly full if less than 1 / `FREE_SHARE` of it is free.
 const FREE_SHARE: usize = 4;
 
-/// What idle time is used for.
+/// The state of the work in idle time.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
-    /// How parts are kept; `None` where idle time is not used.
+    /// The retention policy for compressed prefixes; `None` if idle time is not used.
     retention: Option<Retention>,
     /// Prefixes that were used, the least recently used first.
     seen: Vec<Seen>,
-    /// The part that is being made.
+    /// The prefix that is being compressed.
     making: Option<Making>,
-    /// Requests of nobody so far.
+    /// Idle jobs submitted so far.
     pub(super) submitted: u64,
 }
 
-/// A prefix that was used, whole blocks.
+/// A prefix that was used, in whole blocks.
 #[derive(Debug, Clone)]
 struct Seen {
     tenant: TenantId,
@@ -48,7 +48,7 @@ struct Seen {
     namespace: NamespaceId,
     tokens: Vec<Token>,
     part: KeptName,
-    /// Requests that began with it and went on differently.
+    /// Number of requests that began with it and continued differently.
     uses: u32,
 }
 
@@ -56,17 +56,17 @@ struct Seen {
 struct Making {
     job: JobId,
     seen: Seen,
-    /// The exact prefix is dropped then: it was about to be evicted.
+    /// Whether the exact prefix is dropped afterwards: it was about to be evicted.
     replaces: bool,
 }
 
 impl Idle {
-    /// Whether this is the request of nobody.
+    /// Whether this is the idle job.
     pub(super) fn is_job(&self, job: JobId) -> bool {
         self.making.as_ref().is_some_and(|making| making.job == job)
     }
 
-    /// Names in the cache have ended.
+    /// Drops all entries: their ids belong to a cache that is gone.
     pub(super) fn clear(&mut self) {
         self.seen.clear();
         self.making = None;
@@ -87,7 +87,7 @@ impl Idle {
     }
 }
 
-/// Nobody listens to the request of nobody.
+/// The event sink of the idle job, which has no client.
 struct Nobody;
 
 impl EventSink for Nobody {
@@ -101,21 +101,21 @@ impl EventSink for Nobody {
 }
 
 impl Scheduler {
-    /// From now on parts are kept in idle time as `retention` says; or no longer.
+    /// Sets the retention policy for compressing prefixes in idle time; `None` stops it.
     pub fn set_retain_idle(&mut self, retention: Option<Retention>) {
         self.drop_idle_job();
         let retention = retention.map(|retention| self.of_prefix(&retention));
         self.idle = Idle { retention, submitted: self.idle.submitted, ..Idle::default() };
     }
 
-    /// Notes what a sequence that ends leaves in the cache.
+    /// Records the prefix that a sequence leaves in the cache when it ends.
     pub(super) fn note_seen(&mut self, sequence: &Sequence) {
         let Some(retention) = self.idle.retention else { return };
         let (tenant, request) = (sequence.tenant, sequence.answer.request());
         let (sharers, adapters) = (Sharers::of(request), &request.adapters);
         let own = self.tenants.namespaces.shared(sharers, &mut self.ram.cache);
         let tokens = whole_blocks(sequence.stored_tokens());
-        // What is to be forgotten after some time is not kept in another form.
+        // A prefix with a time to live is not retained in another form.
         let lasts = sequence.publishes_in() == Some(own) && sequence.lifetime.ttl.is_none();
         if !lasts || tokens.len() < TOKENS_MIN || self.idle.is_job(sequence.job) {
             return;
@@ -152,7 +152,7 @@ impl Scheduler {
         }
     }
 
-    /// Goes on with what idle time is used for.
+    /// Continues the work in idle time.
     pub(super) fn use_idle_time(&mut self, runner: &dyn Runner) {
         self.end_making();
         if !self.results.is_empty() {
@@ -175,12 +175,12 @@ impl Scheduler {
         self.enqueue(job, request, None, &limits);
     }
 
-    /// Whether there is something to do in idle time.
+    /// Whether there is work for idle time.
     pub(super) fn has_idle_work(&self) -> bool {
         self.idle.making.is_some() || (self.results.is_empty() && self.next_seen().is_some())
     }
 
-    /// Somebody asks for something: what is being made is dropped.
+    /// Drops the prefix that is being compressed, because a request has arrived.
     pub(super) fn drop_idle_job(&mut self) {
         if let Some(making) = self.idle.making.take() {
             drop(self.take_job(making.job));
@@ -188,7 +188,7 @@ impl Scheduler {
         }
     }
 
-    /// Where a part was made of what was about to be evicted, that is dropped now.
+    /// Drops the exact prefix that was about to be evicted, once its compressed form is made.
     fn end_making(&mut self) {
         let over = self.idle.making.as_ref().is_some_and(|making| !self.results.has(making.job));
         let Some(Making { seen, replaces, .. }) = self.idle.making.take_if(|_| over) else { return };
@@ -197,8 +197,8 @@ impl Scheduler {
         }
     }
 
-    /// The prefix of which a part is made next, and whether the part takes its place: one that is used often, or the
-    /// oldest where little is free, but never the latest.
+    /// The prefix to compress next, and whether the result replaces it: one that is used often, or the oldest if little
+    /// room is free, but never the latest.
     fn next_seen(&self) -> Option<(usize, bool)> {
         self.idle.retention?;
         let wants = |seen: &Seen| {
@@ -214,14 +214,14 @@ impl Scheduler {
         often.or_else(|| oldest().filter(|_| nearly_full).map(|(index, _)| (index, true)))
     }
 
-    /// Whether all of a part is in RAM.
+    /// Whether all of a compressed prefix is in RAM.
     fn is_kept(&self, part: &KeptName) -> bool {
         let key = part.key(self.kept_parts.blocks(part).unwrap_or(0));
         !key.is_empty() && self.ram.cache.lookup(part.namespace, &key).tokens == key.len()
     }
 
-    /// Lets the sequence at `index` of the queue, when it may, read what is kept of the longest prefix of its tokens,
-    /// where `known` tokens or less are known exactly.
+    /// Lets the sequence at `index` of the queue, if it may, read the compressed form of the longest prefix of its
+    /// tokens that is longer than its exact match of `known` tokens.
     pub(super) fn choose_part(&mut self, index: usize, known: usize) {
         if !self.queue[index].sequence.chooses_part() {
             return;
@@ -240,12 +240,12 @@ impl Scheduler {
         }
         let roots = *self.tenants.namespaces.roots(own);
         let exact = known + self.disk.tokens_after(&roots, &sequence.tokens, known, self.now());
-        // Its last token is computed, for its logits.
+        // The last token is computed, for its logits.
         let most = request.kept_prefix?.min(sequence.tokens.len() - 1);
         let identities = roots.identity.blocks(whole_blocks(&sequence.tokens[..most]));
         let longer: Vec<_> = identities.skip(exact / BLOCK_POSITIONS).collect();
         let parts = longer.iter().rev().flat_map(|identity| self.kept_parts.of(identity));
-        // Heads end within a tile each: a part that is hardly shorter may need more room than the prefix.
+        // Each head ends within a tile: a prefix that is hardly compressed may need more room than the exact one.
         let shorter = |part: &&KeptPart| (part.blocks + 2) * BLOCK_POSITIONS < part.name.tokens;
         parts.filter(shorter).find(|part| self.is_kept(&part.name)).cloned()
     }

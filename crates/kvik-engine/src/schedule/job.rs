@@ -1,4 +1,4 @@
-//! A request while the engine has it: its listener, its open choices and its report.
+//! An open request: its event sink, its open choices and its report.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::prefix::Reused;
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError, Retained};
 use crate::panics::contain;
 
-/// Names a request; later ones are larger.
+/// The id of a request; later ones are larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct JobId(pub(super) u64);
 
@@ -19,13 +19,13 @@ pub(super) struct Job {
     /// Choices that have not ended.
     pub(super) open: u32,
     pub(super) choices: u32,
-    /// Whether nobody waits for it.
+    /// True if it is a background request.
     pub(super) background: bool,
     pub(super) report: Report,
     pub(super) times: Times,
 }
 
-/// When things happened, on the scheduler's clock.
+/// Times of its events, on the scheduler's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) submitted: Duration,
@@ -47,17 +47,17 @@ impl Job {
         }
     }
 
-    /// Whether nobody listens any more.
+    /// Whether the client has gone.
     pub(super) fn is_closed(&self) -> bool {
         !self.listening || contain(|| self.sink.is_closed()).unwrap_or(true)
     }
 
-    /// Sequences that it consists of now: choices other than the first begin with the first token.
+    /// Number of sequences of the request now: choices other than the first start with the first token.
     pub(super) fn sequences(&self) -> usize {
         if self.times.first_token.is_some() { self.open as usize } else { 1 }
     }
 
-    /// Its prefill begins; `reused` tells why no more of the prompt was known.
+    /// Records that the prefill begins; `reused` says why no more of the prompt was known.
     pub(super) fn admitted(&mut self, now: Duration, reused: Reused) {
         self.times.admitted = Some(now);
         self.report.admitted_at = now;
@@ -70,7 +70,7 @@ impl Job {
         self.send(Event::Prefill { cached: self.report.cached_tokens, done, total });
     }
 
-    /// The prompt is computed.
+    /// Records that the prompt is computed.
     pub(super) fn prefill_done(&mut self, now: Duration) {
         if let (Some(admitted), None) = (self.times.admitted, self.times.first_token) {
             self.report.prefill = now.saturating_sub(admitted);
@@ -78,7 +78,7 @@ impl Job {
         }
     }
 
-    /// A token was generated.
+    /// Records a generated token.
     pub(super) fn token(&mut self, now: Duration) {
         self.report.generated_tokens += 1;
         self.times.last_token = Some(now);
@@ -92,18 +92,18 @@ impl Job {
         }
     }
 
-    /// What it wants instead of text is there.
+    /// Sends the result of a request that wants a vector instead of text.
     pub(super) fn vector(&mut self, vector: Vec<f32>) {
         self.send(Event::Vector(vector));
     }
 
-    /// One choice has ended.
+    /// Ends one choice.
     pub(super) fn finished(&mut self, choice: u32, reason: FinishReason) {
         self.open -= 1;
         self.send(Event::Finished { choice, reason });
     }
 
-    /// All choices have ended: sends the report.
+    /// Sends the report after all choices have ended.
     pub(super) fn done(mut self) {
         let report = self.report.clone();
         self.send(Event::Done(report));
@@ -114,12 +114,12 @@ impl Job {
         self.send(Event::Failed(error));
     }
 
-    /// Nobody listens any more.
+    /// Ends a request whose client has gone.
     pub(super) fn cancelled(mut self) {
         self.give_up();
     }
 
-    /// One line about it, for people.
+    /// Summary of the request for the log, one line.
     pub(super) fn summary(&self, now: Duration) -> String {
         let report = &self.report;
         let reuse = report.cache.map_or("not admitted", why);
@@ -139,11 +139,11 @@ impl Job {
     }
 
     fn give_up(&mut self) {
-        // It has no way to say that it panicked, and there is nobody to tell.
+        // The sink may panic, but its client has gone and cannot be notified.
         let _ = contain(|| self.sink.given_up(&self.report));
     }
 
-    /// A listener that panics does not listen any more.
+    /// Sends an event; a sink that panics counts as closed.
     fn send(&mut self, event: Event) {
         self.listening = self.listening && contain(|| self.sink.send(event)).unwrap_or(false);
     }

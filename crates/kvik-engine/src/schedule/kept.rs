@@ -1,4 +1,4 @@
-//! Kept prompts: finding them, releasing them, and what is pinned.
+//! Pinned prompts: finding and releasing them, and their pins.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::sequence::{Sequence, Sharing};
 use crate::api::{Cached, Evicted, KeptPrompt, Unpin};
 
 impl Scheduler {
-    /// From now on these prompts are public. They must be kept, else nothing of them is shared.
+    /// Makes these prompts public. They must be cached, or none of their blocks is shared.
     pub fn set_public(&mut self, prompts: &[KeptPrompt]) {
         self.tenants.set_public(prompts, &mut self.ram.cache);
         self.drop_retired();
     }
 
-    /// Drops the namespaces derived from prompts that are public no longer, as soon as nobody uses them.
+    /// Drops the namespaces derived from prompts that are no longer public, once they are unused.
     pub(super) fn drop_retired(&mut self) {
         self.tenants.drop_retired(|namespace| self.queue.awaits(namespace), &mut self.ram.cache);
     }
@@ -37,8 +37,8 @@ impl Scheduler {
         Cached { tokens: tokens.len(), ram, disk, pinned }
     }
 
-    /// Unpins exactly this prompt, and drops the blocks of it that nobody else uses unless something pinned
-    /// continues it; how many blocks of RAM that is.
+    /// Unpins exactly this prompt, and drops its blocks that no request uses, unless something pinned continues it;
+    /// returns the number of RAM blocks dropped.
     pub fn release(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let mut blocks = 0;
         let whole = whole_blocks(tokens);
@@ -65,7 +65,7 @@ impl Scheduler {
         blocks
     }
 
-    /// Open requests no longer pin these prompts: a pin that was removed must not return.
+    /// Withdraws the pending pins of open requests for these prompts: a pin that was removed must not return.
     pub(super) fn withdraw_pins(&mut self, salt: [u8; 16], withdraws: impl Fn(&Sequence) -> bool) {
         let namespaces = self.tenants.namespaces.all_of(salt);
         for sequence in self.queue.sequences_mut().chain(self.running.iter_mut()) {
@@ -74,8 +74,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes every pin of a prompt and of those that continue it, and drops the blocks of them that nobody
-    /// uses.
+    /// Removes every pin of a prompt and of those that continue it, and drops their blocks that no request uses.
     pub fn evict(&mut self, tokens: &[Token], salt: [u8; 16]) -> Evicted {
         let mut evicted = Evicted { blocks: 0, pins: 0 };
         let whole = whole_blocks(tokens);
@@ -101,14 +100,15 @@ impl Scheduler {
             }
         }
         if !whole.is_empty() {
-            // A part on disk that this process has not used says nothing of how its prompt begins: it may be this one.
+            // A compressed prefix on disk that this process has not used does not record how its prompt begins: it may
+            // be this one.
             let is_listed = |prefix: &Identity| !self.kept_parts.of(prefix).is_empty();
             self.disk.forget_parts(disk_owner(salt), is_listed);
         }
         evicted
     }
 
-    /// Removes pins of one tenant, or of any, in RAM and on disk; how many there were in RAM.
+    /// Removes pins of one tenant, or of all, in RAM and on disk; returns how many there were in RAM.
     pub fn unpin(&mut self, which: Unpin, tenant: Option<TenantId>) -> usize {
         let owner = tenant.map(|tenant| self.tenants.owner(tenant));
         let unpinned = match which {
@@ -130,11 +130,12 @@ impl Scheduler {
         self.ram.cache.pins(tenant.map(|tenant| self.tenants.owner(tenant)), limit)
     }
 
-    /// The roots of all that requests with this salt have run with, and of what is on disk of this prompt, each once.
+    /// The roots of all namespaces in which requests with this salt have run, and of what is on disk of this prompt,
+    /// without duplicates.
     pub(super) fn all_roots(&self, salt: [u8; 16], tokens: &[Token]) -> Vec<Roots> {
         let table = &self.tenants.namespaces;
         let mut roots: Vec<Roots> = table.all_of(salt).into_iter().map(|id| *table.roots(id)).collect();
-        // On disk there may be what was computed before the start, also with adapters that nobody has named since.
+        // The disk may hold blocks from before the start, also with adapters that no request has named since.
         let plain = table.place(Sharers::plain(salt), &self.ram.cache).roots;
         let stored = self.disk.roots_of(&plain, tokens).into_iter();
         roots.extend(stored.map(|identity| Roots { identity, ..plain }));
@@ -144,7 +145,8 @@ impl Scheduler {
         roots
     }
 
-    /// Drops all that is neither in use nor pinned, of one tenant or of all; blocks of RAM and of the disk.
+    /// Drops everything that is neither in use nor pinned, of one tenant or of all; returns the blocks of RAM and of
+    /// the disk.
     pub fn clear(&mut self, salt: Option<[u8; 16]>) -> (usize, usize) {
         let disk = self.disk.clear(salt.map(disk_owner), self.now());
         let namespaces = &self.tenants.namespaces;
@@ -165,12 +167,12 @@ impl Scheduler {
         (mine.into_iter().map(|namespace| cache.clear(Some(namespace))).sum(), disk)
     }
 
-    /// Looks at a slice of what is in RAM; whether there is another one.
+    /// Scans a slice of the prefixes in RAM; returns whether there is another one.
     pub(crate) fn scan(&self, scan: &mut PrefixScan) -> bool {
         self.ram.cache.scan(scan)
     }
 
-    /// What a search has found, and the time by the same clock as theirs.
+    /// The prefixes that a scan has found, and the current time on the same clock.
     pub(crate) fn scanned(&self, scan: PrefixScan) -> (Vec<PrefixInfo>, Duration) {
         (self.ram.cache.scanned(scan), self.now())
     }

@@ -1,5 +1,5 @@
-//! What is kept of prefixes, as far as this process has made or read it: a list, so that it is found again without
-//! reading what lies in the cache. Bounded; what it does not list any more is found as after a restart.
+//! The compressed prefixes that this process has made or read: an index, so that they are found without reading the
+//! cache entries. Bounded; an entry that was dropped is found as after a restart.
 
 use std::sync::Arc;
 
@@ -10,57 +10,57 @@ use rustc_hash::FxHashMap;
 use super::forget::kept;
 use super::namespaces::content_key;
 
-/// Entries at most: some hundred bytes each.
+/// Maximum number of entries: some hundred bytes each.
 const PARTS_MAX: usize = 4096;
-/// Blocks of all their prefixes at most: 8 bytes each.
+/// Maximum number of blocks of all their prefixes: 8 bytes each.
 const CHAINS_MAX: usize = 1 << 21;
 
-/// What names the part of a prefix that a policy keeps.
+/// The name of a compressed prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct KeptName {
-    /// Of its policy.
+    /// The namespace of its policy.
     pub(super) namespace: NamespaceId,
-    /// Of the prefix, where it is stored exactly.
+    /// The identity of the exact prefix.
     pub(super) identity: Identity,
-    /// Tokens of the prefix.
+    /// Number of tokens of the prefix.
     pub(super) tokens: usize,
 }
 
-/// The parts that are known.
+/// The compressed prefixes that are listed.
 #[derive(Debug, Default)]
 pub(super) struct KeptParts {
-    /// By the identity of their prefix: one for each policy.
+    /// By the identity of the prefix: one entry for each policy.
     parts: FxHashMap<Identity, Vec<KeptPart>>,
     count: usize,
-    /// Blocks of their prefixes.
+    /// Number of blocks of their prefixes.
     chained: usize,
-    /// Uses so far.
+    /// Number of uses so far.
     uses: u64,
 }
 
-/// A part that is known.
+/// A compressed prefix.
 #[derive(Debug, Clone)]
 pub(super) struct KeptPart {
     pub(super) name: KeptName,
     pub(super) retention: Retention,
-    /// Blocks in the cache, those included that say what is kept.
+    /// Number of its blocks in the cache, including those with the bitmap of retained positions.
     pub(super) blocks: usize,
-    /// The beginning of the identity of each block of the prefix: what the prefix begins with.
+    /// The first 8 bytes of the identity of each block of the exact prefix, to find prefixes that begin alike.
     chain: Arc<[u64]>,
     /// The number of its last use.
     used: u64,
 }
 
 impl KeptName {
-    /// Its first `blocks` blocks, as tokens in its namespace.
+    /// The tokens that stand for its first `blocks` blocks in its namespace.
     pub(super) fn key(&self, blocks: usize) -> Vec<Token> {
         kept::key(&self.identity, blocks)
     }
 }
 
 impl KeptParts {
-    /// Notes that what `retention` keeps of the prefix with these blocks lies in so many blocks, and that it was used.
-    /// When there are too many parts, those that were not used for longest are no longer listed.
+    /// Records a use of the compressed prefix `name` with `blocks` blocks. If there are too many entries, the least
+    /// recently used ones are dropped.
     pub(super) fn note(&mut self, name: KeptName, retention: Retention, blocks: usize, chain: Arc<[u64]>) {
         self.remove(&name);
         self.uses += 1;
@@ -75,29 +75,29 @@ impl KeptParts {
         }
     }
 
-    /// The beginnings of the identities of a prefix's blocks.
+    /// The first 8 bytes of the identity of each block of a prefix.
     pub(super) fn chain(identities: impl Iterator<Item = Identity>) -> Arc<[u64]> {
         identities.map(|identity| content_key(&identity)).collect()
     }
 
-    /// The parts of prefixes that begin with `blocks` blocks of which this is the last.
+    /// The compressed prefixes that begin with `blocks` blocks, of which `identity` is the last.
     pub(super) fn beginning_with(&self, identity: &Identity, blocks: usize) -> Vec<KeptName> {
         let Some(last) = blocks.checked_sub(1) else { return Vec::new() };
         let begins = |part: &&KeptPart| part.chain.get(last) == Some(&content_key(identity));
         self.parts.values().flatten().filter(begins).map(|part| part.name).collect()
     }
 
-    /// Blocks of a part.
+    /// Number of blocks of a compressed prefix.
     pub(super) fn blocks(&self, name: &KeptName) -> Option<usize> {
         self.of(&name.identity).iter().find(|part| part.name == *name).map(|part| part.blocks)
     }
 
-    /// The parts of one prefix, under all policies.
+    /// The compressed forms of one prefix, under all policies.
     pub(super) fn of(&self, identity: &Identity) -> &[KeptPart] {
         self.parts.get(identity).map_or(&[], Vec::as_slice)
     }
 
-    /// The namespaces of the parts.
+    /// The namespaces of the compressed prefixes.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
         self.parts.values().flatten().map(|part| part.name.namespace)
     }
@@ -115,7 +115,7 @@ impl KeptParts {
         }
     }
 
-    /// Forgets all: names hold in one cache only.
+    /// Drops all entries: ids hold in one cache only.
     pub(super) fn clear(&mut self) {
         (self.parts, self.count, self.chained) = Default::default();
     }

@@ -1,8 +1,8 @@
-//! Prefixes of which a part is kept: made once, then shared, immutable and durable like any prompt.
+//! Compressed prefixes: made once, then shared, immutable and durable like any prompt.
 //!
-//! The first request that asks for one computes the prefix, keeps what its policy keeps and publishes that under a
-//! name of its own; those that follow find it in RAM or on disk and begin behind it. Both read the same
-//! bytes, so both answer the same.
+//! The first request that asks for one computes the prefix, applies its retention policy and publishes the retained
+//! positions under a name of their own; later requests find them in RAM or on disk and start after them. Both read the
+//! same bytes, so both answer the same.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::api::{Cached, Evicted, KeptPrompt, RequestError};
 use crate::model::batch::{Retainer, Runner};
 use crate::retain::Ragged;
 
-/// The name of what a sequence keeps of its prefix, when it shares that.
+/// The name of a sequence's compressed prefix, if it shares one.
 pub(super) fn name_of_kept(
     sequence: &Sequence,
     tenants: &mut Tenants,
@@ -40,7 +40,7 @@ pub(super) fn name_of_kept(
     Some(name(owner, prefix, retention, tenants, ram, disk))
 }
 
-/// What names the part that `retention` keeps of a tenant's `prefix`, which is whole blocks.
+/// The name of the compressed form of a tenant's `prefix`, which is whole blocks, under `retention`.
 pub(super) fn name(
     (tenant, sharers): (TenantId, Sharers),
     prefix: &[Token],
@@ -57,8 +57,9 @@ pub(super) fn name(
 }
 
 impl Scheduler {
-    /// Admits the sequence at `index` of the queue with what is kept of its prefix already, or lets it wait while
-    /// that is read. `None` if it must compute the prefix: nothing is kept, or the logits of its last token are wanted.
+    /// Admits the sequence at `index` of the queue with its compressed prefix, or lets it wait while that is read from
+    /// disk. `None` if it must compute the prefix: no compressed form exists, or the logits of its last token are
+    /// wanted.
     pub(super) fn admit_kept(
         &mut self,
         index: usize,
@@ -104,7 +105,7 @@ impl Scheduler {
         Some(Outcome::Admitted)
     }
 
-    /// Starts a sequence behind what is kept of its prefix, which lies in `blocks` blocks.
+    /// Starts a sequence after its compressed prefix, which occupies `blocks` blocks.
     fn start_behind(&mut self, waiting: Waiting, id: SeqId, name: &KeptName, blocks: usize) {
         let (job, pins) = (waiting.sequence.job, waiting.sequence.lifetime.pin);
         let chain = self.chain_of(&waiting.sequence, name);
@@ -113,7 +114,7 @@ impl Scheduler {
         self.results.note_retained(self.running.find(id).expect("it has just started"));
         let report = &mut self.results.job(job).report;
         if report.disk_tokens > 0 {
-            // It is of use as a whole only.
+            // A compressed prefix is usable only as a whole.
             report.disk_tokens = report.cached_tokens - report.host_tokens - report.remote_tokens;
         }
         if let Some(retention) = retention {
@@ -124,14 +125,14 @@ impl Scheduler {
         }
     }
 
-    /// With what the prefix of a part begins, block by block.
+    /// The first 8 bytes of the identity of each block of an exact prefix.
     fn chain_of(&self, sequence: &Sequence, name: &KeptName) -> Arc<[u64]> {
         let sharers = Sharers::of(sequence.answer.request());
         let roots = self.tenants.namespaces.place(sharers, &self.ram.cache).roots;
         KeptParts::chain(roots.identity.blocks(&sequence.tokens[..name.tokens]))
     }
 
-    /// Whether the sequence at `index` of the queue waits for the disk, which has what is kept of its prefix.
+    /// Whether the sequence at `index` of the queue waits for the disk, which holds its compressed prefix.
     fn fetch_kept(&mut self, index: usize, name: &KeptName, retainer: &mut dyn Retainer) -> bool {
         if self.queue[index].asked_for_kept {
             return false;
@@ -144,13 +145,13 @@ impl Scheduler {
         let waits = disk.fetch(&mut waiting.fetch, wanted, &mut context);
         waiting.asked_for_kept = !waits;
         if !waits && known == 0 {
-            // It may still be worth reading the prefix itself.
+            // It may still be worth reading the exact prefix.
             waiting.fetch = Default::default();
         }
         waits
     }
 
-    /// Leases what is kept of a prefix to `id`; none if it is not all there.
+    /// Leases a compressed prefix to `id`; `None` if it is not complete.
     fn lease_kept(&mut self, id: SeqId, name: &KeptName, retainer: &mut dyn Retainer) -> Option<Ragged> {
         let cache = &mut self.ram.cache;
         cache.lease(id, name.namespace, &name.key(blocks_max(name, retainer)));
@@ -163,8 +164,8 @@ impl Scheduler {
         whole.then(|| Ragged::new(layout, 0, name.tokens, kept, blocks).frozen())
     }
 
-    /// Publishes what a sequence has kept of its prefix, in the blocks of `to`, and hands it to the disk. Where another
-    /// sequence has published the same before, its blocks take the place of these.
+    /// Publishes the compressed prefix of a sequence, in the blocks of `to`, and queues it for the disk. If another
+    /// sequence has published the same before, its blocks replace these.
     pub(super) fn share_kept(
         &mut self,
         id: SeqId,
@@ -201,14 +202,15 @@ impl Scheduler {
     }
 }
 
-/// Blocks that what is kept of a prefix can have: no head keeps more than all.
+/// Maximum number of blocks of a compressed prefix: no head retains more than all positions.
 fn blocks_max(name: &KeptName, retainer: &mut dyn Retainer) -> usize {
     kept::header_blocks(retainer.layout(), name.tokens) + name.tokens / BLOCK_POSITIONS
 }
 
-/// Parts as kept prompts: finding, pinning and releasing them.
+/// Compressed prefixes as pinned prompts: finding, pinning and releasing them.
 impl Scheduler {
-    /// Pins what is kept of a prefix, in RAM and, as far as it is there by now, on disk; else the request fails.
+    /// Pins a compressed prefix in RAM and, if it is there by now, on disk; fails the request if the pin limit is
+    /// reached.
     fn pin_kept(&mut self, job: JobId, name: &KeptName, blocks: usize) {
         let key = name.key(blocks);
         if let Err(limit) = self.ram.cache.pin(name.namespace, &key) {
@@ -218,7 +220,7 @@ impl Scheduler {
         self.disk.pin(&roots.identity_after(&key), true);
     }
 
-    /// How much of what is kept of a prompt is there: all of it or nothing.
+    /// How much of a prompt's compressed form is there: all of it or nothing.
     pub(super) fn cached_part(&self, prompt: &KeptPrompt, retention: &Retention) -> Cached {
         let tokens = whole_blocks(&prompt.tokens).len();
         let Some(name) = self.known_name(prompt, retention) else {
@@ -237,7 +239,7 @@ impl Scheduler {
         Cached { tokens, ram: whole(in_ram), disk: whole(!in_ram && ram + disk >= key.len()), pinned }
     }
 
-    /// Unpins and drops what is kept of a prompt, in RAM and on disk; how many blocks of RAM that is.
+    /// Unpins and drops the compressed form of a prompt, in RAM and on disk; returns the number of RAM blocks dropped.
     pub fn release_part(&mut self, prompt: &KeptPrompt, retention: &Retention) -> usize {
         let name = self.known_name(prompt, retention);
         let (prefix, retention) = (whole_blocks(&prompt.tokens), self.of_prefix(retention));
@@ -245,15 +247,15 @@ impl Scheduler {
             let same = sequence.forgetting.as_ref().is_some_and(|it| it.retention == retention);
             same && sequence.kept_prefix() == Some(prefix.len()) && sequence.tokens.starts_with(prefix)
         });
-        // What is not listed is on disk at most.
+        // A compressed prefix that is not listed can only be on disk.
         let name = name.unwrap_or_else(|| self.name_of_prompt(prompt, &retention));
         self.drop_part(&name).blocks
     }
 
-    /// Unpins and drops what has this name.
+    /// Unpins and drops the compressed prefix with this name.
     pub(super) fn drop_part(&mut self, name: &KeptName) -> Evicted {
         self.kept_parts.remove(name);
-        // Its first block says of what prefix it is: nothing else begins so.
+        // Its first block contains the identity of the prefix: no other entry begins with it.
         let first = name.key(1);
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespace == name.namespace && copied.starts_with(&first)
@@ -264,7 +266,7 @@ impl Scheduler {
         Evicted { blocks: self.ram.cache.evict_prefix(name.namespace, &first), pins }
     }
 
-    /// The same, if its namespace is there.
+    /// The name of a prompt's compressed form, if its namespace exists.
     fn known_name(&self, prompt: &KeptPrompt, retention: &Retention) -> Option<KeptName> {
         let (table, cache) = (&self.tenants.namespaces, &self.ram.cache);
         let (sharers, prefix) = (Sharers::of_kept(prompt), whole_blocks(&prompt.tokens));
@@ -280,8 +282,8 @@ impl Scheduler {
         name(owner, prefix, &retention, &mut self.tenants, &mut self.ram, &mut self.disk)
     }
 
-    /// What `retention` comes to for a prefix, in tokens where it keeps so many bytes. A part is named by this, so
-    /// whoever makes or looks for one asks here.
+    /// The retention policy for a prefix, with byte budgets converted to tokens. The result is part of the name, so
+    /// every maker and every lookup of a compressed prefix must use this function.
     pub(super) fn of_prefix(&self, retention: &Retention) -> Retention {
         retention.resolve(self.config.block_bytes / BLOCK_POSITIONS).of_prefix()
     }

@@ -1,4 +1,4 @@
-//! What is refused at once: the limits of an engine, and a request that keeps within them.
+//! The limits of an engine, against which requests are checked before they are submitted.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::api::{EventSink, Request, RequestError, Wants};
 use crate::config::EngineConfig;
 use crate::retain::repeat::RepeatPrompt;
 
-/// What a request is checked against before it is submitted.
+/// The limits against which a request is checked before it is submitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestLimits {
     context_tokens: usize,
@@ -18,26 +18,26 @@ pub struct RequestLimits {
     choices_max: u32,
     vocab_len: usize,
     adapters: usize,
-    /// Bytes of a position, all layers and heads.
+    /// Bytes of a position over all layers and heads.
     token_bytes: usize,
     /// KV heads of each layer.
     kv_heads: Arc<[usize]>,
-    /// What sequences hold beside blocks.
+    /// Auxiliary state that sequences hold in addition to blocks.
     beside: Beside,
     latent: bool,
-    /// Whether sequences may forget.
+    /// Whether sequences may have a retention policy.
     forgets: bool,
     calibration: Option<Arc<HeadImportance>>,
     repeat: Arc<RepeatPrompt>,
 }
 
-/// A request that keeps within the limits, with its constraint compiled.
+/// A request within the limits, with its constraint compiled.
 pub struct Submission {
-    /// What is asked for.
+    /// The request.
     pub request: Request,
-    /// The compiled constraint, when the request has one.
+    /// The compiled constraint, if the request has one.
     pub guide: Option<Guide>,
-    /// Where the events go.
+    /// The receiver of the events.
     pub sink: Box<dyn EventSink>,
 }
 
@@ -61,17 +61,17 @@ impl RequestLimits {
         }
     }
 
-    /// The limits of an engine with so many adapters.
+    /// Sets the number of adapters.
     pub fn with_adapters(self, adapters: usize) -> RequestLimits {
         RequestLimits { adapters, ..self }
     }
 
-    /// The limits of an engine whose sequences forget, or do not.
+    /// Sets whether sequences may have a retention policy.
     pub fn that_forget(self, forgets: bool) -> RequestLimits {
         RequestLimits { forgets, ..self }
     }
 
-    /// Refuses what can never be served.
+    /// Returns an error for a request that can never be served.
     pub fn check(&self, request: &Request) -> Result<(), RequestError> {
         let prompt_tokens = request.prompt.len();
         let asked = if let Wants::Logits(tokens) = &request.wants { &tokens[..] } else { &[] };
@@ -100,7 +100,7 @@ impl RequestLimits {
         }
     }
 
-    /// Refuses a prompt that context or budget cannot hold, as far as it is to be stored.
+    /// Rejects a prompt whose stored positions exceed context or budget.
     fn check_room(&self, request: &Request) -> Result<(), RequestError> {
         let prompt_tokens = request.prompt.len();
         let room = self.room(request);
@@ -130,8 +130,8 @@ impl RequestLimits {
         Ok(())
     }
 
-    /// Tokens that an answer may have: what is asked for, as far as context and budget hold it.
-    /// The last one is never stored, hence one more than there are positions left.
+    /// Maximum number of tokens of an answer: as requested, as far as context and budget allow. The last one is never
+    /// stored, hence one more than there are positions left.
     pub fn answer_tokens(&self, request: &Request) -> usize {
         let (room, prompt) = (self.room(request), request.prompt.len());
         let asked = prompt.saturating_add(request.max_tokens.saturating_sub(1)).min(room.context_tokens);
@@ -154,7 +154,7 @@ impl RequestLimits {
         let retention = request.retention.map(|retention| retention.resolve(self.token_bytes));
         let streams = request.kept_prefix.is_none()
             && retention.is_some_and(|retention| retention.rotated_sinks() > 0 && retention.when.at_points());
-        // A stream that rotates its sinks anew never sees a distance that the model does not know.
+        // A stream that renews the RoPE rotation of its sinks never has a distance that the model does not know.
         let context_tokens = if streams { usize::MAX } else { self.context_tokens };
         let points = retention.map(|retention| match request.kept_prefix {
             Some(prefix) => retention.point_at(prefix),
@@ -175,8 +175,8 @@ impl RequestLimits {
     }
 }
 
-/// What is not text comes with one choice and no tokens. All of the prompt is read, so that one prompt has one
-/// embedding.
+/// Checks requests for logits and embeddings: one choice and no tokens. All of the prompt is read, so that a prompt has
+/// one embedding.
 fn check_wants(request: &Request) -> Result<(), RequestError> {
     let besides = [
         ("choices", request.choices > 1),
@@ -189,7 +189,7 @@ fn check_wants(request: &Request) -> Result<(), RequestError> {
     field.map_or(Ok(()), |&(field, _)| Err(RequestError::NotText { field }))
 }
 
-/// A prefix of which a part is kept is a whole number of blocks of the prompt.
+/// Checks that a compressed prefix is a whole number of blocks of the prompt.
 fn check_prefix(request: &Request) -> Result<(), RequestError> {
     let (Some(prefix), prompt_tokens) = (request.kept_prefix, request.prompt.len()) else { return Ok(()) };
     match prefix > 0 && prefix <= prompt_tokens && prefix.is_multiple_of(BLOCK_POSITIONS) {
@@ -198,22 +198,22 @@ fn check_prefix(request: &Request) -> Result<(), RequestError> {
     }
 }
 
-/// What a request takes of context and budget.
+/// The context and the blocks that a request needs.
 struct Room {
     beside: Beside,
     /// Positions that its sequences may have.
     context_tokens: usize,
     retention: Option<Retention>,
     points: Option<Points>,
-    /// Positions behind the tokens that are needed while it repeats its prompt.
+    /// Positions after the tokens that are needed while it repeats its prompt.
     repeat_rows: usize,
-    /// Whether it keeps a part of a prefix, even if nothing follows.
+    /// True if it compresses a prefix, even if nothing follows.
     keeps_prefix: bool,
 }
 
 impl Room {
-    /// Blocks that a sequence of `tokens` needs at some time: what it stores, and at a point what it keeps of it
-    /// besides.
+    /// Maximum number of blocks that a sequence of `tokens` needs at any time: for what it stores and, at a point, for
+    /// the retained positions in addition.
     fn blocks(&self, tokens: usize) -> usize {
         let Some(points) = &self.points else { return self.beside.needed(tokens) };
         let first = points.next(0);
@@ -221,7 +221,7 @@ impl Room {
         match forgets {
             true => {
                 let stored = points.stored_max(tokens) + self.repeat_rows;
-                // Heads end within a tile each, which may take a block more than their positions.
+                // Each head ends within a tile, which may take a block more than its positions.
                 blocks_for(stored) + blocks_for(points.kept_max(tokens)) + 2
             }
             false => blocks_for(tokens),

@@ -1,27 +1,27 @@
-//! How many rows of prompts stand beside those of streams.
+//! The number of prompt rows in steps in which streams decode.
 //!
-//! With more of them somebody's first token comes sooner, since what streams read of their keys and values is read less
-//! often, and everybody's next one later. So there are more while such a step still is short. Where requests wait for a
-//! place, streams go first: they free one when they have ended.
+//! More prompt rows shorten the time to first token, since the keys and values of the streams are read less often per
+//! prompt row, and lengthen the time between tokens. So there are more of them as long as the step stays short. While
+//! requests wait for an admission slot, streams take precedence: they free one when they end.
 
 use std::time::Duration;
 
 use super::plan::Plan;
 
-/// A step that has more than the fewest rows of prompts takes about so long at most.
+/// Maximum duration of a step with more than the minimum number of prompt rows, approximately.
 const STEP: Duration = Duration::from_millis(750);
-/// A step with fewer rows of prompts does not say what others would take.
+/// A step with fewer prompt rows gives no measurement.
 const ROWS_MIN: usize = 16;
 
-/// What a row takes in steps that read prompts.
+/// Time per row in steps with prompt rows.
 #[derive(Debug, Default)]
 pub(super) struct MixedRows {
-    /// Seconds in the last of them; none where there was none.
+    /// Seconds in the last such step; 0 if there was none.
     row: f64,
 }
 
 impl MixedRows {
-    /// Rows of prompts beside streams: `most`, or down to a third of them.
+    /// Number of prompt rows in a step with streams: `most`, or down to a third of it.
     pub(super) fn rows(&self, most: usize, somebody_waits: bool) -> usize {
         let least = most.div_ceil(3);
         match somebody_waits {
@@ -30,7 +30,7 @@ impl MixedRows {
         }
     }
 
-    /// Notes how long a step took.
+    /// Records how long a step took.
     pub(super) fn note(&mut self, plan: &Plan, elapsed: Duration) {
         if plan.prefill_rows() >= ROWS_MIN {
             self.row = elapsed.as_secs_f64() / plan.rows.len() as f64;

@@ -1,13 +1,13 @@
-//! Decides what the model computes next, and hands out what it computed.
+//! Decides what the model computes next, and distributes the results.
 //!
 //! ```text
 //! submit -> waiting -> running -> ended       a sequence; a request has one per choice
 //!              ^----------'  preempted        its blocks stay in the cache as long as they can
 //! ```
 //!
-//! A sequence is its tokens and how many of them are stored in blocks; the rest is to be computed. So
-//! prefill, decode and resuming after a preemption are one thing: decode is when a single token is left.
-//! Knows no model, reads no clock of its own, starts no thread.
+//! A sequence is its tokens and the number of them that are stored in blocks; the rest is still to be computed. So
+//! prefill, decode and resuming after a preemption are one case: decode means that a single token is left. The
+//! scheduler knows no model, reads the time only from the clock it is given, and starts no thread.
 //!
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
@@ -15,15 +15,15 @@
 //!   submission  admission  growth  pressure  forgetting  beside  compute  tiers  end  kept  idle  probe  unused  fleet     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
-//!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
-//!   sequences blocks      times      counters    namespaces  loads    names    of prefixes
+//!   waiting   sequences   virtual    requests,   parts,      slots,   cache,   retained positions
+//!   sequences with blocks times      counters    namespaces  loads    names    of prefixes
 //!                         │
 //!   sequence   forget   answer   voice   pooled   job   prefix   limits   namespaces   cost   mixed    data
 //! ```
 //!
-//! A part imports what stands further down and never the scheduler. Decisions are functions of facts: `plan` (how the rows of a step are divided), `reuse` (what of a sequence is known
-//! already), and the queue's candidates (who is admitted next). `watching` has the observations of running sequences while
-//! a plan is computed.
+//! A part imports only what is drawn below it, and never the scheduler. Decisions are pure functions: `plan` (how the
+//! rows of a step are divided), `reuse` (how much of a sequence is already computed), and the queue's candidates (which
+//! sequence is admitted next). `watching` holds the observations of running sequences while a plan is computed.
 
 mod admission;
 mod answer;
@@ -101,7 +101,7 @@ pub use limits::{RequestLimits, Submission};
 pub(crate) use outline::Describing;
 pub use tenants::TenantPart;
 
-/// Tells the time since some fixed moment.
+/// Returns the time since a fixed moment.
 pub type Clock = Box<dyn Fn() -> Duration + Send>;
 
 /// Schedules the requests of one model.
@@ -112,37 +112,37 @@ pub struct Scheduler {
     queue: Queue,
     /// Sequences with blocks.
     running: Running,
-    /// Which tenant is next.
+    /// Virtual times, which decide which tenant is next.
     turns: Turns,
     /// The requests of all sequences.
     results: Results,
     tenants: Tenants,
     ram: Ram,
-    /// What is kept of prefixes.
+    /// Retained positions of prefixes.
     kept_parts: KeptParts,
     idle: Idle,
     unused: Unused,
-    /// The disk tier; it has no slots when there is none.
+    /// The disk tier; without slots when no disk is configured.
     disk: Disk,
     drafting: Drafting,
-    /// What the background gets of a step.
+    /// The background's share of each step.
     beside: Beside,
-    /// What prompts get beside streams.
+    /// The prompts' share of steps in which others decode.
     mixed: MixedRows,
-    /// A smaller model that drafts, if there is one.
+    /// A smaller model that drafts, if configured.
     draft_model: Option<DraftModel>,
-    /// Where a step stands, for those who watch the engine.
+    /// The phase of the current step, for observers of the engine.
     pulse: Arc<Pulse>,
 }
 
-/// How long a scheduler may be left alone.
+/// How long the scheduler may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
     /// There is something to compute.
     None,
-    /// There is nothing to do until so much time has passed or the disk has completed something.
+    /// There is nothing to do until this time has passed or the disk has completed an operation.
     For(Duration),
-    /// There is nothing to do until a command comes.
+    /// There is nothing to do until a command arrives.
     Forever,
 }
 
@@ -175,7 +175,7 @@ impl Scheduler {
         })
     }
 
-    /// One round: decides which rows to compute, computes them, and publishes what has ended.
+    /// Runs one step: decides which rows to compute, computes them, and publishes what has ended.
     pub fn step(&mut self, runner: &mut dyn Runner) {
         let started = self.now();
         self.pulse.enter(Phase::Plan);
@@ -194,7 +194,7 @@ impl Scheduler {
         }
     }
 
-    /// A round that computes nothing: ends what nobody listens to any more, and goes on with the disk.
+    /// A step that computes nothing: ends requests whose clients have gone, and continues disk transfers.
     pub fn attend(&mut self, runner: &mut dyn Runner) {
         self.pulse.enter(Phase::Publish);
         self.ram.cache.set_now(self.now());
@@ -203,7 +203,7 @@ impl Scheduler {
         self.publish(runner);
     }
 
-    /// Settles who runs and chooses the rows of this step.
+    /// Decides which sequences run and chooses the rows of this step.
     fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
         self.ram.cache.set_now(self.now());
         self.drop_closed();
@@ -223,7 +223,7 @@ impl Scheduler {
         Plan::new(&self.running, &rows, drafts, runner.chooses())
     }
 
-    /// Rows of prompts that a step may have now.
+    /// Prompt rows that this step may compute.
     fn budgets(&self) -> Budgets {
         let mixed_max = self.config.prefill_rows_mixed_max;
         let somebody_waits = !self.queue.foreground().is_empty();
@@ -235,7 +235,7 @@ impl Scheduler {
         }
     }
 
-    /// Hands what was computed to the disk, and ends the sequences and the requests that are done.
+    /// Spills computed blocks to disk, and ends the sequences and requests that are done.
     fn publish(&mut self, runner: &mut dyn Runner) {
         self.ram.settle(runner);
         self.spill(runner);
@@ -246,7 +246,7 @@ impl Scheduler {
         self.ram.settle(runner);
     }
 
-    /// What the running sequences do not need any more beside their blocks is free, once the disk has had it.
+    /// Frees the auxiliary state that running sequences no longer need, once the disk has a copy.
     fn leave_behind(&mut self, runner: &dyn Runner) {
         for sequence in self.running.iter() {
             self.ram.cache.advance(sequence.id, sequence.stored);
@@ -254,7 +254,7 @@ impl Scheduler {
         self.spill_states(runner);
     }
 
-    /// How long there is nothing to do unless something happens.
+    /// Returns how long there is nothing to do unless an event arrives.
     pub fn next_pause(&self) -> Pause {
         let is_due = self.running.is_due() || self.results.has_finished();
         let waits = self.queue.fetches().filter_map(Fetch::until);
@@ -269,23 +269,23 @@ impl Scheduler {
         next.map_or(Pause::Forever, |next| Pause::For(next.saturating_sub(self.now())))
     }
 
-    /// Notifies the requests that finished in the last step. A call of its own, so that numbers can be
-    /// brought up to date first: a client that has its answer finds it counted.
+    /// Notifies the requests that finished in the last step. A separate call, so that the statistics can be updated
+    /// first: a client that has its answer finds it counted.
     pub fn notify_finished(&mut self) {
         self.results.notify_finished();
     }
 
-    /// Whether nobody asks for anything, not even in the background.
+    /// True if no request is open, background requests included; idle jobs do not count.
     pub fn is_idle(&self) -> bool {
         self.results.jobs().all(|(id, _)| self.idle.is_job(id))
     }
 
-    /// Where its steps stand; the thread that takes them says the rest.
+    /// The phase of the current step; the thread that runs the steps records the rest.
     pub fn pulse(&self) -> &Arc<Pulse> {
         &self.pulse
     }
 
-    /// The cache, to look at.
+    /// The cache, for inspection.
     pub fn cache(&self) -> &Cache {
         &self.ram.cache
     }
@@ -295,33 +295,33 @@ impl Scheduler {
         self.running.len()
     }
 
-    /// Requests that were never admitted yet, those of the background aside.
+    /// Requests that were never admitted, except those of the background.
     pub fn queued(&self) -> usize {
         let foreground = self.queue.new_requests().filter(|sequence| !sequence.is_background());
         foreground.filter(|sequence| !self.idle.is_job(sequence.job)).count()
     }
 
-    /// What was done so far.
+    /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.results.counters
     }
 
-    /// Mean time from admission to the end of a request, once one has ended.
+    /// Mean time from admission to the end of a request; `None` until one has ended.
     pub fn mean_service(&self) -> Option<Duration> {
         self.results.mean_service()
     }
 
-    /// Requests submitted so far, those of the background aside.
+    /// Requests submitted so far, except idle jobs.
     pub fn submitted(&self) -> u64 {
         self.results.submitted() - self.idle.submitted
     }
 
-    /// Statistics of the disk tier, when there is one.
+    /// Statistics of the disk tier, if there is one.
     pub fn disk_stats(&self) -> Option<DiskStats> {
         self.disk.stats(self.config.block_bytes)
     }
 
-    /// Statistics of the store that nodes share, when there is one.
+    /// Statistics of the shared store, if there is one.
     pub fn remote_stats(&self) -> Option<RemoteStats> {
         self.disk.remote_stats()
     }

@@ -1,4 +1,4 @@
-//! Namespaces in use: which requests share blocks in RAM, and what names those blocks on disk.
+//! Namespaces in use: which requests share blocks in RAM, and the identities of those blocks on disk.
 
 use kvik_cache::retain::{Budget, Retention};
 use kvik_cache::{
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::api::{AdapterMix, KeptPrompt, Request};
 use crate::config::EngineConfig;
 
-/// Who shares with whom, besides model and KV format.
+/// The keys by which requests share blocks, in addition to model and KV format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sharers {
     /// Separates tenants.
@@ -19,17 +19,17 @@ pub(super) struct Sharers {
 }
 
 impl Sharers {
-    /// Those of a request.
+    /// The keys of a request.
     pub(super) fn of(request: &Request) -> Sharers {
         Sharers { salt: request.salt, adapter: request.adapters.as_ref().map(AdapterMix::digest) }
     }
 
-    /// Those of a prompt that is kept.
+    /// The keys of a pinned prompt.
     pub(super) fn of_kept(prompt: &KeptPrompt) -> Sharers {
         Sharers { salt: prompt.salt, adapter: prompt.adapters.as_ref().map(AdapterMix::digest) }
     }
 
-    /// Those with this salt who use the model alone.
+    /// The keys of requests with this salt and without adapters.
     pub(super) fn plain(salt: [u8; 16]) -> Sharers {
         Sharers { salt, adapter: None }
     }
@@ -40,42 +40,42 @@ impl Sharers {
 pub(super) struct NamespaceTable {
     model: [u8; 32],
     kv_format: String,
-    /// Tells what was measured of the heads from what was measured before.
+    /// Digest of the measured importance of the heads; empty without calibration.
     calibration: String,
-    /// Those in which blocks are shared; private ones have nothing on disk.
+    /// The namespaces in which blocks are shared; private ones have nothing on disk.
     roots: FxHashMap<NamespaceId, Roots>,
-    /// Whose prompts may be told outside, by their salts.
+    /// Salts of the prompts whose cache events are reported.
     told: Vec<[u8; 16]>,
 }
 
 /// The identities of one namespace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Roots {
-    /// Of its blocks.
+    /// The root of its blocks.
     pub(super) identity: Identity,
-    /// Of their content: the same for every model and KV format.
+    /// The root of their content: the same for every model and KV format.
     pub(super) content: Identity,
-    /// Whose blocks they are, on disk.
+    /// The owner of its blocks on disk.
     pub(super) owner: u64,
-    /// Whether its tokens are names of what a policy keeps of prefixes, and not those of prompts.
+    /// Whether its tokens are names of compressed prefixes and not those of prompts.
     pub(super) is_part: bool,
     /// The adapters with which its blocks are computed.
     pub(super) adapter: Option<[u8; 32]>,
 }
 
-/// Where requests share, which need not be there: whoever only looks makes nothing.
+/// A namespace in which requests share, which need not exist: a lookup creates nothing.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Its id, if it is there.
+    /// Its id, if it exists.
     pub(super) id: Option<NamespaceId>,
     pub(super) roots: Roots,
     namespace: Namespace,
-    /// Tokens of a public prompt with which it would begin, where it is not there.
+    /// Tokens of a public prompt with which it would begin, if it does not exist.
     public: usize,
 }
 
 impl Place {
-    /// The same derived from a public prompt of so many tokens that are cached.
+    /// Returns this place as derived from a public prompt of `public` cached tokens.
     fn behind(self, id: Option<NamespaceId>, public: usize) -> Place {
         Place { id, public, ..self }
     }
@@ -104,12 +104,12 @@ impl NamespaceTable {
         }
     }
 
-    /// From now on prompts with these salts may be told outside.
+    /// Starts to report the cache events of prompts with these salts.
     pub(super) fn tell(&mut self, salts: Vec<[u8; 16]>) {
         self.told = salts;
     }
 
-    /// The namespace that these requests share.
+    /// The namespace that these requests share, created if needed.
     pub(super) fn shared(&mut self, sharers: Sharers, cache: &mut Cache) -> NamespaceId {
         let namespace = self.of(sharers).shared(sharers.salt);
         let id = cache.namespace(&namespace);
@@ -120,18 +120,18 @@ impl NamespaceTable {
         id
     }
 
-    /// Where these requests share, without making it.
+    /// The namespace that these requests share, without creating it.
     pub(super) fn place(&self, sharers: Sharers, cache: &Cache) -> Place {
         let namespace = self.of(sharers).shared(sharers.salt);
         Place { id: cache.known_namespace(&namespace), roots: Roots::of(&namespace), namespace, public: 0 }
     }
 
-    /// The namespace of those of these requests that share with nobody. Nothing is published in it.
+    /// The namespace for private requests. No block is published in it.
     pub(super) fn private(&self, sharers: Sharers, cache: &mut Cache) -> NamespaceId {
         cache.namespace(&self.of(sharers).private(sharers.salt))
     }
 
-    /// The namespace of what a policy keeps of the prefixes of these requests.
+    /// The namespace of the compressed prefixes of these requests under a policy.
     pub(super) fn kept(&mut self, sharers: Sharers, retention: &Retention, cache: &mut Cache) -> NamespaceId {
         let namespace = self.kept_namespace(sharers, retention);
         let id = cache.namespace(&namespace);
@@ -139,7 +139,7 @@ impl NamespaceTable {
         id
     }
 
-    /// The same if it is there.
+    /// As [`kept`](NamespaceTable::kept), without creating the namespace.
     pub(super) fn known_kept(
         &self,
         sharers: Sharers,
@@ -152,13 +152,13 @@ impl NamespaceTable {
     fn kept_namespace(&self, sharers: Sharers, retention: &Retention) -> Namespace {
         let mut policy = retention.to_string();
         if retention.budget == Budget::Calibrated {
-            // What such a budget keeps depends on what was measured of the heads.
+            // The positions that such a budget retains depend on the calibration.
             policy.push_str(&self.calibration);
         }
         self.of(sharers).kept(sharers.salt, &policy)
     }
 
-    /// The namespace that [`derived`](NamespaceTable::derived) would give, without making it; none when not all of
+    /// The namespace that [`derived`](NamespaceTable::derived) would return, without creating it; `None` if not all of
     /// `tokens` is in `base`.
     pub(super) fn derived_place(
         &self,
@@ -174,7 +174,7 @@ impl NamespaceTable {
     }
 
     /// A namespace of these requests that begins with the blocks of `tokens` in `base`. On disk its blocks have the
-    /// root of their own salt, whatever it shares in RAM.
+    /// root of their own salt, whatever they share in RAM.
     pub(super) fn derived(
         &mut self,
         base: NamespaceId,
@@ -188,7 +188,7 @@ impl NamespaceTable {
         Some(id)
     }
 
-    /// The namespaces that requests with this salt have run in: their own, with each mix of adapters, and those
+    /// The namespaces in which requests with this salt have run: their own, with each mix of adapters, and those
     /// derived from public prompts.
     pub(super) fn all_of(&self, salt: [u8; 16]) -> Vec<NamespaceId> {
         let owner = disk_owner(salt);
@@ -198,7 +198,7 @@ impl NamespaceTable {
         namespaces
     }
 
-    /// The namespaces of what policies keep of prefixes with this salt.
+    /// The namespaces of compressed prefixes with this salt.
     pub(super) fn all_kept(&self, salt: [u8; 16]) -> Vec<NamespaceId> {
         let owner = disk_owner(salt);
         let kept = self.roots.iter().filter(|(_, roots)| roots.owner == owner && roots.is_part);
@@ -210,32 +210,32 @@ impl NamespaceTable {
         &self.roots[&id]
     }
 
-    /// Their ids with the roots of their blocks.
+    /// The ids of the namespaces with the roots of their blocks.
     pub(super) fn ids(&self) -> impl Iterator<Item = (NamespaceId, Identity)> {
         self.roots.iter().map(|(&id, roots)| (id, roots.identity))
     }
 
-    /// The one whose blocks have this root.
+    /// The namespace whose blocks have this root.
     pub(super) fn rooted(&self, root: &Identity) -> Option<NamespaceId> {
         self.ids().find(|(_, identity)| identity == root).map(|(id, _)| id)
     }
 
-    /// The roots of a namespace in which blocks are shared.
+    /// The roots of a namespace; `None` if it is private or does not exist.
     pub(super) fn shared_roots(&self, id: NamespaceId) -> Option<&Roots> {
         self.roots.get(&id)
     }
 
-    /// Whether this one is there.
+    /// Whether this namespace exists.
     pub(super) fn has(&self, id: NamespaceId) -> bool {
         self.roots.contains_key(&id)
     }
 
-    /// Forgets one that was dropped.
+    /// Removes a namespace that was dropped.
     pub(super) fn remove(&mut self, id: NamespaceId) {
         self.roots.remove(&id);
     }
 
-    /// Forgets all: their ids are names in a cache that is gone.
+    /// Removes all: their ids belong to a cache that is gone.
     pub(super) fn clear(&mut self) {
         self.roots.clear();
     }
@@ -257,7 +257,7 @@ impl Roots {
         }
     }
 
-    /// The identity of the last of the whole blocks of `tokens`; the root's when there is none.
+    /// The identity of the last of the whole blocks of `tokens`; the root if there is none.
     pub(super) fn identity_after(&self, tokens: &[Token]) -> Identity {
         let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
         self.identity.blocks(whole).last().unwrap_or(self.identity)
@@ -269,7 +269,7 @@ impl Roots {
     }
 }
 
-/// Names what was measured of the heads; empty where nothing was.
+/// Names the calibration of the heads; empty without one.
 fn calibration_name(config: &EngineConfig) -> String {
     let Some(importance) = &config.calibration else { return String::new() };
     let words = importance.layers.iter().flat_map(|heads| {
@@ -280,12 +280,12 @@ fn calibration_name(config: &EngineConfig) -> String {
     name.map_or_else(String::new, |name| format!("|{:016x}", content_key(&name)))
 }
 
-/// Names a tenant on disk: what a salt comes to. 0 where there are no tenants.
+/// The owner id of a tenant on disk, derived from its salt. 0 without tenants.
 pub(super) fn disk_owner(salt: [u8; 16]) -> u64 {
     if salt == [0; 16] { 0 } else { content_key(&content_root(salt)) }
 }
 
-/// The content of a block as it stands in a record.
+/// The content of a block as it is stored in a record.
 pub(super) fn content_key(content: &Identity) -> u64 {
     let (key, _) = content.0.split_first_chunk().expect("an identity has 32 bytes");
     u64::from_le_bytes(*key)

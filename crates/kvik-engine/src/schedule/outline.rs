@@ -1,4 +1,4 @@
-//! What the prefix tree holds: its outline, and its nodes one by one, in RAM and on disk.
+//! Views of the prefix tree: its outline, and its nodes one by one, in RAM and on disk.
 
 use kvik_cache::{
     BLOCK_POSITIONS, Identity, NamespaceId, NodeInfo, NodeName, OutlineNode, OutlineScan, TenantId,
@@ -8,34 +8,34 @@ use rustc_hash::FxHashMap;
 use super::Scheduler;
 use crate::api::{NodeView, TreeNode};
 
-/// Blocks that are named in one call, which bounds the time that others wait.
+/// Maximum number of blocks whose identities are computed in one call, which bounds the delay of other requests.
 const SLICE_BLOCKS: usize = 4096;
-/// Pins of one node that are named.
+/// Maximum number of pins that are listed for one node.
 const PINS_MAX: usize = 1000;
 
-/// Nodes of an outline that are described one after the other, in slices.
+/// Nodes of an outline that are described in slices.
 #[derive(Debug)]
 pub(crate) struct Describing {
     tenant: Option<TenantId>,
-    /// Those that are left, the next one last.
+    /// Remaining nodes, the next one last.
     left: Vec<OutlineNode>,
     described: Vec<TreeNode>,
-    /// Where the described ones end.
+    /// Ends of the described nodes.
     ends: FxHashMap<NodeName, End>,
 }
 
-/// Where a node ends, as the disk knows it.
+/// The end of a node, as the disk knows it.
 #[derive(Debug, Clone, Copy)]
 struct End {
     namespace: NamespaceId,
-    /// Tokens up to there.
+    /// Number of tokens up to the end.
     tokens: usize,
-    /// Of the last block.
+    /// Identity of the last block.
     identity: Identity,
 }
 
 impl Describing {
-    /// These nodes, each after the one that it continues.
+    /// Starts with these nodes, each after its parent.
     pub(crate) fn new(mut nodes: Vec<OutlineNode>, tenant: Option<TenantId>) -> Describing {
         nodes.reverse();
         Describing { tenant, left: nodes, described: Vec::new(), ends: FxHashMap::default() }
@@ -47,18 +47,18 @@ impl Describing {
 }
 
 impl Scheduler {
-    /// Notes a slice of the tree; whether there is another one.
+    /// Records a slice of the tree; returns whether there is another one.
     pub(crate) fn scan_outline(&self, scan: &mut OutlineScan) -> bool {
         self.ram.cache.scan_outline(scan)
     }
 
-    /// Describes the next nodes; whether there are more. What has been evicted meanwhile is left out.
+    /// Describes the next nodes; returns whether there are more. Nodes evicted in the meantime are left out.
     pub(crate) fn describe(&self, describing: &mut Describing) -> bool {
         let mut blocks = 0;
         while blocks < SLICE_BLOCKS
             && let Some(outline) = describing.left.pop()
         {
-            // A node takes some time even where nothing is on disk.
+            // A node takes some time even if nothing is on disk.
             blocks += 1 + outline.tokens / BLOCK_POSITIONS;
             let Some(info) = self.ram.cache.node(outline.name, describing.tenant) else { continue };
             let before = outline.parent.and_then(|parent| describing.ends.get(&parent));
@@ -70,7 +70,7 @@ impl Scheduler {
         !describing.left.is_empty()
     }
 
-    /// One node of a tenant, or of any.
+    /// A node of a tenant, or of any tenant.
     pub(crate) fn node(&self, name: NodeName, tenant: Option<TenantId>) -> Option<NodeView> {
         let cache = &self.ram.cache;
         let info = cache.node(name, tenant)?;
@@ -87,8 +87,8 @@ impl Scheduler {
         })
     }
 
-    /// How many tokens of a node are on disk, and where it ends there; none without a disk. `before` is where the
-    /// node that it continues ends.
+    /// How many tokens of a node are on disk, and where it ends there; `None` without a disk. `before` is the end of
+    /// its parent.
     fn stored(&self, name: NodeName, info: &NodeInfo, before: Option<&End>) -> Option<(usize, End)> {
         if self.disk.is_absent() {
             return None;

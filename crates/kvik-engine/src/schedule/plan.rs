@@ -1,14 +1,14 @@
-//! Which rows a step computes.
+//! Chooses the rows that a step computes.
 //!
-//! Every sequence with a single token left gets its row: that is decode. The rest of the batch
-//! is prefill, bounded so that a step [stays short](super::mixed). The shortest go first: that order makes the time to the first
-//! token shortest on average (L. Schrage 1968). A book does not wait for all questions: the oldest prefill of the tenant
-//! whose turn it is gets an eighth at least, and half as soon as others have got as many rows as it still needs, or when
-//! there are other tenants.
+//! Every sequence with a single token left gets its row: that is decode. The rest of the batch is prefill, bounded so
+//! that a step [stays short](super::mixed). The shortest prompts go first: that order minimises the mean time to first
+//! token (L. Schrage 1968). To bound the wait of long prompts, the oldest prefill of the tenant whose turn it is gets
+//! at least an eighth of the rows, and half as soon as others have got as many rows as it still needs, or if there are
+//! other tenants.
 //!
-//! Sequences of the background take no part in that: [`beside`](super::beside) says what they get. So they end however
-//! long others keep coming. When they are left alone they share a step that is short, because somebody may come while it
-//! is computed.
+//! Background sequences are treated separately: [`beside`](super::beside) decides their rows, so that they end however
+//! long foreground requests keep arriving. A step of the background alone is short, because a foreground request may
+//! arrive while it is computed.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ use crate::retain::{Ragged, TailViews};
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) rows: Vec<Row>,
-    /// Whose rows they are, in the order of the rows and of the batch's sequences.
+    /// The sequences of the rows, in the order of the rows and of the batch's sequences.
     pub(super) spans: Vec<Span>,
 }
 
@@ -35,19 +35,19 @@ pub(super) struct Span {
     /// Index into the running sequences.
     pub(super) index: usize,
     pub(super) rows: usize,
-    /// Rows whose logits are wanted: the last one, and with a draft all.
+    /// Rows whose logits are needed: the last one, or all with a draft.
     pub(super) logits: usize,
-    /// The same where the likeliest token is all that is wanted of them.
+    /// Rows of which only the most likely token is needed.
     pub(super) likeliest: usize,
-    /// Tokens behind those of the sequence that may turn out to be its next ones.
+    /// Draft tokens after those of the sequence.
     pub(super) draft: Draft,
-    /// Rows whose hidden states are wanted.
+    /// Rows whose hidden states are needed.
     pub(super) hidden: usize,
-    /// Whether they are tokens of the sequence, or repeat its prompt behind them.
+    /// Whether the rows are tokens of the sequence, or repeat its prompt after them.
     pub(super) kind: Kind,
 }
 
-/// What rows compute.
+/// The purpose of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The next tokens of the sequence.
@@ -57,8 +57,8 @@ pub(super) enum Kind {
 }
 
 impl Plan {
-    /// `rows` of each running sequence, and behind them what is drafted for it, for a runner that
-    /// [chooses](crate::model::batch::Runner::chooses) or does not.
+    /// Plans `rows` of each running sequence followed by its draft. `chooses` says whether the runner
+    /// [chooses](crate::model::batch::Runner::chooses) the most likely token itself.
     pub(super) fn new(running: &Running, rows: &[usize], drafts: Vec<Draft>, chooses: bool) -> Plan {
         let mut plan = Plan::default();
         for (index, (&rows, draft)) in rows.iter().zip(drafts).enumerate() {
@@ -70,7 +70,7 @@ impl Plan {
         plan
     }
 
-    /// Adds rows of tokens behind the last one of the last sequence.
+    /// Adds draft rows after the last row of the last sequence.
     fn add_draft(&mut self, draft: Draft) {
         let (Some(last), Some(span)) = (self.rows.last().copied(), self.spans.last_mut()) else { return };
         self.rows.extend((1..).zip(&draft.tokens).map(|(after, &token)| Row {
@@ -118,7 +118,7 @@ impl Plan {
         self.rows.is_empty()
     }
 
-    /// Hands the batch of these rows to `compute`.
+    /// Calls `compute` with the batch of these rows.
     pub(super) fn with_batch<T>(
         &self,
         running: &Running,
@@ -148,7 +148,7 @@ impl Plan {
         compute(&Batch { rows: &self.rows, sequences: &sequences })
     }
 
-    /// The rows of each sequence, as if it were alone in a batch.
+    /// The rows of each sequence, as a batch of their own.
     pub(super) fn apart(self) -> impl Iterator<Item = (Vec<Row>, Span)> {
         let mut rest = self.rows.into_iter();
         self.spans.into_iter().map(move |span| {
@@ -157,12 +157,12 @@ impl Plan {
         })
     }
 
-    /// Rows whose logits are wanted.
+    /// Number of rows whose logits are needed.
     pub(super) fn logits(&self) -> usize {
         self.spans.iter().map(|span| span.logits).sum()
     }
 
-    /// Notes of the running prefills how many rows others of them get.
+    /// Adds to each running prefill the number of rows that other prefills get.
     pub(super) fn note_overtaken(&self, running: &mut Running) {
         let all = self.prefill_rows();
         if all == 0 {
@@ -177,34 +177,34 @@ impl Plan {
         }
     }
 
-    /// Rows of prompts, or of what preemptions lost.
+    /// Number of rows of prompts, or of tokens that preemptions lost.
     pub(super) fn prefill_rows(&self) -> usize {
         let own = self.spans.iter().map(|span| span.rows - span.draft.tokens.len());
         own.filter(|&rows| rows > 1).sum()
     }
 }
 
-/// The states to be kept of a step, by the positions that they have seen.
+/// The states to be saved in a step, by the number of positions that they cover.
 fn saves(cache: &Cache, sequence: &Sequence) -> Vec<(u32, StateId)> {
     let saves = cache.saves(sequence.id).into_iter();
     saves.map(|(positions, state)| (positions as u32, state)).collect()
 }
 
-/// Rows of prompts that a step may have, by what else is in it.
+/// Maximum number of prompt rows of a step, depending on what else is in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budgets {
-    /// Where nobody decodes.
+    /// If no sequence decodes.
     pub(super) alone: usize,
-    /// Beside streams.
+    /// If some sequence decodes.
     pub(super) mixed: usize,
-    /// For the background, where nobody else is due.
+    /// For the background, if no foreground sequence has rows to compute.
     pub(super) background: usize,
-    /// For the background, where others owe it this step.
+    /// For the background, if the foreground owes it this step.
     pub(super) owed: Option<usize>,
 }
 
-/// Rows for each running sequence, without those of drafts. The background gets
-/// [its rows beside others](super::beside) when theirs are known.
+/// Divides the rows among the running sequences, without those of drafts. In a step with foreground rows, the
+/// background gets [its rows](super::beside) after theirs are known.
 pub(super) fn divide_rows(running: &Running, turns: &Turns, budgets: Budgets) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     if let Some(suspect) = running.iter().position(Sequence::is_suspect) {
@@ -223,7 +223,7 @@ pub(super) fn divide_rows(running: &Running, turns: &Turns, budgets: Budgets) ->
     share(&missing, 0..foreground, budget, running, turns)
 }
 
-/// Rows for those `among` the running sequences, `budget` of them for prefill; none for the others.
+/// Rows of the running sequences `among`, `budget` of them for prefill; 0 for the others.
 fn share(
     missing: &[usize],
     among: Range<usize>,
@@ -241,7 +241,7 @@ fn share(
         budget -= more;
     };
     let time = |index: usize| turns.time(running[index].tenant, 0);
-    // Of those with the same time, as all of one tenant are, the oldest.
+    // Of those with the same time, as all of one tenant have, the oldest.
     if let Some(oldest) = prefills.iter().copied().min_by(|&a, &b| time(a).total_cmp(&time(b))) {
         let is_alone = prefills.iter().all(|&index| running[index].tenant == running[oldest].tenant);
         let is_patient = is_alone && running[oldest].overtaken < missing[oldest];
@@ -262,12 +262,12 @@ mod tests {
     use crate::schedule::beside::Beside;
     use crate::schedule::job::JobId;
 
-    /// Rows of sequences that miss so many tokens, each of a tenant of its own, with budgets of 16 and of 8.
+    /// Rows of sequences with `missing` tokens, each of a tenant of its own, with budgets of 16 and of 8.
     fn rows(missing: &[usize]) -> Vec<usize> {
         rows_beside(missing, &[])
     }
 
-    /// The same with sequences of the background, whose rows stand behind those of the others.
+    /// As `rows`, with background sequences, whose rows come after those of the others.
     fn rows_beside(foreground: &[usize], background: &[usize]) -> Vec<usize> {
         let (mut running, mut turns) = (Running::default(), Turns::default());
         let missing: Vec<usize> = foreground.iter().chain(background).copied().collect();
@@ -299,7 +299,7 @@ mod tests {
         check(&[1, 1], &[1, 1]);
         check(&[30], &[16]);
         check(&[1, 30], &[1, 8]);
-        // The last tenant has had least: half is for it, and the shortest get the rest.
+        // The last tenant has the smallest virtual time: it gets half, and the shortest get the rest.
         check(&[30, 30], &[8, 8]);
         check(&[5, 30, 30], &[5, 3, 8]);
         check(&[1, 5, 30, 30], &[1, 4, 0, 4]);
@@ -345,7 +345,8 @@ mod tests {
     }
 
     proptest! {
-        /// Others get the rows that they would get without it, and it gets what fills a group.
+        /// The foreground gets the rows that it would get without the background, which gets the rows that fill a
+        /// group.
         #[test]
         fn the_background_costs_others_no_row(
             foreground in prop::collection::vec(0..40_usize, 0..6),

@@ -1,12 +1,12 @@
-//! The hidden states of a prompt on their way to one vector.
+//! Pooling of the hidden states of a prompt into one vector.
 
-/// What was added up so far.
+/// The sum of the hidden states so far.
 ///
 /// States are added one after another in the order of their positions, so the sum is the same to the bit however the
 /// prompt is cut into steps. `f64`, so that the length of a prompt costs no accuracy.
 #[derive(Debug, Default)]
 pub(super) struct Pooled {
-    /// `[d_model]`; empty before the first.
+    /// `[d_model]`; empty before the first state.
     sum: Vec<f64>,
     states: usize,
 }
@@ -21,7 +21,7 @@ impl Pooled {
         }
     }
 
-    /// The embedding, `[d_model]`: their mean. With one state it is that state.
+    /// The embedding, `[d_model]`: the mean of the states. With one state it is that state.
     pub(super) fn embedding(&self) -> Vec<f32> {
         let states = self.states.max(1) as f64;
         self.sum.iter().map(|sum| (sum / states) as f32).collect()

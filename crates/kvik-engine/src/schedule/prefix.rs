@@ -1,4 +1,4 @@
-//! Prefixes of prompts, as data: what of them is known, and what was reused.
+//! Prefixes of prompts, as data: how much of them is computed, and how much was reused.
 
 use kvik_cache::{Eviction, SeqId, StopReason, Token};
 
@@ -6,30 +6,30 @@ use kvik_cache::{Eviction, SeqId, StopReason, Token};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
     pub(super) tokens: usize,
-    /// The running sequence that has them, when the cache alone does not.
+    /// The running sequence that holds them, if the cache alone does not.
     pub(super) running: Option<SeqId>,
 }
 
-/// What a sequence starts with.
+/// The prefix with which a sequence starts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reused {
     pub(super) tokens: usize,
-    /// Why it is not more.
+    /// Why it is not longer.
     pub(super) stop: StopReason,
-    /// How what comes next was evicted; none when it was not.
+    /// How the next block was evicted; `None` if it was not.
     pub(super) evicted: Option<Eviction>,
 }
 
 impl Known {
-    /// What the cache alone has.
+    /// A prefix that the cache alone holds.
     pub(super) fn cached(tokens: usize) -> Known {
         Known { tokens, running: None }
     }
 }
 
-/// Leading tokens that `a` and `b` have in common.
+/// Number of leading tokens that `a` and `b` have in common.
 pub fn common_prefix(a: &[Token], b: &[Token]) -> usize {
-    // Whole pieces compare as memory does; only the piece that differs is walked.
+    // Whole pieces are compared as memory; only the first piece that differs is walked.
     const PIECE: usize = 64;
     let whole = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE)).take_while(|(a, b)| a == b).count() * PIECE;
     whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()

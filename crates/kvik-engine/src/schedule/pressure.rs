@@ -1,8 +1,8 @@
-//! Under pressure: sequences that allow it forget now, at what they have stored, so that nobody is preempted and nobody
-//! waits for room that they could give.
+//! Memory pressure: sequences whose retention policy allows it compress what they have stored, so that no sequence is
+//! preempted and none waits for room that they could release.
 //!
-//! Who forgets needs room for what it keeps before it gives anything back. So that much is left free while somebody
-//! runs who may be told to, and it begins before there is none.
+//! A sequence needs room for its retained positions before it releases anything. So that much is left free while a
+//! sequence that may compress is running, and compression starts before memory runs out.
 
 use kvik_cache::{BLOCK_POSITIONS, SeqId, blocks_for};
 
@@ -11,8 +11,8 @@ use super::reuse::known;
 use super::sequence::Sequence;
 
 impl Scheduler {
-    /// When memory is about to be short, though the background has given way: the sequence that gains most forgets, one at
-    /// a time.
+    /// When memory is about to run short although the background has made way, compresses the sequence that releases
+    /// most, one at a time.
     pub(super) fn tighten(&mut self) {
         let passes = |sequence: &Sequence| sequence.forgetting.as_ref().is_some_and(|it| it.pass.is_some());
         if self.running.iter().any(passes) {
@@ -38,18 +38,18 @@ impl Scheduler {
         }
     }
 
-    /// A sequence that is to forget because memory is short finds no room for what it keeps: it goes on as it is.
-    /// Whether it may.
+    /// Handles a pass, caused by memory pressure, that finds no room for the retained positions: withdraws the point,
+    /// so that the sequence continues as it is. Returns whether that is possible.
     pub(super) fn withdraw_point(&mut self, id: SeqId) -> bool {
         let Some(sequence) = self.running.find_mut(id) else { return false };
         let (stored, furthest) = (sequence.stored, sequence.furthest);
         let Some(forgetting) = &mut sequence.forgetting else { return false };
-        // Once tokens behind it are computed, the point is a part of the answer.
+        // Once tokens after it are computed, the point is a part of the answer.
         stored == furthest && forgetting.withdraw(stored)
     }
 
-    /// Whether there is less room than the next step of all, the next who waits and what is left free need, and all
-    /// together will need more than there is.
+    /// Whether there is less room than the next step of all sequences, the next waiting request and the reserve need,
+    /// and their total demand exceeds the room.
     fn is_short(&self) -> bool {
         let Some(reserve) = self.running.reserve(None) else { return false };
         let room = self.ram.room();

@@ -1,4 +1,4 @@
-//! What a request would find, without running it.
+//! Predicts the cache hits of a request without running it.
 
 use kvik_cache::{Match, StopReason, Token};
 
@@ -10,15 +10,15 @@ use super::sequence::{Sequence, Sharing};
 use crate::api::{KeptPrompt, Probe, Request, Wants};
 
 impl Scheduler {
-    /// What `request` would find if it were admitted now. The only change: what has outlived its time is evicted, as at
-    /// every step.
+    /// The match that `request` would find if it were admitted now. The only change is that expired blocks are evicted,
+    /// as in every step.
     pub fn probe(&mut self, request: &Request) -> Probe {
         self.ram.cache.set_now(self.now());
         let prompt = &request.prompt;
         if let Some(probe) = self.probe_part(request) {
             return probe;
         }
-        // The last token is computed for its logits or its hidden state, when they are wanted.
+        // The last token is computed if its logits or its hidden state are wanted.
         let is_wanted = request.max_tokens > 0 || request.wants != Wants::Text;
         let reuse_max = prompt.len() - usize::from(is_wanted);
         let (known, added) = match request.reuse {
@@ -42,7 +42,7 @@ impl Scheduler {
         }
     }
 
-    /// What a request would find that reads what is kept of its prefix, when all of that is there.
+    /// The prediction for a request that reads its compressed prefix, if all of that is there.
     fn probe_part(&mut self, request: &Request) -> Option<Probe> {
         let (prefix, retention) = request.kept_prefix.zip(request.retention)?;
         let Request { salt, tenant, ref prompt, ref adapters, .. } = *request;
@@ -61,14 +61,14 @@ impl Scheduler {
         })
     }
 
-    /// What RAM has of a prompt: the cache, and the sequences that run.
+    /// The match of a prompt in RAM: the cache, and the running sequences.
     fn lookup_ram(&self, place: &Place, prompt: &[Token]) -> Match {
         let shares = |running: &&Sequence| Some(running.sharing) == place.id.map(Sharing::Namespace);
         let sharers = self.running.iter().filter(shares);
         lookup_running(sharers, prompt, place.lookup(prompt, &self.ram.cache))
     }
 
-    /// What RAM and disk have of a prompt, and the tokens of that which the disk adds.
+    /// The match of a prompt in RAM and on disk, and the tokens that the disk adds.
     fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, Elsewhere) {
         match ram.stop {
             StopReason::Complete | StopReason::StillComputing => (ram, Elsewhere::default()),
@@ -77,8 +77,8 @@ impl Scheduler {
     }
 }
 
-/// What is known of `prompt` when running sequences are asked too: the last block of each belongs to it alone,
-/// and one may be about to compute more of the prompt.
+/// The match of `prompt` including running sequences: the last block of each belongs to it alone, and one may be about
+/// to compute more of the prompt.
 fn lookup_running<'a>(sharers: impl Iterator<Item = &'a Sequence>, prompt: &[Token], cached: Match) -> Match {
     let mut known = cached;
     let mut coming = 0;

@@ -1,23 +1,22 @@
 //! The queue: sequences without blocks, oldest first, and which of them may be admitted next.
 //!
-//! Sequences that were preempted come first, oldest first: their clients are already reading. Then
-//! tenants take [turns](super::turns). Among the requests of one tenant, in order:
-//! 1. Those that have waited long enough, oldest first: for [`OVERTAKEN_MAX`] younger ones and for [`PATIENCE`] times as
-//!    much work of these as they are themselves, or as often because they did not fit. None of them and of the
-//!    preempted is overtaken again: while the first does not fit, nobody is admitted.
+//! Preempted sequences come first, oldest first: their clients are already reading. Then tenants take
+//! [turns](super::turns). The requests of one tenant are ordered as follows:
+//! 1. Those that have waited long enough, oldest first: [`OVERTAKEN_MAX`] younger requests with more than [`PATIENCE`]
+//!    times their own work have overtaken them, or they were refused [`OVERTAKEN_MAX`] times because they did not fit.
+//!    Neither these nor preempted sequences can be overtaken: while the first does not fit, no sequence is admitted.
 //! 2. The others, longest known prefix first, because it may be evicted; then the fewest tokens to compute (L. Schrage
-//!    1968), then oldest. What does not fit may be overtaken, by younger requests of its tenant and by others out of
-//!    their turn.
+//!    1968), then oldest. A request that does not fit may be overtaken, by younger requests of its tenant and by other
+//!    tenants out of their turn.
 //!
-//! A request whose prompt is being computed by a running sequence is held until that is done, so
-//! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different sequences at most.
-//! Hence everybody waits for a bounded number of others.
+//! A request whose prompt is being computed by a running sequence is held until that is done, so that identical prompts
+//! are computed once. It is held for at most [`HOLDS_MAX`] different sequences. Hence every request waits for a bounded
+//! number of others.
 //!
-//! Sequences of the background stand behind all others and apart from these rules: they neither overtake nor are
-//! overtaken, and one that was preempted stops nobody. Among them, those that were preempted come first; then tenants
-//! take turns.
+//! Background sequences come after all others and outside these rules: they neither overtake nor are overtaken, and a
+//! preempted one blocks no other. Among them, preempted ones come first; then tenants take turns.
 //!
-//! The order is a pure decision: it takes [`Facts`] and gives [`Candidates`].
+//! The order is a pure function: it takes [`Facts`] and returns [`Candidates`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,24 +30,24 @@ use super::job::JobId;
 use super::prefix::Known;
 use super::sequence::{Sequence, Sharing};
 
-/// Younger requests that may go first, and requests that may because one does not fit.
+/// Maximum number of younger requests that may overtake a request, and of refusals because it does not fit.
 const OVERTAKEN_MAX: u32 = 8;
-/// Work of younger requests that may go first, over its own.
+/// Work of the overtaking requests, as a multiple of its own, after which a request is no longer overtaken.
 const PATIENCE: usize = 2;
-/// An answer keeps its place for as long as so many rows of prompts, as a guess: how long it gets nobody knows.
+/// Work of an answer in prompt rows, a guess: its length is not known in advance.
 const ANSWER_ROWS: usize = 64;
-/// Running sequences that a request waits for to share their prefill, one after the other.
+/// Maximum number of running sequences for whose prefill a request is held, one after the other.
 const HOLDS_MAX: u32 = 4;
-/// New requests that are considered in one step, which bounds the time for looking them up. They
-/// are divided among the tenants whose turns come first, so that nobody's flood hides others.
+/// Number of new requests considered in one step, which bounds the time for their lookups. Divided among the tenants
+/// whose turns come first, so that one tenant's flood does not hide others.
 const WINDOW: usize = 32;
-/// Tenants that are considered in one step.
+/// Maximum number of tenants considered in one step.
 const TENANTS_MAX: usize = 8;
 
-/// Sequences that wait.
+/// The waiting sequences.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Oldest first; those of the background behind all others.
+    /// Oldest first, background sequences last.
     waiting: Vec<Waiting>,
 }
 
@@ -56,30 +55,30 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) sequence: Sequence,
-    /// Younger ones that went first, and their [work].
+    /// Number of younger requests that overtook it, and their total [work].
     overtaken: (u32, usize),
-    /// How often others went first because it did not fit.
+    /// Number of times that others were admitted because it did not fit.
     refused: u32,
     holds: u32,
-    /// The sequence whose prefill it waits for.
+    /// The running sequence for whose prefill it is held.
     held_by: Option<SeqId>,
-    /// What the disk did for it.
+    /// The disk's work for it.
     pub(super) fetch: Fetch,
-    /// The disk was asked for what is kept of its prefix; it is asked for the prefix itself after that.
+    /// Whether the disk was asked for its compressed prefix; after that it is asked for the exact prefix.
     pub(super) asked_for_kept: bool,
 }
 
-/// Where a waiting sequence stands in the order of admission; lower is earlier.
+/// The position of a waiting sequence in the order of admission; lower is earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Preempted,
     Aged,
-    /// By the tokens known, most first, then by those to be computed.
+    /// By the number of known tokens, most first, then by the number to be computed, fewest first.
     New(Reverse<usize>, usize),
     Background,
 }
 
-/// Names a waiting sequence.
+/// The key of a waiting sequence.
 type Key = (JobId, u32);
 
 /// A waiting sequence that may be admitted now.
@@ -90,27 +89,27 @@ pub(super) struct Candidate {
     key: Key,
 }
 
-/// Facts about the other parts on which the order of admission depends.
+/// Facts about other parts of the scheduler that determine the order of admission.
 pub(super) struct Facts<'a> {
     /// Leading tokens of a sequence that need not be computed.
     pub(super) known: &'a dyn Fn(&Sequence) -> Known,
     /// A tenant's virtual time.
     pub(super) time: &'a dyn Fn(TenantId) -> f64,
-    /// Loads that may start.
+    /// Number of loads that may start.
     pub(super) loads: usize,
     pub(super) now: Duration,
 }
 
 /// The sequences that may be admitted now.
 pub(super) struct Candidates {
-    /// Oldest first.
+    /// Preempted sequences, oldest first.
     preempted: VecDeque<Candidate>,
     /// New requests of each tenant, in the order in which they may be admitted.
     by_tenant: BTreeMap<TenantId, VecDeque<Candidate>>,
 }
 
 impl Queue {
-    /// Adds a new request, or puts a sequence back, where its age says.
+    /// Adds a sequence in the order of age.
     pub(super) fn insert(&mut self, sequence: Sequence) {
         let index = self.waiting.partition_point(|other| other.sequence.by_age(&sequence).is_lt());
         self.waiting.insert(index, Waiting::new(sequence));
@@ -120,22 +119,22 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// Those for which somebody waits, oldest first.
+    /// Foreground sequences, oldest first.
     pub(super) fn foreground(&self) -> &[Waiting] {
         &self.waiting[..self.waiting.partition_point(|waiting| !waiting.sequence.is_background())]
     }
 
-    /// The oldest for which somebody waits.
+    /// The oldest foreground sequence.
     pub(super) fn oldest_foreground(&self) -> Option<&Sequence> {
         self.foreground().first().map(|waiting| &waiting.sequence)
     }
 
-    /// Oldest first; those of the background behind all others.
+    /// All sequences, oldest first, background sequences last.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Sequence> {
         self.waiting.iter().map(|waiting| &waiting.sequence)
     }
 
-    /// Oldest first.
+    /// All sequences, in the same order.
     pub(super) fn sequences_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
         self.waiting.iter_mut().map(|waiting| &mut waiting.sequence)
     }
@@ -145,33 +144,33 @@ impl Queue {
         self.sequences().filter(|sequence| !sequence.started)
     }
 
-    /// What the disk does for those who wait.
+    /// The fetches of the waiting sequences.
     pub(super) fn fetches(&self) -> impl Iterator<Item = &Fetch> {
         self.waiting.iter().map(|waiting| &waiting.fetch)
     }
 
-    /// What the disk does for those who wait.
+    /// The fetches of the waiting sequences.
     pub(super) fn fetches_mut(&mut self) -> impl Iterator<Item = &mut Fetch> {
         self.waiting.iter_mut().map(|waiting| &mut waiting.fetch)
     }
 
-    /// Whether a sequence here will run in a namespace.
+    /// Whether a waiting sequence will run in this namespace.
     pub(super) fn awaits(&self, namespace: NamespaceId) -> bool {
         self.sequences().any(|sequence| sequence.sharing == Sharing::Namespace(namespace))
     }
 
-    /// Whether a tenant has a sequence here for which somebody waits.
+    /// Whether a tenant has a foreground sequence here.
     pub(super) fn serves(&self, tenant: TenantId) -> bool {
         self.foreground().iter().any(|waiting| waiting.sequence.tenant == tenant)
     }
 
-    /// Whether the disk reads `load` for the background alone.
+    /// Whether only background sequences wait for `load`.
     pub(super) fn is_background_load(&self, load: SeqId) -> bool {
         let waits = |waiting: &Waiting| waiting.fetch.waits_for(load);
         self.waiting.iter().any(waits) && !self.foreground().iter().any(waits)
     }
 
-    /// Sequences of a request.
+    /// Number of sequences of a request.
     pub(super) fn count_of(&self, job: JobId) -> usize {
         self.sequences().filter(|sequence| sequence.job == job).count()
     }
@@ -181,7 +180,7 @@ impl Queue {
         self.waiting.retain(|waiting| waiting.sequence.job != job);
     }
 
-    /// The sequences for which somebody waits that may be admitted now, in order.
+    /// The foreground sequences that may be admitted now, in order.
     pub(super) fn candidates(&self, facts: &Facts<'_>) -> Candidates {
         let preempted = self.foreground().iter().filter(|waiting| !waiting.is_new());
         let preempted = preempted.map(|waiting| waiting.candidate(facts)).collect();
@@ -191,13 +190,13 @@ impl Queue {
         Candidates { preempted, by_tenant: tenants.into_iter().map(of).collect() }
     }
 
-    /// The first `count` sequences of the background, without those that wait for the disk.
+    /// The first `count` background sequences, without those that wait for the disk.
     pub(super) fn background_candidates(&self, count: usize, facts: &Facts<'_>) -> Vec<Candidate> {
         let time = |waiting: &Waiting| (facts.time)(waiting.sequence.tenant);
         let mut all: Vec<&Waiting> = self.waiting[self.foreground().len()..].iter().collect();
         all.sort_by(|a, b| a.is_new().cmp(&b.is_new()).then(time(a).total_cmp(&time(b))));
         let mut loads = facts.loads;
-        // Those that wait for the disk count: so the disk reads for few of the background at a time.
+        // Those that wait for the disk count as well, so that the disk reads for few background sequences at a time.
         let first = all.into_iter().take(count);
         let ready = first.filter(|waiting| waiting.fetch.may_go_on(&mut loads, facts.now));
         ready.map(|waiting| waiting.candidate(facts)).collect()
@@ -207,7 +206,7 @@ impl Queue {
     fn tenants(&self, facts: &Facts<'_>) -> Vec<TenantId> {
         let mut tenants: Vec<TenantId> = Vec::new();
         for Waiting { sequence, .. } in self.foreground().iter().filter(|waiting| waiting.is_new()) {
-            // Few tenants: a list of those seen is faster than a set.
+            // With few tenants a list is faster than a set.
             if !tenants.contains(&sequence.tenant) {
                 tenants.push(sequence.tenant);
             }
@@ -228,13 +227,14 @@ impl Queue {
         own.into()
     }
 
-    /// Where a candidate waits, unless it has gone.
+    /// The index of a candidate, if it still waits.
     pub(super) fn position(&self, candidate: &Candidate) -> Option<usize> {
         self.waiting.iter().position(|waiting| waiting.key() == candidate.key)
     }
 
-    /// Takes out a sequence that is admitted, the first `known` tokens of which need not be computed. It has overtaken those that
-    /// had no room when it was their turn, which are `passed`, and older requests of its tenant that no prefill holds.
+    /// Removes a sequence that is admitted and whose first `known` tokens need not be computed. It has overtaken the
+    /// `passed` candidates, which had no room at their turn, and older requests of its tenant that are not held for a
+    /// prefill.
     pub(super) fn admit(&mut self, index: usize, known: usize, passed: &[Candidate]) -> Waiting {
         let admitted = self.waiting.remove(index);
         let missing = admitted.missing(known);
@@ -284,13 +284,13 @@ impl Waiting {
         }
     }
 
-    /// Whether it was never admitted.
+    /// Whether the sequence was never admitted.
     fn is_new(&self) -> bool {
         !self.sequence.started
     }
 
-    /// Whether it waits on for `source`, a running sequence that is about to compute more of its tokens
-    /// than are known.
+    /// Holds the sequence for `source`, a running sequence that is about to compute more of its tokens than are known.
+    /// Returns whether it must wait.
     pub(super) fn hold(&mut self, source: Option<SeqId>) -> bool {
         if source.is_some() && self.held_by != source {
             self.holds += 1;
@@ -317,18 +317,18 @@ impl Waiting {
         }
     }
 
-    /// Tokens to be computed where the first `known` are not.
+    /// Number of tokens to compute, given that the first `known` are known.
     fn missing(&self, known: usize) -> usize {
         self.sequence.tokens.len().saturating_sub(known)
     }
 
-    /// Whether nobody may overtake it any more, with so many tokens to be computed.
+    /// Whether the sequence can no longer be overtaken, given its number of tokens to compute.
     fn has_waited(&self, missing: usize) -> bool {
         let (others, their_work) = self.overtaken;
         self.refused >= OVERTAKEN_MAX || others >= OVERTAKEN_MAX && their_work > PATIENCE * work(missing)
     }
 
-    /// One with so many tokens to be computed goes first.
+    /// Records that a sequence with `missing` tokens to compute overtook this one.
     fn be_overtaken(&mut self, missing: usize) {
         self.overtaken = (self.overtaken.0 + 1, self.overtaken.1 + work(missing));
     }
@@ -338,26 +338,26 @@ impl Waiting {
     }
 }
 
-/// What a request is taken to cost, in rows of prompts, with so many tokens to be computed.
+/// Estimated cost of a request with `missing` tokens to compute, in prompt rows.
 fn work(missing: usize) -> usize {
     missing + ANSWER_ROWS
 }
 
 impl Candidate {
-    /// Whether others may be admitted before it when it does not fit.
+    /// Whether others may be admitted before it if it does not fit.
     pub(super) fn may_be_overtaken(&self) -> bool {
         matches!(self.rank, Rank::New(..))
     }
 
-    /// Whether nobody waits for it.
+    /// True if it is a background sequence.
     pub(super) fn is_background(&self) -> bool {
         self.rank == Rank::Background
     }
 }
 
 impl Candidates {
-    /// The next one: the oldest that was preempted, else the first of the tenant whose turn it is by `time`; of
-    /// two tenants the one whose first waits longer.
+    /// The next candidate: the oldest preempted one, otherwise the first of the tenant with the smallest `time`; of two
+    /// such tenants, the one whose first request is older.
     pub(super) fn next(&mut self, time: impl Fn(TenantId) -> f64) -> Option<Candidate> {
         if let Some(preempted) = self.preempted.pop_front() {
             return Some(preempted);
@@ -374,8 +374,8 @@ impl Candidates {
 mod tests {
     use super::*;
 
-    /// Admits all that wait, one at a time, while `fits` says so; the jobs in the order of admission. Each
-    /// admission makes its tenant's virtual time ten rows later.
+    /// Admits all waiting sequences for which `fits` is true, one at a time; returns the jobs in the order of
+    /// admission. Each admission advances its tenant's virtual time by ten rows.
     fn admitted(queue: &mut Queue, known: &dyn Fn(u64) -> usize, fits: &dyn Fn(u64) -> bool) -> Vec<u64> {
         let times = std::cell::RefCell::new(BTreeMap::<TenantId, f64>::new());
         let time = |tenant: TenantId| times.borrow().get(&tenant).copied().unwrap_or(0.0);
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(admitted(&mut queue, &|_| 0, &|_| true), [8, 9, 0, 1]);
     }
 
-    /// Jobs of the background that may be admitted, two at most.
+    /// Background jobs that may be admitted, at most two.
     fn background(queue: &Queue) -> Vec<u64> {
         let known = |_: &Sequence| Known::cached(0);
         let facts = Facts { known: &known, time: &|_| 0.0, loads: 0, now: Duration::ZERO };
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(background(&queue), [1]);
     }
 
-    /// One that never fits is overtaken a bounded number of times, by its own tenant's and by others.
+    /// A request that never fits is overtaken a bounded number of times, by its own tenant and by others.
     #[test]
     fn overtaking_is_bounded() {
         for other in [0, 1] {
@@ -493,7 +493,7 @@ mod tests {
         }
     }
 
-    /// Of those without a known prefix the shortest goes first, until they were enough, and enough work.
+    /// Among requests without a known prefix the shortest goes first, until enough of them with enough work have.
     #[test]
     fn a_long_one_waits_for_as_much_work_as_twice_its_own() {
         let of = |job, tokens| Sequence { job: JobId(job), ..Sequence::fake(TenantId(0), vec![1; tokens]) };

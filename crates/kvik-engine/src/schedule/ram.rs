@@ -1,4 +1,4 @@
-//! The tier in RAM: the cache, and the names of those who hold blocks in it.
+//! The tier in RAM: the cache, and the ids of the sequences in it.
 
 use kvik_cache::{
     BLOCK_POSITIONS, Beside, BlockId, Cache, CacheConfig, CacheError, CopyState, Forked, NamespaceId, SeqId,
@@ -13,13 +13,13 @@ use crate::panics::contain;
 pub(super) struct Ram {
     pub(super) cache: Cache,
     pub(super) config: CacheConfig,
-    /// What sequences hold beside blocks.
+    /// Auxiliary state that sequences hold in addition to blocks.
     beside: Beside,
-    /// Whether drafts are made from it.
+    /// True if it indexes tokens for drafts.
     drafts: bool,
-    /// Whether what comes and goes is noted.
+    /// Whether cache events are recorded.
     is_told: bool,
-    /// Whether the cache is a new one, which nobody was told yet.
+    /// Whether the cache is new and this was not reported yet.
     is_renewed: bool,
     next_seq: u64,
 }
@@ -34,13 +34,13 @@ fn cache(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Cache, Cac
 }
 
 impl Ram {
-    /// An empty cache, from which drafts can be made if `drafts` says so.
+    /// An empty cache; `drafts` says whether it indexes tokens for drafts.
     pub(super) fn new(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Ram, CacheError> {
         let cache = cache(config, beside, drafts)?;
         Ok(Ram { cache, config, beside, drafts, is_told: false, is_renewed: false, next_seq: 0 })
     }
 
-    /// Begins with an empty cache. The old one may be in disorder.
+    /// Starts with an empty cache. The old one may be inconsistent.
     pub(super) fn renew(&mut self) {
         let cache = cache(self.config, self.beside, self.drafts).expect("the same settings worked before");
         let old = std::mem::replace(&mut self.cache, cache);
@@ -50,46 +50,46 @@ impl Ram {
         }
     }
 
-    /// Notes from now on what comes and goes, in a cache that is empty.
+    /// Starts to record cache events; the cache must be empty.
     pub(super) fn keep_journal(&mut self) {
         (self.is_told, self.is_renewed) = (true, true);
         self.cache.keep_journal();
     }
 
-    /// Whether nobody was told yet that the cache is a new one; from now on somebody was.
+    /// Returns whether a new cache was not reported yet, and marks it as reported.
     pub(super) fn take_renewed(&mut self) -> bool {
         std::mem::take(&mut self.is_renewed)
     }
 
-    /// A name that no sequence had before.
+    /// An id that no sequence had before.
     pub(super) fn new_seq(&mut self) -> SeqId {
         self.next_seq += 1;
         SeqId(self.next_seq)
     }
 
-    /// Whether `blocks` can be had and one more for each of `running` sequences.
+    /// Whether `blocks` can be allocated, and one more for each of `running` sequences.
     pub(super) fn has_room(&self, blocks: usize, running: usize) -> bool {
         blocks + running <= self.room()
     }
 
-    /// Blocks that can be had.
+    /// Number of blocks that can be allocated, by eviction if needed.
     pub(super) fn room(&self) -> usize {
         let stats = self.cache.stats();
         stats.free + stats.evictable + stats.places_evictable
     }
 
-    /// Whether sequences hold something beside blocks.
+    /// Whether sequences hold auxiliary state in addition to blocks.
     pub(super) fn holds_beside(&self) -> bool {
         !self.beside.is_nothing()
     }
 
-    /// What a sequence with so many positions takes: its blocks, and what it holds beside them.
+    /// Blocks that a sequence with this number of positions needs, including its auxiliary state.
     pub(super) fn needed(&self, positions: usize) -> usize {
         self.beside.needed(positions)
     }
 
-    /// Carries out what the cache has decided since the last time, and the copies that a sequence begins with: these
-    /// before anything that they are made from is given back.
+    /// Executes the cache's decisions since the last call, and the copies with which a sequence begins: the copies
+    /// before their sources are released.
     pub(super) fn carry_out(&mut self, begin: Forked, runner: &mut dyn Runner) {
         let changes = self.cache.take_changes();
         changes.fresh.into_iter().for_each(|state| runner.set_state(state, None));
@@ -105,12 +105,12 @@ impl Ram {
         changes.states.into_iter().for_each(|state| runner.release_state(state));
     }
 
-    /// Carries out what the cache has decided since the last time.
+    /// Executes the cache's decisions since the last call.
     pub(super) fn settle(&mut self, runner: &mut dyn Runner) {
         self.carry_out(Forked::default(), runner);
     }
 
-    /// Why so many tokens do not fit though nobody else runs.
+    /// The error for a sequence of `tokens` tokens that does not fit although no other sequence runs.
     pub(super) fn over_budget(&self, tokens: usize) -> RequestError {
         let (needed_blocks, budget_blocks) = (self.needed(tokens), self.config.blocks);
         match self.cache.stats().pinned {
@@ -119,8 +119,8 @@ impl Ram {
         }
     }
 
-    /// Forks `parent` after `tokens`: shares its whole blocks, which are in the tree from now on, and copies
-    /// the last one. Whether there was room.
+    /// Forks `parent` after `tokens`: shares its whole blocks, which are in the tree from now on, and copies the last
+    /// one. Returns whether there was room.
     pub(super) fn fork(
         &mut self,
         parent: SeqId,
@@ -133,8 +133,8 @@ impl Ram {
         true
     }
 
-    /// Copies all blocks of `parent` for a new sequence: to be shared they would have to be in the tree, where
-    /// others look. Whether there was room with `running` sequences there.
+    /// Copies all blocks of `parent` for a new sequence: to be shared they would have to be in the tree, where others
+    /// find them. Returns whether there was room, given `running` sequences.
     pub(super) fn copy(&mut self, copy: PrivateCopy, running: usize, runner: &mut dyn Runner) -> bool {
         let PrivateCopy { parent, id, namespace, positions } = copy;
         if !self.has_room(self.needed(positions), running) {
@@ -159,7 +159,7 @@ impl Ram {
 /// A copy of the first positions of a private sequence.
 pub(super) struct PrivateCopy {
     pub(super) parent: SeqId,
-    /// Of the copy.
+    /// The id of the copy.
     pub(super) id: SeqId,
     pub(super) namespace: NamespaceId,
     pub(super) positions: usize,

@@ -1,12 +1,12 @@
-//! Results: the requests that have not ended, what is reported of them, and how each of them ends.
+//! Results: the open requests, their reports, and how each of them ends.
 //!
 //! ```text
-//!           ┌─► finished    its choices have ended; notified after the numbers are up to date
-//!   open ───┼─► failed      at once, or at the end of the step that saw why
-//!           └─► cancelled   nobody listens any more
+//!           ┌─► finished    its choices have ended; notified after the statistics are updated
+//!   open ───┼─► failed      at once, or at the end of the step with the error
+//!           └─► cancelled   the client has gone
 //! ```
 //!
-//! Knows no block: the scheduler removes a request here and its sequences from queue and running set.
+//! Knows no blocks: the scheduler removes a request here and its sequences from the queue and the running set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,16 +31,16 @@ pub(super) struct Results {
     /// Requests that have finished and have not been notified yet.
     finished: Vec<Job>,
     submitted: u64,
-    /// Of these, requests of the background.
+    /// Number of these that are background requests.
     background: u64,
-    /// Mean time from admission to the end of a request, of those that somebody waited for.
+    /// Mean time from admission to the end of a foreground request.
     service: Option<Duration>,
     pub(super) counters: Counters,
     pub(super) voice: Voice,
 }
 
 impl Results {
-    /// No requests yet, of a model with this vocabulary.
+    /// No requests yet, for a model with this vocabulary.
     pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Results {
         Results {
             open: BTreeMap::new(),
@@ -72,7 +72,7 @@ impl Results {
         id
     }
 
-    /// A request that was added is one of the background.
+    /// Marks an open request as a background request.
     pub(super) fn set_background(&mut self, id: JobId) {
         self.background += 1;
         self.job(id).background = true;
@@ -83,8 +83,8 @@ impl Results {
         self.open.get_mut(&id).expect("a sequence has a job")
     }
 
-    /// Counts `new` tokens of a request's prompt that were computed, and `again` tokens that were computed
-    /// before a preemption; gives the request.
+    /// Counts `new` prompt tokens of a request that were computed, and `again` tokens that were computed before a
+    /// preemption; returns the request.
     pub(super) fn computed(&mut self, id: JobId, new: usize, again: usize) -> &mut Job {
         self.counters.computed_tokens += new as u64;
         self.counters.recomputed_tokens += again as u64;
@@ -94,19 +94,19 @@ impl Results {
         job
     }
 
-    /// Tokens were drafted for a request.
+    /// Counts the tokens drafted for a request.
     pub(super) fn drafted(&mut self, id: JobId, draft: &Draft) {
         self.counters.drafted_tokens[draft.source as usize] += draft.tokens.len() as u64;
         self.job(id).report.drafted_tokens += draft.tokens.len();
     }
 
-    /// A token that was drafted for a request was drawn.
+    /// Counts an accepted draft token of a request.
     pub(super) fn accepted(&mut self, id: JobId, source: DraftSource) {
         self.counters.accepted_tokens[source as usize] += 1;
         self.job(id).report.accepted_tokens += 1;
     }
 
-    /// Notes what the first choice of a request has kept, once it has forgotten something.
+    /// Updates the report of retained positions, which is that of the request's first choice.
     pub(super) fn note_retained(&mut self, sequence: &Sequence) {
         if sequence.choice == 0 {
             self.job(sequence.job).report.retained = sequence.retained();
@@ -123,13 +123,13 @@ impl Results {
         self.open.iter().map(|(&id, job)| (id, job))
     }
 
-    /// Removes a request; [`finish`](Results::finish), [`fail`](Results::fail) and
-    /// [`cancel`](Results::cancel) take it.
+    /// Removes a request, to be passed to [`finish`](Results::finish), [`fail`](Results::fail) or
+    /// [`cancel`](Results::cancel).
     pub(super) fn remove(&mut self, id: JobId) -> Option<Job> {
         self.open.remove(&id)
     }
 
-    /// All choices of a request have ended.
+    /// Finishes a request whose choices have all ended.
     pub(super) fn finish(&mut self, id: JobId, job: Job, now: Duration) {
         let took = now.saturating_sub(job.times.admitted.unwrap_or(now));
         if !job.background {
@@ -140,21 +140,21 @@ impl Results {
         self.finished.push(job);
     }
 
-    /// A request ends with an error.
+    /// Ends a request with an error.
     pub(super) fn fail(&mut self, id: JobId, job: Job, error: RequestError) {
         self.counters.failed += 1;
         tracing::warn!("request {} failed: {error}", id.0);
         job.failed(error);
     }
 
-    /// A request ends because nobody listens to it.
+    /// Ends a request whose client has gone.
     pub(super) fn cancel(&mut self, id: JobId, job: Job, now: Duration) {
         self.counters.cancelled += 1;
         tracing::debug!("request {} cancelled: {}", id.0, job.summary(now));
         job.cancelled();
     }
 
-    /// A request fails at the end of this step.
+    /// Marks a request to fail at the end of this step.
     pub(super) fn fail_later(&mut self, id: JobId, error: RequestError) {
         self.failed.push((id, error));
     }
@@ -164,7 +164,7 @@ impl Results {
         std::mem::take(&mut self.failed)
     }
 
-    /// Fails all requests, without a word about their sequences.
+    /// Fails all requests, without touching their sequences.
     pub(super) fn fail_all(&mut self, error: &RequestError) {
         self.failed.clear();
         for (_, job) in std::mem::take(&mut self.open) {
@@ -183,24 +183,24 @@ impl Results {
         !self.finished.is_empty()
     }
 
-    /// Whether nothing is open, and nobody waits to be notified.
+    /// Whether no request is open or waits to be notified.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.finished.is_empty()
     }
 
-    /// Requests submitted so far, those of the background aside.
+    /// Requests submitted so far, except those of the background.
     pub(super) fn submitted(&self) -> u64 {
         self.submitted - self.background
     }
 
-    /// Mean time from admission to the end of a request, once one has ended.
+    /// Mean time from admission to the end of a request; `None` until one has ended.
     pub(super) fn mean_service(&self) -> Option<Duration> {
         self.service
     }
 
-    /// Emits the next token of a sequence: what it has `said` already, or what is sampled by what is predicted. With what
-    /// is predicted of the prompt all choices begin: gives the others, as far as they go on. A panic is an error of the
-    /// request.
+    /// Emits the next token of a sequence: the one already `said`, or one sampled from the prediction. The first
+    /// prediction after a prompt starts all choices: returns the siblings that continue. A panic becomes an error of
+    /// the request.
     pub(super) fn emit(
         &mut self,
         sequence: &mut Sequence,
@@ -223,7 +223,7 @@ impl Results {
         if let (Wants::Logits(tokens), Prediction::Logits(logits)) =
             (&sequence.answer.request().wants, predicted)
         {
-            // Those tokens are within the vocabulary: `RequestLimits` has checked them.
+            // These tokens are within the vocabulary: `RequestLimits` has checked them.
             job.vector(tokens.iter().map(|&token| logits[token as usize]).collect());
             return Ok(Vec::new());
         }

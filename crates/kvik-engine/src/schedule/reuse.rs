@@ -1,8 +1,8 @@
-//! What of a waiting sequence is computed already, and taking it over.
+//! The prefix of a waiting sequence that is computed already, and its reuse.
 //!
-//! Full blocks are found in the cache as soon as they are complete. The last block of a running
-//! sequence, not full yet, is known to that sequence only: a newcomer that shares its tokens
-//! starts as a fork of it. So reuse is exact to the token also among those that run.
+//! Full blocks are found in the cache as soon as they are complete. The last block of a running sequence, not full yet,
+//! is known to that sequence only: a new sequence that shares its tokens starts as a fork of it. So reuse is exact to
+//! the token also among running sequences.
 
 use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Forked, SeqId, StopReason};
 
@@ -15,11 +15,11 @@ use crate::model::batch::Runner;
 /// Positions beyond its tokens that a sequence is admitted with.
 pub(super) const HEADROOM: usize = BLOCK_POSITIONS;
 
-/// Leading tokens that a waiting sequence need not compute.
+/// The leading tokens that a waiting sequence need not compute.
 pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Known {
     let Sharing::Namespace(namespace) = sequence.sharing else { return Known::cached(0) };
     let tokens = cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
-    // Comparing tokens is for those that can have more: the same full blocks and a longer tail.
+    // Tokens are compared only for sequences that can have more: the same full blocks and a longer tail.
     let longer = running.iter().filter(|running| {
         running.sharing == sequence.sharing
             && !running.has_forgotten()
@@ -36,28 +36,27 @@ pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Kn
     Known { tokens, running }
 }
 
-/// The running sequence whose prefill will leave most of a waiting sequence's tokens, when it is about to
-/// compute more of them than are `known`. Nobody waits for the background, which computes slowly.
+/// The running sequence whose prefill will leave the longest prefix of a waiting sequence, if that is longer than
+/// `known` tokens. No foreground sequence waits for the background, which computes slowly.
 pub(super) fn shared_prefill(waiting: &Sequence, known: usize, running: &Running) -> Option<SeqId> {
     let sources = if waiting.is_background() { running.len() } else { running.foreground() };
     let shares = running.iter().take(sources).map(|running| (will_compute(running, waiting), running.id));
     shares.max_by_key(|&(shared, _)| shared).filter(|&(shared, _)| shared > known).map(|(_, id)| id)
 }
 
-/// A sequence on its way from the queue to the running ones.
+/// A sequence that is about to be admitted.
 pub(super) struct Newcomer<'a> {
     pub(super) sequence: &'a Sequence,
-    /// Its name when it runs.
+    /// Its id when it runs.
     pub(super) id: SeqId,
     /// Positions beyond its tokens that it gets blocks for.
     pub(super) headroom: usize,
 }
 
 impl Newcomer<'_> {
-    /// Takes over what is known of a sequence, and blocks for the rest of its tokens and some
-    /// more, so that it does not have to ask for the next one at once. While others run, one
-    /// block for each of them must remain, and what the next to be tightened needs: else the next that grows would
-    /// preempt the newcomer.
+    /// Takes over the known prefix of a sequence, and allocates blocks for the rest of its tokens and some more, so
+    /// that it does not need the next one at once. While others run, one block for each of them must remain, and the
+    /// reserve for the next compression: otherwise the next sequence that grows would preempt the new one.
     pub(super) fn take_blocks(
         &self,
         known: Known,
@@ -76,12 +75,12 @@ impl Newcomer<'_> {
         }
     }
 
-    /// Positions that it gets blocks for.
+    /// Number of positions that it gets blocks for.
     fn positions(&self) -> usize {
         self.sequence.positions_max().min(self.sequence.reach() + self.headroom)
     }
 
-    /// Takes what the cache has.
+    /// Takes over the prefix in the cache.
     fn lease(&self, ram: &mut Ram, runner: &mut dyn Runner) -> Option<Reused> {
         let (Sharing::Namespace(namespace) | Sharing::Private(namespace)) = self.sequence.sharing;
         let admission = Admission {
@@ -101,7 +100,7 @@ impl Newcomer<'_> {
         Some(Reused { tokens: admitted.reused, stop, evicted: admitted.evicted })
     }
 
-    /// Takes the first `tokens` tokens of a running sequence.
+    /// Forks a running sequence after its first `tokens` tokens.
     fn fork(
         &self,
         parent: &Sequence,
@@ -118,19 +117,19 @@ impl Newcomer<'_> {
             cache.abandon(self.id);
             return None;
         }
-        // A parent in the middle of its prefill has not computed all that both share.
+        // A parent in the middle of its prefill has not computed everything that both share.
         let whole = parent.tokens.starts_with(prompt) && tokens == self.sequence.reuse_max();
         let stop = if whole { StopReason::Complete } else { StopReason::Diverged };
         Some(Reused { tokens, stop, evicted: None })
     }
 }
 
-/// Whether a running sequence is about to compute more than `known` tokens of one that is admitted all the same.
+/// Whether a running sequence is about to compute more than `known` tokens of a sequence that is admitted all the same.
 pub(super) fn is_coming(admitted: &Sequence, known: usize, running: &Running) -> bool {
     running.iter().any(|running| will_compute(running, admitted) > known)
 }
 
-/// Leading tokens that `waiting` will be able to reuse at the end of the prefill of `running`.
+/// Number of leading tokens that `waiting` will be able to reuse at the end of the prefill of `running`.
 fn will_compute(running: &Sequence, waiting: &Sequence) -> usize {
     if !running.in_prefill() || running.has_forgotten() || running.sharing != waiting.sharing {
         return 0;

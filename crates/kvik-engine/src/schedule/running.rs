@@ -1,8 +1,8 @@
 //! The running set: the sequences that hold blocks, oldest first, and the choices that are about to start
 //! as copies of one of them.
 //!
-//! Age is the order of preemption: the youngest gives its blocks up first, so the oldest always goes on. Sequences of the
-//! background stand behind all others.
+//! Age is the order of preemption: the youngest releases its blocks first, so the oldest always makes progress.
+//! Background sequences come after all others.
 
 use std::ops::{Index, IndexMut};
 
@@ -11,7 +11,7 @@ use kvik_cache::{SeqId, TenantId};
 use super::job::JobId;
 use super::sequence::Sequence;
 
-/// Sequences that run.
+/// The running sequences.
 #[derive(Debug, Default)]
 pub(super) struct Running {
     /// Oldest first.
@@ -20,7 +20,7 @@ pub(super) struct Running {
     forks: Vec<Fork>,
 }
 
-/// A choice that goes on from where `parent` is.
+/// A choice that continues from where `parent` is.
 #[derive(Debug)]
 pub(super) struct Fork {
     pub(super) parent: SeqId,
@@ -36,17 +36,17 @@ impl Running {
         self.sequences.is_empty()
     }
 
-    /// Sequences for which somebody waits; they come first.
+    /// Number of foreground sequences; they come first.
     pub(super) fn foreground(&self) -> usize {
         self.sequences.partition_point(|sequence| !sequence.is_background())
     }
 
-    /// Sequences for which nobody waits; they come last.
+    /// Number of background sequences; they come last.
     pub(super) fn background(&self) -> usize {
         self.len() - self.foreground()
     }
 
-    /// How much longer the background may make steps of others, as a share of their time.
+    /// Share by which the background may lengthen the steps of the foreground.
     pub(super) fn urgency(&self) -> f64 {
         self.iter().skip(self.foreground()).map(Sequence::urgency).fold(0.0, f64::max)
     }
@@ -62,12 +62,12 @@ impl Running {
         !self.sequences.is_empty() || !self.forks.is_empty()
     }
 
-    /// Oldest first.
+    /// All sequences, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.sequences.iter()
     }
 
-    /// Oldest first.
+    /// All sequences, oldest first.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
         self.sequences.iter_mut()
     }
@@ -84,33 +84,33 @@ impl Running {
         self.sequences.iter_mut().find(|sequence| sequence.id == id)
     }
 
-    /// Adds a sequence, where its age says.
+    /// Adds a sequence in the order of age.
     pub(super) fn insert(&mut self, sequence: Sequence) {
         let index = self.sequences.partition_point(|other| other.by_age(&sequence).is_lt());
         self.sequences.insert(index, sequence);
     }
 
-    /// Takes the sequence out that is preempted first.
+    /// Removes the sequence that is preempted first.
     pub(super) fn pop_youngest(&mut self) -> Option<Sequence> {
         self.sequences.pop()
     }
 
-    /// Takes the youngest sequence of the background out.
+    /// Removes the youngest background sequence.
     pub(super) fn pop_background(&mut self) -> Option<Sequence> {
         self.sequences.pop_if(|youngest| youngest.is_background())
     }
 
-    /// Takes a sequence out; its forks wait for it to come back, or start alone.
+    /// Removes a sequence; its forks wait for it to come back, or start alone.
     pub(super) fn take(&mut self, id: SeqId) -> Option<Sequence> {
         self.pop(|sequence| sequence.id == id)
     }
 
-    /// Takes the oldest sequence out that has ended.
+    /// Removes the oldest sequence that has ended.
     pub(super) fn pop_ended(&mut self) -> Option<Sequence> {
         self.pop(|sequence| sequence.ended.is_some())
     }
 
-    /// Takes a sequence of a request out; its forks do not start.
+    /// Removes a sequence of a request; its forks do not start.
     pub(super) fn pop_of(&mut self, job: JobId) -> Option<Sequence> {
         self.forks.retain(|fork| fork.child.job != job);
         self.pop(|sequence| sequence.job == job)
@@ -121,22 +121,23 @@ impl Running {
         Some(self.sequences.remove(index))
     }
 
-    /// A choice starts as a copy of `parent`, at the next step.
+    /// Registers a choice that starts as a copy of `parent` at the next step.
     pub(super) fn fork(&mut self, parent: SeqId, child: Sequence) {
         self.forks.push(Fork { parent, child });
     }
 
-    /// Takes the choices that start now.
+    /// Removes the choices that start now.
     pub(super) fn take_forks(&mut self) -> Vec<Fork> {
         std::mem::take(&mut self.forks)
     }
 
-    /// Rows that the sequences of a tenant are still to get, those of the background aside: nobody knows when.
+    /// Number of rows that the foreground sequences of a tenant still have to compute. Background sequences do not
+    /// count: it is not known when they will.
     pub(super) fn missing(&self, tenant: TenantId) -> usize {
         self.foreground_of(tenant).map(Sequence::missing).sum()
     }
 
-    /// Whether a tenant has a sequence here for which somebody waits.
+    /// Whether a tenant has a foreground sequence here.
     pub(super) fn serves(&self, tenant: TenantId) -> bool {
         self.foreground_of(tenant).next().is_some()
     }
@@ -145,8 +146,8 @@ impl Running {
         self.sequences[..self.foreground()].iter().filter(move |sequence| sequence.tenant == tenant)
     }
 
-    /// Blocks that are left free for the sequence that needs fewest to forget when memory is short, of those that run
-    /// and a `newcomer`. `None` if none may be told to.
+    /// Number of blocks to leave free so that at least one sequence can compress under memory pressure, among the
+    /// running ones and a `newcomer`. `None` if none may.
     pub(super) fn reserve(&self, newcomer: Option<&Sequence>) -> Option<usize> {
         self.iter().chain(newcomer).filter_map(Sequence::blocks_to_tighten).min()
     }
@@ -182,7 +183,7 @@ mod tests {
         running.iter().map(|sequence| (sequence.job.0, sequence.choice)).collect()
     }
 
-    /// In whatever order they come, they stand by age, and the youngest is preempted first.
+    /// Whatever the order of insertion, they are sorted by age, and the youngest is preempted first.
     #[test]
     fn sequences_stand_by_age() {
         let all: Vec<(u64, u32)> = (0..4).flat_map(|job| (0..3).map(move |choice| (job, choice))).collect();

@@ -1,4 +1,4 @@
-//! One choice of one request: its tokens, and how many of them are stored.
+//! A sequence is one choice of one request: its tokens, and the number of them that are stored.
 
 use std::cmp::Ordering;
 
@@ -17,18 +17,17 @@ use crate::api::{FinishReason, Pace, Retained, Wants};
 use crate::model::batch::Output;
 use crate::retain::{Extent, Held, Ragged};
 
-/// Work of the background that is behind by all of it makes steps longer by so many times their time; by a part, in
-/// proportion.
+/// Urgency of a background sequence that lags behind its pace by all of its work; proportional for a smaller lag.
 const URGENCY_OF_LAG: f64 = 10.0;
-/// However far behind, it never makes them longer by more times than that.
+/// Maximum urgency, however large the lag.
 const URGENCY_MAX: f64 = 3.0;
-/// Ranges of kept positions that a report has at most: some megabytes as text.
+/// Maximum number of ranges of retained positions in a report: some megabytes as text.
 const SHOWN_RANGES_MAX: usize = 1 << 18;
 
 /// A sequence, waiting or running.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// Its name in the cache; a new one each time it is admitted.
+    /// Its id in the cache; a new one each time it is admitted.
     pub(super) id: SeqId,
     pub(super) job: JobId,
     pub(super) choice: u32,
@@ -38,38 +37,38 @@ pub(super) struct Sequence {
     pub(super) prompt_len: usize,
     /// Leading tokens whose keys and values are in its blocks.
     pub(super) stored: usize,
-    /// What of these was there when it was admitted.
+    /// The value of `stored` when it was admitted.
     pub(super) began: usize,
-    /// The most that `stored` ever was: what it lost of them is computed again after a preemption.
+    /// The maximum that `stored` ever had: after a preemption, tokens up to here are recomputed.
     pub(super) furthest: usize,
-    /// Until so many tokens are stored it is computed alone: a batch that it was in panicked before, and took the states
-    /// of the others with it.
+    /// Until this many tokens are stored it is computed alone: an earlier batch with it panicked and spoiled the states
+    /// of the other sequences.
     pub(super) alone_until: usize,
     pub(super) sharing: Sharing,
-    /// How long what it leaves in the cache is to be kept.
+    /// The lifetime of what it leaves in the cache.
     pub(super) lifetime: Lifetime,
     pub(super) answer: Answer,
-    /// What it may go on with.
+    /// Its draft state.
     pub(super) drafter: Drafter,
-    /// The hidden states of its prompt so far, where it wants them.
+    /// The sum of the hidden states of its prompt so far, if it wants them.
     pub(super) pooled: Pooled,
-    /// What it forgets, when it does.
+    /// The state of its retention policy, if it has one.
     pub(super) forgetting: Option<Box<Forgetting>>,
-    /// Which of its blocks the disk has been given.
+    /// The progress of spilling its blocks to disk.
     pub(super) spilled: Spilled,
-    /// Rows that other prefills have got while this one was read.
+    /// Number of rows that other prefills got during its own.
     pub(super) overtaken: usize,
-    /// Whether it was ever admitted.
+    /// True if it was ever admitted.
     pub(super) started: bool,
     pub(super) ended: Option<FinishReason>,
 }
 
-/// With whom a sequence shares blocks.
+/// The sequences with which a sequence shares blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// With everybody in the namespace.
+    /// All sequences of the namespace.
     Namespace(NamespaceId),
-    /// With nobody: it neither looks up nor publishes.
+    /// None: it neither looks up nor publishes.
     Private(NamespaceId),
 }
 
@@ -100,8 +99,8 @@ impl Sequence {
         }
     }
 
-    /// Another choice at the end of the same prompt, without blocks. This one must have
-    /// generated nothing yet.
+    /// Another choice that starts at the end of the same prompt, without blocks. `self` must have generated nothing
+    /// yet.
     pub(super) fn sibling(&self, choice: u32) -> Sequence {
         Sequence {
             id: SeqId(0),
@@ -118,7 +117,7 @@ impl Sequence {
         }
     }
 
-    /// The tokens that it was asked to continue.
+    /// The tokens of the request's prompt.
     pub(super) fn prompt(&self) -> &[Token] {
         &self.tokens[..self.prompt_len]
     }
@@ -128,20 +127,20 @@ impl Sequence {
         &self.tokens[..self.stored]
     }
 
-    /// What the disk may take of its blocks: the whole ones, and the last one too when it has `ended`. None when
-    /// it publishes nothing.
+    /// The blocks that the disk may take: the whole ones, and the last one too if it has `ended`. `None` if it
+    /// publishes nothing.
     pub(super) fn stored_blocks(&self, ended: bool) -> Option<Stored<'_>> {
         let namespace = self.publishes_in()?;
         let tokens = if ended { self.stored_tokens() } else { whole_blocks(self.stored_tokens()) };
         Some(Stored { seq: self.id, namespace, tokens, prompt: self.prompt(), lifetime: self.lifetime })
     }
 
-    /// What it wants of the tiers below RAM, which has `known` tokens of it.
+    /// The part of its tokens to fetch from the tiers below RAM, which has `known` tokens of it.
     pub(super) fn wanted(&self, namespace: NamespaceId, known: usize) -> Wanted<'_> {
         Wanted { namespace, tokens: &self.tokens[..self.reuse_max()], known, ttl: self.lifetime.ttl }
     }
 
-    /// Ends it in the cache. What it computed stays there, unless it is private.
+    /// Ends the sequence in the cache. Its blocks stay there, unless it is private.
     pub(super) fn release(&self, cache: &mut Cache) {
         if let Some(id) = self.forgetting.as_ref().and_then(|forgetting| forgetting.moves_to()) {
             cache.abandon(id);
@@ -152,7 +151,7 @@ impl Sequence {
         }
     }
 
-    /// Where what it computes now is known to others: nowhere if it is private, or has forgotten something.
+    /// The namespace in which its new blocks are published; `None` if it is private or has dropped positions.
     pub(super) fn publishes_in(&self) -> Option<NamespaceId> {
         match self.sharing {
             Sharing::Namespace(namespace) if !self.has_forgotten() => Some(namespace),
@@ -160,34 +159,34 @@ impl Sequence {
         }
     }
 
-    /// Whether it stores less than all its tokens.
+    /// True if it has dropped positions, so that it stores fewer than all its tokens.
     pub(super) fn has_forgotten(&self) -> bool {
         self.forgetting.as_ref().is_some_and(|forgetting| forgetting.has_forgotten())
     }
 
-    /// Begins anew, without blocks.
+    /// Restarts the sequence, without blocks.
     pub(super) fn restart(&mut self) {
         self.stored = 0;
         self.pooled = Pooled::default();
         self.forgetting = self.forgetting.take().map(|forgetting| Box::new(forgetting.anew()));
     }
 
-    /// Whether nobody else is to be in a batch with it.
+    /// True if it must be alone in a batch.
     pub(super) fn is_suspect(&self) -> bool {
         self.stored < self.alone_until
     }
 
-    /// Whether it has said anything, and will say more.
+    /// Whether its answer has begun and not ended.
     pub(super) fn has_begun(&self) -> bool {
         self.tokens.len() > self.prompt_len && self.ended.is_none()
     }
 
-    /// Tokens still to be computed.
+    /// Number of tokens still to be computed.
     pub(super) fn missing(&self) -> usize {
         self.tokens.len() - self.stored
     }
 
-    /// Rows to be computed before it forgets again: while it does, those that repeat its prompt.
+    /// Number of rows to compute before its next pass; during a pass, those that repeat its prompt.
     pub(super) fn due(&self) -> usize {
         match &self.forgetting {
             Some(forgetting) if forgetting.pass.is_some() => forgetting.repeat().map_or(0, <[Token]>::len),
@@ -195,22 +194,22 @@ impl Sequence {
         }
     }
 
-    /// Rows of the piece that it repeats which are computed.
+    /// Number of computed rows of the piece that it repeats.
     pub(super) fn repeated(&self) -> usize {
         self.forgetting.as_ref().map_or(0, |forgetting| forgetting.repeated())
     }
 
-    /// What it holds; `blocks` are its blocks in the cache.
+    /// Its stored positions; `blocks` are its blocks in the cache.
     pub(super) fn held<'a>(&'a self, blocks: &'a [BlockId]) -> Held<'a> {
         Held { blocks, storage: self.storage(), tokens: self.stored }
     }
 
-    /// Where it stores what it kept, once it has forgotten something.
+    /// The storage of its retained positions, if a pass was made.
     pub(super) fn storage(&self) -> Option<&Ragged> {
         self.forgetting.as_ref().and_then(|forgetting| forgetting.storage.as_ref())
     }
 
-    /// Its first blocks that stay shared when it forgets: those of the positions that are kept whatever happens.
+    /// Number of its first blocks that stay shared in a pass: those of the protected positions.
     pub(super) fn shared_blocks(&self) -> usize {
         let Some(forgetting) = &self.forgetting else { return 0 };
         match &forgetting.storage {
@@ -222,18 +221,18 @@ impl Sequence {
         }
     }
 
-    /// Whether it reads what is kept of a prefix where that is known, and has not begun.
+    /// True if it reads a compressed prefix where one is listed, and has not started.
     pub(super) fn chooses_part(&self) -> bool {
         let request = self.answer.request();
         request.retention.is_none() && request.kept_prefix.is_some() && request.choices == 1 && !self.started
     }
 
-    /// Leading tokens of which it reads what is kept of them, and shares that.
+    /// Number of leading tokens that it reads and shares in compressed form.
     pub(super) fn kept_prefix(&self) -> Option<usize> {
         self.forgetting.as_ref().and_then(|forgetting| forgetting.prefix)
     }
 
-    /// What it kept at the last point, if it has forgotten anything.
+    /// Report of its retained positions after the last pass, if one was made.
     pub(super) fn retained(&self) -> Option<Box<Retained>> {
         let forgetting = self.forgetting.as_ref()?;
         let (storage, tokens) = (forgetting.storage.as_ref()?, self.stored);
@@ -256,13 +255,13 @@ impl Sequence {
         }))
     }
 
-    /// Blocks for what it would keep if memory were short, when it may be told to forget.
+    /// Blocks for its retained positions if memory pressure forced a pass; `None` if its policy does not allow that.
     pub(super) fn blocks_to_tighten(&self) -> Option<usize> {
         self.forgetting.as_ref()?.blocks_to_tighten(self.tokens.len())
     }
 
-    /// Blocks that it would give back if it forgot now. None before its prompt is computed, and where it has just
-    /// forgotten: little is gained there.
+    /// Blocks that a pass now would release. `None` before its prompt is computed, and if the last pass was recent:
+    /// little is gained then.
     pub(super) fn gain(&self) -> Option<usize> {
         let forgetting = self.forgetting.as_ref().filter(|forgetting| forgetting.pass.is_none())?;
         let goes_on = self.ended.is_none() && self.missing() > 0 && self.stored >= self.prompt_len;
@@ -274,56 +273,56 @@ impl Sequence {
         (gain > 0).then_some(gain)
     }
 
-    /// Whether it is at a point and goes on behind it.
+    /// True if it is at a point and continues after it.
     pub(super) fn is_to_forget(&self) -> bool {
         let point = self.forgetting.as_ref().and_then(|forgetting| forgetting.next_point());
         let goes_on = self.missing() > 0 || self.kept_prefix() == Some(self.stored);
         point == Some(self.stored) && self.ended.is_none() && goes_on
     }
 
-    /// Leading tokens for which it needs room now.
+    /// Number of leading tokens for which it needs room now.
     pub(super) fn reach(&self) -> usize {
         let point = self.forgetting.as_ref().and_then(|forgetting| forgetting.next_point());
         point.map_or(self.tokens.len(), |point| point.min(self.tokens.len()))
     }
 
-    /// Positions behind its tokens that it needs while it repeats its prompt.
+    /// Positions after its tokens that it needs while it repeats its prompt.
     pub(super) fn repeat_rows(&self) -> usize {
         self.forgetting.as_ref().map_or(0, |forgetting| forgetting.repeat_rows())
     }
 
-    /// Leading tokens of those it will have computed that others can use.
+    /// Number of leading tokens whose blocks others will be able to use.
     pub(super) fn exact_until(&self) -> usize {
         self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.exact_until())
     }
 
-    /// Tokens that may be drafted for it: with the one that comes anyway no more than it may still say.
+    /// Maximum number of draft tokens: together with the token sampled anyway, no more than it may still generate.
     pub(super) fn draft_max(&self) -> usize {
         let decodes = self.ended.is_none() && self.missing() == 1 && self.stored >= self.prompt_len;
         let plain = self.forgetting.is_none() && self.answer.request().wants == Wants::Text;
         if decodes && plain { self.answer.tokens_left().saturating_sub(1) } else { 0 }
     }
 
-    /// Whether its next row is one of several: a prompt, or what a preemption lost.
+    /// True if it has several rows to compute: a prompt, or what a preemption lost.
     pub(super) fn in_prefill(&self) -> bool {
         let passes = self.forgetting.as_ref().is_some_and(|forgetting| forgetting.pass.is_some());
         passes || self.missing() > 1 || self.stored < self.prompt_len
     }
 
-    /// Tokens that may come from the cache: the last one is computed, for its logits, and so are those whose
+    /// Number of tokens that may come from the cache: the last one is computed for its logits, as are those whose
     /// attention is observed.
     pub(super) fn reuse_max(&self) -> usize {
         let observed = self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.reuse_max());
         observed.min(self.unobserved_reuse_max())
     }
 
-    /// From which token on it must compute, to observe what tokens attend to.
+    /// The token from which on it must compute in order to observe attention; `usize::MAX` if it observes none.
     pub(super) fn observed_from(&self) -> usize {
         let observed = self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.reuse_max());
         if observed < self.unobserved_reuse_max() { observed } else { usize::MAX }
     }
 
-    /// The same, if nothing were observed.
+    /// As [`reuse_max`](Self::reuse_max), if nothing were observed.
     pub(super) fn unobserved_reuse_max(&self) -> usize {
         match self.sharing {
             Sharing::Private(_) => 0,
@@ -333,12 +332,12 @@ impl Sequence {
         }
     }
 
-    /// Whether it needs what the cache does not hold: hidden states before its last token.
+    /// True if it needs hidden states before its last token, which the cache does not hold.
     pub(super) fn pools_all(&self) -> bool {
         self.answer.request().wants.pooling().is_some_and(|pooling| !pooling.needs_only_the_last())
     }
 
-    /// What is wanted of the row at `position`.
+    /// The output needed of the row at `position`.
     pub(super) fn output(&self, position: usize) -> Output {
         let last = position + 1 == self.tokens.len();
         match &self.answer.request().wants {
@@ -349,20 +348,20 @@ impl Sequence {
         }
     }
 
-    /// Positions it may come to need: its last token is never stored.
+    /// Maximum number of positions before its next point: its last token is never stored.
     pub(super) fn positions_max(&self) -> usize {
         let positions = self.tokens.len() + self.answer.tokens_left().saturating_sub(1);
         let point = self.forgetting.as_ref().and_then(|forgetting| forgetting.next_point());
         point.map_or(positions, |point| point.min(positions))
     }
 
-    /// Whether nobody waits for it.
+    /// True if it is a background sequence.
     pub(super) fn is_background(&self) -> bool {
         self.answer.request().background.is_some()
     }
 
-    /// How much longer it may make steps of others, as a share of their time: 0 unless it is of the background and behind
-    /// its pace.
+    /// Share by which it may lengthen the steps of the foreground: 0 unless it is a background sequence that lags
+    /// behind its pace.
     pub(super) fn urgency(&self) -> f64 {
         let due = self.answer.request().background.as_ref().map_or(0.0, Pace::due);
         let all = self.positions_max().saturating_sub(self.began).max(1);
@@ -370,12 +369,12 @@ impl Sequence {
         (URGENCY_OF_LAG * (due - done)).clamp(0.0, URGENCY_MAX)
     }
 
-    /// Leading tokens in common with `other`.
+    /// Number of leading tokens in common with `other`.
     pub(super) fn common(&self, other: &Sequence) -> usize {
         common_prefix(&self.tokens, &other.tokens)
     }
 
-    /// Older requests first, then lower choices. Every sequence of the background counts as younger than all others.
+    /// Older requests first, then lower choices. Background sequences count as younger than all others.
     pub(super) fn by_age(&self, other: &Sequence) -> Ordering {
         let age = |sequence: &Sequence| (sequence.is_background(), sequence.job, sequence.choice);
         age(self).cmp(&age(other))
@@ -384,12 +383,12 @@ impl Sequence {
 
 #[cfg(test)]
 impl Sequence {
-    /// A sequence of request 0 that was never admitted, and that wants one token.
+    /// A sequence of request 0 that was never admitted and wants one token.
     pub(super) fn fake(tenant: TenantId, tokens: Vec<Token>) -> Sequence {
         Sequence::fake_in(false, tenant, tokens)
     }
 
-    /// The same, in the `background` or not.
+    /// As `fake`, in the `background` or not.
     pub(super) fn fake_in(background: bool, tenant: TenantId, tokens: Vec<Token>) -> Sequence {
         use kvik_cache::{CacheConfig, Namespaces, Policy};
 

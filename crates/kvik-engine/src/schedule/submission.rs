@@ -14,10 +14,9 @@ use crate::api::Request;
 use crate::panics::contain;
 
 impl Scheduler {
-    /// Puts a request into the queue. It must keep within `limits`. A panic in that fails the request.
+    /// Puts a request into the queue. It must be within `limits`. A panic in doing so fails the request.
     ///
-    /// One of the background counts as somebody asking: idle time begins when it has ended, for its answer is wanted, and
-    /// what idle time makes may never be.
+    /// A background request ends idle time too: its answer is wanted, while what idle time computes may never be used.
     pub fn submit(&mut self, submission: Submission, limits: &RequestLimits) {
         self.drop_idle_job();
         let Submission { request, guide, sink } = submission;
@@ -61,13 +60,14 @@ impl Scheduler {
         self.queue.insert(Sequence { forgetting, ..Sequence::new(job, sharing, answer, prompt) });
     }
 
-    /// Private requests have a namespace of their own in which nothing is ever published.
+    /// The namespace and the sharing of a request. A private request has a namespace in which nothing is ever
+    /// published.
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
         let (tenants, sharers) = (&mut self.tenants, Sharers::of(request));
         let cache = &mut self.ram.cache;
         let needs_states = request.wants.pooling().is_some_and(|pooling| !pooling.needs_only_the_last());
         let sharing = if request.reuse && (request.retention.is_some() || needs_states) {
-            // What it observes, drops or pools may be in a public prompt, which a derived namespace always reuses.
+            // The tokens to observe, drop or pool may be in a public prompt, which a derived namespace always reuses.
             Sharing::Namespace(tenants.namespaces.shared(sharers, cache))
         } else if request.reuse {
             Sharing::Namespace(tenants.shared_namespace((request.tenant, sharers), prompt, cache))
@@ -79,7 +79,7 @@ impl Scheduler {
         let (Sharing::Namespace(id) | Sharing::Private(id)) = sharing;
         let is_new = tenants.register(id, (request.tenant, request.salt), &mut self.ram, &mut self.disk);
         if is_new && matches!(sharing, Sharing::Namespace(_)) && sharers.adapter.is_some() {
-            // Which adapters are in use is known no earlier.
+            // Which adapters are in use is not known earlier.
             self.disk.add_candidates(&[id], &tenants.namespaces);
         }
         sharing

@@ -1,4 +1,4 @@
-//! What is told of the cache to somebody outside: see [`KvEvent`].
+//! Cache events for external observers: see [`KvEvent`].
 
 use kvik_cache::{Change, StoredBlocks};
 
@@ -6,15 +6,15 @@ use super::Scheduler;
 use crate::api::{KvEvent, KvStored};
 
 impl Scheduler {
-    /// From now on what happens to blocks of prompts with these salts is noted, until it is [taken](Scheduler::take_told).
-    /// Nothing may have been computed yet.
+    /// Starts to record what happens to blocks of prompts with these salts, until it is [taken](Scheduler::take_told).
+    /// Must be called before anything is computed.
     pub fn tell(&mut self, salts: Vec<[u8; 16]>) {
         self.tenants.namespaces.tell(salts);
         self.ram.keep_journal();
     }
 
-    /// What happened since this was asked last, in order; nothing unless it is [told](Scheduler::tell). The first is that
-    /// nothing is there.
+    /// Returns the events since the last call, in order; empty unless [enabled](Scheduler::tell). The first event says
+    /// that the cache is empty.
     pub fn take_told(&mut self) -> Vec<KvEvent> {
         let cleared = self.ram.take_renewed().then_some(KvEvent::Cleared);
         let changes = self.ram.cache.take_journal().into_iter().map(|change| match change {

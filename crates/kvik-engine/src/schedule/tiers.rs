@@ -1,4 +1,4 @@
-//! The tiers at work: what the disk does in a step for the sequences that run and for those that wait.
+//! The disk tier in a step, for running and for waiting sequences.
 
 use kvik_cache::{NamespaceId, SeqId, StateId};
 
@@ -12,14 +12,14 @@ use super::tenants::TenantPart;
 use crate::model::batch::Runner;
 use crate::stats::DraftSource;
 
-/// Prompts that the store which nodes share is asked about before it is their turn.
+/// Number of waiting prompts that are looked up in the shared store before their turn.
 const LOOK_AHEAD: usize = 32;
-/// A state is that of a prompt's end which stands so many tokens before it at most.
+/// A state counts as that of the prompt's end if it is at most this many tokens before it.
 const PROMPT_END: usize = 32;
 
 impl Scheduler {
-    /// Gives the scheduler its disk, with what it is to prefetch where there are no tenants; theirs is known
-    /// when they are.
+    /// Attaches the disk, and makes prefetch candidates of prefixes without a tenant; those of tenants follow when the
+    /// tenants are registered.
     pub fn attach(&mut self, mut setup: DiskSetup) {
         if self.config.drafts_from(DraftSource::Tree) {
             setup.tier.index_followers();
@@ -29,8 +29,8 @@ impl Scheduler {
         self.disk.add_candidates(&[namespace], &self.tenants.namespaces);
     }
 
-    /// From now on tenants share the model, the cache and the disk like this; others have the weight
-    /// 1. What they keep follows with their next request, what they had in use before the start is prefetched.
+    /// Sets how tenants share the model, the cache and the disk; other tenants have weight 1. Their quotas apply from
+    /// their next request; prefixes they used before the start are prefetched.
     pub fn set_tenants(&mut self, parts: &[TenantPart]) {
         self.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
         self.tenants.set_parts(parts);
@@ -38,22 +38,21 @@ impl Scheduler {
             self.tenants.namespaces.shared(Sharers::plain(part.salt), &mut self.ram.cache)
         };
         let namespaces: Vec<NamespaceId> = parts.iter().map(shared).collect();
-        // Whose they are must be known before they come back: their pins count.
+        // The owners must be registered before their prefixes come back: their pins count.
         for (part, &namespace) in parts.iter().zip(&namespaces) {
             self.tenants.register(namespace, (part.tenant, part.salt), &mut self.ram, &mut self.disk);
         }
         self.disk.add_candidates(&namespaces, &self.tenants.namespaces);
     }
 
-    /// The disk, those who wait for it, and what a load needs.
+    /// The disk, the queue, and the context that a load needs.
     pub(super) fn loading(&mut self) -> (&mut Disk, &mut Queue, LoadContext<'_>) {
         let (running, now) = (self.running.len(), self.now());
         let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
         (&mut self.disk, &mut self.queue, LoadContext { ram, namespaces, running, now })
     }
 
-    /// Takes what has been read and written into account, keeps the disk busy, and lets those go on that have
-    /// waited for it.
+    /// Processes completed reads and writes, keeps the disk busy, and ends the waits that are over.
     pub(super) fn collect_loads(&mut self, runner: &mut dyn Runner) {
         let (disk, queue, context) = self.loading();
         let now = context.now;
@@ -66,7 +65,7 @@ impl Scheduler {
         self.end_loads(&ended);
     }
 
-    /// Asks the store that nodes share what it has of the prompts that wait, also of those whose turn is far off.
+    /// Looks up the prompts of waiting requests in the shared store, also of those whose turn is far off.
     pub(super) fn look_ahead(&mut self) {
         if !self.disk.has_remote() {
             return;
@@ -85,7 +84,7 @@ impl Scheduler {
         }
     }
 
-    /// Offers what waits for that to other nodes, unless somebody waits for this one.
+    /// Offers pending copies to other nodes, unless a foreground request waits.
     fn share_some(&mut self, runner: &dyn Runner) {
         let (now, is_busy) = (self.now(), self.queue.oldest_foreground().is_some());
         let (cache, namespaces) = (&self.ram.cache, &self.tenants.namespaces);
@@ -93,7 +92,7 @@ impl Scheduler {
         ended.into_iter().for_each(|seq| self.ram.cache.abandon(seq));
     }
 
-    /// A sequence begins with tokens that were there: other nodes may want them.
+    /// Offers the reused prefix of a sequence that begins: other nodes may want it.
     pub(super) fn share_reused(&mut self, id: SeqId, reused: usize) {
         let now = self.now();
         let sequence = self.running.find(id).filter(|_| reused > 0 && self.disk.has_remote());
@@ -105,7 +104,8 @@ impl Scheduler {
         self.disk.share(&Offered { namespace, tokens, ttl: lifetime.ttl, is_reused: true }, &mut context);
     }
 
-    /// A sequence has ended: other nodes may want what it computed, those who ask the same and those who go on with it.
+    /// Offers the blocks of a sequence that has ended to other nodes: its prompt for the same request, and all of it
+    /// for a continuation.
     fn share_ended(&mut self, sequence: &Sequence) {
         let Some(stored) = sequence.stored_blocks(false).filter(|_| self.disk.shares_all()) else { return };
         let Stored { namespace, tokens, prompt, lifetime, .. } = stored;
@@ -117,7 +117,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends loads with what they have by now.
+    /// Ends loads with what has arrived by now.
     fn end_loads(&mut self, loads: &[SeqId]) {
         let (disk, queue, mut context) = self.loading();
         for &load in loads {
@@ -127,14 +127,14 @@ impl Scheduler {
         }
     }
 
-    /// Ends all loads with what they have by now. Whether there were any.
+    /// Ends all loads with what has arrived by now. Returns whether there were any.
     pub(super) fn end_all_loads(&mut self) -> bool {
         let loads = self.disk.loads();
         self.end_loads(&loads);
         !loads.is_empty()
     }
 
-    /// Ends the loads that only the background waits for. Whether there were any.
+    /// Ends the loads that only the background waits for. Returns whether there were any.
     pub(super) fn end_background_loads(&mut self) -> bool {
         let mut loads = self.disk.loads();
         loads.retain(|&load| self.queue.is_background_load(load));
@@ -149,13 +149,13 @@ impl Scheduler {
         self.end_loads(&loads);
     }
 
-    /// Releases blocks that are held for the disk, so that what computes has room: first those that are
-    /// only written, then, when nobody else could give way, those that are read. Whether there were any.
+    /// Releases blocks that are held for the disk, to make room for running sequences: first those that are only
+    /// written, then, if at most one sequence runs, those that are read. Returns whether there were any.
     pub(super) fn release_disk_blocks(&mut self) -> bool {
         let released =
             self.disk.drop_unfinished(&mut self.ram) || (self.running.len() <= 1 && self.end_all_loads());
         if released {
-            // What they held may have been all that kept a prompt which is public no longer.
+            // These blocks may have been the last use of a prompt that is no longer public.
             self.drop_retired();
         }
         released
@@ -170,7 +170,7 @@ impl Scheduler {
         disk.fetch(&mut waiting.fetch, wanted, &mut context)
     }
 
-    /// Begins to load what was hot before the start, when nobody waits.
+    /// Starts to load what was hot before the start, if no request waits.
     pub(super) fn prefetch(&mut self) {
         if self.queue.is_empty() {
             let (disk, _, mut context) = self.loading();
@@ -178,8 +178,7 @@ impl Scheduler {
         }
     }
 
-    /// Hands over to the disk what the running sequences have completed, and all of those that end; and drops
-    /// there what has outlived its time.
+    /// Spills what the running sequences have completed, and everything of those that end; then drops expired blocks.
     pub(super) fn spill(&mut self, runner: &dyn Runner) {
         let (now, namespaces) = (self.now(), &self.tenants.namespaces);
         self.disk.spill_unfinished(&mut self.ram, namespaces, runner, now);
@@ -195,8 +194,8 @@ impl Scheduler {
         self.share_some(runner);
     }
 
-    /// Hands states over to the disk: those with which sequences end, and of those that were kept the ones at the end of
-    /// prompts. Others are for forks that may never come; they follow when [one is used](Scheduler::spill_used_state).
+    /// Spills states: the final ones of ending sequences, and of the saved ones those at the end of prompts. Other
+    /// saved states are for forks that may never come; they follow when [one is used](Scheduler::spill_used_state).
     pub(super) fn spill_states(&mut self, runner: &dyn Runner) {
         let kept = self.ram.cache.take_kept_states();
         let now = self.now();
@@ -215,15 +214,15 @@ impl Scheduler {
         }
     }
 
-    /// Hands over the state with which a sequence goes on behind `positions`, before it moves on: where somebody came back
-    /// to, others may after a restart.
+    /// Spills the state with which a sequence continues after `positions`, before it moves on: a prefix that was reused
+    /// may be reused after a restart.
     pub(super) fn spill_used_state(&mut self, id: SeqId, positions: usize, runner: &dyn Runner) {
         if let Some(state) = self.ram.cache.state(id).filter(|_| positions > 0) {
             self.spill_state(id, positions, state, runner);
         }
     }
 
-    /// Hands over the state of a running sequence behind so many positions, if the disk takes one now.
+    /// Spills the state of a running sequence after `positions`, if the disk takes one now.
     fn spill_state(&mut self, id: SeqId, positions: usize, state: StateId, runner: &dyn Runner) {
         let Some(sequence) = self.running.find(id).filter(|_| self.disk.takes_states()) else { return };
         let Some(namespace) = sequence.publishes_in() else { return };

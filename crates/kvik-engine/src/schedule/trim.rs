@@ -1,13 +1,13 @@
-//! Memory that the system wants back: cached prefixes are evicted, and free blocks keep no memory.
+//! Returning memory to the system: evicts cached prefixes and releases the memory of free blocks.
 
 use super::Scheduler;
 use crate::model::batch::Runner;
 
 impl Scheduler {
-    /// Evicts, the least worth first, until the prefix tree holds at most `blocks`, or only what is pinned or in use; then
-    /// gives the memory of all free blocks back to the system. What the disk has not taken yet is lost where it stands in
-    /// the way: who wants that to be kept flushes first. Prefixes that were to be brought back from disk before anybody
-    /// asks stay there. How many blocks were evicted.
+    /// Evicts prefixes in the order of the eviction policy until the prefix tree holds at most `blocks`, or only what
+    /// is pinned or in use; then returns the memory of all free blocks to the system. Blocks that the disk has not
+    /// taken yet are lost if they are in the way: a caller that wants them stored flushes first. Pending prefetches are
+    /// cancelled. Returns how many blocks were evicted.
     pub(crate) fn trim(&mut self, blocks: usize, runner: &mut dyn Runner) -> usize {
         self.disk.drop_candidates();
         self.end_unawaited_loads();
@@ -24,7 +24,7 @@ impl Scheduler {
         self.ram.cache.stats().free - before
     }
 
-    /// Blocks that are computed and not on disk yet, though they are meant to be. None where there is no disk.
+    /// Number of computed blocks that are to be written to disk and are not there yet. 0 without a disk.
     pub(crate) fn unwritten(&self) -> usize {
         self.disk_stats().map_or(0, |disk| disk.writing)
     }

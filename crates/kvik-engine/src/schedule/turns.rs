@@ -1,18 +1,17 @@
-//! Turns of tenants: they share the model by weight, however many requests each has waiting.
+//! Fair sharing between tenants: they share the model by weight, however many requests each has waiting.
 //!
-//! Start-time fair queueing. Every tenant has a *virtual time*: the rows that were computed for
-//! it, divided by its weight. The tenant with the smallest one is next. Rows that a running sequence
-//! is still to get count as computed, so that several admissions in one step take turns too. A tenant
-//! that comes back after a pause starts at the virtual time of the last admission: it has saved nothing
-//! up. So a tenant that was idle precedes all that have been served since, and no flood can delay it
-//! by more than what already runs. The rows of a step are divided by the same times, without the
-//! promised rows.
+//! Start-time fair queueing. Every tenant has a *virtual time*: the rows that were computed for it, divided by its
+//! weight. The tenant with the smallest one is next. Rows that a running sequence still has to compute count as
+//! computed, so that several admissions in one step alternate too. A tenant that comes back after a pause starts at the
+//! virtual time of the last admission: it has accumulated no credit. So a tenant that was idle precedes all that have
+//! been served since, and no flood can delay it by more than what already runs. The rows of a step are divided by the
+//! same times, without the promised rows.
 
 use std::collections::BTreeMap;
 
 use kvik_cache::TenantId;
 
-/// The weight of a tenant that was given none.
+/// The default weight of a tenant.
 const WEIGHT: f64 = 1.0;
 
 /// The tenants' virtual times.
@@ -26,12 +25,12 @@ pub(super) struct Turns {
 #[derive(Debug, Clone, Copy)]
 struct Account {
     weight: f64,
-    /// Rows computed over weight.
+    /// Rows computed, divided by the weight.
     time: f64,
 }
 
 impl Turns {
-    /// From now on these weights hold; weights that are not positive numbers count as 1.
+    /// Sets the weights; weights that are not positive numbers count as 1.
     pub(super) fn set_weights(&mut self, weights: impl IntoIterator<Item = (TenantId, f64)>) {
         for (tenant, weight) in weights {
             let usable = weight.is_finite() && weight > 0.0;
@@ -39,14 +38,14 @@ impl Turns {
         }
     }
 
-    /// A tenant that had nothing waiting or running has something now.
+    /// Records that a tenant without waiting or running sequences has one again.
     pub(super) fn come_back(&mut self, tenant: TenantId) {
         let now = self.now;
         let account = self.account(tenant);
         account.time = account.time.max(now);
     }
 
-    /// `rows` were computed for a tenant.
+    /// Charges `rows` computed rows to a tenant.
     pub(super) fn charge(&mut self, tenant: TenantId, rows: usize) {
         let account = self.account(tenant);
         account.time += rows as f64 / account.weight;
@@ -58,7 +57,7 @@ impl Turns {
         account.time + promised_rows as f64 / account.weight
     }
 
-    /// A sequence was admitted at this virtual time of its tenant.
+    /// Records an admission at this virtual time of its tenant.
     pub(super) fn admitted(&mut self, time: f64) {
         self.now = self.now.max(time);
     }

@@ -1,5 +1,5 @@
-//! Dropping namespaces that nobody uses: each scale of an adapter and each policy makes one, and both are numbers that
-//! clients write. So there are never many more than hold something.
+//! Dropping unused namespaces: each scale of an adapter and each retention policy makes one, and both are numbers that
+//! clients choose. So the number of namespaces stays bounded by the number of those in use.
 
 use kvik_cache::NamespaceId;
 use rustc_hash::FxHashSet;
@@ -7,13 +7,13 @@ use rustc_hash::FxHashSet;
 use super::Scheduler;
 use super::sequence::{Sequence, Sharing};
 
-/// Namespaces that are left alone.
+/// No namespaces are dropped below this number.
 const NAMESPACES_MIN: usize = 256;
 
-/// When to look for namespaces that nobody uses.
+/// When to look for unused namespaces.
 #[derive(Debug)]
 pub(super) struct Unused {
-    /// As soon as there are so many.
+    /// At this number of namespaces.
     due: usize,
 }
 
@@ -24,8 +24,8 @@ impl Default for Unused {
 }
 
 impl Scheduler {
-    /// Drops the namespaces of which nothing is in RAM or on disk and which nobody has in hand, when there are twice as
-    /// many as were left the last time: so a request pays for its own at most.
+    /// Drops the namespaces that have nothing in RAM or on disk and that no part uses, when there are twice as many as
+    /// were left the last time: so the amortised cost per request is constant.
     pub(super) fn drop_unused_namespaces(&mut self) {
         if self.ram.cache.namespaces() < self.unused.due {
             return;
@@ -41,7 +41,7 @@ impl Scheduler {
         self.unused.due = NAMESPACES_MIN.max(2 * self.ram.cache.namespaces());
     }
 
-    /// What has the id of a namespace in hand, and what needs it to find its blocks on disk.
+    /// The namespaces whose ids are in use, and those that have blocks on disk.
     fn namespaces_in_use(&self) -> FxHashSet<NamespaceId> {
         let of = |sequence: &Sequence| match sequence.sharing {
             Sharing::Namespace(id) | Sharing::Private(id) => id,

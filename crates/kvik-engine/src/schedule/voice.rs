@@ -1,8 +1,8 @@
-//! What the answers of a step say next, chosen on all threads at the same time.
+//! Parallel sampling of the next tokens of a step.
 //!
-//! A row of logits is as long as the vocabulary, and a constraint may look at every token of it: with many sequences that
-//! takes longer than all else outside the model. Each answer goes on from its own logits and knows nothing of the others,
-//! so who chooses when changes nothing.
+//! A row of logits is as long as the vocabulary, and a constraint may look at every token of it: with many sequences
+//! that takes longer than everything else outside the model. Each answer depends only on its own logits, so the order
+//! of sampling does not affect the result.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,28 +15,28 @@ use super::answer::{Answer, Prediction, Step};
 use crate::api::RequestError;
 use crate::panics::contain;
 
-/// Logits of a step below which other threads cost more than they save, where no constraint is asked about them.
+/// Number of logits of a step below which other threads cost more than they save, if no answer has a constraint.
 const PARALLEL_MIN: usize = 128 * 1024;
 
-/// What an answer said to one row of logits.
+/// The result of sampling from one row of logits.
 pub(super) type Said = Result<Step, RequestError>;
 
-/// What answers need beside logits; threads use it together.
+/// Shared data for sampling; used by several threads.
 pub(super) struct Voice {
     vocabulary: Arc<Vocabulary>,
-    /// Those that no thread uses.
+    /// Scratch buffers that no thread uses.
     scratches: Mutex<Vec<Scratch>>,
 }
 
-/// An answer that goes on in this step.
+/// An answer that is sampled in this step.
 pub(super) struct Turn<'a> {
     pub(super) answer: &'a mut Answer,
-    /// `[1 + draft, vocab]`; or nothing, where `likeliest` is wanted
+    /// `[1 + draft, vocab]`; empty if `likeliest` is used
     pub(super) logits: &'a [f32],
     /// `[1 + draft]`
     pub(super) likeliest: &'a [Token],
     pub(super) draft: &'a [Token],
-    /// What it says: to the first row, and to those behind it as far as it says what was drafted.
+    /// Results: for the first row, and for further rows as long as the sampled tokens equal the draft.
     pub(super) said: &'a mut Vec<Said>,
 }
 
@@ -49,7 +49,7 @@ impl Voice {
         &self.vocabulary
     }
 
-    /// What `answer` says to what is predicted. A scratch that a panic has left in disorder is not used again.
+    /// Samples the next token of `answer` from a prediction. A scratch buffer in use during a panic is not used again.
     pub(super) fn say(&self, answer: &mut Answer, predicted: Prediction<'_>) -> Said {
         let mut scratch = self.scratches().pop().unwrap_or_default();
         let said = answer.advance(predicted, &self.vocabulary, &mut scratch);
@@ -57,7 +57,7 @@ impl Voice {
         said
     }
 
-    /// All answers go on.
+    /// Samples the next tokens of all answers.
     pub(super) fn take_turns(&self, turns: &mut [Turn<'_>], vocab_len: usize, threads: Option<&Pool>) {
         let take = |turns: &mut [Turn<'_>]| turns.iter_mut().for_each(|turn| turn.take(vocab_len, self));
         let logits: usize = turns.iter().map(|turn| turn.logits.len()).sum();
@@ -75,7 +75,7 @@ impl Voice {
 }
 
 impl Turn<'_> {
-    /// A panic is an error of the request.
+    /// Samples the tokens of one answer. A panic becomes an error of the request.
     fn take(&mut self, vocab_len: usize, voice: &Voice) {
         let tokens = self.likeliest.iter().map(|&token| Prediction::Likeliest(token));
         let rows = self.logits.chunks_exact(vocab_len).map(Prediction::Logits).chain(tokens);

@@ -1,4 +1,4 @@
-//! Who is watched in a batch: the observations of its sequences, taken out while the batch is computed.
+//! The observations of the sequences of a batch, taken out while the batch is computed.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use super::plan::{Kind, Plan};
 use super::running::Running;
 use crate::model::observation::{Observation, Watched};
 
-/// The observations that a batch goes on with.
+/// The observations that a batch updates.
 pub(super) struct Watching(Vec<Taken>);
 
-/// Rows of one sequence that are watched.
+/// The observed rows of one sequence.
 struct Taken {
     /// Index among the running sequences.
     index: usize,
@@ -22,7 +22,7 @@ struct Taken {
 }
 
 impl Watching {
-    /// Takes the observations of all sequences of which `plan` has rows that are watched.
+    /// Takes the observations of all sequences of which `plan` has observed rows.
     pub(super) fn take(plan: &Plan, running: &mut Running) -> Watching {
         let (mut watching, mut first) = (Vec::new(), 0);
         for span in &plan.spans {
@@ -46,7 +46,7 @@ impl Watching {
         Watching(watching)
     }
 
-    /// The watched rows as a batch takes them.
+    /// The observed rows in the form that a batch takes.
     pub(super) fn watched(&mut self) -> Vec<Watched<'_>> {
         let watched = self.0.iter_mut().map(|Taken { rows, watch, among, observation, .. }| Watched {
             rows: rows.clone(),
@@ -57,7 +57,7 @@ impl Watching {
         watched.collect()
     }
 
-    /// Gives the observations back, with what was observed.
+    /// Returns the updated observations to their sequences.
     pub(super) fn put_back(self, running: &mut Running) {
         for Taken { index, observation, .. } in self.0 {
             if let Some(forgetting) = &mut running[index].forgetting {
@@ -66,7 +66,7 @@ impl Watching {
         }
     }
 
-    /// The running sequences whose observations are here.
+    /// Indices of the running sequences whose observations are taken out.
     pub(super) fn indices(&self) -> Vec<usize> {
         self.0.iter().map(|watch| watch.index).collect()
     }

@@ -1,5 +1,5 @@
-//! Forgetting prompts on disk, with all that was computed for them alone: by the engine that has the store open, and in
-//! stores that no engine has open.
+//! Deletes prompts on disk, with everything computed for them alone: in the store of a running engine, and in stores
+//! that no engine has open.
 
 use std::path::Path;
 
@@ -12,15 +12,15 @@ use crate::schedule::forget::kept;
 use crate::schedule::namespaces::{Roots, disk_owner};
 use crate::store::{AtRest, Picked, StoreError, erase_at_rest};
 
-/// A block that stands on the way, and what is behind it.
+/// A block on the path of a deleted prompt, and the state of the walk after it.
 struct Visited {
     identity: Identity,
     is_gone: bool,
     walk: DeletedWalk,
 }
 
-/// Takes blocks of these prompts out of a tier, in the namespaces with these roots: slots to erase, and how many blocks
-/// stay for now, since they are read.
+/// Takes blocks of these prompts out of a tier, in the namespaces with these roots. Returns the slots to erase, and how
+/// many blocks stay for now because they are being read.
 fn take_out(tier: &mut Tier, roots: &[Identity], prompts: &DeletedPrompts) -> (Vec<SlotId>, usize) {
     let (mut slots, mut staying) = (Vec::new(), 0);
     let visited = visited(tier, roots, prompts);
@@ -29,15 +29,15 @@ fn take_out(tier: &mut Tier, roots: &[Identity], prompts: &DeletedPrompts) -> (V
         let is_pinned = tier.record(slot).pinned;
         match tier.drop_leaf(&identity) {
             Some(slot) => slots.push(slot),
-            // Others come after it, or it is being read.
+            // Other blocks follow it, or it is being read.
             None => staying += usize::from(!is_pinned && tier.after(&identity).is_empty()),
         }
     }
     (slots, staying)
 }
 
-/// Erases prompts of a tenant, with all that goes on behind them, in all stores of a directory that are not open, whatever
-/// model they are of.
+/// Erases prompts of a tenant, with everything that continues them, in all stores of a directory that are not open, for
+/// any model.
 ///
 /// # Errors
 /// If a file cannot be changed.
@@ -48,7 +48,7 @@ pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> R
         let (mut tier, mut erased) = Tier::with(slots, records);
         let roots = tier.roots(owner);
         erased.extend(take_out(&mut tier, &roots, prompts).0);
-        // What a policy keeps of a prompt says nothing of how it begins: it may be one of these.
+        // A retained prefix does not record how its prompt begins: it may be one of these.
         let is_part =
             |record: &&Record| record.owner == owner && kept::named(record.tokens.as_slice()).is_some();
         let parts = tier.used().map(|(_, record)| record).filter(is_part);
@@ -62,7 +62,7 @@ pub fn forget_at_rest(dir: &Path, salt: [u8; 16], prompts: &DeletedPrompts) -> R
     })
 }
 
-/// The identities of all blocks of these prompts alone, whether they are there or not.
+/// The identities of all blocks that belong to these prompts alone, whether they are stored or not.
 pub(super) fn named(root: &Identity, prompts: &DeletedPrompts) -> Vec<Identity> {
     let mut named = Vec::new();
     for prompt in prompts.mine() {
@@ -76,7 +76,7 @@ pub(super) fn named(root: &Identity, prompts: &DeletedPrompts) -> Vec<Identity> 
     named
 }
 
-/// The blocks on the way, each before those behind it.
+/// The blocks on the path of the deleted prompts, each before those that follow it.
 fn visited(tier: &Tier, roots: &[Identity], prompts: &DeletedPrompts) -> Vec<Visited> {
     let start = |root: &Identity| Visited { identity: *root, is_gone: false, walk: prompts.start() };
     let mut open: Vec<Visited> = roots.iter().map(start).collect();
@@ -89,7 +89,7 @@ fn visited(tier: &Tier, roots: &[Identity], prompts: &DeletedPrompts) -> Vec<Vis
                 found.push(next);
             }
         }
-        // A file may name blocks that come before each other.
+        // A damaged file may contain a cycle of blocks.
         if found.len() > tier.stats().used {
             break;
         }
@@ -97,13 +97,13 @@ fn visited(tier: &Tier, roots: &[Identity], prompts: &DeletedPrompts) -> Vec<Vis
     found
 }
 
-/// What stands behind a block; `None` where it is of no prompt that is to be forgotten.
+/// The block after `at`; `None` if it belongs to no deleted prompt.
 fn behind(at: &Visited, identity: Identity, tokens: &[Token], prompts: &DeletedPrompts) -> Option<Visited> {
     if !is_piece(tokens) {
         let walk = prompts.behind(&at.walk, tokens)?;
         return Some(Visited { identity, is_gone: walk.is_gone(), walk });
     }
-    // A state goes with the tokens that it stands behind, and its pieces with each other.
+    // A state is deleted with the tokens that it follows, and its pieces with each other.
     match tokens_of_piece(tokens) {
         Some(rest) if !rest.is_empty() => {
             let walk = prompts.behind(&at.walk, rest)?;
@@ -114,8 +114,8 @@ fn behind(at: &Visited, identity: Identity, tokens: &[Token], prompts: &DeletedP
 }
 
 impl Disk {
-    /// Drops prompts that are to be forgotten, with all that goes on behind them, in the namespaces with these roots, and
-    /// what nodes share of them; how many blocks are still there.
+    /// Drops deleted prompts, with everything that continues them, in the namespaces with these roots, and their blocks
+    /// in the shared store. Returns how many blocks are still there.
     pub(crate) fn forget_deleted(
         &mut self,
         roots: &[Roots],
@@ -136,7 +136,7 @@ impl Disk {
         staying
     }
 
-    /// Blocks that were dropped, and are still in a file or in the store that nodes share.
+    /// Dropped blocks that are still in a file or in the shared store.
     pub(crate) fn erasing(&self) -> usize {
         let shared = self.remote.as_ref().map_or(0, |remote| remote.store.forgetting());
         self.tier.dropping() + self.store.erasing() + shared

@@ -1,6 +1,5 @@
-//! Waiting for the disk: a request that finds more of its prompt stored than is in RAM waits while that is
-//! read, as long as computing it would take. A request that has nothing on disk never waits for others that
-//! have.
+//! Waiting for the disk. A request that finds more of its prompt stored than is in RAM waits while that is read, at
+//! most as long as computing it would take. A request that has nothing on disk never waits for others that have.
 
 use std::time::Duration;
 
@@ -13,60 +12,60 @@ use super::{Disk, Elsewhere, LoadContext};
 use crate::schedule::namespaces::Roots;
 use crate::schedule::prefix::common_prefix;
 
-/// What a load may take while it is not known how long computing would.
+/// Maximum time of a load while the compute rate is not known.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Computing may be estimated too low; a load that is nearly done is not given up for that.
+/// The estimate for computing may be too low; a load that is nearly done is not given up for that.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// What the disk did for a waiting request.
+/// The disk's work for a waiting request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fetch {
     pub(super) wait: Wait,
     /// Tokens that were in RAM when it began to wait for a load.
     known: usize,
-    /// Tokens that are to be there when the load ends.
+    /// Tokens that will be in RAM when the load ends.
     promised: usize,
-    /// Where what it reads was when it began.
+    /// Where the blocks were when the load began.
     reads: Reads,
-    /// Tokens before those that come from the store that nodes share, if some do.
+    /// Tokens before those that come from the shared store, if some do.
     near: Option<usize>,
-    /// What it knows of that store.
+    /// The shared store's answer, as far as known.
     pub(super) asked: Asked,
-    /// Why the disk did not help, where it had something.
+    /// Why the disk did not help, if it had something.
     pub(crate) verdict: Option<StopReason>,
 }
 
-/// For what of the disk a request waits, and for how long.
+/// The wait state of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Wait {
     /// The disk has not been asked.
     #[default]
     Unasked,
-    /// The store that nodes share has been asked.
+    /// The shared store has been asked.
     Asked { ticket: u64, until: Duration },
-    /// There is something to be read, and too much is being read already.
+    /// There is something to be read, but the maximum number of loads is active.
     Capacity { until: Duration },
-    /// A load.
+    /// The request waits for a load.
     Load { seq: SeqId, until: Duration },
-    /// Nothing, any more.
+    /// The request does not wait any more.
     Over,
 }
 
-/// What a request knows of the store that nodes share.
+/// The answer of the shared store to a request's lookup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// Nothing yet.
+    /// Not asked yet.
     #[default]
     Unasked,
-    /// That nothing is to be had.
+    /// The store has nothing.
     Nothing,
-    /// That it does not answer.
+    /// The store does not respond.
     Down,
-    /// That it has so many leading blocks.
+    /// The store has this many leading blocks.
     Found(usize),
 }
 
-/// What a waiting request wants of the disk.
+/// The part of its prompt that a waiting request wants.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) namespace: NamespaceId,
@@ -74,13 +73,13 @@ pub(crate) struct Wanted<'a> {
     pub(crate) tokens: &'a [Token],
     /// How many of them are in RAM.
     pub(crate) known: usize,
-    /// How long they are kept without a use.
+    /// How long they stay without being used.
     pub(crate) ttl: Option<Duration>,
 }
 
 impl Fetch {
-    /// Whether its request may be considered for admission, when `loads` more prefixes may be read. Of those that
-    /// wait for that, each takes one of them.
+    /// Whether its request may be considered for admission, when `loads` more loads may start. Each request that waits
+    /// for capacity takes one of them.
     pub(crate) fn may_go_on(&self, loads: &mut usize, now: Duration) -> bool {
         match self.wait {
             Wait::Unasked | Wait::Over => true,
@@ -94,22 +93,22 @@ impl Fetch {
         }
     }
 
-    /// Whether nothing was asked for it yet.
+    /// Whether neither the disk nor the shared store was asked.
     pub(crate) fn is_unasked(&self) -> bool {
         self.wait == Wait::Unasked && self.asked == Asked::Unasked
     }
 
-    /// Whether it waits for this load.
+    /// Whether the request waits for this load.
     pub(crate) fn waits_for(&self, load: SeqId) -> bool {
         matches!(self.wait, Wait::Load { seq, .. } if seq == load)
     }
 
-    /// Whether it waits until more may be read.
+    /// Whether the request waits until more loads may start.
     pub(crate) fn waits_for_capacity(&self) -> bool {
         matches!(self.wait, Wait::Capacity { .. })
     }
 
-    /// When its patience ends: nobody waits longer than computing would take.
+    /// When the wait ends: no request waits longer than computing would take.
     pub(crate) fn until(&self) -> Option<Duration> {
         match self.wait {
             Wait::Asked { until, .. } | Wait::Capacity { until } | Wait::Load { until, .. } => Some(until),
@@ -117,7 +116,7 @@ impl Fetch {
         }
     }
 
-    /// Of `cached` tokens, those that were loaded.
+    /// The tokens among `cached` that were loaded.
     pub(crate) fn loaded(&self, cached: usize) -> Elsewhere {
         let cached = cached.min(self.promised);
         let near = self.near.unwrap_or(cached).min(cached);
@@ -125,13 +124,13 @@ impl Fetch {
         Elsewhere { remote, ..Elsewhere::of(near.saturating_sub(self.known), self.reads) }
     }
 
-    /// A load has ended: its request goes on with what is there.
+    /// Ends the wait for a load; its request continues with what is there.
     pub(crate) fn end_with(&mut self, load: &EndedLoad) {
         if self.waits_for(load.seq) {
             self.wait = Wait::Over;
             if self.promised > load.tokens {
                 self.verdict = Some(load.verdict);
-                // What others compute meanwhile was not loaded.
+                // The tokens that others compute meanwhile were not loaded.
                 self.promised = load.tokens;
             }
         }
@@ -147,7 +146,7 @@ impl Fetch {
 }
 
 impl Disk {
-    /// Whether a waiting request waits on, because the disk has more of its prompt than is known.
+    /// Returns whether a waiting request keeps waiting, because the disk has more of its prompt than is known.
     pub(crate) fn fetch(
         &mut self,
         fetch: &mut Fetch,
@@ -167,7 +166,7 @@ impl Disk {
         }
     }
 
-    /// Looks up what a request wants and begins to load it; whether the request waits for that.
+    /// Looks up what a request wants and starts to load it; returns whether the request waits for that.
     fn ask(&mut self, fetch: &mut Fetch, wanted: Wanted<'_>, context: &mut LoadContext<'_>) -> bool {
         let Wanted { namespace, tokens, known, .. } = wanted;
         let roots = context.namespaces.roots(namespace);
@@ -181,7 +180,7 @@ impl Disk {
         let promised = common_prefix(tokens, &prefix.tokens);
         let deadline = context.now + self.patience(&prefix, known, promised);
         let until = until.unwrap_or(deadline);
-        // For less than a block nobody waits until others are done.
+        // No request waits for less than a block until others are done.
         let small = promised < known + BLOCK_POSITIONS;
         let full = self.loads_left() == 0;
         let load = match self.covering(namespace, &tokens[..promised]) {
@@ -191,22 +190,22 @@ impl Disk {
         };
         match load {
             Some(seq) => {
-                // It may be a load of somebody else, which reads the same from elsewhere.
+                // This may be another request's load, which reads the same blocks from elsewhere.
                 let load = self.load(seq);
                 let reads = load.map_or_else(Reads::default, |load| load.reads);
                 let near = load.and_then(Load::near);
                 let wait = Wait::Load { seq, until };
                 *fetch = Fetch { wait, known, promised, reads, near, ..*fetch };
             }
-            // Where there is no room for a load, there is none for the sequence either, unless nobody runs.
+            // If there is no room for a load, there is none for the sequence either, unless no sequence runs.
             None if !small && (full || context.running > 0) => fetch.wait = Wait::Capacity { until },
             None => fetch.give_up(),
         }
         fetch.wait != Wait::Over
     }
 
-    /// What is read of a prompt: blocks on disk, and behind them those that other nodes have computed; and why these are not
-    /// fetched, where there are some.
+    /// The prefix to read: blocks on disk, followed by blocks of other nodes; and, if the store has such blocks and
+    /// they are not fetched, why not.
     fn prefix(
         &self,
         fetch: &Fetch,
@@ -226,7 +225,7 @@ impl Disk {
             Err(why) => (None, Some(why)),
         };
         if let Some(far) = &far {
-            // A last block that the prompt shares in part gives way to a whole one.
+            // A partial last block is replaced by a whole one.
             slots.truncate(near - first);
             tokens = wanted[..far.blocks.end * BLOCK_POSITIONS].to_vec();
         }
@@ -244,12 +243,12 @@ impl Disk {
         self.loads.iter().find(covers).map(|load| load.seq)
     }
 
-    /// Lets a request go on that has what it waits for, or whose patience has ended.
+    /// Ends the wait of a request whose load has progressed far enough or whose patience has ended.
     pub(crate) fn end_wait(&mut self, fetch: &mut Fetch, now: Duration) {
         self.answer_lookup(fetch, now);
         let Wait::Load { seq, until } = fetch.wait else { return };
         let Some(load) = self.load(seq) else { return };
-        // A state is of use to others when the load has ended.
+        // A state is of use to others only when the load has ended.
         if load.ready_tokens().len() >= fetch.promised && !load.reads_state() {
             fetch.wait = Wait::Over;
         } else if now >= until {
@@ -258,8 +257,8 @@ impl Disk {
         }
     }
 
-    /// How long to wait for the rest of `promised` tokens, of which `known` are there: as long as computing would take, and
-    /// for other nodes as long as they are expected to take.
+    /// How long to wait for the rest of `promised` tokens, of which `known` are there: as long as computing would take,
+    /// and for other nodes as long as they are expected to take.
     fn patience(&self, prefix: &Prefix, known: usize, promised: usize) -> Duration {
         let compute = |tokens| self.cost.compute_time(tokens).map_or(PATIENCE, |compute| compute + GRACE);
         match &prefix.far {

@@ -1,4 +1,4 @@
-//! What is stored of a prompt, whether reading it is worth while, and why no more of it is known.
+//! Looks up the stored part of a prompt, decides whether reading it is worth while, and explains why no more is known.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use super::states::{StoredState, before_pieces};
 use super::{Disk, Elsewhere};
 use crate::schedule::namespaces::Roots;
 
-/// Private prompts remembered at most.
+/// Maximum number of private prompts that are remembered.
 const PRIVATE_MAX: usize = 1 << 14;
 
-/// What is worth loading.
+/// The stored part of a prompt that is worth loading.
 #[derive(Debug, Default)]
 pub(super) struct Worth {
     /// Blocks.
     pub(super) slots: Vec<SlotId>,
-    /// The pieces of the state behind them; none where layers have none.
+    /// The pieces of the state after them; empty if no layer has a state.
     pub(super) pieces: Vec<SlotId>,
-    /// Tokens before that state.
+    /// Number of tokens before that state.
     pub(super) end: Option<usize>,
 }
 
 impl Disk {
-    /// What is stored after the whole blocks among the first `known` tokens.
+    /// Blocks stored after the whole blocks among the first `known` tokens.
     pub(super) fn find(&self, roots: &Roots, tokens: &[Token], known: usize, now: Duration) -> Found {
         if self.is_absent() {
             // The known blocks need not be named.
@@ -34,7 +34,8 @@ impl Disk {
         self.tier.find(&roots.identity_after(whole), rest, self.wall_s(now))
     }
 
-    /// The same as far as a sequence can go on behind it, with the state that it goes on from where layers have one.
+    /// Like [`find`](Self::find), truncated to where a sequence can continue, with the state that it continues from if
+    /// layers have one.
     fn find_usable(
         &self,
         roots: &Roots,
@@ -48,7 +49,7 @@ impl Disk {
             return (found, None);
         }
         let whole = known - known % BLOCK_POSITIONS;
-        // Where it ends, layers with windows see other blocks than at the end of all.
+        // Where the state is, windowed layers see other blocks than at the end of the prefix.
         let sees = |end: usize| !self.lacks_part(&found, known, end);
         let stored = self.find_state(roots, &tokens[..whole + found.tokens], known, now, sees);
         found.tokens = stored.as_ref().map_or(0, |state| state.tokens - whole);
@@ -56,7 +57,7 @@ impl Disk {
         (found, stored)
     }
 
-    /// What followed the last of `tokens` in stored blocks of a namespace, at most `most` tokens.
+    /// The tokens that followed `tokens` in stored blocks of a namespace, at most `most`.
     pub(crate) fn followers(
         &self,
         roots: &Roots,
@@ -74,13 +75,13 @@ impl Disk {
         self.tier.holds(identity, self.wall_s(now))
     }
 
-    /// Tokens after the first `known` that could be loaded.
+    /// Number of tokens after the first `known` that could be loaded.
     pub(crate) fn tokens_after(&self, roots: &Roots, tokens: &[Token], known: usize, now: Duration) -> usize {
         let (found, _) = self.find_usable(roots, tokens, known, now);
         found.tokens.saturating_sub(known % BLOCK_POSITIONS)
     }
 
-    /// What RAM and disk have of a prompt, and the tokens that the disk adds to what RAM has.
+    /// The match of a prompt in RAM and on disk, and the tokens that the disk adds.
     pub(crate) fn lookup(
         &self,
         roots: &Roots,
@@ -112,7 +113,7 @@ impl Disk {
         (Match { tokens, stop, evicted: None }, added)
     }
 
-    /// Whether loading looks faster than computing `tokens`, as far as both are known.
+    /// Whether loading is expected to be faster than computing `tokens`; `true` while a rate is unknown.
     fn would_load(&self, found: &Found, tokens: usize) -> bool {
         let load = self.cost.load_time(self.reads(&found.slots)).unwrap_or(Duration::ZERO);
         self.cost.compute_time(tokens).is_none_or(|compute| load < compute)
@@ -125,7 +126,7 @@ impl Disk {
         partial > 0 && last.is_some_and(|tokens| tokens > partial)
     }
 
-    /// The slots worth loading of a prompt, and, when more is stored of it, why that is not worth it.
+    /// The slots of a prompt that are worth loading; and, if more is stored, why that is not worth it.
     pub(super) fn worth_loading(
         &mut self,
         roots: &Roots,
@@ -150,8 +151,8 @@ impl Disk {
         (Worth { slots: found.slots, pieces, end }, trimmed)
     }
 
-    /// Leaves out the last blocks behind which layers with windows could not go on, for lack of the part that they see. What
-    /// they need before the first `known` tokens is in RAM.
+    /// Removes the last blocks after which windowed layers could not continue because the part that they see is
+    /// missing. The parts before the first `known` tokens are in RAM.
     fn leave_out_unusable(&self, found: &mut Found, known: usize) {
         let first = known / BLOCK_POSITIONS;
         while let Some(last) = found.slots.len().checked_sub(1) {
@@ -163,14 +164,14 @@ impl Disk {
         }
     }
 
-    /// Whether what was found after the first `known` tokens lacks a part that layers with windows see behind `end` of them.
+    /// Whether the blocks found after the first `known` tokens lack a part that windowed layers see at position `end`.
     fn lacks_part(&self, found: &Found, known: usize, end: usize) -> bool {
         let first = known / BLOCK_POSITIONS;
         let seen = self.beside.first_part(end).saturating_sub(first)..end.div_ceil(BLOCK_POSITIONS) - first;
         found.slots.get(seen).unwrap_or_default().iter().any(|&slot| self.tier.record(slot).lacks_part)
     }
 
-    /// Leaves out a last block of which so little is wanted that it is not worth its reading; whether it did.
+    /// Removes a partial last block that takes longer to load than to compute; returns whether it did.
     fn trim(&self, found: &mut Found) -> bool {
         let partial = found.tokens % BLOCK_POSITIONS;
         let last = self.reads(found.slots.last());
@@ -184,9 +185,9 @@ impl Disk {
         trims
     }
 
-    /// Why a prompt is not known here though its tenant may remember it: it was private, or it was computed for
-    /// another model or in another format. None when RAM, which knows `known` tokens and stops for `stop`, has
-    /// more than the beginning of its first block, or has another reason.
+    /// Why a prompt that its tenant may remember is not found: it was private, or it was computed for another model or
+    /// in another format. `None` if RAM, which matches `known` tokens and stops for `stop`, has at least the first
+    /// block or another reason.
     pub(crate) fn miss_reason(
         &self,
         roots: &Roots,
@@ -207,7 +208,7 @@ impl Disk {
         })
     }
 
-    /// Remembers that a prompt was computed privately.
+    /// Records that a prompt was computed privately.
     pub(crate) fn note_private(&mut self, roots: &Roots, tokens: &[Token]) {
         if self.is_absent() {
             return;

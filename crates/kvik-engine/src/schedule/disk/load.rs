@@ -1,8 +1,8 @@
 //! Bringing stored blocks back, from this node's disk and from the store that nodes share.
 //!
-//! A load takes the blocks it needs like any sequence, has them filled in any order, and publishes them
-//! in order. It ends when all are there, when one cannot be read, when its time is up, or when nobody waits
-//! for it any more; what it has published by then stays.
+//! A load allocates the blocks it needs like any sequence, has them filled in any order, and publishes them in order.
+//! It ends when all are there, when one cannot be read, when its time is up, or when no request waits for it any more;
+//! what it has published by then stays.
 
 use std::time::Duration;
 
@@ -18,40 +18,40 @@ use crate::schedule::ram::Ram;
 use crate::store::remote::RemoteDone;
 use crate::store::{Buffer, Completed};
 
-/// Prefixes that are read at the same time.
+/// Maximum number of concurrent loads.
 const LOADS_MAX: usize = 16;
 
 /// A prefix that is being read.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// Its name in the cache.
+    /// Its sequence in the cache.
     pub(super) seq: SeqId,
     pub(super) namespace: NamespaceId,
-    /// From the first token on to the last one that is read.
+    /// From the first token to the last one that is read.
     pub(super) tokens: Vec<Token>,
-    /// Whole blocks that were in RAM already.
+    /// Whole blocks that were already in RAM.
     first: usize,
-    /// The blocks after them, then the pieces of the state behind the last token.
+    /// The slots of the blocks after them, then of the pieces of the state after the last token.
     slots: Vec<SlotId>,
-    /// The blocks after those, which come from the store that nodes share; then there is no state.
+    /// The fetch of the blocks after those from the shared store; then there is no state.
     far: Option<FarLoad>,
-    /// How many blocks are read.
+    /// Number of blocks read.
     blocks: usize,
-    /// Where they were when it began.
+    /// Where they were when the load began.
     pub(super) reads: Reads,
-    /// How many of them are being read or have been.
+    /// Number of slots whose reads were issued.
     issued: usize,
-    /// Which of them have been.
+    /// Which of them have arrived.
     arrived: Vec<bool>,
-    /// Reads under way.
+    /// Reads in flight.
     open: usize,
     failed: bool,
     ticket: u64,
     started: Duration,
-    /// When it is given up, even if requests wait for it.
+    /// When the load is given up, even if requests wait for it.
     deadline: Duration,
     reason: Reason,
-    /// How long what is read is kept in RAM without another use.
+    /// How long the blocks stay in RAM without being used.
     ttl: Option<Duration>,
 }
 
@@ -63,13 +63,13 @@ pub(super) struct Prefix {
     pub(super) tokens: Vec<Token>,
     /// Its last blocks, which are not in RAM.
     pub(super) slots: Vec<SlotId>,
-    /// The pieces of the state behind it; none where layers have none.
+    /// The pieces of the state after it; empty if no layer has a state.
     pub(super) pieces: Vec<SlotId>,
-    /// The blocks after its slots, which other nodes have computed.
+    /// The blocks after those of `slots`, which other nodes have computed.
     pub(super) far: Option<Far>,
 }
 
-/// Blocks that are being fetched.
+/// Blocks that are being fetched from the shared store.
 #[derive(Debug)]
 struct FarLoad {
     ticket: u64,
@@ -78,7 +78,7 @@ struct FarLoad {
     ended: bool,
 }
 
-/// A load that has ended.
+/// The result of a load that has ended.
 #[derive(Debug)]
 pub(crate) struct EndedLoad {
     pub(super) seq: SeqId,
@@ -91,14 +91,14 @@ pub(crate) struct EndedLoad {
 /// Why a prefix is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// A request waits for it. When none is left that does, it ends.
+    /// A request waits for it. The load ends when no request waits any more.
     Wanted,
-    /// It was hot before the start.
+    /// The prefix was hot before the start.
     Prefetch,
 }
 
 impl Disk {
-    /// Takes what has been read and written into account, and keeps the disk busy.
+    /// Processes completed reads and writes, and issues further reads.
     pub(crate) fn collect(&mut self, cache: &mut Cache, runner: &mut dyn Runner) {
         while let Some(completed) = self.store.completed() {
             self.complete(completed, cache, runner);
@@ -123,12 +123,12 @@ impl Disk {
         self.loads.iter().map(|load| load.seq).collect()
     }
 
-    /// Loads that fetch what other nodes have computed.
+    /// Loads that fetch blocks of other nodes.
     pub(super) fn fetches(&self) -> usize {
         self.loads.iter().filter(|load| load.far.is_some()).count()
     }
 
-    /// Loads that may start.
+    /// Number of loads that may start.
     pub(crate) fn loads_left(&self) -> usize {
         LOADS_MAX.saturating_sub(self.loads.len())
     }
@@ -138,7 +138,7 @@ impl Disk {
         self.loads.iter().map(|load| load.deadline).min()
     }
 
-    /// Takes blocks for a prefix and begins to read it; changes nothing when there are none to be had.
+    /// Allocates blocks for a prefix and starts to read it; changes nothing if there are no blocks for it.
     pub(super) fn start_load(
         &mut self,
         prefix: Prefix,
@@ -155,7 +155,7 @@ impl Disk {
         let blocks = slots.len() + far.as_ref().map_or(0, |far| far.blocks.len());
         let first = blocks_for(tokens.len()) - blocks;
         let seq = take_blocks(namespace, &tokens, first, ttl, context)?;
-        // Of what layers with windows see, only that is read which the prefix needs at its end.
+        // Of the part that windowed layers see, only what the prefix needs at its end is read.
         context.ram.cache.advance(seq, tokens.len());
         slots.extend(pieces);
         let reads = self.reads(&slots);
@@ -186,14 +186,14 @@ impl Disk {
         Some(seq)
     }
 
-    /// Ends a load with what it has by now.
+    /// Ends a load with what has arrived by now.
     pub(crate) fn end_load(&mut self, seq: SeqId, context: &mut LoadContext<'_>) -> Option<EndedLoad> {
         let index = self.loads.iter().position(|load| load.seq == seq)?;
         let load = self.loads.remove(index);
         let (ready, now) = (load.ready(), context.now);
         self.stop_fetch(&load, now);
-        // One that had to make way before it had read anything says nothing about the disk, nor does one that waited for
-        // other nodes as well.
+        // A load that was ended before anything was read gives no measurement of the disk, nor does one that also
+        // waited for other nodes.
         if load.far.is_none() && (ready > 0 || load.failed || now >= load.deadline) {
             self.cost.loaded(load.read(ready.max(1)), now.saturating_sub(load.started));
         }
@@ -211,7 +211,7 @@ impl Disk {
         Some(EndedLoad { seq, tokens: load.ready_tokens().len(), verdict })
     }
 
-    /// Pins in RAM what is pinned on disk now, as far as so much may be pinned.
+    /// Pins in RAM what is pinned on disk, up to the pin limit.
     pub(super) fn pin_as_on_disk(
         &self,
         namespace: NamespaceId,
@@ -229,15 +229,15 @@ impl Disk {
         }
     }
 
-    /// How long a prefix that is read, by the slot of its last block, is kept in RAM without another use. A
-    /// request that waits for it uses it, which begins its time to live anew; bringing it back is no use.
+    /// How long a prefix whose last block is in slot `end` stays in RAM without being used. A request that waits for it
+    /// uses it, which renews its time to live; a prefetch does not count as a use.
     fn ttl_of(&self, end: SlotId, reason: Reason, now: Duration) -> Option<Duration> {
         let Use { at_s, expires_s, .. } = self.tier.record(end).use_;
         let since_s = if reason == Reason::Wanted { at_s } else { self.wall_s(now) };
         (expires_s != 0).then(|| Duration::from_secs(expires_s.saturating_sub(since_s)))
     }
 
-    /// Reads on, as far as there are buffers.
+    /// Issues further reads while there are buffers.
     fn issue(&mut self, index: usize) {
         let load = &mut self.loads[index];
         while !load.failed && load.issued < load.slots.len() {
@@ -260,7 +260,7 @@ impl Disk {
             }
             Completed::Read { ticket, slot, result } => {
                 let lacks_part = self.tier.record(slot).lacks_part;
-                // Bytes that cannot be had now may be had later; bytes that are not what they should be never.
+                // An I/O error may be temporary; corrupt bytes stay corrupt.
                 let erase = match &result {
                     Err(IoFault::Corrupt) => self.tier.unpin_after_reading(slot, Some(false)),
                     Err(_) => self.tier.unpin_after_reading(slot, None),
@@ -275,7 +275,7 @@ impl Disk {
         }
     }
 
-    /// Puts a block that was read where its load wants it, unless that has ended.
+    /// Writes a block that was read to the blocks of its load, unless that has ended.
     fn arrive(&mut self, ticket: u64, read: Option<Arrived>, cache: &mut Cache, runner: &mut dyn Runner) {
         let owns = |load: &&mut Load| (load.ticket..load.ticket + load.slots.len() as u64).contains(&ticket);
         let Some(load) = self.loads.iter_mut().find(owns) else { return };
@@ -301,21 +301,21 @@ impl Disk {
     }
 }
 
-/// The part of a load that comes from the store that nodes share.
+/// The part of a load that comes from the shared store.
 impl Disk {
     fn start_fetch(&mut self, far: &Far) -> Option<FarLoad> {
         let remote = self.remote.as_mut()?;
         Some(FarLoad { ticket: remote.fetch(far), block_bytes: remote.block_bytes, ended: false })
     }
 
-    /// Nobody waits any more for what a load fetches.
+    /// Cancels the fetch of a load, unless it has ended.
     fn stop_fetch(&mut self, load: &Load, now: Duration) {
         if let (Some(far), Some(remote)) = (load.far.as_ref().filter(|far| !far.ended), &mut self.remote) {
             remote.store.cancel(far.ticket, now >= load.deadline);
         }
     }
 
-    /// Takes what has been fetched into account.
+    /// Processes completed fetches.
     fn collect_far(&mut self, cache: &mut Cache, runner: &mut dyn Runner) {
         while let Some(done) = self.remote.as_mut().and_then(Remote::done) {
             let (RemoteDone::Read { ticket, .. } | RemoteDone::Ended { ticket, .. }) = done else { continue };
@@ -332,11 +332,11 @@ impl Disk {
 /// A block that was read.
 struct Arrived {
     buffer: Buffer,
-    /// Whether it was written without the part that layers with windows see.
+    /// True if it was written without the part that windowed layers see.
     lacks_part: bool,
 }
 
-/// Writes what was read of block `at` of a load: without the part that layers with windows see where they do not see it.
+/// Writes the bytes of block `at` of a load, without the part that windowed layers see if they do not see it there.
 fn write_needed(seq: SeqId, at: usize, bytes: &[u8], cache: &Cache, runner: &mut dyn Runner) {
     let part = runner.windowed_part();
     let is_whole = part.is_empty() || cache.needs_part(seq, at);
@@ -344,7 +344,7 @@ fn write_needed(seq: SeqId, at: usize, bytes: &[u8], cache: &Cache, runner: &mut
     runner.write_block(cache.table(seq)[at], bytes);
 }
 
-/// Blocks in RAM for a prefix, of which the first `first` are there already; none when there is no room.
+/// Allocates blocks in RAM for a prefix, of which the first `first` are there already; `None` if there is no room.
 fn take_blocks(
     namespace: NamespaceId,
     tokens: &[Token],
@@ -376,7 +376,8 @@ fn take_blocks(
     Some(seq)
 }
 
-/// The same where sequences hold something beside blocks: nobody has to be able to go on where the blocks in RAM end.
+/// Like `take_blocks`, for models whose sequences hold auxiliary state: it need not be possible to continue where the
+/// blocks in RAM end.
 fn take_beside(
     seq: SeqId,
     namespace: NamespaceId,
@@ -397,11 +398,11 @@ fn take_beside(
 }
 
 impl Load {
-    /// Puts blocks that were fetched where they belong, the first of them being block `first` of the prompt.
+    /// Writes blocks that were fetched; the first of them is block `first` of the prompt.
     fn take_far(&mut self, first: usize, bytes: &[u8], cache: &Cache, runner: &mut dyn Runner) {
         let Some(far) = &self.far else { return };
         for (bytes, at) in bytes.chunks_exact(far.block_bytes).zip(first..) {
-            // A run may begin before what is wanted of it, and end behind.
+            // A run may begin before the wanted range and end after it.
             let index =
                 at.checked_sub(self.first).filter(|index| (self.slots.len()..self.blocks).contains(index));
             let Some(index) = index.filter(|&index| !self.arrived[index]) else { continue };
@@ -410,7 +411,7 @@ impl Load {
         }
     }
 
-    /// No more is fetched.
+    /// Marks the fetch as ended.
     fn end_far(&mut self) {
         if let Some(far) = &mut self.far {
             far.ended = true;
@@ -422,12 +423,13 @@ impl Load {
         self.far.as_ref().map(|_| (self.first + self.slots.len()) * BLOCK_POSITIONS)
     }
 
-    /// Blocks that have been read, without a gap.
+    /// Leading blocks that have arrived without a gap.
     fn ready(&self) -> usize {
         self.arrived[..self.blocks].iter().take_while(|&&arrived| arrived).count()
     }
 
-    /// Why no more of it is there: what is on disk comes first, and one that had to make way says nothing about other nodes.
+    /// Why no more of the prefix is there. The disk is judged first, and a load that was ended early says nothing about
+    /// other nodes.
     pub(super) fn why_no_more(&self, now: Duration) -> StopReason {
         let is_over = |far: &FarLoad| far.ended || now >= self.deadline;
         match &self.far {
@@ -437,18 +439,18 @@ impl Load {
         }
     }
 
-    /// `ready` blocks, by where all of them were.
+    /// `ready` blocks, by where all blocks of the load were.
     fn read(&self, ready: usize) -> Reads {
         let host = ready * self.reads.host / self.reads.blocks().max(1);
         Reads { host, disk: ready - host }
     }
 
-    /// Whether all that it reads is there.
+    /// Whether everything that the load reads is there.
     fn is_complete(&self) -> bool {
         self.arrived.iter().all(|&arrived| arrived)
     }
 
-    /// Whether it reads a state behind its last token.
+    /// Whether the load reads a state after its last token.
     pub(super) fn reads_state(&self) -> bool {
         self.far.is_none() && self.blocks < self.slots.len()
     }
@@ -458,13 +460,13 @@ impl Load {
         self.reads_state() && self.is_complete()
     }
 
-    /// The tokens of the blocks in RAM.
+    /// The tokens of the blocks that are in RAM.
     pub(super) fn ready_tokens(&self) -> &[Token] {
         let positions = (self.first + self.ready()) * BLOCK_POSITIONS;
         &self.tokens[..positions.min(self.tokens.len())]
     }
 
-    /// Whether all is there that is on disk, and no more comes from other nodes.
+    /// Whether everything on disk has arrived and no more comes from other nodes.
     fn has_all_there_is(&self) -> bool {
         self.far.as_ref().is_some_and(|far| far.ended) && self.ready() >= self.slots.len()
     }

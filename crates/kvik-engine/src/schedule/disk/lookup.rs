@@ -1,9 +1,9 @@
-//! Asking the store that nodes share.
+//! Lookups in the shared store.
 //!
-//! A waiting request asks it once, while it queues: how much of its prompt is there. What it has beyond RAM and disk becomes
-//! a part of the load, when fetching it looks faster than computing it. The store says what it will take, from what it
-//! measured; while it says nothing it is not asked, and a request that waited in vain has waited a small part of what
-//! computing takes.
+//! A waiting request asks it once, while it queues, how much of its prompt it holds. What it holds beyond RAM and disk
+//! becomes a part of the load, if fetching is expected to be faster than computing. The store estimates the time from
+//! its measurements; without an estimate it is not asked, and a request that waited in vain has waited a small part of
+//! what computing takes.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use super::{Disk, LoadContext, Wanted};
 use crate::schedule::namespaces::Roots;
 use crate::store::remote::{Chain, Expected};
 
-/// A lookup may take so many times what it is expected to, and this besides.
+/// A lookup may take this many times its expected time, plus the grace.
 const LATE: u32 = 4;
 const LOOKUP_GRACE: Duration = Duration::from_millis(5);
-/// The same of a fetch: beyond it, it is more likely that the store has stopped than that it is slow.
+/// Likewise for a fetch: beyond this, the store is more likely to have stopped than to be slow.
 const FETCH_LATE: u32 = 2;
 const FETCH_GRACE: Duration = Duration::from_millis(20);
 
-/// How long what was fetched is kept if its request does not use it.
+/// How long fetched blocks stay if their request does not use them.
 const UNUSED_TTL: Duration = Duration::from_secs(300);
 
 impl Remote {
-    /// Gives a request that waits for an answer what has come, or lets it go on without when its time is up.
+    /// Passes the answer to a waiting request, or ends its wait when its time is up.
     fn answer(&mut self, fetch: &mut Fetch, now: Duration) {
         let Wait::Asked { ticket, until } = fetch.wait else { return };
         let answer = self.answers.iter().find(|&&(answered, _)| answered == ticket);
@@ -50,7 +50,7 @@ fn chain(roots: &Roots, tokens: &[Token], blocks: usize) -> Chain {
 }
 
 impl Disk {
-    /// Asks the store that nodes share for what a waiting request wants, once; whether the request waits for the answer.
+    /// Asks the shared store once for what a waiting request wants; returns whether the request waits for the answer.
     pub(crate) fn look_up_remote(
         &mut self,
         fetch: &mut Fetch,
@@ -96,21 +96,22 @@ impl Disk {
         true
     }
 
-    /// Gives those who wait for answers of the store that nodes share what has come.
+    /// Passes the shared store's answers to the requests that wait for them.
     pub(super) fn answer_lookup(&mut self, fetch: &mut Fetch, now: Duration) {
         if let Some(remote) = &mut self.remote {
             remote.answer(fetch, now);
         }
     }
 
-    /// Forgets answers that nobody waits for.
+    /// Discards answers that no request waits for.
     pub(crate) fn forget_answers(&mut self) {
         if let Some(remote) = &mut self.remote {
             remote.answers.clear();
         }
     }
 
-    /// The whole blocks of a prompt from block `near` on, whatever that takes; none where the store does not answer.
+    /// The whole blocks of a prompt from block `near` on, without comparing costs; `None` if the store does not
+    /// respond.
     pub(super) fn far(&self, roots: &Roots, tokens: &[Token], near: usize, ttl: Duration) -> Option<Far> {
         let (blocks, remote) = (near..tokens.len() / BLOCK_POSITIONS, self.remote.as_ref()?);
         let expected = remote.store.expected().filter(|_| !blocks.is_empty() && self.shares(roots))?;
@@ -118,7 +119,8 @@ impl Disk {
         Some(Far { chain: chain(roots, tokens, blocks.end), blocks, patience, ttl })
     }
 
-    /// What is worth fetching of a prompt, of which RAM and disk have `near` whole blocks; or why what is there is not.
+    /// The part of a prompt that is worth fetching, given that RAM and disk have `near` whole blocks; or why what the
+    /// store has is not worth fetching.
     pub(super) fn worth_fetching(
         &self,
         fetch: &Fetch,
@@ -128,7 +130,7 @@ impl Disk {
     ) -> Result<Option<Far>, StopReason> {
         let (Asked::Found(found), Some(remote)) = (fetch.asked, &self.remote) else { return Ok(None) };
         let found = found.min(tokens.len() / BLOCK_POSITIONS);
-        // It was asked about the prompt, and not about what a policy keeps of it.
+        // The lookup was about the prompt, not about its compressed prefix.
         if found <= near || !self.shares(roots) {
             return Ok(None);
         }
@@ -144,14 +146,14 @@ impl Disk {
     }
 }
 
-/// How long to wait for so many blocks, which could be computed meanwhile.
+/// How long to wait for this many blocks, given the time in which they could be computed.
 fn patience(expected: Expected, blocks: usize, compute: Option<Duration>) -> Duration {
     let late = expected.time(blocks) * FETCH_LATE + FETCH_GRACE;
     compute.map_or(late, |compute| late.min(compute))
 }
 
 impl Fetch {
-    /// Why no more of a prompt is known that the store which nodes share could have, when that does not answer.
+    /// Reports that the shared store, which could have more of a prompt, does not respond.
     pub(crate) fn unasked_remote(&self, stop: StopReason) -> Option<StopReason> {
         let might_have = matches!(
             stop,

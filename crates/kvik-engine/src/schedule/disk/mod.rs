@@ -1,29 +1,29 @@
-//! The disk tier, as the scheduler uses it. [`kvik_cache::tier`] decides, a [`BlockStore`] moves bytes;
-//! here both meet the blocks of sequences.
+//! The disk tier, as the scheduler uses it. [`kvik_cache::tier`] decides and a [`BlockStore`] moves bytes; this module
+//! connects both to the blocks of sequences.
 //!
 //! ```text
 //!   a sequence computes ── spill ──► slot        in the background, a copy at a time
 //!   a request waits ────── load ───► blocks      a sequence in the cache that reads instead of computing
 //! ```
 //!
-//! A load is a sequence like any other, with blocks of its own that are published as they fill. So those
-//! who wait for it find its blocks in the cache, and nobody else needs to know where they came from.
+//! A load is a sequence like any other, with blocks of its own that are published as they fill. So requests that wait
+//! for it find its blocks in the cache, and no other part needs to know where they came from.
 //!
-//! A tier that is absent is a tier that holds nothing: it has no slots.
+//! An absent tier is a tier that holds nothing: it has no slots.
 //!
 //! | module     | cares about                                                    |
 //! |------------|----------------------------------------------------------------|
-//! | `setup`    | what a tier is made of, and where its bytes are                |
-//! | `find`     | what is stored of a prompt, and why no more of it              |
+//! | `setup`    | how a tier is configured, and where its bytes are              |
+//! | `find`     | the stored part of a prompt, and why it is not longer          |
 //! | `spill`    | copying computed blocks to slots                               |
 //! | `load`     | reading slots into blocks                                      |
 //! | `fetch`    | how long a waiting request waits for a load                    |
-//! | `prefetch` | what is read before anybody asks                               |
+//! | `prefetch` | loading prefixes before any request wants them                 |
 //! | `release`  | unpinning and dropping                                         |
-//! | `deleted`  | what of a deleted conversation is dropped                      |
-//! | `remote`   | the store that nodes share                                     |
-//! | `lookup`   | asking it                                                      |
-//! | `share`    | offering blocks to it                                          |
+//! | `deleted`  | dropping the blocks of deleted prompts                         |
+//! | `remote`   | the shared store                                               |
+//! | `lookup`   | lookups in the shared store                                    |
+//! | `share`    | offering blocks to the shared store                            |
 
 mod deleted;
 mod fetch;
@@ -65,7 +65,7 @@ pub(super) struct Disk {
     tier: Tier,
     store: Box<dyn BlockStore>,
     cost: CostModel,
-    /// What sequences hold beside blocks.
+    /// Auxiliary state that sequences hold in addition to blocks.
     beside: Beside,
     /// Prefixes being read, oldest first.
     loads: Vec<load::Load>,
@@ -73,9 +73,9 @@ pub(super) struct Disk {
     unfinished: Vec<spill::Unfinished>,
     /// States being written.
     states: Vec<states::StateWrite>,
-    /// Prefixes that were hot before the start, whose tenants are not registered yet, the best first.
+    /// Prefixes that were hot before the start and whose tenants are not registered yet, the best first.
     found: Vec<tier::Chain>,
-    /// Prefixes to be loaded while nothing else is to do, the best last.
+    /// Prefixes to be loaded when the scheduler is idle, the best last.
     candidates: Vec<prefetch::Candidate>,
     /// Prompts that are stored for another model or in another KV format, by content key.
     related: FxHashMap<u64, Relation>,
@@ -86,11 +86,11 @@ pub(super) struct Disk {
     /// Blocks being written.
     writing: usize,
     writes_max: usize,
-    /// The store that nodes share, if they do.
+    /// The store that nodes share, if configured.
     remote: Option<Remote>,
 }
 
-/// Tokens that are not where they are computed with, by where they are.
+/// Tokens that are not in the memory they are computed with, by where they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Elsewhere {
     /// In the host's memory, while blocks in use are on a device.
@@ -101,17 +101,18 @@ pub(super) struct Elsewhere {
     pub(super) remote: usize,
 }
 
-/// The parts that a load uses: blocks in RAM, and the identities of what it reads.
+/// The parts of the scheduler that a load uses: blocks in RAM, and the namespaces of what it reads.
 pub(super) struct LoadContext<'a> {
     pub(super) ram: &'a mut Ram,
     pub(super) namespaces: &'a NamespaceTable,
-    /// Sequences that run.
+    /// Number of running sequences.
     pub(super) running: usize,
     pub(super) now: Duration,
 }
 
 impl Elsewhere {
-    /// So many tokens of blocks that are read like this: what is not all in the host's memory waits for the disk.
+    /// Counts `tokens` tokens whose blocks are read like this: all as disk tokens unless every block is in the host's
+    /// memory.
     fn of(tokens: usize, reads: Reads) -> Elsewhere {
         match reads.disk {
             0 => Elsewhere { host: tokens, ..Elsewhere::default() },
@@ -119,12 +120,12 @@ impl Elsewhere {
         }
     }
 
-    /// All of them.
+    /// The total.
     pub(super) fn tokens(self) -> usize {
         self.host + self.disk + self.remote
     }
 
-    /// The same of at most so many tokens, the last ones first.
+    /// The part that covers at most `tokens` tokens, remote ones first.
     pub(super) fn at_most(self, tokens: usize) -> Elsewhere {
         let remote = self.remote.min(tokens);
         let near = tokens - remote;
@@ -136,7 +137,7 @@ impl Disk {
     pub(super) fn new(setup: DiskSetup, beside: Beside) -> Disk {
         let DiskSetup { tier, store, related, epoch_s, writes_max, warm_blocks, remote, .. } = setup;
         Disk {
-            // Of what was hot before the start, blocks come back without states, which nothing could go on from.
+            // Hot prefixes come back without recurrent states, without which no sequence could continue.
             found: if beside.state_bytes > 0 { Vec::new() } else { tier.warmest(warm_blocks, epoch_s) },
             tier,
             store,
@@ -156,7 +157,7 @@ impl Disk {
         }
     }
 
-    /// Slots by where they are read from.
+    /// Counts slots by where they are read from.
     fn reads<'a>(&self, slots: impl IntoIterator<Item = &'a SlotId>) -> Reads {
         let mut reads = Reads::default();
         for &slot in slots {
@@ -171,18 +172,18 @@ impl Disk {
         self.tier.stats().slots == 0
     }
 
-    /// Seconds since 1970, by the clock that never goes back.
+    /// Seconds since 1970, by the monotonic clock.
     fn wall_s(&self, now: Duration) -> u64 {
         self.epoch_s.saturating_add(now.as_secs())
     }
 
-    /// When the first stored block will have outlived its time, by the scheduler's clock.
+    /// When the first stored block expires, by the scheduler's clock.
     pub(super) fn next_expiry(&self) -> Option<Duration> {
         let at_s = self.tier.next_expiry_s()?.saturating_sub(self.epoch_s);
         Some(Duration::from_secs(at_s))
     }
 
-    /// Numbers; a block has `block_bytes`. None when there is no disk.
+    /// Statistics, for blocks of `block_bytes` bytes; `None` if there is no disk.
     pub(super) fn stats(&self, block_bytes: usize) -> Option<DiskStats> {
         let copies = self.unfinished.iter().map(spill::Unfinished::blocks_left).sum::<usize>();
         (!self.is_absent()).then(|| DiskStats {
@@ -197,7 +198,7 @@ impl Disk {
         })
     }
 
-    /// The namespaces of what is being read and written, and of what is to be.
+    /// The namespaces of everything that is being read, written or prefetched.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
         let loads = self.loads.iter().map(|load| load.namespace);
         let unfinished = self.unfinished.iter().map(|copy| copy.namespace);
@@ -209,17 +210,17 @@ impl Disk {
             .chain(self.candidates.iter().map(|candidate| candidate.namespace))
     }
 
-    /// What stored blocks continue: blocks, and the roots of the namespaces that have any.
+    /// The identities that stored blocks continue: blocks, and the roots of namespaces that have any.
     pub(super) fn continued(&self) -> FxHashSet<Identity> {
         self.tier.used().map(|(_, record)| record.parent).collect()
     }
 
-    /// What a tenant may take of it.
+    /// Sets a tenant's share of the tier.
     pub(super) fn set_share(&mut self, owner: u64, share: DiskShare) {
         self.tier.set_share(owner, share);
     }
 
-    /// Learns how long prompts take: `tokens` of them were computed in `elapsed`.
+    /// Records that `tokens` prompt tokens were computed in `elapsed`.
     pub(super) fn note_computed(&mut self, tokens: usize, elapsed: Duration) {
         self.cost.computed(tokens, elapsed);
     }

@@ -1,6 +1,6 @@
-//! Prefetching: what is brought back at the start, before anybody asks. First pinned prefixes, then the
-//! hottest ones, one after the other while nobody waits, until the budget for it is used. What other nodes have used is
-//! fetched as long as whoever asked for it waits.
+//! Prefetching: loads prefixes at the start, before any request wants them. Pinned prefixes come first, then the
+//! hottest ones, one at a time while no request waits, within a budget. Prefixes that other nodes have used are fetched
+//! as long as the caller that asked for them waits.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::load::{Prefix, Reason};
 use super::{Disk, LoadContext};
 use crate::schedule::namespaces::NamespaceTable;
 
-/// Time that one prefix may take; a request that waits for it too has a patience of its own.
+/// Maximum time for one prefix; a request that waits for it too has a patience of its own.
 const PREFETCH_TIME: Duration = Duration::from_secs(30);
 
-/// What loading costs while nobody waits for it, as a share of the time that it saves a request that would
-/// wait: bandwidth and RAM that others may need.
+/// Cost of loading while no request waits for it, as a share of the time that it saves a request that would wait:
+/// bandwidth and RAM that others may need.
 const IDLE_COST: f64 = 0.1;
 
-/// How long what other nodes have used is kept here without a use.
+/// How long a prefix that other nodes have used stays here without being used.
 const WARM_TTL: Duration = Duration::from_secs(3600);
 
 /// A prefix that may be prefetched.
@@ -34,7 +34,7 @@ pub(super) struct Candidate {
 enum Source {
     /// On disk.
     Disk(Chain),
-    /// In the store that nodes share, perhaps: its tokens.
+    /// Possibly in the shared store; the tokens.
     Remote(Vec<Token>),
 }
 
@@ -45,14 +45,14 @@ impl Candidate {
 }
 
 impl Disk {
-    /// Makes what was hot in these namespaces when the process before this one ended candidates; once.
+    /// Makes candidates of the prefixes in these namespaces that were hot when the previous process ended; once.
     pub(crate) fn add_candidates(&mut self, namespaces: &[NamespaceId], table: &NamespaceTable) {
         let roots: FxHashMap<Identity, NamespaceId> =
             namespaces.iter().map(|&id| (table.roots(id).identity, id)).collect();
         let (mine, others): (Vec<Chain>, Vec<Chain>) =
             std::mem::take(&mut self.found).into_iter().partition(|chain| roots.contains_key(&chain.root));
         self.found = others;
-        // The best ones last, where they are taken from.
+        // The best ones last, where they are popped.
         let mine = mine.into_iter().rev();
         let candidates = mine.map(|chain| {
             let namespace = roots[&chain.root];
@@ -66,12 +66,12 @@ impl Disk {
         !self.candidates.is_empty()
     }
 
-    /// Forgets the candidates: their namespaces are names in another cache.
+    /// Drops all candidates: their namespace ids belong to another cache.
     pub(crate) fn drop_candidates(&mut self) {
         self.candidates.clear();
     }
 
-    /// Makes prefixes that other nodes use candidates before all others, the best first.
+    /// Makes candidates of prefixes that other nodes use, ahead of all others, the best first.
     pub(crate) fn add_remote_candidates(&mut self, prefixes: Vec<(NamespaceId, Vec<Token>)>) {
         let prefixes = prefixes.into_iter().rev();
         self.candidates.extend(
@@ -79,18 +79,18 @@ impl Disk {
         );
     }
 
-    /// Candidates of other nodes that are left, and those of them that are being fetched.
+    /// Remaining candidates of other nodes, including those being fetched.
     pub(crate) fn remote_candidates(&self) -> usize {
         let left = self.candidates.iter().filter(|candidate| candidate.is_remote()).count();
         left + self.fetches()
     }
 
-    /// Gives up candidates of other nodes.
+    /// Drops the candidates of other nodes.
     pub(crate) fn drop_remote_candidates(&mut self) {
         self.candidates.retain(|candidate| !candidate.is_remote());
     }
 
-    /// Begins to load the next candidate, unless a load is under way. Nobody must wait.
+    /// Starts to load the next candidate, unless a load is in progress. No request may be waiting.
     pub(crate) fn prefetch(&mut self, context: &mut LoadContext<'_>) {
         while let Some(Candidate { namespace, source }) = self.next_candidate() {
             let prefix = match source {
@@ -105,7 +105,7 @@ impl Disk {
         }
     }
 
-    /// What is missing of a candidate that is on disk.
+    /// The missing part of a candidate that is on disk.
     fn disk_prefix(
         &self,
         namespace: NamespaceId,
@@ -114,7 +114,7 @@ impl Disk {
     ) -> Option<Prefix> {
         let known = context.ram.cache.lookup(namespace, &chain.tokens).tokens / BLOCK_POSITIONS;
         if known == chain.slots.len() {
-            // A request was faster.
+            // A request has loaded it already.
             self.pin_as_on_disk(namespace, &chain.tokens, context);
             return None;
         }
@@ -122,7 +122,7 @@ impl Disk {
         Some(Prefix { namespace, tokens: chain.tokens, slots, pieces: Vec::new(), far: None })
     }
 
-    /// What is missing of a candidate that other nodes use.
+    /// The missing part of a candidate that other nodes use.
     fn remote_prefix(
         &self,
         namespace: NamespaceId,
@@ -137,7 +137,7 @@ impl Disk {
         Some(Prefix { namespace, tokens, slots: Vec::new(), pieces: Vec::new(), far: Some(far) })
     }
 
-    /// The best candidate that is worth loading, unless a load is under way.
+    /// The best candidate that is worth loading, unless a load is in progress.
     fn next_candidate(&mut self) -> Option<Candidate> {
         if !self.loads.is_empty() {
             return None;
@@ -150,8 +150,8 @@ impl Disk {
         None
     }
 
-    /// Whether the time that a prefix is expected to save exceeds what bringing it back costs. A use saves
-    /// the waiting for a load, or less where computing is faster.
+    /// Whether the time that a prefix is expected to save exceeds the cost of loading it. A use saves the wait for a
+    /// load, or less if computing is faster.
     fn is_worth_loading(&self, candidate: &Candidate) -> bool {
         let Source::Disk(chain) = &candidate.source else { return true };
         let load_s = self.cost.load_time(self.reads(&chain.slots)).map_or(1.0, |time| time.as_secs_f64());
@@ -159,8 +159,8 @@ impl Disk {
         chain.expected_uses * load_s.min(compute_s) > IDLE_COST * load_s
     }
 
-    /// The slots of a candidate from its block `known` on, when the disk still has all of them: as many blocks
-    /// may be there that end with other tokens.
+    /// The slots of a candidate from its block `known` on, if the disk still has all of them: as many blocks may be
+    /// there that end with other tokens.
     fn still_there(&self, chain: &Chain, known: usize, now_s: u64) -> Vec<SlotId> {
         let found = self.tier.find(&chain.root, &chain.tokens, now_s);
         let whole = found.tokens == chain.tokens.len() && found.slots.len() == chain.slots.len();

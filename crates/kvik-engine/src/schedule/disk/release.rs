@@ -1,4 +1,4 @@
-//! Unpinning and dropping what is stored, and sweeping what has outlived its time.
+//! Unpins and drops stored blocks, and removes expired ones.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use super::Disk;
 use crate::schedule::forget::kept;
 use crate::schedule::namespaces::Roots;
 
-/// Blocks looked at in one step to find those that have outlived their time.
+/// Maximum number of blocks that one step checks for expiry.
 const SWEEP_MAX: usize = 64;
 
 impl Disk {
-    /// Drops what has outlived its time, a bit at every step.
+    /// Drops expired blocks, a few in every step.
     pub(crate) fn sweep(&mut self, now: Duration) {
         let slots = self.tier.sweep(self.wall_s(now), SWEEP_MAX);
         slots.into_iter().for_each(|slot| self.store.erase(slot));
     }
 
-    /// Lets go of memory for blocks on their way, where none is.
+    /// Frees unused transfer buffers.
     pub(crate) fn release_buffers(&mut self) {
         self.store.trim();
     }
 
-    /// Keeps a block from being evicted, or no longer, over a restart too.
+    /// Pins a block against eviction, or unpins it; the pin survives a restart.
     pub(crate) fn pin(&mut self, identity: &Identity, pinned: bool) {
         if let Some(slot) = self.tier.pin(identity, pinned) {
             self.store.pin(slot, pinned);
         }
     }
 
-    /// Drops all that is neither pinned nor in use, of one tenant or of all; how many blocks.
+    /// Drops all blocks that are neither pinned nor in use, of one tenant or of all; returns how many.
     pub(crate) fn clear(&mut self, owner: Option<u64>, now: Duration) -> usize {
         let drops = |record: &Record| !record.pinned && owner.is_none_or(|owner| record.owner == owner);
         let slots = self.tier.remove(self.wall_s(now), drops);
@@ -39,7 +39,8 @@ impl Disk {
         slots.len()
     }
 
-    /// The roots of what is stored of a prompt with this salt, whatever it was computed with.
+    /// The roots of every stored prompt with this tenant and first block, whatever model or format it was computed
+    /// with.
     pub(crate) fn roots_of(&self, roots: &Roots, tokens: &[Token]) -> Vec<Identity> {
         let first = roots.first_content_key(tokens);
         let used = self.tier.used().map(|(_, record)| record);
@@ -47,24 +48,24 @@ impl Disk {
         begins.map(|record| record.parent).collect()
     }
 
-    /// Unpins exactly this prompt, and drops the blocks of it that nothing else continues.
+    /// Unpins exactly this prompt, and drops those of its blocks that nothing else continues.
     pub(crate) fn release(&mut self, roots: &Roots, tokens: &[Token]) {
         self.pin(&roots.identity_after(tokens), false);
         self.drop_chain(roots, tokens);
     }
 
-    /// Unpins and drops a prompt, all that comes after it, and those blocks before its end that nothing else
+    /// Unpins and drops a prompt, everything that continues it, and those blocks before its end that nothing else
     /// continues.
     pub(crate) fn forget(&mut self, roots: &Roots, tokens: &[Token]) {
         let end = roots.identity_after(tokens);
-        // A prompt without a whole block names nothing, least of all everything.
+        // A prompt without a whole block names nothing; it must not match everything.
         if end != roots.identity {
             self.forget_from(&end);
         }
         self.drop_chain(roots, tokens);
     }
 
-    /// Unpins and drops what is kept of a tenant's prefixes, except of those that are `listed`.
+    /// Unpins and drops a tenant's retained prefixes, except those that are `listed`.
     pub(crate) fn forget_parts(&mut self, owner: u64, listed: impl Fn(&Identity) -> bool) {
         let is_unlisted = |record: &&Record| {
             record.owner == owner
@@ -75,7 +76,7 @@ impl Disk {
         parts.iter().for_each(|first| self.forget_from(first));
     }
 
-    /// Unpins and drops a block and all that comes after it.
+    /// Unpins and drops a block and everything that continues it.
     fn forget_from(&mut self, block: &Identity) {
         for identity in self.tier.under(block).iter().rev() {
             self.pin(identity, false);
@@ -83,7 +84,7 @@ impl Disk {
         }
     }
 
-    /// Unpins all of one tenant, or of all.
+    /// Unpins all blocks of one tenant, or of all.
     pub(crate) fn unpin_all(&mut self, owner: Option<u64>) {
         let used = self.tier.used().map(|(_, record)| record);
         let pinned = used.filter(|record| record.pinned && owner.is_none_or(|owner| record.owner == owner));

@@ -1,4 +1,4 @@
-//! The store that nodes share, as [lookups](super::lookup), loads and [offers](super::share) use it.
+//! The shared store, as [lookups](super::lookup), loads and [offers](super::share) use it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use crate::store::remote::{Chain, RemoteDone, RemoteStore};
 pub(super) struct Remote {
     pub(super) store: Box<dyn RemoteStore>,
     pub(super) writes: RemoteWrites,
-    /// What waits to be offered.
+    /// Prefixes that wait to be offered.
     pub(super) copies: Copies,
-    /// Lookups that were answered since the last step: their tickets, and how many blocks there are.
+    /// Answers to lookups since the last step: their tickets, and how many blocks the store has.
     pub(super) answers: Vec<(u64, usize)>,
     next_ticket: u64,
-    /// Bytes of a block there.
+    /// Bytes of a block in the store.
     pub(super) block_bytes: usize,
 }
 
-/// The end of a prefix that is to be fetched.
+/// The end of a prefix that is to be fetched from the shared store.
 #[derive(Debug)]
 pub(super) struct Far {
     pub(super) chain: Chain,
-    /// Those after what is in RAM or on disk.
+    /// The blocks after those in RAM or on disk.
     pub(super) blocks: Range<usize>,
-    /// How long it may take.
+    /// How long the fetch may take.
     pub(super) patience: Duration,
-    /// How long it is kept without a use.
+    /// How long the blocks stay without being used.
     pub(super) ttl: Duration,
 }
 
@@ -47,14 +47,14 @@ impl Remote {
         self.next_ticket
     }
 
-    /// Begins to fetch; the ticket.
+    /// Starts a fetch and returns its ticket.
     pub(super) fn fetch(&mut self, far: &Far) -> u64 {
         let ticket = self.ticket();
         self.store.fetch(ticket, far.chain.clone(), far.blocks.clone());
         ticket
     }
 
-    /// What it has done, lookups aside: their answers are noted.
+    /// The next completed operation other than a lookup; answers to lookups are recorded.
     pub(super) fn done(&mut self) -> Option<RemoteDone> {
         loop {
             match self.store.done()? {
@@ -71,13 +71,13 @@ impl Disk {
         self.remote.is_some()
     }
 
-    /// Whether blocks with these roots are shared: what a policy keeps has its own names, and behind blocks without a state
-    /// nothing could go on.
+    /// Whether blocks with these roots are shared: a compressed prefix has identities of its own, and a sequence could
+    /// not continue from blocks without a state.
     pub(super) fn shares(&self, roots: &Roots) -> bool {
         !roots.is_part && self.beside.state_bytes == 0
     }
 
-    /// Its numbers.
+    /// The shared store's statistics.
     pub(crate) fn remote_stats(&self) -> Option<RemoteStats> {
         let remote = self.remote.as_ref()?;
         let mut stats = remote.store.stats();

@@ -1,4 +1,4 @@
-//! What a disk tier is made of, and the one that is absent: a tier that holds nothing.
+//! Configuration of a disk tier, and the absent tier, which holds nothing.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -25,69 +25,69 @@ pub struct DiskSetup {
     pub store: Box<dyn BlockStore>,
     /// Prompts known from files of other models and KV formats, by content key.
     pub related: Vec<(Relation, u64)>,
-    /// Blocks loaded at the start at most.
+    /// Maximum number of blocks loaded at the start.
     pub warm_blocks: usize,
-    /// Blocks being written at most; the other buffers of the store are for reading.
+    /// Maximum number of blocks being written; the other buffers of the store are for reading.
     pub writes_max: usize,
     /// Seconds since 1970 when the scheduler's clock was at zero.
     pub epoch_s: u64,
     /// Woken by `store`, and by the store of `remote`, when something is completed.
     pub waker: Waker,
-    /// What nodes share.
+    /// The store that nodes share.
     pub remote: Option<RemoteSetup>,
 }
 
-/// The store that nodes share, and what is written to it.
+/// The shared store, and what is written to it.
 pub struct RemoteSetup {
     /// Blocks of all nodes.
     pub store: Box<dyn RemoteStore>,
-    /// What this node writes.
+    /// The prefixes that this node writes.
     pub writes: RemoteWrites,
     /// Bytes of a block.
     pub block_bytes: usize,
 }
 
-/// What a node writes to the store that nodes share.
+/// Which prefixes a node writes to the shared store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RemoteWrites {
-    /// Beginnings of prompts that were used a second time.
+    /// Prefixes of prompts that were used a second time.
     #[default]
     Reused,
-    /// These first, and all else that is computed.
+    /// As `Reused` first, then everything else that is computed.
     All,
 }
 
-/// A tier on an open store, and what was found there.
+/// A tier on an open store, and what was found in it.
 pub struct DiskOpened {
     /// The tier.
     pub setup: DiskSetup,
-    /// Blocks there is room for.
+    /// Number of blocks the store has room for.
     pub slots: u32,
-    /// Blocks found.
+    /// Number of blocks found.
     pub held: usize,
     /// Messages for the operator.
     pub notes: Vec<String>,
 }
 
-/// Buffers for blocks of so many bytes on their way.
+/// Number of transfer buffers for blocks of `block_bytes` bytes.
 pub fn buffers(block_bytes: usize) -> usize {
     (BUFFER_BYTES / block_bytes).clamp(*BUFFERS.start(), *BUFFERS.end())
 }
 
-/// Those of them that blocks may be written from; the others are for reading.
+/// How many of these buffers may be used for writing; the others are for reading.
 pub fn writes_max(buffers: usize) -> usize {
     buffers - buffers / 4
 }
 
-/// Names what determines the bits of a model's blocks besides the model: keys and values as `kv` names them, and where they
-/// are computed, which is `place`: other instruction sets and devices may round differently, and a loaded block must equal a
-/// computed one.
+/// Names what determines the bits of a model's blocks in addition to the model: the KV format, as `kv` names it, and
+/// `place`, where they are computed. Other instruction sets and devices may round differently, and a loaded block must
+/// equal a computed one.
 pub fn bits_name(kv: &str, place: &str) -> String {
     format!("{kv}, layout {KV_LAYOUT_VERSION}, {place}")
 }
 
-/// The store of a model's blocks, of `payload_bytes` each with keys and values as `kv` names them, in a directory that
-/// takes `bytes_max` bytes, or less where the disk has less room. Where they are computed is `place`.
+/// The configuration of a store for a model's blocks of `payload_bytes` each, in a directory that takes `bytes_max`
+/// bytes, or less if the disk has less room. `kv` names the KV format and `place` where the blocks are computed.
 pub fn store_config(
     (dir, bytes_max): (&Path, u64),
     model: [u8; 32],
@@ -105,8 +105,8 @@ pub fn store_config(
 }
 
 impl DiskSetup {
-    /// Opens the store that `config` describes, and makes a tier of what it holds. At the start of a scheduler at most
-    /// `warm_blocks` are loaded; it is now `epoch_s` seconds since 1970.
+    /// Opens the store that `config` describes, and builds a tier from its records. At most `warm_blocks` are loaded
+    /// when the scheduler starts; the time is now `epoch_s` seconds since 1970.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -137,7 +137,7 @@ impl DiskSetup {
     }
 }
 
-/// The store of a tier without slots. Nothing is ever placed there, so there is nothing to write or read.
+/// The store of a tier without slots. No block is ever placed there, so there is nothing to write or read.
 struct NoStore;
 
 impl BlockStore for NoStore {

@@ -1,9 +1,9 @@
-//! Offering computed blocks to the store that nodes share, behind everything else.
+//! Offers computed blocks to the shared store, at lowest priority.
 //!
-//! A prefix that was used a second time is worth having elsewhere; so is, where the operator says so, all that is computed,
-//! with what room is left. Its blocks are held while they are copied, a few megabytes a step, in steps in which nobody
-//! waits. When the store does not keep up, or somebody always waits, or room is short, the rest is dropped: whoever comes
-//! back to the prefix offers it again.
+//! A prefix that was used a second time is worth sharing; if the operator says so, everything else that is computed is
+//! shared too, with the room that is left. Its blocks are held while they are copied, a few megabytes per step, in
+//! steps in which no request waits. If the store does not keep up, a request always waits, or room is short, the rest
+//! is dropped: the next request that reuses the prefix offers it again.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,43 +17,43 @@ use super::{Disk, LoadContext};
 use crate::schedule::ram::Ram;
 use crate::store::remote::RemoteStore;
 
-/// Prefixes that wait to be offered at most.
+/// Maximum number of prefixes that wait to be offered.
 const COPIES_MAX: usize = 64;
-/// Bytes that are copied in one step at most, one run aside.
+/// Maximum number of bytes copied in one step, not counting the last run.
 const STEP_BYTES: usize = 4 << 20;
-/// How long a prefix waits for room, and for steps in which nobody waits.
+/// How long a prefix waits for room, and for steps in which no request waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tokens that are computed, and are offered to other nodes.
+/// Computed tokens that are offered to other nodes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offered<'a> {
     pub(crate) namespace: NamespaceId,
     pub(crate) tokens: &'a [Token],
-    /// How long they are kept without a use.
+    /// How long they stay without being used.
     pub(crate) ttl: Option<Duration>,
-    /// Whether somebody came back to them.
+    /// Whether a second request used them.
     pub(crate) is_reused: bool,
 }
 
-/// What waits to be offered: prefixes that were used again first, and of equals the oldest.
+/// Prefixes that wait to be offered: reused ones first, and within each group the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Copies(Vec<SharedCopy>);
 
 /// A prefix whose blocks are held until they are copied.
 #[derive(Debug)]
 struct SharedCopy {
-    /// Its name in the cache.
+    /// Its sequence in the cache.
     seq: SeqId,
     namespace: NamespaceId,
     owner: u64,
     /// Whole blocks.
     tokens: Vec<Token>,
-    /// Their names.
+    /// Their identities.
     blocks: Vec<Identity>,
-    /// Blocks that were offered, or that the store has.
+    /// Number of leading blocks that were offered or that the store has.
     offered: usize,
     ttl: Option<Duration>,
-    /// When a part of it was taken last.
+    /// When the last part of it was offered.
     since: Duration,
     is_reused: bool,
 }
@@ -63,7 +63,7 @@ impl Copies {
         self.0.iter().map(|copy| copy.namespace)
     }
 
-    /// Blocks that were not offered yet.
+    /// Number of blocks that were not offered yet.
     pub(super) fn blocks_left(&self) -> usize {
         self.0.iter().map(|copy| copy.blocks.len() - copy.offered).sum()
     }
@@ -76,24 +76,24 @@ impl Copies {
         self.0.insert(at, copy);
     }
 
-    /// Those beyond the limit.
+    /// Removes and returns the copies beyond the limit.
     fn surplus(&mut self) -> Vec<SharedCopy> {
         self.0.split_off(self.0.len().min(COPIES_MAX))
     }
 
-    /// Takes out those that are `unwanted`.
+    /// Removes and returns the copies that are `unwanted`.
     fn give_up(&mut self, unwanted: impl Fn(&SharedCopy) -> bool) -> Vec<SharedCopy> {
         self.0.extract_if(.., |copy| unwanted(copy)).collect()
     }
 }
 
 impl Disk {
-    /// Whether prefixes are offered that nobody has come back to yet.
+    /// Whether prefixes are offered that were used only once.
     pub(crate) fn shares_all(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.writes == RemoteWrites::All)
     }
 
-    /// Puts the whole blocks of a prefix on the list of what is offered to other nodes, unless they have all of it.
+    /// Queues the whole blocks of a prefix to be offered to other nodes, unless they have all of it.
     pub(crate) fn share(&mut self, prefix: &Offered<'_>, context: &mut LoadContext<'_>) {
         let Offered { namespace, tokens, ttl, is_reused } = *prefix;
         let (roots, tokens) = (context.namespaces.roots(namespace), whole_blocks(tokens));
@@ -124,7 +124,7 @@ impl Disk {
         remote.copies.surplus().iter().for_each(|copy| cache.abandon(copy.seq));
     }
 
-    /// Offers what fits into one step, unless somebody waits; the sequences that need not be held any more.
+    /// Offers what fits into one step, unless a request waits; returns the sequences whose blocks can be released.
     pub(crate) fn share_some(&mut self, is_busy: bool, context: SpillContext<'_>) -> Vec<SeqId> {
         let Some(remote) = &mut self.remote else { return Vec::new() };
         let late = remote.copies.give_up(|copy| context.now >= copy.since + PATIENCE);
@@ -148,13 +148,13 @@ impl Disk {
         })
     }
 
-    /// When the first that waits to be offered has waited long enough.
+    /// When the first waiting copy has waited long enough.
     pub(crate) fn next_copy_deadline(&self) -> Option<Duration> {
         let copies = self.remote.iter().flat_map(|remote| &remote.copies.0);
         copies.map(|copy| copy.since + PATIENCE).min()
     }
 
-    /// Gives up what waits to be offered and is unwanted. Whether there was any.
+    /// Drops the waiting copies that are unwanted; returns whether there were any.
     pub(super) fn drop_copies(
         &mut self,
         ram: &mut Ram,
@@ -168,8 +168,8 @@ impl Disk {
 }
 
 impl Copies {
-    /// Offers the next run of the first prefix that the store wants. It ends early when a device has a fault, after which
-    /// what it gives is not what the block holds.
+    /// Offers the next run of the first prefix that the store wants. Ends early if a device has a fault, after which
+    /// the bytes read may differ from the block.
     fn offer_next(
         &mut self,
         store: &mut dyn RemoteStore,
@@ -205,7 +205,7 @@ impl Copies {
     }
 }
 
-/// Whether a store lacks a run of these blocks, and takes it now.
+/// Whether a store lacks a run of these blocks and accepts it now.
 fn wants_some(store: &mut dyn RemoteStore, owner: u64, blocks: &[Identity]) -> bool {
     let mut runs = runs(blocks.len(), store.run_max());
     runs.any(|run| store.wants(owner, &blocks[run.end - 1], run.len()))
@@ -218,12 +218,12 @@ impl SharedCopy {
     }
 }
 
-/// What came of offering a run.
+/// The result of offering a run.
 enum Progress {
-    /// So many bytes were taken.
+    /// This many bytes were taken.
     Offered(usize),
-    /// Others wait to be written.
+    /// The store's write queue is full.
     NoRoom,
-    /// There is nothing left of the prefix.
+    /// Nothing is left of the prefix.
     Ended,
 }

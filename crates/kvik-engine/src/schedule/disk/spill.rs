@@ -1,8 +1,8 @@
-//! Handing computed blocks to the disk, while the sequence that computed them still holds them.
+//! Copies computed blocks to the disk, while the sequence that computed them still holds them.
 //!
-//! A block's bytes are copied when it is complete; from then on the sequence does not need to keep it. When
-//! the disk does not keep up, a sequence goes on from where it was at the next step, and when it ends, its
-//! blocks are held until they are copied or somebody needs the room.
+//! A block's bytes are copied when it is complete; from then on the sequence need not keep it. If the disk does not
+//! keep up, a sequence continues from where it was in the next step, and when it ends, its blocks are held until they
+//! are copied or the room is needed.
 
 use std::time::Duration;
 
@@ -15,69 +15,69 @@ use crate::schedule::namespaces::{NamespaceTable, Roots, content_key};
 use crate::schedule::ram::Ram;
 use crate::store::Buffer;
 
-/// Sequences at most that have ended and are still being copied.
+/// Maximum number of ended sequences that are still being copied.
 const UNFINISHED_MAX: usize = 256;
 
-/// How far the blocks of a sequence have been handed over.
+/// Progress of spilling the blocks of a sequence.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Spilled {
     blocks: usize,
-    /// Of the last of them; the roots' when there is none.
+    /// The last spilled block; `None` stands for the roots.
     end: Option<Link>,
-    /// Whole blocks that were reused: the end of a prefix that somebody came back to.
+    /// Whole blocks that were reused: the end of the prefix that this sequence shares with an earlier one.
     reused: usize,
-    /// When the time to live of what was handed over last began anew, in seconds since 1970.
+    /// When the time to live of the spilled blocks was last renewed, in seconds since 1970.
     kept_s: u64,
-    /// The tier did not take one of its blocks, and would not find those after it.
+    /// The tier rejected one of its blocks, and would not find those after it.
     is_given_up: bool,
-    /// It has ended, and that this was a use has been noted.
+    /// The sequence has ended, and its use has been recorded.
     is_noted: bool,
 }
 
-/// What has been handed over of a sequence.
+/// The result of spilling a sequence's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handed {
     All,
-    /// A part; the rest has to wait for a buffer.
+    /// Some blocks; the rest waits for a buffer.
     Some,
-    /// A part or nothing, and there will be no more.
+    /// Some blocks or none, and no more will follow.
     Nothing,
 }
 
 impl Spilled {
-    /// Nothing yet, of a sequence that begins with so many tokens from the cache.
+    /// No blocks spilled yet, for a sequence that begins with `tokens` tokens from the cache.
     pub(crate) fn from_reuse(tokens: usize) -> Spilled {
         Spilled { reused: tokens / BLOCK_POSITIONS, ..Spilled::default() }
     }
 
-    /// Blocks of a prompt whose last one is still to be handed over, when a pin ends with them now: one
-    /// that was taken back meanwhile must not come back from the disk.
+    /// Number of blocks of a prompt, if its last one is still to be spilled and a pin ends with it now: a pin that was
+    /// removed in the meantime must not come back from the disk.
     fn pinned_blocks(&self, cache: &Cache, namespace: NamespaceId, prompt: &[Token]) -> Option<usize> {
         let blocks = prompt.len() / BLOCK_POSITIONS;
         (blocks > self.blocks && cache.is_pinned(namespace, prompt)).then_some(blocks)
     }
 }
 
-/// A block in the two chains.
+/// A block in the identity chain and in the content chain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
     pub(super) identity: Identity,
     pub(super) content: Identity,
 }
 
-/// Blocks of a sequence that are computed.
+/// Computed blocks of a sequence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored<'a> {
     /// The sequence that holds them in the cache.
     pub(crate) seq: SeqId,
     pub(crate) namespace: NamespaceId,
     pub(crate) tokens: &'a [Token],
-    /// The prompt of the sequence; it may be longer or shorter.
+    /// The prompt of the sequence; may be longer or shorter than `tokens`.
     pub(crate) prompt: &'a [Token],
     pub(crate) lifetime: Lifetime,
 }
 
-/// The parts that copying blocks reads.
+/// The parts of the scheduler that copying blocks reads.
 #[derive(Clone, Copy)]
 pub(crate) struct SpillContext<'a> {
     pub(crate) cache: &'a Cache,
@@ -93,25 +93,25 @@ struct Source<'a> {
     tokens: &'a [Token],
     table: &'a [BlockId],
     lifetime: Lifetime,
-    /// Blocks of its prompt, when a pin ends with them.
+    /// Number of blocks of its prompt, if a pin ends with them.
     pinned_blocks: Option<usize>,
     now_s: u64,
 }
 
-/// The copy of a sequence that ended before the disk had taken all of it: its blocks are held until it has.
+/// The copy of a sequence that ended before the disk had taken all of it: its blocks are held until then.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     seq: SeqId,
     pub(super) namespace: NamespaceId,
     tokens: Vec<Token>,
-    /// Tokens of its prompt, which may be more.
+    /// Tokens of its prompt; may be more than `tokens`.
     prompt_len: usize,
     lifetime: Lifetime,
     spilled: Spilled,
 }
 
 impl Unfinished {
-    /// Blocks still to be handed over.
+    /// Blocks still to be spilled.
     pub(super) fn blocks_left(&self) -> usize {
         self.tokens.len() / BLOCK_POSITIONS - self.spilled.blocks
     }
@@ -123,7 +123,7 @@ impl Unfinished {
 }
 
 impl Disk {
-    /// Hands over what a running sequence has completed, or all of one that has `ended`.
+    /// Spills what a running sequence has completed, or all of a sequence that has `ended`.
     pub(crate) fn spill(
         &mut self,
         spilled: &mut Spilled,
@@ -136,7 +136,7 @@ impl Disk {
         }
     }
 
-    /// Hands over what is left of sequences that have ended.
+    /// Spills what is left of sequences that have ended.
     pub(crate) fn spill_unfinished(
         &mut self,
         ram: &mut Ram,
@@ -159,7 +159,7 @@ impl Disk {
         self.unfinished = unfinished;
     }
 
-    /// Holds the blocks of a sequence that has ended, when the disk has not taken them all.
+    /// Holds the blocks of a sequence that has ended, if the disk has not taken all of them.
     pub(crate) fn spill_later(
         &mut self,
         mut spilled: Spilled,
@@ -177,7 +177,7 @@ impl Disk {
         let seq = ram.new_seq();
         let held = ram.cache.lease(seq, namespace, &tokens[..whole]);
         if held <= handed {
-            // The rest was evicted when the sequence released it: its tenant has its quota.
+            // The rest was evicted when the sequence released it, because of its tenant's quota.
             ram.cache.abandon(seq);
             return self.note_end(&mut spilled, lifetime, now);
         }
@@ -192,7 +192,7 @@ impl Disk {
         });
     }
 
-    /// Gives up copies of sequences that have ended, and of prefixes for other nodes.
+    /// Gives up unwanted copies of sequences that have ended, and of prefixes for other nodes.
     pub(crate) fn give_up(&mut self, ram: &mut Ram, is_unwanted: impl Fn(NamespaceId, &[Token]) -> bool) {
         self.drop_copies(ram, &is_unwanted);
         self.unfinished.retain(|copy| {
@@ -204,7 +204,8 @@ impl Disk {
         });
     }
 
-    /// Releases blocks that are held for the disk or for other nodes only: somebody needs the room. Whether there were any.
+    /// Releases blocks that are held only for the disk or for other nodes, to make room; returns whether there were
+    /// any.
     pub(crate) fn drop_unfinished(&mut self, ram: &mut Ram) -> bool {
         let copies = self.drop_copies(ram, |_, _| true);
         let unfinished = std::mem::take(&mut self.unfinished);
@@ -212,12 +213,12 @@ impl Disk {
         copies || !unfinished.is_empty()
     }
 
-    /// Whether there is any use in handing over more of a sequence.
+    /// Whether more blocks of a sequence can be spilled.
     fn takes(&self, spilled: &Spilled) -> bool {
         !spilled.is_given_up && !self.is_absent()
     }
 
-    /// Hands over the blocks of a sequence that were not yet.
+    /// Spills the blocks of a sequence that were not spilled yet.
     fn hand_over(&mut self, spilled: &mut Spilled, stored: &Stored<'_>, context: SpillContext<'_>) -> Handed {
         if !self.takes(spilled) {
             return Handed::Nothing;
@@ -272,8 +273,7 @@ impl Disk {
         Handed::All
     }
 
-    /// What a sequence has handed over does not outlive its time while the sequence is there. Its time begins
-    /// anew when half of it is over, which is often enough.
+    /// Renews the time to live of spilled blocks while their sequence exists, each time half of it is over.
     fn keep_in_use(&mut self, spilled: &mut Spilled, source: &Source<'_>) {
         let ttl_s = ttl_s(source.lifetime);
         let due = ttl_s.is_some_and(|ttl_s| source.now_s >= spilled.kept_s + (ttl_s / 2).max(1));
@@ -285,8 +285,8 @@ impl Disk {
         }
     }
 
-    /// Writes a block when the tier has a slot for it. Gives the block that holds its tokens then; none when
-    /// there is no slot, and those after it cannot follow.
+    /// Writes a block if the tier has a slot for it. Returns the identity of the block that holds its tokens, or `None`
+    /// if there is no slot; then the blocks after it cannot follow.
     fn write(
         &mut self,
         record: Record,
@@ -299,7 +299,7 @@ impl Disk {
             Placement::Write(slot) => {
                 runner.read_block(block, &mut buffer);
                 if runner.fault().is_some() {
-                    // What was read is not what the block holds, so it is as if it could not be written.
+                    // The bytes read may differ from the block, so this counts as a failed write.
                     if self.tier.written(slot, false) {
                         self.store.erase(slot);
                     }
@@ -323,14 +323,14 @@ impl Disk {
         self.store.buffer()
     }
 
-    /// A sequence has ended: what the disk has of it was used.
+    /// Records a use of a sequence's blocks on disk when it ends.
     fn note_end(&mut self, spilled: &mut Spilled, lifetime: Lifetime, now: Duration) {
         if let Some(end) = spilled.end.filter(|_| !std::mem::replace(&mut spilled.is_noted, true)) {
             self.touch(&end.identity, ttl_s(lifetime), self.wall_s(now));
         }
     }
 
-    /// Notes that the prefix up to a block was used by somebody who wants it kept for so long.
+    /// Records a use of the prefix that ends with a block, by a request with this time to live.
     fn touch(&mut self, identity: &Identity, ttl_s: Option<u64>, now_s: u64) {
         let news = self.tier.keep_path(identity, ttl_s, now_s);
         self.note_uses(news);
@@ -343,7 +343,7 @@ impl Disk {
     }
 }
 
-/// A time to live in whole seconds; for ever when `None`.
+/// A time to live in whole seconds; `None` means forever.
 pub(super) fn ttl_s(lifetime: Lifetime) -> Option<u64> {
     lifetime.ttl.map(|ttl| ttl.as_secs().max(1))
 }

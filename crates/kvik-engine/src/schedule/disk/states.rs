@@ -1,13 +1,13 @@
-//! States of recurrent layers on disk: in pieces of the size of a block, each a child of the one before.
+//! States of recurrent layers on disk: in pieces of the size of a block, each a child of the previous one.
 //!
 //! ```text
 //! blocks   [b0] ── [b1] ── [b2 b2']                 the tokens of a prompt
 //!                    └─ [-5 t t t t t] ── [-0 1] ── [-0 2]    the state five tokens behind b1, in three pieces
 //! ```
 //!
-//! A piece is a block whose first token no vocabulary has, so the tier keeps, evicts, expires and recovers states like
-//! any block, and no prompt finds them by accident. How many tokens a state stands behind the last whole block is in that
-//! first token, so that no piece begins with all of another.
+//! A piece is a block whose first token is outside every vocabulary, so the tier stores, evicts, expires and recovers
+//! states like any block, and no prompt finds them by accident. The first token encodes how many tokens a state is past
+//! the last whole block, so that no piece is a prefix of another.
 
 use std::time::Duration;
 
@@ -18,30 +18,30 @@ use super::Disk;
 use super::spill::{Link, ttl_s};
 use crate::schedule::namespaces::{NamespaceTable, Roots, content_key};
 
-/// The first token of a piece that stands behind a whole block, or behind another piece.
+/// The first token of a piece that follows a whole block or another piece.
 const PIECE: Token = Token::MAX;
-/// No vocabulary has a token from here on.
+/// No vocabulary has a token at or above this one.
 const RESERVED: Token = PIECE - BLOCK_POSITIONS as Token;
-/// States that are being written at most; what comes besides is not kept on disk.
+/// Maximum number of states being written; further ones are not stored on disk.
 const WRITES_MAX: usize = 2;
 
-/// The state behind some tokens.
+/// The position after some tokens at which a state is taken.
 pub(crate) struct StateBehind<'a> {
     pub(crate) namespace: NamespaceId,
     pub(crate) tokens: &'a [Token],
     pub(crate) lifetime: Lifetime,
 }
 
-/// A state on its way to disk.
+/// A state that is being written to disk.
 pub(super) struct StateWrite {
     pub(super) namespace: NamespaceId,
     roots: Roots,
     /// The block or piece that the next piece follows.
     before: Link,
     bytes: Vec<u8>,
-    /// The piece that is written next.
+    /// The index of the piece that is written next.
     next: usize,
-    /// The tokens of a block that the first piece stands behind.
+    /// The tokens of the partial block that the first piece follows.
     rest: Vec<Token>,
     lifetime: Lifetime,
 }
@@ -49,12 +49,12 @@ pub(super) struct StateWrite {
 /// A state that is stored.
 #[derive(Debug, Clone)]
 pub(super) struct StoredState {
-    /// Tokens that it has seen, of those that were looked for.
+    /// Number of tokens, of those that were looked for, that it has seen.
     pub(super) tokens: usize,
     pub(super) pieces: Vec<SlotId>,
 }
 
-/// What stands for tokens in a piece.
+/// The token sequence that stands for a piece.
 fn piece_tokens(index: usize, rest: &[Token]) -> Vec<Token> {
     match index {
         0 => [&[PIECE - rest.len() as Token], rest].concat(),
@@ -62,30 +62,31 @@ fn piece_tokens(index: usize, rest: &[Token]) -> Vec<Token> {
     }
 }
 
-/// Whether these are no tokens of a prompt, but stand for a piece of a state.
+/// Whether these tokens stand for a piece of a state and not for a prompt.
 pub(super) fn is_piece(tokens: &[Token]) -> bool {
     tokens.first().is_some_and(|&token| token >= RESERVED)
 }
 
-/// The tokens of a block that the first piece of a state stands behind; `None` of the other pieces.
+/// The tokens of the partial block that the first piece of a state follows; `None` for the other pieces.
 pub(super) fn tokens_of_piece(tokens: &[Token]) -> Option<&[Token]> {
     let (&first, rest) = tokens.split_first()?;
     (first == PIECE - rest.len() as Token).then_some(rest)
 }
 
-/// The tokens before the first that stands for none.
+/// Truncates the tokens before the first that belongs to a piece.
 pub(super) fn before_pieces(tokens: &mut Vec<Token>) {
     let end = tokens.iter().position(|&token| token >= RESERVED).unwrap_or(tokens.len());
     tokens.truncate(end);
 }
 
 impl Disk {
-    /// Whether a state may be handed over now.
+    /// Whether a state may be spilled now.
     pub(crate) fn takes_states(&self) -> bool {
         !self.is_absent() && self.states.len() < WRITES_MAX
     }
 
-    /// Begins to write the state that `read` gives, unless it is stored or what it stands behind is not: then it is not read.
+    /// Starts to write the state that `read` returns. Does nothing, and does not call `read`, if the state is stored
+    /// already or the blocks that it follows are not.
     pub(crate) fn spill_state(
         &mut self,
         behind: &StateBehind<'_>,
@@ -108,14 +109,14 @@ impl Disk {
         self.write_states(now);
     }
 
-    /// Goes on writing states, as far as there are buffers.
+    /// Continues to write states while there are buffers.
     pub(crate) fn write_states(&mut self, now: Duration) {
         let mut states = std::mem::take(&mut self.states);
         states.retain_mut(|state| self.write_pieces(state, now));
         self.states = states;
     }
 
-    /// Writes pieces of a state; whether some are left.
+    /// Writes pieces of a state; returns whether some are left.
     fn write_pieces(&mut self, state: &mut StateWrite, now: Duration) -> bool {
         let payload = self.store.payload_bytes();
         while let Some(left) = state.bytes.get(state.next * payload..).filter(|left| !left.is_empty()) {
@@ -139,7 +140,8 @@ impl Disk {
         false
     }
 
-    /// The longest state that is stored of some tokens, behind more than `known` of them and where a sequence `can_go_on`.
+    /// The longest stored state of a prefix of `tokens` that covers more than `known` of them and from which a sequence
+    /// `can_go_on`.
     pub(super) fn find_state(
         &self,
         roots: &Roots,
@@ -167,7 +169,7 @@ impl Disk {
         None
     }
 
-    /// All pieces of the state that stands so many tokens behind a block, if they are there.
+    /// All pieces of the state that follows a block and `rest`, if they are stored.
     fn find_pieces(&self, end: &kvik_cache::Identity, rest: &[Token], now: Duration) -> Option<Vec<SlotId>> {
         let payload = self.store.payload_bytes();
         let (mut at, mut slots) = (*end, Vec::new());
@@ -214,7 +216,7 @@ mod tests {
         for (index, piece) in pieces.iter().enumerate() {
             assert!(piece.len() <= BLOCK_POSITIONS && piece[0] >= RESERVED);
             let others = pieces.iter().enumerate().filter(|&(other, _)| other != index);
-            // A first piece stands behind a block and the others behind a piece, so only their kind can meet.
+            // A first piece follows a block and the others a piece, so only pieces of the same kind can collide.
             let meets = |other: usize| (index < 16) == (other < 16);
             assert!(others.filter(|&(other, _)| meets(other)).all(|(_, other)| !other.starts_with(piece)));
         }

@@ -1,30 +1,30 @@
-//! What followed the last tokens when they stood in the prompt or the answer before.
+//! Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens.
 //!
-//! Every three tokens are indexed by themselves. Of the places where the last three stood, the one before which most
-//! tokens are the same is gone on from: an answer that quotes its prompt goes on as the prompt did. (Prompt lookup
-//! decoding, A. Saxena 2023, with the longest match instead of the first.)
+//! Every three consecutive tokens are indexed. Of the positions where the last three tokens occurred before, the one
+//! with the longest matching context is continued: an answer that quotes its prompt continues as the prompt did.
+//! (Prompt lookup decoding, A. Saxena 2023, with the longest match instead of the first.)
 
 use kvik_cache::{Followers, Token};
 use rustc_hash::FxHashMap;
 
-/// Tokens that must be the same for a place to be found.
+/// Number of tokens that must match for a position to be found.
 const GRAM: usize = 3;
-/// Places that are compared at most: the latest.
+/// Maximum number of positions that are compared, latest first.
 const PLACES_MAX: usize = 8;
-/// Tokens that are compared at most before a place.
+/// Maximum number of tokens that are compared before a position.
 const SAME_MAX: usize = 32;
 
 /// An index of the tokens of one sequence.
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
-    /// The place after the latest of each three tokens.
+    /// The position after the latest occurrence of each three tokens.
     latest: FxHashMap<[Token; GRAM], u32>,
-    /// For each place the one before it after the same three tokens; 0 where there is none.
+    /// For each position, the previous one after the same three tokens; 0 if there is none.
     earlier: Vec<u32>,
 }
 
 impl Lookup {
-    /// At most `most` tokens that may follow `tokens`, which are those of the last call and more.
+    /// At most `most` tokens that may follow `tokens`, which extends the tokens of the last call.
     pub(super) fn find(&mut self, tokens: &[Token], most: usize) -> Option<Followers> {
         let place = self.index(tokens)?;
         let mut best = (0, 0);
@@ -37,12 +37,12 @@ impl Lookup {
         }
         let (same, place) = best;
         let period = tokens.len() - place;
-        // What goes on to the end goes on from the place again.
+        // A match that reaches the end of the tokens repeats from its position.
         let tokens = (0..most).map(|index| tokens[place + index % period]).collect();
         (same >= GRAM).then_some(Followers { tokens, same })
     }
 
-    /// Notes the tokens that are new; the latest place after the same three tokens as the last ones.
+    /// Indexes the new tokens; returns the latest earlier position after the same three tokens as the last ones.
     fn index(&mut self, tokens: &[Token]) -> Option<u32> {
         if self.earlier.is_empty() {
             self.earlier.resize(GRAM.min(tokens.len() + 1), 0);
@@ -58,7 +58,7 @@ impl Lookup {
     }
 }
 
-/// Tokens before a place that are the same as the last ones.
+/// Number of tokens before a position that equal the last tokens.
 fn same_before(tokens: &[Token], place: usize) -> usize {
     let before = tokens[..place].iter().rev().zip(tokens.iter().rev());
     before.take(SAME_MAX).take_while(|(a, b)| a == b).count()
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// The longest match by looking everywhere.
+    /// Finds the longest match by scanning all positions.
     fn naive(tokens: &[Token], most: usize) -> Option<Followers> {
         let places = (GRAM..tokens.len()).rev().filter(|&place| same_before(tokens, place) >= GRAM);
         let mut best: Option<(usize, usize)> = None;

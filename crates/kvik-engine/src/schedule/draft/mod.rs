@@ -1,23 +1,23 @@
-//! Drafts: tokens with which a sequence may go on, computed beside its next one.
+//! Drafts: candidate tokens for the continuation of a sequence, verified in the same step as its next token.
 //!
 //! ```text
-//!   rows of a step     last token │ draft[0]  draft[1]  draft[2]      each with logits
-//!   drawn from them       t0          t1        t2
+//!   rows of a step       last token │ draft[0]  draft[1]  draft[2]      each with logits
+//!   sampled from them       t0          t1        t2
 //!                                  t0 = draft[0], t1 = draft[1], t2 ≠ draft[2]: three tokens from one step
 //! ```
 //!
-//! Logits do not depend on the batch, and tokens are drawn one after the other as without drafts. So a token that was
-//! drafted and is drawn is *the* token, whatever it was drawn by; those after the first that was not drawn are forgotten,
-//! and what they stored is overwritten.
+//! Logits do not depend on the batch, and tokens are sampled one after the other as without drafts. So an accepted
+//! token is exactly the token that would have been sampled without a draft; tokens after the first mismatch are
+//! discarded, and their keys and values are overwritten.
 //!
-//! | module   | cares about                                              |
-//! |----------|----------------------------------------------------------|
-//! | `lookup` | what followed the last tokens in the same sequence       |
-//! | `model`  | what a smaller model says next                           |
-//! | `record` | how often what a source found was drawn                  |
+//! | module   | cares about                                                   |
+//! |----------|---------------------------------------------------------------|
+//! | `lookup` | drafts from an earlier occurrence of the same tokens          |
+//! | `model`  | drafts by a smaller model                                     |
+//! | `record` | how often drafts of each source are accepted                  |
 //!
-//! What is drafted is a matter of time alone: as many tokens as make most of a step, by what was drawn of earlier drafts
-//! and by what steps have taken.
+//! Drafts affect only the speed: their length is chosen to maximise the expected tokens per time, from the acceptance
+//! of earlier drafts and the measured time of steps.
 
 mod lookup;
 mod model;
@@ -36,34 +36,34 @@ use crate::stats::DraftSource;
 pub use self::model::DraftSetup;
 pub(super) use self::model::{DraftModel, WantedDraft};
 
-/// Tokens that are drafted for one sequence at most.
+/// Maximum number of draft tokens for one sequence.
 pub(super) const DRAFT_MAX: usize = 15;
-/// Tokens that a model drafts for one sequence at most: each takes a pass of it.
+/// Maximum number of tokens that a draft model drafts for one sequence: each takes a pass of that model.
 const MODEL_MAX: usize = 8;
-/// A draft model that is not worth its time is tried again after so many tokens of a sequence.
+/// A draft model that is not worth its time is tried again after this many tokens of a sequence.
 const TRY_AGAIN: usize = 256;
-/// The share of a new outcome in how likely a token of the draft model is in sequences to come.
+/// Weight of a new outcome in the prior acceptance rate of the draft model.
 const NEW: f64 = 0.02;
-/// Drafts must make a step so much better to be worth it: what they cost is a guess at first.
+/// Minimum gain of drafts in tokens per time: at first their cost is a guess.
 const GAIN_MIN: f64 = 1.05;
 
-/// Tokens with which a sequence may go on.
+/// Candidate tokens for the continuation of a sequence.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Draft {
     pub(super) tokens: Vec<Token>,
     pub(super) source: DraftSource,
-    /// How likely each of them is drawn if the one before it was.
+    /// Probability that each token is accepted if the previous one was.
     pub(super) likely: f64,
 }
 
-/// What is known about drafting in all sequences.
+/// Measurements about drafts that all sequences share.
 #[derive(Debug)]
 pub(super) struct Drafting {
-    /// Of the model that is drafted for.
+    /// Step times of the target model.
     cost: Cost,
-    /// Of the draft model, for a token of so many sequences.
+    /// Pass times of the draft model, by number of sequences.
     passes: Cost,
-    /// How likely a token of the draft model is drawn if the one before it was.
+    /// Probability that a token of the draft model is accepted if the previous one was.
     likely: f64,
 }
 
@@ -73,7 +73,7 @@ impl Default for Drafting {
     }
 }
 
-/// What is known of the drafts of one sequence.
+/// The draft state of one sequence.
 #[derive(Debug, Default)]
 pub(super) struct Drafter {
     lookup: Lookup,
@@ -82,32 +82,33 @@ pub(super) struct Drafter {
 }
 
 impl Drafter {
-    /// Compares what the sources found last with what was drawn.
+    /// Compares the last offer of each source with the tokens that were sampled.
     pub(super) fn learn(&mut self, tokens: &[Token]) {
         for (&source, record) in DraftSource::ALL.iter().zip(&mut self.records) {
             record.learn(source, tokens);
         }
     }
 
-    /// Looks tokens up in themselves.
+    /// Looks up the last tokens among the earlier ones.
     pub(super) fn look_up(&mut self, tokens: &[Token], most: usize) {
         let found = self.lookup.find(tokens, most);
         self.offer(DraftSource::Lookup, found, tokens.len());
     }
 
-    /// What a source has found for a sequence of `len` tokens, if it has found anything.
+    /// Records the draft that a source offers for a sequence of `len` tokens, if any.
     pub(super) fn offer(&mut self, source: DraftSource, found: Option<Followers>, len: usize) {
         self.records[source as usize].note(found, len);
     }
 
-    /// How likely a token of the draft model is drawn; where nothing was compared yet, as in other sequences.
+    /// Acceptance probability of the draft model's tokens; the average over other sequences until one of this sequence
+    /// was compared.
     pub(super) fn likely_of_model(&mut self, drafting: &Drafting) -> f64 {
         let record = &mut self.records[DraftSource::Model as usize];
         record.expect(drafting.likely);
         record.likely(DraftSource::Model, 0)
     }
 
-    /// What of the offers promises most tokens.
+    /// The offer with the highest expected number of accepted tokens.
     pub(super) fn best(&self) -> Draft {
         let drafts = DraftSource::ALL.iter().zip(&self.records).filter_map(|(&source, record)| {
             let (tokens, likely) = record.last(source)?;
@@ -118,37 +119,37 @@ impl Drafter {
 }
 
 impl Draft {
-    /// Tokens that can be expected to be drawn.
+    /// Expected number of accepted tokens.
     pub(super) fn expected(&self) -> f64 {
         expected(self.likely, self.tokens.len())
     }
 }
 
-/// Tokens that can be expected to be drawn of so many that are so likely.
+/// Expected number of accepted tokens of a draft of `len` tokens that are accepted with probability `likely` each.
 pub(super) fn expected(likely: f64, len: usize) -> f64 {
     (1..=len as i32).map(|position| likely.powi(position)).sum()
 }
 
 impl Drafting {
-    /// A step that decoded took so long.
+    /// Records the time of a step that decoded.
     pub(super) fn note(&mut self, rows: usize, elapsed: Duration) {
         self.cost.note(rows, elapsed);
     }
 
-    /// A pass of the draft model took so long.
+    /// Records the time of a pass of the draft model.
     pub(super) fn note_pass(&mut self, sequences: usize, elapsed: Duration) {
         self.passes.note(sequences, elapsed);
     }
 
-    /// Of a draft of the draft model so many tokens were drawn.
+    /// Records that `drawn` of `drafted` tokens of the draft model were accepted.
     pub(super) fn note_model(&mut self, drafted: usize, drawn: usize) {
         for position in 0..(drawn + 1).min(drafted) {
             self.likely += NEW * (f64::from(u8::from(position < drawn)) - self.likely);
         }
     }
 
-    /// How many tokens the draft model is asked for, for one of `sequences` in a step of `rows` rows; the sequence has
-    /// `len` tokens and takes one of the model for so `likely`. As many as make most of the time of both models.
+    /// Number of tokens to request from the draft model, for one of `sequences` in a step of `rows` rows; the sequence
+    /// has `len` tokens and an acceptance probability of `likely`. Maximises the tokens per time of both models.
     pub(super) fn ask(&self, rows: usize, sequences: usize, len: usize, likely: f64) -> usize {
         if !self.passes.is_measured() {
             return 1;
@@ -163,8 +164,8 @@ impl Drafting {
         best.unwrap_or_else(|| usize::from(len.is_multiple_of(TRY_AGAIN)))
     }
 
-    /// How many tokens of each draft to compute beside `rows` others, `drafts_max` in all: of each so many. `decoding` of
-    /// the rows are the next tokens of sequences, which is what drafts make more of; the others are of prompts.
+    /// Number of tokens of each draft to compute in addition to `rows` other rows, `drafts_max` in total. `decoding` of
+    /// the rows are the next tokens of sequences, whose number drafts increase; the others are of prompts.
     pub(super) fn lengths(
         &self,
         rows: usize,
@@ -176,7 +177,7 @@ impl Drafting {
         for (index, Draft { tokens: drafted, likely, .. }) in drafts.iter().enumerate() {
             tokens.extend((1..=drafted.len()).map(|position| (likely.powi(position as i32), index)));
         }
-        // A token is never likelier than the one before it, and stands behind it where they are the same.
+        // A token is never more likely than its predecessor, and the stable sort keeps equal ones in order.
         tokens.sort_by(|a, b| b.0.total_cmp(&a.0));
         tokens.truncate(drafts_max);
         let plain = decoding as f64 / self.cost.of(rows);
@@ -199,7 +200,7 @@ impl Drafting {
 mod tests {
     use super::*;
 
-    /// What becomes of drafts of so many tokens that are so likely.
+    /// The lengths chosen for drafts given as (number of tokens, acceptance probability).
     fn lengths(drafting: &Drafting, rows: usize, drafts: &[(usize, f64)], drafts_max: usize) -> Vec<usize> {
         let draft = |&(len, likely)| Draft { tokens: vec![7; len], likely, ..Draft::default() };
         drafting.lengths(rows, rows, &drafts.iter().map(draft).collect::<Vec<_>>(), drafts_max)
@@ -265,7 +266,7 @@ mod tests {
         let found = Followers { tokens: vec![50; 4], same: 30 };
         drafter.offer(DraftSource::Tree, Some(found), tokens.len());
         assert_eq!((drafter.best().source, drafter.best().tokens), (DraftSource::Tree, vec![50; 4]));
-        // Both are compared with what comes, also the one that was not followed.
+        // Both are compared with the sampled tokens, including the one that was not used.
         let mut tokens = tokens;
         for token in 4..9 {
             tokens.push(token);

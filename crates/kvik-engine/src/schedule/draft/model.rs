@@ -1,8 +1,8 @@
 //! Drafts by a smaller model with the same vocabulary.
 //!
-//! It follows the sequences that ask for drafts: what they say is computed here too, in blocks of a cache of its own, so
-//! its prefixes are found again as those of the large model are. It says what it holds likeliest; whether that is drawn
-//! is seen later, and what was not is computed anew over it.
+//! The draft model follows the sequences that ask for drafts: it computes their tokens too, in blocks of a cache of its
+//! own, so its prefixes are reused as those of the target model are. It proposes its most likely tokens; which of them
+//! are accepted is known later, and rejected ones are overwritten.
 
 use std::time::Duration;
 
@@ -16,53 +16,53 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::panics::contain;
 
-/// Rows of one pass: while it reads a prompt, others wait.
+/// Maximum number of rows of one pass: while the model reads a prompt, other sequences wait.
 const ROWS_MAX: usize = 64;
 
-/// What a draft model is made of.
+/// Configuration of a draft model.
 pub struct DraftSetup {
-    /// The model, with storage for as many blocks as `cache` has. Its vocabulary is that of the model it drafts for.
+    /// The model, with storage for as many blocks as `cache` has. Its vocabulary is that of the target model.
     pub runner: Box<dyn Runner + Send>,
-    /// Its blocks, and which prefixes are evicted when they are short.
+    /// Its number of blocks and its eviction policy.
     pub cache: CacheConfig,
-    /// Tokens that both models know: no other is drafted.
+    /// Number of tokens that both models know: no other is drafted.
     pub vocab_len: usize,
 }
 
-/// A sequence of the large model that wants a draft.
+/// A sequence of the target model that wants a draft.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::schedule) struct WantedDraft<'a> {
     pub(in crate::schedule) id: SeqId,
-    /// Where it shares what it computes; none when it is private.
+    /// The namespace in which it shares its blocks; `None` if it is private.
     pub(in crate::schedule) namespace: Option<NamespaceId>,
     pub(in crate::schedule) tokens: &'a [Token],
     pub(in crate::schedule) lifetime: Lifetime,
-    /// Tokens that are wanted at most.
+    /// Maximum number of tokens to draft.
     pub(in crate::schedule) most: usize,
 }
 
-/// A smaller model, what it has computed, and for whom.
+/// A smaller model, its cache, and the sequences it follows.
 pub(in crate::schedule) struct DraftModel {
     runner: Box<dyn Runner + Send>,
     cache: Cache,
     config: CacheConfig,
     vocab_len: usize,
-    /// Namespaces of the large model's cache, and those that stand for them here.
+    /// Namespaces of the target model's cache, with those that stand for them here.
     namespaces: FxHashMap<Option<NamespaceId>, NamespaceId>,
-    /// How many were made.
+    /// Number of namespaces made.
     namespaces_made: u128,
     followers: FxHashMap<SeqId, Follower>,
     next_seq: u64,
 }
 
-/// What the model has computed of a sequence.
+/// The draft model's state of a sequence.
 #[derive(Debug)]
 struct Follower {
     seq: SeqId,
     is_private: bool,
-    /// Tokens whose keys and values are stored, what was drafted included.
+    /// Tokens whose keys and values are stored, including draft tokens.
     computed: Vec<Token>,
-    /// How many of them the sequence has said.
+    /// Number of leading tokens of these that belong to the sequence.
     said: usize,
 }
 
@@ -81,13 +81,13 @@ impl DraftModel {
         })
     }
 
-    /// What it has computed.
+    /// The draft model's cache.
     pub(in crate::schedule) fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Tokens of a sequence that it would have to compute before it can draft; of one that it does not follow yet, as far
-    /// as its prefixes are not known.
+    /// Number of tokens that the model would have to compute before it can draft for a sequence; of a sequence that it
+    /// does not follow yet, those after its cached prefix.
     pub(in crate::schedule) fn missing(&self, wanted: &WantedDraft<'_>) -> usize {
         let known = match self.followers.get(&wanted.id) {
             Some(follower) => follower.stored(wanted.tokens, &[]),
@@ -99,8 +99,8 @@ impl DraftModel {
         wanted.tokens.len() - known
     }
 
-    /// What may follow each of the sequences; nothing for one that it has not read to its end yet. `passed` is told of
-    /// each pass how many sequences it had, and whether it had no more rows than that.
+    /// Drafts for each of the sequences; empty for one that it has not read to its end yet. After each pass, `passed`
+    /// is called with the number of its sequences and with whether it had one row for each.
     pub(in crate::schedule) fn propose(
         &mut self,
         wanted: &[WantedDraft<'_>],
@@ -124,31 +124,31 @@ impl DraftModel {
         drafts
     }
 
-    /// Ends what it follows of sequences that are not `running` any more; what they said stays in the cache.
+    /// Releases the sequences for which `running` is false; their own tokens stay in the cache.
     pub(in crate::schedule) fn follow_only(&mut self, running: impl Fn(SeqId) -> bool) {
         let ended: Vec<SeqId> = self.followers.keys().copied().filter(|&id| !running(id)).collect();
         ended.into_iter().for_each(|id| self.leave(id));
     }
 
-    /// The clock of times to live.
+    /// Sets the clock for times to live.
     pub(in crate::schedule) fn set_now(&mut self, now: Duration) {
         self.cache.set_now(now);
     }
 
-    /// Drops what is known of a prompt in a namespace, as far as nobody follows it.
+    /// Drops the cached blocks of a prompt in a namespace, unless a sequence uses them.
     pub(in crate::schedule) fn evict(&mut self, namespace: NamespaceId, tokens: &[Token]) {
         if let Some(&own) = self.namespaces.get(&Some(namespace)) {
             self.cache.evict_prefix(own, tokens);
         }
     }
 
-    /// Drops what is to be forgotten in a namespace; blocks of it that somebody follows.
+    /// Drops deleted prompts in a namespace; returns the number of their blocks that are in use.
     pub(in crate::schedule) fn forget(&mut self, namespace: NamespaceId, prompts: &DeletedPrompts) -> usize {
         let own = self.namespaces.get(&Some(namespace));
         own.map_or(0, |&own| self.cache.forget(own, prompts).in_use)
     }
 
-    /// Drops what is known in a namespace, or in all, as far as nobody follows it.
+    /// Drops the cached blocks of a namespace, or of all, unless a sequence uses them.
     pub(in crate::schedule) fn clear(&mut self, namespace: Option<NamespaceId>) {
         match namespace {
             None => drop(self.cache.clear(None)),
@@ -160,7 +160,7 @@ impl DraftModel {
         }
     }
 
-    /// Begins with an empty cache: the large model's has.
+    /// Starts with an empty cache, as the target model's cache is.
     pub(in crate::schedule) fn renew(&mut self) {
         self.followers.clear();
         self.namespaces.clear();
@@ -169,7 +169,7 @@ impl DraftModel {
         let _ = contain(|| drop(old));
     }
 
-    /// Has blocks for a sequence and its draft; whether there is room.
+    /// Allocates blocks for a sequence and its draft; returns whether there is room.
     fn follow(&mut self, wanted: &WantedDraft<'_>) -> bool {
         if let Some(follower) = self.followers.get_mut(&wanted.id) {
             follower.said = follower.stored(wanted.tokens, &[]);
@@ -201,7 +201,7 @@ impl DraftModel {
         true
     }
 
-    /// Ends what it follows of a sequence.
+    /// Releases a sequence.
     fn leave(&mut self, id: SeqId) {
         let Some(Follower { seq, is_private, computed, said }) = self.followers.remove(&id) else { return };
         match is_private {
@@ -210,7 +210,7 @@ impl DraftModel {
         }
     }
 
-    /// The namespaces of the large model's cache that are not `there` any more are of no use here.
+    /// Drops the namespaces whose counterparts in the target model's cache are not `there` any more.
     pub(in crate::schedule) fn keep_namespaces(&mut self, there: impl Fn(NamespaceId) -> bool) {
         let ended = self.namespaces.iter().filter(|(large, _)| large.is_some_and(|large| !there(large)));
         let ended: FxHashSet<NamespaceId> = ended.map(|(_, &own)| own).collect();
@@ -224,7 +224,7 @@ impl DraftModel {
     fn own_namespace(&mut self, namespace: Option<NamespaceId>) -> NamespaceId {
         let cache = &mut self.cache;
         let made = &mut self.namespaces_made;
-        // Its cache is of one model alone: a namespace is told from others by its number.
+        // This cache belongs to one model: a number suffices to name a namespace.
         let names = Namespaces { model: [0; 32], kv_format: "draft", adapter: None };
         *self.namespaces.entry(namespace).or_insert_with(|| {
             *made += 1;
@@ -232,14 +232,14 @@ impl DraftModel {
         })
     }
 
-    /// Rows that a sequence with this draft needs before the next token is known.
+    /// Number of rows that a sequence with this draft needs before its next token is known.
     fn rows_of(&self, wanted: &WantedDraft<'_>, draft: &[Token]) -> usize {
         let follower = &self.followers[&wanted.id];
         wanted.tokens.len() + draft.len() - follower.stored(wanted.tokens, draft)
     }
 
-    /// Computes the next rows of the `open` sequences, and gives the likeliest next token of those that are read to their
-    /// end. None when the model fails.
+    /// Computes the next rows of the `open` sequences, and returns the most likely next token of those that are read to
+    /// their end. `None` if the model fails.
     fn pass(
         &mut self,
         wanted: &[WantedDraft<'_>],
@@ -271,7 +271,7 @@ impl DraftModel {
         Some(next)
     }
 
-    /// Adds the next rows of a sequence with its draft, at most `most` of them and at least one; whether they reach its
+    /// Adds the next rows of a sequence with its draft, at most `most` but at least one; returns whether they reach its
     /// end.
     fn add_rows(
         &self,
@@ -298,7 +298,7 @@ impl DraftModel {
         count == left
     }
 
-    /// Notes that these rows of a sequence are stored, and publishes what it has said of them.
+    /// Marks these rows of a sequence as stored, and publishes those that are its own tokens.
     fn note_read(&mut self, wanted: &WantedDraft<'_>, rows: &[Row]) {
         let (Some(follower), Some(first)) = (self.followers.get_mut(&wanted.id), rows.first()) else {
             return;
@@ -306,7 +306,7 @@ impl DraftModel {
         follower.computed.truncate(first.cache_position as usize);
         follower.computed.extend(rows.iter().map(|row| row.token));
         follower.said = follower.computed.len().min(wanted.tokens.len());
-        // The last token may be computed again, and what is published is never written.
+        // The last token may be computed again, and published blocks are never written.
         let shared = follower.said.min(wanted.tokens.len() - 1);
         if !follower.is_private {
             self.cache.publish(follower.seq, &follower.computed[..shared]);
@@ -315,7 +315,7 @@ impl DraftModel {
 }
 
 impl Follower {
-    /// Leading tokens of a sequence and its draft that are stored as they are. The last one is always computed, for its
+    /// Number of leading tokens of a sequence and its draft that are stored. The last token is always computed, for its
     /// logits.
     fn stored(&self, tokens: &[Token], draft: &[Token]) -> usize {
         let pairs = self.computed.iter().zip(tokens.iter().chain(draft));

@@ -1,48 +1,48 @@
-//! How often what a source finds for a sequence is drawn.
+//! Acceptance statistics of the draft sources, per sequence.
 
 use kvik_cache::{Followers, Token};
 
 use crate::stats::DraftSource;
 
-/// Classes of how well a place fits.
+/// Number of classes of match length.
 const CLASSES: usize = 3;
-/// How likely a token of a draft model is taken to be drawn before anything is known of it.
+/// Assumed acceptance probability of a draft model's token before anything is measured.
 pub(super) const MODEL_LIKELY: f64 = 0.5;
-/// The share of a new outcome in how likely a token is.
+/// Weight of a new outcome in the acceptance probability.
 const NEW: f64 = 0.1;
 
-/// What a source found last, and what became of what it found before.
+/// The last offer of a source, and the acceptance of its earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// How likely a token is drawn, by class; none before anything was compared.
+    /// Acceptance probability by class; `None` before anything was compared.
     likely: [Option<f64>; CLASSES],
-    /// What was found last, whether it is computed or not, and the tokens of the sequence then.
+    /// The last offer, whether it is computed or not, and the length of the sequence at that time.
     last: Option<(Followers, usize)>,
 }
 
 impl Record {
-    /// How likely tokens are as long as nothing of this source was compared in this sequence.
+    /// Sets the acceptance probability of the classes for which nothing was compared in this sequence.
     pub(super) fn expect(&mut self, likely: f64) {
         self.likely.iter_mut().for_each(|class| *class = Some(class.unwrap_or(likely)));
     }
 
-    /// How likely a token is drawn that fits so well.
+    /// Acceptance probability of a token after a match of `same` tokens.
     pub(super) fn likely(&self, source: DraftSource, same: usize) -> f64 {
         self.likely[class(same)].unwrap_or(at_first(source)[class(same)])
     }
 
-    /// What was found for a sequence of `len` tokens.
+    /// Records the offer for a sequence of `len` tokens.
     pub(super) fn note(&mut self, found: Option<Followers>, len: usize) {
         self.last = found.filter(|found| !found.tokens.is_empty()).map(|found| (found, len));
     }
 
-    /// What was found last, and how likely each token of it is drawn if the one before it was.
+    /// The last offer, and the probability that each of its tokens is accepted if the previous one was.
     pub(super) fn last(&self, source: DraftSource) -> Option<(&[Token], f64)> {
         let (found, _) = self.last.as_ref()?;
         Some((&found.tokens, self.likely(source, found.same)))
     }
 
-    /// Compares what was found last with what was drawn.
+    /// Compares the last offer with the tokens that were sampled.
     pub(super) fn learn(&mut self, source: DraftSource, tokens: &[Token]) {
         let Some((found, len)) = self.last.take() else { return };
         let class = class(found.same);
@@ -56,20 +56,20 @@ impl Record {
     }
 }
 
-/// How likely a drafted token is taken to be drawn at first, by class. Rather too low: what is found is compared with what
-/// is drawn also where it is not computed, so it rises for nothing, and beside many others a row costs as much as it is
-/// worth.
+/// Initial acceptance probability, by class. Rather too low: offers are compared with the sampled tokens even if they
+/// are not computed, so the estimate rises at no cost, and in a step with many other rows a row costs as much as it
+/// gains.
 fn at_first(source: DraftSource) -> [f64; CLASSES] {
     match source {
         DraftSource::Lookup => [0.25, 0.5, 0.8],
         DraftSource::Tree => [0.2, 0.4, 0.8],
-        // How the text is divided into tokens is left to the model.
+        // The grammar forces the text, but not its division into tokens.
         DraftSource::Grammar => [0.8; CLASSES],
         DraftSource::Model => [MODEL_LIKELY; CLASSES],
     }
 }
 
-/// How well a place fits, by the tokens before it that are the same: 3 or 4, up to 8, more.
+/// The class of a match, by its length in tokens: at most 4, 5 to 8, more.
 fn class(same: usize) -> usize {
     match same {
         ..=4 => 0,

@@ -1,24 +1,24 @@
-//! What a policy keeps of a prefix, as a thing of its own: shared, immutable, durable.
+//! The retained positions of a prefix as a cache entry of their own: shared, immutable, durable.
 //!
-//! It lies in the cache like a prompt whose tokens are its key and then a count, in the namespace of its policy: so
-//! evicting, pinning, quotas, the disk and its checks are those of every other prompt, and nobody finds it who does
-//! not ask for that policy and these very tokens.
+//! A compressed prefix is stored in the cache like a prompt whose tokens are its key followed by a count, in the
+//! namespace of its policy. So eviction, pinning, quotas, the disk and its checks are those of any prompt, and it is
+//! found only by requests with the same policy and the same tokens.
 //!
 //! ```text
-//! blocks   [ which positions each head keeps ][ tiles of all layers and heads ]
+//! blocks   [ which positions each head retains ][ tiles of all layers and heads ]
 //! tokens   key, 0, 1, 2, ...
 //! ```
 
 use kvik_cache::{BLOCK_POSITIONS, Identity, Token};
 use kvik_kernels::KvLayout;
 
-/// Says what the first bytes are, and in which version.
+/// Identifies the format and its version.
 const MAGIC: [u8; 8] = *b"kvikkeep";
 
-/// Kept positions of all heads, `[layers][kv_heads]`, ascending.
+/// Retained positions of all heads, `[layers][kv_heads]`, ascending.
 pub(in crate::schedule) type Kept = Vec<Vec<Vec<u32>>>;
 
-/// The first `blocks` blocks of what is kept of the tokens that `identity` names.
+/// The tokens that stand for the first `blocks` blocks of the compressed prefix that `identity` names.
 pub(in crate::schedule) fn key(identity: &Identity, blocks: usize) -> Vec<Token> {
     let (words, _) = identity.0.as_chunks::<4>();
     let words = words.iter().map(|&bytes| Token::from_le_bytes(bytes));
@@ -26,8 +26,8 @@ pub(in crate::schedule) fn key(identity: &Identity, blocks: usize) -> Vec<Token>
     padded.chain(0..).take(blocks * BLOCK_POSITIONS).collect()
 }
 
-/// What tokens name that are the first block of a part; `None` for those of a prompt, which are below the length of a
-/// vocabulary: no vocabulary is that long.
+/// The identity that the tokens of the first block of a compressed prefix name; `None` for those of a prompt, which are
+/// below the length of any vocabulary.
 pub(in crate::schedule) fn named(tokens: &[Token]) -> Option<Identity> {
     let (words, padding) = tokens.split_at_checked(8)?;
     let is_name = padding.len() == BLOCK_POSITIONS - 8
@@ -40,13 +40,13 @@ pub(in crate::schedule) fn named(tokens: &[Token]) -> Option<Identity> {
     is_name.then_some(Identity(bytes))
 }
 
-/// Blocks that say which positions of `tokens` are kept.
+/// Number of blocks for the bitmap of the retained positions among `tokens`.
 pub(in crate::schedule) fn header_blocks(layout: &KvLayout, tokens: usize) -> usize {
     let heads: usize = layout.layers().iter().map(|layer| layer.kv_heads).sum();
     (MAGIC.len() + heads * tokens.div_ceil(8)).div_ceil(layout.block_bytes())
 }
 
-/// The bytes of these blocks: for each head a bit for every position.
+/// The bytes of these blocks: for each head one bit per position.
 pub(in crate::schedule) fn encode(layout: &KvLayout, tokens: usize, kept: &Kept) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for head in kept.iter().flatten() {
@@ -58,7 +58,7 @@ pub(in crate::schedule) fn encode(layout: &KvLayout, tokens: usize, kept: &Kept)
     bytes
 }
 
-/// What the bytes say; `None` if they are not of a version that is known, or do not fit.
+/// Decodes these bytes; `None` if the version is unknown or the sizes do not fit.
 pub(in crate::schedule) fn decode(layout: &KvLayout, tokens: usize, bytes: &[u8]) -> Option<Kept> {
     let mut heads = bytes.strip_prefix(&MAGIC)?.chunks(tokens.div_ceil(8).max(1));
     let mut kept = Kept::new();

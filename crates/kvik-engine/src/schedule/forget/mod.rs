@@ -1,12 +1,13 @@
-//! A sequence that forgets: what it watches, when it forgets, and where it stores what it keeps.
+//! A sequence with a retention policy: what it observes, when it compresses, and where it stores the retained
+//! positions.
 //!
-//! Until its first point a sequence is like any other: exact, in blocks that it publishes. At a point it takes
-//! part in no batch while a [`Pass`] is made: layer by layer facts are gathered, once for all it is decided what
-//! stays, layer by layer that is moved to blocks of its own. From then on nothing that it computes is published.
+//! Until its first point a sequence is like any other: exact, in blocks that it publishes. At a point it takes part in
+//! no batch while a [`Pass`] is made: facts are gathered layer by layer, the retained positions are decided once for
+//! all layers, and they are moved layer by layer to blocks of its own. From then on none of its blocks are published.
 //!
-//! All of it is a function of the tokens and the retention. So a sequence that was preempted begins anew, exact up
-//! to its first point, and passes the same points again. That holds for points at which memory was short as well: they
-//! depend on others, and once passed they belong to the sequence.
+//! All of this is a function of the tokens and the retention policy. So a preempted sequence starts again, exact up to
+//! its first point, and passes the same points. That includes points caused by memory pressure: they depend on other
+//! requests, but once passed they belong to the sequence.
 
 pub(super) mod kept;
 mod pass;
@@ -22,39 +23,39 @@ use crate::retain::{Ragged, Sinks};
 
 pub(super) use pass::{Pass, Stage};
 
-/// What a sequence that forgets has besides its tokens.
+/// The state of a sequence with a retention policy, in addition to its tokens.
 pub(super) struct Forgetting {
     pub(super) retention: Retention,
     points: Points,
-    /// Leading tokens of the prompt of which only what it keeps is read, and which others may share.
+    /// Leading tokens of the prompt of which only the retained positions are read, and which are shared in that form.
     pub(super) prefix: Option<usize>,
-    /// Points besides, at which memory was short. They stay when it begins anew, so that it answers the same.
+    /// Additional points caused by memory pressure. They survive a restart, so that the sequence answers the same.
     tightened: Vec<usize>,
     /// The last point that was passed.
     passed: usize,
     pub(super) observation: Observation,
     pub(super) state: PolicyState,
-    /// Where it stores what it kept; `None` before the first point.
+    /// Storage of the retained positions; `None` before the first point.
     pub(super) storage: Option<Ragged>,
-    /// Its first keys, where they are rotated anew at each point.
+    /// Its first keys, if their RoPE rotation is renewed at each point.
     pub(super) sinks: Option<Sinks>,
-    /// What is under way at a point.
+    /// The pass in progress.
     pub(super) pass: Option<Pass>,
 }
 
 impl Forgetting {
-    /// A sequence with a prompt of `prompt` tokens that has computed nothing yet.
+    /// State for a sequence with a prompt of `prompt` tokens that has computed nothing yet.
     pub(super) fn new(retention: Retention, prompt: usize, context: usize) -> Forgetting {
         Forgetting::at(retention, retention.points(prompt, context), None)
     }
 
-    /// A sequence that forgets when it has `prefix` tokens, and keeps all that follows.
+    /// State for a sequence that compresses its first `prefix` tokens, and retains everything after them.
     pub(super) fn of_prefix(retention: Retention, prefix: usize) -> Forgetting {
         debug_assert_eq!(retention, retention.of_prefix(), "else its part would have another name");
         Forgetting::at(retention, retention.point_at(prefix), Some(prefix))
     }
 
-    /// The same for a sequence that begins anew.
+    /// State for the sequence after a restart.
     pub(super) fn anew(&self) -> Forgetting {
         let tightened = self.tightened.clone();
         Forgetting { tightened, ..Forgetting::at(self.retention, self.points, self.prefix) }
@@ -75,7 +76,7 @@ impl Forgetting {
         }
     }
 
-    /// The number of tokens at which it forgets next.
+    /// The number of tokens at which the next pass is made.
     pub(super) fn next_point(&self) -> Option<usize> {
         self.point_after(self.passed)
     }
@@ -85,12 +86,12 @@ impl Forgetting {
         self.points.next(position).into_iter().chain(tightened).min()
     }
 
-    /// Memory is short: `at` tokens are a point as well.
+    /// Adds a point at `at` tokens because of memory pressure.
     pub(super) fn tighten(&mut self, at: usize) {
         self.tightened.push(at);
     }
 
-    /// `at` tokens are no point any more; whether they were one because memory was short.
+    /// Removes the point at `at` tokens; returns whether it was caused by memory pressure alone.
     pub(super) fn withdraw(&mut self, at: usize) -> bool {
         let withdrawn = self.tightened.last() == Some(&at) && self.points.next(self.passed) != Some(at);
         if withdrawn {
@@ -100,29 +101,30 @@ impl Forgetting {
         withdrawn
     }
 
-    /// The points so far at which memory was short.
+    /// The points passed so far that memory pressure caused.
     pub(super) fn tightened(&self) -> Vec<usize> {
         self.tightened.iter().copied().filter(|&point| point <= self.passed).collect()
     }
 
-    /// Blocks for what it would keep of `tokens` tokens if memory were short, when it may be told to forget.
+    /// Blocks for the retained positions of `tokens` tokens if memory pressure forced a pass; `None` if the policy does
+    /// not allow that.
     pub(super) fn blocks_to_tighten(&self, tokens: usize) -> Option<usize> {
-        // Heads end within a tile each, which may take a block more than their positions.
+        // Each head ends within a tile, which may take a block more than its positions.
         let kept = || blocks_for(self.points.kept_max(tokens)) + 1;
         self.retention.when.under_pressure().then(kept)
     }
 
-    /// Whether it forgot so lately that it would gain little.
+    /// Whether the last pass was so recent that another would gain little.
     pub(super) fn has_just_forgotten(&self, stored: usize) -> bool {
         self.passed > 0 && stored < self.passed + self.retention.every
     }
 
-    /// Leading tokens that are computed exactly.
+    /// Number of leading tokens that are computed exactly.
     pub(super) fn exact_until(&self) -> usize {
         self.point_after(0).unwrap_or(usize::MAX)
     }
 
-    /// Leading tokens that others may have computed: what is observed of rows must be observed here.
+    /// Number of leading tokens that may come from the cache: rows that are observed must be computed here.
     pub(super) fn reuse_max(&self) -> usize {
         let exact = self.exact_until();
         match self.retention.watch() {
@@ -132,23 +134,23 @@ impl Forgetting {
         }
     }
 
-    /// Of the rows that compute the tokens `rows`, those that are watched.
+    /// The rows to observe among those that compute the tokens `rows`.
     pub(super) fn watched(&self, rows: Range<usize>) -> Range<usize> {
         self.retention.watched(&self.points, self.passed, rows)
     }
 
-    /// Whether it stores less than all, so that nothing it computes is what others would compute.
+    /// Whether positions were dropped, so that its blocks differ from those of a sequence without retention.
     pub(super) fn has_forgotten(&self) -> bool {
         self.storage.is_some()
     }
 
-    /// What was kept of its prefix is there already, in `storage`.
+    /// Starts after the compressed prefix that `storage` holds.
     pub(super) fn begin_with(&mut self, prefix: usize, storage: Ragged) {
         self.passed = prefix;
         self.storage = Some(storage);
     }
 
-    /// A point was passed: what was kept is in `storage`.
+    /// Records that a point was passed: the retained positions are in `storage`.
     pub(super) fn pass_point(&mut self, at: usize, decision: &Decision, storage: Ragged) {
         self.observation.pass_point(&self.retention, decision);
         self.passed = at;
@@ -156,13 +158,13 @@ impl Forgetting {
         self.pass = None;
     }
 
-    /// What is to be computed next to repeat the prompt, when that is under way.
+    /// The tokens to compute next to repeat the prompt, if that is in progress.
     pub(super) fn repeat(&self) -> Option<&[Token]> {
         let Stage::Repeat { pieces, done } = &self.pass.as_ref()?.stage else { return None };
         pieces.last().map(|piece| &piece.tokens[*done..])
     }
 
-    /// How many rows of it are computed already.
+    /// Number of rows of the current piece that are computed already.
     pub(super) fn repeated(&self) -> usize {
         match self.pass.as_ref().map(|pass| &pass.stage) {
             Some(Stage::Repeat { done, .. }) => *done,
@@ -170,7 +172,7 @@ impl Forgetting {
         }
     }
 
-    /// Positions behind the tokens that repeating takes.
+    /// Number of positions after the tokens that the repetition takes.
     pub(super) fn repeat_rows(&self) -> usize {
         match self.pass.as_ref().map(|pass| &pass.stage) {
             Some(Stage::Repeat { pieces, .. }) => pieces.last().map_or(0, |piece| piece.tokens.len()),
@@ -178,7 +180,7 @@ impl Forgetting {
         }
     }
 
-    /// `rows` more rows of the prompt were repeated.
+    /// Records that `rows` more rows of the prompt were repeated.
     pub(super) fn note_repeated(&mut self, rows: usize) {
         let Some(Stage::Repeat { pieces, done }) = self.pass.as_mut().map(|pass| &mut pass.stage) else {
             return;
@@ -190,7 +192,7 @@ impl Forgetting {
         }
     }
 
-    /// The stored positions among which attention of the repeated piece counts, of `stored` tokens.
+    /// The stored positions, of `stored` tokens, on which the attention of the repeated piece is counted.
     pub(super) fn among(&self, stored: usize) -> Vec<Range<usize>> {
         match self.pass.as_ref().map(|pass| &pass.stage) {
             Some(Stage::Repeat { pieces, .. }) => {
@@ -200,7 +202,7 @@ impl Forgetting {
         }
     }
 
-    /// The name in the cache of the blocks to which it moves what it keeps.
+    /// The cache sequence of the blocks to which the retained positions are moved.
     pub(super) fn moves_to(&self) -> Option<SeqId> {
         match self.pass.as_ref()?.stage {
             Stage::Move { id, .. } => Some(id),

@@ -1,4 +1,4 @@
-//! What a sequence does at a point, in pieces short enough for others to go on between them.
+//! The steps of a pass at a point, in pieces short enough for other sequences to run between them.
 //!
 //! ```text
 //!   repeat ──▶ facts ──▶ room ──▶ move ──▶ done
@@ -16,28 +16,28 @@ pub(in crate::schedule) struct Pass {
     pub(in crate::schedule) stage: Stage,
 }
 
-/// How far a pass is.
+/// The progress of a pass.
 pub(in crate::schedule) enum Stage {
     /// The sequence repeats its prompt, piece by piece, in batches with others.
     Repeat {
-        /// Pieces to go, the next one last.
+        /// Remaining pieces, the next one last.
         pieces: Vec<Piece>,
         /// Rows of the next piece that are computed.
         done: usize,
     },
     /// Facts are gathered: those of the first layers are there.
     Facts(Vec<LayerFacts>),
-    /// It is decided what stays; blocks are wanted for it.
+    /// The retained positions are decided; blocks are needed for them.
     Room(Decision),
-    /// What stays is moved: the first `layers` layers are done.
+    /// The retained positions are moved: the first `layers` layers are done.
     Move {
-        /// What stays, as indices among what each head stored.
+        /// The retained positions, as indices among what each head stored.
         decision: Decision,
-        /// Where it goes.
+        /// The storage to which they are moved.
         storage: Ragged,
-        /// The new name of the sequence in the cache, which has the blocks.
+        /// The new sequence in the cache, which owns the blocks.
         id: SeqId,
-        /// Layers done.
+        /// Number of layers done.
         layers: usize,
     },
 }

@@ -1,9 +1,9 @@
-//! Tenants: whose prompts stand where, what part of RAM and disk they get, and which prompts they share.
+//! Tenants: their namespaces, their shares of RAM and disk, and the prompts they share.
 //!
 //! | module   | cares about                                   |
 //! |----------|-----------------------------------------------|
-//! | `part`   | what a tenant is given, as data               |
-//! | `public` | prompts that tenants who keep apart may share |
+//! | `part`   | a tenant's share, as data                     |
+//! | `public` | prompts that isolated tenants may share       |
 
 mod part;
 mod public;
@@ -25,17 +25,17 @@ pub use part::TenantPart;
 /// The tenants of an engine.
 pub(super) struct Tenants {
     parts: BTreeMap<TenantId, TenantPart>,
-    /// The weights of all owners together.
+    /// The total weight of all owners.
     weight: f64,
     pub(super) namespaces: NamespaceTable,
-    /// Namespaces whose owner the cache knows: registering one again costs a walk of the tree.
+    /// Namespaces whose owner is registered with the cache: registering one again costs a walk of the tree.
     registered: HashSet<NamespaceId>,
     public: PublicPrompts,
     block_bytes: usize,
 }
 
 impl Tenants {
-    /// Nobody is given a part.
+    /// No tenant has a configured share.
     pub(super) fn new(config: &EngineConfig) -> Tenants {
         Tenants {
             parts: BTreeMap::new(),
@@ -47,7 +47,7 @@ impl Tenants {
         }
     }
 
-    /// These parts hold from now on; other tenants own their prompts.
+    /// Sets the shares; tenants not listed own their prompts.
     pub(super) fn set_parts(&mut self, parts: &[TenantPart]) {
         let owners: BTreeMap<TenantId, f64> =
             parts.iter().map(|part| (part.owner, part.owner_weight)).collect();
@@ -66,15 +66,15 @@ impl Tenants {
         disk_owner(self.parts.get(&tenant).map_or([0; 16], |part| part.salt))
     }
 
-    /// The cache is a new one: no namespace is known to it.
+    /// Resets the state after the cache was replaced: no namespace is known to it.
     pub(super) fn reset(&mut self, cache: &mut Cache) {
         self.registered.clear();
         self.namespaces.clear();
         self.public.reset(&mut self.namespaces, cache);
     }
 
-    /// Registers the owner of `namespace`, in which a tenant leaves prompts, with RAM and disk. Whether it was not
-    /// registered before.
+    /// Registers the owner of `namespace`, in which a tenant stores prompts, with RAM and disk. Returns whether it was
+    /// not registered before.
     pub(super) fn register(
         &mut self,
         namespace: NamespaceId,
@@ -95,7 +95,7 @@ impl Tenants {
         true
     }
 
-    /// An owner's part of RAM, of which `pinned_max` blocks may be pinned by all.
+    /// An owner's share of RAM, of which `pinned_max` blocks may be pinned in total.
     fn ram_share(&self, part: &TenantPart, pinned_max: usize) -> Share {
         Share {
             tenant: part.owner,
@@ -105,21 +105,21 @@ impl Tenants {
         }
     }
 
-    /// The part of `blocks` that is an owner's by its weight; all where nobody else is known.
+    /// An owner's share of `blocks` by its weight; all if it is the only one.
     fn by_weight(&self, blocks: usize, part: &TenantPart) -> usize {
         let others = (self.weight - part.owner_weight).max(0.0);
         (blocks as f64 * part.owner_weight / (part.owner_weight + others)) as usize
     }
 
-    /// Whole blocks in `bytes`, one at least: without any a tenant could keep nothing at all.
+    /// Number of whole blocks in `bytes`, at least one: without any a tenant could store nothing at all.
     fn blocks(&self, bytes: Option<u64>) -> Option<usize> {
         let blocks = bytes? / self.block_bytes.max(1) as u64;
         Some(usize::try_from(blocks).unwrap_or(usize::MAX).max(1))
     }
 
-    /// The namespace that a request shares: its tenant's own, or one derived from the longest public prompt that
-    /// it begins with, when its tenant may. What a tenant had before a prompt became public stays its own:
-    /// the request runs where more of its prompt is known.
+    /// The namespace that a request shares: its tenant's own, or, if the tenant may, one derived from the longest
+    /// public prompt that it begins with. A prefix cached before a prompt became public stays in the tenant's own
+    /// namespace: the request runs where more of its prompt is known.
     pub(super) fn shared_namespace(
         &mut self,
         (tenant, sharers): (TenantId, Sharers),
@@ -135,7 +135,7 @@ impl Tenants {
         public.filter(|&public| known(public) >= known(own)).unwrap_or(own)
     }
 
-    /// The place that [`shared_namespace`](Tenants::shared_namespace) would give, without making it.
+    /// The place that [`shared_namespace`](Tenants::shared_namespace) would return, without creating it.
     pub(super) fn shared_place(
         &self,
         (tenant, sharers): (TenantId, Sharers),
@@ -156,19 +156,19 @@ impl Tenants {
         self.public.in_use()
     }
 
-    /// Forgets a namespace that the cache has dropped.
+    /// Removes a namespace that the cache has dropped.
     pub(super) fn forget(&mut self, namespace: NamespaceId) {
         self.namespaces.remove(namespace);
         self.registered.remove(&namespace);
     }
 
-    /// From now on these prompts are public.
+    /// Makes these prompts public.
     pub(super) fn set_public(&mut self, prompts: &[KeptPrompt], cache: &mut Cache) {
         self.public.set(prompts, &mut self.namespaces, cache);
     }
 
-    /// Drops the namespaces derived from prompts that are public no longer, as soon as nobody uses them:
-    /// nobody has blocks there, and no request `awaits` its turn to.
+    /// Drops the namespaces derived from prompts that are no longer public, once they are unused: no sequence has
+    /// blocks there, and no waiting request `awaits` them.
     pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool, cache: &mut Cache) {
         self.public.drop_retired(awaits, cache);
     }

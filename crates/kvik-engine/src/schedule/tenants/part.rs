@@ -1,8 +1,8 @@
-//! A tenant's part of the engine, as data.
+//! A tenant's share of the engine, as data.
 
 use kvik_cache::TenantId;
 
-/// A tenant's part of the engine.
+/// A tenant's share of the engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TenantPart {
     /// The tenant, as requests name it.
@@ -11,23 +11,22 @@ pub struct TenantPart {
     pub weight: f64,
     /// The owner of its cached prompts: itself, or one tenant that represents all who share.
     pub owner: TenantId,
-    /// The owner's part of cache and disk when space is short; more than 0.
+    /// The owner's share of cache and disk when space is short; more than 0.
     pub owner_weight: f64,
-    /// Memory that the owner's cached prompts take at most, bytes.
+    /// Maximum memory of the owner's cached prompts, bytes.
     pub owner_ram_bytes: Option<u64>,
-    /// Disk that they take at most, bytes of keys and values.
+    /// Maximum disk space of the owner's cached prompts, bytes of keys and values.
     pub owner_disk_bytes: Option<u64>,
     /// Separates its prompts, as in its requests.
     pub salt: [u8; 16],
-    /// Memory that the owner's pins keep at most, bytes; its part by weight of what may be pinned in all
-    /// when `None`.
+    /// Maximum memory of the owner's pinned prompts, bytes; `None` for its share by weight of the total pin limit.
     pub owner_pin_bytes: Option<u64>,
     /// Whether its requests may share public prompts.
     pub public: bool,
 }
 
 impl TenantPart {
-    /// The part of a tenant that was given none.
+    /// The share of a tenant without a configured one.
     pub fn own(tenant: TenantId) -> TenantPart {
         let (owner_ram_bytes, owner_disk_bytes) = (None, None);
         TenantPart {

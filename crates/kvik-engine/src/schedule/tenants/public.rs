@@ -1,5 +1,5 @@
-//! Prompts that tenants who keep apart may share: requests that begin with one run in a namespace derived from
-//! it, which reads the public blocks and shows what follows to nobody else.
+//! Prompts that isolated tenants may share: requests that begin with one run in a namespace derived from it, which
+//! reads the public blocks and hides what follows from other tenants.
 
 use kvik_cache::{BLOCK_POSITIONS, Cache, NamespaceId, Token};
 
@@ -10,24 +10,24 @@ use crate::schedule::namespaces::{NamespaceTable, Place, Sharers};
 #[derive(Debug, Default)]
 pub(super) struct PublicPrompts {
     prompts: Vec<PublicPrompt>,
-    /// Namespaces derived from prompts that are public no longer, dropped when nobody uses them.
+    /// Namespaces derived from prompts that are no longer public, dropped once they are unused.
     retired: Vec<NamespaceId>,
 }
 
 #[derive(Debug)]
 struct PublicPrompt {
-    /// Who keep it.
+    /// The sharing keys of the prompt.
     sharers: Sharers,
-    /// Where it is kept.
+    /// The namespace of the prompt.
     base: NamespaceId,
     /// Its whole blocks: only those are shared.
     tokens: Vec<Token>,
-    /// The namespaces that go on from it.
+    /// The namespaces derived from it.
     derived: Vec<NamespaceId>,
 }
 
 impl PublicPrompts {
-    /// These prompts are public from now on. They must be kept, else nothing of them is shared.
+    /// Makes these prompts public. They must be cached, or none of their blocks is shared.
     pub(super) fn set(&mut self, prompts: &[KeptPrompt], namespaces: &mut NamespaceTable, cache: &mut Cache) {
         let before = std::mem::take(&mut self.prompts);
         for prompt in prompts {
@@ -46,12 +46,12 @@ impl PublicPrompts {
         }
     }
 
-    /// Drops the retired namespaces that nobody uses or `awaits`.
+    /// Drops the retired namespaces that are unused and not `awaits`ed.
     pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool, cache: &mut Cache) {
         self.retired.retain(|&derived| awaits(derived) || !cache.drop_derived(derived));
     }
 
-    /// The cache is a new one.
+    /// Resets the state after the cache was replaced.
     pub(super) fn reset(&mut self, namespaces: &mut NamespaceTable, cache: &mut Cache) {
         self.retired.clear();
         for prompt in &mut self.prompts {
@@ -75,12 +75,12 @@ impl PublicPrompts {
         if !longest.derived.contains(&derived) {
             longest.derived.push(derived);
         }
-        // It may be one that has not ended since the prompt was public before.
+        // The namespace may have been retired and not dropped since the prompt was last public.
         self.retired.retain(|&retired| retired != derived);
         cache.continues(derived, prompt).then_some(derived)
     }
 
-    /// The same without making it.
+    /// As [`namespace`](Self::namespace), without creating it.
     pub(super) fn place(
         &self,
         own: Option<NamespaceId>,
@@ -102,7 +102,7 @@ impl PublicPrompts {
 }
 
 impl PublicPrompt {
-    /// Whether a prompt of these sharers, whose own namespace is `own`, goes on from it.
+    /// Whether a prompt of these sharers, whose own namespace is `own`, extends this public prompt.
     fn fits(&self, own: Option<NamespaceId>, sharers: Sharers, prompt: &[Token]) -> bool {
         Some(self.base) != own
             && self.sharers.adapter == sharers.adapter
