@@ -10,32 +10,32 @@ use super::format::Header;
 use super::recover::{read_superblock, scan};
 use super::slab::Slab;
 
-/// Bytes of a block at most, so that all places of a file are numbers.
+/// Maximum bytes of a block, so that all offsets in a file fit their type.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 31;
 
-/// Which blocks of a store are to be erased.
+/// The blocks of a store that are to be erased.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Picked {
-    /// All of them, and its files with them.
+    /// All of them, and the files of the store as well.
     All,
-    /// Those in these slots.
+    /// The blocks in these slots.
     Slots(Vec<SlotId>),
 }
 
-/// What was erased in the stores of a directory.
+/// Result of erasing blocks in the stores of a directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AtRest {
-    /// Stores that were looked at.
+    /// Number of stores that were read.
     pub stores: usize,
-    /// Stores that other processes, or engines of this one, have open: nothing was done to them.
+    /// Number of stores that other processes, or engines of this one, have open: they were not touched.
     pub in_use: usize,
-    /// Blocks that were erased.
+    /// Number of blocks erased.
     pub blocks: usize,
-    /// Bytes of disk that were given back.
+    /// Bytes of disk freed.
     pub bytes: u64,
 }
 
-/// Erases blocks in all stores of a directory that are not open: those that `pick` says of the blocks that each has.
+/// Erases blocks in all stores of a directory that are not open: `pick` chooses them from the blocks of each store.
 ///
 /// # Errors
 /// If a file cannot be changed. Files that cannot be read hold no blocks, and stay as they are.
@@ -86,7 +86,7 @@ fn erase_in(
     Ok(())
 }
 
-/// The files of a store, if they are what they should be.
+/// Opens the files of a store; `None` if they are invalid.
 fn slab(directory: &Directory) -> Option<Slab> {
     let headers = open_private(&directory.headers(), Missing::Fail).ok()?;
     let payloads = open_private(&directory.payloads(), Missing::Fail).ok()?;

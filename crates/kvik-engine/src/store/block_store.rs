@@ -1,4 +1,4 @@
-//! What the scheduler asks of a store of blocks.
+//! The interface of a block store, as the scheduler uses it.
 
 use kvik_cache::Identity;
 use kvik_cache::tier::{Record, SlotId, Use};
@@ -20,17 +20,17 @@ pub trait BlockStore: Send {
     fn touch(&mut self, slot: SlotId, use_: Use);
     /// Records whether a stored block is pinned.
     fn pin(&mut self, slot: SlotId, pinned: bool);
-    /// Empties a slot, and gives back what it takes.
+    /// Empties a slot and frees its disk space.
     fn erase(&mut self, slot: SlotId);
-    /// Slots that are to be emptied and may still hold their blocks.
+    /// Number of slots that are to be emptied and may still hold their blocks.
     fn erasing(&self) -> usize {
         0
     }
-    /// Lets go of memory that only makes it faster.
+    /// Frees memory that serves only as a cache or a buffer.
     fn trim(&mut self) {}
-    /// Something that was completed and not given out yet.
+    /// Removes and returns the next completed operation.
     fn completed(&mut self) -> Option<Completed>;
-    /// Its part in the host's memory, where blocks in use are in that of a device.
+    /// Statistics of its part in the host's memory, if blocks in use are in a device's memory.
     fn host(&self) -> Option<HostStats> {
         None
     }

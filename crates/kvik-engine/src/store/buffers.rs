@@ -1,4 +1,4 @@
-//! A fixed number of buffers for blocks on their way to and from the disk.
+//! A fixed number of buffers for blocks being transferred to and from the disk.
 //!
 //! A caller that gets no buffer waits or skips its operation. The number of buffers therefore bounds
 //! the queues of the store, and their size bounds its memory.
@@ -33,7 +33,7 @@ impl Buffers {
         Buffers { idle: Arc::default(), payload_bytes, unallocated: count }
     }
 
-    /// Lets go of the memory of buffers that are idle, until they are used again.
+    /// Frees the memory of idle buffers until they are used again.
     pub fn trim(&mut self) {
         let idle = std::mem::take(&mut *lock(&self.idle));
         self.unallocated += idle.len();

@@ -142,7 +142,7 @@ impl Drop for Lock {
     }
 }
 
-/// What to do if the file is missing.
+/// Behaviour if the file is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// Create it.

@@ -32,7 +32,7 @@ const VACANT: u32 = u32::from_le_bytes(*b"free");
 const BLOCK: u32 = u32::from_le_bytes(*b"blok");
 const PINNED: u8 = 1;
 const LACKS_PART: u8 = 2;
-/// The block expires as the fixed part of its header says; so does every block not used since it was written.
+/// The block expires as the fixed part of its header says; this holds for every block not used since it was written.
 const AS_WRITTEN: u32 = 0;
 /// The block never expires, whatever the fixed part says.
 const FOR_EVER: u32 = u32::MAX;
@@ -40,7 +40,7 @@ const FINGERPRINT_CONTEXT: &str = "kvik 2026-11-21 store fingerprint v1";
 
 /// Identifies the model and the KV format, on which the meaning of a store's bytes depends.
 ///
-/// It names the directory and is part of the superblock.
+/// The fingerprint names the directory and is part of the superblock.
 pub(super) fn fingerprint(model: &[u8; 32], kv_format: &str) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(FINGERPRINT_CONTEXT);
     hasher.update(model);
@@ -275,7 +275,7 @@ pub(super) fn encode_use(use_: &Use, location: HeaderLocation) -> [u8; USE_BYTES
     bytemuck::cast(RawUse::new(use_, lifetime_s, location))
 }
 
-/// Clamps to the values other than [`AS_WRITTEN`] and [`FOR_EVER`], which mean something else.
+/// Clamps to the values other than [`AS_WRITTEN`] and [`FOR_EVER`], which have a special meaning.
 fn lifetime(seconds: u64) -> u32 {
     u32::try_from(seconds).map_or(FOR_EVER - 1, |seconds| seconds.clamp(AS_WRITTEN + 1, FOR_EVER - 1))
 }

@@ -1,8 +1,8 @@
-//! Blocks in the host's memory, where those in use are in the memory of a device: what was written last, above a disk or
-//! without one.
+//! Blocks in the host's memory, for an engine whose blocks in use are in a device's memory: a cache of the blocks last
+//! written, above a disk or without one.
 //!
-//! Above a disk every block is on it as well, so nothing is lost with what is dropped here, and a read that finds nothing
-//! here goes on to the disk and leaves a copy. Without one, a slot is as much of this memory as a block takes.
+//! Above a disk every block is on disk as well, so evicting it here loses nothing, and a read that misses here is
+//! passed to the disk and leaves a copy. Without a disk, a slot is a part of this memory of the size of a block.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use crate::stats::HostStats;
 
 /// A store whose blocks are in the host's memory, as far as there is room.
 pub struct HostStore {
-    /// Where all blocks are; without it they are here alone.
+    /// The store that holds all blocks; `None` if they are only here.
     below: Option<Box<dyn BlockStore>>,
-    /// For blocks on their way, where there is nothing below.
+    /// Transfer buffers, if there is no store below.
     buffers: Buffers,
     held: FxHashMap<SlotId, Held>,
     /// Slots that are held, by their last use.
@@ -26,11 +26,11 @@ pub struct HostStore {
     /// Stamp of the last use.
     stamp: u64,
     blocks_max: usize,
-    /// What was done here and not given out yet.
+    /// Operations completed here and not returned yet.
     completed: VecDeque<Completed>,
-    /// What is being read from below, by ticket.
+    /// Reads in progress below, by ticket.
     reading: FxHashMap<u64, Identity>,
-    /// Told when something is done here at once.
+    /// Notified when an operation is completed here at once.
     waker: Waker,
 }
 
@@ -42,13 +42,13 @@ struct Held {
 }
 
 impl HostStore {
-    /// The last `blocks_max` blocks of those that `below` has, which wakes the same `waker`.
+    /// A cache of `blocks_max` blocks of `below`, which uses the same `waker`.
     pub fn above(below: Box<dyn BlockStore>, blocks_max: usize, waker: Waker) -> HostStore {
         let buffers = Buffers::new(0, below.payload_bytes());
         HostStore { below: Some(below), ..HostStore::alone(buffers, blocks_max, waker) }
     }
 
-    /// A store of so many slots. Their blocks are gone when it is dropped.
+    /// A store of `slots` slots without a disk. Its blocks are lost when it is dropped.
     pub fn alone(buffers: Buffers, slots: usize, waker: Waker) -> HostStore {
         HostStore {
             below: None,
@@ -63,7 +63,7 @@ impl HostStore {
         }
     }
 
-    /// Keeps a copy, in the place of what was used least recently if there is no other.
+    /// Stores a copy of a block, evicting the least recently used one if there is no room.
     fn keep(&mut self, slot: SlotId, identity: Identity, payload: &[u8]) {
         let mut bytes = self.drop_held(slot).unwrap_or_default();
         if self.held.len() >= self.blocks_max {
@@ -77,7 +77,7 @@ impl HostStore {
         self.held.insert(slot, Held { identity, bytes, used: self.stamp });
     }
 
-    /// Drops the copy of a slot; its memory.
+    /// Drops the copy of a slot; returns its memory.
     fn drop_held(&mut self, slot: SlotId) -> Option<Vec<u8>> {
         let held = self.held.remove(&slot)?;
         self.order.remove(&held.used);
@@ -98,7 +98,8 @@ impl HostStore {
         self.waker.wake();
     }
 
-    /// What was read from below stays here as well, and what could not be written does not.
+    /// Updates the copies after an operation of the store below: a block that was read is copied, and one that could
+    /// not be written is dropped.
     fn follow(&mut self, completed: Completed) -> Completed {
         match &completed {
             Completed::Written { slot, result: Err(_) } => drop(self.drop_held(*slot)),

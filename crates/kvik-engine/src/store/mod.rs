@@ -1,6 +1,6 @@
 //! The disk tier's I/O: blocks on disk, and the threads that write and read them.
 //!
-//! It makes no decisions. `kvik_cache::tier` decides what is written, read, touched and erased, and in
+//! The store makes no decisions. `kvik_cache::tier` decides what is written, read, touched and erased, and in
 //! which slot; the store executes that, reports the results, and lists the stored blocks when it opens.
 //! Whatever bytes the files hold, a read returns the requested block or an error.
 //!
@@ -11,9 +11,9 @@
 //!    completed ◄──────────────────┼─────────────┘         (docs/format.md)
 //! ```
 //!
-//! No call on the left waits for the disk, also where that never answers. [`Buffer`]s bound both queues and their memory:
-//! each slot is written at most as often as there are buffers, erased at most once between two writes, and pinned by the
-//! last of all pins alone.
+//! No call on the left waits for the disk, even if the disk never answers. [`Buffer`]s bound both queues and their
+//! memory: the number of queued writes per slot is bounded by the number of buffers, a slot is erased at most once
+//! between two writes, and only its last pin change is queued.
 
 mod at_rest;
 mod block_store;
@@ -241,7 +241,7 @@ impl Store {
         self.buffers.take()
     }
 
-    /// Lets go of the memory of buffers that are not in use.
+    /// Frees the memory of buffers that are not in use.
     pub fn trim(&mut self) {
         self.buffers.trim();
     }
@@ -282,9 +282,9 @@ impl Store {
         }
     }
 
-    /// Erases the block of a slot, and gives its bytes back to the system. Has no completion: [`erasing`](Store::erasing)
-    /// counts those that are not erased yet. On a failing disk it is tried again until the store is dropped; the next
-    /// start may find the block again.
+    /// Erases the block of a slot and frees its disk space. Has no completion: [`erasing`](Store::erasing) counts the
+    /// blocks that are not erased yet. On a failing disk it is retried until the store is dropped; the next start may
+    /// find the block again.
     pub fn erase(&mut self, slot: SlotId) {
         self.shared.pins.forget(slot);
         self.shared.erasing.fetch_add(1, Ordering::AcqRel);
@@ -293,7 +293,7 @@ impl Store {
         }
     }
 
-    /// Blocks that are to be erased and may still be in the files.
+    /// Number of blocks that are to be erased and may still be in the files.
     pub fn erasing(&self) -> usize {
         self.shared.erasing.load(Ordering::Acquire)
     }

@@ -1,24 +1,24 @@
-//! Pins that wait for the writer: of each slot the last one alone, however long the disk takes.
+//! Pin changes that wait for the writer: only the last one of each slot, however long the disk takes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::tier::SlotId;
 
-/// What is to be pinned or unpinned.
+/// The pin changes that wait.
 #[derive(Debug, Default)]
 pub(super) struct Pins(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// By slot: the number of the change that waits in the writer's queue, and what it is to do.
+    /// By slot: the number of the change that waits in the writer's queue, and whether it pins or unpins.
     wanted: BTreeMap<SlotId, (u64, bool)>,
 }
 
 impl Pins {
-    /// Notes what is wanted of the block in a slot. The number of the change to queue; `None` where one waits already,
-    /// which does this instead.
+    /// Records whether the block in a slot is to be pinned. Returns the number of the change to queue, or `None` if a
+    /// change waits already, which then does this instead.
     pub(super) fn want(&self, slot: SlotId, pinned: bool) -> Option<u64> {
         let mut state = self.lock();
         if let Some((_, wanted)) = state.wanted.get_mut(&slot) {
@@ -31,12 +31,12 @@ impl Pins {
         Some(number)
     }
 
-    /// The block in a slot is replaced or erased behind what waits: that is for the old one.
+    /// Discards the waiting change of a slot, because its block is to be replaced or erased.
     pub(super) fn forget(&self, slot: SlotId) {
         self.lock().wanted.remove(&slot);
     }
 
-    /// What the change with this number is to do, if anything still.
+    /// Whether the change with this number is to pin or unpin; `None` if it was discarded.
     pub(super) fn take(&self, slot: SlotId, number: u64) -> Option<bool> {
         let mut state = self.lock();
         state.wanted.get(&slot).filter(|(wanted, _)| *wanted == number)?;
@@ -44,7 +44,7 @@ impl Pins {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the map is one call.
+        // Every change of the map is a single call, so a panic leaves it consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,13 +1,13 @@
-//! What the scheduler asks of a store that several nodes share.
+//! The interface of a store that several nodes share, as the scheduler uses it.
 //!
 //! ```text
-//!   a prompt waits ── look_up ──► Found: so many leading blocks        one round trip
+//!   a prompt waits ── look_up ──► Found: number of leading blocks      one round trip
 //!                  ── fetch ────► Read, Read, …, Ended                 runs of blocks, in any order
 //!   a prefix is used again ── offer ──► written when there is time, or dropped
 //! ```
 //!
-//! Blocks are named by their chained hash, so nodes agree on names without talking to each other. A value is a *run*: blocks
-//! side by side, named by its last one; [`run_ending_at`](kvik_cache::tier::run_ending_at) says which.
+//! Blocks are named by their chained hash, so nodes agree on names without communication. A value is a *run*:
+//! consecutive blocks, named by the last one; see [`run_ending_at`](kvik_cache::tier::run_ending_at).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,90 +20,91 @@ pub use crate::stats::RemoteStats;
 /// Whole blocks of a prompt, from the first on.
 #[derive(Debug, Clone)]
 pub struct Chain {
-    /// Whose they are, as a hash of the tenant's name; 0 for nobody's.
+    /// The owner, as a hash of the tenant's name; 0 without tenants.
     pub owner: u64,
-    /// Their names.
+    /// Their identities.
     pub blocks: Arc<[Identity]>,
 }
 
-/// What reading is expected to take, by what it took so far.
+/// Expected duration of reads, from those measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Expected {
-    /// Until the first byte of an answer.
+    /// Time to the first byte of an answer.
     pub latency: Duration,
-    /// For each block after that.
+    /// Additional time for each block.
     pub block: Duration,
 }
 
 impl Expected {
-    /// Time to look up a prompt and to fetch so many blocks of it.
+    /// Time to look up a prompt and to fetch `blocks` blocks of it.
     pub fn time(&self, blocks: usize) -> Duration {
         self.latency.saturating_add(self.block.saturating_mul(u32::try_from(blocks).unwrap_or(u32::MAX)))
     }
 }
 
-/// Something that a remote store has done.
+/// An operation that a remote store has completed, or a part of one.
 #[derive(Debug)]
 pub enum RemoteDone {
-    /// Completes [`RemoteStore::look_up`]: it has a run that ends with this many leading blocks, and probably those before.
+    /// Completes [`RemoteStore::look_up`]: the store has a run that ends with this many leading blocks, and probably
+    /// those before.
     Found {
-        /// As given.
+        /// As passed to the call.
         ticket: u64,
-        /// Leading blocks of the chain.
+        /// Number of leading blocks of the chain.
         blocks: usize,
     },
-    /// Blocks of a fetch, side by side.
+    /// Consecutive blocks of a fetch.
     Read {
-        /// As given.
+        /// As passed to the call.
         ticket: u64,
-        /// Which block of the chain is the first of them.
+        /// Index of the first of them in the chain.
         first: usize,
-        /// Their bytes: a whole number of blocks, and what was written.
+        /// Their bytes as they were written: a whole number of blocks.
         bytes: Vec<u8>,
     },
-    /// Completes [`RemoteStore::fetch`]: what was not read by now will not be.
+    /// Completes [`RemoteStore::fetch`]: no further blocks will be read.
     Ended {
-        /// As given.
+        /// As passed to the call.
         ticket: u64,
-        /// Whether something could not be read, or was not what it should be.
+        /// Whether something could not be read, or was invalid.
         failed: bool,
     },
 }
 
-/// Blocks that nodes share. No call waits for it.
+/// Blocks that nodes share. No call blocks.
 ///
-/// Whatever it holds, what it gives under a name is what was written under that name, or nothing.
+/// Whatever it contains, what it returns under a name is what was written under that name, or nothing.
 pub trait RemoteStore: Send {
-    /// Blocks of its longest runs: a power of two.
+    /// Number of blocks of its longest runs: a power of two.
     fn run_max(&self) -> usize;
-    /// What reading will take; none while it is not to be asked.
+    /// Expected duration of reads; `None` while the store is not to be asked.
     fn expected(&self) -> Option<Expected>;
-    /// Looks for the longest beginning of a chain that is there.
+    /// Looks for the longest prefix of a chain that is stored.
     fn look_up(&mut self, ticket: u64, chain: Chain);
-    /// Reads blocks of a chain. Those around them that share a run with them may come as well.
+    /// Reads blocks of a chain. Neighbouring blocks in the same run may be returned as well.
     fn fetch(&mut self, ticket: u64, chain: Chain, blocks: Range<usize>);
-    /// Nobody waits for a ticket any more. `late` when it took longer than it was expected to, which counts as a fault.
+    /// Cancels an operation. `late` if it took longer than expected, which counts as a fault.
     fn cancel(&mut self, ticket: u64, late: bool);
-    /// Whether a run that ends with this block may be offered: it is not known to be there, and there is room for `blocks`
-    /// in the queue. That it was asked about is a use of it.
+    /// Whether a run that ends with this block may be offered: it is not known to be stored, and the queue has room for
+    /// `blocks`. The query counts as a use of the run.
     fn wants(&mut self, owner: u64, end: &Identity, blocks: usize) -> bool;
-    /// Blocks that may be offered now: what waits to be written is bounded. Wakes the engine when there is more again.
+    /// Number of blocks that may be offered now: the write queue is bounded. Wakes the engine when there is room again.
     fn room(&self) -> usize {
         usize::MAX
     }
-    /// Takes a run to be written, which is kept for `ttl` at most.
+    /// Queues a run to be written, which is stored for at most `ttl`.
     fn offer(&mut self, owner: u64, end: Identity, bytes: Vec<u8>, ttl: Option<Duration>);
-    /// Removes the runs that end with these blocks, as far as they are there. What could not be removed is when it is asked
-    /// for again.
+    /// Removes the runs that end with these blocks, as far as they are stored. A removal that failed is retried at the
+    /// next call for the same blocks.
     fn forget(&mut self, owner: u64, ends: &[Identity]) {
         let _ = (owner, ends);
     }
-    /// Runs that are to be removed and may still be there.
+    /// Number of runs that are to be removed and may still be stored.
     fn forgetting(&self) -> usize {
         0
     }
-    /// Something that was done and not given out yet.
+    /// Removes and returns the next completed operation.
     fn done(&mut self) -> Option<RemoteDone>;
-    /// Numbers.
+    /// Statistics of the store.
     fn stats(&self) -> RemoteStats;
 }

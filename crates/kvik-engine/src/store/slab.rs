@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 128 << 10;
 pub(super) struct Slab {
     pub(super) headers: File,
     pub(super) payloads: File,
-    /// Of the file of headers; see [`Superblock`](super::format::Superblock).
+    /// The creation number of the file of headers; see [`Superblock`](super::format::Superblock).
     pub(super) creation: u64,
     /// Bytes of one payload.
     pub(super) payload_bytes: u64,
@@ -74,8 +74,8 @@ impl Slab {
         self.write_header(slot, Header::Vacant)
     }
 
-    /// Leaves nothing of the slot's block, and gives its bytes back to the system; whether that has room for them now. The
-    /// header goes last: a block of which a part is gone is no block.
+    /// Erases the slot's block and deallocates its bytes; returns whether they were deallocated. The header is written
+    /// last: a block whose payload is partly erased fails its checksum.
     pub(super) fn erase(&self, slot: SlotId) -> io::Result<bool> {
         let length = self.payload_bytes.next_multiple_of(PAYLOAD_ALIGN);
         let is_given_back = punch_hole(&self.payloads, self.payload_offset(slot), length)?;

@@ -1,7 +1,7 @@
 //! The threads of a store: one writer, which keeps the order of its queue, and two readers.
 //!
-//! Only they wait for the disk. They put completed operations into a queue and wake the engine. They
-//! end when the store is dropped.
+//! Only these threads wait for the disk. They put completed operations into a queue and wake the engine. They end when
+//! the store is dropped.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,9 +23,9 @@ use super::{Completed, StoreError};
 
 /// How often the writer checks that its files are still at their paths.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
-/// When what could not be erased is tried again.
+/// Interval after which a failed erasure is retried.
 const ERASE_AGAIN: Duration = Duration::from_secs(1);
-/// How long the writer pauses after the first fault, and at most after many.
+/// Duration of the writer's pause after the first fault, and its maximum after many.
 const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
@@ -35,7 +35,7 @@ pub(super) enum Change {
     Write { slot: SlotId, record: Record, payload: Buffer },
     /// Record the use of a slot's block.
     Touch { slot: SlotId, use_: Use },
-    /// Pin or unpin a slot's block, as the change with this number is to do.
+    /// Pin or unpin a slot's block, as recorded under this number.
     Pin { slot: SlotId, number: u64 },
     /// Erase a slot's block.
     Erase { slot: SlotId },
@@ -89,7 +89,7 @@ pub(super) fn read_all(shared: &Shared, reads: &Mutex<Receiver<ReadRequest>>) {
     }
 }
 
-/// The one thread that changes the files.
+/// The only thread that changes the files.
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) changes: Receiver<Change>,
@@ -101,7 +101,8 @@ pub(super) struct Writer {
     pub(super) written: Vec<bool>,
     /// Number of `true` values in `written`.
     pub(super) written_count: u32,
-    /// Slots whose last write failed: a block that is still there is not the one that changes of its header mean.
+    /// Slots whose last write failed: a block that is still there is an older one, to which header changes do not
+    /// apply.
     pub(super) outdated: BTreeSet<SlotId>,
     /// Slots that could not be erased.
     pub(super) unerased: BTreeSet<SlotId>,
@@ -121,7 +122,7 @@ impl Writer {
         }
     }
 
-    /// Waits for a change, or until it is time to try again what could not be erased; `None` when there will be none.
+    /// Waits for a change, or until failed erasures are to be retried; `None` when the queue is closed.
     fn next(&mut self) -> Option<Option<Change>> {
         if self.unerased.is_empty() {
             return self.changes.recv().ok().map(Some);
@@ -131,7 +132,7 @@ impl Writer {
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
                 for slot in std::mem::take(&mut self.unerased) {
-                    // That it cannot be erased was said already.
+                    // The first failure was logged already.
                     let _ = self.erase(slot);
                 }
                 Some(None)
@@ -139,7 +140,7 @@ impl Writer {
         }
     }
 
-    /// Empties a slot, now or when that is tried again.
+    /// Erases a slot; a failure is retried later.
     fn erase(&mut self, slot: SlotId) -> io::Result<()> {
         let erased = match self.written.get(slot.index()) {
             Some(true) => self.shared.slab().erase(slot),
@@ -195,7 +196,7 @@ impl Writer {
         }
     }
 
-    /// Changes the header of a slot that was written before, unless its block is an outdated one.
+    /// Changes the header of a slot that was written before, unless its block is outdated.
     fn change_header(&self, slot: SlotId, change: impl FnOnce(&Slab) -> io::Result<()>) -> io::Result<()> {
         match self.written.get(slot.index()) {
             Some(true) if !self.outdated.contains(&slot) => change(&self.shared.slab()),
@@ -227,7 +228,7 @@ impl Writer {
         self.reserve_bytes(slot)?;
         self.shared.slab().write(slot, record, payload)?;
         if self.unerased.remove(&slot) {
-            // Nothing is left of what was there.
+            // The write has replaced the block that could not be erased.
             self.shared.erasing.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! What the disk tier asks of the operating system beyond the standard library's files: private directories and files,
-//! reading and writing in place, what a file takes of the disk, and how much of that is free.
+//! Operating system functions of the disk tier beyond the standard library's files: private directories and files,
+//! positioned reads and writes, the allocated size of a file, and the free space of a disk.
 
 #[cfg(not(unix))]
 mod other;

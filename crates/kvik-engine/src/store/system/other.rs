@@ -1,5 +1,5 @@
-//! Windows, compiled and never run: files as private as the directory that they are in, and no figure of free space, so
-//! that the disk tier has what its flag allows.
+//! Windows, compiled but never run: files are as private as their directory, and the free space is not reported, so
+//! that the disk tier has the size that its flag allows.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ pub(in super::super) fn private() -> OpenOptions {
     options
 }
 
-/// Whether there is a file at `path`: an open one cannot be replaced here.
+/// Whether there is a file at `path`: an open file cannot be replaced on this system.
 pub(in super::super) fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
@@ -29,7 +29,7 @@ pub(in super::super) fn free_bytes(_: &Path) -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Bytes of a file that are no longer needed stay as they are.
+/// Does nothing: the bytes of the file stay allocated.
 pub(in super::super) fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<bool> {
     Ok(false)
 }

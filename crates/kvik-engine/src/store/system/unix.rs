@@ -28,18 +28,18 @@ pub(in super::super) fn is_at(file: &File, path: &Path) -> bool {
     held.is_ok_and(|held| fs::symlink_metadata(path).is_ok_and(|found| name(found) == held))
 }
 
-/// Bytes of the disk that a file takes; one with holes takes fewer than its length. 0 where there is none.
+/// Bytes of disk allocated for a file; fewer than its length if it has holes. 0 if there is no file.
 pub(in super::super) fn allocated_bytes(path: &Path) -> u64 {
     fs::symlink_metadata(path).map_or(0, |found| found.blocks() * 512)
 }
 
-/// Bytes that this user may still write where `path` is.
+/// Bytes that this user may still write on the disk of `path`.
 pub(in super::super) fn free_bytes(path: &Path) -> io::Result<u64> {
     let found = rustix::fs::statvfs(path)?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Gives bytes of a file back to the system, which reads them as zeros from now on; whether it can do that.
+/// Deallocates a range of a file, which then reads as zeros; returns whether the file system supports that.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(in super::super) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
     use rustix::fs::FallocateFlags;
@@ -52,7 +52,7 @@ pub(in super::super) fn punch_hole(file: &File, offset: u64, length: u64) -> io:
     }
 }
 
-/// Bytes of a file that are no longer needed stay as they are.
+/// Does nothing: the bytes of the file stay allocated.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(in super::super) fn punch_hole(_: &File, _: u64, _: u64) -> io::Result<bool> {
     Ok(false)

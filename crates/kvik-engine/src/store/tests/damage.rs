@@ -208,7 +208,7 @@ fn a_mix_of_old_and_new_sectors_yields_no_wrong_block() {
     assert!(outcomes.len() > 2, "{outcomes:?}");
 }
 
-/// One kind of damage to a file; positions are fractions of its length.
+/// A kind of damage to a file; positions are fractions of its length.
 #[derive(Debug, Clone)]
 enum Damage {
     Flip { at: f64, bit: u8 },

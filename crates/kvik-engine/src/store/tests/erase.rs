@@ -1,4 +1,4 @@
-//! What is erased leaves nothing in the files, and takes no disk.
+//! Erased blocks leave nothing in the files and take no disk space.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ fn until_erased(store: &Store) {
     }
 }
 
-/// Whether a file of the store has the first bytes of a block or its tokens.
+/// Whether a file of the store contains the first bytes of a block or its tokens.
 fn is_left(scene: &Scene, number: u64) -> bool {
     let mut payload = vec![0; PAYLOAD_BYTES];
     content(record(number).identity, &mut payload);
@@ -39,7 +39,7 @@ fn erased_blocks_leave_nothing_and_give_their_disk_back() {
     }
     let after = allocated(&scene);
     assert!(after < before / 2, "{before} bytes before and {after} after");
-    // What was given back is taken again.
+    // The freed space is used again.
     for number in [1, 2, 3] {
         opened.store.put(number as u32, &record(number)).unwrap();
     }

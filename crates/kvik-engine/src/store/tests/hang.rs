@@ -1,11 +1,11 @@
-//! A disk that does not answer: no call waits for it, and what waits for it is bounded.
+//! A disk that does not answer: no call waits for it, and the queues stay bounded.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// What all calls together may take while the disk hangs.
+/// Maximum time of all calls together while the disk hangs.
 const NO_WAIT: Duration = Duration::from_secs(5);
 
 #[test]
@@ -13,7 +13,7 @@ fn no_call_waits_for_a_disk_that_hangs_and_it_does_what_was_wanted_last() {
     let scene = Scene::filled(4);
     let mut opened = scene.open();
     let store = &mut opened.store;
-    // Every thread of the store asks for the files before it uses them.
+    // Every thread of the store locks the slab before it uses the files.
     let shared = store.shared.clone();
     let hangs = shared.slab.write().unwrap_or_else(PoisonError::into_inner);
     let started = Instant::now();

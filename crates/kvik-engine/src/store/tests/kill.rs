@@ -49,9 +49,9 @@ fn spawn(dir: &Path, seed: u64) -> Child {
 
 #[derive(Default)]
 struct Expected {
-    /// What a slot must hold: `Some` block, or anything while that is not certain.
+    /// The block that a slot must hold; `None` while that is not certain.
     blocks: HashMap<u32, Option<u64>>,
-    /// Slots that were to be erased, and were not written since.
+    /// Slots that were to be erased and were not written since.
     erasing: HashSet<u32>,
 }
 
@@ -111,8 +111,9 @@ fn check(config: &StoreConfig, expected: &Expected) {
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     let found: HashMap<SlotId, Identity> =
         opened.records.iter().map(|(slot, record)| (*slot, record.identity)).collect();
-    // The system keeps completed writes after a kill: every header belongs to a complete payload. Only an erased block is
-    // removed before its header, so that a kill in between leaves nothing of it; reading it is a miss.
+    // The system preserves completed writes after a kill: every header belongs to a complete payload. Only an erased
+    // block's payload is removed before its header, so that a kill in between leaves nothing of it; reading it is a
+    // miss.
     for (slot, identity) in &found {
         let read = opened.store.get(slot.0, *identity);
         assert!(read.is_ok() || expected.erasing.contains(&slot.0), "slot {}: {:?}", slot.0, read.err());

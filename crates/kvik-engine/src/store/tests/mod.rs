@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::{Buffer, Completed, Opened, Store, StoreConfig, StoreError};
 
-/// Neither a multiple of a page nor of a vector.
+/// Not a multiple of a page or of a vector.
 pub(super) const PAYLOAD_BYTES: usize = 10_007;
 
 /// Configuration of a store of `slots` slots.
