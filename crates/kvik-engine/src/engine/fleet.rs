@@ -1,4 +1,5 @@
-//! One node of many: what it leaves to the others before it goes, and what it takes over from them before it begins.
+//! The engine as a node of a fleet: hands its hot prefixes to other nodes before it stops, and takes over theirs when
+//! it starts.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +9,13 @@ use super::Engine;
 use crate::api::{HotPrefix, RequestError};
 use crate::schedule::{Scheduler, SharedWork};
 
-/// Prefixes that are offered at a time: those that wait are held in memory.
+/// Number of prefixes offered at a time: those that wait are held in memory.
 const OFFERED: usize = 16;
-/// Between two looks at what is left.
+/// Interval at which the remaining work is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 impl Engine {
-    /// The prefixes in memory that were used again most often, at most `limit`, those before their own beginnings.
+    /// The most reused prefixes in memory, at most `limit`, each before its own prefixes.
     ///
     /// # Errors
     /// When the engine stops.
@@ -23,8 +24,8 @@ impl Engine {
         self.with_scheduler(move |scheduler| scheduler.hottest(scan))
     }
 
-    /// Writes prefixes to the store that nodes share, as far as it lacks them, the first ones first, for at most `within`.
-    /// Whether all of them are there.
+    /// Writes prefixes to the shared store, as far as it lacks them, in order, for at most `within`. Returns whether
+    /// all of them are there.
     ///
     /// # Errors
     /// When the engine stops.
@@ -40,8 +41,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Fetches prefixes from the store that nodes share, the first ones first, for at most `within`. Whether there was time
-    /// for all of them; what the store lacks is left out.
+    /// Fetches prefixes from the shared store, in order, for at most `within`. Returns whether there was time for all
+    /// of them; prefixes that the store lacks are skipped.
     ///
     /// # Errors
     /// When the engine stops.
@@ -55,7 +56,7 @@ impl Engine {
         Ok(is_warm)
     }
 
-    /// Waits until nothing is left of some work. Whether that was before the deadline.
+    /// Waits until the pending work is done; returns whether that was before the deadline.
     fn wait_for(
         &self,
         deadline: Instant,

@@ -15,7 +15,7 @@ use super::Engine;
 use crate::api::{Cached, Evicted, KeptPrompt, Report, RequestError, Unpin};
 use crate::schedule::Scheduler;
 
-/// Between two looks at what is being erased.
+/// Interval at which pending erasures are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Engine {
@@ -61,9 +61,9 @@ impl Engine {
         self.with_scheduler(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))
     }
 
-    /// Drops what was computed for something that was deleted, with all that goes on behind it, as far as no other prompt
-    /// has it: from RAM, from disk, of the draft model, and from the store that nodes share. Waits, for at most `within`,
-    /// until it is erased everywhere; whether it is. What is pinned stays.
+    /// Deletes what was computed for deleted prompts and everything that continues them, except what other prompts
+    /// share: from RAM, from disk, from the draft model, and from the shared store. Waits for at most `within` until it
+    /// is erased everywhere; returns whether it is. Pinned blocks stay.
     ///
     /// # Errors
     /// When the engine stops.
@@ -74,7 +74,7 @@ impl Engine {
         within: Duration,
     ) -> Result<bool, RequestError> {
         let until = Instant::now() + within;
-        // The store that nodes share is asked once: it counts what is left.
+        // The shared store is asked once: it counts the pending removals itself.
         for asks_store in std::iter::once(true).chain(std::iter::repeat(false)) {
             let prompts = prompts.clone();
             let left =
@@ -82,14 +82,15 @@ impl Engine {
             if left == 0 || Instant::now() >= until {
                 return Ok(left == 0);
             }
-            // What is on its way to the disk ends first, and what was cancelled.
+            // Pending and cancelled disk operations end first.
             self.until_erased(until.saturating_duration_since(Instant::now()).min(LOOK_EVERY * 20))?;
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(false)
     }
 
-    /// Waits, for at most `within`, until all blocks that were dropped from the disk are erased there; whether they are.
+    /// Waits for at most `within` until all blocks that were dropped from the disk are erased; returns whether they
+    /// are.
     ///
     /// # Errors
     /// When the engine stops.

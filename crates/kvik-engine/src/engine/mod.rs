@@ -46,8 +46,8 @@ pub struct Engine {
 }
 
 struct Shared {
-    /// Unbounded, but holds at most `waiting_max` submissions, those of the background, a wake, and one command of each
-    /// thread that waits for its result.
+    /// Unbounded, but holds at most `waiting_max` submissions, the background submissions, a wake, and one command of
+    /// each thread that waits for its result.
     commands: Sender<Command>,
     board: Board,
     /// Whether a wake is queued.
@@ -55,7 +55,7 @@ struct Shared {
     limits: RequestLimits,
     /// Compiles constraints.
     compilers: CompilerPool,
-    /// Where the worker stands.
+    /// The worker's current phase.
     pulse: Arc<Pulse>,
     waiting_max: usize,
     parallel_max: usize,
@@ -65,7 +65,7 @@ struct Shared {
 /// The result of [`Engine::generate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generated {
-    /// One for each choice.
+    /// A result for each choice.
     pub choices: Vec<GeneratedChoice>,
     /// Token counts and times.
     pub report: Report,
@@ -74,13 +74,13 @@ pub struct Generated {
 /// The result of [`Engine::vector`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vector {
-    /// The embedding, `[d_model]`, of whatever length it has; or the logits, in the order of their tokens.
+    /// The embedding, `[d_model]`, not normalised; or the logits, in the order of their tokens.
     pub vector: Vec<f32>,
     /// Token counts and times.
     pub report: Report,
 }
 
-/// One finished choice.
+/// A finished choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedChoice {
     /// Its text.
@@ -91,7 +91,7 @@ pub struct GeneratedChoice {
     pub reason: FinishReason,
 }
 
-/// What an engine may have beside its model.
+/// Optional parts of an engine in addition to its model.
 #[derive(Default)]
 pub struct Attached {
     /// A disk tier.
@@ -100,9 +100,9 @@ pub struct Attached {
     pub draft: Option<DraftSetup>,
     /// The share of time in which it computes.
     pub time_share: TimeShare,
-    /// Who is told what comes into the cache in memory and what leaves it.
+    /// The receiver of events about the cache in memory.
     pub kv_listener: Option<KvListener>,
-    /// What the engine's thread calls before each step: tests hold it up there.
+    /// Called on the engine's thread before each step: tests use it to delay the engine.
     pub before_step: Option<Box<dyn FnMut() + Send>>,
 }
 
@@ -119,21 +119,21 @@ pub enum StartError {
         /// Its name.
         setting: &'static str,
     },
-    /// The share of time is none.
+    /// The share of time is out of range.
     #[error("the share of time in which to compute must be above 0 and at most 1, and not {share}")]
     TimeShare {
-        /// What was asked for.
+        /// The share given.
         share: f32,
     },
     /// The draft model keeps a recurrent state, which is not managed for drafts.
     #[error("the draft model keeps a recurrent state, and such models do not draft; choose one without")]
     RecurrentDraft,
-    /// The settings do not say what the model holds of a sequence.
+    /// The settings contradict the size of the model's recurrent state.
     #[error("a state of the model takes {runner} bytes, and the settings say {settings}")]
     StateBytes {
         /// Bytes of a state of the model.
         runner: usize,
-        /// Those of [`EngineConfig::beside`].
+        /// The value of [`EngineConfig::beside`].
         settings: usize,
     },
     /// The operating system refused a thread.
@@ -155,7 +155,7 @@ impl Engine {
         Engine::start_with(Box::new(runner), vocabulary, cache, config, Attached::default())
     }
 
-    /// As [`Engine::start`], with what is attached to it.
+    /// As [`Engine::start`], with optional parts.
     pub fn start_with(
         mut runner: Box<dyn Runner + Send>,
         vocabulary: impl Into<Vocabulary>,
@@ -225,8 +225,8 @@ impl Engine {
 
     /// Queues a request. `sink` receives its events, until `Done` or `Failed`.
     ///
-    /// A constraint is compiled on another thread; an invalid one fails the request. A request of the background takes no
-    /// place in the queue and is not refused when that is full: its submitter bounds how many there are.
+    /// A constraint is compiled on another thread; an invalid one fails the request. A background request takes no slot
+    /// in the queue and is not refused when that is full: its submitter bounds how many there are.
     pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let shared = &self.shared;
         shared.limits.check(&request)?;
@@ -243,7 +243,7 @@ impl Engine {
         Ok(shared.compilers.compile(tenant, &constraint, Box::new(Uncompiled { request, sink, slot }))?)
     }
 
-    /// Refuses what [`submit`](Engine::submit) would refuse for itself, whatever else runs.
+    /// Returns the error with which [`submit`](Engine::submit) would reject the request itself, whatever else runs.
     pub fn check(&self, request: &Request) -> Result<(), RequestError> {
         self.shared.limits.check(request)
     }
@@ -254,14 +254,14 @@ impl Engine {
         EngineStats { waiting: board.waiting(), ..board.snapshot().stats }
     }
 
-    /// Where the engine's thread stands, and since when. Waits for nothing: it is how one learns that the engine is
+    /// The current phase of the engine's thread, and its age. Never waits: it serves to detect that the engine is
     /// stuck.
     pub fn life(&self) -> Life {
         self.shared.pulse.life()
     }
 
-    /// What `request` would find in the cache if it were admitted now, and why not more. Computes
-    /// nothing and changes nothing, not even recency.
+    /// The match that `request` would find in the cache if it were admitted now, and why it is not longer. Computes
+    /// nothing and changes nothing, not even recency, except that expired blocks are evicted as in every step.
     ///
     /// Refuses requests that [`submit`](Engine::submit) would refuse for their length or tokens. Waits
     /// for the running step to end.
@@ -279,7 +279,7 @@ impl Engine {
         self.with_runner(move |scheduler, _| action(scheduler))
     }
 
-    /// The same with what computes.
+    /// As [`with_scheduler`](Engine::with_scheduler), with access to the runner.
     pub(crate) fn with_runner<T: Send + 'static>(
         &self,
         action: impl FnOnce(&mut Scheduler, &mut dyn Runner) -> T + Send + 'static,
@@ -298,14 +298,14 @@ impl Engine {
         sent.ok().and_then(|()| receiver.recv().ok()).unwrap_or(Err(RequestError::Stopping))
     }
 
-    /// Sets the shares of tenants in the model, the cache and the disk; other tenants have weight 1. The
-    /// blocks a tenant keeps follow its share from its next request on.
+    /// Sets the shares of tenants in the model, the cache and the disk; other tenants have weight 1. The quotas of a
+    /// tenant's blocks apply from its next request on.
     pub fn set_tenants(&self, parts: Vec<TenantPart>) -> Result<(), RequestError> {
         self.with_scheduler(move |scheduler| scheduler.set_tenants(&parts))
     }
 
-    /// From now on a part of prefixes that are used often, or are about to be evicted, is kept in idle time, as
-    /// `retention` says; with `None` no longer. Requests read it that allow it, see [`Request::kept_prefix`].
+    /// Compresses, in idle time, prefixes that are used often or are about to be evicted, with the policy `retention`;
+    /// `None` stops it. Requests that allow it read the result, see [`Request::kept_prefix`].
     pub fn set_retain_idle(&self, retention: Option<Retention>) -> Result<(), RequestError> {
         self.with_scheduler(move |scheduler| scheduler.set_retain_idle(retention))
     }
@@ -350,8 +350,8 @@ impl Engine {
         Err(RequestError::Internal("the engine stopped without an answer".to_owned()))
     }
 
-    /// Submits a request that wants an embedding or logits, and waits for its end. The vector of one that wants text
-    /// is empty.
+    /// Submits a request for an embedding or logits, and waits for its end. For a request that wants text the vector is
+    /// empty.
     pub fn vector(&self, request: Request) -> Result<Vector, RequestError> {
         let (sender, events) = channel();
         self.submit(request, Box::new(ChannelSink(sender)))?;
@@ -382,7 +382,7 @@ impl Shared {
         taken.map(slot).map_err(|_| self.queue_full())
     }
 
-    /// An admission slot that takes no place in the queue.
+    /// An admission slot that does not count towards the queue's limit.
     fn free_slot(self: &Arc<Self>) -> AdmissionSlot {
         AdmissionSlot { shared: Some(self.clone()), is_counted: false }
     }
@@ -399,7 +399,7 @@ impl Shared {
 /// A slot in the queue; dropping it frees the slot.
 struct AdmissionSlot {
     shared: Option<Arc<Shared>>,
-    /// Whether it is one of those that the queue has.
+    /// True if it counts towards the queue's limit.
     is_counted: bool,
 }
 
@@ -424,8 +424,8 @@ impl Drop for AdmissionSlot {
     }
 }
 
-/// Whether the constraint only guides tool calls that the model starts by itself, without the request
-/// having required it.
+/// Whether the constraint only guides tool calls that the model starts by itself, without the request having required
+/// it.
 fn is_optional_guide(request: &Request) -> bool {
     let Some(Constraint::Calls(calls)) = &request.constraint else { return false };
     matches!(calls.start, CallStart::Lazy { .. } | CallStart::LazyAtStart)
@@ -455,7 +455,7 @@ impl Waiter for Uncompiled {
                 drop(slot.submit(Submission { request, guide: None, sink }));
             }
             Err(error) => {
-                // A client that is told of the failure may retry at once and needs the slot.
+                // A client that receives the failure may retry at once and needs the slot.
                 drop(slot);
                 sink.send(Event::Failed(error.into()));
             }
@@ -487,7 +487,7 @@ impl EventSink for ChannelSink {
     }
 }
 
-/// The settings know of the model's states, and the draft model has none.
+/// Checks that the settings match the model's states, and that the draft model has none.
 fn check_states(
     runner: &dyn Runner,
     config: &EngineConfig,

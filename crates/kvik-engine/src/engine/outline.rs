@@ -1,4 +1,4 @@
-//! What the prefix tree holds, asked for in slices between steps.
+//! Views of the prefix tree, collected in slices between steps.
 
 use kvik_cache::{NodeName, OutlineScan, TenantId};
 
@@ -7,8 +7,8 @@ use crate::api::{NodeView, RequestError, TreeView};
 use crate::schedule::{Describing, Scheduler};
 
 impl Engine {
-    /// The heaviest nodes of what one tenant or all have in RAM, at most `limit`; of the part under one node when it is
-    /// named, and none when that is not there.
+    /// The heaviest nodes of one tenant's or all prefixes in RAM, at most `limit`; if `under` names a node, those below
+    /// it, or `None` if there is no such node.
     ///
     /// # Errors
     /// When the engine stops.
@@ -20,7 +20,7 @@ impl Engine {
     ) -> Result<Option<TreeView>, RequestError> {
         let tenant = self.owner(tenant)?;
         let scan = self.in_slices(OutlineScan::new(tenant), Scheduler::scan_outline)?;
-        // Put together on this thread, while the engine computes.
+        // Computed on the calling thread, while the engine runs.
         let Some(outline) = scan.heaviest(limit, under) else { return Ok(None) };
         let describing = self.in_slices(Describing::new(outline.nodes, tenant), Scheduler::describe)?;
         let now = self.with_scheduler(|scheduler| scheduler.now())?;
@@ -33,7 +33,7 @@ impl Engine {
         }))
     }
 
-    /// One node of what one tenant or all have in RAM; none when it is not there.
+    /// A node of one tenant's or all prefixes in RAM; `None` if it is not there.
     ///
     /// # Errors
     /// When the engine stops.
@@ -42,12 +42,12 @@ impl Engine {
         self.with_scheduler(move |scheduler| scheduler.node(name, tenant))
     }
 
-    /// Who owns the prompts of a tenant.
+    /// The owner of a tenant's prompts.
     pub(super) fn owner(&self, tenant: Option<TenantId>) -> Result<Option<TenantId>, RequestError> {
         tenant.map(|tenant| self.with_scheduler(move |scheduler| scheduler.owner(tenant))).transpose()
     }
 
-    /// Takes work to its end, a slice between two steps at a time: `slice` says whether there is another one.
+    /// Runs `slice` between steps until it returns `false`.
     pub(super) fn in_slices<T: Send + 'static>(
         &self,
         mut work: T,

@@ -75,7 +75,7 @@ pub struct Windows {
 impl Windows {
     /// Cuts `text` into windows of `window_tokens`, the first `windows_max` of them.
     ///
-    /// One newline at the end of `text` is dropped, as llama.cpp does for prompt files.
+    /// A single newline at the end of `text` is dropped, as llama.cpp does for prompt files.
     pub fn new(
         tokenizer: &Tokenizer,
         text: &str,
@@ -113,7 +113,7 @@ impl Windows {
         self.tokens.chunks_exact(self.window_tokens)
     }
 
-    /// The first window, the third and so on; and the others.
+    /// The windows with even index, and those with odd index.
     pub fn in_turns(&self) -> [Windows; 2] {
         let tokens = |skipped| self.iter().skip(skipped).step_by(2).flatten().copied().collect();
         [0, 1].map(|skipped| Windows { tokens: tokens(skipped), window_tokens: self.window_tokens })
@@ -143,7 +143,7 @@ impl Windows {
     }
 }
 
-/// The state of the window that is computed, where layers have one.
+/// The recurrent state of the window that is computed, if layers have one.
 const WINDOW_STATE: SequenceState<'_> = SequenceState { live: StateId(0), saves: &[], tentative: None };
 
 /// Computes `window` from position 0 and scores its second half.
@@ -171,7 +171,7 @@ fn score_window(runner: &mut dyn Runner, table: &[BlockId], window: &[Token], pe
     }
 }
 
-/// Why a text has no perplexity.
+/// Why the perplexity of a text cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PerplexityError {

@@ -1,37 +1,37 @@
-//! A limit on the share of time in which an engine computes: a device that it runs on stays cool, and answers take longer.
+//! A limit on the share of time in which an engine computes: its device stays cool, and answers take longer.
 //!
-//! Steps are not interrupted: whoever computed for a while rests for as long as makes it right, and time in which there
-//! was nothing to compute is a rest too. It is not saved up: what comes after a long pause is held to the share as well,
-//! over a window of about a second or one step, whichever is longer.
+//! Steps are not interrupted: after computing, the engine rests for as long as the share requires, and time without
+//! work counts as rest. Rest is not accumulated: after a long pause the share applies as well, over a window of about a
+//! second or one step, whichever is longer.
 
 use std::time::Duration;
 
 use super::StartError;
 
-/// Rests that are shorter are put together: a core that sleeps for less saves nothing.
+/// Shorter rests are accumulated: a core that sleeps for less saves nothing.
 const REST_MIN: Duration = Duration::from_millis(20);
-/// A rest is at most this long at a time, since there may be requests to end by then.
+/// Maximum duration of a rest at a time, since there may be requests to end by then.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The share of time in which an engine computes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeShare(f64);
 
-/// Computing and resting, by a clock that the caller reads.
+/// Accounting of computing and resting, by a clock that the caller reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rests {
     share: TimeShare,
-    /// Rest that was still due at the time of the last look.
+    /// Rest still owed at the time of the last call.
     owed: Duration,
     looked: Duration,
     is_resting: bool,
 }
 
 impl TimeShare {
-    /// All of it.
+    /// All of the time.
     pub const WHOLE: TimeShare = TimeShare(1.0);
 
-    /// A part of it.
+    /// A part of the time.
     ///
     /// # Errors
     /// If it is not above 0 and at most 1.
@@ -42,9 +42,9 @@ impl TimeShare {
         }
     }
 
-    /// The rest that comes with so much computing.
+    /// The rest due after computing for `busy`.
     fn rest_after(self, busy: Duration) -> Duration {
-        // Below this share a rest would outlast every clock.
+        // Below this share a rest would overflow the clock.
         busy.mul_f64((1.0 - self.0) / self.0.max(1e-6))
     }
 }
@@ -60,7 +60,7 @@ impl Rests {
         Rests { share, owed: Duration::ZERO, looked: Duration::ZERO, is_resting: false }
     }
 
-    /// How long to wait before the next look, while there is to be a rest; none where the next step may begin.
+    /// How long to wait before the next call, while a rest is due; `None` if the next step may begin.
     pub(super) fn rest(&mut self, now: Duration) -> Option<Duration> {
         self.owed = self.owed.saturating_sub(now.saturating_sub(self.looked));
         self.looked = now;
@@ -68,7 +68,7 @@ impl Rests {
         self.is_resting.then(|| self.owed.min(LOOK_EVERY))
     }
 
-    /// A step has computed for so long, up to now.
+    /// Records that a step has computed for `busy`, up to `now`.
     pub(super) fn computed(&mut self, busy: Duration, now: Duration) {
         self.owed += self.share.rest_after(busy);
         self.looked = now;
@@ -79,8 +79,8 @@ impl Rests {
 mod tests {
     use super::*;
 
-    /// Steps of these lengths, over and over for a minute, with a pause of `pause` after each round: when each began and
-    /// ended.
+    /// Simulates steps of these lengths, repeated for a minute, with a pause of `pause` after each round; returns when
+    /// each began and ended.
     fn minute(share: f32, steps: &[Duration], pause: Duration) -> Vec<(Duration, Duration)> {
         let mut rests = Rests::new(TimeShare::new(share).unwrap());
         let (mut now, mut computed) = (Duration::from_secs(5), Vec::new());
@@ -120,7 +120,7 @@ mod tests {
             for second in 6..60 {
                 let from = Duration::from_secs(second);
                 let busy = busy(&computed, from, from + Duration::from_secs(1));
-                // One step, and what is computed before a rest is worth it.
+                // One step, and the computing time that accumulates before a rest is worth it.
                 let above = longest + REST_MIN;
                 let most = Duration::from_secs(1).mul_f64(f64::from(share)) + above;
                 assert!(busy <= most, "{share} from {second}: {busy:?}");
@@ -148,7 +148,7 @@ mod tests {
             assert!(TimeShare::new(share).is_err(), "{share}");
         }
         assert_eq!(TimeShare::new(1.0).unwrap(), TimeShare::WHOLE);
-        // It neither overflows nor panics.
+        // The computation neither overflows nor panics.
         let mut rests = Rests::new(TimeShare::new(f32::MIN_POSITIVE).unwrap());
         rests.computed(Duration::from_secs(10), Duration::from_secs(10));
         assert_eq!(rests.rest(Duration::from_secs(10)), Some(LOOK_EVERY));

@@ -1,42 +1,42 @@
-//! What an operating system asks of a program: memory back, and to be ready to be killed.
+//! Requests of an operating system: return memory, and prepare to be killed.
 
 use std::time::{Duration, Instant};
 
 use super::Engine;
 use crate::api::RequestError;
 
-/// Between two looks at the disk.
+/// Interval at which the disk is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// What was given back to the system.
+/// Memory returned to the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trimmed {
-    /// Blocks of cached prefixes that were evicted for it.
+    /// Number of blocks of cached prefixes that were evicted.
     pub evicted_blocks: usize,
-    /// Bytes of free blocks, which keep no memory until they are used again.
+    /// Bytes of free blocks, which occupy no memory until they are used again.
     pub free_bytes: usize,
 }
 
-/// What stands on disk.
+/// State of the disk tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flushed {
     /// Whether no request runs or waits.
     pub is_idle: bool,
-    /// Computed blocks that are still to be written.
+    /// Number of computed blocks that are still to be written.
     pub unwritten_blocks: usize,
 }
 
 impl Flushed {
-    /// Whether all that was computed is on disk.
+    /// Whether everything computed is on disk.
     pub fn is_complete(&self) -> bool {
         self.is_idle && self.unwritten_blocks == 0
     }
 }
 
 impl Engine {
-    /// Evicts, the least worth first, until cached prefixes take at most `blocks` blocks of RAM, and gives the memory of
-    /// all free blocks back to the system. Pinned prefixes and what runs stay. The budget stays as it was: what is used
-    /// from now on takes memory again. Waits for the running step to end.
+    /// Evicts prefixes in the order of the eviction policy until cached prefixes take at most `blocks` blocks of RAM,
+    /// and returns the memory of all free blocks to the system. Pinned prefixes and blocks in use stay. The budget does
+    /// not change: blocks used later take memory again. Waits for the running step to end.
     ///
     /// # Errors
     /// When the engine stops.
@@ -45,14 +45,14 @@ impl Engine {
         self.with_runner(move |scheduler, runner| {
             let evicted_blocks = scheduler.trim(blocks, runner);
             let free_bytes = scheduler.cache().stats().free * board.block_bytes();
-            // Whoever is told that it is free sees that in the statistics.
+            // The statistics are published first, so that the caller sees the freed memory in them.
             board.publish(scheduler);
             Trimmed { evicted_blocks, free_bytes }
         })
     }
 
-    /// Waits, for at most `within`, until all that was computed so far is on disk: a process that is killed then finds it
-    /// again. A running step ends first.
+    /// Waits for at most `within` until everything computed so far is on disk: it is found again after the process is
+    /// killed. A running step ends first.
     ///
     /// # Errors
     /// When the engine stops.
@@ -60,7 +60,7 @@ impl Engine {
         self.wait(within, |flushed| flushed.unwritten_blocks == 0)
     }
 
-    /// The same, and until no request runs or waits.
+    /// As [`flush`](Engine::flush), and also waits until no request runs or waits.
     ///
     /// # Errors
     /// When the engine stops.

@@ -1,6 +1,6 @@
 //! The thread that owns the model, the cache and the scheduler.
 //!
-//! It receives commands through a channel, sends results through the requests' sinks, and publishes
+//! The thread receives commands through a channel, sends results through the requests' sinks, and publishes
 //! statistics as a snapshot. It shares nothing that could block it. When it has nothing to do, it
 //! sleeps until a command arrives.
 
@@ -18,14 +18,14 @@ use crate::panics::contain;
 use crate::pulse::{Phase, Pulse};
 use crate::schedule::{Pause, RequestLimits, Scheduler, Submission};
 
-/// What runs between two steps.
+/// A closure that runs between two steps.
 pub(crate) type Call = Box<dyn FnOnce(&mut Scheduler, &mut dyn Runner) + Send>;
 
 /// A command to the worker.
 pub(crate) enum Command {
     /// Serve a request.
     Submit(Pending),
-    /// Run a closure between two steps, which reads the cache or changes what it keeps. It does not panic.
+    /// Run a closure between two steps, which may read or change the cache. It does not panic.
     Call(Call),
     /// Collect completions of the disk. At most one is queued.
     Wake,
@@ -68,7 +68,7 @@ pub(crate) struct Worker {
     /// When running requests fail; set when the engine is stopping.
     pub(crate) deadline: Option<Instant>,
     pub(crate) pulse: Arc<Pulse>,
-    /// When its clock was at zero.
+    /// When the clock was at zero.
     pub(crate) started: Instant,
     pub(crate) rests: Rests,
     /// See [`KvListener`](crate::api::KvListener).
@@ -77,7 +77,7 @@ pub(crate) struct Worker {
     pub(crate) before_step: Option<Box<dyn FnMut() + Send>>,
 }
 
-/// Says that the thread has ended, however it did.
+/// Records that the thread has ended, even after a panic.
 struct SaysEnd(Arc<Pulse>);
 
 impl Drop for SaysEnd {
@@ -172,8 +172,7 @@ impl Worker {
         }
     }
 
-    /// How long to rest before the next look, where the share of time says so. Where nobody asks for anything there is
-    /// nothing to rest from.
+    /// How long to rest before the next poll, if the share of time requires it. Without requests no rest is needed.
     fn rest(&mut self) -> Option<Duration> {
         if self.scheduler.is_idle() {
             return None;
@@ -181,7 +180,7 @@ impl Worker {
         self.rests.rest(self.started.elapsed())
     }
 
-    /// A round of a rest.
+    /// Ends requests and continues disk transfers during a rest.
     fn attend(&mut self) {
         let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
         if let Err(error) = contain(|| scheduler.attend(runner)) {
@@ -190,7 +189,7 @@ impl Worker {
         }
     }
 
-    /// One step. A panic that cannot be attributed to a request fails the running requests, not the engine.
+    /// Runs a step. A panic that cannot be attributed to a request fails the running requests, not the engine.
     fn step(&mut self) {
         if let Some(before_step) = &mut self.before_step {
             self.pulse.enter(Phase::Call);
@@ -205,7 +204,7 @@ impl Worker {
         self.rests.computed(began.elapsed(), self.started.elapsed());
     }
 
-    /// Tells what the step, and the calls before it, have done to the cache.
+    /// Reports the changes of the cache by the step and by the calls before it.
     fn tell(&mut self) {
         let Some(sink) = &mut self.kv_sink else { return };
         let events = self.scheduler.take_told();
