@@ -1,22 +1,22 @@
-//! Which adapters a request is computed with, as data.
+//! The adapters that a request is computed with, as data.
 
 /// Domain of [`AdapterMix::digest`].
 const DOMAIN: &str = "kvik 2026-11-23 adapter mix v1";
 
-/// Names an adapter of an engine: its index among those loaded.
+/// The id of an adapter of an engine: its index among those loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterId(pub u32);
 
 /// An adapter with the strength at which it applies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdapterUse {
-    /// Which.
+    /// The adapter.
     pub adapter: AdapterId,
-    /// Multiplies what it adds; not 0.
+    /// Factor of its contribution; not 0.
     pub scale: f32,
 }
 
-/// The adapters that apply to a request, one at least.
+/// The adapters that apply to a request, at least one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterMix {
     uses: Vec<AdapterUse>,
@@ -24,8 +24,8 @@ pub struct AdapterMix {
 }
 
 impl AdapterMix {
-    /// These adapters, each with the digest of its weights. Those of scale 0 change nothing and are left out; `None`
-    /// when no other is left.
+    /// A mix of these adapters, each with the digest of its weights. Adapters with scale 0 are left out; `None` if none
+    /// is left.
     ///
     /// The order in which they are given does not matter: they apply in the order of their digests.
     pub fn new(uses: impl IntoIterator<Item = (AdapterUse, [u8; 32])>) -> Option<AdapterMix> {
@@ -45,7 +45,8 @@ impl AdapterMix {
         &self.uses
     }
 
-    /// What separates keys and values computed with these adapters from all others: the weights and scales of all.
+    /// Digest of the weights and scales of all adapters, which separates keys and values computed with them from all
+    /// others.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }

@@ -1,14 +1,14 @@
-//! What nodes tell each other of what they use, as data.
+//! Prefixes that nodes report to each other, as data.
 
 use kvik_cache::{Identity, Token};
 
-/// A prefix that was used, by names that all nodes understand.
+/// A prefix that was used, in identifiers that all nodes understand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotPrefix {
     /// The root of its namespace: model, KV format, adapters and tenant.
     pub root: Identity,
-    /// Its tokens, from the first on.
+    /// Its tokens from the beginning.
     pub tokens: Vec<Token>,
-    /// How often it was used again.
+    /// Number of times it was used again.
     pub uses: u32,
 }

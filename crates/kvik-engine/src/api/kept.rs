@@ -16,8 +16,8 @@ pub struct KeptPrompt {
     pub salt: [u8; 16],
     /// The tenant that owns it.
     pub tenant: TenantId,
-    /// What is kept of its whole blocks, and pinned, instead of all of it. The prompt itself is cached then, as any
-    /// prompt is, and not pinned.
+    /// The policy under which its whole blocks are compressed and pinned. The exact prompt is then cached like any
+    /// prompt and not pinned.
     pub retention: Option<Retention>,
 }
 
@@ -34,7 +34,7 @@ pub struct Cached {
     pub pinned: bool,
 }
 
-/// What an explicit eviction removed.
+/// The result of an explicit eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evicted {
     /// RAM blocks freed.

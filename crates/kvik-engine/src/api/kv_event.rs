@@ -1,38 +1,39 @@
-//! What becomes known in the cache and what leaves it, told to somebody outside.
+//! Cache events for external observers: which blocks become known and which are removed.
 
 use kvik_cache::{Identity, Token};
 
-/// Something that happened to the blocks of an engine.
+/// A change of the blocks of an engine.
 ///
-/// Who repeats all events on an empty set of names has, after each step, those of the whole blocks that the engine has in
-/// memory, as far as they may be told.
+/// An observer that applies all events to an empty set of identities has, after each step, those of the whole blocks
+/// that the engine has in memory and may report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvEvent {
-    /// Blocks are known from now on.
+    /// Blocks became known.
     Stored(KvStored),
-    /// These are gone.
+    /// Blocks were removed.
     Removed(Vec<Identity>),
-    /// All are gone.
+    /// All blocks were removed.
     Cleared,
 }
 
 /// Blocks of [`BLOCK_POSITIONS`](kvik_cache::BLOCK_POSITIONS) tokens that follow each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvStored {
-    /// The block before the first one, which is told; none at the beginning of a prompt.
+    /// The block before the first one, which was reported earlier; `None` at the beginning of a prompt.
     pub parent: Option<Identity>,
-    /// Their names.
+    /// Their identities.
     pub blocks: Vec<Identity>,
-    /// What they hold.
+    /// Their tokens.
     pub tokens: Vec<Token>,
     /// The adapters they are computed with: the digest of the mix.
     pub adapter: Option<[u8; 32]>,
 }
 
-/// Who is told.
+/// A receiver of cache events.
 pub struct KvListener {
-    /// Of whose prompts: those with these salts. Others' are their secret, and so is when they are computed.
+    /// Salts of the prompts whose events are reported. Other tenants' prompts, and the times at which they are
+    /// computed, are confidential.
     pub salts: Vec<[u8; 16]>,
-    /// Takes what happened in a step, when something did, on the engine's thread: it must be quick, and not panic.
+    /// Called on the engine's thread with the events of a step, if there are any: it must be quick, and not panic.
     pub sink: Box<dyn FnMut(Vec<KvEvent>) + Send>,
 }

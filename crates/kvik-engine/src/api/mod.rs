@@ -27,16 +27,16 @@ pub use outline::{NodeView, TreeNode, TreeView};
 pub use pace::Pace;
 pub use wants::{Pooling, UnknownPooling, Wants};
 
-/// One request: a prompt and how to continue it.
+/// A request: a prompt and how to continue it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Prompt, at least one token.
     pub prompt: Vec<Token>,
-    /// What of it is wanted. What is not text comes with one choice and no tokens, and all of the prompt is read.
+    /// The output. Outputs other than text require one choice and no generated tokens, and the whole prompt is read.
     pub wants: Wants,
-    /// Continuations wanted; they share the prompt's blocks.
+    /// Number of continuations; they share the prompt's blocks.
     pub choices: u32,
-    /// Maximum tokens to generate per choice; 0 computes the prompt only.
+    /// Maximum number of tokens to generate per choice; 0 computes the prompt only.
     pub max_tokens: usize,
     /// Continue after an end-of-generation token.
     pub ignore_eos: bool,
@@ -44,7 +44,7 @@ pub struct Request {
     pub stop: Vec<String>,
     /// How tokens are chosen. Choice `i` uses `seed + i`.
     pub sampling: Sampling,
-    /// `Some(k)` returns log-probabilities of the chosen token and of the `k` likeliest.
+    /// `Some(k)` returns log-probabilities of the chosen token and of the `k` most likely ones.
     pub logprobs: Option<usize>,
     /// Constrains the form of the answer.
     pub constraint: Option<Constraint>,
@@ -54,29 +54,29 @@ pub struct Request {
     pub show: Vec<Token>,
     /// Reuse the cached prefix of the prompt, and publish its blocks to the cache.
     pub reuse: bool,
-    /// The adapters that it is computed with; the model alone when `None`.
+    /// The adapters that the request is computed with; `None` for the model alone.
     pub adapters: Option<AdapterMix>,
     /// Separates tenants: prompts are shared only within one salt. Zero without tenants.
     pub salt: [u8; 16],
-    /// The tenant that pays with its share of the cache and of the model's time.
+    /// The tenant whose share of the cache and of the model's time is charged.
     pub tenant: TenantId,
     /// How long the cache keeps the blocks of this request.
     pub lifetime: Lifetime,
-    /// Which tokens its sequences go on reading; all of them when `None`.
+    /// The policy that selects the positions its sequences continue to attend to; all of them if `None`.
     pub retention: Option<Retention>,
-    /// Leading tokens of the prompt, whole blocks of them, that are read as `retention` keeps them: from the cache,
-    /// where it has them so. What follows is kept whole. Without `retention`: as any policy keeps a prefix within them,
-    /// where that is known of a longer one than is known exactly.
+    /// Number of leading tokens of the prompt, in whole blocks, that are read in the form that `retention` compresses
+    /// them to: from the cache if it has that form. The tokens after them are all retained. Without `retention`, the
+    /// cache may provide a prefix of them compressed by any policy, if that is longer than the exact match.
     pub kept_prefix: Option<usize>,
-    /// Say in the report which positions each head kept, where it is not too much to say.
+    /// Report which positions each head retains, up to a size limit.
     pub show_kept: bool,
-    /// Work of nobody who waits: it takes what others leave, and of their time what it needs where it is behind its pace.
-    /// It ends however many they are. `None` where somebody waits.
+    /// Marks a background request: it uses the capacity that other requests leave, and takes time from them if it lags
+    /// behind its pace. It always ends, however many they are. `None` for a foreground request.
     pub background: Option<Pace>,
 }
 
 impl Request {
-    /// One greedy answer of at most so many tokens, as text, shared with everybody and kept as others are.
+    /// A request for one greedy answer of at most `max_tokens` tokens, as text, shared with all and cached as usual.
     pub fn new(prompt: Vec<Token>, max_tokens: usize) -> Request {
         Request {
             prompt,
@@ -103,7 +103,7 @@ impl Request {
     }
 }
 
-/// Log-probability of one token.
+/// Log-probability of a token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprob {
     /// Token id.
@@ -114,12 +114,12 @@ pub struct TokenLogprob {
     pub logprob: f32,
 }
 
-/// One generated token.
+/// A generated token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedToken {
     /// Token id.
     pub token: Token,
-    /// Log-probabilities, if requested: of the chosen token, then of the likeliest.
+    /// Log-probabilities, if requested: of the chosen token, then of the most likely ones.
     pub logprob: Option<(TokenLogprob, Vec<TokenLogprob>)>,
 }
 
@@ -143,21 +143,22 @@ pub struct Report {
     pub prompt_tokens: usize,
     /// Prompt tokens whose keys and values came from the cache.
     pub cached_tokens: usize,
-    /// Of these, prompt tokens that were in the host's memory when the request arrived, and had to be copied to a device.
+    /// Cached tokens that were in the host's memory when the request arrived, and had to be copied to a
+    /// device.
     pub host_tokens: usize,
-    /// Of these, prompt tokens that were on disk when the request arrived.
+    /// Cached tokens that were on disk when the request arrived.
     pub disk_tokens: usize,
-    /// Of these, prompt tokens that came from the store that nodes share.
+    /// Cached tokens that came from the shared store.
     pub remote_tokens: usize,
     /// Prompt tokens computed for this request; with `cached_tokens` the whole prompt.
     pub computed_tokens: usize,
-    /// Tokens computed again after a preemption, because their blocks had been evicted.
+    /// Tokens recomputed after a preemption, because their blocks had been evicted.
     pub recomputed_tokens: usize,
     /// Tokens generated, all choices.
     pub generated_tokens: usize,
     /// Tokens drafted for it, all choices.
     pub drafted_tokens: usize,
-    /// Of these, tokens that were drawn: each came without a step of its own.
+    /// Draft tokens that were accepted: each came without a step of its own.
     pub accepted_tokens: usize,
     /// When the request was admitted, on the engine's clock.
     pub admitted_at: Duration,
@@ -171,7 +172,7 @@ pub struct Report {
     pub cache: Option<StopReason>,
     /// If the next block was evicted: when and why.
     pub evicted: Option<Eviction>,
-    /// What the first choice kept at the last point at which it forgot.
+    /// The positions that the first choice retained after the last pass of its retention policy.
     pub retained: Option<Box<Retained>>,
 }
 
@@ -196,40 +197,40 @@ impl Report {
     }
 }
 
-/// What a sequence keeps of its tokens, all layers and KV heads.
+/// The retained positions of a sequence, over all layers and KV heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retained {
-    /// By what policy.
+    /// The policy.
     pub retention: Retention,
-    /// Tokens of the sequence when it forgot last.
+    /// Tokens of the sequence at the last pass.
     pub tokens: usize,
-    /// Positions that it kept then, and those that it did not, of all heads of all layers.
+    /// Positions retained by that pass, over all heads of all layers.
     pub kept: u64,
-    /// See `kept`.
+    /// Positions dropped by then, over all heads of all layers.
     pub dropped: u64,
-    /// Positions that the head with fewest kept.
+    /// Number of positions of the head that retained fewest.
     pub smallest_head: usize,
-    /// Positions that the head with most kept.
+    /// Number of positions of the head that retained most.
     pub largest_head: usize,
-    /// Tokens of the sequence when memory was short and it forgot for that, ascending.
+    /// Numbers of tokens at which memory pressure caused a pass, ascending.
     pub tightened: Vec<usize>,
-    /// Which positions each head kept, where [`Request::show_kept`] asks for it: ranges of them,
-    /// `[layers][kv_heads][ranges]`. None beyond 262,144 ranges.
+    /// The retained positions of each head, if [`Request::show_kept`] asks for them, as ranges:
+    /// `[layers][kv_heads][ranges]`. `None` beyond 262,144 ranges.
     pub positions: Option<Vec<Vec<Vec<Range<u32>>>>>,
 }
 
-/// What a request would find in the cache if it were admitted now.
+/// The match that a request would find in the cache if it were admitted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens it would not have to compute.
     pub known_tokens: usize,
-    /// Of these, prompt tokens in the host's memory that a device would have to be given.
+    /// Known tokens in the host's memory, which would have to be copied to a device.
     pub host_tokens: usize,
-    /// Of these, prompt tokens on disk only.
+    /// Known tokens on disk only.
     pub disk_tokens: usize,
-    /// Why no more are known.
+    /// Why the match is not longer.
     pub stop: StopReason,
     /// If the next block was evicted: when and why.
     pub evicted: Option<Eviction>,
@@ -251,21 +252,21 @@ pub enum Event {
     },
     /// New text of one choice: whole characters, never the beginning of a stop string.
     Text {
-        /// Which choice, from 0.
+        /// The choice, from 0.
         choice: u32,
         /// The text; empty while a character or a possible stop string is held back.
         text: String,
         /// Its tokens, in order; each token is reported once.
         tokens: Vec<GeneratedToken>,
     },
-    /// What was wanted instead of text: the embedding, `[d_model]`, of whatever length it has; or the logits, in the
-    /// order of their tokens.
+    /// The result of a request for an output other than text: the embedding, `[d_model]`, not normalised; or the
+    /// logits, in the order of their tokens.
     Vector(Vec<f32>),
-    /// One choice has ended.
+    /// A choice has ended.
     Finished {
-        /// Which choice, from 0.
+        /// The choice, from 0.
         choice: u32,
-        /// Why.
+        /// Why it ended.
         reason: FinishReason,
     },
     /// All choices have ended.
@@ -302,9 +303,9 @@ pub enum RequestError {
     /// An adapter that the engine does not have.
     #[error("there is no adapter {adapter}; {adapters} are loaded, counted from 0 (--lora)")]
     UnknownAdapter {
-        /// Its number.
+        /// Its id.
         adapter: u32,
-        /// How many there are.
+        /// Number of adapters loaded.
         adapters: usize,
     },
     /// The waiting queue is full.
@@ -315,14 +316,14 @@ pub enum RequestError {
         /// Seconds after which to try again.
         retry_after_s: u64,
     },
-    /// The request needs more KV blocks than the budget has in all.
+    /// The request needs more KV blocks than the whole budget has.
     #[error(
         "the request needs {needed_blocks} KV blocks and the budget holds {budget_blocks}; raise --cache-ram or shorten it"
     )]
     OverBudget {
-        /// Blocks it needs.
+        /// Number of blocks it needs.
         needed_blocks: usize,
-        /// Blocks there are.
+        /// Number of blocks in the budget.
         budget_blocks: usize,
     },
     /// The request would fit if fewer blocks were pinned.
@@ -330,20 +331,20 @@ pub enum RequestError {
         "the request needs {needed_blocks} KV blocks and {pinned_blocks} of the {budget_blocks} there are are pinned; shorten it, or unpin some (`kvik cache pins`, `kvik cache unpin`)"
     )]
     Pinned {
-        /// Blocks it needs.
+        /// Number of blocks it needs.
         needed_blocks: usize,
-        /// Blocks that are pinned.
+        /// Number of pinned blocks.
         pinned_blocks: usize,
-        /// Blocks there are.
+        /// Number of blocks in the budget.
         budget_blocks: usize,
     },
     /// Pinning the prompt would exceed a limit on pinned blocks.
     #[error("{}", pin_limit(.0))]
     PinLimit(PinLimit),
-    /// Its tokens cannot be forgotten as it asks.
+    /// Its retention policy is not possible.
     #[error("retain.{0}")]
     Retention(#[from] RetentionError),
-    /// The prefix of which a part is to be kept is none.
+    /// The prefix to be compressed is invalid.
     #[error(
         "retain.prefix: {prefix} tokens are not a prefix of the prompt, which has {prompt_tokens}, in whole blocks of 16"
     )]
@@ -353,27 +354,27 @@ pub enum RequestError {
         /// Tokens of the prompt.
         prompt_tokens: usize,
     },
-    /// More continuations than one request may have.
+    /// More continuations than a request may have.
     #[error("the request wants {choices} choices; it may have 1 to {choices_max}")]
     BadChoices {
-        /// Choices asked for.
+        /// Number of choices requested.
         choices: u32,
-        /// Choices allowed.
+        /// Maximum number of choices.
         choices_max: u32,
     },
-    /// What is not text is wanted together with what only text has.
+    /// A request for an output other than text has an option that applies only to text.
     #[error("the request wants an embedding or logits, which come without `{field}`")]
     NotText {
-        /// What it asks for besides.
+        /// The option.
         field: &'static str,
     },
-    /// The answer cannot be held to what was asked for.
+    /// The constraint cannot be applied.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// What computes has failed: a GPU that is lost, or has no memory left.
+    /// The compute device has failed: a GPU that is lost or has no memory left.
     #[error("{0}; ask again")]
     Device(String),
     /// Something failed inside the engine.
@@ -396,7 +397,7 @@ fn pin_limit(limit: &PinLimit) -> String {
 
 /// Receives a request's events. Sending must never block the engine.
 pub trait EventSink: Send {
-    /// Delivers one event; returns `false` when the receiver has disconnected.
+    /// Delivers an event; returns `false` when the receiver has disconnected.
     fn send(&mut self, event: Event) -> bool;
 
     /// Receives the report of a request that ends without `Done`.

@@ -1,4 +1,4 @@
-//! What the prefix tree holds, as data.
+//! Views of the prefix tree, as data.
 
 use std::time::Duration;
 
@@ -7,45 +7,44 @@ use kvik_cache::{NodeInfo, OutlineNode, PinId, Policy, Token};
 /// The heaviest nodes of the prefix tree, or of a part of it; see [`Outline`](kvik_cache::Outline).
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeView {
-    /// Each after the node that it continues.
+    /// The nodes, each after its parent.
     pub nodes: Vec<TreeNode>,
-    /// Nodes there are, shown or not.
+    /// Total number of nodes, shown or not.
     pub nodes_total: usize,
-    /// Tokens of all of them.
+    /// Total number of tokens of all nodes.
     pub tokens_total: usize,
-    /// Whether there are nodes that are not shown.
+    /// Whether some nodes are not shown.
     pub truncated: bool,
-    /// When this was so, on the clock of the nodes' times.
+    /// Time of the view, on the clock of the nodes' times.
     pub now: Duration,
 }
 
-/// A node of the outline and what it is now.
+/// A node of the outline with its current state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeNode {
-    /// Its place in the outline.
+    /// Its position in the outline.
     pub outline: OutlineNode,
-    /// What is known of it.
+    /// Its current state.
     pub info: NodeInfo,
-    /// Those of its tokens that are on disk as well.
+    /// Number of its tokens that are on disk as well.
     pub disk_tokens: usize,
 }
 
-/// One node of the prefix tree.
+/// A node of the prefix tree.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeView {
-    /// What is known of it.
+    /// Its current state.
     pub info: NodeInfo,
-    /// All tokens up to its end; none where it holds a part that a policy kept of a prefix, whose positions are not
-    /// those of its tokens.
+    /// All tokens up to its end; `None` for a part of a compressed prefix, whose positions are not those of its tokens.
     pub prefix: Option<Vec<Token>>,
-    /// Tokens of its own.
+    /// Number of its own tokens.
     pub tokens: usize,
-    /// Those of them that are on disk as well.
+    /// Number of these that are on disk as well.
     pub disk_tokens: usize,
-    /// The pins that keep it, oldest first, at most 1,000.
+    /// The pins that hold it, oldest first, at most 1,000.
     pub pins: Vec<PinId>,
-    /// By what it is evicted.
+    /// The eviction policy.
     pub policy: Policy,
-    /// When this was so, on the clock of its times.
+    /// Time of the view, on the clock of its times.
     pub now: Duration,
 }

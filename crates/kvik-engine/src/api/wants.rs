@@ -1,36 +1,36 @@
-//! What a request wants to know of its prompt, as data.
+//! The output that a request wants, as data.
 
 use std::fmt;
 use std::str::FromStr;
 
 use kvik_cache::Token;
 
-/// What a request wants.
+/// The output of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Wants {
     /// Text that continues the prompt.
     #[default]
     Text,
-    /// One vector for the prompt, and no text.
+    /// A vector for the prompt, and no text.
     Embedding(Pooling),
     /// The logits of these tokens after the prompt, in this order, and no text.
     Logits(Vec<Token>),
 }
 
-/// Which hidden states of a prompt its embedding is made of. A hidden state is what the output matrix would
-/// multiply: after the output norm, `[d_model]`.
+/// The hidden states of a prompt from which its embedding is computed. A hidden state is the input of the output
+/// matrix: after the output norm, `[d_model]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// That of the last token. Whatever the cache has of the prompt is reused.
+    /// The state of the last token. The cached prefix of the prompt is reused.
     Last,
-    /// The mean of all. The cache has no hidden states, so all of the prompt is computed.
+    /// The mean of all states. The cache has no hidden states, so the whole prompt is computed.
     Mean,
-    /// That of the first token, as BERT's `[CLS]`. It is computed together with the prompt, as for the mean.
+    /// The state of the first token, as BERT's `[CLS]`. The whole prompt is computed, as for the mean.
     Cls,
 }
 
 impl Wants {
-    /// How the hidden states of the prompt become one vector, if they are wanted.
+    /// The pooling, if an embedding is wanted.
     pub fn pooling(&self) -> Option<Pooling> {
         match self {
             Wants::Embedding(pooling) => Some(*pooling),
@@ -40,7 +40,7 @@ impl Wants {
 }
 
 impl Pooling {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Pooling; 3] = [Pooling::Last, Pooling::Mean, Pooling::Cls];
 
     /// Its name on the command line and in answers.
@@ -52,12 +52,12 @@ impl Pooling {
         }
     }
 
-    /// Whether a prompt's last position tells enough: then what is cached before it need not be computed.
+    /// Whether only the last position is needed: then the cached prefix before it need not be computed.
     pub fn needs_only_the_last(self) -> bool {
         self == Pooling::Last
     }
 
-    /// Whether the hidden state at `position` of a prompt of `tokens` tokens is wanted.
+    /// Whether the hidden state at `position` of a prompt of `tokens` tokens is needed.
     pub(crate) fn needs(self, position: usize, tokens: usize) -> bool {
         match self {
             Pooling::Last => position + 1 == tokens,
@@ -73,7 +73,7 @@ impl fmt::Display for Pooling {
     }
 }
 
-/// A name that no pooling has.
+/// The error for an unknown pooling name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no pooling; choose last, mean or cls")]
 pub struct UnknownPooling(pub String);
