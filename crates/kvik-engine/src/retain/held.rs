@@ -1,4 +1,4 @@
-//! What a sequence holds at a point, exact or thinned already: read for the facts, and moved to what it keeps.
+//! The stored positions of a sequence at a point, exact or compressed: read for the facts, and moved to new storage.
 
 use kvik_cache::retain::{Decision, LayerFacts, Retention};
 use kvik_cache::{BLOCK_POSITIONS, BlockId};
@@ -8,19 +8,19 @@ use super::sinks::Sinks;
 use crate::model::batch::{LayerTails, Retainer, SequenceKv, StoredLayer};
 use crate::model::observation::Observation;
 
-/// What one sequence holds.
+/// The stored positions of one sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Held<'a> {
-    /// Its blocks, which hold all of it exactly where it has forgotten nothing.
+    /// Its blocks, which hold all positions if none were dropped.
     pub blocks: &'a [BlockId],
-    /// Where its heads store what they kept, once it has forgotten something.
+    /// Storage of the retained positions, after the first pass.
     pub storage: Option<&'a Ragged>,
-    /// Its tokens.
+    /// Number of its tokens.
     pub tokens: usize,
 }
 
 impl Held<'_> {
-    /// Hands it to `with` in the form that a batch takes.
+    /// Calls `with` with the stored positions in the form that a batch takes.
     pub fn with_kv<T>(&self, with: impl FnOnce(&SequenceKv<'_>) -> T) -> T {
         let views: Option<TailViews<'_>> = self.storage.map(Ragged::views);
         let tails: Vec<LayerTails<'_>> = views.as_ref().map_or_else(Vec::new, TailViews::layers);
@@ -35,7 +35,7 @@ impl Held<'_> {
         }
     }
 
-    /// What is known of one layer, as `retention` needs it.
+    /// The facts of one layer that `retention` needs.
     pub fn facts(
         &self,
         retainer: &mut dyn Retainer,
@@ -51,7 +51,7 @@ impl Held<'_> {
         })
     }
 
-    /// The positions that a decision keeps of what the heads store, `[layers][kv_heads]`.
+    /// The positions that a decision retains of those stored, `[layers][kv_heads]`.
     pub fn kept(&self, decision: &Decision) -> Vec<Vec<Vec<u32>>> {
         let layers = decision.kept.iter().enumerate().map(|(layer, heads)| {
             let heads = heads.iter().zip(self.positions(layer, heads.len()));
@@ -60,14 +60,14 @@ impl Held<'_> {
         layers.collect()
     }
 
-    /// Copies of the first `count` keys before rotation, to be rotated anew: only what is exact has them.
+    /// Copies of the first `count` keys before RoPE rotation; only an exact sequence has them.
     pub fn sinks(&self, retainer: &dyn Retainer, count: usize) -> Option<Sinks> {
         let count = count.min(self.tokens);
         (count > 0 && self.storage.is_none()).then(|| self.with_kv(|kv| Sinks::copy(retainer, kv, count)))
     }
 
-    /// Moves what a decision keeps of a layer to the tiles of `to`, and rotates `sinks` anew. What shared blocks
-    /// hold stays where it is.
+    /// Moves the retained positions of a layer to the tiles of `to`, and renews the RoPE rotation of `sinks`. Positions
+    /// in shared blocks stay where they are.
     pub fn move_layer(
         &self,
         retainer: &mut dyn Retainer,

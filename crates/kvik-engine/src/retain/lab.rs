@@ -1,9 +1,8 @@
-//! A laboratory for retention: one prompt is read once, exactly; then many policies keep their part of it, each in
-//! storage of its own, and all go on from there in one batch.
+//! A laboratory for retention policies: a prompt is read once, exactly; then many policies compress it, each in storage
+//! of its own, and all variants continue in one batch.
 //!
-//! It drives a model directly, without scheduler or cache, and uses the parts that serving uses: what a row
-//! observes, the facts, the decision, the moving of positions, attention over ragged tails. So what it measures
-//! is what a request gets.
+//! The lab drives a model directly, without scheduler or cache, and uses the parts that serving uses: observation of
+//! rows, facts, decision, moving of positions, attention over ragged tails. So its measurements hold for requests.
 
 use std::io;
 use std::sync::Arc;
@@ -20,23 +19,23 @@ use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
 
-/// Rows computed at a time.
+/// Maximum number of rows computed at a time.
 const ROWS_MAX: usize = 512;
 
 /// A model with the memory for one exact reading and many variants of it.
 pub struct Lab {
     runner: ModelRunner,
     layout: KvLayout,
-    /// Where the prompt is stored exactly, and behind it what repeats it.
+    /// Blocks of the exact prompt and of its repetition.
     reading: Vec<BlockId>,
-    /// Blocks of no variant.
+    /// Free blocks.
     spare: Vec<BlockId>,
     repeat: RepeatPrompt,
     tokens: Vec<Token>,
     observed: Vec<(Watch, Observation)>,
 }
 
-/// What goes on from a prompt of which a part was kept.
+/// A continuation of a compressed prompt.
 pub struct Variant {
     blocks: Vec<BlockId>,
     ragged: Ragged,
@@ -47,12 +46,12 @@ pub struct Variant {
 struct Feed<'a> {
     variant: &'a Variant,
     tokens: &'a [Token],
-    /// From which of the tokens on logits are wanted.
+    /// Index of the first token whose logits are needed.
     logits_from: usize,
 }
 
 impl Lab {
-    /// Room for prompts of `prompt_max` tokens and for variants of `variant_blocks` blocks in all.
+    /// Allocates room for prompts of `prompt_max` tokens and for variants of `variant_blocks` blocks in total.
     pub fn new(
         model: Arc<Model>,
         pool: Pool,
@@ -76,10 +75,10 @@ impl Lab {
         })
     }
 
-    /// Computes `tokens` and observes what each of `watches` asks for; the logits of the last token.
+    /// Computes `tokens` and observes them for each of `watches`; returns the logits of the last token.
     ///
     /// # Panics
-    /// When there are none, or more than there is room for.
+    /// If `tokens` is empty or longer than the room.
     pub fn read(&mut self, tokens: &[Token], watches: &[Watch]) -> Vec<f32> {
         self.tokens = tokens.to_vec();
         self.observed = Vec::new();
@@ -99,7 +98,7 @@ impl Lab {
         logits
     }
 
-    /// Computes rows of the prompt; the logits of the last of its tokens, if it is among them.
+    /// Computes rows of the prompt; returns the logits of its last token, if that is among them.
     fn read_rows(&mut self, range: std::ops::Range<usize>) -> Vec<f32> {
         let total = self.tokens.len();
         let rows: Vec<Row> = range
@@ -122,7 +121,7 @@ impl Lab {
         self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut watched).to_vec()
     }
 
-    /// Lets the model repeat its prompt, piece by piece, and observes what it looks at.
+    /// Lets the model repeat its prompt, piece by piece, and observes its attention.
     fn read_again(&mut self, index: usize) {
         let total = self.tokens.len();
         for piece in self.repeat.pieces(&self.tokens) {
@@ -139,7 +138,7 @@ impl Lab {
         }
     }
 
-    /// What is known of the prompt, as `retention` needs it, `[layers]`.
+    /// The facts of the prompt that `retention` needs, `[layers]`.
     pub fn facts(&mut self, retention: &Retention) -> Vec<LayerFacts> {
         let watch = retention.watch();
         let nothing = Observation::default();
@@ -150,28 +149,28 @@ impl Lab {
         layers.map(|layer| held.facts(&mut self.runner, layer, retention, observed)).collect()
     }
 
-    /// What `retention` keeps of the prompt.
+    /// The positions of the prompt that `retention` retains.
     pub fn decide(&mut self, retention: &Retention, heads: Option<&HeadImportance>) -> Decision {
         let facts = self.facts(retention);
         decide(retention, self.tokens.len(), &facts, heads, &mut PolicyState::default())
     }
 
-    /// All of the prompt.
+    /// The decision that retains the whole prompt.
     pub fn everything(&self) -> Decision {
         let all: Vec<u32> = (0..self.tokens.len() as u32).collect();
         let layers = self.layout.layers().iter();
         Decision { kept: layers.map(|layer| vec![all.clone(); layer.kv_heads]).collect() }
     }
 
-    /// Stores what a decision keeps of the prompt, for [`Lab::answer`] and [`Lab::score`].
+    /// Stores the positions that a decision retains, for [`Lab::answer`] and [`Lab::score`].
     ///
     /// # Panics
-    /// When there are not enough spare blocks.
+    /// If there are not enough free blocks.
     pub fn keep(&mut self, decision: &Decision) -> Variant {
         self.keep_rotated(decision, 0)
     }
 
-    /// The same with the first `sinks` keys rotated anew, as a stream has them.
+    /// As [`keep`](Lab::keep), with the RoPE rotation of the first `sinks` keys renewed, as in a stream.
     pub fn keep_rotated(&mut self, decision: &Decision, sinks: usize) -> Variant {
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);
@@ -184,13 +183,13 @@ impl Lab {
         Variant { blocks, ragged, tokens: self.tokens.len() }
     }
 
-    /// Gives the blocks of a variant back.
+    /// Frees the blocks of a variant.
     pub fn drop(&mut self, variant: Variant) {
         self.spare.extend(variant.blocks);
     }
 
-    /// What each variant answers to `question`, the likeliest token each time, until one of `stop` (which is not
-    /// part of the answer) or `limit` tokens.
+    /// The greedy answer of each variant to `question`, until one of `stop` (which is not part of the answer) or
+    /// `limit` tokens.
     pub fn answer(
         &mut self,
         variants: &mut [Variant],
@@ -223,13 +222,13 @@ impl Lab {
         }
     }
 
-    /// The logits of every token of `tokens` but the last, for each variant: `[variants][tokens - 1][vocab]`.
+    /// The logits after every token of `tokens` but the last, for each variant: `[variants][tokens - 1][vocab]`.
     pub fn score(&mut self, variants: &mut [Variant], tokens: &[Token]) -> Vec<Vec<Vec<f32>>> {
         self.compute(variants, &vec![&tokens[..tokens.len() - 1]; variants.len()], 0)
     }
 
-    /// Computes the next tokens of every variant, which may be none; the logits of those from number
-    /// `logits_from` on.
+    /// Computes the next tokens of every variant, possibly none; returns the logits of those from index `logits_from`
+    /// on.
     fn compute(
         &mut self,
         variants: &mut [Variant],
@@ -257,7 +256,7 @@ impl Lab {
         logits
     }
 
-    /// One batch.
+    /// Computes one batch.
     fn compute_group(
         &mut self,
         variants: &[Variant],
@@ -288,7 +287,7 @@ impl Lab {
         }
     }
 
-    /// Room for `tokens` more tokens of a variant.
+    /// Allocates room for `tokens` more tokens of a variant.
     fn grow(&mut self, variant: &mut Variant, tokens: usize) {
         let tokens = variant.tokens + tokens;
         for _ in 0..variant.ragged.blocks_missing(&self.layout, tokens) {
@@ -301,7 +300,7 @@ impl Lab {
 }
 
 impl Variant {
-    /// How much its heads store.
+    /// Number of positions that its heads store.
     pub fn stored(&self) -> Extent {
         self.ragged.stored(self.tokens)
     }

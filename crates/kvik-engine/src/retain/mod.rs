@@ -1,4 +1,4 @@
-//! Retention at work: a sequence that forgets, from what it observes to where it stores what it keeps.
+//! Execution of retention policies: observations, facts, and the storage of the retained positions of a sequence.
 //!
 //! ```text
 //!   forward ──▶ Observation ──┐
@@ -6,14 +6,14 @@
 //!   stored keys and values ───┘            (kvik-cache)
 //! ```
 //!
-//! | module    | cares about                                                       |
-//! |-----------|-------------------------------------------------------------------|
-//! | `ragged`  | where each KV head stores what it kept: tiles of own blocks       |
-//! | `held`    | what a sequence holds at a point: facts of it, and moving it      |
-//! | `sinks`   | the first keys of a stream, rotated anew from copies              |
-//! | `repeat`  | the words with which a prompt is repeated                         |
-//! | `stream`  | a text without end, read in constant memory                       |
-//! | `lab`     | one prompt read once, then kept under many policies and compared  |
+//! | module    | cares about                                                            |
+//! |-----------|------------------------------------------------------------------------|
+//! | `ragged`  | storage of the retained positions of each KV head: tiles of own blocks |
+//! | `held`    | the stored positions at a point: their facts, and moving them          |
+//! | `sinks`   | the first keys of a stream, whose RoPE rotation is renewed from copies |
+//! | `repeat`  | the prompt that asks a model to repeat its input                       |
+//! | `stream`  | an endless text, read in constant memory                               |
+//! | `lab`     | one prompt read once, compressed by many policies and compared         |
 
 mod held;
 pub mod lab;

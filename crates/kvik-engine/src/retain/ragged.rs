@@ -1,13 +1,13 @@
-//! Where a sequence that has forgotten stores what it kept: every KV head in tiles of its own.
+//! Storage of the retained positions of a sequence: every KV head has tiles of its own.
 //!
 //! ```text
-//! head 0   [ shared blocks | t4 t9 t2 ]        positions 0..16 s, then those kept of the rest, then all new ones
+//! head 0   [ shared blocks | t4 t9 t2 ]        positions 0..16 s, then retained ones, then all new ones
 //! head 1   [ shared blocks | t7 ]
 //! ```
 //!
-//! Tiles come from blocks that belong to this sequence alone. A block is tiles of every layer and head; which of
-//! them serves which head does not matter as long as shape and formats agree, so a block lent to one sequence
-//! is used up before the next one is asked for.
+//! Tiles come from blocks that belong to this sequence alone. A block consists of tiles of every layer and head; any
+//! tile can serve any head with the same shape and formats, so all tiles of an allocated block are used before the next
+//! block is allocated.
 
 use std::ops::Range;
 
@@ -17,41 +17,41 @@ use kvik_kernels::{HeadTail, KvLayout};
 
 use crate::model::batch::LayerTails;
 
-/// What one sequence stores behind the blocks it shares, head by head.
+/// The storage of one sequence after the blocks it shares, by head.
 #[derive(Debug, Clone)]
 pub struct Ragged {
     /// Leading blocks of the sequence that all heads read whole.
     shared: usize,
-    /// Tokens of the sequence when it forgot last; later positions are stored by every head.
+    /// Tokens of the sequence at the last pass; later positions are stored by every head.
     at: usize,
     /// `[layers][kv_heads]`
     heads: Vec<Vec<HeadStorage>>,
-    /// Tiles of the sequence's blocks that no head uses, `[classes]`.
+    /// Free tiles of the sequence's blocks, `[classes]`.
     free: Vec<Vec<u32>>,
-    /// Whether its tiles are shared with others, so that the last one of a head must be copied before the head
-    /// stores another position in it.
+    /// Whether its tiles are shared with other sequences, so that the last tile of a head must be copied before the
+    /// head stores another position in it.
     frozen: bool,
 }
 
-/// Copies of the last tiles of a layer's heads: which stored positions, and where to. Heads whose last tile is full
-/// have none.
+/// Copies of the last tiles of a layer's heads: the stored positions, and the target tiles. Empty for heads whose last
+/// tile is full.
 #[derive(Debug, Clone, Default)]
 pub struct Copies {
-    /// `[kv_heads]`, indices among what the head stores.
+    /// `[kv_heads]`, indices among the positions that the head stores.
     pub positions: Vec<Vec<u32>>,
     /// `[kv_heads]`
     pub to: Vec<Vec<u32>>,
 }
 
-/// What one KV head stores.
+/// The storage of one KV head.
 #[derive(Debug, Clone, Default)]
 struct HeadStorage {
-    /// Positions that it kept, ascending, those in shared blocks included.
+    /// Retained positions, ascending, including those in shared blocks.
     kept: Vec<u32>,
     tiles: Vec<u32>,
 }
 
-/// Positions that heads store, smallest and largest head and all heads together.
+/// Numbers of positions that heads store: minimum, maximum and total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extent {
     /// Of the head that stores fewest.
@@ -70,9 +70,9 @@ pub struct TailViews<'a> {
 }
 
 impl Ragged {
-    /// A sequence that forgets, when it has `at` tokens, all but the positions of `decision`, which index what each
-    /// head stores at `positions(layer, head)`. Its first `shared` blocks stay as they are; tiles for the rest
-    /// come from `blocks`, at least [`blocks_needed`](Ragged::blocks_needed).
+    /// Storage of a sequence that retains, at `at` tokens, the positions `kept`, `[layers][kv_heads]`. Its first
+    /// `shared` blocks stay as they are; tiles for the other positions come from `blocks`, at least
+    /// [`blocks_needed`](Ragged::blocks_needed).
     pub fn new(
         layout: &KvLayout,
         shared: usize,
@@ -90,7 +90,7 @@ impl Ragged {
         ragged
     }
 
-    /// Blocks whose tiles hold `counts` positions, `[layers][kv_heads]`.
+    /// Number of blocks whose tiles hold `counts` positions, `[layers][kv_heads]`.
     pub fn blocks_needed(layout: &KvLayout, counts: &[Vec<usize>]) -> usize {
         let layers = layout.layers();
         let (mut needed, mut given) = (vec![0; layers.len()], vec![0; layers.len()]);
@@ -102,13 +102,13 @@ impl Ragged {
         needed.iter().zip(given).map(|(needed, given)| needed.div_ceil(given.max(1))).max().unwrap_or(0)
     }
 
-    /// Positions behind the shared blocks that each head is to store of a decision, `[layers][kv_heads]`.
+    /// Number of positions after the shared blocks that each head stores of a decision, `[layers][kv_heads]`.
     pub fn counts(decision: &Decision, shared: usize) -> Vec<Vec<usize>> {
         let count = |kept: &Vec<u32>| kept.len() - shared * BLOCK_POSITIONS;
         decision.kept.iter().map(|heads| heads.iter().map(count).collect()).collect()
     }
 
-    /// Blocks that must be added before the first `tokens` positions of the sequence have a place.
+    /// Number of blocks to add so that the first `tokens` positions of the sequence fit.
     pub fn blocks_missing(&self, layout: &KvLayout, tokens: usize) -> usize {
         let (mut missing, mut given) = (vec![0; self.free.len()], vec![0; self.free.len()]);
         for (layer, heads) in self.heads.iter().enumerate() {
@@ -126,7 +126,7 @@ impl Ragged {
             .unwrap_or(0)
     }
 
-    /// The same in blocks that others share: no tile of them is written any more.
+    /// Marks the blocks as shared with other sequences: none of their tiles is written any more.
     pub fn frozen(mut self) -> Ragged {
         self.free.iter_mut().for_each(Vec::clear);
         self.frozen = true;
@@ -138,10 +138,10 @@ impl Ragged {
         self.frozen
     }
 
-    /// What must be copied before it may grow, `[layers]`: takes tiles for it of blocks that were added.
+    /// The copies needed before it may grow, `[layers]`; their target tiles come from blocks that were added.
     ///
     /// # Panics
-    /// When blocks are missing.
+    /// If blocks are missing.
     pub fn copies(&mut self, layout: &KvLayout) -> Vec<Copies> {
         let free = &mut self.free;
         let layers = self.heads.iter().enumerate().map(|(layer, heads)| {
@@ -158,7 +158,7 @@ impl Ragged {
         layers.collect()
     }
 
-    /// The copies are made: it may grow.
+    /// Replaces the shared tiles by their copies, which the caller has made: the sequence may grow.
     pub fn thaw(&mut self, copies: Vec<Copies>) {
         for (heads, copies) in self.heads.iter_mut().zip(copies) {
             for (head, to) in heads.iter_mut().zip(copies.to) {
@@ -170,7 +170,7 @@ impl Ragged {
         self.frozen = false;
     }
 
-    /// Takes in a block that belongs to this sequence alone.
+    /// Adds a block that belongs to this sequence alone.
     pub fn add_block(&mut self, layout: &KvLayout, block: BlockId) {
         for (layer, shape) in layout.layers().iter().enumerate() {
             let tiles = (0..shape.kv_heads).map(|head| layout.tile(block.0, layer, head));
@@ -178,10 +178,10 @@ impl Ragged {
         }
     }
 
-    /// Gives every head tiles for the first `tokens` positions of the sequence.
+    /// Allocates tiles to every head for the first `tokens` positions of the sequence.
     ///
     /// # Panics
-    /// When blocks are missing.
+    /// If blocks are missing.
     pub fn reserve(&mut self, layout: &KvLayout, tokens: usize) {
         for layer in 0..self.heads.len() {
             let class = layout.tile_class(layer);
@@ -195,13 +195,13 @@ impl Ragged {
         }
     }
 
-    /// The tails as batches take them.
+    /// The tails in the form that batches take.
     pub fn views(&self) -> TailViews<'_> {
         let heads = self.heads.iter().map(|heads| heads.iter().map(|head| self.tail(head)).collect());
         TailViews { blocks: self.shared, heads: heads.collect() }
     }
 
-    /// Leading blocks of the sequence that all heads read whole.
+    /// Number of leading blocks of the sequence that all heads read whole.
     pub fn shared(&self) -> usize {
         self.shared
     }
@@ -212,14 +212,14 @@ impl Ragged {
         self.heads[layer].iter().map(|head| head.kept.iter().copied().chain(new.clone()).collect()).collect()
     }
 
-    /// The position that the first head of a layer stores as number `index` when the sequence has `tokens`.
+    /// The position that the first head of a layer stores at `index` when the sequence has `tokens`.
     pub fn position(&self, layer: usize, index: usize, tokens: usize) -> Option<u32> {
         let kept = &self.heads[layer].first()?.kept;
         let new = self.at + index.saturating_sub(kept.len());
         kept.get(index).copied().or_else(|| (new < tokens).then_some(new as u32))
     }
 
-    /// How much the heads store when the sequence has `tokens`.
+    /// Numbers of positions that the heads store when the sequence has `tokens`.
     pub fn stored(&self, tokens: usize) -> Extent {
         let stored = self.heads.iter().flatten().map(|head| self.stored_by(head, tokens));
         stored.fold(Extent { smallest: usize::MAX, ..Extent::default() }, |all, stored| Extent {
@@ -229,17 +229,17 @@ impl Ragged {
         })
     }
 
-    /// Positions of all heads that were stored once and are no longer.
+    /// Number of positions of all heads that were dropped.
     pub fn dropped(&self) -> u64 {
         self.heads.iter().flatten().map(|head| (self.at - head.kept.len()) as u64).sum()
     }
 
-    /// The positions that every head kept when it forgot last, `[layers][kv_heads]`.
+    /// The positions that every head retained at the last pass, `[layers][kv_heads]`.
     pub fn kept(&self) -> Vec<Vec<Vec<u32>>> {
         self.heads.iter().map(|heads| heads.iter().map(|head| head.kept.clone()).collect()).collect()
     }
 
-    /// The same as ranges, when there are at most `max` of them.
+    /// As [`kept`](Ragged::kept), as ranges; `None` if there are more than `max`.
     pub fn kept_ranges(&self, max: usize) -> Option<Vec<Vec<Vec<Range<u32>>>>> {
         let mut left = max;
         let mut of_head = |head: &HeadStorage| {
@@ -270,7 +270,7 @@ impl Ragged {
 }
 
 impl<'a> TailViews<'a> {
-    /// What each layer stores behind the shared blocks.
+    /// The tails of each layer after the shared blocks.
     pub fn layers(&'a self) -> Vec<LayerTails<'a>> {
         self.heads.iter().map(|heads| LayerTails { blocks: self.blocks, heads }).collect()
     }

@@ -1,48 +1,48 @@
-//! How a model is asked to repeat what it has read, so that KVzip (arXiv 2505.23416) sees which positions it
-//! needs for that.
+//! The prompt that asks a model to repeat its input, so that KVzip (arXiv 2505.23416) observes which positions it needs
+//! for that.
 //!
-//! The prompt is repeated in pieces. Behind all that is stored come a request to repeat, what a conversation has
-//! before an answer, and the piece itself; the attention that these rows pay to the piece is what counts.
+//! The prompt is repeated in pieces. After the stored tokens come a request to repeat, the tokens that precede an
+//! answer in a conversation, and the piece itself; the attention that these rows pay to the piece is counted.
 
 use std::ops::Range;
 
 use kvik_cache::Token;
 
-/// Tokens that are repeated at a time.
+/// Number of tokens repeated at a time.
 const PIECE_TOKENS: usize = 2048;
-/// Tokens of the piece before that a later request quotes.
+/// Number of tokens of the previous piece that a later request quotes.
 const QUOTED_TOKENS: usize = 8;
-/// First positions that count as sinks of attention in every piece.
+/// Number of first positions that count as attention sinks in every piece.
 const SINKS: usize = 4;
 
-/// The words around what is repeated, as tokens of one model.
+/// The tokens around a repeated piece, for one model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepeatPrompt {
-    /// Tokens before the first message of a conversation: they are not repeated.
+    /// Number of tokens before the first message of a conversation: they are not repeated.
     pub prefix: usize,
-    /// Asks to repeat all.
+    /// Asks to repeat everything.
     pub ask: Vec<Token>,
-    /// Asks to repeat from some words on.
+    /// Asks to repeat from a quotation on.
     pub ask_more: Vec<Token>,
-    /// What stands before an answer.
+    /// The tokens that precede an answer.
     pub suffix: Vec<Token>,
 }
 
 /// A piece of a prompt that is repeated.
 pub(crate) struct Piece {
-    /// Where it is in the prompt.
+    /// Its range in the prompt.
     repeated: Range<usize>,
-    /// What is computed behind the prompt.
+    /// The tokens that are computed after the prompt.
     pub(crate) tokens: Vec<Token>,
 }
 
 impl RepeatPrompt {
-    /// The requests to repeat, in words.
+    /// The request to repeat everything, in words.
     pub const ASK: &str = "\n\nRepeat the previous context exactly.";
-    /// The same for what follows some words, which come behind it.
+    /// The request to repeat from a quotation on, which follows it.
     pub const ASK_MORE: &str = "\n\nRepeat the part of the previous context exactly, starting with";
 
-    /// The most rows that repeating a prompt of `prompt` tokens needs behind it.
+    /// Maximum number of rows after a prompt of `prompt` tokens that repeating it needs.
     pub fn rows_max(&self, prompt: usize) -> usize {
         let words = self.ask.len().max(self.ask_more.len() + QUOTED_TOKENS) + self.suffix.len();
         words + prompt.min(PIECE_TOKENS)
@@ -67,8 +67,8 @@ impl RepeatPrompt {
 }
 
 impl Piece {
-    /// The stored positions among which attention is shared out, of a prompt of `prompt` tokens: sinks, the
-    /// piece, and what repeats it.
+    /// The stored positions over which attention is normalised, for a prompt of `prompt` tokens: sinks, the piece, and
+    /// its repetition.
     pub(crate) fn among(&self, prompt: usize) -> Vec<Range<usize>> {
         let sinks = 0..SINKS.min(self.repeated.start);
         vec![sinks, self.repeated.clone(), prompt..prompt + self.tokens.len()]

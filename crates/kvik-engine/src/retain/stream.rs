@@ -1,7 +1,7 @@
-//! A text without end, read in constant memory by a model that forgets.
+//! Reads an endless text in constant memory, with a retention policy.
 //!
-//! The text is one long prompt: it is computed up to the next point, then thinned, and so on. What is stored at any
-//! time is what the retention keeps and the tokens since the last point.
+//! The text is one long prompt: it is computed up to the next point, then compressed, and so on. At any time the
+//! retained positions and the tokens since the last point are stored.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::model::batch::{Batch, Output, Row, Runner};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
 
-/// Rows computed at a time.
+/// Maximum number of rows computed at a time.
 const ROWS_MAX: usize = 512;
 /// Longer than any text: the stream is a prompt that does not end.
 const ENDLESS: usize = usize::MAX / 4;
@@ -29,12 +29,12 @@ pub struct Stream {
     retention: Retention,
     points: Points,
     passed: usize,
-    /// Tokens read.
+    /// Number of tokens read.
     tokens: usize,
-    /// Where the beginning is stored exactly, before the first point.
+    /// Blocks of the exact beginning, before the first point.
     exact: Vec<BlockId>,
     storage: Option<Kept>,
-    /// Blocks of nobody.
+    /// Free blocks.
     spare: Vec<BlockId>,
     observation: Observation,
     state: PolicyState,
@@ -45,31 +45,31 @@ pub struct Stream {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// A share of what has no end has no end.
+    /// A share of an endless text is unbounded.
     #[error(
         "retain.keep: a share of a text without end grows without end; keep a number of tokens, as sinks:1024, or bytes"
     )]
     Share,
-    /// The policy looks at the whole.
+    /// The policy needs the whole prompt.
     #[error("retain.policy: {0} repeats the whole prompt, and a text without end has none; take sinks")]
     Repeat(&'static str),
-    /// The memory is not to be had.
+    /// The memory cannot be allocated.
     #[error("no memory for what is kept: {0}")]
     Memory(#[from] io::Error),
 }
 
-/// What was kept, and the blocks it lies in.
+/// The retained positions, and their blocks.
 struct Kept {
     ragged: Ragged,
     blocks: Vec<BlockId>,
 }
 
 impl Stream {
-    /// Room for what `retention` keeps, and once more for what is being moved.
+    /// Allocates room for the positions that `retention` retains, and once more for those being moved.
     ///
     /// # Errors
-    /// When it keeps a share of all tokens, which has no end, when it needs a prompt that ends, or when the memory is
-    /// not to be had.
+    /// If it retains a share of all tokens, which is unbounded, if it needs a complete prompt, or if the memory cannot
+    /// be allocated.
     pub fn new(
         model: Arc<Model>,
         pool: Pool,
@@ -86,7 +86,7 @@ impl Stream {
         let context = model.config().context;
         let points = retention.points(ENDLESS, context);
         let first = points.next(0).unwrap_or(context);
-        // Heads that keep unequally end within a tile each.
+        // Heads that retain different numbers of positions each end within a tile.
         let blocks = 2 * blocks_for(points.stored_max(ENDLESS)) + blocks_for(first) + 4;
         let runner = ModelRunner::new(model, pool, layout.clone(), blocks, context)?;
         let spare = (0..blocks).map(|block| BlockId(block as u32)).collect();
@@ -106,7 +106,7 @@ impl Stream {
         })
     }
 
-    /// Reads the next tokens of the text; `logits` gets those of each of them, `[vocab]`.
+    /// Reads the next tokens of the text; calls `logits` with those of each of them, `[vocab]`.
     pub fn read(&mut self, tokens: &[Token], logits: &mut dyn FnMut(&[f32])) {
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -121,17 +121,17 @@ impl Stream {
         }
     }
 
-    /// Tokens read so far.
+    /// Number of tokens read so far.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// How much its heads store.
+    /// Number of positions that its heads store; `None` before the first point.
     pub fn extent(&self) -> Option<Extent> {
         self.storage.as_ref().map(|stored| stored.ragged.stored(self.tokens))
     }
 
-    /// Blocks in use.
+    /// Number of blocks in use.
     pub fn blocks(&self) -> usize {
         self.exact.len() + self.storage.as_ref().map_or(0, |stored| stored.blocks.len())
     }
@@ -158,7 +158,7 @@ impl Stream {
         self.tokens = end;
     }
 
-    /// Room for the first `tokens` tokens.
+    /// Allocates room for the first `tokens` tokens.
     fn reserve(&mut self, tokens: usize) {
         match &mut self.storage {
             None => {
@@ -175,7 +175,7 @@ impl Stream {
         }
     }
 
-    /// Keeps what the retention keeps; the rest is given back.
+    /// Applies the retention policy, and frees the other blocks.
     fn forget(&mut self) {
         let (exact, old) = (std::mem::take(&mut self.exact), self.storage.take());
         let held = held(&exact, old.as_ref(), self.tokens);
@@ -196,7 +196,7 @@ impl Stream {
     }
 }
 
-/// What a stream holds when it has read `tokens`.
+/// The stored positions of a stream that has read `tokens`.
 fn held<'a>(exact: &'a [BlockId], kept: Option<&'a Kept>, tokens: usize) -> Held<'a> {
     Held { blocks: exact, storage: kept.map(|kept| &kept.ragged), tokens }
 }
