@@ -1,10 +1,10 @@
-//! Maps that a choice must beat: one format for all layers, but some layers drawn at random in f16.
+//! Random KV maps as a baseline for a choice: one format for all layers, except some random layers in f16.
 
 use kvik_kernels::{KvFormat, KvFormats};
 
 use crate::model::{KvMap, ModelConfig};
 
-/// `base` in all layers but `exact` ones, which are drawn by `seed` and stored in f16.
+/// A map with `base` in all layers but `exact` ones, which are drawn by `seed` and stored in f16.
 ///
 /// # Panics
 /// When the model has fewer layers than `exact`.

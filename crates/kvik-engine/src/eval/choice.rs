@@ -1,9 +1,9 @@
-//! The map of least loss under an average number of bits.
+//! The map with the minimum loss for an average number of bits.
 //!
-//! Losses of layers are taken to add up. Each layer's keys and each layer's values take one of the formats: a
+//! The losses of layers are assumed to add up. Each layer's keys and each layer's values take one of the formats: a
 //! multiple-choice knapsack (Sinha and Zoltners, "The Multiple-Choice Knapsack Problem", 1979), solved exactly by
-//! dynamic programming over the combinations that no other one beats in both bytes and loss. Tiles are whole
-//! cache lines, so the sums of bytes, and with them the combinations, are few.
+//! dynamic programming over the Pareto-optimal combinations of bytes and loss. Tiles are whole cache lines, so the sums
+//! of bytes, and with them the combinations, are few.
 
 use kvik_kernels::{KvFormat, KvFormats, KvLayer};
 
@@ -20,7 +20,7 @@ pub struct Choice {
     pub expected: f64,
 }
 
-/// Why there is no choice.
+/// Why no map can be chosen.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
@@ -46,11 +46,11 @@ pub enum ChoiceError {
     },
 }
 
-/// The map of [`FORMATS`] whose losses have the least sum among those of at most `bits` bits a number on average,
-/// scales and padding included. Of equal ones it is the smallest, then the one more precise in the first layers.
+/// Among the maps of [`FORMATS`] with at most `bits` bits a number on average, scales and padding included, the one
+/// with the minimum total loss. Ties go to the smallest map, then to the one more precise in the first layers.
 ///
 /// # Errors
-/// When `bits` are too few for any, or `sensitivity` is of another model.
+/// If `bits` are too few for any map, or `sensitivity` is of another model.
 pub fn choose(config: &ModelConfig, sensitivity: &Sensitivity, bits: f64) -> Result<Choice, ChoiceError> {
     let measured = sensitivity.keys.len();
     if (measured, sensitivity.values.len()) != (config.layers, config.layers) {
@@ -67,7 +67,7 @@ pub fn choose(config: &ModelConfig, sensitivity: &Sensitivity, bits: f64) -> Res
             [options(layer, 0, &sensitivity.keys[layer]), options(layer, 1, &sensitivity.values[layer])]
         })
         .collect();
-    // Half a bit in a million numbers is no bit: 5.0 must allow what takes exactly 5 bits.
+    // A tolerance of less than a bit in a million numbers: 5.0 must allow a map of exactly 5 bits.
     let bytes_max = ((bits + 1e-9) * numbers as f64 / 8.0) as usize;
     let Some((chosen, expected)) = least_loss(&parts, bytes_max) else {
         let [.., coarsest] = layouts;
@@ -78,7 +78,7 @@ pub fn choose(config: &ModelConfig, sensitivity: &Sensitivity, bits: f64) -> Res
     Ok(Choice { map: KvMap::by_layer(chosen.chunks_exact(2).map(formats).collect()), expected })
 }
 
-/// One way to store a part of a layer.
+/// An option for storing a part of a layer.
 #[derive(Debug, Clone, Copy)]
 struct Stored {
     bytes: usize,
@@ -92,18 +92,18 @@ struct Combination {
     loss: f64,
     /// The option of the last of these parts.
     option: usize,
-    /// The combination of the parts before, by its index.
+    /// The index of the combination of the previous parts.
     before: usize,
 }
 
-/// The options, one for each of `parts`, whose losses have the least sum among those of at most `bytes_max` bytes;
-/// and that sum.
+/// The options, one for each of `parts`, with the minimum total loss among those of at most `bytes_max` bytes; and that
+/// loss.
 fn least_loss(parts: &[Vec<Stored>], bytes_max: usize) -> Option<(Vec<usize>, f64)> {
     let mut stages: Vec<Vec<Combination>> =
         vec![vec![Combination { bytes: 0, loss: 0.0, option: 0, before: 0 }]];
     for options in parts {
         let last = stages.last().expect("there is a first stage");
-        // Of equal combinations the first one stays: that with more bytes before.
+        // Of equal combinations the first one stays: that with more bytes in the earlier parts.
         let extended = last.iter().enumerate().rev().flat_map(|(before, combination)| {
             options.iter().enumerate().map(move |(option, stored)| Combination {
                 bytes: combination.bytes + stored.bytes,
@@ -126,8 +126,8 @@ fn least_loss(parts: &[Vec<Stored>], bytes_max: usize) -> Option<(Vec<usize>, f6
     Some((chosen, loss))
 }
 
-/// The combinations than which no other one is smaller and at most as lossy, or as small and less lossy; by their
-/// bytes. Of equal ones it is the first.
+/// The Pareto-optimal combinations, by their bytes: no other one is smaller and at most as lossy, or as small and less
+/// lossy. Of equal ones the first is retained.
 fn unbeaten(mut combinations: Vec<Combination>) -> Vec<Combination> {
     combinations.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.loss.total_cmp(&b.loss)));
     let mut least = f64::INFINITY;
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// Every combination.
+    /// The best combination by exhaustive search.
     fn brute_force(parts: &[Vec<Stored>], bytes_max: usize) -> Option<(f64, usize)> {
         let mut all = vec![(0.0, 0)];
         for options in parts {

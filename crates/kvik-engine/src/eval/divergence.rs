@@ -1,4 +1,4 @@
-//! How far the predictions of a model are from its exact ones when keys and values are stored in some layout.
+//! Divergence of a model's predictions from its exact ones when keys and values are stored in some layout.
 
 use std::io;
 
@@ -10,16 +10,16 @@ use crate::engine::perplexity::Windows;
 use crate::model::ModelRunner;
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 
-/// Rows computed at a time: enough for the matrix kernels.
+/// Maximum number of rows computed at a time: enough for the matrix kernels.
 const ROWS_MAX: usize = 256;
-/// Ranges of distances: 1, 2 to 3, 4 to 7, up to 2^31.
+/// Number of ranges of distances: 1, 2 to 3, 4 to 7, up to 2^31.
 const RANGES: usize = 32;
 
 /// Kullback-Leibler divergence of predictions from those with keys and values in f32.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Divergence {
-    /// Positions compared, and the sum of their divergences in nats, by the logarithm of how many positions they
-    /// attend to.
+    /// Number of positions compared, and the sum of their divergences in nats, by the base-2 logarithm of the number of
+    /// positions they attend to.
     ranges: [(usize, f64); RANGES],
 }
 
@@ -30,7 +30,7 @@ impl Divergence {
         sum / self.positions().max(1) as f64
     }
 
-    /// Positions compared.
+    /// Number of positions compared.
     pub fn positions(&self) -> usize {
         self.ranges.iter().map(|(positions, _)| positions).sum()
     }
@@ -41,7 +41,7 @@ impl Divergence {
         ranges.map(|(i, &(positions, sum))| (1 << i, sum / positions as f64)).collect()
     }
 
-    /// Counts the divergence of the prediction at `position`, which attends to that and all positions before.
+    /// Adds the divergence of the prediction at `position`, which attends to itself and all previous positions.
     pub fn add(&mut self, position: usize, divergence: f64) {
         let (positions, sum) = &mut self.ranges[(position + 1).ilog2() as usize];
         *positions += 1;
@@ -49,14 +49,14 @@ impl Divergence {
     }
 }
 
-/// Computes every window with keys and values in f32 and once with each of `layouts`, cold, and compares the
-/// predictions at all positions. Calls `progress` after each computation.
+/// Computes every window with keys and values in f32 and once with each of `layouts`, from an empty cache, and compares
+/// the predictions at all positions. Calls `progress` after each computation.
 ///
-/// `runner` must have blocks and positions for a window; it is left with the last layout. Besides what it computes
-/// in, this holds the logits of one window, `[window_tokens, vocab]`.
+/// `runner` must have blocks and positions for a window; it is left with the last layout. In addition to the runner's
+/// memory, this holds the logits of one window, `[window_tokens, vocab]`.
 ///
 /// # Errors
-/// When there is no memory for the blocks of a layout.
+/// If there is no memory for the blocks of a layout.
 pub fn measure(
     runner: &mut ModelRunner,
     windows: &Windows,
@@ -81,7 +81,7 @@ pub fn measure(
     Ok(found)
 }
 
-/// Computes a window from nothing; `each` gets every position and its logits, `[vocab]`.
+/// Computes a window from an empty cache; calls `each` with every position and its logits, `[vocab]`.
 fn compute(runner: &mut ModelRunner, window: &[Token], each: &mut dyn FnMut(usize, &[f32])) {
     let (vocab, blocks) = (runner.vocab_len(), window.len().div_ceil(kvik_cache::BLOCK_POSITIONS));
     let table: Vec<BlockId> = (0..blocks).map(|block| BlockId(block as u32)).collect();

@@ -1,7 +1,7 @@
-//! Measures what a way to store keys and values costs on a model, and chooses one by it.
+//! Measures the loss of storing keys and values of a model in lower precision, and chooses formats by it.
 //!
-//! `divergence` compares layouts with keys and values in f32, `sensitivity` does so for one layer at a time,
-//! `choice` makes a map of it, and `baseline` draws maps at random, which a choice must beat.
+//! `divergence` compares layouts with keys and values in f32, `sensitivity` does so for one layer at a time, `choice`
+//! derives a map from that, and `baseline` draws random maps, which a choice must beat.
 
 pub mod baseline;
 pub mod choice;
@@ -10,5 +10,5 @@ pub mod sensitivity;
 
 use kvik_kernels::KvFormat;
 
-/// The formats that a choice is made among, from precise to coarse.
+/// The formats to choose from, from precise to coarse.
 pub const FORMATS: [KvFormat; 4] = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S];

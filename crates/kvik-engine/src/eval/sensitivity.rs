@@ -1,4 +1,4 @@
-//! How much a model minds that one layer's keys, or values, are stored in a format.
+//! The sensitivity of a model to the format of one layer's keys or values.
 
 use std::io;
 
@@ -12,15 +12,15 @@ use crate::model::{KvMap, ModelConfig, ModelRunner};
 /// Mean divergence of the predictions, in nats, with one layer's keys or values in a format and all others in f32.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sensitivity {
-    /// Positions that the means are over.
+    /// Number of positions that the means are over.
     pub positions: usize,
     /// With the keys of a layer in one of [`FORMATS`], `[layers]`.
     pub keys: Vec<[f64; FORMATS.len()]>,
-    /// With its values, `[layers]`.
+    /// With the values of a layer in one of them, `[layers]`.
     pub values: Vec<[f64; FORMATS.len()]>,
 }
 
-/// Keys, or values.
+/// The keys or the values of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KvPart {
     Keys,
@@ -46,13 +46,13 @@ impl Sensitivity {
         Ok(Sensitivity { positions, keys: keys.to_vec(), values: values.to_vec() })
     }
 
-    /// Computations of a window that measuring a model takes.
+    /// Number of computations of a window that measuring a model takes.
     pub fn computations(config: &ModelConfig) -> usize {
         1 + 2 * config.layers * FORMATS.len()
     }
 }
 
-/// For keys, then values: for each layer: for each format: all exact but that.
+/// For keys, then values: for each layer: for each format: all parts exact except that one.
 fn layouts(config: &ModelConfig) -> Vec<KvLayout> {
     let mut layouts = Vec::new();
     for part in [KvPart::Keys, KvPart::Values] {
