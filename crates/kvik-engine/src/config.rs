@@ -7,26 +7,27 @@ use kvik_kernels::{KvLayout, KvValues};
 use crate::retain::repeat::RepeatPrompt;
 use crate::stats::{DraftSource, DraftSources};
 
-/// Rows for which a kernel reads the weights once, the fewest: a step takes hardly longer with as many as with two.
+/// Minimum number of rows for which a kernel reads the weights once: a step with this many rows takes hardly longer
+/// than with two.
 pub(crate) const ROWS_AT_A_TIME: usize = 4;
-/// The background gets one row beside so many of others.
+/// The background gets one row for this many foreground rows.
 const BACKGROUND_PART: usize = 16;
-/// Groups of rows that it gets besides where they hardly cost time, at most.
+/// Maximum number of additional row groups for the background, where they hardly cost time.
 pub(crate) const BACKGROUND_GROUPS: usize = 3;
 
-/// Sizes that are right for most.
+/// Sizes that suit most deployments.
 pub mod usual {
     /// Prompt rows of a step while no stream decodes: enough for the matrix kernels' full speed.
     pub const PREFILL_ROWS: usize = 512;
-    /// Prompt rows of a step while streams decode, at most: they delay each stream's next token.
+    /// Maximum prompt rows of a step while streams decode: they delay each stream's next token.
     pub const PREFILL_ROWS_MIXED: usize = 192;
-    /// Requests that wait.
+    /// Maximum number of waiting requests.
     pub const WAITING: usize = 256;
-    /// Rows of a step that drafts add.
+    /// Maximum rows of a step that drafts add.
     pub const DRAFT_ROWS: usize = 16;
-    /// Positions of one sequence that a step stores, at most.
+    /// Maximum positions of one sequence that a step stores.
     pub const STEP_ROWS: usize = PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS;
-    /// The start fills one part in this many of the RAM budget with what was used most before.
+    /// At the start, one part in this many of the RAM budget is filled with the most used prefixes of the previous run.
     pub const WARM_SHARE: usize = 2;
     /// Ghost entries of evicted blocks, which explain misses and inform the policies: 2 MiB.
     pub const GHOSTS: usize = 1 << 16;
@@ -45,12 +46,12 @@ pub struct EngineConfig {
     pub choices_max: u32,
     /// Maximum prefill rows of a step without decode rows.
     pub prefill_rows_max: usize,
-    /// Maximum prefill rows of a step with decode rows: bounds how long a stream stalls. Down to a third of them where
-    /// such a step takes long, and where requests wait for a place.
+    /// Maximum prefill rows of a step with decode rows: bounds how long a stream stalls. Reduced to as little as a
+    /// third if such a step takes long, or if requests wait for an admission slot.
     pub prefill_rows_mixed_max: usize,
-    /// Maximum rows of a step that drafts add; 0 where nothing is drafted.
+    /// Maximum rows of a step that drafts add; 0 disables drafts.
     pub draft_rows_max: usize,
-    /// What drafts are made from.
+    /// The sources of drafts.
     pub draft_sources: DraftSources,
     /// Bytes of one KV block, for reports.
     pub block_bytes: usize,
@@ -60,19 +61,20 @@ pub struct EngineConfig {
     pub kv_format: String,
     /// KV heads of each layer.
     pub kv_heads: Vec<usize>,
-    /// What sequences hold beside blocks: nothing where every layer of the model keeps keys and values of all positions.
+    /// Auxiliary state that sequences hold in addition to blocks: empty if every layer stores keys and values of all
+    /// positions.
     pub beside: Beside,
     /// Whether layers of the model have latent attention.
     pub latent: bool,
-    /// How the model is asked to repeat a prompt, for policies that observe that.
+    /// The prompt that asks the model to repeat its input, for policies that observe that.
     pub repeat: RepeatPrompt,
-    /// How much each KV head matters, where it was measured.
+    /// Measured importance of each KV head, if available.
     pub calibration: Option<HeadImportance>,
 }
 
 impl EngineConfig {
-    /// One sequence at a time of a model that stores KV in `layout`, in steps of the [`usual`] sizes, and nothing beside
-    /// blocks.
+    /// Settings for one sequence at a time of a model that stores KV in `layout`, in steps of the [`usual`] sizes, and
+    /// without auxiliary state.
     pub fn new(layout: &KvLayout, model_digest: [u8; 32], context_tokens: usize) -> EngineConfig {
         EngineConfig {
             context_tokens,
@@ -94,7 +96,7 @@ impl EngineConfig {
         }
     }
 
-    /// Whether anything is drafted from a source.
+    /// Whether drafts from a source are enabled.
     pub(crate) fn drafts_from(&self, source: DraftSource) -> bool {
         self.draft_rows_max > 0 && self.draft_sources.has(source)
     }
@@ -104,16 +106,15 @@ impl EngineConfig {
         Namespaces { model: self.model_digest, kv_format: &self.kv_format, adapter: None }
     }
 
-    /// Maximum rows of a batch: a decode row for each sequence, prefill, drafts of those that decode beside it, and what
-    /// the background gets beside them.
+    /// Maximum rows of a batch: a decode row for each sequence, prefill rows, draft rows, and the background's rows.
     pub fn batch_rows_max(&self) -> usize {
         let mixed = self.prefill_rows_mixed_max + self.draft_rows_max;
         let others = self.parallel_max + self.prefill_rows_max.max(mixed);
         others + background_rows_max(others)
     }
 
-    /// Maximum rows that drafts add to a step of `rows` rows, `decoding` of which decode. Beside prompts of others they get
-    /// what the background gets beside others: a sixteenth, and what fills the step's last group.
+    /// Maximum rows that drafts add to a step of `rows` rows, `decoding` of which decode. In a step with prompts they
+    /// get what the background gets: a sixteenth, and the rows that fill the step's last group.
     pub(crate) fn draft_rows_beside(&self, rows: usize, decoding: usize) -> usize {
         match rows > decoding {
             true => self.draft_rows_max.min(background_rows(rows)),
@@ -122,13 +123,13 @@ impl EngineConfig {
     }
 }
 
-/// Rows of the background beside so many of others, which are not none, whatever they cost.
+/// Rows of the background in a step with `others` other rows, which is not 0, whatever they cost.
 pub(crate) fn background_rows(others: usize) -> usize {
     let part = (others / BACKGROUND_PART).max(1);
     (others + part).next_multiple_of(ROWS_AT_A_TIME) - others
 }
 
-/// The most of them beside at most so many of others.
+/// Maximum rows of the background in a step with at most `others` other rows.
 pub(crate) fn background_rows_max(others: usize) -> usize {
     others / BACKGROUND_PART + ROWS_AT_A_TIME * (1 + BACKGROUND_GROUPS)
 }

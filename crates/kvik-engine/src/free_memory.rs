@@ -1,4 +1,4 @@
-//! The memory that this process may still allocate, and how much of it keys and values get where nobody says.
+//! The memory that this process may still allocate, and the default size of the KV budget.
 
 use std::{
     fs,
@@ -7,39 +7,39 @@ use std::{
 
 use kvik_kernels::bound_memory_domains;
 
-/// The default KV budget where the free memory is unknown.
+/// Default KV budget if the free memory is unknown.
 const BUDGET_BLIND: u64 = 2 << 30;
-/// The default KV budget at most; a larger one has to be asked for.
+/// Maximum default KV budget; a larger one must be configured.
 const BUDGET_DEFAULT_MAX: u64 = 8 << 30;
 
-/// The memory of a machine, as far as this process has any of it.
+/// The memory of a machine, as far as it is available to this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineMemory {
     /// Bytes of the machine, or of the memory domains that this thread is bound to.
     pub total_bytes: u64,
-    /// Bytes that may still be allocated: the system's figure, or less where a container or memory domains limit it.
+    /// Bytes that may still be allocated: the system's figure, or less if a container or memory domains limit it.
     pub available_bytes: u64,
     /// The limit of the container or service that this process is in.
     pub limit_bytes: Option<u64>,
 }
 
-/// Bytes for keys and values where nobody says how many: half of the free memory, at most 8 GiB.
+/// Default bytes for keys and values: half of the free memory, at most 8 GiB.
 pub fn default_kv_bytes() -> u64 {
     available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
 }
 
-/// Free memory in bytes; `None` where the system has no such figure.
+/// Free memory in bytes; `None` if the system does not report it.
 pub fn available_bytes() -> Option<u64> {
     MachineMemory::read(Path::new("/")).map(|memory| memory.available_bytes)
 }
 
 impl MachineMemory {
-    /// What the system under `root` says; `None` where it says nothing.
+    /// Reads the figures of the system under `root`; `None` if it has none.
     pub fn read(root: &Path) -> Option<MachineMemory> {
         MachineMemory::within(root, bound_memory_domains().as_deref())
     }
 
-    /// As far as it belongs to these memory domains, if any are given.
+    /// As [`read`](Self::read), restricted to these memory domains, if any are given.
     fn within(root: &Path, domains: Option<&[usize]>) -> Option<MachineMemory> {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
         let machine =
@@ -65,8 +65,8 @@ struct Free {
 }
 
 impl Free {
-    /// What the system says of one domain. It has no figure of what is available there: that is what is free, and what
-    /// files that are cached take.
+    /// The figures of one domain. The system does not report its available memory, which is estimated as its free
+    /// memory and its cached files.
     fn of_domain(root: &Path, domain: usize) -> Option<Free> {
         let path = root.join(format!("sys/devices/system/node/node{domain}/meminfo"));
         let text = fs::read_to_string(path).ok()?;
@@ -89,7 +89,7 @@ impl std::iter::Sum for Free {
     }
 }
 
-/// The folders of the control groups that this process is in: its own and those around it. Seen from a container its own
+/// The folders of the control groups that contain this process: its own and its ancestors. Inside a container its own
 /// is the root; a service of systemd is some levels below.
 fn groups(root: &Path) -> Vec<PathBuf> {
     let base = root.join("sys/fs/cgroup");
@@ -102,21 +102,21 @@ fn groups(root: &Path) -> Vec<PathBuf> {
     inside.ancestors().map(|group| base.join(group)).collect()
 }
 
-/// What a control group says of memory.
+/// The memory figures of a control group.
 struct Group {
     limit_bytes: u64,
     used_bytes: u64,
 }
 
 impl Group {
-    /// `None` where the group sets no limit.
+    /// Reads a control group; `None` if it sets no limit.
     fn read(folder: &Path) -> Option<Group> {
         let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         Some(Group { limit_bytes: number("memory.max")?, used_bytes: number("memory.current").unwrap_or(0) })
     }
 }
 
-/// A line as `MemAvailable:   12345 kB` of `/proc/meminfo`, in bytes.
+/// Parses a line such as `MemAvailable:   12345 kB` of `/proc/meminfo`, in bytes.
 fn kib_line(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -136,7 +136,7 @@ mod tests {
         check("MemAvailable: many kB\n", None);
     }
 
-    /// A system that says these things, each in a file under its root.
+    /// A system root with these files.
     fn system(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let meminfo = ("proc/meminfo", "MemTotal: 4096 kB\nMemAvailable: 2048 kB\n");
@@ -200,7 +200,7 @@ mod tests {
         check(None, 4096, 2048);
         check(Some(&[0]), 1096, 301);
         check(Some(&[0, 1]), 4096, 1802);
-        // Of a domain that the system says nothing of, or nothing with sense, the machine's figures hold.
+        // For a domain that the system does not report, or reports invalidly, the machine's figures apply.
         check(Some(&[2]), 4096, 2048);
         check(Some(&[0, 7]), 4096, 2048);
     }

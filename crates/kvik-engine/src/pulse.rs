@@ -1,28 +1,28 @@
-//! The pulse of the engine's thread: where it stands, and since when it has said nothing.
+//! The pulse of the engine's thread: its current phase, and the time since its last sign of life.
 //!
-//! The thread writes one word as it goes from one phase to the next, and within a model twice a layer; whoever wants to
-//! know whether the engine lives reads it. Neither waits for the other. It takes part in no decision.
+//! The thread writes one word at each change of phase, and twice per layer within a model; observers read it to see
+//! whether the engine is alive. Neither waits for the other. The pulse affects no decision.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the engine's thread does.
+/// The phases of the engine's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
-    /// It sleeps until there is work.
+    /// Sleeps until there is work.
     #[default]
     Idle,
-    /// It takes the commands that were sent to it.
+    /// Receives commands.
     Receive,
-    /// It runs what somebody wants between two steps.
+    /// Runs a call between two steps.
     Call,
-    /// It decides what the next step computes: cache, disk, admission, drafts.
+    /// Plans the next step: cache, disk, admission, drafts.
     Plan,
-    /// The model computes, and answers say their next tokens.
+    /// Runs the model and samples the next tokens.
     Compute,
-    /// It gives blocks to the cache and to the disk, and ends what is done.
+    /// Publishes blocks to the cache and the disk, and ends finished sequences.
     Publish,
-    /// It tells those whose answers are complete.
+    /// Notifies the clients of finished requests.
     Notify,
     /// The thread has ended.
     Ended,
@@ -55,12 +55,12 @@ impl Phase {
     }
 }
 
-/// Where the engine's thread stands.
+/// The state of the engine's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Life {
-    /// What it does.
+    /// The current phase.
     pub phase: Phase,
-    /// The time since it last said so; zero while there is nothing to do.
+    /// Time since its last sign of life; zero while it is idle.
     pub age: Duration,
 }
 
@@ -79,17 +79,17 @@ impl Default for Pulse {
 }
 
 impl Pulse {
-    /// From now on the engine's thread does this. Only that thread calls it.
+    /// Enters a phase. Called only by the engine's thread.
     pub fn enter(&self, phase: Phase) {
         self.write(phase as u64);
     }
 
-    /// The engine's thread goes on with what it does. Only that thread calls it.
+    /// Signals progress within the current phase. Called only by the engine's thread.
     pub fn beat(&self) {
         self.write(self.last.load(Ordering::Relaxed) & 0xff);
     }
 
-    /// Where the engine's thread stands now.
+    /// The current state of the engine's thread.
     pub fn life(&self) -> Life {
         let last = self.last.load(Ordering::Relaxed);
         let phase = Phase::ALL[(last & 0xff) as usize];
@@ -101,7 +101,7 @@ impl Pulse {
     }
 
     fn write(&self, phase: u64) {
-        // Alone it says all there is to say: nobody reads other memory by it.
+        // The word is self-contained: no other memory is synchronised by it.
         self.last.store((self.started.elapsed().as_micros() as u64) << 8 | phase, Ordering::Relaxed);
     }
 }

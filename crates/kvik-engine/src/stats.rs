@@ -5,22 +5,22 @@ use std::time::Duration;
 use kvik_cache::CacheStats;
 use kvik_cache::tier::TierStats;
 
-/// Where a draft comes from.
+/// The source of a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DraftSource {
-    /// What followed the same tokens in the prompt and the answer so far.
+    /// Tokens that followed the same tokens in the prompt and the answer so far.
     #[default]
     Lookup,
-    /// What followed them in other requests that share its prefixes, as far as the cache holds them.
+    /// Tokens that followed them in other requests that share its prefixes, as far as the cache holds them.
     Tree,
-    /// What a constraint leaves as the only way to go on.
+    /// Tokens that a constraint forces.
     Grammar,
-    /// What a smaller model holds likeliest.
+    /// The most likely tokens of a smaller model.
     Model,
 }
 
 impl DraftSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [DraftSource; 4] =
         [DraftSource::Lookup, DraftSource::Tree, DraftSource::Grammar, DraftSource::Model];
 
@@ -35,7 +35,7 @@ impl DraftSource {
     }
 }
 
-/// Some of the sources.
+/// A set of draft sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftSources(u8);
 
@@ -45,13 +45,13 @@ impl DraftSources {
     /// Every source.
     pub const ALL: DraftSources = DraftSources(u8::MAX);
 
-    /// The same with `source`.
+    /// Adds `source` to the set.
     #[must_use]
     pub fn with(self, source: DraftSource) -> DraftSources {
         DraftSources(self.0 | 1 << source as u8)
     }
 
-    /// Whether `source` is among them.
+    /// Whether the set contains `source`.
     pub fn has(self, source: DraftSource) -> bool {
         self.0 & 1 << source as u8 != 0
     }
@@ -64,7 +64,7 @@ pub struct Counters {
     pub steps: u64,
     /// Time of the steps that computed them.
     pub step_time: Duration,
-    /// Of it, the time that the model took.
+    /// The part of it that the model took.
     pub model_time: Duration,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
@@ -72,17 +72,17 @@ pub struct Counters {
     pub reused_tokens: u64,
     /// Prompt tokens computed.
     pub computed_tokens: u64,
-    /// Tokens computed again after a preemption.
+    /// Tokens recomputed after a preemption.
     pub recomputed_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
     /// Tokens drafted, by source in the order of [`DraftSource::ALL`].
     pub drafted_tokens: [u64; DraftSource::ALL.len()],
-    /// Of these, tokens that were drawn.
+    /// Draft tokens that were accepted, in the same order.
     pub accepted_tokens: [u64; DraftSource::ALL.len()],
     /// Sequences preempted because no block was free.
     pub preemptions: u64,
-    /// Times that a sequence was told to forget because memory was short.
+    /// Number of passes of retention policies that memory pressure caused.
     pub tightened: u64,
     /// Requests that ended without an error.
     pub completed: u64,
@@ -101,60 +101,60 @@ pub struct DiskStats {
     pub writing: usize,
     /// Prefixes being read.
     pub loads: usize,
-    /// Prefixes that the warm start has still to load.
+    /// Prefixes that the warm start still has to load.
     pub prefetch_candidates: usize,
     /// Measured loading rate in bytes per second, after the first load.
     pub load_rate: Option<f64>,
-    /// Its part in the host's memory, where blocks in use are in that of a device.
+    /// Its part in the host's memory, if blocks in use are in a device's memory.
     pub host: Option<HostStats>,
-    /// Measured rate of loading from there in bytes per second, after the first load.
+    /// Measured loading rate from there in bytes per second, after the first load.
     pub host_load_rate: Option<f64>,
     /// Measured prefill rate in prompt tokens per second, after the first prefill.
     pub compute_rate: Option<f64>,
 }
 
-/// Blocks in the host's memory that those on a device can be read back from.
+/// Blocks in the host's memory, from which blocks of a device's memory can be restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostStats {
-    /// Blocks that there is room for.
+    /// Capacity in blocks.
     pub blocks: usize,
     /// Blocks held.
     pub used: usize,
-    /// Whether they are nowhere else.
+    /// Whether there is no further tier below.
     pub is_last: bool,
 }
 
 impl DiskStats {
-    /// Whether there is a disk, and not the host's memory alone.
+    /// Whether there is a disk, and not only the host's memory.
     pub fn is_on_disk(&self) -> bool {
         !self.host.is_some_and(|host| host.is_last)
     }
 }
 
-/// Numbers of a remote store since it was opened.
+/// Statistics of a remote store since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemoteStats {
-    /// Whether it is asked: it is not for a while after faults.
+    /// Whether lookups are sent to it: after faults they pause for a while.
     pub is_up: bool,
     /// Prompts looked up.
     pub lookups: u64,
-    /// Of these, those of which something was there.
+    /// Lookups that found something.
     pub hits: u64,
     /// Blocks read.
     pub read_blocks: u64,
-    /// Bytes read, as they were sent.
+    /// Bytes read, as transferred.
     pub read_bytes: u64,
     /// Blocks written.
     pub written_blocks: u64,
-    /// Bytes written, as they were sent.
+    /// Bytes written, as transferred.
     pub written_bytes: u64,
-    /// Blocks offered and dropped, because others waited to be written or it was down.
+    /// Blocks offered and dropped, because the write queue was full or the store was down.
     pub dropped_blocks: u64,
     /// Blocks waiting to be written.
     pub writing_blocks: usize,
     /// Lookups, reads and writes that failed or came too late.
     pub faults: u64,
-    /// Values that were not what they should be.
+    /// Values that were invalid.
     pub corrupt: u64,
 }
 
@@ -163,7 +163,7 @@ pub struct RemoteStats {
 pub struct EngineStats {
     /// Sequences that hold blocks.
     pub running: usize,
-    /// Requests not yet admitted, those of the background aside.
+    /// Requests not yet admitted, except those of the background.
     pub waiting: usize,
     /// Bytes of the KV budget.
     pub kv_bytes: usize,
@@ -177,7 +177,7 @@ pub struct EngineStats {
     pub counters: Counters,
     /// The disk tier, if the engine has one.
     pub disk: Option<DiskStats>,
-    /// The store that nodes share, if the engine has one.
+    /// The shared store, if the engine has one.
     pub remote: Option<RemoteStats>,
     /// Contents and operations of the cache, in blocks.
     pub cache: CacheStats,
