@@ -1,10 +1,10 @@
-//! What a layer knows of adapters: that they may add to its products.
+//! The interface between layers and adapters, which may add to matrix products.
 
-/// What adapters say in one layer.
+/// The adapters of one layer.
 pub(crate) trait Adapt {
-    /// Whether they say nothing, to any row of the batch.
+    /// Whether they change no row of the batch.
     fn is_silent(&self) -> bool;
 
-    /// Adds to `out`, `[n, rows]`, what they say of the matrix `name` to `x`, `[n, cols]`.
+    /// Adds to `out`, `[n, rows]`, their contribution to the product of the matrix `name` and `x`, `[n, cols]`.
     fn add(&mut self, name: &'static str, x: &[f32], out: &mut [f32]);
 }

@@ -1,4 +1,4 @@
-//! What one step asks of the model: rows of tokens, and what their sequences store.
+//! The input of a step of the model: rows of tokens, and the stored positions of their sequences.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,88 +13,88 @@ use crate::pulse::Pulse;
 
 use super::observation::{LayerObservation, Watched};
 
-/// One token of one sequence to compute.
+/// A token of a sequence to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Index into [`Batch::sequences`]: whose keys and values this row reads and extends.
+    /// The sequence whose keys and values this row reads and extends, as an index into [`Batch::sequences`].
     pub sequence: u32,
     /// The token.
     pub token: Token,
-    /// The position by which query and key are rotated.
+    /// The position for the RoPE rotation of query and key.
     pub position: u32,
-    /// Where its keys and values are stored among those of its sequence, from 0. The row attends to cache
-    /// positions `0..=cache_position`, as far as heads still store them. The same as `position` unless
-    /// positions were dropped from between and the rest is counted anew.
+    /// The index of its keys and values among those stored for its sequence, from 0. The row attends to cache positions
+    /// `0..=cache_position`, as far as heads still store them. Equals `position` unless positions in between were
+    /// dropped and the rest renumbered.
     pub cache_position: u32,
-    /// What is wanted of this row.
+    /// The output needed of this row.
     pub output: Output,
 }
 
-/// What is wanted of a row besides its keys and values.
+/// The output needed of a row in addition to its keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// Nothing.
+    /// None.
     None,
     /// Its logits, `[vocab_len]`.
     Logits,
-    /// The token of its largest logit, the lowest of equal ones: of runners that [choose](Runner::chooses).
+    /// The token with the largest logit, the lowest of equal ones: only for runners that [choose](Runner::chooses).
     Likeliest,
-    /// Its hidden state after the output norm, which the output matrix would multiply: `[d_model]`.
+    /// Its hidden state after the output norm, which is the input of the output matrix: `[d_model]`.
     Hidden,
 }
 
 impl Output {
-    /// Logits where they are `wanted`, else nothing.
+    /// Logits if `wanted`, otherwise nothing.
     pub fn logits_if(wanted: bool) -> Output {
         if wanted { Output::Logits } else { Output::None }
     }
 }
 
-/// Where the keys and values of one sequence are stored, and with what they are computed.
+/// The storage of the keys and values of a sequence, its adapters and its state.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceKv<'a> {
     /// Block `i` holds cache positions `16 i .. 16 i + 16` of every layer and KV head.
     pub blocks: &'a [BlockId],
-    /// What layers store differently, `[layers]`; or empty where all is in the blocks.
+    /// Storage of layers outside the blocks, `[layers]`; empty if everything is in the blocks.
     pub tails: &'a [LayerTails<'a>],
-    /// The adapters that its rows are computed with.
+    /// The adapters of its rows.
     pub adapters: Option<&'a AdapterMix>,
-    /// Where the recurrent layers of the model keep what they know of the sequence; `None` for models without.
+    /// The recurrent state of the sequence; `None` for models without.
     pub state: Option<SequenceState<'a>>,
 }
 
-/// The state of one sequence.
+/// The recurrent state of a sequence.
 ///
 /// No slot is named twice in a batch, neither as a live one nor as a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceState<'a> {
-    /// The slot whose state the rows continue; after the batch it stands behind the last of them.
+    /// The slot whose state the rows continue; after the batch it is the state after the last of them.
     pub live: StateId,
-    /// Slots that get a copy on the way, ascending by the positions that are in it: the copy with `p + 1` positions is
-    /// the state behind the row at cache position `p`, which is one of the batch.
+    /// Slots that receive a copy of an intermediate state, ascending by the number of positions it covers: the copy
+    /// with `p + 1` positions is the state after the row at cache position `p`, which is one of the batch.
     pub saves: &'a [(u32, StateId)],
-    /// The first cache position whose row is not certain, if one is not: from it on rows are only tried. The live slot
-    /// ends before it, until [`Runner::settle_state`] says how many of them are to be in it.
+    /// The first cache position of a draft row, if there is one; all rows from it on are tentative. The live slot ends
+    /// before it, until [`Runner::settle_state`] says how many of them to include.
     pub tentative: Option<u32>,
 }
 
-/// What the KV heads of one layer store behind the first blocks of their sequence.
+/// The storage of the KV heads of a layer after the first blocks of their sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct LayerTails<'a> {
-    /// The layer uses so many of the sequence's blocks.
+    /// Number of the sequence's blocks that the layer uses.
     pub blocks: usize,
-    /// What follows them, `[kv_heads]`; or empty where nothing does. Tiles are numbered as
-    /// [`KvLayout::tile`](kvik_kernels::KvLayout::tile) says.
+    /// The storage after them, `[kv_heads]`; empty if there is none. Tiles are numbered by
+    /// [`KvLayout::tile`](kvik_kernels::KvLayout::tile).
     pub heads: &'a [HeadTail<'a>],
 }
 
 impl<'a> SequenceKv<'a> {
-    /// A sequence that stores everything in blocks, of the model alone.
+    /// A sequence that stores everything in blocks, without adapters.
     pub fn in_blocks(blocks: &'a [BlockId]) -> SequenceKv<'a> {
         SequenceKv { blocks, tails: &[], adapters: None, state: None }
     }
 
-    /// What one layer stores, in the form the kernels want; `blocks` are the numbers of the sequence's blocks.
+    /// The storage of one layer in the form that the kernels take; `blocks` are the numbers of the sequence's blocks.
     pub(super) fn layer<'b>(&self, layer: usize, blocks: &'b [u32]) -> SeqKv<'b>
     where
         'a: 'b,
@@ -108,14 +108,14 @@ impl<'a> SequenceKv<'a> {
 
 /// The work of one step.
 ///
-/// Rows of one sequence stand in ascending cache positions without gaps, and every cache position
-/// before the first row of a sequence is already stored, unless a head has dropped it. Rows of a sequence with a state
-/// stand side by side, and its live slot stands behind the position before the first.
+/// Rows of a sequence have ascending cache positions without gaps, and every cache position before the first row of a
+/// sequence is already stored, unless a head has dropped it. Rows of a sequence with a state are adjacent, and its live
+/// slot is the state after the position before the first.
 #[derive(Debug, Clone)]
 pub struct Batch<'a> {
     /// Rows to compute, prefill and decode mixed.
     pub rows: &'a [Row],
-    /// What the rows' `sequence` refers to.
+    /// The sequences to which the rows' `sequence` refers.
     pub sequences: &'a [SequenceKv<'a>],
 }
 
@@ -132,25 +132,25 @@ impl From<RunnerFault> for RequestError {
     }
 }
 
-/// What a batch gave.
+/// The result of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Computed<'a> {
     /// As [`Runner::forward`] returns it.
     pub outputs: &'a [f32],
-    /// The tokens of the rows of which the likeliest is wanted, in row order; [`NO_TOKEN`] where no logit is a number above
+    /// The most likely tokens of the rows that need them, in row order; [`NO_TOKEN`] if no logit is a number above
     /// negative infinity.
     pub likeliest: &'a [Token],
 }
 
-/// What is not a token.
+/// A value that is not a token.
 pub const NO_TOKEN: Token = Token::MAX;
 
-/// What a runner cannot go on with.
+/// A fault after which a runner cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunnerFault {
-    /// What happened, in words.
+    /// Description of the fault.
     pub message: String,
-    /// Whether what blocks held is lost with it.
+    /// Whether the contents of the blocks are lost.
     pub blocks_lost: bool,
 }
 
@@ -159,7 +159,7 @@ pub trait Runner {
     /// Length of one row of logits.
     fn vocab_len(&self) -> usize;
 
-    /// How many adapters requests may name.
+    /// Number of adapters that requests may name.
     fn adapters_len(&self) -> usize {
         0
     }
@@ -169,7 +169,7 @@ pub trait Runner {
         None
     }
 
-    /// Whom it tells, from now on, that a batch goes on; one batch of a large model takes long.
+    /// Sets the pulse that it updates during a batch; a batch of a large model takes long.
     fn set_pulse(&mut self, _: Arc<Pulse>) {}
 
     /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.
@@ -178,10 +178,10 @@ pub trait Runner {
     /// Copies the bytes of a block to `bytes`, which has room for exactly those.
     fn read_block(&self, block: BlockId, bytes: &mut [u8]);
 
-    /// Replaces a block by one that was copied with [`Runner::read_block`], or its first bytes by those.
+    /// Replaces a block, or its first bytes, by bytes read with [`Runner::read_block`].
     fn write_block(&mut self, block: BlockId, bytes: &[u8]);
 
-    /// The bytes of a block that layers with windows see, the last ones; empty for models without.
+    /// The bytes of a block that windowed layers use, at its end; empty for models without.
     fn windowed_part(&self) -> Range<usize> {
         0..0
     }
@@ -189,42 +189,42 @@ pub trait Runner {
     /// Copies that part of block `from` to block `to`.
     fn copy_windowed(&mut self, _from: BlockId, _to: BlockId) {}
 
-    /// Bytes of blocks that steps have copied to where they are computed, and back: none where they stay there.
+    /// Number of bytes of blocks that steps have copied to the device and back: 0 if blocks stay there.
     fn bytes_moved(&self) -> u64 {
         0
     }
 
-    /// Time in which it has prepared batches while their device had nothing to do: none where they are computed at once.
+    /// Time spent preparing batches while the device was idle: zero for runners without a device.
     fn preparing(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// What is wrong with it, until [`Runner::restore`]: what was read or written since then is not to be used.
+    /// The current fault, until [`Runner::restore`]: data read or written since it occurred is invalid.
     fn fault(&self) -> Option<RunnerFault> {
         None
     }
 
-    /// Has it go on after a fault, if it can; its blocks hold nothing then if the fault says so.
+    /// Recovers from a fault if possible; the blocks are then empty if the fault says so.
     fn restore(&mut self) {}
 
-    /// Gives the memory of a block back to the system until it is written again; with `all` false only that of the
-    /// part that layers with windows see.
+    /// Returns the memory of a block to the system until it is written again; with `all` false, only that of the part
+    /// that windowed layers use.
     fn release_block(&mut self, _: BlockId, _all: bool) {}
 
-    /// Bytes of one state, as they are read and written; 0 for models without.
+    /// Bytes of a state as read and written; 0 for models without.
     fn state_bytes(&self) -> usize {
         0
     }
 
-    /// Makes `to` the state of `from`, or the state before the first token.
+    /// Makes `to` a copy of the state `from`, or the initial state.
     fn set_state(&mut self, _to: StateId, _from: Option<StateId>) {}
 
-    /// Gives the memory of a slot back to the system until it is written again.
+    /// Returns the memory of a slot to the system until it is written again.
     fn release_state(&mut self, _: StateId) {}
 
-    /// Takes rows that were only tried in the last batch into the state that they were tried on, up to `positions`
-    /// positions in all, as if they had been certain; the others are forgotten. So they are by the next batch of the
-    /// state, and where it is set or written.
+    /// Includes tentative rows of the last batch in their state, up to `positions` positions in total, as if they had
+    /// been certain; the others are discarded. The next batch of the state, and setting or writing it, discards them
+    /// too.
     fn settle_state(&mut self, _live: StateId, _positions: u32) {}
 
     /// Copies the bytes of a state to `bytes`, which has room for exactly those.
@@ -233,15 +233,15 @@ pub trait Runner {
     /// Replaces a state by one that was copied with [`Runner::read_state`].
     fn write_state(&mut self, _: StateId, _bytes: &[u8]) {}
 
-    /// Replaces the bytes of a state from `start` on; what goes beyond its end is left out.
+    /// Replaces the bytes of a state from `start` on; bytes beyond its end are ignored.
     fn write_state_piece(&mut self, _: StateId, _start: usize, _bytes: &[u8]) {}
 
-    /// Computes the batch, stores its keys and values, observes the rows that are `watched`, which are in the
-    /// order of the batch, and returns the wanted logits, shape `[rows with logits, vocab_len]`, in row order; then
-    /// the wanted hidden states, `[rows with hidden states, d_model]`, in row order.
+    /// Computes the batch, stores its keys and values, observes the rows that are `watched`, which are in the order of
+    /// the batch, and returns the logits needed, shape `[rows with logits, vocab_len]`, in row order; then the hidden
+    /// states needed, `[rows with hidden states, d_model]`, in row order.
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32];
 
-    /// Whether it chooses the likeliest tokens of rows itself, where nothing else is wanted of them.
+    /// True if it chooses the most likely tokens itself, for rows that need nothing else.
     fn chooses(&self) -> bool {
         false
     }
@@ -249,7 +249,7 @@ pub trait Runner {
     /// [`Runner::forward`] of a runner that may fail, or chooses tokens.
     ///
     /// # Errors
-    /// What it cannot go on with; then nothing of the batch is to be used.
+    /// The fault after which it cannot continue; nothing of the batch is valid then.
     fn compute(
         &mut self,
         batch: &Batch<'_>,
@@ -258,32 +258,32 @@ pub trait Runner {
         Ok(Computed { outputs: self.forward(batch, watched), likeliest: &[] })
     }
 
-    /// What it does for sequences that forget; `None` if its sequences never do.
+    /// The interface for retention policies; `None` if it does not support them.
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {
         None
     }
 }
 
-/// Knows and moves what the heads of a sequence store.
+/// Reads and moves the stored positions of the heads of a sequence.
 pub trait Retainer {
-    /// What a block stores.
+    /// The layout of a block.
     fn layout(&self) -> &KvLayout;
 
-    /// What is known of the positions that one layer of a sequence stores.
+    /// The facts about the positions that one layer of a sequence stores.
     fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts;
 
-    /// Stores positions of a layer elsewhere, as they are: head by head, stored position `kept[i]` of `from`
-    /// becomes number `i` of the tail that consists of the tiles `to`.
+    /// Copies stored positions of a layer unchanged to new tiles: for each head, stored position `kept[i]` of `from`
+    /// becomes position `i` of the tail that consists of the tiles `to`.
     fn move_positions(&mut self, layer: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]);
 
     /// The bytes of a block.
     fn bytes(&self, block: BlockId) -> Vec<u8>;
 
-    /// Replaces the bytes of a block: as many as [`KvLayout::block_bytes`].
+    /// Replaces the bytes of a block; the length is [`KvLayout::block_bytes`].
     fn replace_bytes(&mut self, block: BlockId, bytes: &[u8]);
 
-    /// The first `count` stored keys of every KV head of a layer, which are those of positions `0..count`, as they
-    /// were before rotation: `[kv_heads, count, key_dim]`.
+    /// The first `count` stored keys of every KV head of a layer, which are those of positions `0..count`, before RoPE
+    /// rotation: `[kv_heads, count, key_dim]`.
     fn first_keys(&self, layer: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32>;
 
     /// Replaces the first stored keys of every KV head of a layer by `keys`, `[kv_heads, count, key_dim]`,
@@ -291,17 +291,17 @@ pub trait Retainer {
     fn replace_first_keys(&mut self, layer: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32);
 }
 
-/// What one layer of a sequence stores.
+/// The storage of one layer of a sequence.
 #[derive(Debug)]
 pub struct StoredLayer<'a> {
     /// The layer.
     pub layer: usize,
-    /// Where.
+    /// Its keys and values.
     pub kv: SequenceKv<'a>,
-    /// Which positions of the sequence each KV head stores, `[kv_heads]`, ascending.
+    /// The positions of the sequence that each KV head stores, `[kv_heads]`, ascending.
     pub positions: Vec<Vec<u32>>,
-    /// Tokens of the sequence so far.
+    /// Number of tokens of the sequence so far.
     pub tokens: usize,
-    /// What was observed.
+    /// The observations of the layer.
     pub observed: Option<&'a LayerObservation>,
 }

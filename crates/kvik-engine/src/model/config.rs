@@ -4,7 +4,7 @@ use super::{Arch, Extras};
 
 pub use kvik_kernels::RopeStyle;
 
-/// How rotary frequencies are stretched for contexts longer than the trained one.
+/// Scaling of the RoPE frequencies for contexts longer than the trained one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// Frequencies as trained.
@@ -14,13 +14,13 @@ pub enum RopeScaling {
         /// Stretch, at least 1.
         factor: f32,
     },
-    /// Llama 3.1 to 3.3: low frequencies are stretched, high ones kept, smoothly between.
+    /// Llama 3.1 to 3.3: low frequencies are stretched, high ones unchanged, with a smooth transition.
     Llama3 {
         /// Stretch of the low frequencies.
         factor: f32,
         /// Wavelengths above `original_context / low_freq_factor` are stretched fully.
         low_freq_factor: f32,
-        /// Wavelengths below `original_context / high_freq_factor` are kept.
+        /// Wavelengths below `original_context / high_freq_factor` are unchanged.
         high_freq_factor: f32,
         /// Context the model was trained with, in tokens.
         original_context: usize,
@@ -31,20 +31,20 @@ pub enum RopeScaling {
         factor: f32,
         /// Context the model was trained with, in tokens.
         original_context: usize,
-        /// Dimensions that rotate faster than this many times per context are kept (32).
+        /// Dimensions that rotate more than this many times per context are unchanged (32).
         beta_fast: f32,
-        /// Dimensions that rotate slower than this many times per context are stretched (1).
+        /// Dimensions that rotate fewer than this many times per context are stretched (1).
         beta_slow: f32,
         /// Multiplier on cos and sin; `None` derives it as `0.1 ln(factor) + 1`.
         attention_factor: Option<f32>,
     },
-    /// Pairs beyond the first ones do not rotate, and the frequencies of those are as of all (Gemma 4).
+    /// Only the first pairs rotate, with frequencies as if all did (Gemma 4).
     Proportional {
-        /// Pairs that rotate.
+        /// Number of pairs that rotate.
         pairs: usize,
     },
-    /// LongRoPE (arXiv 2402.13753), as Phi-3 and later ones have it: every pair has divisors of its own, others for
-    /// contexts within the original one than for longer ones.
+    /// LongRoPE (arXiv 2402.13753), as in Phi-3 and later: every pair has divisors of its own, with separate sets for
+    /// contexts within the original one and for longer ones.
     Long {
         /// Stretch of all pairs, at least 1.
         factor: f32,
@@ -66,7 +66,7 @@ pub struct RopeConfig {
     pub theta: f32,
     /// Dimensions of each head that rotate; even, at most the head dimension.
     pub dims: usize,
-    /// Which dimensions form a pair.
+    /// The dimensions that form a pair.
     pub style: RopeStyle,
     /// Stretching for long contexts.
     pub scaling: RopeScaling,
@@ -79,7 +79,7 @@ pub struct RopeConfig {
 pub struct ModelConfig {
     /// Architecture.
     pub arch: Arch,
-    /// Name for people, from the file.
+    /// Display name, from the file.
     pub name: String,
     /// Transformer layers.
     pub layers: usize,
@@ -91,7 +91,7 @@ pub struct ModelConfig {
     pub heads: usize,
     /// Key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Dimensions of one head.
+    /// Dimensions of a head.
     pub head_dim: usize,
     /// Rows of the embedding matrix.
     pub vocab: usize,
@@ -101,6 +101,6 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// Rotary embedding.
     pub rope: RopeConfig,
-    /// What it has beside a plain transformer.
+    /// Parts beyond a plain transformer.
     pub extras: Extras,
 }

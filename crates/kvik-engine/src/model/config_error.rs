@@ -1,14 +1,14 @@
-//! Why the shape of a model is refused, whatever kind of file it comes from.
+//! Errors in the shape of a model, for any kind of file.
 
 use kvik_text::files::gguf::GgufError;
 
 use super::Arch;
 
-/// Why the shape of a model was refused.
+/// Why the shape of a model is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// An architecture that kvik does not run.
+    /// An architecture that kvik does not support.
     #[error("architecture {found:?} is not supported; kvik runs {known}")]
     UnknownArch {
         /// The name in the file.
@@ -32,7 +32,8 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Refuses `found`; `name` is what the kind of file calls an architecture, if it knows it.
+    /// The error for the architecture `found`; `name` returns the name of an architecture in this kind of file, if it
+    /// has one.
     pub(crate) fn unknown_arch(found: &str, name: fn(Arch) -> Option<&'static str>) -> ConfigError {
         let known: Vec<&str> = Arch::ALL.iter().copied().filter_map(name).collect();
         ConfigError::UnknownArch { found: found.into(), known: known.join(", ") }
@@ -42,7 +43,7 @@ impl ConfigError {
         ConfigError::BadField { field: field.into(), found: found.to_string(), expected: expected.into() }
     }
 
-    /// Refuses numbers that are not 1 to `most`.
+    /// Rejects numbers outside 1 to `most`.
     pub(crate) fn within(field: &str, value: usize, most: usize) -> Result<(), ConfigError> {
         match (1..=most).contains(&value) {
             true => Ok(()),
@@ -50,7 +51,7 @@ impl ConfigError {
         }
     }
 
-    /// Says of which part of the model the field is.
+    /// Adds the part of the model to which the field belongs.
     pub(crate) fn of(self, part: &str) -> ConfigError {
         self.renamed(|field| format!("{field} of {part}"))
     }

@@ -15,27 +15,27 @@ pub const CONVERT_TARGETS: [WeightType; 6] = [
     WeightType::Q14_0,
 ];
 
-/// What matrices become while a model is loaded.
+/// The conversion of matrices when a model is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conversion {
-    /// What the file has.
+    /// None: the types of the file.
     Stored,
-    /// Half floats become codes of 14 bits, which are multiplied almost twice as fast and are off by less than rounding
-    /// to half floats has cost before; all else is what the file has.
+    /// Half floats become 14-bit quantised values, which are multiplied almost twice as fast, with an error below that
+    /// of the rounding to half floats; other types stay as they are.
     Halves,
-    /// Every matrix whose rows are whole blocks of this type, one of [`CONVERT_TARGETS`].
+    /// Converts every matrix whose rows are whole blocks of this type, one of [`CONVERT_TARGETS`].
     To(WeightType),
 }
 
 impl From<Option<WeightType>> for Conversion {
-    /// Of no type: what the file has.
+    /// `None` means the types of the file.
     fn from(target: Option<WeightType>) -> Conversion {
         target.map_or(Conversion::Stored, Conversion::To)
     }
 }
 
 impl Conversion {
-    /// What it is for a file: [`Conversion::Stored`] where it would change nothing.
+    /// The effective conversion for a file: [`Conversion::Stored`] if it would change nothing.
     pub fn of(self, tensors: &TensorSource) -> Conversion {
         let is_changed = |view: TensorView<'_>| view.rows > 1 && self.of_matrix(&view) != view.ty;
         match self {
@@ -46,7 +46,7 @@ impl Conversion {
         }
     }
 
-    /// What a digest calls it.
+    /// Its name in a digest.
     pub(super) fn name(self) -> &'static str {
         match self {
             Conversion::Stored => "stored",
@@ -55,7 +55,7 @@ impl Conversion {
         }
     }
 
-    /// The same on a device, which multiplies half floats as they are.
+    /// The conversion for a device, which multiplies half floats as they are.
     #[cfg(feature = "gpu")]
     pub(super) fn on_device(self) -> Conversion {
         match self {
@@ -64,7 +64,7 @@ impl Conversion {
         }
     }
 
-    /// The type of a matrix once it is loaded.
+    /// The type of a matrix after loading.
     pub(super) fn of_matrix(self, view: &TensorView<'_>) -> WeightType {
         let target = match self {
             Conversion::Stored => view.ty,
@@ -76,7 +76,7 @@ impl Conversion {
     }
 }
 
-/// The bytes of a row of a tensor and of the same row in `target`; refuses what has no way there.
+/// The bytes of a row of a tensor, and of the same row in `target`; an error if there is no conversion.
 pub(super) fn check_conversion(
     view: &TensorView<'_>,
     target: WeightType,
@@ -87,10 +87,10 @@ pub(super) fn check_conversion(
     bytes.filter(|_| is_known).ok_or(refusal)
 }
 
-/// Rows and columns of a tile that is transposed at once: 64 rows of it are in the first cache.
+/// Rows and columns of a tile that is transposed at once: 64 rows of it fit the L1 cache.
 const TILE: usize = 64;
 
-/// A matrix the other way round: floats keep their type, and blocks of others, which run along rows, become F16.
+/// Transposes a matrix: floats keep their type; quantised types, whose blocks run along rows, become F16.
 pub(super) fn transposed(view: &TensorView<'_>) -> (WeightType, Vec<u8>) {
     let TensorView { ty, rows, cols, data } = *view;
     if ty.block_len() == 1 {
@@ -103,7 +103,7 @@ pub(super) fn transposed(view: &TensorView<'_>) -> (WeightType, Vec<u8>) {
     (WeightType::F16, turned(&halves, rows, cols))
 }
 
-/// Elements of equal size, `[rows, cols]`, as `[cols, rows]`.
+/// Transposes elements of equal size, `[rows, cols]`, to `[cols, rows]`.
 fn turned(data: &[u8], rows: usize, cols: usize) -> Vec<u8> {
     let size = data.len() / (rows * cols);
     let mut turned = vec![0; data.len()];
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_transposed_matrix_has_its_numbers_the_other_way_round() {
-        // More than a tile has.
+        // More than a tile.
         const ROWS: usize = TILE + 1;
         let values: Vec<f32> = (0..ROWS * 128).map(|i| (i * 37 % 101) as f32 / 4.0 - 12.0).collect();
         for (ty, stays) in [

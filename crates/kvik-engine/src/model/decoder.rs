@@ -1,8 +1,8 @@
 //! The forward pass of a decoder-only transformer, as a list of named steps.
 //!
-//! Shapes: `n` rows in the batch, `w` rows of which logits or hidden states are wanted. All buffers live in [`Scratch`] and are
-//! reused from step to step. Attention reads keys and values as they are stored, also those of this batch,
-//! so a prompt gives the same bytes however it is cut into batches.
+//! Shapes: `n` rows in the batch, `w` rows whose logits or hidden states are needed. All buffers are in [`Scratch`] and
+//! are reused from step to step. Attention reads keys and values as they are stored, including those of this batch, so
+//! a prompt gives the same bytes however it is divided into batches.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use super::weights::{
 use super::{Model, Temperature, feed_forward, latent, recurrent};
 use crate::pulse::Pulse;
 
-/// Everything a forward pass reads besides the batch.
+/// Everything a forward pass reads in addition to the batch.
 pub(super) struct Context<'a> {
     pub(super) model: &'a Model,
     pub(super) pool: &'a Pool,
     /// As [`ModelConfig::ropes`](super::ModelConfig::ropes) lists them.
     pub(super) ropes: &'a [Arc<RopeTable>],
     pub(super) adapters: &'a Adapters,
-    /// Told twice a layer that the pass goes on.
+    /// Updated twice per layer.
     pub(super) pulse: &'a Pulse,
 }
 
@@ -44,12 +44,12 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What is stored of sequences.
+/// The stored data of sequences.
 pub(super) struct Stores<'a> {
     pub(super) kv: &'a mut KvArena,
     pub(super) states: &'a mut StateArena,
     pub(super) layout: &'a StateLayout,
-    /// Rows that were only tried.
+    /// Tentative rows.
     pub(super) tried: &'a mut Tried,
 }
 
@@ -60,11 +60,11 @@ pub(super) struct Scratch {
     pub(super) x: Vec<f32>,
     /// Normed rows, and outputs of projections back to the stream, `[n, d_model]`.
     h: Vec<f32>,
-    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`; no values where keys hold them.
+    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`; no values if keys hold them.
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    /// Queries and gates as one matrix projects them, `[n, heads, 2, head_dim]`, and gates, `[n, heads, head_dim]`.
+    /// Queries and gates as projected by one matrix, `[n, heads, 2, head_dim]`, and gates, `[n, heads, head_dim]`.
     q_and_gate: Vec<f32>,
     gate: Vec<f32>,
     /// Output of attention, `[n, heads, value_dim]`, then `[n, heads, output_dim]`; or of a recurrent layer, `[n, values]`.
@@ -73,33 +73,33 @@ pub(super) struct Scratch {
     latent: latent::Buffers,
     feed_forward: feed_forward::Buffers,
     residual: residual::Buffers,
-    /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that want them.
+    /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that need them.
     pub(super) outputs: Vec<f32>,
     /// Quantised forms of the input of a matrix product.
     inputs: Activations,
     attention: AttnScratch,
-    /// What watched rows attend to.
+    /// Attention weights of watched rows.
     weights: AttnWeights,
     rows: RowPositions,
-    /// Which rows have adapters, and what those need.
+    /// The rows with adapters, and their buffers.
     adapted: AdaptedRows,
     adapter: adapter::Buffers,
 }
 
-/// Where each row is, in the forms the kernels want, `[n]` each.
+/// Positions of the rows in the forms that the kernels take, `[n]` each.
 #[derive(Default)]
 struct RowPositions {
-    /// By which queries and keys are rotated.
+    /// Positions for the rotation of queries and keys.
     rotated: Vec<u32>,
-    /// In which sequence keys and values are stored, and up to where the row attends.
+    /// The sequence of the stored keys and values, and up to which position the row attends.
     stored: Vec<SeqRow>,
-    /// What is wanted of those that go on to the end, `[w]`.
+    /// The outputs needed of the rows that are computed to the end, `[w]`.
     outputs: Vec<Output>,
 }
 
-/// Computes the batch: stores its keys and values, continues its states, leaves the wanted logits and hidden states in
-/// `scratch`, and what is watched with those who watch. Of a model whose last layers are computed elsewhere, it leaves the
-/// stream of all rows.
+/// Computes the batch: stores its keys and values, continues its states, leaves the needed logits and hidden states in
+/// `scratch`, and the observations in `watched`. For a model whose last layers are computed elsewhere, leaves the
+/// residual stream of all rows.
 pub(super) fn forward(
     context: &Context<'_>,
     mut stores: Stores<'_>,
@@ -150,7 +150,7 @@ pub(super) fn forward(
     }
 }
 
-/// A step around the residual stream, which is told the stream and the rows that attention reads.
+/// Runs a step on the residual stream, which receives the stream and the input rows of attention.
 fn around(
     context: &Context<'_>,
     scratch: &mut Scratch,
@@ -161,7 +161,7 @@ fn around(
     step(&mut Workspace { pool: context.pool, norm_eps, inputs }, x, h, residual);
 }
 
-/// What the sequences of a batch store, in the form the kernels want.
+/// The stored positions of the sequences of a batch, in the form that the kernels take.
 struct StoredKv<'a> {
     sequences: &'a [SequenceKv<'a>],
     /// The blocks of each sequence.
@@ -196,7 +196,7 @@ impl RowPositions {
     }
 }
 
-/// Looks up the rows of the embedding, straight from the file: only the rows in use are ever read.
+/// Looks up the rows of the embedding, directly in the file: only the rows in use are ever read.
 fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
     let d = context.model.config.d_model;
     let table = context.model.tensors.get("token_embd.weight").expect("checked when the model was loaded");
@@ -256,7 +256,7 @@ fn project_latent(
     v.clear();
 }
 
-/// Queries, keys and values by a projection each; queries alone where the layer reads the keys and values of another.
+/// Queries, keys and values by a projection each; only queries if the layer reads the keys and values of another.
 fn project_heads(
     context: &Context<'_>,
     scratch: &mut Scratch,
@@ -273,7 +273,7 @@ fn project_heads(
     turn_heads(context, scratch, shape, heads.kv.is_some());
 }
 
-/// The products with the rows that attention reads.
+/// The matrix products of the input rows of attention.
 fn multiply_heads(
     context: &Context<'_>,
     scratch: &mut Scratch,
@@ -301,7 +301,7 @@ fn multiply_heads(
     }
 }
 
-/// Parts the query of each head from its gate, side by side in `projected`.
+/// Splits the query of each head from its gate, which are adjacent in `projected`.
 fn split_gates(projected: &[f32], head_dim: usize, q: &mut Vec<f32>, gate: &mut Vec<f32>) {
     [&mut *q, &mut *gate].into_iter().for_each(Vec::clear);
     for head in projected.chunks_exact(2 * head_dim) {
@@ -311,7 +311,7 @@ fn split_gates(projected: &[f32], head_dim: usize, q: &mut Vec<f32>, gate: &mut 
     }
 }
 
-/// Norms queries, keys and values before they are rotated, where the layer does.
+/// Norms queries, keys and values before rotation, if the layer does.
 fn norm_heads(
     context: &Context<'_>,
     scratch: &mut Scratch,
@@ -330,8 +330,8 @@ fn norm_heads(
     }
 }
 
-/// Rotates queries and keys, and norms those that are normed behind that; a layer without keys of its own has queries
-/// alone.
+/// Rotates queries and keys, and norms them afterwards if the layer does; a layer without keys of its own has only
+/// queries.
 fn turn_heads(context: &Context<'_>, scratch: &mut Scratch, shape: &LayerShape, has_keys: bool) {
     let Context { model, pool, .. } = context;
     let Scratch { q, k, rows, .. } = scratch;
@@ -346,7 +346,8 @@ fn turn_heads(context: &Context<'_>, scratch: &mut Scratch, shape: &LayerShape, 
     }
 }
 
-/// Norms each head of values without weights; they are `keys`, before these are normed, where they have no projection.
+/// Norms each head of values without weights; values without a projection are copied from `keys`, before those are
+/// normed.
 fn norm_values(context: &Context<'_>, head_dim: usize, keys: Option<&[f32]>, v: &mut Vec<f32>) {
     if let Some(keys) = keys {
         v.clear();
@@ -364,12 +365,12 @@ fn warm(q: &mut [f32], positions: &[u32], temperature: &Temperature) {
     }
 }
 
-/// Stores keys and values where their sequences keep them.
+/// Stores keys and values in the blocks of their sequences.
 fn store(context: &Context<'_>, arena: &mut KvArena, scratch: &Scratch, layer: usize, seqs: &[SeqKv<'_>]) {
     arena.write(context.pool, layer, &scratch.rows.stored, seqs, [&scratch.k, &scratch.v]);
 }
 
-/// Each row attends to the stored positions of its sequence up to its own; watched rows are weighed.
+/// Attention of each row over the stored positions of its sequence up to its own; records the weights of watched rows.
 fn attend(
     context: &Context<'_>,
     arena: &KvArena,
@@ -405,11 +406,11 @@ fn is_weighed(row: usize, watched: &[Watched<'_>]) -> bool {
     watched.iter().any(|watched| watched.weighs() && watched.rows.contains(&row))
 }
 
-/// Attention weights that are held at a time: 64 MiB.
+/// Maximum number of attention weights held at a time: 64 MiB.
 const WEIGHTS_MAX: usize = 16 << 20;
 
-/// Cuts the rows of a batch so that the weights of the watched ones fit [`WEIGHTS_MAX`]: not at all where nobody
-/// watches. How rows are cut changes no result.
+/// Divides the rows of a batch so that the weights of the watched ones fit [`WEIGHTS_MAX`]: not at all if no row is
+/// watched. The division does not affect the result.
 fn pieces(rows: &[SeqRow], heads: usize, watched: &[Watched<'_>]) -> Vec<Range<usize>> {
     let (mut pieces, mut start, mut weights) = (Vec::new(), 0, 0);
     for (index, row) in rows.iter().enumerate() {
@@ -424,7 +425,7 @@ fn pieces(rows: &[SeqRow], heads: usize, watched: &[Watched<'_>]) -> Vec<Range<u
     pieces
 }
 
-/// Norms the stream and takes it into the states of the batch's sequences, row by row.
+/// Norms the stream and updates the states of the batch's sequences with it, row by row.
 fn recur(
     context: &Context<'_>,
     stores: &mut Stores<'_>,
@@ -441,7 +442,7 @@ fn recur(
     weights.recurrent.forward(means, &mut layer_states, h, buffers, stores.tried, attended);
 }
 
-/// Projects what the layer has mixed back to the stream.
+/// Projects the output of sequence mixing back to the stream.
 fn add_mixing(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
     let Scratch { x, h, attended, gate, latent: buffers, inputs, adapted, adapter, .. } = scratch;
     let linear = match &layer.mixing {
@@ -476,7 +477,7 @@ fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (u
     add_to_stream(context, x, h, layer.ffn_norms.after.as_deref());
 }
 
-/// What one half of a layer reads: the stream, normed if the half has a norm before it.
+/// The input of one half of a layer: the stream, normed if the half has a norm before it.
 fn norm_before(context: &Context<'_>, x: &[f32], weight: Option<&[f32]>, h: &mut Vec<f32>) {
     match weight {
         Some(weight) => norm(context, x, weight, h),
@@ -487,7 +488,7 @@ fn norm_before(context: &Context<'_>, x: &[f32], weight: Option<&[f32]>, h: &mut
     }
 }
 
-/// Adds what one half of a layer computed, normed if the half has a norm behind it.
+/// Adds the output of one half of a layer, normed if the half has a norm after it.
 fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Option<&[f32]>) {
     let config = &context.model.config;
     if let Some(weight) = weight {
@@ -497,8 +498,8 @@ fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Op
     add(context.pool, x, h);
 }
 
-/// In the last layer only rows of which more is wanted go on, once their keys and values are stored: how many.
-/// Queries and what was attended to are each kept as far as they are there.
+/// In the last layer, continues only with the rows whose output is needed, once their keys and values are stored;
+/// returns their number. Queries and attention outputs are compacted as far as they exist.
 fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
     let Scratch { x, q, gate, attended, rows: positions, adapted, residual, .. } = scratch;
     let wanted: Vec<usize> = rows
@@ -524,14 +525,15 @@ fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
     wanted.len()
 }
 
-/// Norms the rows that have come to the end: hidden states. Those whose logits are wanted meet the output matrix.
+/// Norms the rows that have reached the end: hidden states. Multiplies those whose logits are needed by the output
+/// matrix.
 fn give_outputs(context: &Context<'_>, scratch: &mut Scratch, head: &Head) {
     let d_model = context.model.config.d_model;
     let Scratch { x, h, outputs, rows, adapted, adapter, inputs, .. } = scratch;
     norm(context, x, &head.norm, h);
     let logits = rows.outputs.iter().filter(|&&output| output == Output::Logits).count();
     let vocab = context.model.config.vocab;
-    // What is left of the last batch is overwritten: filling megabytes with zeros takes milliseconds.
+    // Contents left from the last batch are overwritten: filling megabytes with zeros takes milliseconds.
     outputs.truncate(logits * vocab);
     outputs.resize(logits * vocab, 0.0);
     let mut unembedded = Vec::new();

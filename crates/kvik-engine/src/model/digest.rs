@@ -1,7 +1,7 @@
-//! Identity of a model: a hash of everything that decides what it computes, and of nothing else.
+//! Identity of a model: a hash of everything that determines its results, and of nothing else.
 //!
-//! The name is left out, because a model that is renamed or moved should find its cache again, and so is
-//! the context that the file declares: positions within it are computed alike whatever it is.
+//! The name is excluded, so that a renamed or moved model finds its cache again, and so is the context that the file
+//! declares: it does not affect positions within it.
 
 use std::sync::Mutex;
 
@@ -10,15 +10,15 @@ use kvik_text::files::TensorSource;
 
 use super::{Conversion, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 
-/// The domain of the hash. Its version is raised with every change of what is hashed or how it is written:
-/// caches of another version are then not found.
+/// The domain of the hash. Its version is increased with every change of what is hashed or how it is encoded: caches of
+/// another version are then not found.
 const DOMAIN: &str = "kvik 2026-11-22 model digest v2";
 
 /// Tensors are hashed in pieces of this size, so that large ones spread over the threads.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// [`Model::digest`](super::Model::digest) of a model that is not loaded: hashes the shape and every byte of every
-/// tensor (BLAKE3, about 1 GB/s and thread), unless its files are those of which the digest is
+/// tensor (BLAKE3, about 1 GB/s per thread), unless the digest of its files is
 /// [known](TensorSource::with_known_digests).
 pub fn digest(
     config: &ModelConfig,
@@ -46,7 +46,8 @@ fn hash(head: &str, tensors: &TensorSource, pool: &Pool) -> [u8; 32] {
     *whole.finalize().as_bytes()
 }
 
-/// What a digest is remembered under: everything that decides it, with the files for their bytes.
+/// The key under which a digest is stored: everything that determines it, with the stamps of the files instead of their
+/// bytes.
 fn key_of_files(head: &str, tensors: &TensorSource) -> Option<[u8; 32]> {
     let mut key = blake3::Hasher::new_derive_key("kvik 2026-11-26 files of a model digest v2");
     key.update(head.as_bytes());
@@ -56,7 +57,7 @@ fn key_of_files(head: &str, tensors: &TensorSource) -> Option<[u8; 32]> {
     Some(*key.finalize().as_bytes())
 }
 
-/// The digest of a model in contexts of up to `context` tokens: models may rotate otherwise in longer ones.
+/// The digest of a model in contexts of up to `context` tokens: some models rotate differently in longer ones.
 pub(super) fn within(config: &ModelConfig, digest: [u8; 32], context: usize) -> [u8; 32] {
     match config.rope.scaling {
         RopeScaling::Long { original_context, .. } if context <= original_context => {
@@ -88,7 +89,7 @@ pub(super) fn update_with_tensors(whole: &mut blake3::Hasher, tensors: &TensorSo
     }
 }
 
-/// What models without these parts do not name: their identity is what it was before there were any.
+/// Parts that are not written for models without them: their identity is the same as before these parts existed.
 const ABSENT: [&str; 10] = [
     ", latent: None",
     ", recurrence: None",
@@ -102,7 +103,7 @@ const ABSENT: [&str; 10] = [
     ", grouped: false",
 ];
 
-/// What decides the numbers, a line per value. Floats are written as their bits.
+/// The values that determine the results, one per line. Floats are written as their bits.
 fn canonical(config: &ModelConfig) -> String {
     // Without `..`, so that a new field cannot be forgotten here.
     let ModelConfig {
@@ -120,7 +121,7 @@ fn canonical(config: &ModelConfig) -> String {
         rope,
         extras,
     } = config;
-    // A plain transformer has none: its identity is what it was before there were any.
+    // A plain transformer has none: its identity is the same as before extras existed.
     let extras = match *extras == Extras::default() {
         true => String::new(),
         false => ABSENT.iter().fold(format!("extras {extras:?}\n"), |text, absent| text.replace(absent, "")),
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(digest(&renamed, &tensors, None, &Pool::new(3)), before);
     }
 
-    /// Models without a part keep the identity that they had before there was such a part.
+    /// Models without a part keep the identity that they had before the part existed.
     #[test]
     fn parts_that_a_model_lacks_are_not_named() {
         let config = tiny().config;
@@ -306,7 +307,7 @@ mod tests {
         let (dir, pool) = (tempfile::tempdir().unwrap(), Pool::new(1));
         let path = dir.path().join("model.gguf");
         std::fs::copy(tiny_model(), &path).unwrap();
-        // Longer ago than a further change could hide behind.
+        // Older than the period within which a further change could go unnoticed.
         let settled = std::time::Duration::from_millis(3100);
         let known = KnownDigests::new(&dir.path().join("digests"));
         let read = || {
@@ -318,12 +319,12 @@ mod tests {
         assert_eq!(kept(), 0, "the file has changed a moment ago");
         std::thread::sleep(settled);
         assert_eq!((read(), kept()), (first, 1));
-        // What is known is taken: here something else, to see it.
+        // A known digest is used: here a different one, to see it.
         let entry = std::fs::read_dir(dir.path().join("digests")).unwrap().next().unwrap().unwrap();
         let key = blake3::Hash::from_hex(entry.file_name().to_str().unwrap()).unwrap();
         known.keep(key.as_bytes(), &[7; 32]);
         assert_eq!(read(), [7; 32]);
-        // Another byte, and the time of change put back: it is read again.
+        // After a changed byte the file is read again, although its modification time is reset.
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
@@ -334,7 +335,7 @@ mod tests {
         assert!(changed != first && changed != [7; 32]);
     }
 
-    /// A change of this orphans every cache on disk, and is noted in `docs/format.md`.
+    /// A change of this digest orphans every cache on disk, and is noted in `docs/format.md`.
     #[test]
     fn the_digest_of_the_model_inside_stays() {
         let LoadedModel { config, tensors, .. } = tiny();

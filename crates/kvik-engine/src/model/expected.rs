@@ -1,8 +1,8 @@
-//! Which tensors a model has: every tensor of its file is one of these, or the model is refused.
+//! The tensors of a model: every tensor of its file is one of these, or the model is refused.
 //!
-//! A tensor that is left out changes the answers without a word, so none is ever skipped here. What a
-//! file may hold and no computation reads (buffers that follow from the configuration, the second copy
-//! of a tied embedding) is left out by the reader of that kind of file, by name.
+//! A missing tensor changes the answers silently, so none is ever skipped here. Tensors that a file may hold but no
+//! computation reads (buffers that follow from the configuration, the second copy of a tied embedding) are left out by
+//! the reader of that kind of file, by name.
 
 use std::collections::BTreeSet;
 
@@ -13,15 +13,15 @@ use super::layer_tensor::{LayerTensor, Presence, is_stack, part_of_stack, turned
 use super::recurrent::is_recurrent;
 use super::{ModelConfig, ModelError, RopeScaling, latent, residual};
 
-/// The tensor that a reranker answers with: a row for yes, then one for no. As llama.cpp writes it for Qwen3-Reranker.
+/// The output tensor of a reranker: a row for yes, then one for no, as llama.cpp writes it for Qwen3-Reranker.
 pub(super) const CLASSIFIER: &str = "cls.output.weight";
-/// Its rows.
+/// Number of its rows.
 const CLASSIFIER_ROWS: usize = 2;
 
-/// Unused tensors that an error names.
+/// Maximum number of unused tensors that an error names.
 const NAMED_MAX: usize = 4;
 
-/// One tensor of a model, by its canonical name.
+/// A tensor of a model, by its canonical name.
 struct Expected {
     name: String,
     rows: usize,
@@ -29,8 +29,8 @@ struct Expected {
     presence: Presence,
 }
 
-/// Names of the tensors that the model is loaded from: all that are needed, and those of the optional ones
-/// that the file has. Their shapes are those of the configuration, and the file has no others.
+/// Names of the tensors from which the model is loaded: all required ones, and the optional ones that the file has.
+/// Checks that their shapes are those of the configuration, and that the file has no others.
 pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTreeSet<String>, ModelError> {
     let mut names = BTreeSet::new();
     for expected in expected(config, Some(tensors)) {
@@ -47,16 +47,17 @@ pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTre
     Ok(names)
 }
 
-/// Divisors of the rotation that are read with the configuration.
+/// RoPE divisors that are read with the configuration.
 pub(super) const ROPE_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
 
-/// The projections to queries, keys and values in one tensor, row by row, where a file stores them so.
+/// The projections to queries, keys and values in one tensor, row by row, if a file stores them so.
 pub(super) const FUSED_QKV: &str = "attn_qkv";
 
-/// What files may have of a layer that reads the keys and values of another, and the forward pass does not read.
+/// Tensors that files may have for a layer that reads the keys and values of another, and that the forward pass does
+/// not read.
 pub(super) const UNREAD: [&str; 3] = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"];
 
-/// Every tensor that the forward pass of this configuration can read, as those of `tensors` are stored.
+/// Every tensor that the forward pass of this configuration can read, in the forms in which `tensors` stores them.
 fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expected> {
     let mut list = List::default();
     let d = config.d_model;
@@ -64,7 +65,7 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
     list.add(config.arch.output_norm(), 1, d, Presence::Required);
     // Without it the embedding is the output matrix.
     list.add("output.weight", config.vocab, d, Presence::Optional);
-    // Of a reranker: the rows of the output matrix that say yes and no.
+    // Rerankers only: the rows of the output matrix for yes and no.
     list.add(CLASSIFIER, CLASSIFIER_ROWS, d, Presence::Optional);
     list.add("rope_freqs.weight", 1, config.rope.dims / 2, Presence::Optional);
     if let RopeScaling::Long { .. } = config.rope.scaling {
@@ -103,9 +104,9 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
     list.tensors
 }
 
-/// The matrices that the forward pass multiplies all rows by: name, rows, columns. The output matrix is among them,
-/// also where a file leaves it out; those of experts, which meet some rows, and those that are multiplied into queries and
-/// outputs are not.
+/// The matrices that the forward pass multiplies all rows by: name, rows, columns. Includes the output matrix, even if
+/// a file leaves it out; excludes those of experts, which multiply only some rows, and those that are multiplied into
+/// queries and outputs.
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
         let part =
@@ -121,10 +122,10 @@ pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
 }
 
-/// Matrices of a stack that are asked for one by one.
+/// Maximum number of matrices of a stack that are looked up one by one.
 const PARTS_MAX: usize = 4096;
 
-/// Tensors that are no matrices of a product.
+/// Tensors that are not multiplied.
 const LOOKED_UP: [&str; 4] = ["token_embd.weight", "rope_freqs.weight", ROPE_FACTORS[0], ROPE_FACTORS[1]];
 
 /// Collects tensors under one prefix.
@@ -146,13 +147,13 @@ impl List {
         }
     }
 
-    /// A tensor that is a stack of `count` matrices, if that is some, in the form that the file `has`.
+    /// Adds a tensor that is a stack of `count` matrices, if `count` is given, in the form that the file `has`.
     fn stack(&mut self, tensor: LayerTensor, count: Option<usize>, has: impl Fn(&str) -> bool) {
         let (name, rows, cols, presence) = tensor;
         match count.filter(|&count| count > 0) {
-            // The first may be the one that is missing.
+            // The first may be the missing one.
             Some(count) if (0..2).any(|index| has(&self.named(&part_of_stack(name, index)))) => {
-                // More experts than a model may have are refused when they are loaded.
+                // More experts than the limit are refused when they are loaded.
                 for index in 0..count.min(PARTS_MAX) {
                     self.add(&part_of_stack(name, index), rows / count, cols, Presence::Required);
                 }
@@ -164,7 +165,7 @@ impl List {
         }
     }
 
-    /// Those of attention; `has` says which of the layer are in the file, some of which hold what else stands in several.
+    /// Adds the tensors of attention; `has` says which tensors of the layer are in the file, some of which are fused.
     fn attention(&mut self, shape: &LayerShape, d: usize, has: impl Fn(&str) -> bool) {
         let dim = shape.head_dim;
         let (q, kv) = (shape.heads * dim, shape.kv_heads * dim);
@@ -263,7 +264,7 @@ mod tests {
     use kvik_text::files::gguf::Gguf;
     use kvik_text::files::gguf::write::GgufWriter;
 
-    /// A golden file with further tensors.
+    /// A golden file with additional tensors.
     fn with(file: &str, extra: &[&str]) -> (ModelConfig, TensorSource) {
         let loaded = LoadedModel::open(&golden(file)).unwrap();
         let mut writer = GgufWriter::new();
@@ -308,7 +309,7 @@ mod tests {
         assert!(many.contains("6 tensors") && many.contains("`d`") && !many.contains("`e`"), "{many}");
     }
 
-    /// What an adapter said of them would be left out without a word.
+    /// The contribution of an adapter for them would be left out silently.
     #[test]
     fn a_layer_that_shares_keys_and_values_has_none_to_adapt() {
         let (config, tensors) = with("arch-gemma3n.gguf", &[]);
@@ -321,7 +322,7 @@ mod tests {
         assert!(!has("per_layer_token_embd.weight") && !has("blk.0.laurel_l.weight"));
     }
 
-    /// Files of Qwen3-Reranker have one.
+    /// Files of Qwen3-Reranker have a classifier.
     #[test]
     fn a_classifier_has_two_rows() {
         let classifier = |rows: usize| {

@@ -1,85 +1,86 @@
-//! What sets a model apart from a plain transformer: multipliers, caps, windows, layers that do not rotate.
+//! Parts of a model beyond a plain transformer: multipliers, caps, windows, layers that do not rotate.
 //!
-//! The file of an architecture reads them; the shapes of its layers and the forward pass follow from them.
+//! The file of an architecture reads them; they determine the shapes of its layers and the forward pass.
 
 use super::RopeConfig;
 
-/// What a model has beside the shape of a plain transformer; the default is a plain one.
+/// Parts beyond the shape of a plain transformer; the default is a plain one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Extras {
-    /// What parts of the computation are multiplied by.
+    /// Factors of parts of the computation.
     pub multipliers: Multipliers,
-    /// Multiplies attention scores; `None` is `1 / sqrt(head_dim)`.
+    /// Scale of attention scores; `None` is `1 / sqrt(head_dim)`.
     pub attention_scale: Option<f32>,
-    /// Multiplies queries by a factor that grows with their position.
+    /// Scales queries by a factor that grows with their position.
     pub temperature: Option<Temperature>,
     /// Soft cap on attention scores: `cap * tanh(score / cap)`.
     pub score_cap: Option<f32>,
     /// Soft cap on logits.
     pub logit_cap: Option<f32>,
-    /// Layers that see a window.
+    /// Sliding window of some layers.
     pub window: Option<Window>,
     /// Latent attention in all layers.
     pub latent: Option<LatentConfig>,
-    /// Mixtures of experts in the place of feed-forward layers.
+    /// Mixtures of experts in place of dense feed-forward layers.
     pub experts: Option<ExpertsConfig>,
-    /// Added to the weights of all norms when they are read: 1 where a file stores what they have beside 1.
+    /// Added to the weights of all norms when they are read: 1 if a file stores the weights minus 1.
     pub norm_offset: f32,
-    /// Layers behind the last that predict tokens beyond the next one: they are not computed, and their tensors not
-    /// read.
+    /// Number of layers after the last that predict tokens beyond the next one: they are not computed, and their
+    /// tensors are not read.
     pub layers_beyond: usize,
-    /// Layers whose queries and keys are not rotated, `[layers]`; or empty where all are.
+    /// Layers whose queries and keys are not rotated, `[layers]`; empty if all are.
     pub unrotated: Vec<bool>,
-    /// Counts that differ from layer to layer.
+    /// Counts that differ between layers.
     pub by_layer: ByLayer,
-    /// The last so many layers store no keys and values: each reads those of the last layer before them that sees the
-    /// same positions.
+    /// Number of last layers that store no keys and values: each reads those of the last layer before them that sees
+    /// the same positions.
     pub sharing_layers: usize,
-    /// Of which standard deviations above the mean the gates of a layer are left, `[layers]`; or empty where all are.
+    /// Standard deviations above the mean beyond which the gates of a layer are not zeroed, `[layers]`; empty if no
+    /// layer has sparse gates.
     pub sparsity: Vec<Option<f32>>,
-    /// Residual streams of which a layer computes the first (AltUp).
+    /// Number of residual streams, of which a layer computes the first (AltUp).
     pub altup: Option<usize>,
-    /// Rank of the path beside attention (LAuReL).
+    /// Rank of the path parallel to attention (LAuReL).
     pub laurel_rank: Option<usize>,
-    /// Width of the embedding that every layer has of a token.
+    /// Width of the per-layer embeddings of a token.
     pub per_layer_width: Option<usize>,
-    /// How many tokens have such an embedding; `None` if all have.
+    /// Number of tokens with such an embedding; `None` if all have one.
     pub per_layer_rows: Option<usize>,
-    /// Layers that keep a state.
+    /// Recurrent layers.
     pub recurrence: Option<Recurrence>,
 }
 
-/// Numbers of the layers that keep a state instead of keys and values.
+/// Settings of the recurrent layers, which keep a state instead of keys and values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recurrence {
-    /// Which layers those are, `[layers]`.
+    /// The recurrent layers, `[layers]`.
     pub layers: Vec<bool>,
-    /// Layers that are a feed-forward half alone, `[layers]`; or empty where none is.
+    /// Layers that are only a feed-forward layer, `[layers]`; empty if there are none.
     pub feed_forward_alone: Vec<bool>,
-    /// Positions that their convolution looks at, the row's own among them.
+    /// Number of positions that their convolution covers, including the row's own.
     pub conv_width: usize,
-    /// Their state matrices; `None` where they have none.
+    /// Their state matrices; `None` without.
     pub matrices: Option<StateMatrices>,
 }
 
-/// Numbers of state matrices.
+/// Settings of state matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateMatrices {
     /// Values of all heads.
     pub inner: usize,
-    /// Heads, each with a matrix; divides `inner`.
+    /// Number of heads, each with a matrix; divides `inner`.
     pub heads: usize,
-    /// Heads of keys and queries; divides `heads` and `inner`.
+    /// Number of heads of keys and queries; divides `heads` and `inner`.
     pub key_heads: usize,
     /// Dimensions of keys and queries.
     pub key_dim: usize,
-    /// Whether the heads of a key head stand side by side, as in checkpoints, where GGUF files have those of all key heads
-    /// in turn.
+    /// Whether the heads of a key head are adjacent, as in checkpoints; in GGUF files the heads of all key heads
+    /// alternate.
     pub grouped: bool,
 }
 
-/// Counts that differ from layer to layer, `[layers]`; or empty where all layers have that of the model, which else is
-/// the greatest.
+/// Counts that differ between layers, `[layers]`; empty if all layers have the count of the model, which otherwise is
+/// the maximum.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ByLayer {
     /// Key/value heads.
@@ -109,9 +110,9 @@ impl Default for Multipliers {
 /// Ministral 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Temperature {
-    /// How fast the factor grows.
+    /// Growth rate of the factor.
     pub scale: f32,
-    /// Positions of equal factor.
+    /// Number of consecutive positions with the same factor.
     pub interval: usize,
     /// Added to the position.
     pub offset: f32,
@@ -125,82 +126,83 @@ impl Temperature {
     }
 }
 
-/// Lengths of latent attention (MLA, arXiv 2405.04434): keys and values of all heads come from one vector a position.
+/// Lengths of latent attention (MLA, arXiv 2405.04434): keys and values of all heads are derived from one vector per
+/// position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatentConfig {
-    /// Length of the vector that queries come from; 0 where they come from the stream itself.
+    /// Length of the vector from which queries are derived; 0 if they are derived from the stream itself.
     pub query_rank: usize,
-    /// Length of the vector that keys and values come from.
+    /// Length of the vector from which keys and values are derived.
     pub rank: usize,
     /// Dimensions of a head's queries and keys that do not rotate.
     pub unrotated: usize,
-    /// Dimensions of queries and keys that rotate; of keys, all heads share them.
+    /// Dimensions of queries and keys that rotate; for keys, all heads share them.
     pub rotated: usize,
     /// Dimensions of a head's values.
     pub value: usize,
 }
 
 impl LatentConfig {
-    /// Length of what is stored for a position: the vector and the rotated part.
+    /// Stored length per position: the vector and the rotated part.
     pub fn key_dim(&self) -> usize {
         self.rank + self.rotated
     }
 }
 
-/// Numbers of the mixtures of experts.
+/// Settings of the mixtures of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertsConfig {
-    /// Experts of a layer.
+    /// Number of experts of a layer.
     pub count: usize,
-    /// Experts that a token goes to.
+    /// Number of experts per token.
     pub used: usize,
     /// Width of an expert.
     pub d_ff: usize,
-    /// Width of the expert that all tokens go to; 0 if there is none.
+    /// Width of the shared expert of all tokens; 0 if there is none.
     pub shared_d_ff: usize,
-    /// The first layers that have none of them.
+    /// Number of first layers without experts.
     pub dense_layers: usize,
-    /// Behind those, every so many layers have them; 1 is every one.
+    /// Interval of the layers with experts after those; 1 for all.
     pub interval: usize,
-    /// Whether the weights of a token's experts are brought to a sum of one.
+    /// Whether the weights of a token's experts are normalised to a sum of one.
     pub normalised: bool,
-    /// Multiplies their weights.
+    /// Factor of their weights.
     pub scale: f32,
-    /// Whether each expert's score is brought between 0 and 1 by itself.
+    /// Whether a sigmoid is applied to each expert's score.
     pub sigmoid: bool,
-    /// Groups of experts, and how many of them a token chooses from; `None` if they stand in no groups.
+    /// Number of groups of experts, and of groups that a token chooses from; `None` without groups.
     pub groups: Option<[usize; 2]>,
 }
 
-/// Layers that see the last positions alone.
+/// Settings of layers with a sliding window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Window {
-    /// The positions that a row sees, its own among them.
+    /// Number of positions that a row sees, including its own.
     pub positions: usize,
-    /// Whether a row sees those of its chunk of so many positions, up to itself, instead of the last ones.
+    /// Whether a row sees the positions of its chunk of this length, up to itself, instead of the last ones.
     pub chunked: bool,
-    /// Which layers have it, `[layers]`.
+    /// The layers with a window, `[layers]`.
     pub layers: Vec<bool>,
-    /// How these layers rotate.
+    /// The rotation of these layers.
     pub rope: RopeConfig,
-    /// Whether the divisors of frequencies that a file has are for these layers too.
+    /// Whether the frequency divisors of a file apply to these layers too.
     pub divided: bool,
-    /// Dimensions of one head of these layers.
+    /// Dimensions of a head in these layers.
     pub head_dim: usize,
 }
 
 impl Extras {
-    /// Whether a layer sees a window.
+    /// Whether a layer has a sliding window.
     pub(crate) fn is_windowed(&self, layer: usize) -> bool {
         self.window.as_ref().is_some_and(|window| window.layers.get(layer) == Some(&true))
     }
 
-    /// Whether a layer keeps a state.
+    /// Whether a layer is recurrent.
     pub(crate) fn is_recurrent(&self, layer: usize) -> bool {
         self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers.get(layer) == Some(&true))
     }
 
-    /// The layer whose keys and values one of `layers` reads, if it stores none.
+    /// The layer whose keys and values layer `layer` of `layers` reads, if it stores none.
     pub(crate) fn source(&self, layer: usize, layers: usize) -> Option<usize> {
         let storing = layers.saturating_sub(self.sharing_layers);
         let is_alike = |source: &usize| self.is_windowed(*source) == self.is_windowed(layer);

@@ -1,4 +1,4 @@
-//! What is known of stored positions: norms and likeness of keys and values, expected attention.
+//! Facts about stored positions: norms and similarity of keys and values, expected attention.
 
 use std::ops::Range;
 
@@ -11,20 +11,20 @@ use kvik_kernels::{
 use super::batch::StoredLayer;
 use super::observation::LayerObservation;
 
-/// Positions to come over which the rotation of queries is averaged (Expected Attention, arXiv 2510.00636).
+/// Number of future positions over which the rotation of queries is averaged (Expected Attention, arXiv 2510.00636).
 const FUTURE_POSITIONS: u32 = 512;
 
-/// What facts are computed from besides what a sequence stores.
+/// The context from which facts are computed, in addition to the stored positions of a sequence.
 pub(super) struct FactsContext<'a> {
     pub(super) arena: &'a KvArena,
     pub(super) pool: &'a Pool,
-    /// How the layer rotates, if it does.
+    /// The rotation of the layer, if it has one.
     pub(super) rope: Option<&'a RopeTable>,
     pub(super) style: RopeStyle,
 }
 
 impl FactsContext<'_> {
-    /// What is `needs`ed of every KV head of a layer with `heads` query heads.
+    /// The facts in `needs` for every KV head of a layer with `heads` query heads.
     pub(super) fn facts(&self, heads: usize, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
         let blocks: Vec<u32> = stored.kv.blocks.iter().map(|block| block.0).collect();
         let kv = stored.kv.layer(stored.layer, &blocks);
@@ -47,7 +47,7 @@ impl FactsContext<'_> {
         LayerFacts { heads: facts.collect() }
     }
 
-    /// What the keys and values alone say.
+    /// Facts that depend only on keys and values.
     fn of_vectors(&self, head: &Head<'_>, needs: Needs) -> HeadFacts {
         let fact = |needed, compute: fn(&Pool, &dyn Rows, &mut [f32]), rows: StoredVectors<'_>| {
             let mut out = vec![0.0; if needed { head.stored } else { 0 }];
@@ -65,7 +65,7 @@ impl FactsContext<'_> {
         }
     }
 
-    /// The attention that queries like those observed are expected to pay at the positions after `tokens`.
+    /// The expected attention of queries with the observed distribution at the positions after `tokens`.
     fn expected(
         &self,
         head: &Head<'_>,
@@ -87,11 +87,11 @@ impl FactsContext<'_> {
     }
 }
 
-/// One KV head of a layer of a sequence.
+/// A KV head of a layer of a sequence.
 struct Head<'a> {
     layer: usize,
     head: usize,
     kv: SeqKv<'a>,
-    /// Positions that it stores.
+    /// Number of positions that it stores.
     stored: usize,
 }

@@ -1,4 +1,4 @@
-//! Which layer stores its keys and values in which formats.
+//! The formats in which each layer stores its keys and values.
 //!
 //! ```text
 //! f16                       all layers
@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use kvik_kernels::{KvFormats, UnknownKvFormat, in_runs};
 
-/// Layers that a model, and so a map, may have.
+/// Maximum number of layers of a model, and so of a map.
 pub const LAYERS_MAX: usize = 1024;
 
 /// Formats of keys and values by layer.
@@ -22,7 +22,7 @@ pub struct KvMap(Formats);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Formats {
-    /// The same in all layers, however many there are.
+    /// Equal in all layers, however many there are.
     Same(KvFormats),
     /// `[layers]`
     ByLayer(Vec<KvFormats>),
@@ -54,7 +54,7 @@ impl KvMap {
         }
     }
 
-    /// The formats, if the map says the same of all layers without naming them.
+    /// The formats, if the map gives one for all layers without naming them.
     pub fn same(&self) -> Option<KvFormats> {
         match self.0 {
             Formats::Same(formats) => Some(formats),
@@ -78,7 +78,7 @@ impl fmt::Display for KvMap {
     }
 }
 
-/// Why a text is no map, or a map does not fit a model.
+/// Why a text is not a valid map, or a map does not fit a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvMapError {
@@ -98,10 +98,10 @@ pub enum KvMapError {
         /// The run.
         run: String,
     },
-    /// The layers of a run are no numbers, or none.
+    /// The layers of a run are not numbers, or missing.
     #[error("{layers:?} in the KV map is no range of layers; write 4 or 4-27, with layers counted from 0")]
     NoLayers {
-        /// What stands before the colon.
+        /// The text before the colon.
         layers: String,
     },
     /// More layers than a model may have.

@@ -1,10 +1,12 @@
-//! Latent attention (MLA, arXiv 2405.04434): keys and values of all heads come from one short vector a position.
+//! Latent attention (MLA, arXiv 2405.04434): keys and values of all heads are derived from one short vector per
+//! position.
 //!
-//! The key of a position is that vector, normed, and behind it a rotated part that all heads share; its value is the
-//! vector. What makes a head's keys and values of it is multiplied into the head's queries, and into what the head
-//! attended to: so attention is that of many query heads over one KV head, and nothing else is stored.
+//! The key of a position is that vector, normed, followed by a rotated part that all heads share; its value is the
+//! vector. The projections from it to a head's keys and values are absorbed: multiplied into the head's queries, and
+//! into the head's attention output. So attention is that of many query heads over one KV head, and nothing else is
+//! stored.
 //!
-//! Matrices of heads are multiplied as those of experts: rows of the batch stand in a group for each head.
+//! Matrices of heads are multiplied like those of experts: rows of the batch are grouped by head.
 
 use kvik_kernels::{
     Activations, Groups, Matrix, Pool, RopeStyle, RopeTable, matmul, matmul_grouped, matmul_many,
@@ -18,9 +20,9 @@ use super::layer_tensor::{LayerTensor, Presence};
 use super::loader::{LayerLoader, rows_of};
 use super::{LatentConfig, ModelError};
 
-/// The matrices that make keys and values of all heads, one below the other for each head, in one tensor.
+/// The projections to keys and values of all heads, one below the other for each head, in one tensor.
 pub(super) const FUSED: &str = "attn_kv_b.weight";
-/// Those of keys, and those of values, each the other way round.
+/// The projections to keys, and those to values, transposed relative to each other.
 const KEYS: &str = "attn_k_b.weight";
 const VALUES: &str = "attn_v_b.weight";
 const COMPRESS: &str = "attn_kv_a_mqa.weight";
@@ -30,14 +32,14 @@ const QUERIES_DOWN: &str = "attn_q_a.weight";
 const QUERIES_NORM: &str = "attn_q_a_norm.weight";
 const QUERIES_UP: &str = "attn_q_b.weight";
 
-/// Whether a tensor, by its name, is multiplied into queries and outputs head by head. Adapters cannot change those.
+/// Whether the tensor with this name is multiplied into queries and outputs head by head. Adapters cannot change those.
 pub(super) fn is_absorbed(name: &str) -> bool {
     [FUSED, KEYS, VALUES].iter().any(|absorbed| name.ends_with(absorbed))
 }
 
 impl LatentConfig {
-    /// The tensors in the place of projections to queries, keys and values. Which of the two forms of those of heads
-    /// the file has, `fused` says.
+    /// The tensors in place of projections to queries, keys and values. `fused` says which of the two forms of the
+    /// projections to heads the file has.
     pub(super) fn tensors(&self, d_model: usize, heads: usize, fused: bool) -> Vec<LayerTensor> {
         let LatentConfig { query_rank, rank, unrotated, rotated, value } = *self;
         let queries = heads * (unrotated + rotated);
@@ -58,7 +60,7 @@ impl LatentConfig {
     }
 }
 
-/// The weights of a layer in the place of projections to queries, keys and values.
+/// The weights of a layer in place of projections to queries, keys and values.
 pub(crate) struct Latent {
     shape: LatentConfig,
     queries: Queries,
@@ -74,9 +76,9 @@ pub(crate) struct Latent {
 
 /// Projections to queries, `[heads * (unrotated + rotated), ..]`.
 enum Queries {
-    /// Of the stream.
+    /// From the stream.
     Direct(Matrix),
-    /// Of a short vector.
+    /// From a short vector.
     Compressed {
         /// `[query_rank, d_model]`
         down: Matrix,
@@ -87,7 +89,7 @@ enum Queries {
 }
 
 impl Queries {
-    /// The matrix that takes the stream, with its name.
+    /// The matrix that multiplies the stream, with its name.
     fn first(&self) -> (&'static str, &Matrix) {
         match self {
             Queries::Direct(matrix) => (QUERIES, matrix),
@@ -128,7 +130,7 @@ impl Latent {
     }
 }
 
-/// Takes the matrices of heads out of the tensor that holds both kinds.
+/// Splits the matrices of heads out of the tensor that holds both kinds.
 fn split(
     shape: &LatentConfig,
     heads: usize,
@@ -156,7 +158,7 @@ fn split(
     Ok([keys, values])
 }
 
-/// Buffers that the layers of a pass share; `places` is what grouped rows have, see [`Groups`].
+/// Buffers that the layers of a pass share; `places` is the number of grouped rows, see [`Groups`].
 #[derive(Default)]
 pub(super) struct Buffers {
     /// `[n, query_rank]`
@@ -165,12 +167,12 @@ pub(super) struct Buffers {
     queries: Vec<f32>,
     /// `[n, rank]`
     latents: Vec<f32>,
-    /// Parts that rotate: of keys `[n, rotated]`, then of queries `[n, heads, rotated]`.
+    /// Rotated parts: of keys `[n, rotated]`, then of queries `[n, heads, rotated]`.
     rotated: Vec<f32>,
     heads: HeadProducts,
 }
 
-/// What the rows of a batch that are called for need besides.
+/// The context of the rows of a batch.
 pub(super) struct Rows<'a> {
     pub(super) pool: &'a Pool,
     pub(super) norm_eps: f32,
@@ -205,7 +207,7 @@ impl Latent {
         self.absorb(rows, buffers, q);
     }
 
-    /// The products with the stream: of queries the first, and keys.
+    /// The products with the stream: the first one for queries, and keys.
     fn project_stream(
         &self,
         rows: &Rows<'_>,
@@ -243,7 +245,7 @@ impl Latent {
         }
     }
 
-    /// Makes of each head's query one that meets the keys of all heads.
+    /// Multiplies each head's query by its key projection, so that it applies to the stored keys.
     fn absorb(&self, rows: &Rows<'_>, buffers: &mut Buffers, q: &mut Vec<f32>) {
         let Buffers { queries, rotated, heads, .. } = buffers;
         let LatentConfig { rank, unrotated, rotated: dims, .. } = self.shape;
@@ -264,7 +266,7 @@ impl Latent {
         });
     }
 
-    /// Makes of the latents that heads attended to, `[n, heads, rank]`, their outputs, `[n, heads, value]`.
+    /// Replaces the attention outputs, `[n, heads, rank]`, by the outputs of heads, `[n, heads, value]`.
     pub(super) fn expand(&self, pool: &Pool, buffers: &mut Buffers, attended: &mut Vec<f32>) {
         let LatentConfig { rank, value, .. } = self.shape;
         let heads = &mut buffers.heads;
@@ -280,7 +282,7 @@ impl Latent {
 /// Products of the heads of all rows, each with the matrix of its head.
 #[derive(Default)]
 struct HeadProducts {
-    /// The head of each, `[n, heads]`.
+    /// The head of each entry, `[n, heads]`.
     chosen: Vec<u32>,
     groups: Groups,
     /// `[places, cols of a matrix]`
@@ -291,7 +293,7 @@ struct HeadProducts {
 }
 
 impl HeadProducts {
-    /// Multiplies the first numbers of each of `x`, `[n, heads, width]`, as many as a matrix has columns.
+    /// Multiplies the first elements of each vector of `x`, `[n, heads, width]`, as many as a matrix has columns.
     fn run(&mut self, pool: &Pool, matrices: &[Matrix], x: &[f32], width: usize) {
         let HeadProducts { chosen, groups, grouped, inputs, products } = self;
         let (heads, rows, cols) = (matrices.len() as u32, matrices[0].rows(), matrices[0].cols());
@@ -307,7 +309,7 @@ impl HeadProducts {
         matmul_grouped(pool, &mut [(matrices, &mut products[..])], inputs, groups);
     }
 
-    /// The product, of `rows` numbers, of head `choice` of those of all rows.
+    /// The product of entry `choice` among the heads of all rows, of `rows` elements.
     fn product(&self, choice: usize, rows: usize) -> &[f32] {
         &self.products[self.groups.place(choice) * rows..][..rows]
     }
@@ -326,7 +328,7 @@ mod tests {
     use kvik_text::files::gguf::Gguf;
     use kvik_text::files::gguf::write::GgufWriter;
 
-    /// Loads a golden file whose tensors `change` names otherwise, or leaves out, or makes of another shape.
+    /// Loads a golden file whose tensors `change` renames, leaves out, or reshapes.
     fn changed(
         file: &str,
         target: Option<WeightType>,
@@ -373,7 +375,7 @@ mod tests {
             (name != "blk.0.attn_kv_b.weight").then(|| (name.to_owned(), shape))
         });
         assert!(neither.err().unwrap().contains("no tensor `blk.0.attn_k_b.weight`"));
-        // Both: which of them the model means is unknown.
+        // Both forms: it is ambiguous which of them the model uses.
         let both = changed("arch-deepseek2-dense.gguf", None, |name, shape| match name {
             "blk.1.attn_v_b.weight" => Some(("blk.1.attn_kv_b.weight".to_owned(), shape)),
             _ => Some((name.to_owned(), shape)),

@@ -1,34 +1,34 @@
-//! What the tensors of a layer are called, and whether they must be there.
+//! Names of the tensors of a layer, and whether they are required.
 
-/// A tensor of a layer: name in the layer, rows, columns, and whether it must be there. Of a stack of matrices the
-/// rows of all.
+/// A tensor of a layer: name in the layer, rows, columns, and presence. For a stack of matrices, the rows of all of
+/// them.
 pub(crate) type LayerTensor = (&'static str, usize, usize, Presence);
 
 /// Whether a tensor belongs to a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// Always there.
+    /// Required.
     Required,
-    /// Used where the file has it.
+    /// Used if the file has it.
     Optional,
     /// Not part of the architecture.
     Absent,
 }
 
-/// Weights of the norm behind the state of a recurrent layer.
+/// Weights of the norm after the state of a recurrent layer.
 pub(crate) const SSM_NORM: &str = "ssm_norm.weight";
 
-/// Whether a tensor, by its name, holds the same matrix of every expert. Adapters cannot change those.
+/// Whether the tensor with this name stacks one matrix of every expert. Adapters cannot change those.
 pub(crate) fn is_stack(name: &str) -> bool {
     name.ends_with("_exps.weight")
 }
 
-/// The matrix of one expert of a stack, by the name of the stack: where a file has a tensor for each.
+/// The matrix of one expert of a stack, by the name of the stack: for files with a tensor for each expert.
 pub(crate) fn part_of_stack(stack: &str, expert: usize) -> String {
     format!("{}.{expert}.weight", stack.strip_suffix(".weight").unwrap_or(stack))
 }
 
-/// A stack whose matrices all stand the other way round, by the name of the stack: as checkpoints of Llama 4 have them.
+/// A stack of transposed matrices, by the name of the stack: as in checkpoints of Llama 4.
 pub(crate) fn turned_stack(stack: &str) -> String {
     format!("{}.turned", stack.strip_suffix(".weight").unwrap_or(stack))
 }

@@ -1,6 +1,6 @@
 //! Loads tensors and packs them for the kernels, one at a time, by name.
 //!
-//! Every tensor of the file is taken from the list of its names exactly once.
+//! Every tensor of the file is removed from the list of names exactly once.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,19 +25,19 @@ pub(crate) struct Loader<'a> {
     pub(crate) tensors: &'a TensorSource,
     /// Names of the tensors that have not been taken yet.
     pub(crate) left: BTreeSet<String>,
-    /// What every weight of a norm is more than the file says.
+    /// Added to every weight of a norm.
     pub(crate) norm_offset: f32,
-    /// What matrices become.
+    /// The conversion of matrices.
     pub(crate) conversion: Conversion,
     pub(crate) pool: &'a Pool,
-    /// Told `(bytes read, bytes in all)` after each tensor.
+    /// Receives `(bytes read, total bytes)` after each tensor.
     pub(crate) progress: &'a dyn Fn(u64, u64),
     pub(crate) done_bytes: u64,
     pub(crate) total_bytes: u64,
 }
 
 impl<'a> Loader<'a> {
-    /// A projection by its name without the ending.
+    /// A projection by its name without the suffix.
     pub(super) fn linear(&mut self, name: &str) -> Result<Linear, ModelError> {
         Ok(Linear {
             matrix: self.matrix(&format!("{name}.weight"))?,
@@ -52,7 +52,7 @@ impl<'a> Loader<'a> {
         packed
     }
 
-    /// Packs what a tensor, or a part of it, holds, converted.
+    /// Packs a tensor or a part of it, converted.
     pub(crate) fn pack(
         &mut self,
         name: &str,
@@ -64,7 +64,7 @@ impl<'a> Loader<'a> {
         packed
     }
 
-    /// [`Loader::pack`] of what is not counted as read.
+    /// [`Loader::pack`] without progress.
     pub(crate) fn pack_silently(
         &self,
         name: &str,
@@ -85,7 +85,7 @@ impl<'a> Loader<'a> {
         let view = self.take(name)?;
         let mut values = vec![0.0; view.rows * view.cols];
         dequantize(view.ty, view.data, &mut values);
-        // The norm behind a state has no offset in any file.
+        // The norm after a state has no offset in any file.
         if name.ends_with("norm.weight") && !name.ends_with(SSM_NORM) {
             values.iter_mut().for_each(|weight| *weight += self.norm_offset);
         }
@@ -99,13 +99,13 @@ impl<'a> Loader<'a> {
         self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_owned() })
     }
 
-    /// Whether the file has a stack in one of its forms, and it is still to be taken.
+    /// Whether the file has a stack in one of its forms that has not been loaded yet.
     pub(super) fn has_stack(&self, name: &str) -> bool {
         [name, &part_of_stack(name, 0), &turned_stack(name)].into_iter().any(|form| self.left.contains(form))
     }
 
-    /// `count` matrices of equal shape: in one tensor, one below the other, each as it is or the other way round; or
-    /// each in a tensor of its own. The stack may be one of two that would do.
+    /// Loads `count` matrices of equal shape: in one tensor, one below the other, each as it is or transposed; or each
+    /// in a tensor of its own. The file may have an alternative to the stack instead.
     pub(super) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
         self.each_of_stack(name, count, |loader, name, view| loader.pack(name, view, loader.conversion))
     }
@@ -124,7 +124,7 @@ impl<'a> Loader<'a> {
         Ok(halves?.into_iter().unzip())
     }
 
-    /// What `load` makes of each of `count` matrices of a stack, whatever its form.
+    /// Applies `load` to each of `count` matrices of a stack, in any form.
     pub(super) fn each_of_stack<T>(
         &mut self,
         stack: &str,
@@ -149,7 +149,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// What `load` makes of each of `count` equal parts of the rows of a tensor.
+    /// Applies `load` to each of `count` equal ranges of the rows of a tensor.
     fn each_part<T>(
         &mut self,
         name: &str,
@@ -171,36 +171,36 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Loads what a part of a layer is made of, by the names in the layer.
+/// Loads the parts of a layer, by their names in the layer.
 pub(crate) struct LayerLoader<'l, 'a> {
     pub(crate) loader: &'l mut Loader<'a>,
     pub(crate) layer: usize,
 }
 
 impl LayerLoader<'_, '_> {
-    /// Whether the file has a tensor that is still to be taken.
+    /// Whether the file has a tensor that has not been loaded yet.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.loader.left.contains(&self.name(name))
     }
 
-    /// The file lacks a tensor that it might have had in another form.
+    /// The error for a missing tensor that has alternatives.
     pub(crate) fn missing(&self, name: &str) -> ModelError {
         ModelError::MissingTensor { tensor: self.name(name) }
     }
 
-    /// A matrix, converted where the model is.
+    /// A matrix, with the model's conversion.
     pub(crate) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         self.loader.matrix(&self.name(name))
     }
 
-    /// A matrix in the type that the file has: what decides on other weights is not converted.
+    /// A matrix in the type of the file: routers are not converted.
     pub(crate) fn stored_matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let name = self.name(name);
         let view = self.loader.take(&name)?;
         self.loader.pack(&name, &view, Conversion::Stored)
     }
 
-    /// Whether the file has a stack in one of its forms, and it is still to be taken.
+    /// Whether the file has a stack in one of its forms that has not been loaded yet.
     pub(crate) fn has_stack(&self, name: &str) -> bool {
         self.loader.has_stack(&self.name(name))
     }
@@ -219,7 +219,7 @@ impl LayerLoader<'_, '_> {
         self.loader.halves(&self.name(name), count)
     }
 
-    /// Matrices that stand in a tensor one below the other, of so many rows each.
+    /// Matrices that are in a tensor one below the other, with these numbers of rows.
     pub(crate) fn cut<const PARTS: usize>(
         &mut self,
         name: &str,
@@ -233,7 +233,7 @@ impl LayerLoader<'_, '_> {
         self.split(name, std::array::from_fn(|part| std::slice::from_ref(&parts[part])))
     }
 
-    /// Matrices of some rows of a tensor each, converted where the model is.
+    /// Matrices that are ranges of rows of a tensor, with the model's conversion.
     pub(crate) fn split<const PARTS: usize>(
         &mut self,
         name: &str,
@@ -264,13 +264,13 @@ impl LayerLoader<'_, '_> {
         self.loader.optional_vector(&self.name(name))
     }
 
-    /// A name in the layer as one of the model.
+    /// The full name of a tensor of the layer.
     pub(crate) fn name(&self, part: &str) -> String {
         format!("blk.{}.{part}", self.layer)
     }
 }
 
-/// Some rows of a tensor.
+/// A range of rows of a tensor.
 pub(super) fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {
     let row_bytes = view.data.len() / view.rows;
     let data = &view.data[rows.start * row_bytes..rows.end * row_bytes];

@@ -1,11 +1,12 @@
 //! Models: shape, weights and forward pass.
 //!
-//! `config` is the shape, `arch` what sets architectures and their layers apart, `expected` which tensors
-//! there are, `layer_tensor` how those of a layer are named, `loader` loads and packs tensors, `weights` those of a model, `batch` is the work of a step, `decoder` the forward pass as a list
-//! of named steps, `feed_forward` those of its kinds, `latent` queries and keys of latent attention,
-//! `recurrent` layers that keep a state, `state_layout` where these lie in it, `residual` what stands around the stream, `kv_map` says in which formats layers store keys and
-//! values, `adapter` is what adapters add and `adapt` what layers know of them, `runner` owns the KV blocks and runs batches, and `device` does all of this on
-//! a GPU.
+//! `config` is the shape, `arch` the differences between architectures and their layers, `expected` the list of
+//! tensors, `layer_tensor` the names of those of a layer, `loader` loads and packs tensors, `weights` are those of a
+//! model, `batch` is the work of a step, `decoder` the forward pass as a list of named steps, `feed_forward` the kinds
+//! of feed-forward layers, `latent` computes queries and keys of latent attention, `recurrent` the recurrent layers,
+//! `state_layout` is the layout of their state, `residual` the additional computations on the residual stream, `kv_map`
+//! the KV formats of layers, `adapter` computes the contributions of adapters and `adapt` is their interface to layers,
+//! `runner` owns the KV blocks and runs batches, and `device` does all of this on a GPU.
 
 mod adapt;
 mod adapter;
@@ -67,9 +68,9 @@ pub struct Model {
 impl Model {
     /// Packs the weights of `tensors` on `pool`.
     ///
-    /// `conversion` says what matrices become; `None` keeps the file's types, and a type converts all to it.
-    /// `progress` is told `(bytes read, bytes in all)` after each tensor. Every tensor is used:
-    /// a file with others is refused before anything is read.
+    /// `conversion` determines the types of matrices; `None` keeps the file's types, and a type converts all to it.
+    /// `progress` receives `(bytes read, total bytes)` after each tensor. Every tensor is used: a file with others is
+    /// refused before anything is read.
     pub fn load(
         config: ModelConfig,
         tensors: TensorSource,
@@ -93,17 +94,17 @@ impl Model {
         &self.config
     }
 
-    /// Identity of what the model computes: shape, every weight, and the type it was converted to.
+    /// Identity of the model's results: a digest of its shape, every weight, and the conversion.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
 
-    /// [`Model::digest`] in contexts of up to `context` tokens: models may rotate otherwise in longer ones.
+    /// [`Model::digest`] in contexts of up to `context` tokens: some models rotate differently in longer ones.
     pub fn digest_within(&self, context: usize) -> [u8; 32] {
         digest::within(&self.config, self.digest, context)
     }
 
-    /// Whether its layers keep a state of each sequence beside keys and values.
+    /// Whether its layers keep a recurrent state of each sequence in addition to keys and values.
     pub fn has_states(&self) -> bool {
         state_layout::StateLayout::new(&self.config).floats > 0
     }
@@ -113,8 +114,8 @@ impl Model {
         self.weights.bytes()
     }
 
-    /// What a reranker multiplies the hidden state of its last token by, `[2, d_model]`: the row of yes, then that of
-    /// no. `None` where its file has none: then these are rows of the output matrix.
+    /// The matrix by which a reranker multiplies the hidden state of its last token, `[2, d_model]`: the row of yes,
+    /// then that of no. `None` if its file has none: then these are rows of the output matrix.
     pub fn classifier(&self) -> Option<&[f32]> {
         self.weights.classifier.as_deref()
     }
@@ -140,7 +141,7 @@ pub enum ModelError {
         /// Rows and columns the configuration needs.
         expected: [usize; 2],
     },
-    /// Tensors that no computation reads: without them the answers would be another model's.
+    /// Tensors that no computation reads: without them the answers would be those of another model.
     #[error(
         "the file has {count} tensors that kvik's {arch} does not compute with, so the model is refused: {}{}; \
          use a variant of the model without them",
@@ -150,12 +151,12 @@ pub enum ModelError {
     UnusedTensors {
         /// The architecture.
         arch: &'static str,
-        /// The first few, as the file names them, each with the reason.
+        /// The first few, by their names in the file, each with the reason.
         first: Vec<String>,
-        /// How many there are.
+        /// Number of unused tensors.
         count: usize,
     },
-    /// Weights that the file has twice: which of them the model means is unknown.
+    /// Weights that the file has twice: it is ambiguous which of them the model uses.
     #[error("the file has the same weights as `{tensor}` and as `{other}`; one of them is needed")]
     StoredTwice {
         /// Canonical name.
@@ -163,10 +164,10 @@ pub enum ModelError {
         /// Canonical name of the other.
         other: String,
     },
-    /// Numbers of the model that contradict each other.
+    /// Settings of the model that contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A device does not take it.
+    /// The device does not support the model or has failed.
     #[cfg(feature = "gpu")]
     #[error(transparent)]
     Device(#[from] kvik_gpu::DeviceError),
@@ -175,17 +176,17 @@ pub enum ModelError {
     Matrix {
         /// Canonical name.
         tensor: String,
-        /// What the kernels object to.
+        /// The error of the kernels.
         source: MatrixError,
     },
-    /// A tensor cannot be rewritten in the type asked for.
+    /// A tensor cannot be converted to the requested type.
     #[error(
         "a tensor of {from} with rows of {cols} cannot be converted to {to}; choose f32, f16, bf16, q8_0 or q4_0"
     )]
     NoConversion {
         /// Type in the file.
         from: &'static str,
-        /// Type asked for.
+        /// Requested type.
         to: &'static str,
         /// Columns of the tensor.
         cols: usize,

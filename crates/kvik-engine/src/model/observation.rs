@@ -1,52 +1,52 @@
-//! What is observed of one sequence while its rows are computed, for those who decide what it forgets.
+//! Observations of a sequence while its rows are computed, on which its retention policy decides.
 //!
-//! Rows count in the order of their positions, each in one fixed order of sums: what is observed depends on the
-//! rows alone, not on how they were cut into batches.
+//! Rows are added in the order of their positions, in a fixed order of sums: the observations depend only on the rows,
+//! not on how they were divided into batches.
 
 use std::ops::Range;
 
 use kvik_cache::retain::{Decision, Reduce, Retention, Watch};
 use kvik_kernels::{AttnWeights, Pool, QueryMoments, WeightReduce};
 
-/// What was observed of a sequence so far, layer by layer.
+/// The observations of a sequence so far, layer by layer.
 #[derive(Debug, Default)]
 pub struct Observation {
     /// `[layers]`; shorter before the first batch.
     layers: Vec<LayerObservation>,
 }
 
-/// What was observed in one layer.
+/// The observations of one layer.
 #[derive(Debug, Default)]
 pub struct LayerObservation {
-    /// What rows paid to each stored position, `[kv_heads][stored]`; heads and positions that no row has
-    /// seen yet may be missing.
+    /// The attention that each stored position received from rows, `[kv_heads][stored]`; heads and positions that no
+    /// row has attended to yet may be missing.
     pub mass: Vec<Vec<f32>>,
     /// Moments of the queries before rotation.
     pub moments: Option<QueryMoments>,
-    /// Leading positions whose queries do not count.
+    /// Number of leading positions whose queries do not count.
     pub skipped: usize,
 }
 
-/// Rows of a batch that are observed: of one sequence, side by side.
+/// Observed rows of a batch: adjacent rows of one sequence.
 pub struct Watched<'a> {
     /// Indices of the rows in the batch.
     pub rows: Range<usize>,
-    /// What of them.
+    /// The kind of observation.
     pub watch: Watch,
-    /// Where a repeated piece of the sequence is stored; weights are shares among these positions and none
-    /// is counted elsewhere. Empty but for [`Watch::Repeat`].
+    /// The positions of a repeated piece of the sequence; weights are normalised over these positions and none is
+    /// counted elsewhere. Empty except for [`Watch::Repeat`].
     pub among: Vec<Range<usize>>,
-    /// Where it goes.
+    /// The target of the observations.
     pub observation: &'a mut Observation,
 }
 
 impl Observation {
-    /// What was observed in a layer, if anything was.
+    /// The observations of a layer, if there are any.
     pub fn get(&self, layer: usize) -> Option<&LayerObservation> {
         self.layers.get(layer)
     }
 
-    /// What was observed in a layer.
+    /// The observations of a layer, created if needed.
     pub fn layer(&mut self, layer: usize) -> &mut LayerObservation {
         if self.layers.len() <= layer {
             self.layers.resize_with(layer + 1, LayerObservation::default);
@@ -54,7 +54,8 @@ impl Observation {
         &mut self.layers[layer]
     }
 
-    /// A point was passed at which `decision` was kept. What `retention` does not carry on is observed anew.
+    /// Applies `decision` at a point: keeps the observations of retained positions, and discards those that `retention`
+    /// does not accumulate.
     pub fn pass_point(&mut self, retention: &Retention, decision: &Decision) {
         for (layer, kept) in self.layers.iter_mut().zip(&decision.kept) {
             if !retention.accumulates() {
@@ -68,12 +69,12 @@ impl Observation {
 }
 
 impl Watched<'_> {
-    /// Whether attention weights of its rows are wanted.
+    /// Whether attention weights of its rows are needed.
     pub(super) fn weighs(&self) -> bool {
         matches!(self.watch, Watch::Attention { .. } | Watch::Repeat)
     }
 
-    /// Takes in the weights of `rows`, which are rows of its sequence among those of `weights`.
+    /// Adds the weights of `rows`, which are rows of its sequence among those of `weights`.
     pub(super) fn weigh(
         &mut self,
         pool: &Pool,
@@ -93,8 +94,8 @@ impl Watched<'_> {
         weights.reduce(pool, rows, reduce, &self.among, mass);
     }
 
-    /// Takes in the queries of its rows, before they are rotated; `positions` `[n]` and `q` `[n, heads, head_dim]`
-    /// are those of the batch.
+    /// Adds the queries of its rows before rotation; `positions` `[n]` and `q` `[n, heads, head_dim]` are those of the
+    /// batch.
     pub(super) fn note_queries(
         &mut self,
         pool: &Pool,

@@ -1,4 +1,4 @@
-//! Frequencies of rotary position embedding, with every way of stretching them.
+//! Frequencies of rotary position embedding, with all scaling methods.
 //!
 //! The frequency of pair `i` is `theta^(-2i/dims)`; scaling changes the frequencies once, at load,
 //! so that positions are rotated the same way whether the model was stretched or not.
@@ -11,14 +11,15 @@ use kvik_kernels::RopeTable;
 
 use super::{RopeConfig, RopeScaling};
 
-/// A way in which a model rotates, with one table for all that run the model.
+/// A rotation of a model, with one table that all runners of the model share.
 pub(super) struct Rotation {
-    /// Those of contexts within the original one, and how long that is, where others are for longer ones.
+    /// The rotation for contexts within the original one, and the length of that, if longer contexts have a separate
+    /// one.
     short: Option<(usize, Turning)>,
     turning: Turning,
 }
 
-/// Frequencies, with one table for all.
+/// Frequencies and their shared table.
 struct Turning {
     frequencies: RopeFrequencies,
     table: Mutex<Option<Arc<RopeTable>>>,
@@ -40,7 +41,7 @@ impl Rotation {
         }
     }
 
-    /// The table for contexts of up to `positions`, of at least that many.
+    /// The table for contexts of up to `positions`, with at least that many positions.
     pub(super) fn table(&self, positions: usize) -> Arc<RopeTable> {
         match &self.short {
             Some((original, short)) if positions <= *original => short.table(positions),
@@ -50,8 +51,8 @@ impl Rotation {
 }
 
 impl Turning {
-    /// The table, of at least the first `positions`. It is made when it is first asked for, and anew only for
-    /// more positions than it has: a context may be much shorter than what the model was trained for.
+    /// The table, with at least `positions` positions. Computed at the first call, and again only if more positions are
+    /// needed: a context may be much shorter than the trained one.
     fn table(&self, positions: usize) -> Arc<RopeTable> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         match &*table {
@@ -61,7 +62,7 @@ impl Turning {
     }
 }
 
-/// Frequencies of every pair and the factor on cos and sin.
+/// Frequencies of every pair, and the factor on cos and sin.
 #[derive(Debug, Clone, PartialEq)]
 struct RopeFrequencies {
     /// Radians per position, shape `[dims / 2]`.

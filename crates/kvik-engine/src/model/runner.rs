@@ -21,10 +21,10 @@ use super::weights::Layer;
 use super::{Adapters, KvMap, KvMapError, Model, ModelConfig};
 use crate::pulse::Pulse;
 
-/// What a block counts as that stores nothing but what windows see.
+/// Accounted size of a block that stores only the part of windowed layers.
 const PAGE_BYTES: usize = 4096;
 
-/// Runs batches of one model against KV blocks that it owns.
+/// Runs batches of a model with KV blocks that it owns.
 pub struct ModelRunner {
     model: Arc<Model>,
     pool: Arc<Pool>,
@@ -40,8 +40,8 @@ pub struct ModelRunner {
 }
 
 impl ModelRunner {
-    /// Reserves `blocks` KV blocks (memory is touched as they are used). All runners of a model share the
-    /// rotations of its positions, of which `context` are at hand. Two models may share a pool.
+    /// Reserves `blocks` KV blocks (memory is touched as they are used). All runners of a model share the rotation
+    /// tables, which are computed for `context` positions. Two models may share a pool.
     pub fn new(
         model: Arc<Model>,
         pool: impl Into<Arc<Pool>>,
@@ -66,10 +66,10 @@ impl ModelRunner {
         })
     }
 
-    /// The KV layout of a model that stores its layers as `map` says.
+    /// The KV layout of a model that stores its layers in the formats of `map`.
     ///
     /// # Errors
-    /// When the map is for another number of layers.
+    /// If the map is for another number of layers.
     pub fn layout(config: &ModelConfig, map: &KvMap) -> Result<KvLayout, KvMapError> {
         Ok(by_layer(config, &map.layers(config.layers)?))
     }
@@ -79,8 +79,8 @@ impl ModelRunner {
         by_layer(config, &vec![formats.into(); config.layers])
     }
 
-    /// What sequences of a model hold beside blocks of a layout, where one step stores at most so many positions of one
-    /// of them.
+    /// Auxiliary state of a model's sequences in addition to blocks of a layout, if one step stores at most
+    /// `step_positions` positions of a sequence.
     pub fn beside(config: &ModelConfig, layout: &KvLayout, step_positions: usize) -> Beside {
         let state_bytes = StateArena::state_bytes_of(StateLayout::new(config).floats);
         let part = layout.windowed_part();
@@ -94,18 +94,18 @@ impl ModelRunner {
         Beside { block_bytes: part.start.max(PAGE_BYTES), windows, state_bytes }
     }
 
-    /// Replaces the blocks by as many of another layout, of which nothing is stored.
+    /// Replaces the blocks by as many empty ones of another layout.
     pub fn store_as(&mut self, layout: KvLayout) -> io::Result<()> {
         self.arena = KvArena::new(layout, self.arena.blocks())?;
         Ok(())
     }
 
-    /// The same with slots for the states of its recurrent layers, whose memory is touched as they are used.
+    /// Adds slots for the states of its recurrent layers, whose memory is touched as they are used.
     pub fn with_states(self, slots: usize) -> io::Result<ModelRunner> {
         Ok(ModelRunner { states: StateArena::new(self.state_layout.floats, slots)?, ..self })
     }
 
-    /// The same with adapters that were loaded for its model.
+    /// Sets the adapters, which were loaded for its model.
     pub fn with_adapters(self, adapters: Adapters) -> ModelRunner {
         ModelRunner { adapters, ..self }
     }
@@ -121,12 +121,12 @@ impl ModelRunner {
         config.layer(config.kv_layers().nth(layer).expect("a layer of the layout is one of the model"))
     }
 
-    /// How a layer of the KV layout rotates, if it does.
+    /// The rotation of a layer of the KV layout, if it has one.
     fn rope(&self, layer: usize) -> Option<&RopeTable> {
         Some(&self.ropes[self.kv_layer(layer).rotation?])
     }
 
-    /// Takes the first `count` of rows that were only tried into the state that they were tried on.
+    /// Applies the first `count` tentative rows to their state.
     fn replay(&mut self, tried: &TriedRows, count: usize) {
         let rows = [StateRows { rows: 0..tried.rows, certain: count, live: tried.live, saves: &[] }];
         let means = Means { pool: &self.pool, norm_eps: self.model.config().norm_eps };
@@ -138,7 +138,7 @@ impl ModelRunner {
         }
     }
 
-    /// Computes a batch on a model whose last layers are elsewhere: the stream that goes on there, `[n, d_model]`.
+    /// Computes a batch on a model whose last layers are elsewhere; returns the stream for those, `[n, d_model]`.
     #[cfg(feature = "gpu")]
     pub(super) fn stream(&mut self, batch: &Batch<'_>) -> &[f32] {
         self.forward(batch, &mut []);
@@ -151,7 +151,7 @@ impl ModelRunner {
         self.arena.block(block.0)
     }
 
-    /// The same, to be replaced.
+    /// The bytes of a block, to be replaced.
     #[cfg(feature = "gpu")]
     pub(super) fn block_mut(&mut self, block: BlockId) -> &mut [u8] {
         self.arena.block_mut(block.0)
@@ -163,14 +163,14 @@ impl ModelRunner {
     }
 }
 
-/// The layers that store keys and values, in the formats that are theirs among `formats`, `[layers]`.
+/// The layers that store keys and values, in their formats among `formats`, `[layers]`.
 fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
     let layer = |index: usize| {
         let shape = config.layer(index);
         let LayerShape { kind, kv_heads, head_dim, .. } = shape;
         let KvFormats { k, v } = formats[index];
         let layer = match shape.latent {
-            // Of the formats that of the keys counts: they hold the values.
+            // The format of the keys counts: they hold the values.
             Some(_) => KvLayer::latent(head_dim, shape.value_dim(), k),
             None => KvLayer::full(kv_heads, head_dim, k, v),
         };

@@ -1,13 +1,13 @@
-//! Where the layers of a model lie in a state.
+//! The layout of a recurrent state.
 
 use super::ModelConfig;
 use super::arch::MixingShape;
 
-/// Where the numbers of each recurrent layer begin in a state, in order.
+/// The offsets of each recurrent layer in a state, in order.
 pub(crate) struct StateLayout {
     /// `[recurrent layers]`
     pub(crate) offsets: Vec<usize>,
-    /// Numbers of a state.
+    /// Number of floats of a state.
     pub(crate) floats: usize,
 }
 

@@ -19,29 +19,29 @@ use super::residual::{Ends, Residual};
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
 
-/// Weights of one layer.
+/// Weights of a layer.
 pub(crate) struct Layer {
     pub(crate) shape: LayerShape,
     pub(crate) mixing_norms: HalfNorms,
     pub(crate) mixing: Mixing,
     pub(crate) ffn_norms: HalfNorms,
-    /// `None` where the layer has no such half.
+    /// `None` if the layer has no feed-forward half.
     pub(crate) feed_forward: Option<FeedForward>,
     pub(crate) residual: Residual,
 }
 
-/// Weights of what mixes positions.
+/// Weights of the sequence mixing.
 pub(crate) enum Mixing {
     Attention(Box<AttentionWeights>),
     Recurrent(Box<RecurrentWeights>),
-    /// The layer is a feed-forward half alone.
+    /// The layer is only a feed-forward layer.
     Absent,
 }
 
 /// Weights of attention.
 pub(crate) struct AttentionWeights {
     /// The layer of the KV layout whose keys and values it reads. It also writes them if its projections
-    /// [`store`](Projections::store); else another layer does.
+    /// [`store`](Projections::store); otherwise another layer does.
     pub(crate) kv: usize,
     pub(crate) projections: Projections,
     /// `[heads]`
@@ -52,14 +52,14 @@ pub(crate) struct AttentionWeights {
 
 /// Weights of a recurrent layer.
 pub(crate) struct RecurrentWeights {
-    /// Which of the recurrent layers it is.
+    /// Its index among the recurrent layers.
     pub(crate) number: usize,
     pub(crate) recurrent: Recurrent,
     /// `[d_model, values]`
     pub(crate) output: Linear,
 }
 
-/// What makes queries, keys and values of the stream.
+/// The projections from the stream to queries, keys and values.
 pub(crate) enum Projections {
     /// A projection each.
     Heads(Box<HeadProjections>),
@@ -68,7 +68,7 @@ pub(crate) enum Projections {
 }
 
 impl Projections {
-    /// Whether they make keys and values to store; else the layer reads those of another.
+    /// Whether they compute keys and values to store; otherwise the layer reads those of another.
     pub(crate) fn store(&self) -> bool {
         match self {
             Projections::Heads(heads) => heads.kv.is_some(),
@@ -89,7 +89,7 @@ impl Projections {
 
 /// Projections to queries, keys and values of heads.
 pub(crate) struct HeadProjections {
-    /// `[heads * head_dim, d_model]`, with gates twice as many rows
+    /// `[heads * head_dim, d_model]`; with gates, twice as many rows
     pub(crate) q: Linear,
     /// `[head_dim]`; or of all heads
     pub(crate) q_norm: Option<Vec<f32>>,
@@ -97,11 +97,11 @@ pub(crate) struct HeadProjections {
     pub(crate) kv: Option<KeysAndValues>,
 }
 
-/// What a layer makes the keys and values of that it stores.
+/// The projections to the keys and values that a layer stores.
 pub(crate) struct KeysAndValues {
     /// `[kv_heads * head_dim, d_model]`
     pub(crate) k: Linear,
-    /// `[kv_heads * head_dim, d_model]`; `None` where keys and values are one projection
+    /// `[kv_heads * head_dim, d_model]`; `None` if keys and values share a projection
     pub(crate) v: Option<Linear>,
     /// `[head_dim]`; or of all heads
     pub(crate) k_norm: Option<Vec<f32>>,
@@ -109,36 +109,36 @@ pub(crate) struct KeysAndValues {
 
 /// Weights of the norms of one half of a layer, `[d_model]` each.
 pub(crate) struct HalfNorms {
-    /// Of what it reads.
+    /// Norm of its input.
     pub(crate) before: Option<Vec<f32>>,
-    /// Of what it adds to the stream.
+    /// Norm of what it adds to the stream.
     pub(crate) after: Option<Vec<f32>>,
 }
 
 impl HalfNorms {
-    /// Those of a half that a layer lacks.
+    /// The norms of a half that a layer lacks.
     const NONE: HalfNorms = HalfNorms { before: None, after: None };
 }
 
-/// All weights but the embedding, whose rows are read from the source.
+/// All weights except the embedding, whose rows are read from the source.
 pub(crate) struct Weights {
-    /// All layers; or the first ones, where the others are computed elsewhere.
+    /// All layers; or the first ones, if the others are computed elsewhere.
     pub(crate) layers: Vec<Layer>,
-    /// What makes logits; `None` where the last layers are computed elsewhere.
+    /// The output head; `None` if the last layers are computed elsewhere.
     pub(crate) head: Option<Head>,
-    /// What stands around the stream before the first layer and behind the last.
+    /// The computations on the stream before the first layer and after the last.
     pub(crate) ends: Ends,
-    /// How positions are rotated, as [`ModelConfig::ropes`] lists it.
+    /// The rotations, in the order of [`ModelConfig::ropes`].
     pub(super) rotations: Vec<Rotation>,
-    /// What a reranker multiplies its hidden state by, `[2, d_model]`: yes, no.
+    /// The matrix of a reranker for its hidden state, `[2, d_model]`: yes, no.
     pub(crate) classifier: Option<Vec<f32>>,
 }
 
-/// What makes logits of the stream behind the last layer.
+/// The output head: computes logits from the stream after the last layer.
 pub(crate) struct Head {
     /// `[d_model]`
     pub(crate) norm: Vec<f32>,
-    /// `[vocab, d_model]`; the embedding where the model ties them.
+    /// `[vocab, d_model]`; the embedding if the model ties them.
     pub(crate) output: Matrix,
 }
 
@@ -152,7 +152,7 @@ impl Weights {
 }
 
 impl Layer {
-    /// What takes rows into a state, if the layer has one.
+    /// The recurrent part of the layer, if it has one.
     pub(super) fn recurrent(&self) -> Option<&Recurrent> {
         match &self.mixing {
             Mixing::Recurrent(weights) => Some(&weights.recurrent),
@@ -178,9 +178,9 @@ impl Layer {
     }
 }
 
-/// What stands behind the layers beside matrices.
+/// Weights outside the layers other than matrices.
 pub(super) struct Ending {
-    /// How positions are rotated, as [`ModelConfig::ropes`] lists it.
+    /// The rotations, in the order of [`ModelConfig::ropes`].
     pub(super) rotations: Vec<Rotation>,
     /// `[2, d_model]`
     pub(super) classifier: Option<Vec<f32>>,
@@ -189,7 +189,7 @@ pub(super) struct Ending {
 impl Ending {
     pub(super) fn load(config: &ModelConfig, loader: &mut Loader<'_>) -> Result<Ending, ModelError> {
         let divisors = loader.optional_vector("rope_freqs.weight")?;
-        // They are in the configuration.
+        // These are in the configuration.
         loader.left.retain(|name| !ROPE_FACTORS.contains(&name.as_str()));
         let rotation = |(rope, divided): (&RopeConfig, bool)| {
             Rotation::new(rope, divisors.as_deref().filter(|_| divided))
@@ -206,7 +206,7 @@ pub(crate) struct ModelLoader<'a> {
 }
 
 impl<'a> ModelLoader<'a> {
-    /// Checks that the tensors are those of the configuration, all of them and no others.
+    /// Checks that the tensors are exactly those of the configuration.
     pub(super) fn open(
         config: &'a ModelConfig,
         tensors: &'a TensorSource,
@@ -322,8 +322,8 @@ impl<'a> ModelLoader<'a> {
         Ok(HalfNorms { before: norm(shape.norms.before)?, after: norm(shape.norms.after)? })
     }
 
-    /// The projections to queries, keys and values, which may be stored as one tensor. Those to keys and values may be
-    /// in the file of a layer that reads the keys and values of another, and are not read.
+    /// The projections to queries, keys and values, which may be stored as one tensor. Projections to keys and values
+    /// that a file has for a layer that reads those of another are not read.
     fn heads(
         &mut self,
         shape: &LayerShape,

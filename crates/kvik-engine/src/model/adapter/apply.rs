@@ -1,7 +1,7 @@
-//! Adds what adapters say to products that are computed already.
+//! Adds the contributions of adapters to computed matrix products.
 //!
-//! A row is computed by itself, with its adapters in the order of its mix: what is added does not depend on who else
-//! is in the batch.
+//! Each row is computed separately, with its adapters in the order of its mix: the result does not depend on the other
+//! rows of the batch.
 
 use kvik_kernels::{Activations, Pool, add, matmul};
 
@@ -10,21 +10,21 @@ use crate::api::AdapterId;
 use crate::model::adapt::Adapt;
 use crate::model::batch::Batch;
 
-/// Which adapters apply to which rows.
+/// The rows of a batch to which adapters apply.
 #[derive(Default)]
 pub(crate) struct AdaptedRows {
-    /// In the order in which mixes have them.
+    /// In the order of the mixes.
     groups: Vec<Group>,
 }
 
-/// The rows that one adapter applies to.
+/// The rows of one adapter.
 struct Group {
     adapter: AdapterId,
     /// Rows with their scales, ascending.
     rows: Vec<(usize, f32)>,
 }
 
-/// Memory that products with adapters share.
+/// Buffers shared by the products with adapters.
 #[derive(Default)]
 pub(crate) struct Buffers {
     /// Rows of the input, `[rows, cols]`.
@@ -36,7 +36,7 @@ pub(crate) struct Buffers {
     inputs: Activations,
 }
 
-/// Adapters at work on a batch.
+/// Adapters applied to a batch.
 pub(crate) struct Adapting<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) adapters: &'a Adapters,
@@ -45,10 +45,10 @@ pub(crate) struct Adapting<'a> {
 }
 
 impl AdaptedRows {
-    /// The rows of a batch.
+    /// Collects the rows of a batch.
     ///
-    /// Groups stand in the order of the adapters' digests, as the uses of every mix do: so every row has its adapters
-    /// in the order of its mix.
+    /// Groups are in the order of the adapters' digests, as are the uses of every mix: so every row has its adapters in
+    /// the order of its mix.
     pub(crate) fn set(&mut self, adapters: &Adapters, batch: &Batch<'_>) {
         self.groups.clear();
         for (index, row) in batch.rows.iter().enumerate() {
@@ -67,7 +67,7 @@ impl AdaptedRows {
         self.groups.sort_unstable_by_key(|group| (digest(group.adapter), group.adapter));
     }
 
-    /// From now on only these rows of the batch go on, ascending.
+    /// Restricts the rows to those of the batch that are `wanted`, ascending, and renumbers them.
     pub(crate) fn keep(&mut self, wanted: &[usize]) {
         for group in &mut self.groups {
             group.rows.retain_mut(|(row, _)| match wanted.binary_search(row) {
@@ -82,7 +82,7 @@ impl AdaptedRows {
 }
 
 impl Adapting<'_> {
-    /// Adds to `out`, `[n, rows]`, what adapters say there to `x`, `[n, cols]`.
+    /// Adds to `out`, `[n, rows]`, the contribution of adapters at `place` for `x`, `[n, cols]`.
     pub(crate) fn add(&mut self, place: Place, x: &[f32], out: &mut [f32]) {
         let (adapters, groups) = (self.adapters, &self.rows.groups);
         for group in groups.iter().filter(|group| !group.rows.is_empty()) {
@@ -118,7 +118,7 @@ impl Adapting<'_> {
     }
 }
 
-/// Adapters at work in the layer of that number.
+/// Adapters applied in the layer with this index.
 pub(crate) struct InLayer<'a>(pub(crate) Adapting<'a>, pub(crate) usize);
 
 impl Adapt for InLayer<'_> {
@@ -131,7 +131,7 @@ impl Adapt for InLayer<'_> {
     }
 }
 
-/// Ranges of neighbouring rows.
+/// Ranges of consecutive rows.
 fn runs(rows: &[(usize, f32)]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let runs = rows.chunk_by(|(one, _), (next, _)| one + 1 == *next);
     runs.map(|run| run[0].0..run[0].0 + run.len())

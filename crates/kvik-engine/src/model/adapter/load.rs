@@ -1,4 +1,4 @@
-//! Reads the weights of an adapter and checks them against the model that it is for.
+//! Reads the weights of an adapter and checks them against its model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,24 +15,24 @@ use crate::model::{Arch, Model};
 /// The domain of an adapter's digest.
 const DOMAIN: &str = "kvik 2026-11-23 adapter digest v1";
 
-/// How the two tensors of a pair end.
+/// Suffixes of the two tensors of a pair.
 const A: &str = ".lora_a";
 const B: &str = ".lora_b";
 
 /// An adapter whose file has been read and checked, and whose weights have not been packed yet.
 #[derive(Debug)]
 pub struct LoadedAdapter {
-    /// Name for people, where the file has one.
+    /// Display name, if the file has one.
     pub name: Option<String>,
-    /// The architecture of the model that it is for.
+    /// The architecture of its model.
     pub arch: Arch,
-    /// Multiplies what it adds, divided by the rank; 0 where the weights are scaled already.
+    /// Scale of its contribution, to be divided by the rank; 0 if the weights are scaled already.
     pub alpha: f32,
-    /// What it was trained for, in words.
+    /// Description of the task it was trained for.
     pub task_name: String,
     /// Text with which its prompts begin.
     pub prompt_prefix: String,
-    /// Weights by the name of the matrix that they change, with `.lora_a` or `.lora_b` behind it.
+    /// Weights by the name of the adapted matrix, with the suffix `.lora_a` or `.lora_b`.
     pub tensors: TensorSource,
 }
 
@@ -40,7 +40,7 @@ pub struct LoadedAdapter {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdapterError {
-    /// It was trained for another architecture.
+    /// The adapter was trained for another architecture.
     #[error(
         "the adapter is for {found} and the model is {expected}; use an adapter that was trained on this model"
     )]
@@ -50,7 +50,7 @@ pub enum AdapterError {
         /// The model's.
         expected: &'static str,
     },
-    /// The rows of queries and keys stand in another order in the model than in adapters.
+    /// The rows of queries and keys have another order in the model than in adapters.
     #[error(
         "GGUF orders the rows of {arch}'s queries and keys otherwise than the model's Hugging Face files do; \
          use the adapter with a GGUF file of the model"
@@ -59,10 +59,10 @@ pub enum AdapterError {
         /// The architecture.
         arch: &'static str,
     },
-    /// It has no tensors.
+    /// The adapter has no tensors.
     #[error("the adapter has no tensors; it would change nothing")]
     Empty,
-    /// A tensor that belongs to no matrix of the model that an adapter can change.
+    /// A tensor that belongs to no adaptable matrix of the model.
     #[error(
         "the adapter's tensor `{tensor}` belongs to no matrix that kvik can adapt in this model; it would be left \
          out, so the adapter is refused (embeddings and norms cannot be adapted: merge the adapter into the model)"
@@ -90,13 +90,13 @@ pub enum AdapterError {
         /// Its name in the adapter.
         tensor: String,
     },
-    /// One of the two tensors of a pair is missing.
+    /// A tensor of a pair is missing.
     #[error("the adapter has no tensor `{tensor}`; the file is incomplete")]
     MissingTensor {
-        /// The name of the tensor that is missing.
+        /// The name of the missing tensor.
         tensor: String,
     },
-    /// A tensor does not fit the matrix that it is for, or its other half.
+    /// The shape of a tensor does not fit its matrix, or the other tensor of its pair.
     #[error(
         "the adapter's tensor `{tensor}` is {found:?} and {expected:?} is needed (rows, cols); the adapter was \
          trained on another model"
@@ -114,13 +114,14 @@ pub enum AdapterError {
     Matrix {
         /// Its name in the adapter.
         tensor: String,
-        /// What the kernels object to.
+        /// The error of the kernels.
         source: MatrixError,
     },
 }
 
 impl Adapter {
-    /// Packs the weights of `file` as f32 for `model`, on `pool`. Every tensor is used: a file with others is refused.
+    /// Packs the weights of `file` as f32 for `model`, on `pool`. Every tensor is used: a file with other tensors is
+    /// refused.
     pub fn load(file: &LoadedAdapter, model: &Model, pool: &Pool) -> Result<Adapter, AdapterError> {
         check_arch(file, model)?;
         let loader = Loader { file, pool };
@@ -144,7 +145,7 @@ impl Adapter {
     }
 }
 
-/// Why a tensor that no part has taken is refused.
+/// The error for a tensor that no part uses.
 fn refusal(tensor: &str) -> AdapterError {
     let base = tensor.strip_suffix(A).or_else(|| tensor.strip_suffix(B)).unwrap_or(tensor);
     let tensor = tensor.to_owned();
@@ -160,7 +161,7 @@ fn check_arch(file: &LoadedAdapter, model: &Model) -> Result<(), AdapterError> {
     if arch != config.arch {
         return Err(AdapterError::WrongArch { found: arch.name(), expected: config.arch.name() });
     }
-    // An adapter does not say whether its model has sections of the rotation.
+    // An adapter does not record whether its model has RoPE sections.
     match config.rope.style == arch.gguf_rope(false) {
         true => Ok(()),
         false => Err(AdapterError::RowOrder { arch: arch.name() }),
@@ -177,8 +178,8 @@ struct MatrixPlace {
     cols: usize,
 }
 
-/// The matrices of a model by name. The embedding is looked up, not multiplied, so it is none of them; nor is the
-/// output matrix where it is the embedding.
+/// The matrices of a model by name. The embedding is not among them, since it is looked up and not multiplied; nor is
+/// the output matrix if it is the embedding.
 fn places(model: &Model) -> BTreeMap<String, MatrixPlace> {
     let all = matrices(model.config()).into_iter().filter(|(name, ..)| model.tensors.get(name).is_some());
     let placed = all.map(|(name, rows, cols)| {
@@ -192,7 +193,7 @@ fn places(model: &Model) -> BTreeMap<String, MatrixPlace> {
     placed.collect()
 }
 
-/// The names of the matrices that tensors are for.
+/// The names of the matrices to which tensors belong.
 fn bases<'a>(tensors: &BTreeSet<&'a str>) -> BTreeSet<&'a str> {
     tensors.iter().filter_map(|name| name.strip_suffix(A).or_else(|| name.strip_suffix(B))).collect()
 }
@@ -209,7 +210,7 @@ impl Loader<'_> {
         let rank = a.rows;
         check_shape(&a_name, &a, [rank, place.cols])?;
         check_shape(&b_name, &b, [place.rows, rank])?;
-        // Files of converters that know no alpha have 0: the weights are scaled already.
+        // Converters that know no alpha store 0: the weights are scaled already.
         let scale = if self.file.alpha == 0.0 { 1.0 } else { self.file.alpha / rank as f32 };
         let (a, b) = (self.matrix(&a_name, &a)?, self.matrix(&b_name, &b)?);
         Ok(Part { name: place.name.clone(), a, b, scale })

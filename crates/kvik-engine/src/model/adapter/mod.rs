@@ -1,8 +1,8 @@
-//! Low-rank adapters (LoRA, arXiv 2106.09685): beside a matrix `W` of the model two thin ones, so that
-//! `y = W x + scale B (A x)`.
+//! Low-rank adapters (LoRA, arXiv 2106.09685): two thin matrices added to a matrix `W` of the model, so that `y = W x +
+//! scale B (A x)`.
 //!
-//! `load` reads and checks the weights of one, `apply` adds what adapters say to the rows of a batch that want them.
-//! Rows without an adapter take the path they would take if there were none.
+//! `load` reads and checks the weights of an adapter, `apply` adds the contributions of adapters to the rows of a batch
+//! that want them. Rows without an adapter are computed as if there were none.
 
 mod apply;
 mod load;
@@ -16,17 +16,17 @@ use crate::api::{AdapterId, AdapterMix, AdapterUse};
 pub(super) use apply::{AdaptedRows, Adapting, Buffers, InLayer};
 pub use load::{AdapterError, LoadedAdapter};
 
-/// Adapters that one model may have.
+/// Maximum number of adapters of a model.
 pub const ADAPTERS_MAX: usize = 64;
 
 /// An adapter, packed for the kernels.
 pub struct Adapter {
-    /// By layer, and one more for what is in none.
+    /// By layer, and one more entry for matrices outside the layers.
     parts: Vec<Vec<Part>>,
     digest: [u8; 32],
 }
 
-/// What an adapter does beside one matrix.
+/// The pair of matrices that adapts one matrix of the model.
 struct Part {
     /// The name of the matrix in its layer, as `attn_q.weight`.
     name: String,
@@ -41,14 +41,14 @@ struct Part {
 /// A matrix of the model that adapters may change.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
-    /// One of a layer, by its name in it.
+    /// A matrix of a layer, by its name in it.
     Layer(usize, &'static str),
-    /// The output matrix, where it is not the embedding.
+    /// The output matrix, if it is not the embedding.
     Output,
 }
 
 impl Adapter {
-    /// Identity of its weights: they and `alpha` decide it, names and paths do not.
+    /// Identity of its weights: a digest of them and of `alpha`, independent of names and paths.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
@@ -58,7 +58,7 @@ impl Adapter {
         self.parts.iter().flatten().map(|part| part.a.bytes() + part.b.bytes()).sum()
     }
 
-    /// Matrices of the model that it changes.
+    /// Number of matrices of the model that it changes.
     pub fn matrices(&self) -> usize {
         self.parts.iter().map(Vec::len).sum()
     }
@@ -72,17 +72,17 @@ impl Adapter {
     }
 }
 
-/// The adapters beside a model; an [`AdapterId`] is an index into them.
+/// The adapters of a model; an [`AdapterId`] is an index into them.
 #[derive(Clone, Default)]
 pub struct Adapters(Vec<Arc<Adapter>>);
 
 impl Adapters {
-    /// These adapters, which were loaded for one model.
+    /// A set of adapters that were loaded for one model.
     pub fn new(adapters: Vec<Adapter>) -> Adapters {
         Adapters(adapters.into_iter().map(Arc::new).collect())
     }
 
-    /// How many there are.
+    /// Number of adapters.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -97,8 +97,8 @@ impl Adapters {
         self.0.iter().map(|adapter| adapter.bytes()).sum()
     }
 
-    /// What a request is computed with that wants these; `None` where that is the model alone. Unknown adapters are
-    /// left out.
+    /// The mix for a request that uses these adapters; `None` if that is the model alone. Unknown adapters are left
+    /// out.
     pub fn mix(&self, uses: impl IntoIterator<Item = AdapterUse>) -> Option<AdapterMix> {
         AdapterMix::new(uses.into_iter().filter_map(|used| Some((used, self.get(used.adapter)?.digest()))))
     }

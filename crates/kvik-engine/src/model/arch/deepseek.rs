@@ -1,4 +1,4 @@
-//! DeepSeek-MoE: Llama with many small experts whose weights are not normalised, beside a shared one.
+//! DeepSeek-MoE: Llama with many small experts whose weights are not normalised, and a shared expert.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, experts};

@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3, and others of that shape: latent attention, and experts in groups beside a shared one.
+//! DeepSeek V2 and V3, and others of that shape: latent attention, grouped experts, and a shared expert.
 
 use kvik_kernels::KvLayout;
 
@@ -11,28 +11,28 @@ use crate::model::{
 
 const QUERY_RANK: Key = Key::new("attention.q_lora_rank", &["q_lora_rank"]);
 const RANK: Key = Key::new("attention.kv_lora_rank", &["kv_lora_rank"]);
-/// Lengths of the keys and values of a head, in files whose matrices of heads are split; there
-/// `attention.key_length` and `attention.value_length` are those of what is stored.
+/// Lengths of a head's keys and values, in files whose matrices are split by head; in those files
+/// `attention.key_length` and `attention.value_length` are the stored lengths.
 const KEY_LENGTH: Key = Key::gguf("attention.key_length_mla");
 const VALUE_LENGTH: Key = Key::gguf("attention.value_length_mla");
 const STORED_KEY_LENGTH: Key = Key::gguf("attention.key_length");
 const STORED_VALUE_LENGTH: Key = Key::gguf("attention.value_length");
 const ROTATED: Key = Key::new("rope.dimension_count", &["qk_rope_head_dim"]);
 const LOG_MULTIPLIER: Key = Key::new("rope.scaling.yarn_log_multiplier", &["mscale_all_dim"]);
-/// Of checkpoints: the dimensions of a head's keys that do not rotate, and the length of its values.
+/// Checkpoints only: the dimensions of a head's keys that do not rotate, and the length of its values.
 const UNROTATED: Key = Key::hf(&["qk_nope_head_dim"]);
 const VALUE: Key = Key::hf(&["v_head_dim"]);
-/// Of checkpoints: how experts' scores become weights, how groups of experts are chosen, and the name of the model.
+/// Checkpoints only: how experts' scores become weights, how groups of experts are chosen, and the name of the model.
 const SCORING: Key = Key::hf(&["scoring_func"]);
 const CHOICE: Key = Key::hf(&["topk_method"]);
 const NAMES: Key = Key::hf(&["architectures"]);
 const TEMPERATURE: Key = Key::gguf("attention.temperature_scale");
 const TEMPERATURE_LENGTH: Key = Key::gguf("attention.temperature_length");
 
-/// Files name the multiplier of YaRN times this.
+/// Files store the YaRN multiplier times this unit.
 const LOG_MULTIPLIER_UNIT: f32 = 0.1;
 
-/// Vectors that queries come from are at most as long as a stream may be.
+/// Maximum length of the vectors that queries are projected from, which is that of a residual stream.
 const QUERY_RANK_MAX: usize = 1 << 16;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -72,7 +72,8 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
     })
 }
 
-/// The lengths of latent attention. What is stored fits a KV head, and the parts of a head's keys fit its length.
+/// The lengths of latent attention. The stored vector fits a KV head, and the parts of a head's keys add up to its
+/// length.
 fn latent(metadata: &dyn Metadata, config: &ModelConfig) -> Result<LatentConfig, ConfigError> {
     let bad = |key, found: usize, expected: String| ConfigError::new(&metadata.name(key), found, expected);
     let (min, max) = KvLayout::HEAD_DIMS.into_inner();
@@ -102,7 +103,8 @@ fn latent(metadata: &dyn Metadata, config: &ModelConfig) -> Result<LatentConfig,
     Ok(LatentConfig { query_rank, rank, unrotated: key - rotated, rotated, value })
 }
 
-/// The lengths of a head's keys and values, and the keys that say them. `stored` is what is stored for a position.
+/// The lengths of a head's keys and values, and the keys of these settings. `stored` are the stored lengths per
+/// position.
 fn head_lengths(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -126,13 +128,13 @@ fn head_lengths(
     Ok(([KEY_LENGTH, VALUE_LENGTH], lengths))
 }
 
-/// Of a checkpoint, the dimensions that are stored of a key, and how many of them rotate.
+/// The stored dimensions of a key in a checkpoint, and how many of them rotate.
 pub(super) fn stored_dims(metadata: &dyn Metadata) -> Result<[usize; 2], ConfigError> {
     let rotated = metadata.needed_count(ROTATED)?;
     Ok([metadata.needed_count(RANK)?.saturating_add(rotated), rotated])
 }
 
-/// What scores are multiplied by: with YaRN also by the square of a factor that grows with its stretch.
+/// The scale of attention scores: with YaRN also multiplied by the square of a factor that grows with its stretch.
 fn attention_scale(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -142,7 +144,7 @@ fn attention_scale(
     let RopeScaling::Yarn { factor, attention_factor, .. } = config.rope.scaling else { return Ok(scale) };
     let stretch = factor.max(1.0).ln();
     let log_multiplier = metadata.number(LOG_MULTIPLIER)?.unwrap_or(0.0);
-    // In checkpoints a factor of cosines and sines is theirs alone.
+    // In checkpoints the factor of cosines and sines applies to those only.
     let (log_multiplier, rotated) = match metadata.is_hf() {
         true => (log_multiplier, 1.0),
         false => (log_multiplier / LOG_MULTIPLIER_UNIT, attention_factor.unwrap_or(0.1 * stretch + 1.0)),
@@ -163,7 +165,7 @@ fn temperature(metadata: &dyn Metadata) -> Result<Option<Temperature>, ConfigErr
 fn experts(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Option<ExpertsConfig>, ConfigError> {
     let mut experts = experts::read(metadata, config, false)?;
     if let Some(experts) = &mut experts {
-        // GLM-4.7 Flash's first files do not say it; they are known by their shape, as in llama.cpp.
+        // GLM-4.7 Flash's first files do not say it; they are recognised by their shape, as in llama.cpp.
         let is_glm = (47..=48).contains(&config.layers) && config.vocab == 154_880;
         experts.sigmoid |= is_glm && metadata.count(experts::GATING)?.unwrap_or(0) == 0;
         if metadata.is_hf() {
@@ -175,7 +177,7 @@ fn experts(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Option<Exper
     Ok(experts)
 }
 
-/// Whether a checkpoint brings scores between 0 and 1 one by one; newer files of V3 do not say it.
+/// Whether a checkpoint applies a sigmoid to each score; newer files of V3 do not say it.
 fn has_sigmoid(metadata: &dyn Metadata) -> Result<bool, ConfigError> {
     match metadata.texts(SCORING)? {
         Some(names) => Ok(names == ["sigmoid"]),

@@ -1,4 +1,4 @@
-//! The numbers of mixtures of experts, as files say them.
+//! Reads the settings of mixtures of experts.
 
 use kvik_kernels::Activation;
 
@@ -19,7 +19,7 @@ const SHARED_D_FF: Key = Key::new(
 const SHARED_COUNT: Key = Key::new("expert_shared_count", &["n_shared_experts"]);
 const DENSE_LAYERS: Key =
     Key::new("leading_dense_block_count", &["first_k_dense_replace", "num_dense_layers"]);
-/// Every so many layers have experts.
+/// Interval of the layers with experts.
 const INTERVAL: Key = Key::hf(&["decoder_sparse_step"]);
 const NORMALISED: Key = Key::new("expert_weights_norm", &["norm_topk_prob"]);
 const SCALE: Key = Key::new("expert_weights_scale", &["routed_scaling_factor"]);
@@ -27,11 +27,10 @@ pub(super) const GATING: Key = Key::gguf("expert_gating_func");
 const GROUPS: Key = Key::new("expert_group_count", &["n_group"]);
 const GROUPS_USED: Key = Key::new("expert_group_used_count", &["topk_group"]);
 
-/// The number that GGUF has for a sigmoid of each score.
+/// GGUF's number for sigmoid gating.
 const SIGMOID: usize = 2;
 
-/// The experts of a file; `None` where it names none. Where it does not say whether weights are normalised,
-/// `normalised` says it.
+/// The experts of a file; `None` if it has none. `normalised` is the default for whether weights are normalised.
 pub(super) fn read(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -40,7 +39,7 @@ pub(super) fn read(
     read_or(metadata, normalised, |_| config.d_ff)
 }
 
-/// The same of architectures whose old files name the width of all experts of a token together.
+/// As [`read`], for architectures whose old files store the total width of a token's experts.
 pub(super) fn read_divided(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -49,7 +48,7 @@ pub(super) fn read_divided(
     read_or(metadata, normalised, |used| config.d_ff.checked_div(used).unwrap_or(0))
 }
 
-/// The experts of a file; `width` is that of each where it does not say it, by how many a token goes to.
+/// The experts of a file; `width` computes the default width of an expert from the number of experts used per token.
 fn read_or(
     metadata: &dyn Metadata,
     normalised: bool,

@@ -1,4 +1,5 @@
-//! Gemma 2: soft caps on scores and logits, norms around both halves of a layer, windows in every other layer.
+//! Gemma 2: soft caps on scores and logits, norms before and after both halves of a layer, a sliding window in every
+//! other layer.
 
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, Norms, windows};
@@ -7,11 +8,11 @@ use crate::model::{ConfigError, Extras, ModelConfig, Multipliers, RopeStyle};
 
 const SCORE_CAP: Key = Key::new("attn_logit_softcapping", &["attn_logit_softcapping"]);
 pub(super) const LOGIT_CAP: Key = Key::new("final_logit_softcapping", &["final_logit_softcapping"]);
-/// Where a file does not say it.
+/// The default if a file does not say it.
 pub(super) const LOGIT_CAP_DEFAULT: f32 = 30.0;
-/// Scores are divided by its root.
+/// Scores are divided by its square root.
 const QUERY_SCALAR: Key = Key::hf(&["query_pre_attn_scalar"]);
-/// Hugging Face stores what weights of norms have beside 1, GGUF the weights.
+/// Hugging Face stores norm weights minus 1, GGUF the weights.
 const NORM_OFFSET: f32 = 1.0;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -42,8 +43,8 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
     })
 }
 
-/// What Gemma 2 and 3 have in common. Files in GGUF do not say by what scores are multiplied: llama.cpp knows the
-/// model that is an exception, the one of 27 billion weights, by its number of layers.
+/// The extras that Gemma 2 and 3 share. GGUF files do not store the scale of scores: llama.cpp recognises the
+/// exception, the model with 27 billion weights, by its number of layers.
 pub(super) fn common(
     metadata: &dyn Metadata,
     config: &ModelConfig,

@@ -1,4 +1,4 @@
-//! Gemma 3 (text): norms on queries and keys, and windows in five of six layers, which rotate by a base of their own.
+//! Gemma 3 (text): norms on queries and keys, and sliding windows with a RoPE base of their own in five of six layers.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Norms, Presence, QkNorm, gemma2, windows};

@@ -1,5 +1,5 @@
-//! Gemma 3n (text): four streams of which a layer computes one, a path of low rank beside attention, embeddings of the
-//! token for every layer, gates of which few are left, and layers that read the keys and values of others.
+//! Gemma 3n (text): four residual streams of which a layer computes one (AltUp), a low-rank path parallel to attention
+//! (LAuReL), embeddings of the token for every layer, sparse gates, and layers that read the keys and values of others.
 
 use std::f64::consts::PI;
 
@@ -12,25 +12,26 @@ use crate::model::residual::INPUTS_MAX;
 use crate::model::{ConfigError, Extras, ModelConfig, Multipliers, RopeScaling, RopeStyle};
 
 const STREAMS: Key = Key::new("altup.num_inputs", &["altup_num_inputs"]);
-/// The stream that layers compute.
+/// The index of the stream that layers compute.
 const ACTIVE: Key = Key::new("altup.active_idx", &["altup_active_idx"]);
 pub(super) const PER_LAYER: Key =
     Key::new("embedding_length_per_layer_input", &["hidden_size_per_layer_input"]);
 pub(super) const SHARING: Key = Key::new("attention.shared_kv_layers", &["num_kv_shared_layers"]);
-/// Standard deviations, by layer.
+/// Standard deviations above the mean, by layer.
 const SPARSITY: Key = Key::gguf("activation_sparsity_scale");
-/// Of checkpoints: the share of gates that are not left, by layer; the tokens that have embeddings for every layer.
+/// Checkpoints only: the fraction of gates that are zeroed, by layer; the number of tokens that have embeddings for
+/// every layer.
 const NOT_LEFT: Key = Key::hf(&["activation_sparsity_pattern"]);
 const PER_LAYER_ROWS: Key = Key::hf(&["vocab_size_per_layer_input"]);
 const LAUREL: Key = Key::hf(&["laurel_rank"]);
 
-/// What llama.cpp knows of all models and does not ask their files for.
+/// Values that llama.cpp assumes for all models instead of reading them.
 const STREAMS_DEFAULT: usize = 4;
 const PER_LAYER_DEFAULT: usize = 256;
 const LAUREL_RANK: usize = 64;
 const STORING_LAYERS_DEFAULT: usize = 20;
 const SPARSE_LAYERS_DEFAULT: usize = 10;
-/// So many standard deviations are above 95 of 100 numbers.
+/// The number of standard deviations above the mean that 95 % of normal numbers stay below.
 const DEVIATIONS: f32 = 1.644_853_6;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -97,7 +98,7 @@ fn streams(metadata: &dyn Metadata) -> Result<usize, ConfigError> {
     }
 }
 
-/// How many tokens have an embedding for every layer, where those of pictures and sounds have none.
+/// Number of tokens that have an embedding for every layer, if those of images and audio have none.
 pub(super) fn per_layer_rows(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -105,7 +106,7 @@ pub(super) fn per_layer_rows(
     Ok(metadata.count(PER_LAYER_ROWS)?.filter(|&rows| rows != config.vocab))
 }
 
-/// A layer whose gates are all left has minus infinity.
+/// A layer without sparsity has minus infinity.
 fn sparsity(metadata: &dyn Metadata, layers: usize) -> Result<Vec<Option<f32>>, ConfigError> {
     if let Some(shares) = metadata.numbers(NOT_LEFT)? {
         let shares = recurrence::for_each(metadata, NOT_LEFT, shares, layers)?;
@@ -122,7 +123,7 @@ fn sparsity(metadata: &dyn Metadata, layers: usize) -> Result<Vec<Option<f32>>, 
     Ok(scales.into_iter().map(|scale| (scale > 0.0).then_some(scale)).collect())
 }
 
-/// The deviations below which a share of all gates is; none is left out of a layer whose share is 0.
+/// The standard deviations above the mean that correspond to a zeroed fraction; `None` for a fraction of 0.
 fn of_share(metadata: &dyn Metadata, share: f32) -> Result<Option<f32>, ConfigError> {
     match share {
         0.0 => Ok(None),
@@ -131,11 +132,11 @@ fn of_share(metadata: &dyn Metadata, share: f32) -> Result<Option<f32>, ConfigEr
     }
 }
 
-/// How many standard deviations above the mean the greatest of a share of normal numbers is: Newton's method from the
-/// mean, which approaches from below because the distribution is concave there.
+/// The quantile of the standard normal distribution: Newton's method from the mean, which converges from below because
+/// the distribution function is concave there.
 fn deviations(share: f64) -> f64 {
     let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * PI).sqrt();
-    // The distribution is a half and the density times x + x^3 / 3 + x^5 / (3 * 5) + ...
+    // The distribution function is a half plus the density times x + x^3 / 3 + x^5 / (3 * 5) + ...
     let below = |x: f64| {
         let terms = std::iter::successors(Some((x, 1.0)), |&(term, odd)| {
             Some((term * x * x / (odd + 2.0), odd + 2.0))
@@ -145,7 +146,7 @@ fn deviations(share: f64) -> f64 {
     (0..STEPS).fold(0.0, |x, _| x + (share - below(x)) / density(x))
 }
 
-/// Enough for shares whose distance from 1 an f32 can say.
+/// Enough for fractions whose distance from 1 an f32 can represent.
 const TERMS: usize = 200;
 const STEPS: usize = 50;
 

@@ -1,6 +1,6 @@
-//! Gemma 4: layers with a window and layers without differ in the width and number of their heads and in their
+//! Gemma 4: layers with and without a sliding window differ in the width and number of their heads and in their
 //! rotation; some read the keys and values of others; small models have embeddings of the token for every layer, and
-//! one has experts beside a dense layer.
+//! one combines experts with a dense layer.
 
 use kvik_kernels::Activation;
 
@@ -11,13 +11,13 @@ use crate::model::feed_forward::{DenseShape, ExpertsShape, FeedForwardShape, Mix
 use crate::model::residual::ResidualShape;
 use crate::model::{ByLayer, ConfigError, Extras, ModelConfig, Multipliers, RopeScaling, RopeStyle, Window};
 
-/// The length of keys and of values in layers with a window.
+/// The length of keys and of values in windowed layers.
 const WINDOWED_KEY: Key = Key::new("attention.key_length_swa", &["head_dim"]);
 const WINDOWED_VALUE: Key = Key::gguf("attention.value_length_swa");
-/// The rotated dimensions in layers with a window.
+/// The number of rotated dimensions in windowed layers.
 const WINDOWED_DIMS: Key = Key::gguf("rope.dimension_count_swa");
-/// Of checkpoints: whether keys are values in layers without a window, and the
-/// number of those; whether layers that share keys and values are twice as wide; whether there are experts.
+/// Checkpoints only: whether keys serve as values in layers without a window, and the number of their KV heads; whether
+/// layers that share keys and values are twice as wide; whether there are experts.
 const KEYS_ARE_VALUES: Key = Key::hf(&["attention_k_eq_v"]);
 const UNWINDOWED_KV_HEADS: Key = Key::hf(&["num_global_key_value_heads"]);
 const DOUBLE: Key = Key::hf(&["use_double_wide_mlp"]);
@@ -87,7 +87,7 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
     })
 }
 
-/// Key and value heads of each layer of a checkpoint, where layers without a window have others.
+/// Key and value heads of each layer of a checkpoint, if layers without a window have a different number.
 fn kv_heads(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -103,7 +103,7 @@ fn kv_heads(
     Ok(window.layers.iter().map(|&windowed| if windowed { config.kv_heads } else { unwindowed }).collect())
 }
 
-/// Widths of the layers of a checkpoint, where those that share keys and values are wider.
+/// Widths of the layers of a checkpoint, if those that share keys and values are wider.
 fn widths(metadata: &dyn Metadata, config: &ModelConfig, sharing: usize) -> Result<Vec<usize>, ConfigError> {
     if !metadata.flag(DOUBLE)?.unwrap_or(false) || sharing == 0 {
         return Ok(Vec::new());
@@ -123,7 +123,7 @@ fn window(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Window, Confi
         return Err(ConfigError::new(&metadata.name(WINDOWED_VALUE), value_dim, expected));
     }
     window.head_dim = head_dim;
-    // The divisors are for the layers without a window, of which they leave dimensions unrotated.
+    // The divisors apply to the layers without a window, some of whose dimensions they leave unrotated.
     window.divided = false;
     window.rope.dims = match metadata.number(WINDOWED_PART)? {
         Some(part) => (head_dim as f32 * part) as usize,

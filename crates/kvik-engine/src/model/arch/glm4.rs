@@ -1,4 +1,4 @@
-//! GLM-4: norms around both halves of a layer, fused gate and up, and rotation of a part of each head.
+//! GLM-4: norms before and after both halves of a layer, fused gate and up, and rotation of a part of each head.
 
 use super::{Architecture, LayerShape, Norms, Presence};
 use crate::model::feed_forward::FeedForwardShape;

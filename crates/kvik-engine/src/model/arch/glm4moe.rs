@@ -1,4 +1,4 @@
-//! GLM-4.5: experts chosen by a sigmoid with a bias, beside a shared one; the first layers are dense.
+//! GLM-4.5: experts chosen by a sigmoid with a bias, and a shared expert; the first layers are dense.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Norms, Presence, QkNorm, experts};

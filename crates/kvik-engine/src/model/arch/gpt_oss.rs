@@ -1,4 +1,4 @@
-//! gpt-oss: experts with biases, windows in every other layer, and sinks that take a share of every softmax.
+//! gpt-oss: experts with biases, a sliding window in every other layer, and attention sinks.
 
 use kvik_kernels::Activation;
 

@@ -1,4 +1,4 @@
-//! Granite 3 and the dense ones of Granite 4: Llama with multipliers, and rotation or none at all.
+//! Granite 3 and the dense models of Granite 4: Llama with multipliers, with or without rotation.
 
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, Presence};
@@ -9,7 +9,7 @@ const RESIDUAL: Key = Key::new("residual_scale", &["residual_multiplier"]);
 const ATTENTION: Key = Key::new("attention.scale", &["attention_multiplier"]);
 /// Logits are divided by it.
 const LOGITS: Key = Key::new("logit_scale", &["logits_scaling"]);
-/// Files in GGUF say by it that a model does not rotate.
+/// GGUF files use it to say that a model does not rotate.
 const ROTATED: Key = Key::gguf("rope.scaling.finetuned");
 const POSITIONS: Key = Key::hf(&["position_embedding_type"]);
 
@@ -31,13 +31,13 @@ pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Ex
     multiplied_by(metadata.needed_number(LOGITS)?, metadata, config)
 }
 
-/// Those of hybrids, of which Bamba has none for logits.
+/// The multipliers of hybrids, of which Bamba has none for logits.
 pub(super) fn hybrid_extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let logits = metadata.number(LOGITS)?.filter(|&factor| factor != 0.0);
     multiplied_by(logits.unwrap_or(1.0), metadata, config)
 }
 
-/// A factor of 0 stands for none, as in llama.cpp; but logits are divided by theirs.
+/// A factor of 0 stands for none, as in llama.cpp; except the divisor of logits.
 fn multiplied_by(logits: f32, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let factor = |key| -> Result<Option<f32>, ConfigError> {
         Ok(metadata.number(key)?.filter(|&factor| factor != 0.0))

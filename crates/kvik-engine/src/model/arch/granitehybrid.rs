@@ -1,4 +1,4 @@
-//! Granite 4 and Bamba: Mamba 2 in most layers, attention in the others, which rotates in Bamba alone; dense or with
+//! Granite 4 and Bamba: Mamba 2 in most layers, attention in the others, which rotates only in Bamba; dense or with
 //! experts.
 
 use super::metadata::Metadata;

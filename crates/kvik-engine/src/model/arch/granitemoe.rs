@@ -1,4 +1,4 @@
-//! Granite MoE: Granite with a mixture of experts in every layer, and a shared one in some models.
+//! Granite MoE: Granite with a mixture of experts in every layer, and a shared expert in some models.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Presence, experts, granite};
@@ -19,6 +19,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let experts = experts::read(metadata, config, true)?;
-    // They always rotate.
+    // These models always rotate.
     Ok(Extras { experts, unrotated: Vec::new(), ..granite::extras(metadata, config)? })
 }

@@ -1,4 +1,4 @@
-//! LFM2: short convolutions in most layers, attention with norms of heads in the others.
+//! LFM2: short convolutions in most layers, attention with norms on heads in the others.
 
 use kvik_text::files::hf::Modules;
 
@@ -9,7 +9,7 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
 const WIDTH: Key = Key::new("shortconv.l_cache", &["conv_L_cache"]);
 
-/// Of checkpoints: the width of feed-forward layers before it is adjusted, whether it is, and how.
+/// Checkpoints only: the width of feed-forward layers before adjustment, whether it is adjusted, and how.
 const UNADJUSTED: Key = Key::hf(&["block_ff_dim", "intermediate_size"]);
 const ADJUSTED: Key = Key::hf(&["block_auto_adjust_ff_dim"]);
 const MULTIPLIER: Key = Key::hf(&["block_ffn_dim_multiplier"]);
@@ -43,7 +43,8 @@ pub(super) const HF_MODULES: Modules = &[
     ("feed_forward.experts.down_proj", "ffn_down_exps.weight"),
 ];
 
-/// The width of feed-forward layers of a checkpoint: two thirds of what it says, times a factor, rounded up to a multiple.
+/// The width of feed-forward layers of a checkpoint: two thirds of the stored width, times a factor, rounded up to a
+/// multiple.
 pub(super) fn width(metadata: &dyn Metadata) -> Result<Option<usize>, ConfigError> {
     if !metadata.flag(ADJUSTED)?.unwrap_or(true) {
         return Ok(None);
@@ -54,7 +55,7 @@ pub(super) fn width(metadata: &dyn Metadata) -> Result<Option<usize>, ConfigErro
     }
     let width = metadata.needed_count(UNADJUSTED)?.saturating_mul(2) / 3;
     let factor = metadata.number(MULTIPLIER)?.unwrap_or(1.0);
-    // What does not fit a number is out of the range that is checked.
+    // A value that does not fit saturates and is rejected by the range check.
     let width = (width as f64 * f64::from(factor)) as usize;
     Ok(Some(width.div_ceil(multiple).saturating_mul(multiple)))
 }
@@ -63,7 +64,7 @@ pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Ex
     let layers = recurrence::without_kv(metadata, config)?;
     let mut window = windows::read(metadata, config, 0)?;
     if let Some(window) = &mut window {
-        // All layers with attention have it.
+        // All layers with attention have the window.
         window.layers = vec![true; config.layers];
     }
     let recurrence = recurrence::convolution(metadata, layers, WIDTH)?;

@@ -20,7 +20,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let mut experts = experts::read(metadata, config, true)?;
     if let Some(experts) = &mut experts {
-        // Files in GGUF say it.
+        // GGUF files store it.
         experts.sigmoid |= metadata.is_hf();
     }
     Ok(Extras { experts, ..lfm2::extras(metadata, config)? })

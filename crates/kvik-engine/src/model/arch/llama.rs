@@ -17,7 +17,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// Mistral 7B of version 0.1 sees a window in every layer; its files in GGUF do not say so.
+/// Mistral 7B v0.1 has a sliding window in every layer; its GGUF files do not say so.
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let window = if metadata.is_hf() { windows::read(metadata, config, 0)? } else { None };
     Ok(Extras { window, experts: experts::read(metadata, config, true)?, ..Extras::default() })

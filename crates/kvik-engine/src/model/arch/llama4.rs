@@ -1,5 +1,6 @@
-//! Llama 4 (text): chunks in three of four layers; the others see all positions, do not rotate, and multiply queries by
-//! a factor of their position. Experts are weighed before they compute, beside a shared one, in every so many layers.
+//! Llama 4 (text): chunked attention in three of four layers; the others attend to all positions, do not rotate, and
+//! scale queries by a factor of their position. In layers with experts, the weights apply to the inputs, and there is a
+//! shared expert.
 
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, Presence, QkNorm, experts, recurrence, windows};
@@ -8,7 +9,7 @@ use crate::model::{ConfigError, ExpertsConfig, Extras, ModelConfig, RopeStyle, T
 
 const CHUNK: usize = 8192;
 const CHUNKED: Key = Key::gguf("attention.sliding_window");
-/// What checkpoints say and GGUF files do not.
+/// Settings of checkpoints that GGUF files do not store.
 const CHUNK_LEN: Key = Key::hf(&["attention_chunk_size"]);
 const D_FF: Key = Key::hf(&["intermediate_size"]);
 const EXPERT_LAYERS: Key = Key::hf(&["moe_layers"]);
@@ -19,7 +20,7 @@ const WARMTH_INTERVAL: Key = Key::hf(&["floor_scale"]);
 const ROTATED: Key = Key::hf(&["no_rope_layers"]);
 const UNROTATED_INTERVAL: Key = Key::hf(&["no_rope_layer_interval"]);
 const EXPERTS_INTERVAL: Key = Key::new("interleave_moe_layer_step", &["interleave_moe_layer_step"]);
-/// Files in GGUF do not say whether queries and keys are normed: the models with so many experts do not.
+/// GGUF files do not say whether queries and keys are normed: models with this many experts do not norm them.
 const EXPERTS_WITHOUT_NORM: usize = 128;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -63,7 +64,7 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
     Ok(Extras { window, experts, temperature: temperature(metadata)?, unrotated, ..Extras::default() })
 }
 
-/// Layers that rotate have them where a checkpoint does not list which do.
+/// The chunks of the model. If a checkpoint does not list the chunked layers, those that rotate are chunked.
 fn chunks(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -120,7 +121,7 @@ fn temperature(metadata: &dyn Metadata) -> Result<Option<Temperature>, ConfigErr
     Ok(Some(Temperature { scale, interval, offset: 1.0 }))
 }
 
-/// Layers that do not rotate: those that a checkpoint lists, else every fourth or every so many.
+/// Layers that do not rotate: those that a checkpoint lists, otherwise every fourth or every `n`th.
 fn unrotated(metadata: &dyn Metadata, layers: usize) -> Result<Vec<bool>, ConfigError> {
     if let Some(rotated) = metadata.flags(ROTATED)?.filter(|rotated| !rotated.is_empty()) {
         let rotated = recurrence::for_each(metadata, ROTATED, rotated, layers)?;

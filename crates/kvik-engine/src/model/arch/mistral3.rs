@@ -1,10 +1,11 @@
-//! Ministral 3 and Mistral's models after it: Llama with YaRN, and queries that grow with their position.
+//! Ministral 3 and later Mistral models: Llama with YaRN, and queries scaled by a factor that grows with their
+//! position.
 
 use super::metadata::{Key, Metadata};
 use super::{Architecture, LayerShape, Presence, experts};
 use crate::model::{ConfigError, Extras, ModelConfig, RopeScaling, RopeStyle, Temperature};
 
-/// Absent in `config.json`, where it stands among the parameters of the rotation.
+/// Not at the top level of `config.json`, but among its RoPE parameters.
 const TEMPERATURE: Key = Key::new("attention.temperature_scale", &["llama_4_scaling_beta"]);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

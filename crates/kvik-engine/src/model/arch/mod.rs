@@ -1,5 +1,5 @@
-//! What sets the architectures apart. A new one is a file here with its [`Architecture`] and a line in
-//! `architectures!`; a layer that computes something new is a variant of what [`LayerShape`] is made of.
+//! The differences between architectures. A new architecture is a file here with its [`Architecture`] and a line in
+//! `architectures!`; a layer with a new computation is a new variant of a part of [`LayerShape`].
 
 mod checkpoint;
 mod deepseek;
@@ -57,7 +57,7 @@ macro_rules! architectures {
         }
 
         impl Arch {
-            /// All of them.
+            /// All architectures.
             pub(crate) const ALL: &[Arch] = &[$(Arch::$name,)+];
 
             fn architecture(self) -> &'static Architecture {
@@ -76,27 +76,27 @@ architectures! {
     Qwen2 = qwen2,
     /// Qwen3: a norm on every query and key head.
     Qwen3 = qwen3,
-    /// Ministral 3: Llama with queries that grow with their position.
+    /// Ministral 3: Llama with queries scaled by a factor that grows with their position.
     Mistral3 = mistral3,
     /// SmolLM3: Llama in which every fourth layer does not rotate.
     SmolLm3 = smollm3,
-    /// OLMo 2 and 3: norms behind the layers.
+    /// OLMo 2 and 3: norms after the halves of a layer.
     Olmo2 = olmo2,
-    /// Granite 3 and the dense ones of Granite 4: multipliers.
+    /// Granite 3 and the dense models of Granite 4: multipliers.
     Granite = granite,
     /// Phi-3, Phi-3.5 and Phi-4: fused projections.
     Phi3 = phi3,
-    /// Gemma 2: caps, norms around the halves of a layer, windows.
+    /// Gemma 2: soft caps, norms before and after the halves of a layer, sliding windows.
     Gemma2 = gemma2,
-    /// Gemma 3: two bases of rotation, windows.
+    /// Gemma 3: two RoPE bases, sliding windows.
     Gemma3 = gemma3,
-    /// Gemma 3n: several streams, embeddings for every layer, layers that share keys and values.
+    /// Gemma 3n: several residual streams, embeddings for every layer, layers that share keys and values.
     Gemma3n = gemma3n,
     /// Gemma 4: heads of two widths, embeddings for every layer, layers that share keys and values, experts.
     Gemma4 = gemma4,
-    /// gpt-oss: experts, windows, sinks.
+    /// gpt-oss: experts, sliding windows, attention sinks.
     GptOss = gpt_oss,
-    /// Qwen2-MoE: experts beside a shared one with a gate.
+    /// Qwen2-MoE: experts and a shared expert with a gate.
     Qwen2Moe = qwen2moe,
     /// Qwen3-MoE: experts.
     Qwen3Moe = qwen3moe,
@@ -104,19 +104,19 @@ architectures! {
     GraniteMoe = granitemoe,
     /// OLMoE: experts.
     OlMoe = olmoe,
-    /// Llama 4: chunks, layers that do not rotate, experts.
+    /// Llama 4: chunked attention, layers that do not rotate, experts.
     Llama4 = llama4,
-    /// GLM-4: norms around the halves of a layer, fused projections.
+    /// GLM-4: norms before and after the halves of a layer, fused projections.
     Glm4 = glm4,
-    /// DeepSeek-MoE: experts beside a shared one.
+    /// DeepSeek-MoE: experts and a shared expert.
     DeepSeek = deepseek,
-    /// GLM-4.5: experts beside a shared one.
+    /// GLM-4.5: experts and a shared expert.
     Glm4Moe = glm4moe,
     /// Qwen3-Next: as Qwen3.5 with experts.
     Qwen3Next = qwen3next,
     /// Qwen3.5 with experts.
     Qwen35Moe = qwen35moe,
-    /// Qwen3.5: the gated delta rule, and attention with a gate in every fourth layer.
+    /// Qwen3.5: the gated delta rule, and gated attention in every fourth layer.
     Qwen35 = qwen35,
     /// Nemotron-H with experts.
     NemotronHMoe = nemotron_h_moe,
@@ -126,9 +126,9 @@ architectures! {
     Lfm2Moe = lfm2moe,
     /// LFM2: short convolutions with attention in some layers.
     Lfm2 = lfm2,
-    /// Granite 4: Mamba 2 with attention in some layers, experts or not.
+    /// Granite 4: Mamba 2 with attention in some layers, with or without experts.
     GraniteHybrid = granitehybrid,
-    /// DeepSeek V2 and V3: latent attention, experts in groups beside a shared one.
+    /// DeepSeek V2 and V3: latent attention, grouped experts and a shared expert.
     DeepSeek2 = deepseek2,
 }
 
@@ -136,14 +136,15 @@ architectures! {
 struct Architecture {
     /// The value of `general.architecture` in GGUF.
     name: &'static str,
-    /// What Hugging Face's `config.json` may name first in `architectures`; empty where the name is that of another.
+    /// The first name in `architectures` of Hugging Face's `config.json`; empty if another architecture has the same
+    /// name.
     hf_names: &'static [&'static str],
-    /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks: its name, GGUF's. A parameter that
-    /// belongs to no module has its whole name in both.
+    /// Modules whose Hugging Face names differ from Llama's, or that Llama lacks: its name, GGUF's name. A parameter
+    /// that belongs to no module has its full name in both.
     hf_modules: Modules,
-    /// How GGUF files of it order the rows of q and k.
+    /// The order of the rows of q and k in its GGUF files.
     gguf_rope: RopeStyle,
-    /// Reads what the model has beside the shape of a plain transformer, which has been read.
+    /// Reads the parts of a model beyond a plain transformer, whose shape has been read already.
     extras: fn(&dyn Metadata, &ModelConfig) -> Result<Extras, ConfigError>,
     /// The shape of one layer of a model.
     layer: fn(&ModelConfig, usize) -> LayerShape,
@@ -155,12 +156,12 @@ impl Arch {
         self.architecture().name
     }
 
-    /// Whether its feed-forward layers have GELU instead of SiLU.
+    /// Whether its feed-forward layers use GELU instead of SiLU.
     pub(crate) fn has_gelu(self) -> bool {
         matches!(self, Arch::Gemma2 | Arch::Gemma3 | Arch::Gemma3n | Arch::Gemma4)
     }
 
-    /// Whether counts for each layer may be 0 where a layer lacks a part.
+    /// Whether counts by layer may be 0 for layers that lack a part.
     pub(crate) fn is_hybrid(self) -> bool {
         matches!(
             self,
@@ -175,7 +176,7 @@ impl Arch {
         )
     }
 
-    /// What the norm behind the last layer is called.
+    /// The name of the norm after the last layer.
     pub(crate) fn output_norm(self) -> &'static str {
         match self {
             Arch::Lfm2 | Arch::Lfm2Moe => "token_embd_norm.weight",
@@ -183,8 +184,8 @@ impl Arch {
         }
     }
 
-    /// What the logarithmic multiplier of YaRN, as a GGUF file of it says it, is on cosines and sines. Those of
-    /// DeepSeek's files scale attention scores alone, and the factor of cosines and sines is cancelled.
+    /// The logarithmic multiplier of YaRN for cosines and sines, given the `stored` one of a GGUF file. That of
+    /// DeepSeek's files scales only attention scores, and the factor of cosines and sines is cancelled.
     pub(crate) fn yarn_log_multiplier(self, stored: f32) -> f32 {
         match self {
             Arch::DeepSeek2 if stored != 0.0 => 1.0,
@@ -192,13 +193,13 @@ impl Arch {
         }
     }
 
-    /// Reads what a model of this architecture has beside the shape in `config`.
+    /// Reads the parts of a model of this architecture beyond the shape in `config`.
     pub(crate) fn extras(self, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
         (self.architecture().extras)(metadata, config)
     }
 
-    /// Which elements of a head GGUF files of this architecture rotate together. The rows of GLM-4 are in another order
-    /// in models that also take images, whose files have sections of the rotation.
+    /// The rotation pairs of a head in GGUF files of this architecture. The rows of GLM-4 have another order in models
+    /// that also take images, whose files have RoPE sections.
     pub(crate) fn gguf_rope(self, has_sections: bool) -> RopeStyle {
         match self {
             Arch::Glm4 if has_sections => RopeStyle::HalfSplit,
@@ -207,12 +208,12 @@ impl Arch {
     }
 }
 
-/// The shape of one layer, and which optional parts it has.
+/// The shape of a layer, including its optional parts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LayerShape {
-    /// What mixes positions. What follows of attention counts where that is attention.
+    /// The sequence mixing. The fields about attention apply only if it is attention.
     pub(crate) mixing: MixingShape,
-    /// Which positions its attention keeps.
+    /// The positions that its attention sees.
     pub(crate) kind: KvKind,
     /// The layer whose keys and values it attends to, if it stores none of its own.
     pub(crate) source: Option<usize>,
@@ -222,7 +223,7 @@ pub(crate) struct LayerShape {
     pub(crate) kv_heads: usize,
     /// Dimensions of one head of queries and keys.
     pub(crate) head_dim: usize,
-    /// The lengths of latent attention, where queries and keys come about by that.
+    /// The lengths of latent attention, if queries and keys are computed that way.
     pub(crate) latent: Option<LatentConfig>,
     /// Biases on the q, k and v projections.
     pub(crate) qkv_bias: Presence,
@@ -230,24 +231,24 @@ pub(crate) struct LayerShape {
     pub(crate) output_bias: Presence,
     /// RMSNorm on queries and keys.
     pub(crate) qk_norm: QkNorm,
-    /// How values come about.
+    /// How values are computed.
     pub(crate) values: Values,
-    /// How queries and keys are rotated: an index of [`ModelConfig::ropes`]; `None` if they are not.
+    /// The rotation of queries and keys, as an index of [`ModelConfig::ropes`]; `None` without rotation.
     pub(crate) rotation: Option<usize>,
     /// Multiplies attention scores.
     pub(crate) scale: f32,
-    /// Whether the model's temperature, if it has one, multiplies queries.
+    /// Whether the model's temperature, if it has one, scales queries.
     pub(crate) warmed: bool,
-    /// Whether the projection to queries also gives gates of what is attended to, as long: query and gate of each head
-    /// stand side by side.
+    /// Whether the query projection also computes gates of the attention output, of the same length: query and gate of
+    /// each head are adjacent.
     pub(crate) gated: bool,
-    /// Scores of positions without a value that take part in every softmax.
+    /// Attention sinks: scores without a value that take part in every softmax.
     pub(crate) sinks: Presence,
-    /// Where the norms of its two halves stand.
+    /// The positions of the norms of its two halves.
     pub(crate) norms: Norms,
     /// The feed-forward half.
     pub(crate) feed_forward: FeedForwardShape,
-    /// What stands around the stream.
+    /// Additional computations on the residual stream.
     pub(crate) residual: ResidualShape,
 }
 
@@ -281,19 +282,19 @@ impl LayerShape {
         }
     }
 
-    /// Length of the values that attention gathers.
+    /// Length of the values in attention.
     pub(crate) fn value_dim(&self) -> usize {
         self.latent.map_or(self.head_dim, |latent| latent.rank)
     }
 
-    /// Length of what a head hands to the output projection.
+    /// Length of a head's input to the output projection.
     pub(crate) fn output_dim(&self) -> usize {
         self.latent.map_or(self.head_dim, |latent| latent.value)
     }
 }
 
 impl LayerShape {
-    /// Names of its norms: of the halves that it has.
+    /// Names of the norms of the halves that it has.
     pub(crate) fn norm_names(&self) -> impl Iterator<Item = &'static str> {
         let halves = [self.mixing != MixingShape::Absent, self.feed_forward != FeedForwardShape::Absent];
         let norms = [self.norms.before, self.norms.after].into_iter().flatten();
@@ -309,20 +310,20 @@ impl LayerShape {
     }
 }
 
-/// What mixes the positions of a layer.
+/// The sequence mixing of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum MixingShape {
     /// Attention.
     Attention,
-    /// A state.
+    /// A recurrent state.
     Recurrent(RecurrentShape),
-    /// Nothing: the layer is a feed-forward half alone (Nemotron-H).
+    /// None: the layer is only a feed-forward layer (Nemotron-H).
     Absent,
 }
 
 fn kind(config: &ModelConfig, index: usize) -> KvKind {
     match &config.extras.window {
-        // A window of more positions than fit the number sees all.
+        // A window with more positions than fit the type includes all.
         Some(window) if config.extras.is_windowed(index) => {
             let positions = u32::try_from(window.positions).unwrap_or(u32::MAX);
             if window.chunked { KvKind::Chunk { positions } } else { KvKind::Window { positions } }
@@ -338,9 +339,9 @@ fn feed_forward_of(config: &ModelConfig, index: usize) -> FeedForwardShape {
     }
 }
 
-/// The rotation of layers that see all positions, among [`ModelConfig::ropes`].
+/// The rotation of layers without a window, as an index of [`ModelConfig::ropes`].
 const UNWINDOWED: usize = 0;
-/// That of layers that see a window.
+/// The rotation of windowed layers.
 const WINDOWED: usize = 1;
 
 /// RMSNorm on queries and keys.
@@ -352,29 +353,29 @@ pub(crate) enum QkNorm {
     Head(Presence),
     /// Over all heads of a row, with weights `[heads * head_dim]` and `[kv_heads * head_dim]`.
     All(Presence),
-    /// Head by head, without weights, once they are rotated.
+    /// Head by head, without weights, after rotation.
     Rotated,
 }
 
-/// How the values of a layer come about.
+/// How the values of a layer are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Values {
     /// By a projection of their own.
     Projected,
-    /// By a projection of their own, normed without weights. Where a file has none for a layer, and that is allowed
-    /// there, values come of the projection to keys.
+    /// By a projection of their own, normed without weights. If a file has no projection for a layer, and that is
+    /// allowed, the output of the key projection is used.
     Normed {
-        /// Of the projection.
+        /// Presence of the projection.
         projection: Presence,
     },
 }
 
-/// The norms of the two halves of a layer, by the names of their tensors: of attention, of the feed-forward half.
+/// The norms of the two halves of a layer, by the names of their tensors: attention, feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Norms {
-    /// Of what each half reads.
+    /// Norms of the input of each half.
     pub(crate) before: Option<[&'static str; 2]>,
-    /// Of what each half adds to the residual stream.
+    /// Norms of what each half adds to the residual stream.
     pub(crate) after: Option<[&'static str; 2]>,
 }
 
@@ -382,10 +383,10 @@ impl Norms {
     /// Before both halves.
     pub(crate) const BEFORE: Norms =
         Norms { before: Some(["attn_norm.weight", "ffn_norm.weight"]), after: None };
-    /// Behind both halves.
+    /// After both halves.
     pub(crate) const AFTER: Norms =
         Norms { before: None, after: Some(["post_attention_norm.weight", "post_ffw_norm.weight"]) };
-    /// Before and behind both halves.
+    /// Before and after both halves.
     pub(crate) const AROUND: Norms = Norms { before: Norms::BEFORE.before, after: Norms::AFTER.after };
 }
 
@@ -405,13 +406,13 @@ impl ModelConfig {
         self.extras.by_layer.d_ff.get(index).copied().unwrap_or(self.d_ff)
     }
 
-    /// The layers that store keys and values: those of the KV layout, in order.
+    /// The layers that store keys and values, which are those of the KV layout, in order.
     pub(crate) fn kv_layers(&self) -> impl Iterator<Item = usize> {
         let stores = |shape: LayerShape| shape.mixing == MixingShape::Attention && shape.source.is_none();
         (0..self.layers).filter(move |&index| stores(self.layer(index)))
     }
 
-    /// Vectors by their names in a layer that stand in rows, and how many these are: checkpoints have them flat.
+    /// Vectors of a layer that are stored in rows, by name, with the number of rows: checkpoints store them flat.
     pub(crate) fn vectors_in_rows(&self) -> Vec<(&'static str, usize)> {
         let recurrent = (0..self.layers).find_map(|index| match self.layer(index).mixing {
             MixingShape::Recurrent(shape) => Some(shape),
@@ -420,7 +421,7 @@ impl ModelConfig {
         recurrent.map(RecurrentShape::vectors_in_rows).unwrap_or_default()
     }
 
-    /// What stands around the stream in every layer.
+    /// Additional computations on the residual stream in every layer.
     pub(crate) fn residual(&self) -> ResidualShape {
         ResidualShape {
             altup: self.extras.altup,
@@ -430,9 +431,9 @@ impl ModelConfig {
         }
     }
 
-    /// The ways in which layers rotate: of those that see all positions; then of those that see a window, if any do.
+    /// The rotations of layers: that of layers without a window; then that of windowed layers, if there are any.
     ///
-    /// Beside each stands whether the divisors of frequencies in the file are for it.
+    /// Each comes with whether the frequency divisors of the file apply to it.
     pub(crate) fn ropes(&self) -> Vec<(&RopeConfig, bool)> {
         let windowed = self.extras.window.as_ref().map(|window| (&window.rope, window.divided));
         [Some((&self.rope, true)), windowed].into_iter().flatten().collect()

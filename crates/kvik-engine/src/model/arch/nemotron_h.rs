@@ -1,4 +1,4 @@
-//! Nemotron-H: each layer is one half: Mamba 2, attention that does not rotate, or a feed-forward layer without a gate.
+//! Nemotron-H: each layer is one of Mamba 2, attention without rotation, or a feed-forward layer without a gate.
 
 use kvik_kernels::Activation;
 use kvik_text::files::hf::Modules;
@@ -8,12 +8,12 @@ use super::{Architecture, LayerShape, MixingShape, Norms, Presence, recurrence};
 use crate::model::feed_forward::{DenseShape, FeedForwardShape};
 use crate::model::{ConfigError, Extras, ModelConfig, Recurrence, RopeStyle};
 
-/// Widths of feed-forward layers, `[layers]`; 0 where a layer is another half.
+/// Widths of feed-forward layers, `[layers]`; 0 for layers of another kind.
 const D_FF: Key = Key::gguf("feed_forward_length");
-/// The halves that the layers of a checkpoint are: a letter for each, or a name.
+/// The kinds of the layers of a checkpoint: a letter for each, or a name.
 const HALVES: Key = Key::hf(&["hybrid_override_pattern", "layers_block_type", "layer_types"]);
 
-/// A half that a layer is.
+/// The kind of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Half {
     Mamba,
@@ -81,7 +81,7 @@ pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Ex
     })
 }
 
-/// The halves that GGUF's counts of layers are of.
+/// The kinds of layers that follow from GGUF's counts.
 fn halves_by_counts(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec<Half>, ConfigError> {
     let alone = recurrence::by_layer(metadata, D_FF, config.layers)?;
     let alone = alone.unwrap_or_else(|| vec![false; config.layers]);
@@ -94,7 +94,7 @@ fn halves_by_counts(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec
     Ok(alone.into_iter().zip(without_kv).map(half).collect())
 }
 
-/// The halves that a checkpoint lists, if it is one.
+/// The kinds of layers that a checkpoint lists; `None` for GGUF files.
 fn halves(metadata: &dyn Metadata) -> Result<Option<Vec<Half>>, ConfigError> {
     let Some(listed) = metadata.texts(HALVES)? else { return Ok(None) };
     let names = match &listed[..] {
@@ -118,7 +118,7 @@ pub(super) fn names_experts(metadata: &dyn Metadata) -> Result<bool, ConfigError
     Ok(halves(metadata)?.is_some_and(|halves| halves.contains(&Half::Experts)))
 }
 
-/// A layer that is one half; `feed_forward` where it is that.
+/// A layer of a single kind; `feed_forward` is used if it is a feed-forward layer.
 pub(super) fn layer(config: &ModelConfig, index: usize, feed_forward: FeedForwardShape) -> LayerShape {
     let recurrence = config.extras.recurrence.as_ref();
     let alone = recurrence.is_some_and(|recurrence| recurrence.feed_forward_alone.get(index) == Some(&true));

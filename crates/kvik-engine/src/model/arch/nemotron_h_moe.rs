@@ -1,4 +1,4 @@
-//! Nemotron-H with experts chosen by a sigmoid with a bias, beside a shared one.
+//! Nemotron-H with experts chosen by a sigmoid with a bias, and a shared expert.
 
 use kvik_kernels::Activation;
 

@@ -1,5 +1,5 @@
-//! OLMo 2: norms behind attention and feed-forward layers instead of before them, and norms over all queries and
-//! all keys. OLMo 3: windows in three of four layers, which rotate without stretching.
+//! OLMo 2: norms after attention and feed-forward layers instead of before them, and norms over all queries and all
+//! keys. OLMo 3: sliding windows in three of four layers, which rotate without stretching.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Norms, Presence, QkNorm, windows};

@@ -19,7 +19,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// The windows that files in GGUF name are those of a conversion that got them wrong: llama.cpp ignores them too.
+/// The windows in GGUF files come from a wrong conversion: llama.cpp ignores them too.
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let window = if metadata.is_hf() { windows::read(metadata, config, 0)? } else { None };
     Ok(Extras { window, ..Extras::default() })

@@ -1,4 +1,4 @@
-//! Qwen2-MoE and Qwen1.5-MoE: Qwen2 with experts whose weights are not normalised, and a shared one with a gate.
+//! Qwen2-MoE and Qwen1.5-MoE: Qwen2 with experts whose weights are not normalised, and a shared expert with a gate.
 
 use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Presence, experts};

@@ -1,5 +1,5 @@
-//! Qwen3.5: the gated delta rule in three of four layers; in the others attention, whose output has a gate, with norms
-//! of heads and rotation of a part of each.
+//! Qwen3.5: the gated delta rule in three of four layers; in the others gated attention with norms on heads and
+//! rotation of a part of each.
 
 use kvik_kernels::KeySharing;
 use kvik_text::files::hf::Modules;
@@ -9,10 +9,10 @@ use super::{Architecture, LayerShape, Norms, Presence, QkNorm, recurrence};
 use crate::model::recurrent::{DeltaProjections, GatedDeltaShape};
 use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
-/// How many pairs of dimensions rotate by the position in time, by the row and by the column of a picture. Those of text
-/// are all the position of the token.
+/// The numbers of rotation pairs for the position in time, and for the row and the column of an image. For text all
+/// three are the position of the token.
 const SECTIONS: Key = Key::new("rope.dimension_sections", &["mrope_section"]);
-/// Hugging Face stores what weights of norms have beside 1, but for those behind a state; GGUF the weights.
+/// Hugging Face stores norm weights minus 1, except for those after a state; GGUF stores the weights.
 const NORM_OFFSET: f32 = 1.0;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -24,7 +24,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     layer: |config, index| layer(config, index, sharing(config), DeltaProjections::Apart),
 };
 
-/// Those of Qwen3-Next among them, whose projections are mixed.
+/// Includes the modules of Qwen3-Next, whose projections are mixed.
 pub(super) const HF_MODULES: Modules = &[
     ("post_attention_layernorm", "post_attention_norm"),
     ("linear_attn.in_proj_qkv", "attn_qkv"),
@@ -45,7 +45,7 @@ pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Ex
     without_sections(metadata, config)
 }
 
-/// What Qwen3-Next has, too.
+/// The extras that Qwen3-Next has too.
 pub(super) fn without_sections(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let layers = recurrence::listed(metadata, config)?;
     let recurrence = recurrence::with_square_matrices(metadata, config, layers)?;
@@ -53,7 +53,7 @@ pub(super) fn without_sections(metadata: &dyn Metadata, config: &ModelConfig) ->
     Ok(Extras { recurrence: Some(recurrence), norm_offset, ..Extras::default() })
 }
 
-/// The sections take turns, pair by pair. A pair beyond its section would not rotate in text.
+/// The sections alternate, pair by pair. A pair beyond its section would not rotate in text.
 fn check_sections(metadata: &dyn Metadata, pairs: usize) -> Result<(), ConfigError> {
     let Some(sections) = metadata.counts(SECTIONS)? else { return Ok(()) };
     let of = |section: usize| sections.get(section).copied().unwrap_or(0);
@@ -64,7 +64,7 @@ fn check_sections(metadata: &dyn Metadata, pairs: usize) -> Result<(), ConfigErr
     Err(ConfigError::new(&metadata.name(SECTIONS), format!("{sections:?}"), expected))
 }
 
-/// Which heads read a key head: GGUF's order of them is not that of checkpoints.
+/// The heads that read a key head: GGUF's order of them differs from that of checkpoints.
 pub(super) fn sharing(config: &ModelConfig) -> KeySharing {
     let matrices = config.extras.recurrence.as_ref().and_then(|recurrence| recurrence.matrices);
     match matrices.is_some_and(|matrices| matrices.grouped) {

@@ -1,4 +1,4 @@
-//! Qwen3.5 with experts beside a shared one with a gate.
+//! Qwen3.5 with experts, and a shared expert with a gate.
 
 use super::metadata::Metadata;
 use super::qwen2moe::with_gate;
@@ -18,7 +18,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// What Qwen3-Next has, too: experts whose weights are normalised.
+/// The experts of Qwen3.5 and Qwen3-Next, whose weights are normalised.
 pub(super) fn with_experts(
     metadata: &dyn Metadata,
     config: &ModelConfig,

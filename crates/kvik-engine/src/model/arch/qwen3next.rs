@@ -1,4 +1,4 @@
-//! Qwen3-Next: the gated delta rule in three of four layers, attention with a gate in the others, experts in all.
+//! Qwen3-Next: the gated delta rule in three of four layers, gated attention in the others, experts in all.
 
 use kvik_kernels::KeySharing;
 

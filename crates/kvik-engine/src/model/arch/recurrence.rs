@@ -1,4 +1,4 @@
-//! The numbers of layers that keep a state, as files say them.
+//! Reads the settings of recurrent layers.
 
 use kvik_kernels::ConvWeights;
 
@@ -10,16 +10,16 @@ use crate::model::{ConfigError, ModelConfig, Recurrence, StateMatrices};
 
 /// Key and value heads of each layer; 0 where a layer has no attention.
 const KV_HEADS: Key = Key::gguf("attention.head_count_kv");
-/// Which layers keep a state, `[layers]`.
+/// The recurrent layers, `[layers]`.
 const RECURRENT: Key = Key::gguf("attention.recurrent_layers");
-/// Every so many layers have attention, and the others a state.
+/// Interval of the layers with attention; the others are recurrent.
 const INTERVAL: Key = Key::new("full_attention_interval", &["full_attention_interval"]);
-/// The numbers of layers with attention.
+/// The indices of layers with attention.
 const ATTENDING: Key = Key::hf(&["attn_layer_indices", "full_attn_idxs"]);
 const CONV_WIDTH: Key =
     Key::new("ssm.conv_kernel", &["linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"]);
 const INNER: Key = Key::gguf("ssm.inner_size");
-/// Values of a head; and how often the stream's width values of all heads have.
+/// Values of a head; and the ratio of the values of all heads to the width of the stream.
 const HEAD_VALUES: Key = Key::hf(&["linear_value_head_dim", "mamba_head_dim", "mamba_d_head"]);
 const EXPANSION: Key = Key::hf(&["mamba_expand"]);
 const STATE: Key = Key::new("ssm.state_size", &["linear_key_head_dim", "mamba_d_state", "ssm_state_size"]);
@@ -27,12 +27,12 @@ const HEADS: Key =
     Key::new("ssm.time_step_rank", &["linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"]);
 const GROUPS: Key = Key::new("ssm.group_count", &["linear_num_key_heads", "mamba_n_groups", "n_groups"]);
 
-/// Largest number of values, of heads, and of dimensions of a key.
+/// Maximum number of values, of heads, and of dimensions of a key.
 const INNER_MAX: usize = 1 << 20;
 const HEADS_MAX: usize = 1 << 16;
 const KEY_DIM_MAX: usize = 1 << 12;
 
-/// Layers without key and value heads; none where the file has one number for all.
+/// The layers without key and value heads; all have some if the file has one number for all.
 pub(super) fn without_kv(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec<bool>, ConfigError> {
     if let Some(recurrent) = typed(metadata, config.layers)? {
         return Ok(recurrent);
@@ -43,7 +43,7 @@ pub(super) fn without_kv(metadata: &dyn Metadata, config: &ModelConfig) -> Resul
     }
 }
 
-/// Layers that a checkpoint lists as something else than attention, or whose numbers are not among those of attention.
+/// The layers that a checkpoint lists as other than attention, or whose indices are not among those of attention.
 fn typed(metadata: &dyn Metadata, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
     if let Some(types) = metadata.texts(LAYER_TYPES)? {
         let recurrent =
@@ -56,7 +56,7 @@ fn typed(metadata: &dyn Metadata, layers: usize) -> Result<Option<Vec<bool>>, Co
     with_attention(metadata, ATTENDING, recurrent).map(Some)
 }
 
-/// Whether layers of a type keep a state; those of another are of no model that has both.
+/// Whether layers of this type are recurrent; an error for types of other models.
 fn is_recurrent(metadata: &dyn Metadata, name: &str) -> Result<bool, ConfigError> {
     match name {
         "attention" | "full_attention" => Ok(false),
@@ -68,7 +68,7 @@ fn is_recurrent(metadata: &dyn Metadata, name: &str) -> Result<bool, ConfigError
     }
 }
 
-/// Layers that the file lists as recurrent; where it does not, all but every so many.
+/// The layers that the file lists as recurrent; by default all except every `n`th.
 pub(super) fn listed(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec<bool>, ConfigError> {
     if let Some(recurrent) = typed(metadata, config.layers)? {
         return Ok(recurrent);
@@ -85,7 +85,8 @@ pub(super) fn listed(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Ve
     with_attention(metadata, key, (1..=config.layers).map(|layer| !layer.is_multiple_of(interval)).collect())
 }
 
-/// Refuses layers, read from `key`, of which all keep a state: sequences are counted in blocks of keys and values.
+/// Rejects models whose layers, read from `key`, are all recurrent: sequences are accounted in blocks of keys and
+/// values.
 fn with_attention(metadata: &dyn Metadata, key: Key, recurrent: Vec<bool>) -> Result<Vec<bool>, ConfigError> {
     match recurrent.iter().all(|&recurrent| recurrent) {
         true => Err(without_attention(metadata, key)),
@@ -93,13 +94,13 @@ fn with_attention(metadata: &dyn Metadata, key: Key, recurrent: Vec<bool>) -> Re
     }
 }
 
-/// `key` says that no layer has attention.
+/// The error for a model without attention, according to `key`.
 pub(super) fn without_attention(metadata: &dyn Metadata, key: Key) -> ConfigError {
     let found = "that of a model without attention";
     ConfigError::new(&metadata.name(key), found, "at least one layer with attention")
 }
 
-/// A value for each layer, if the file has an array; further ones are of layers that are not computed.
+/// A value for each layer, if the file has an array; additional values are of layers that are not computed.
 pub(super) fn by_layer(
     metadata: &dyn Metadata,
     key: Key,
@@ -108,7 +109,7 @@ pub(super) fn by_layer(
     metadata.flags(key)?.map(|values| for_each(metadata, key, values, layers)).transpose()
 }
 
-/// The first `layers` of the values of `key`.
+/// The first `layers` values of `key`.
 pub(super) fn for_each<T>(
     metadata: &dyn Metadata,
     key: Key,
@@ -123,7 +124,7 @@ pub(super) fn for_each<T>(
     Ok(values)
 }
 
-/// A recurrence of these layers with a convolution alone, whose width is at `key`.
+/// A recurrence of these layers with a convolution only, whose width is at `key`.
 pub(super) fn convolution(
     metadata: &dyn Metadata,
     layers: Vec<bool>,
@@ -149,7 +150,7 @@ pub(super) fn with_matrices(
     Ok(Recurrence { matrices, ..convolution(metadata, layers, CONV_WIDTH)? })
 }
 
-/// Values of all heads. Checkpoints say those of one, or by what they exceed the stream.
+/// Values of all heads. Checkpoints store those of one head, or their ratio to the width of the stream.
 fn inner(metadata: &dyn Metadata, config: &ModelConfig, heads: usize) -> Result<usize, ConfigError> {
     if !metadata.is_hf() {
         return within(metadata, INNER, INNER_MAX);
@@ -168,7 +169,7 @@ fn inner(metadata: &dyn Metadata, config: &ModelConfig, heads: usize) -> Result<
     }
 }
 
-/// [`with_matrices`] whose keys are as long as values.
+/// As [`with_matrices`], with keys as long as values.
 pub(super) fn with_square_matrices(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -199,7 +200,7 @@ fn divides(metadata: &dyn Metadata, key: Key, divisor: usize, of: usize) -> Resu
     }
 }
 
-/// A layer of `shape` with what mixes positions in it: `recurrent` where it keeps a state.
+/// A layer of `shape` with its sequence mixing: `recurrent` if it is a recurrent layer.
 pub(super) fn layer(
     config: &ModelConfig,
     index: usize,
@@ -214,7 +215,7 @@ pub(super) fn layer(
     }
 }
 
-/// The gated delta rule of a recurrence, but for its projections and the sharing of its keys.
+/// The gated delta rule of a recurrence; `like` gives its projections and the sharing of its keys.
 pub(super) fn gated_delta(recurrence: &Recurrence, like: GatedDeltaShape) -> RecurrentShape {
     let Some(StateMatrices { heads, key_heads, key_dim, .. }) = recurrence.matrices else {
         unreachable!("the architecture reads matrices")

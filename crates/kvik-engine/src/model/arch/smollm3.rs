@@ -7,7 +7,7 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 /// 1 for the layers that rotate.
 const ROTATED: Key = Key::hf(&["no_rope_layers"]);
 const INTERVAL: Key = Key::hf(&["no_rope_layer_interval"]);
-/// GGUF files do not say it.
+/// The default, since GGUF files do not store it.
 const INTERVAL_DEFAULT: usize = 4;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

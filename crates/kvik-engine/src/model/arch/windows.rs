@@ -1,4 +1,4 @@
-//! Which layers see a window, as files say it.
+//! Reads which layers have a sliding window.
 
 use super::metadata::{Key, Metadata};
 use crate::model::{ConfigError, ModelConfig, Window};
@@ -6,13 +6,13 @@ use crate::model::{ConfigError, ModelConfig, Window};
 pub(super) use super::metadata::WINDOWED_THETA as THETA;
 
 const POSITIONS: Key = Key::new("attention.sliding_window", &["sliding_window"]);
-/// Which layers have a window, `[layers]`; or a number `n`: all but every `n`th.
+/// The layers with a window, `[layers]`; or a number `n`: all except every `n`th.
 pub(super) const PATTERN: Key =
     Key::new("attention.sliding_window_pattern", &["sliding_window_pattern", "_sliding_window_pattern"]);
 pub(super) const LAYER_TYPES: Key = Key::hf(&["layer_types", "layers_block_type"]);
 /// The types of layers with a window.
 const WINDOWED: [&str; 2] = ["sliding_attention", "chunked_attention"];
-/// The base of that rotation in Gemma 3 and later, where a file does not say it.
+/// The default RoPE base of windowed layers in Gemma 3 and later.
 pub(super) const THETA_DEFAULT: f32 = 10_000.0;
 
 /// The windows of a file, which must have some.
@@ -29,8 +29,8 @@ pub(super) fn read_needed(
     read(metadata, config, interval)?.ok_or_else(missing)
 }
 
-/// The windows of a file; `None` where it names none. Where it does not say which layers have one, all but every
-/// `interval`th do. They rotate as the others do, but for a base of their own if the file has one.
+/// The windows of a file; `None` if it has none. If it does not list the layers, all except every `interval`th have
+/// one. They rotate as the others do, except for a base of their own if the file has one.
 pub(super) fn read(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -39,7 +39,7 @@ pub(super) fn read(
     read_or(metadata, config, interval, None)
 }
 
-/// The same, with the positions that a row sees where the file does not say it.
+/// As [`read`], with a default for the number of positions.
 pub(super) fn read_or(
     metadata: &dyn Metadata,
     config: &ModelConfig,
@@ -63,7 +63,7 @@ fn layers(metadata: &dyn Metadata, layers: usize, interval: usize) -> Result<Vec
         None => metadata.flags(PATTERN)?.map(|windowed| (PATTERN, windowed)),
     };
     match listed {
-        // Files may name further layers, which predict tokens beyond the next one.
+        // Files may list additional layers, which predict tokens beyond the next one.
         Some((key, windowed)) if windowed.len() < layers => {
             let expected = format!("a value for each of {layers} layers");
             Err(ConfigError::new(&metadata.name(key), format!("{} values", windowed.len()), expected))

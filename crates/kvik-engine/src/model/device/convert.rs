@@ -1,4 +1,4 @@
-//! Tensors in the type that they are converted to, as bytes: a device has no tiles that rows would be converted into.
+//! Tensors as bytes in the type that they are converted to: a device has no tiles into which rows could be converted.
 
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
@@ -9,10 +9,10 @@ use kvik_text::files::TensorView;
 use crate::model::convert::check_conversion;
 use crate::model::{Conversion, ModelError};
 
-/// Rows that one task converts.
+/// Number of rows that one task converts.
 const ROWS_PER_TASK: usize = 16;
 
-/// What a tensor, or a part of it, holds: converted.
+/// The bytes of a tensor or of a part of it, converted.
 pub(super) fn converted<'v>(
     view: &TensorView<'v>,
     conversion: Conversion,
@@ -24,13 +24,13 @@ pub(super) fn converted<'v>(
     }
 }
 
-/// Rewrites a tensor in another type, row by row on the pool.
+/// Converts a tensor to another type, row by row on the pool.
 fn convert(view: &TensorView<'_>, target: WeightType, pool: &Pool) -> Result<Vec<u8>, ModelError> {
     let (from_bytes, to_bytes) = check_conversion(view, target)?;
     let mut out = vec![0; to_bytes * view.rows];
     let sources = view.data.chunks(from_bytes * ROWS_PER_TASK);
     let targets = out.chunks_mut(to_bytes * ROWS_PER_TASK);
-    // Each task locks only its own rows; the lock is how they are handed out without `unsafe`.
+    // Each task locks only its own rows; the lock distributes them without `unsafe`.
     let tasks: Vec<_> = sources.zip(targets).map(|(from, to)| (from, Mutex::new(to))).collect();
     pool.run(tasks.len(), &|i| {
         let (from, to) = &tasks[i];

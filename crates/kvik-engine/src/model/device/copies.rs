@@ -1,5 +1,5 @@
-//! Keys and values that do not stay on the device, for comparison: every step copies in what it reads and out what it
-//! wrote, as engines do whose cache is in RAM.
+//! Keys and values that do not stay on the device, for comparison: every step copies in the blocks it reads and copies
+//! out the blocks it wrote, as in engines whose cache is in RAM.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ pub(super) struct Copies {
     pub(super) bytes_moved: u64,
 }
 
-/// Blocks that a batch reads what is stored in, and blocks that it writes, each once.
+/// The blocks that a batch reads and the blocks that it writes, without duplicates.
 struct Touched {
     read: BTreeSet<u32>,
     written: BTreeSet<u32>,
@@ -38,7 +38,7 @@ impl Touched {
 }
 
 impl Copies {
-    /// Copies in what a batch reads.
+    /// Copies in the blocks that a batch reads.
     pub(super) fn bring(
         &mut self,
         device: &Device,
@@ -54,7 +54,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Copies out what a batch wrote.
+    /// Copies out the blocks that a batch wrote.
     pub(super) fn fetch(
         &mut self,
         device: &Device,
@@ -70,14 +70,14 @@ impl Copies {
         Ok(())
     }
 
-    /// A block was copied to another one.
+    /// Records that a block was copied to another one.
     pub(super) fn copy(&mut self, from: u32, to: u32) {
         if let Some(bytes) = self.blocks.get(&from).cloned() {
             self.blocks.insert(to, bytes);
         }
     }
 
-    /// A block was replaced.
+    /// Records that a block was replaced.
     pub(super) fn replace(&mut self, block: u32, bytes: &[u8]) {
         self.blocks.insert(block, bytes.to_vec());
     }

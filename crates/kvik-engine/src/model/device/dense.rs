@@ -1,4 +1,4 @@
-//! A dense feed-forward half on the device: its weights, its buffers and its steps.
+//! A dense feed-forward layer on the device: its weights, its buffers and its steps.
 
 use kvik_gpu::{Buffer, DeviceError, DeviceMatrix, Step};
 use kvik_kernels::Activation;
@@ -11,20 +11,20 @@ use crate::model::feed_forward::dense::DenseNames;
 /// The weights of a dense layer.
 pub(super) struct DeviceDense {
     activation: Activation,
-    /// Of a gated activation.
+    /// For gated activations.
     gate: Option<DeviceLinear>,
     up: DeviceLinear,
     down: DeviceLinear,
 }
 
-/// Rows between the matrices of a half, `[n, width]` each.
+/// Rows between the matrices of a layer, `[n, width]` each.
 pub(super) struct InnerBuffers {
     pub(super) gate: Buffer<f32>,
     pub(super) up: Buffer<f32>,
 }
 
 impl InnerBuffers {
-    /// Applies an activation to the first `len` numbers of what the matrices before it gave; where the result is.
+    /// Applies an activation to the first `len` numbers of the matrix products; returns the buffer with the result.
     pub(super) fn activate(
         &mut self,
         step: &mut Step<'_>,
@@ -70,7 +70,7 @@ impl DeviceDense {
         linears.map(|linear| &linear.matrix).map(DeviceMatrix::bytes).sum()
     }
 
-    /// The output for `n` rows that `x` has for it; both are `[n, d_model]`.
+    /// Computes the output of `n` rows `x`; both are `[n, d_model]`.
     pub(super) fn record(
         &self,
         step: &mut Step<'_>,

@@ -1,6 +1,6 @@
 //! A mixture of experts on the device: [`Experts`](crate::model::feed_forward::experts) as steps of `kvik-gpu`.
 //!
-//! What rows have chosen is not read back: the kernels behind the router find it on the device.
+//! The choices of rows are not read back: the kernels after the router read them on the device.
 
 use kvik_gpu::{
     Buffer, Device, DeviceChoices, DeviceError, DeviceMatrix, DeviceStack, Gating, Routing, Step, Weighted,
@@ -24,7 +24,7 @@ pub(super) struct DeviceExperts {
     router: DeviceLinear,
     /// `[count]`
     selection_bias: Option<Buffer<f32>>,
-    /// `[count][d_ff, d_model]`, of a gated activation
+    /// `[count][d_ff, d_model]`, for gated activations
     gate: Option<Stack>,
     /// `[count][d_ff, d_model]`
     up: Stack,
@@ -33,26 +33,26 @@ pub(super) struct DeviceExperts {
     shared: Option<Shared>,
 }
 
-/// The same matrix of every expert.
+/// A stack of one matrix of every expert.
 struct Stack {
     matrices: DeviceStack,
     /// `[count, rows]`
     bias: Option<Buffer<f32>>,
 }
 
-/// The expert that all rows go to.
+/// The shared expert of all rows.
 struct Shared {
     dense: DeviceDense,
     /// `[1, d_model]`
     gate: Option<DeviceMatrix>,
 }
 
-/// What mixtures of experts compute with beside what dense layers do.
+/// Buffers of mixtures of experts in addition to those of dense layers.
 pub(super) struct ExpertsBuffers {
     /// `[n, count]`
     scores: Buffer<f32>,
     choices: DeviceChoices,
-    /// Inputs of experts where these have weights, then outputs: `[n, used, d_model]`.
+    /// Inputs of experts if the weights apply to them, then outputs: `[n, used, d_model]`.
     rows: Buffer<f32>,
     /// Outputs of the shared expert, `[n, d_model]`, and their weights, `[n]`.
     shared: Buffer<f32>,
@@ -75,16 +75,16 @@ impl ExpertsBuffers {
     }
 }
 
-/// Rows of batches with the first of which products with experts have another kernel.
+/// Numbers of rows of a batch from which products with experts use another kernel.
 pub(super) fn rows_of_batches(config: &ModelConfig) -> Vec<u32> {
-    /// Steps have hardly more.
+    /// Steps rarely have more rows.
     const ROWS_MAX: usize = 512;
     let Some(ExpertsConfig { count, used, .. }) = config.extras.experts else { return Vec::new() };
     let rows = DeviceChoices::BATCHES.map(|(least, _)| (least * count).div_ceil(used));
     rows.into_iter().filter(|rows| (1..=ROWS_MAX).contains(rows)).map(|rows| rows as u32).collect()
 }
 
-/// How the device chooses.
+/// The routing parameters for the device.
 fn routing(shape: &ExpertsShape) -> Routing {
     let gating = match shape.gating {
         feed_forward::Gating::Softmax => Gating::Softmax,
@@ -160,12 +160,12 @@ impl DeviceLoader<'_, '_> {
     }
 }
 
-/// A stack in the making, expert by expert.
+/// A stack under construction, expert by expert.
 struct Growing<'a> {
     device: &'a Device,
     count: usize,
     written: usize,
-    /// `None` before the first.
+    /// `None` before the first expert.
     stack: Option<DeviceStack>,
 }
 
@@ -209,7 +209,7 @@ impl DeviceExperts {
         router.matrix.bytes() + stacks + shared.as_ref().map_or(0, of_shared)
     }
 
-    /// The output for `n` rows that `x` has for it; both are `[n, d_model]`.
+    /// Computes the output of `n` rows `x`; both are `[n, d_model]`.
     pub(super) fn record(
         &self,
         step: &mut Step<'_>,
@@ -234,7 +234,7 @@ impl DeviceExperts {
         }
     }
 
-    /// The outputs of the experts that rows have chosen.
+    /// Computes the outputs of the experts that rows have chosen.
     fn compute(
         &self,
         step: &mut Step<'_>,
@@ -261,7 +261,8 @@ impl DeviceExperts {
 }
 
 impl Stack {
-    /// Multiplies the input of each choice, which so many share, by the matrix of its expert.
+    /// Multiplies the input of each choice by the matrix of its expert; `read` is the inputs and how many choices share
+    /// one.
     fn multiply(
         &self,
         step: &mut Step<'_>,
@@ -278,7 +279,7 @@ impl Stack {
 }
 
 impl Shared {
-    /// Its outputs for `n` rows, times their weights.
+    /// Computes its outputs for `n` rows, times their weights.
     fn record(
         &self,
         step: &mut Step<'_>,

@@ -1,4 +1,4 @@
-//! The feed-forward half of a layer on the device, of whatever kind, and the buffers of a step.
+//! The feed-forward layer on the device, of any kind, and its buffers.
 
 use kvik_gpu::{Buffer, Device, DeviceError, Step};
 
@@ -9,21 +9,21 @@ use crate::model::feed_forward::FeedForwardShape;
 use crate::model::feed_forward::dense::LAYER;
 use crate::model::{ModelConfig, ModelError};
 
-/// The weights of one, as [`FeedForward`](crate::model::feed_forward::FeedForward) has them.
+/// The weights of a layer, as in [`FeedForward`](crate::model::feed_forward::FeedForward).
 pub(super) enum DeviceFeedForward {
     Dense(Box<DeviceDense>),
     Experts(Box<DeviceExperts>),
 }
 
-/// What the halves of all layers compute with.
+/// Buffers that all layers share.
 pub(super) struct FeedForwardBuffers {
     inner: InnerBuffers,
-    /// Of models with experts.
+    /// For models with experts.
     experts: Option<ExpertsBuffers>,
 }
 
 impl FeedForwardBuffers {
-    /// For `n` rows.
+    /// Buffers for `n` rows.
     pub(super) fn new(
         device: &Device,
         config: &ModelConfig,
@@ -47,7 +47,7 @@ impl FeedForwardBuffers {
     }
 }
 
-/// Numbers between the matrices of a half, of all that a row goes to at once.
+/// Number of floats per row between the matrices of a layer, over all experts of the row.
 fn inner_width(shape: FeedForwardShape) -> usize {
     match shape {
         FeedForwardShape::Dense(dense) => dense.d_ff,
@@ -88,7 +88,7 @@ impl DeviceFeedForward {
         }
     }
 
-    /// The output for `n` rows that `x` has for it; both are `[n, d_model]`.
+    /// Computes the output of `n` rows `x`; both are `[n, d_model]`.
     pub(super) fn record(
         &self,
         step: &mut Step<'_>,

@@ -1,6 +1,6 @@
-//! The forward pass on a device, as a list of named steps: that of `decoder`, recorded into one piece of work.
+//! The forward pass on a device, as a list of named steps: the pass of `decoder`, recorded into one submission.
 //!
-//! Shapes: `n` rows in the batch, `w` rows of which something is wanted.
+//! Shapes: `n` rows in the batch, `w` rows whose output is needed.
 
 use std::mem::swap;
 
@@ -12,7 +12,7 @@ use super::weights::{DeviceLayer, DeviceWeights};
 use crate::model::ModelConfig;
 use crate::model::arch::LayerShape;
 
-/// What a pass reads.
+/// The input of a pass.
 pub(super) struct Pass<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a DeviceWeights,
@@ -21,10 +21,10 @@ pub(super) struct Pass<'a> {
     pub(super) rows: &'a BatchRows,
 }
 
-/// What a pass writes.
+/// The output of a pass.
 pub(super) struct Room<'a> {
     pub(super) arena: &'a mut DeviceArena,
-    /// Results of splits of attention.
+    /// Results of attention splits.
     pub(super) parts: &'a mut PartRoom,
     pub(super) buffers: &'a mut Buffers,
     /// `[w, vocab]`
@@ -32,7 +32,7 @@ pub(super) struct Room<'a> {
 }
 
 impl Pass<'_> {
-    /// Records the batch: stores its keys and values, leaves logits, the likeliest tokens and hidden states in the
+    /// Records the batch: stores its keys and values, leaves logits, the most likely tokens and hidden states in the
     /// buffers.
     pub(super) fn record(&self, step: &mut Step<'_>, room: &mut Room<'_>) -> Result<(), DeviceError> {
         self.embed(step, room.buffers)?;
@@ -55,7 +55,7 @@ impl Pass<'_> {
         self.finish(step, room)
     }
 
-    /// Looks up the rows of the embedding; where the processor does, the stream is there already.
+    /// Looks up the rows of the embedding; if the processor does, the stream is there already.
     fn embed(&self, step: &mut Step<'_>, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let Some(embedding) = &self.weights.embedding else { return Ok(()) };
         let Buffers { tokens, x, .. } = buffers;
@@ -86,7 +86,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Norms queries and keys, rotates them, and norms those that are normed behind that, where the layer does.
+    /// Norms queries and keys, rotates them, and norms them afterwards, where the layer does.
     fn turn(
         &self,
         step: &mut Step<'_>,
@@ -111,7 +111,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Norms the first `len` elements of vectors by way of another buffer, if they have a norm.
+    /// Norms the first `len` elements of vectors through another buffer, if they have a norm.
     fn norm_vectors(
         &self,
         step: &mut Step<'_>,
@@ -125,7 +125,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// In the last layer only rows of which more is wanted go on, once their keys and values are stored.
+    /// In the last layer, continues only with the rows whose output is needed, once their keys and values are stored.
     fn keep_wanted(
         &self,
         step: &mut Step<'_>,
@@ -141,7 +141,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Each row attends to the stored positions of its sequence up to its own; what comes out joins the stream.
+    /// Attention of each row over the stored positions of its sequence up to its own; adds the output to the stream.
     fn attend(
         &self,
         step: &mut Step<'_>,
@@ -179,7 +179,7 @@ impl Pass<'_> {
         self.add_to_stream(step, layer.feed_forward_norms.after.as_ref(), n, buffers)
     }
 
-    /// Norms the rows that have come to the end, and multiplies those that want more than that by the output matrix.
+    /// Norms the rows that have reached the end, and multiplies those that need more than that by the output matrix.
     fn finish(&self, step: &mut Step<'_>, room: &mut Room<'_>) -> Result<(), DeviceError> {
         let Buffers { x, h, likeliest, .. } = room.buffers;
         let wanted = &self.rows.wanted;
@@ -195,7 +195,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Multiplies and caps `n` rows of logits, where the model does.
+    /// Multiplies and caps `n` rows of logits, if the model does.
     fn bound_logits(
         &self,
         step: &mut Step<'_>,
@@ -207,7 +207,7 @@ impl Pass<'_> {
         extras.logit_cap.map_or(Ok(()), |cap| step.soft_cap(logits, len, cap))
     }
 
-    /// What one half of a layer reads of `n` rows: the stream, normed into `h` if the half has a norm before it.
+    /// The input of one half of a layer for `n` rows: the stream, normed into `h` if the half has a norm before it.
     fn norm<'b>(
         &self,
         step: &mut Step<'_>,
@@ -221,7 +221,7 @@ impl Pass<'_> {
         Ok(h)
     }
 
-    /// Adds what one half of a layer has left in `h`, normed if the half has a norm behind it.
+    /// Adds the output of one half of a layer, which is in `h`, normed if the half has a norm after it.
     fn add_to_stream(
         &self,
         step: &mut Step<'_>,

@@ -1,8 +1,8 @@
-//! The first layers of a model on the processor, where the device has no room for all of them.
+//! The first layers of a model on the processor, if the device has no room for all layers.
 //!
-//! The stream of a batch crosses once, behind the last of them. A block has one number and two parts: what these layers
-//! store is in an arena of the processor, what the others store in that of the device. What is read and written is the
-//! whole block, as [`KvLayout`] has it, so nobody else learns that there are two.
+//! The residual stream of a batch is transferred once, after the last of them. A block has one number and two parts:
+//! the part of these layers is in an arena of the processor, the other in that of the device. Blocks are read and
+//! written as a whole, as [`KvLayout`] defines them, so other modules do not depend on the split.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,25 +34,25 @@ pub(super) fn load(
     Ok(Model { config: config.clone(), tensors: tensors.clone(), weights, digest })
 }
 
-/// What layers from `first` on store.
+/// The layout of the layers from `first` on.
 pub(super) fn layout_behind(layout: &KvLayout, first: usize) -> KvLayout {
     KvLayout::new(layout.layers()[first..].to_vec())
 }
 
-/// Where a layer lies in a whole block, and in the part that it is in.
+/// The ranges of a layer in a whole block, and in its part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     whole: Range<usize>,
     part: Range<usize>,
 }
 
-/// Where the layers of `part` lie; its first is number `first` of the whole.
+/// The ranges of the layers of `part`, whose first is layer `first` of the whole.
 fn places(whole: &KvLayout, part: &KvLayout, first: usize) -> Vec<Place> {
     let place = |layer| Place { whole: whole.layer_part(first + layer), part: part.layer_part(layer) };
     (0..part.layers().len()).map(place).collect()
 }
 
-/// A block of all layers as two.
+/// The split of a block into two parts.
 struct BlockParts {
     /// On the processor.
     front: Vec<Place>,
@@ -62,7 +62,7 @@ struct BlockParts {
 }
 
 impl BlockParts {
-    /// Of a block whose first layers are those of `front`.
+    /// The split of a block whose first layers are those of `front`.
     fn new(whole: &KvLayout, front: &KvLayout) -> BlockParts {
         let first = front.layers().len();
         let behind = layout_behind(whole, first);
@@ -73,9 +73,9 @@ impl BlockParts {
         }
     }
 
-    /// Makes a whole block of its parts.
+    /// Assembles a whole block from its parts.
     fn join(&self, [front, behind]: [&[u8]; 2], whole: &mut [u8]) {
-        // Pages are filled up with zeros.
+        // Padding to pages is zero.
         whole.fill(0);
         for (places, bytes) in [(&self.front, front), (&self.behind, behind)] {
             for Place { whole: to, part } in places {
@@ -84,7 +84,7 @@ impl BlockParts {
         }
     }
 
-    /// Copies the parts of a whole block to where they go.
+    /// Copies the parts of a whole block.
     fn split(&self, whole: &[u8], [front, behind]: [&mut [u8]; 2]) {
         for (places, bytes) in [(&self.front, front), (&self.behind, behind)] {
             for Place { whole: from, part } in places {
@@ -94,14 +94,14 @@ impl BlockParts {
     }
 }
 
-/// The first layers with the part of the blocks that they store.
+/// The first layers and their part of the blocks.
 pub(super) struct Front {
     runner: ModelRunner,
     parts: BlockParts,
 }
 
 impl Front {
-    /// Reserves that part of `blocks` blocks of `layout`, and the angles of `context` positions.
+    /// Allocates that part of `blocks` blocks of `layout`, and the angles of `context` positions.
     pub(super) fn new(
         model: Arc<Model>,
         pool: Arc<Pool>,
@@ -122,7 +122,7 @@ impl Front {
         self.runner.set_pulse(pulse);
     }
 
-    /// Computes a batch: stores keys and values of the first layers. What goes on to the device, `[n, d_model]`.
+    /// Computes a batch: stores keys and values of the first layers. Returns the stream for the device, `[n, d_model]`.
     pub(super) fn stream(&mut self, batch: &Batch<'_>) -> &[f32] {
         self.runner.stream(batch)
     }
@@ -135,7 +135,7 @@ impl Front {
         self.runner.release_block(block, true);
     }
 
-    /// Makes the whole of a block whose other part `read` copies from the device.
+    /// Reads a whole block; `read` copies the other part from the device.
     pub(super) fn read(
         &self,
         block: BlockId,
@@ -148,7 +148,7 @@ impl Front {
         Ok(())
     }
 
-    /// Replaces its part of a block by that of a whole one; the other part, for the device.
+    /// Replaces its part of a block by that of a whole one; returns the other part, for the device.
     pub(super) fn write(&mut self, block: BlockId, whole: &[u8]) -> Vec<u8> {
         let mut behind = vec![0; self.parts.behind_bytes];
         self.parts.split(whole, [self.runner.block_mut(block), &mut behind]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each byte of a layer is in one part, and comes back from there to where it was.
+        /// Each byte of a layer is in one part, and is restored from there.
         #[test]
         fn a_block_is_the_same_after_it_was_two(layers in prop::collection::vec(any_layer(), 2..7), at: prop::sample::Index) {
             let first = 1 + at.index(layers.len() - 1);

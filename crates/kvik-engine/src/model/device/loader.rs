@@ -1,4 +1,4 @@
-//! Uploads tensors, in the formats of the file or in the type that they are converted to.
+//! Uploads tensors, in the formats of the file or converted.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ impl DeviceLoader<'_, '_> {
         Ok(DeviceLinear { matrix: self.matrix(&weight)?, bias: self.optional_vector(&bias)? })
     }
 
-    /// Projections of which a tensor has some rows each.
+    /// Projections that are ranges of rows of one tensor.
     pub(super) fn parts<const PARTS: usize>(
         &mut self,
         [weight, bias]: [String; 2],
@@ -72,13 +72,13 @@ impl DeviceLoader<'_, '_> {
         matrix
     }
 
-    /// A matrix in the type that the file has: what decides on other weights is not converted.
+    /// A matrix in the type of the file: routers are not converted.
     pub(super) fn stored_matrix(&mut self, name: &str) -> Result<DeviceMatrix, ModelError> {
         let view = self.loader.take(name)?;
         self.upload(name, &view, Conversion::Stored)
     }
 
-    /// Uploads what a tensor, or a part of it, holds, converted.
+    /// Uploads a tensor or a part of it, converted.
     pub(super) fn upload(
         &mut self,
         name: &str,
@@ -101,7 +101,7 @@ impl DeviceLoader<'_, '_> {
     }
 }
 
-/// The names of tensors of a layer as those of the model.
+/// The full names of tensors of a layer.
 pub(super) fn in_layer<const COUNT: usize>(layer: usize, names: [&str; COUNT]) -> [String; COUNT] {
     names.map(|name| format!("blk.{layer}.{name}"))
 }

@@ -1,10 +1,10 @@
 //! A model on a GPU: the same layers as in `decoder`, as steps of `kvik-gpu`.
 //!
-//! Where the device has no room for all layers, the last ones are there and `front` has the first on the processor.
-//! `shape` says what there are kernels for, `loader` uploads what the file has, or what `convert` makes of it, to
-//! `weights`, `scratch` has the buffers of a step, `rows` its batch, `forward` is the pass as a list of steps, and `runner`
-//! answers the scheduler. The device belongs to the thread that runs batches; what fails on it is told by
-//! [`Runner::fault`](super::batch::Runner::fault).
+//! If the device has no room for all layers, it has the last ones and `front` computes the first on the processor.
+//! `shape` says which models the kernels support, `loader` uploads the tensors of the file, converted by `convert`, to
+//! `weights`, `scratch` has the buffers of a step, `rows` its batch, `forward` is the pass as a list of steps, and
+//! `runner` implements the interface to the scheduler. The device belongs to the thread that runs batches; its failures
+//! are reported by [`Runner::fault`](super::batch::Runner::fault).
 
 mod convert;
 mod copies;
@@ -36,14 +36,14 @@ use weights::DeviceWeights;
 pub use kvik_gpu::{Choice, Device, DeviceError, DeviceInfo, DeviceKind, devices};
 pub use runner::DeviceRunner;
 
-/// A model whose weights are in the memory of a device, or those of its last layers.
+/// A model whose weights, or those of its last layers, are in the memory of a device.
 pub struct DeviceModel {
     config: ModelConfig,
     tensors: Arc<TensorSource>,
-    /// What matrices become on the way.
+    /// The conversion of matrices.
     conversion: Conversion,
     digest: [u8; 32],
-    /// The first layers, where the processor computes them.
+    /// The first layers, if the processor computes them.
     front: Option<Arc<Model>>,
     device: Device,
     /// `None` while the device is lost.
@@ -51,10 +51,10 @@ pub struct DeviceModel {
 }
 
 impl DeviceModel {
-    /// Whether there are kernels for all that a model computes.
+    /// Whether the kernels support the model.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] names the first thing that there is none for.
+    /// [`DeviceError::Unsupported`] names the first unsupported part.
     pub fn check(config: &ModelConfig) -> Result<(), DeviceError> {
         shape::check(config)
     }
@@ -62,8 +62,8 @@ impl DeviceModel {
     /// Uploads the weights of `tensors` to `device`, as [`Model::load`] packs them.
     ///
     /// # Errors
-    /// When the file is not the model that its configuration says, there is no kernel for a part of it, or the memory
-    /// of the device does not hold it.
+    /// If the file does not match its configuration, no kernel supports a part of it, or the memory
+    /// of the device is too small.
     pub fn load(
         device: Device,
         config: ModelConfig,
@@ -76,11 +76,11 @@ impl DeviceModel {
         DeviceModel::load_last(device, layers, config, tensors, conversion, pool, progress)
     }
 
-    /// The same of the last `layers` layers, at least one, and of what makes logits; those before them are packed for the
-    /// processor.
+    /// As [`load`](DeviceModel::load), for the last `layers` layers, at least one, and the output head; the layers
+    /// before them are packed for the processor.
     ///
     /// # Errors
-    /// As [`DeviceModel::load`]; layers on the processor have to be such as the device could compute.
+    /// As [`DeviceModel::load`]; layers on the processor must also be supported by the device.
     pub fn load_last(
         device: Device,
         layers: usize,
@@ -113,12 +113,12 @@ impl DeviceModel {
         &self.config
     }
 
-    /// How many of its layers, the first ones, the processor computes.
+    /// Number of first layers that the processor computes.
     pub fn front_layers(&self) -> usize {
         self.front.as_ref().map_or(0, |front| front.weights.layers.len())
     }
 
-    /// Who computes it, in words: what rounds otherwise has other ones.
+    /// Description of where it is computed: places with different rounding have different descriptions.
     pub fn place(&self) -> String {
         let device = &self.device.info().name;
         match self.front_layers() {
@@ -127,12 +127,12 @@ impl DeviceModel {
         }
     }
 
-    /// The device that it is on.
+    /// Its device.
     pub fn info(&self) -> &DeviceInfo {
         self.device.info()
     }
 
-    /// [`Model::digest`](super::Model::digest): who computes it is not in it.
+    /// As [`Model::digest`](super::Model::digest): independent of where it is computed.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
@@ -142,8 +142,8 @@ impl DeviceModel {
         within(&self.config, self.digest, context)
     }
 
-    /// The name of what it computes in contexts of up to `context` tokens: its digest, and who computes which layers.
-    /// Another device or driver, and the processor, round otherwise.
+    /// Identity of its results in contexts of up to `context` tokens: its digest, and where each layer is computed.
+    /// Another device or driver, and the processor, round differently.
     pub fn digest_here(&self, context: usize) -> [u8; 32] {
         let DeviceInfo { name, backend, driver, .. } = self.device.info();
         let mut here = blake3::Hasher::new_derive_key("kvik 2026-11-25 a model on a device");
@@ -155,17 +155,17 @@ impl DeviceModel {
         *here.finalize().as_bytes()
     }
 
-    /// Blocks of a layout that one arena may have on the device.
+    /// Maximum number of blocks of a layout that an arena can have on the device.
     pub fn blocks_max(&self, layout: &KvLayout) -> usize {
         DeviceArena::blocks_max(&self.device, &self.layout_on_device(layout))
     }
 
-    /// What its layers on the device store of blocks of a layout.
+    /// The part of a layout that its layers on the device store.
     pub fn layout_on_device(&self, layout: &KvLayout) -> KvLayout {
         front::layout_behind(layout, self.front_layers())
     }
 
-    /// Bytes of weights in the memory of the device, and in that of the processor.
+    /// Bytes of weights in the memory of the device and of the processor.
     pub fn weight_bytes(&self) -> usize {
         let on_device = self.weights.as_ref().map_or(0, DeviceWeights::bytes);
         on_device + self.front.as_ref().map_or(0, |front| front.weight_bytes())
@@ -176,7 +176,7 @@ impl DeviceModel {
         self.weights.as_ref()?.classifier.as_deref()
     }
 
-    /// Opens its device again, which was lost, and uploads the weights.
+    /// Opens its device again after it was lost, and uploads the weights.
     fn reopen(&mut self, pool: &Pool) -> Result<(), ModelError> {
         let before = self.device.info();
         let device = Device::open(Choice::Index(before.index))?;
@@ -184,7 +184,7 @@ impl DeviceModel {
             let reason = format!("{} is there instead of {}", device.info().name, before.name);
             return Err(DeviceError::Lost { reason }.into());
         }
-        // The driver may hold the memory of what is lost until it is dropped.
+        // The driver may hold the memory of lost objects until they are dropped.
         self.weights = None;
         self.device = device;
         let DeviceModel { device, config, tensors, conversion, .. } = self;
@@ -194,7 +194,7 @@ impl DeviceModel {
     }
 }
 
-/// Uploads layers from `first` on, and what makes logits.
+/// Uploads the layers from `first` on, and the output head.
 fn upload(
     device: &Device,
     first: usize,

@@ -1,4 +1,4 @@
-//! The rows of a batch as the device reads them.
+//! The rows of a batch in the form that the device reads.
 
 use kvik_gpu::{AttentionPlan, Device, DeviceArena, DeviceError, DeviceRows};
 use kvik_kernels::{KvKind, SeqKv, SeqRow};
@@ -8,10 +8,10 @@ use crate::model::Temperature;
 use crate::model::arch::LayerShape;
 use crate::model::batch::{Batch, Output};
 
-/// What the layers share for which attention is planned alike.
+/// The properties of a layer on which the attention plan depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Which positions a row sees.
+    /// The positions that a row attends to.
     kind: KvKind,
     /// Query heads that share a KV head.
     group: usize,
@@ -23,14 +23,14 @@ impl From<&LayerShape> for Reading {
     }
 }
 
-/// Where rows store keys and values, and what they attend to.
+/// The storage of the rows' keys and values, and what they attend to.
 pub(super) struct Stored {
     pub(super) rows: DeviceRows,
     plans: Vec<(Reading, AttentionPlan)>,
 }
 
 impl Stored {
-    /// Of `rows` in `seqs`, for layers of these readings.
+    /// The storage of `rows` in `seqs`, with plans for these readings.
     pub(super) fn new(
         device: &Device,
         arena: &DeviceArena,
@@ -53,13 +53,13 @@ impl Stored {
     }
 }
 
-/// Which rows of a batch go on to the end, in the order in which their results are read back.
+/// The rows of a batch whose output is needed, in the order in which results are read back.
 pub(super) struct Wanted {
-    /// Numbers of rows in the batch.
+    /// Indices of rows in the batch.
     pub(super) rows: Vec<u32>,
-    /// The first so many want logits.
+    /// Number of first rows that need logits.
     pub(super) logits: usize,
-    /// Behind these so many want the likeliest token; the others want hidden states.
+    /// Number of rows after these that need the most likely token; the others need hidden states.
     pub(super) likeliest: usize,
 }
 
@@ -77,7 +77,7 @@ impl Wanted {
         }
     }
 
-    /// Rows that meet the output matrix.
+    /// Number of rows that are multiplied by the output matrix.
     pub(super) fn unembedded(&self) -> usize {
         self.logits + self.likeliest
     }
@@ -89,7 +89,7 @@ pub(super) struct BatchRows {
     /// All rows.
     pub(super) all: Stored,
     pub(super) wanted: Wanted,
-    /// The wanted rows, of the last layer.
+    /// The rows needed, for the last layer.
     pub(super) last: Stored,
 }
 

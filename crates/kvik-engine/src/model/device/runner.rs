@@ -1,4 +1,4 @@
-//! A model on a device with its blocks and buffers: what the scheduler runs batches on.
+//! A model on a device with its blocks and buffers: runs the scheduler's batches.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -22,50 +22,50 @@ use crate::model::rope::Rotation;
 use crate::model::{ModelConfig, ModelError};
 use crate::pulse::Pulse;
 
-/// Rows of the batches that are run before anybody waits: there are kernels for up to 1, 4 and more rows of a product,
-/// and other ones of attention where there are many.
+/// Rows of the warm-up batches: products have kernels for up to 1, 4 and more rows, and attention has others for many
+/// rows.
 const WARM_ROWS: [u32; 4] = [1, 4, 8, 128];
 
-/// Runs batches of one model on a device, against KV blocks that are in its memory.
+/// Runs batches of a model on a device, with KV blocks in its memory.
 pub struct DeviceRunner {
     model: DeviceModel,
     pool: Arc<Pool>,
     room: BlockRoom,
-    /// The first layers, where the processor computes them, with their part of the blocks.
+    /// The first layers, if the processor computes them, with their part of the blocks.
     front: Option<Front>,
     /// `None` while the device is lost.
     stored: Option<Stored>,
     scratch: Scratch,
     given: Given,
-    /// Where keys and values are between two steps, if not on the device.
+    /// Keys and values between two steps, if they are not on the device.
     copies: Option<Copies>,
-    /// Time in which batches were uploaded and recorded.
+    /// Time spent uploading and recording batches.
     preparing: Duration,
-    /// What went wrong and is not mended. Reading a block changes nothing but this.
+    /// The current fault. A failing read of a block changes only this.
     fault: RefCell<Option<DeviceError>>,
     pulse: Arc<Pulse>,
 }
 
-/// What is asked for of the memory of a device.
+/// Memory requirements on the device.
 #[derive(Debug, Clone)]
 struct BlockRoom {
-    /// Of all layers, also those that the device does not compute.
+    /// The layout of all layers, including those that the device does not compute.
     layout: KvLayout,
     blocks: usize,
-    /// Positions whose angles are at hand.
+    /// Number of positions with precomputed angles.
     context: usize,
 }
 
-/// What is in the memory of the device beside weights and scratch.
+/// Device memory in addition to weights and scratch.
 struct Stored {
     arena: DeviceArena,
     /// Cosine and sine of every position, in the order of `ModelConfig::ropes`.
     angles: Vec<Buffer<[f32; 2]>>,
-    /// Results of splits of attention.
+    /// Results of attention splits.
     parts: PartRoom,
 }
 
-/// What the last batch gave.
+/// The results of the last batch.
 #[derive(Default)]
 struct Given {
     /// Logits, then hidden states.
@@ -74,7 +74,7 @@ struct Given {
 }
 
 impl Given {
-    /// Reads back what is wanted of a batch, when it is computed.
+    /// Reads back the results of a batch once it is computed.
     fn read(
         &mut self,
         device: &Device,
@@ -93,12 +93,12 @@ impl Given {
 }
 
 impl DeviceRunner {
-    /// Reserves `blocks` KV blocks on the device of a model, and the angles of `context` positions; what is left to the
-    /// processor runs on `pool`. Runs some batches, so that a kernel that the driver does not compile is known before
-    /// anybody waits.
+    /// Allocates `blocks` KV blocks on the device of a model, and the angles of `context` positions; the processor's
+    /// part runs on `pool`. Runs some batches, so that a kernel that the driver does not compile is detected before the
+    /// first request.
     ///
     /// # Errors
-    /// When kernels lack a format of the layout, the device has no memory for the blocks, or refuses a kernel.
+    /// If kernels lack a format of the layout, the device has no memory for the blocks, or it refuses a kernel.
     pub fn new(
         model: DeviceModel,
         pool: impl Into<Arc<Pool>>,
@@ -126,14 +126,14 @@ impl DeviceRunner {
         Ok(runner)
     }
 
-    /// What sequences hold beside blocks of a layout: nothing. Layers with a window keep all positions of a block, as those
-    /// do that see all.
+    /// The auxiliary state of sequences with blocks of a layout: none. Windowed layers store all positions of a block,
+    /// as the other layers do.
     pub fn beside(layout: &KvLayout) -> Beside {
         Beside { block_bytes: layout.block_bytes(), windows: None, state_bytes: 0 }
     }
 
-    /// The same with keys and values that do not stay on the device: each step copies in what it reads and out what it
-    /// writes. It computes the same, and is for comparison.
+    /// As `self`, with keys and values that do not stay on the device: each step copies in the blocks it reads and
+    /// copies out those it writes. The results are equal; for comparison.
     pub fn with_copies(self) -> DeviceRunner {
         DeviceRunner { copies: Some(Copies::default()), ..self }
     }
@@ -148,20 +148,20 @@ impl DeviceRunner {
         &self.model.device
     }
 
-    /// What a block stores.
+    /// The layout of a block.
     pub fn layout(&self) -> &KvLayout {
         &self.room.layout
     }
 
-    /// Computes batches of each size for which kernels differ, in a block that nobody has yet.
+    /// Computes a batch of each size for which kernels differ, in a block that no sequence uses yet.
     fn warm(&mut self) -> Result<(), DeviceError> {
         WARM_ROWS.into_iter().try_for_each(|count| self.warm_by(count, count))?;
-        // Of so many rows logits may not fit.
+        // Logits of this many rows may not fit.
         let of_experts = rows_of_batches(&self.model.config);
         of_experts.into_iter().try_for_each(|count| self.warm_by(count, 1))
     }
 
-    /// Computes a batch of `count` rows, and the likeliest tokens of the first ones.
+    /// Computes a batch of `count` rows, and the most likely tokens of the first `wanted` ones.
     fn warm_by(&mut self, count: u32, wanted: u32) -> Result<(), DeviceError> {
         let row = |sequence| {
             let output = if sequence < wanted { Output::Likeliest } else { Output::None };
@@ -172,7 +172,7 @@ impl DeviceRunner {
         self.run(&Batch { rows: &rows, sequences: &sequences })
     }
 
-    /// Computes a batch, and reads back what is wanted.
+    /// Computes a batch, and reads back the results.
     fn run(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         let DeviceRunner { model, stored, front, scratch, given, copies, preparing, .. } = self;
         let lost = || DeviceError::Lost { reason: "it was lost before".to_owned() };
@@ -202,14 +202,14 @@ impl DeviceRunner {
         given.read(device, config, (buffers, logits), &rows.wanted)
     }
 
-    /// Keeps the first fault: later ones follow from it.
+    /// Records the first fault: later ones follow from it.
     fn note(&self, done: Result<(), DeviceError>) {
         if let Err(error) = done {
             self.fault.borrow_mut().get_or_insert(error);
         }
     }
 
-    /// Opens a lost device again, with the weights and with blocks of which nothing is stored.
+    /// Reopens a lost device, with the weights and with empty blocks.
     fn reopen(&mut self) -> Result<(), ModelError> {
         (self.stored, self.scratch) = (None, Scratch::default());
         self.copies = self.copies.take().map(|_| Copies::default());
@@ -241,7 +241,7 @@ impl Stored {
     }
 }
 
-/// Whether nothing that is on the device is to be trusted any more.
+/// Whether the contents of the device's memory are invalid after this error.
 fn loses_blocks(error: &DeviceError) -> bool {
     matches!(error, DeviceError::Lost { .. } | DeviceError::Refused { .. })
 }
@@ -266,7 +266,7 @@ impl Runner for DeviceRunner {
         if let Some(front) = &mut self.front {
             front.copy_partial(from, to, positions);
         }
-        // The whole block: what stands behind the positions is stored anew before it is read.
+        // The whole block is copied: positions after the copied ones are stored again before they are read.
         let Some(stored) = &mut self.stored else { return };
         let mut step = self.model.device.step();
         step.copy_block(&mut stored.arena, from.0, to.0);
@@ -300,7 +300,7 @@ impl Runner for DeviceRunner {
     }
 
     fn release_block(&mut self, block: BlockId, all: bool) {
-        // Blocks are whole: no part of one is given back before the rest.
+        // Blocks are stored whole: no part is released before the rest.
         if let Some(front) = self.front.as_mut().filter(|_| all) {
             front.release(block);
         }
@@ -315,7 +315,7 @@ impl Runner for DeviceRunner {
     }
 
     /// # Panics
-    /// Where [`Runner::compute`] fails.
+    /// If [`Runner::compute`] fails.
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
         self.compute(batch, watched)
             .map(|computed| computed.outputs)

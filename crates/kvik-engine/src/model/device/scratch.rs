@@ -5,7 +5,7 @@ use kvik_gpu::{Buffer, Device, DeviceError};
 use super::feed_forward::FeedForwardBuffers;
 use crate::model::ModelConfig;
 
-/// The buffers of a step, of room for `rows` rows.
+/// The buffers of a step, with room for `rows` rows.
 #[derive(Default)]
 pub(super) struct Scratch {
     rows: usize,
@@ -13,35 +13,34 @@ pub(super) struct Scratch {
     logits: Option<Buffer<f32>>,
 }
 
-/// Shapes are for the `n` rows of a batch.
+/// The buffers of a step; shapes are for the `n` rows of a batch.
 pub(super) struct Buffers {
-    /// `[n]` each: what rows are of, by which positions they are rotated, and which of them go on to the end.
+    /// Tokens, positions for the rotation, and indices of the rows that are computed to the end, `[n]` each.
     pub(super) tokens: Buffer<u32>,
     pub(super) positions: Buffer<u32>,
     pub(super) wanted: Buffer<u32>,
-    /// What the queries of rows are multiplied by where they grow with their positions, `[n]`.
+    /// Factors of queries that depend on their positions, `[n]`.
     pub(super) warmth: Buffer<f32>,
     /// The residual stream, `[n, d_model]`.
     pub(super) x: Buffer<f32>,
     /// Normed rows, and what is added to the stream, `[n, d_model]`.
     pub(super) h: Buffer<f32>,
-    /// A second one of these, `[n, d_model]`.
+    /// A second buffer of this kind, `[n, d_model]`.
     pub(super) normed: Buffer<f32>,
-    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`, and room for one of them to be normed
-    /// into.
+    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`, and a buffer for normed ones.
     pub(super) q: Buffer<f32>,
     pub(super) k: Buffer<f32>,
     pub(super) v: Buffer<f32>,
     pub(super) other: Buffer<f32>,
-    /// What was attended to, `[n, heads, head_dim]`.
+    /// Outputs of attention, `[n, heads, head_dim]`.
     pub(super) attended: Buffer<f32>,
     pub(super) feed_forward: FeedForwardBuffers,
-    /// The likeliest next token of each row, `[n]`.
+    /// The most likely next token of each row, `[n]`.
     pub(super) likeliest: Buffer<u32>,
 }
 
 impl Scratch {
-    /// The buffers for `n` rows, and room for so many rows of logits.
+    /// The buffers for `n` rows, and a buffer for `logits` rows of logits.
     pub(super) fn grown(
         &mut self,
         device: &Device,
@@ -49,7 +48,7 @@ impl Scratch {
         [n, logits]: [usize; 2],
     ) -> Result<(&mut Buffers, &mut Buffer<f32>), DeviceError> {
         if self.buffers.is_none() || self.rows < n {
-            // What is too small is freed first.
+            // The smaller buffers are freed first.
             self.buffers = None;
             self.buffers = Some(Buffers::new(device, config, n)?);
             self.rows = n;
@@ -68,7 +67,7 @@ impl Buffers {
     fn new(device: &Device, config: &ModelConfig, n: usize) -> Result<Buffers, DeviceError> {
         let floats = |what: &str, width: usize| device.zeros::<f32>(what, n * width);
         let words = |what: &str| device.zeros::<u32>(what, n);
-        // One width for all, so that one may be normed into another and change places with it.
+        // All have one width, so that a buffer can be normed into another and swapped with it.
         let heads = config.heads * config.head_dim;
         Ok(Buffers {
             tokens: words("the tokens of a batch")?,

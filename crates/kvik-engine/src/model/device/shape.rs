@@ -1,5 +1,5 @@
-//! What there are kernels for: models whose layers attend to keys and values of their own, with dense halves or mixtures
-//! of experts.
+//! The models that the kernels support: layers that attend to keys and values of their own, with dense feed-forward
+//! layers or mixtures of experts.
 
 use kvik_gpu::DeviceError;
 
@@ -9,7 +9,7 @@ use crate::model::feed_forward::FeedForwardShape;
 use crate::model::layer_tensor::Presence;
 use crate::model::residual::ResidualShape;
 
-/// Says so where a model has something that there is no kernel for.
+/// Returns an error if no kernel supports a part of the model.
 pub(super) fn check(config: &ModelConfig) -> Result<(), DeviceError> {
     let of_layer = |index| lacking(&config.layer(index)).map(|what| format!("{what} (layer {index})"));
     let of_layers = (0..config.layers).find_map(of_layer);
@@ -19,12 +19,12 @@ pub(super) fn check(config: &ModelConfig) -> Result<(), DeviceError> {
     }
 }
 
-/// What around the layers has no kernel.
+/// The first part around the layers without a kernel.
 fn lacking_around(config: &ModelConfig) -> Option<&'static str> {
     (config.residual() != ResidualShape::PLAIN).then_some("what stands around the residual stream")
 }
 
-/// What of a layer has no kernel.
+/// The first part of a layer without a kernel.
 fn lacking(shape: &LayerShape) -> Option<&'static str> {
     let parts = [
         (matches!(shape.mixing, MixingShape::Recurrent(_)), "layers that keep a state"),
@@ -39,7 +39,7 @@ fn lacking(shape: &LayerShape) -> Option<&'static str> {
     of_mixing.or_else(|| lacking_in_half(&shape.feed_forward))
 }
 
-/// What of a feed-forward half has no kernel.
+/// The first part of a feed-forward layer without a kernel.
 fn lacking_in_half(shape: &FeedForwardShape) -> Option<&'static str> {
     match shape {
         FeedForwardShape::Dense(dense) => dense.sparsity.map(|_| "sparse gates"),

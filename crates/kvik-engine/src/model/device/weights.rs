@@ -15,17 +15,17 @@ const EMBEDDING: &str = "token_embd.weight";
 
 /// All weights of a model.
 pub(super) struct DeviceWeights {
-    /// All layers; or the last ones, where the processor computes the first.
+    /// All layers; or the last ones, if the processor computes the first.
     pub(super) layers: Vec<DeviceLayer>,
-    /// `[vocab, d_model]`; `None` where the processor looks its rows up.
+    /// `[vocab, d_model]`; `None` if the processor looks up its rows.
     pub(super) embedding: Option<DeviceMatrix>,
-    /// `[vocab, d_model]`; `None` where the embedding is it.
+    /// `[vocab, d_model]`; `None` if it is the embedding.
     output: Option<DeviceMatrix>,
     /// `[d_model]`
     pub(super) output_norm: Buffer<f32>,
-    /// How positions are rotated, as [`ModelConfig::ropes`](crate::model::ModelConfig::ropes) lists it.
+    /// The rotations, in the order of [`ModelConfig::ropes`](crate::model::ModelConfig::ropes).
     pub(super) rotations: Vec<Rotation>,
-    /// What a reranker multiplies its hidden state by, `[2, d_model]`.
+    /// The matrix of a reranker for its hidden state, `[2, d_model]`.
     pub(super) classifier: Option<Vec<f32>>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct DeviceLayer {
     pub(super) v: DeviceLinear,
     pub(super) q_norm: Option<Buffer<f32>>,
     pub(super) k_norm: Option<Buffer<f32>>,
-    /// Ones, `[head_dim]`, where queries and keys are normed behind the rotation.
+    /// Ones, `[head_dim]`, if queries and keys are normed after rotation.
     pub(super) rotated_norm: Option<Buffer<f32>>,
     /// `[heads]`
     pub(super) sinks: Option<Buffer<f32>>,
@@ -49,9 +49,9 @@ pub(super) struct DeviceLayer {
 
 /// Weights of the norms of one half of a layer, `[d_model]` each.
 pub(super) struct DeviceNorms {
-    /// Of what it reads.
+    /// Norm of its input.
     pub(super) before: Option<Buffer<f32>>,
-    /// Of what it adds to the stream.
+    /// Norm of what it adds to the stream.
     pub(super) after: Option<Buffer<f32>>,
 }
 
@@ -61,7 +61,8 @@ impl DeviceWeights {
         self.output.as_ref().or(self.embedding.as_ref()).expect("one of them is always there")
     }
 
-    /// How layers read positions, layer by layer; of equal ones the last, so that the last is that of the last layer.
+    /// The readings of layers without duplicates; of equal ones the last stays, so that the last is that of the last
+    /// layer.
     pub(super) fn readings(&self) -> Vec<Reading> {
         let mut readings = Vec::new();
         for reading in self.layers.iter().map(|layer| Reading::from(&layer.shape)) {
@@ -87,7 +88,7 @@ impl DeviceLayer {
 }
 
 impl DeviceLoader<'_, '_> {
-    /// The weights of a model from layer `first` on, of which there are kernels for every part.
+    /// The weights of a model from layer `first` on; the kernels must support every part.
     pub(super) fn load(mut self, first: usize) -> Result<DeviceWeights, ModelError> {
         let layers = (first..self.config.layers).map(|index| self.layer(index)).collect::<Result<_, _>>()?;
         let output_norm = self.vector(self.config.arch.output_norm())?;

@@ -1,4 +1,4 @@
-//! One gate, one up and one down for all rows; also the shared expert beside a mixture.
+//! A dense feed-forward layer: gate, up and down for all rows; also used for the shared expert of a mixture.
 
 use kvik_kernels::{
     Activated, Activation, Activations, Matrix, Pool, activate, add_bias, matmul, matmul_activated,
@@ -15,24 +15,24 @@ use crate::model::loader::{LayerLoader, Linear};
 pub(crate) struct DenseShape {
     /// Rows of gate and up.
     pub(crate) d_ff: usize,
-    /// Says also whether there is a gate.
+    /// Determines also whether there is a gate.
     pub(crate) activation: Activation,
     /// Biases of all matrices.
     pub(crate) biases: Presence,
-    /// Whether gate and up are one tensor, of which gate is the upper half (Phi-3).
+    /// Whether gate and up are one tensor, whose upper half is the gate (Phi-3).
     pub(crate) fused: bool,
-    /// Of a gate only what is more than so many standard deviations above the mean of its row is left (Gemma 3n).
+    /// Gates are zeroed unless they are more than this many standard deviations above the mean of their row (Gemma 3n).
     pub(crate) sparsity: Option<f32>,
 }
 
-/// What the tensors are called in the layer: weight and bias of each matrix.
+/// Names of the tensors in the layer: weight and bias of each matrix.
 pub(crate) struct DenseNames {
     pub(crate) gate: [&'static str; 2],
     pub(crate) up: [&'static str; 2],
     pub(crate) down: [&'static str; 2],
 }
 
-/// Names where the layer is dense.
+/// Names of a dense layer.
 pub(crate) const LAYER: DenseNames = DenseNames {
     gate: ["ffn_gate.weight", "ffn_gate.bias"],
     up: ["ffn_up.weight", "ffn_up.bias"],
@@ -77,7 +77,7 @@ pub(crate) struct Dense {
     names: &'static DenseNames,
     activation: Activation,
     sparsity: Option<f32>,
-    /// `[d_ff, d_model]`, of a gated activation
+    /// `[d_ff, d_model]`, for gated activations
     gate: Option<Linear>,
     /// `[d_ff, d_model]`
     up: Linear,
@@ -88,10 +88,10 @@ pub(crate) struct Dense {
 /// Buffers of a dense layer.
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// `[n, d_ff]` each, where something stands between products and activation; then what that made of them.
+    /// `[n, d_ff]` each, if something is computed between products and activation; then the output of the activation.
     gate: Vec<f32>,
     up: Vec<f32>,
-    /// What the activation made of them, as the last product takes it.
+    /// The output of the activation, in the form that the last product takes.
     hidden: Activations,
 }
 
@@ -128,7 +128,7 @@ impl Dense {
         self.up.matrix.cols()
     }
 
-    /// The matrices that take the input.
+    /// The matrices that multiply the input.
     pub(super) fn takers(&self) -> Vec<&Matrix> {
         self.gate.iter().chain([&self.up]).map(|linear| &linear.matrix).collect()
     }
@@ -137,7 +137,7 @@ impl Dense {
         self.gate.iter().chain([&self.up, &self.down]).map(|linear| &linear.matrix).collect()
     }
 
-    /// From rows `x`, `[n, d_model]`, whose forms are `inputs`, to what the activation makes of them.
+    /// Computes the output of the activation from rows `x`, `[n, d_model]`, whose quantised forms are `inputs`.
     pub(super) fn project(
         &self,
         pool: &Pool,
@@ -156,13 +156,13 @@ impl Dense {
         hidden.set(pool, self.activated(gate, up), down.cols(), &[down]);
     }
 
-    /// Whether nothing stands between the products and the activation.
+    /// Whether nothing is computed between the products and the activation.
     fn is_plain(&self) -> bool {
         let biased = self.gate.iter().chain([&self.up]).any(|linear| linear.bias.is_some());
         !biased && self.sparsity.is_none()
     }
 
-    /// Gate and up as rows of numbers, which adapters and biases add to.
+    /// Gate and up as rows of numbers, to which adapters and biases are added.
     fn project_apart(
         &self,
         pool: &Pool,
@@ -190,21 +190,21 @@ impl Dense {
         activate(pool, self.activation, gated, projected);
     }
 
-    /// From there to the output, `[n, d_model]`.
+    /// Computes the layer's output, `[n, d_model]`, from the output of the activation.
     pub(super) fn finish(&self, pool: &Pool, out: &mut [f32], buffers: &Buffers, adapt: &mut dyn Adapt) {
         let Buffers { gate, up, hidden } = buffers;
         matmul(pool, &self.down.matrix, hidden, out);
-        // Of adapters that are silent nobody reads these rows, which are not there then.
+        // If no adapter is active, these rows are not read, and need not exist.
         add(pool, &self.down, self.names.down[0], self.activated(gate, up), out, adapt);
     }
 
-    /// Where the activation leaves its rows: it replaces the gate, or what has none.
+    /// The buffer with the output of the activation: it replaces the gate, or `up` without a gate.
     fn activated<'a>(&self, gate: &'a [f32], up: &'a [f32]) -> &'a [f32] {
         if self.gate.is_some() { gate } else { up }
     }
 }
 
-/// What adapters and the bias add to the product of `x` with a matrix.
+/// Adds the contributions of adapters and the bias to the product of `x` with a matrix.
 fn add(pool: &Pool, linear: &Linear, name: &'static str, x: &[f32], out: &mut [f32], adapt: &mut dyn Adapt) {
     adapt.add(name, x, out);
     if let Some(bias) = &linear.bias {
@@ -212,8 +212,8 @@ fn add(pool: &Pool, linear: &Linear, name: &'static str, x: &[f32], out: &mut [f
     }
 }
 
-/// Of each row of `gate`, `[n, d_ff]`, leaves what is more than `deviations` standard deviations above its mean: by how
-/// much it is.
+/// Replaces each element of `gate`, `[n, d_ff]`, by its excess over `deviations` standard deviations above the mean of
+/// its row, or by 0.
 fn keep_outliers(pool: &Pool, gate: &mut [f32], d_ff: usize, deviations: f32) {
     pool.run_chunks(gate, d_ff, |_, row| {
         let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / d_ff as f64;

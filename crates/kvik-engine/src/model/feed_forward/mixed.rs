@@ -1,5 +1,5 @@
-//! A dense layer and a mixture of experts side by side, each between norms of its own (Gemma 4): both read the stream,
-//! and what they give is added up.
+//! A dense layer and a mixture of experts in parallel, each between norms of its own (Gemma 4): both read the stream,
+//! and their outputs are added.
 //!
 //! The router reads the stream too, normed without weights and multiplied by a vector of its own.
 
@@ -17,7 +17,7 @@ use crate::model::loader::LayerLoader;
 pub(crate) struct MixedShape {
     pub(crate) dense: DenseShape,
     pub(crate) experts: ExpertsShape,
-    /// Of the norms in between.
+    /// Epsilon of the norms in between.
     pub(crate) norm_eps: f32,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Mixed {
     after_dense: Vec<f32>,
     before_experts: Vec<f32>,
     after_experts: Vec<f32>,
-    /// What the router multiplies normed rows by.
+    /// Factors of the router's normed rows.
     router_scale: Vec<f32>,
     norm_eps: f32,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Mixed {
 /// Buffers of both.
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// What the router and then the experts read, and what these give: `[n, d_model]`.
+    /// The input of the router, then that of the experts, then their output: `[n, d_model]`.
     rows: Vec<f32>,
 }
 
@@ -77,7 +77,7 @@ impl Mixed {
         matrices
     }
 
-    /// Replaces `h`, the rows `x` as the dense layer's norm leaves them, by what both give: `[n, d_model]` each.
+    /// Replaces `h`, the rows `x` normed for the dense layer, by the sum of both outputs: `[n, d_model]` each.
     pub(super) fn forward(
         &self,
         pool: &Pool,

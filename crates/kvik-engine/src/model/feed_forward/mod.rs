@@ -1,7 +1,7 @@
-//! The feed-forward half of a layer: which kinds there are, the tensors of each, and how each computes.
+//! The feed-forward half of a layer: its kinds, the tensors of each, and how each computes.
 //!
-//! A new kind is a variant of both enums and a file here. What is added to the stream for a row depends on that row
-//! alone, whoever else is in the batch.
+//! A new kind is a variant of both enums and a file here. The output for a row depends on that row only, not on the
+//! rest of the batch.
 
 pub(crate) mod dense;
 pub(crate) mod experts;
@@ -27,13 +27,13 @@ pub(crate) use mixed::MixedShape;
 /// The kind of a feed-forward layer, and its widths.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FeedForwardShape {
-    /// The same matrices for every row.
+    /// A dense layer: all rows use one set of matrices.
     Dense(DenseShape),
     /// A mixture of experts: each row goes to a few of many.
     Experts(ExpertsShape),
     /// The layer has none (Nemotron-H).
     Absent,
-    /// Both side by side.
+    /// A dense layer and a mixture in parallel.
     Mixed(MixedShape),
 }
 
@@ -43,7 +43,7 @@ impl FeedForwardShape {
         FeedForwardShape::gated(d_ff, Activation::SwiGlu)
     }
 
-    /// The same of a tensor that holds gate and up.
+    /// As [`swi_glu`](Self::swi_glu), with gate and up in one tensor.
     pub(crate) fn fused_swi_glu(d_ff: usize) -> FeedForwardShape {
         FeedForwardShape::Dense(DenseShape { fused: true, ..DenseShape::plain(d_ff, Activation::SwiGlu) })
     }
@@ -67,7 +67,7 @@ impl FeedForwardShape {
         }
     }
 
-    /// Refuses numbers that contradict each other.
+    /// Returns an error if settings contradict each other.
     pub(crate) fn check(self) -> Result<(), ConfigError> {
         match self {
             FeedForwardShape::Experts(shape) | FeedForwardShape::Mixed(MixedShape { experts: shape, .. }) => {
@@ -77,7 +77,7 @@ impl FeedForwardShape {
         }
     }
 
-    /// Loads its tensors by their names in the layer, if there is one.
+    /// Loads its tensors by their names in the layer; `None` if it is absent.
     pub(crate) fn load(self, layer: &mut LayerLoader<'_, '_>) -> Result<Option<FeedForward>, ModelError> {
         Ok(match self {
             FeedForwardShape::Dense(shape) => {
@@ -120,7 +120,7 @@ impl FeedForward {
         }
     }
 
-    /// Replaces normed rows by the layer's output, `h`; `x` is the stream that they come from: `[n, d_model]` each.
+    /// Replaces normed rows by the layer's output, `h`; `x` is the stream before the norm: `[n, d_model]` each.
     pub(crate) fn forward(
         &self,
         pool: &Pool,

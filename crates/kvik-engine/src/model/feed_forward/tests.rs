@@ -1,4 +1,4 @@
-//! Feed-forward layers loaded from files, against plain f64, and every row beside others and alone.
+//! Feed-forward layers loaded from files, against a plain f64 reference; and every row in a batch and alone.
 
 use kvik_kernels::{WeightType, dequantize, quantize};
 use kvik_text::files::TensorSource;
@@ -12,7 +12,7 @@ use super::*;
 use crate::model::layer_tensor::{Presence, is_stack};
 use crate::model::loader::Loader;
 
-/// Experts without anything optional.
+/// Experts without optional parts.
 pub(super) fn shape() -> ExpertsShape {
     ExpertsShape {
         count: 5,
@@ -39,7 +39,7 @@ fn random(seed: u64, index: usize) -> f32 {
     ((x ^ x >> 31) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// A tensor as a file has it, and what it means.
+/// A tensor as a file stores it, and its values.
 #[derive(Clone)]
 struct Tensor {
     name: &'static str,
@@ -73,7 +73,7 @@ impl Tensor {
     }
 }
 
-/// All tensors of a layer, matrices but the router's of type `ty`; gate and up in two.
+/// All tensors of a layer, matrices except the router's of type `ty`; gate and up in two tensors.
 fn tensors(shape: FeedForwardShape, d_model: usize, ty: WeightType, seed: u64) -> Vec<Tensor> {
     let all = shape.tensors(d_model).into_iter().enumerate();
     let wanted =
@@ -109,7 +109,7 @@ fn load(shape: FeedForwardShape, tensors: &[Tensor]) -> Result<FeedForward, Mode
     Ok(loaded.expect("the shape is not absent"))
 }
 
-/// Adapters that add nothing, and say so.
+/// Adapters that add nothing, and report that.
 struct Silent;
 
 impl Adapt for Silent {
@@ -120,7 +120,7 @@ impl Adapt for Silent {
     fn add(&mut self, _: &'static str, _: &[f32], _: &mut [f32]) {}
 }
 
-/// What adapters are asked for: the matrix, and the lengths of its input and output.
+/// Adapters that record the calls: the matrix, and the lengths of its input and output.
 #[derive(Default)]
 struct Offered(Vec<(&'static str, usize, usize)>);
 
@@ -134,7 +134,7 @@ impl Adapt for Offered {
     }
 }
 
-/// A layer's output, which is the same where adapters are asked and add nothing.
+/// A layer's output, which is the same if active adapters add nothing.
 fn forward(layer: &FeedForward, threads: usize, x: &[f32]) -> Vec<f32> {
     let (pool, mut inputs, mut buffers) = (Pool::new(threads), Activations::new(), Buffers::default());
     let [mut h, mut offered] = [x.to_vec(), x.to_vec()];
@@ -145,7 +145,7 @@ fn forward(layer: &FeedForward, threads: usize, x: &[f32]) -> Vec<f32> {
     h
 }
 
-/// A layer in f64, from what its tensors mean.
+/// A layer in f64, from the values of its tensors.
 struct Reference<'a>(&'a [Tensor]);
 
 impl Reference<'_> {
@@ -153,7 +153,7 @@ impl Reference<'_> {
         self.0.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The product with matrix number `index` of a stack of `count`, with its bias.
+    /// The product with matrix `index` of a stack of `count`, with its bias.
     fn linear(&self, name: &str, (index, count): (usize, usize), x: &[f64]) -> Option<Vec<f64>> {
         let weights = self.get(&format!("{name}.weight"))?;
         let rows = weights.shape[0] / count;
@@ -166,7 +166,7 @@ impl Reference<'_> {
         Some((0..rows).map(row).collect())
     }
 
-    /// Down, what the activation makes of gate and up; their names end in `suffix`.
+    /// Down, applied to the activation of gate and up; their names end in `suffix`.
     fn dense(
         &self,
         (activation, sparsity): (Activation, Option<f64>),
@@ -185,7 +185,7 @@ impl Reference<'_> {
         self.linear(&format!("ffn_down{suffix}"), which, &hidden).unwrap()
     }
 
-    /// Both between their norms, from a row of the stream, which the dense layer's own norm leaves as it is.
+    /// Both between their norms, from a row of the stream, which the dense layer's own norm leaves unchanged.
     fn mixed(&self, shape: &MixedShape, x: &[f64]) -> Vec<f64> {
         let norm = |x: &[f64], name: &str| self.norm(x, name);
         let dense = self.dense((shape.dense.activation, None), "", (0, 1), x);
@@ -285,14 +285,14 @@ fn softened(x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| x.exp() / sum).collect()
 }
 
-/// Indices, the greatest first.
+/// Indices in descending order of the scores.
 fn order(scores: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
     order
 }
 
-/// A layer of f32 weights beside its reference.
+/// Compares a layer of f32 weights with its reference.
 fn check(shape: FeedForwardShape, seed: u64) {
     let (d, n) = (96, 13);
     let tensors = tensors(shape, d, WeightType::F32, seed);
@@ -532,7 +532,7 @@ proptest! {
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         let together = forward(&layer, 2, &x);
         prop_assert!(together.iter().all(|x| x.is_finite()));
-        // The same buffers again, after a batch of other groups.
+        // The same buffers again, after a batch with other groups.
         let (mut inputs, mut buffers) = (Activations::new(), Buffers::default());
         for rows in [n, 1, n.div_ceil(2)] {
             let mut h = x[..rows * 256].to_vec();

@@ -1,5 +1,5 @@
-//! Gated delta rule (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 have it: convolved queries, keys and values; a state
-//! that decays and is corrected; a norm of each head, and a gate.
+//! Gated delta rule (arXiv 2412.06464), as in Qwen3-Next and Qwen3.5: convolved queries, keys and values; a state that
+//! decays and is corrected; a norm of each head, and a gate.
 
 use std::ops::Range;
 
@@ -15,29 +15,29 @@ use crate::model::ModelError;
 use crate::model::layer_tensor::{LayerTensor, Presence, SSM_NORM};
 use crate::model::loader::LayerLoader;
 
-/// The numbers of a layer with the gated delta rule.
+/// The settings of a layer with the gated delta rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GatedDeltaShape {
-    /// Positions that the convolution looks at.
+    /// Number of positions that the convolution covers.
     pub(crate) width: usize,
-    /// Heads of values.
+    /// Number of heads of values.
     pub(crate) heads: usize,
-    /// Heads of keys and queries.
+    /// Number of heads of keys and queries.
     pub(crate) key_heads: usize,
-    /// Which of them a head reads.
+    /// The key head that each head reads.
     pub(crate) sharing: KeySharing,
     /// Dimensions of keys, queries and values.
     pub(crate) dim: usize,
-    /// In which tensors the projections are.
+    /// The tensors of the projections.
     pub(crate) projections: DeltaProjections,
 }
 
-/// In which tensors a file has the projections.
+/// The tensors in which a file stores the projections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeltaProjections {
-    /// Rates and steps of time in a tensor each (Qwen3.5).
+    /// Rates and time steps in a tensor each (Qwen3.5).
     Apart,
-    /// Both in one, by key head (Qwen3-Next). Older files have queries, keys, values and gates in one, too.
+    /// Both in one, by key head (Qwen3-Next). Older files also have queries, keys, values and gates in one.
     Mixed,
 }
 
@@ -49,12 +49,12 @@ const STEPS: &str = "ssm_alpha.weight";
 const RATES_AND_STEPS: &str = "ssm_ba.weight";
 
 impl GatedDeltaShape {
-    /// Values of all heads.
+    /// Number of values of all heads.
     pub(super) fn values(self) -> usize {
         self.heads * self.dim
     }
 
-    /// Keys of all heads.
+    /// Number of key elements of all heads.
     fn keys(self) -> usize {
         self.key_heads * self.dim
     }
@@ -98,7 +98,7 @@ impl GatedDeltaShape {
         tensors
     }
 
-    /// The rows of a tensor that has its parts by key head, each of so many rows: those of part `part`.
+    /// The rows of part `part` in a tensor that is ordered by key head, with these numbers of rows per part.
     fn by_key_head(self, parts: &[usize], part: usize) -> Vec<Range<usize>> {
         let all: usize = parts.iter().sum();
         let before: usize = parts[..part].iter().sum();
@@ -209,7 +209,7 @@ impl GatedDelta {
     }
 }
 
-/// The projections to what is convolved, and to the gate.
+/// The projections to the input of the convolution, and to the gate.
 fn load_inputs(shape: GatedDeltaShape, layer: &mut LayerLoader<'_, '_>) -> Result<[Matrix; 2], ModelError> {
     if !layer.has(MIXED) {
         let absent = [INPUTS, GATE].into_iter().find(|name| !layer.has(name));

@@ -1,20 +1,20 @@
-//! What rows say to the state of a layer, and what is kept of rows that were only tried.
+//! The inputs of rows to the state of a layer, and those retained of tentative rows.
 
 use kvik_kernels::StateRows;
 
-/// What rows say to a state: everything that taking them in depends on besides the state.
+/// The inputs of rows to a state: together with the state, they determine the update.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Inputs {
-    /// What is convolved, `[n, channels]`.
+    /// Input of the convolution, `[n, channels]`.
     pub(crate) x: Vec<f32>,
-    /// What the state is multiplied by, `[n, heads]`; of layers with a state matrix.
+    /// Decay factors of the state, `[n, heads]`; for layers with a state matrix.
     pub(crate) decays: Vec<f32>,
-    /// How much of a row the state takes in, `[n, heads]`; of layers with a state matrix.
+    /// Update rates of the state, `[n, heads]`; for layers with a state matrix.
     pub(crate) rates: Vec<f32>,
 }
 
 impl Inputs {
-    /// Some rows of `n`.
+    /// A range of the `n` rows.
     fn rows(&self, rows: std::ops::Range<usize>, n: usize) -> Inputs {
         let part = |values: &Vec<f32>| {
             let width = values.len() / n.max(1);
@@ -24,30 +24,30 @@ impl Inputs {
     }
 }
 
-/// The rows of a batch that were only tried, by the slot whose state they would continue.
+/// The tentative rows of a batch, by the slot whose state they would continue.
 #[derive(Debug, Default)]
 pub(crate) struct Tried {
     sequences: Vec<TriedRows>,
 }
 
-/// Rows that would continue one state.
+/// Tentative rows of one state.
 #[derive(Debug)]
 pub(crate) struct TriedRows {
     pub(crate) live: u32,
-    /// How many there are, and the cache position of the first.
+    /// Their number, and the cache position of the first.
     pub(crate) rows: usize,
     pub(crate) first: u32,
-    /// What they say to each recurrent layer, in order.
+    /// Their inputs to each recurrent layer, in order.
     pub(crate) layers: Vec<Inputs>,
 }
 
 impl Tried {
-    /// Notes that rows of a batch are only tried.
+    /// Registers tentative rows of a batch.
     pub(super) fn expect(&mut self, live: u32, rows: usize, first: u32) {
         self.sequences.push(TriedRows { live, rows, first, layers: Vec::new() });
     }
 
-    /// Keeps what these rows say to one layer; `n` rows are in the batch.
+    /// Retains the inputs of these rows to one layer; the batch has `n` rows.
     pub(super) fn keep(&mut self, sequences: &[StateRows<'_>], inputs: &Inputs, n: usize) {
         for StateRows { rows, certain, live, .. } in sequences {
             if let Some(tried) = self.sequences.iter_mut().find(|tried| tried.live == *live) {
@@ -56,7 +56,7 @@ impl Tried {
         }
     }
 
-    /// Forgets what was tried behind a state, and gives it.
+    /// Removes and returns the tentative rows of a state.
     pub(crate) fn take(&mut self, live: u32) -> Option<TriedRows> {
         let index = self.sequences.iter().position(|tried| tried.live == live)?;
         Some(self.sequences.swap_remove(index))

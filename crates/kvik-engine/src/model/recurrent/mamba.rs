@@ -1,5 +1,5 @@
-//! Mamba 2 (arXiv 2405.21060), as Granite 4 and Nemotron-H have it: a selective scan of convolved values, keys and
-//! queries (`x`, `B` and `C` there), a gate, and a norm of groups.
+//! Mamba 2 (arXiv 2405.21060), as in Granite 4 and Nemotron-H: a selective scan of convolved values, keys and queries
+//! (`x`, `B` and `C` in the paper), a gate, and a grouped norm.
 
 use kvik_kernels::{
     Activation, Activations, Columns, ConvWeights, KeySharing, LinearInputs, LinearShape, Matrix, StateRule,
@@ -13,27 +13,27 @@ use crate::model::ModelError;
 use crate::model::layer_tensor::{LayerTensor, Presence, SSM_NORM};
 use crate::model::loader::LayerLoader;
 
-/// The numbers of a layer of Mamba 2.
+/// The settings of a Mamba 2 layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MambaShape {
-    /// Positions that the convolution looks at.
+    /// Number of positions that the convolution covers.
     pub(crate) width: usize,
-    /// Values of all heads.
+    /// Number of values of all heads.
     pub(crate) inner: usize,
     pub(crate) heads: usize,
-    /// Heads of keys and queries, and groups of the norm.
+    /// Number of heads of keys and queries, and of groups of the norm.
     pub(crate) groups: usize,
     /// Dimensions of keys and queries.
     pub(crate) key_dim: usize,
 }
 
-/// The projections in one tensor: gate, what is convolved, steps of time.
+/// The projections in one tensor: gate, input of the convolution, time steps.
 const INPUT: &str = "ssm_in.weight";
-/// What of a value is added to its output, `[heads]`.
+/// Factor of a value that is added to its output, `[heads]`.
 const SKIP: &str = "ssm_d";
 
 impl MambaShape {
-    /// Keys of all groups.
+    /// Number of key elements of all groups.
     fn keys(self) -> usize {
         self.groups * self.key_dim
     }
@@ -72,7 +72,7 @@ impl MambaShape {
     }
 }
 
-/// The weights of a layer of Mamba 2.
+/// The weights of a Mamba 2 layer.
 pub(crate) struct Mamba {
     shape: MambaShape,
     /// `[inner, d_model]`

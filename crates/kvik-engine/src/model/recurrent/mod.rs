@@ -1,9 +1,9 @@
-//! Layers that mix positions by a state instead of attention: which kinds there are, the tensors of each, and how each
-//! computes.
+//! Recurrent layers, which mix positions by a state instead of attention: their kinds, the tensors of each, and how
+//! each computes.
 //!
-//! A layer first projects its rows to what they say to the state, then takes them into it one after the other, and then
-//! finishes what it has read. Only the middle part knows of sequences; rows that were only tried are taken in later from
-//! what was kept of their projections, by the same operations.
+//! A layer first projects its rows to their inputs to the state, then updates the state with them in order, and then
+//! finishes the outputs. Only the middle part depends on sequences; tentative rows are applied later from the retained
+//! projections, by the same operations.
 
 mod gated_delta;
 mod inputs;
@@ -26,7 +26,7 @@ pub(crate) use mamba::{Mamba, MambaShape};
 pub(crate) use short_conv::{ShortConv, ShortConvShape};
 pub(crate) use states::BatchStates;
 
-/// The kind of a recurrent layer, and its numbers.
+/// The kind of a recurrent layer, and its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum RecurrentShape {
     /// A convolution of the last few positions between two gates (LFM2).
@@ -38,7 +38,7 @@ pub(crate) enum RecurrentShape {
 }
 
 impl RecurrentShape {
-    /// Its tensors, but for the projection back to the stream.
+    /// Its tensors, except the projection back to the stream.
     pub(crate) fn tensors(self, d_model: usize) -> Vec<LayerTensor> {
         match self {
             RecurrentShape::ShortConv(shape) => shape.tensors(d_model),
@@ -56,7 +56,7 @@ impl RecurrentShape {
         }
     }
 
-    /// Vectors among its tensors that stand in rows, and how many these are: checkpoints have them flat.
+    /// Vectors among its tensors that are stored in rows, with the number of rows: checkpoints store them flat.
     pub(crate) fn vectors_in_rows(self) -> Vec<(&'static str, usize)> {
         match self {
             RecurrentShape::Mamba(shape) => shape.vectors_in_rows().to_vec(),
@@ -64,7 +64,7 @@ impl RecurrentShape {
         }
     }
 
-    /// Numbers of the layer's state.
+    /// Number of floats of the layer's state.
     pub(crate) fn state_floats(self, d_model: usize) -> usize {
         match self {
             RecurrentShape::ShortConv(shape) => (shape.width - 1) * d_model,
@@ -87,15 +87,15 @@ impl RecurrentShape {
     }
 }
 
-/// Whether a tensor, by its name in its layer, is one of recurrent layers. Adapters cannot change those.
+/// Whether a tensor, by its name in its layer, belongs to recurrent layers. Adapters cannot change those.
 pub(crate) fn is_recurrent(name: &str) -> bool {
     name.starts_with("ssm_") || name.starts_with("shortconv.") || GATE_AND_INPUTS.contains(&name)
 }
 
-/// Matrices whose names do not say it.
+/// Matrices of recurrent layers whose names have no such prefix.
 const GATE_AND_INPUTS: [&str; 2] = [gated_delta::GATE, gated_delta::INPUTS];
 
-/// The weights of a recurrent layer, but for the projection back to the stream.
+/// The weights of a recurrent layer, except the projection back to the stream.
 pub(crate) enum Recurrent {
     /// [`RecurrentShape::ShortConv`]
     ShortConv(ShortConv),
@@ -108,25 +108,25 @@ pub(crate) enum Recurrent {
 /// Buffers that the recurrent layers of a pass share.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    /// What rows say to the state.
+    /// The inputs of rows to the state.
     pub(crate) inputs: Inputs,
-    /// What the convolution made of them, `[n, channels]`.
+    /// The outputs of the convolution, `[n, channels]`.
     mixed: Vec<f32>,
-    /// What outputs are multiplied by, `[n, values]`.
+    /// The factors of the outputs, `[n, values]`.
     gate: Vec<f32>,
-    /// Projections on their way, `[n, ..]`.
+    /// Intermediate projections, `[n, ..]`.
     spare: Vec<f32>,
 }
 
-/// Where a layer's numbers lie in the states of a batch.
+/// The part of a layer in the states of a batch.
 pub(crate) struct LayerStates<'a> {
     pub(crate) arena: &'a mut StateArena,
-    /// Where they begin in each state.
+    /// Its offset in each state.
     pub(crate) offset: usize,
     pub(crate) rows: &'a [StateRows<'a>],
 }
 
-/// What all kinds compute with.
+/// The context that all kinds need.
 #[derive(Clone, Copy)]
 pub(crate) struct Means<'a> {
     pub(crate) pool: &'a Pool,
@@ -143,7 +143,7 @@ impl Recurrent {
         }
     }
 
-    /// From normed rows `h`, `[n, d_model]`, to what they say to the state.
+    /// Projects normed rows `h`, `[n, d_model]`, to their inputs to the state.
     pub(crate) fn project(
         &self,
         means: Means<'_>,
@@ -160,7 +160,7 @@ impl Recurrent {
         }
     }
 
-    /// Takes rows into the state, in order, and reads it behind each: `out` becomes `[n, values]`.
+    /// Updates the state with the rows, in order, and reads it after each: `out` becomes `[n, values]`.
     pub(crate) fn recur(
         &self,
         means: Means<'_>,
@@ -176,7 +176,7 @@ impl Recurrent {
         }
     }
 
-    /// From what was read to what the projection back takes.
+    /// Computes the input of the projection back to the stream from what was read.
     pub(crate) fn finish(&self, means: Means<'_>, buffers: &mut Buffers, out: &mut Vec<f32>) {
         match self {
             Recurrent::ShortConv(layer) => layer.finish(means, buffers, out),
@@ -185,7 +185,8 @@ impl Recurrent {
         }
     }
 
-    /// All three, from normed rows to what the projection back takes; rows that are only tried are kept in `tried`.
+    /// All three, from normed rows to the input of the projection back; the inputs of tentative rows are retained in
+    /// `tried`.
     pub(crate) fn forward(
         &self,
         means: Means<'_>,
@@ -211,19 +212,19 @@ impl Recurrent {
 const SSM_OUTPUT: &str = "ssm_out.weight";
 /// Their convolution: weights `[channels, width]`, biases `[channels]`.
 const SSM_CONV: [&str; 2] = ["ssm_conv1d.weight", "ssm_conv1d.bias"];
-/// Added to steps of time before they are made positive, `[heads]`.
+/// Added to time steps before they are made positive, `[heads]`.
 const SSM_STEP_BIAS: &str = "ssm_dt.bias";
-/// What steps of time are multiplied by for the decay, `[heads]`; and the logarithm of its negative, in checkpoints.
+/// Factor of time steps in the decay, `[heads]`; and the logarithm of its negative, in checkpoints.
 const SSM_DECAY: &str = "ssm_a";
 const SSM_DECAY_LOG: &str = "ssm_a_log";
 
-/// The convolution in front of a state matrix.
+/// The convolution before a state matrix.
 fn load_conv(width: usize, layer: &mut LayerLoader<'_, '_>) -> Result<ConvWeights, ModelError> {
     let bias = layer.optional_vector(SSM_CONV[1])?;
     Ok(ConvWeights::new(&layer.vector(SSM_CONV[0])?, width, bias, true))
 }
 
-/// What steps of time are multiplied by, `[heads]`.
+/// The factors of time steps, `[heads]`.
 fn load_decay(layer: &mut LayerLoader<'_, '_>) -> Result<Vec<f32>, ModelError> {
     match layer.optional_vector(SSM_DECAY_LOG)? {
         Some(logs) if layer.has(SSM_DECAY) => Err(ModelError::StoredTwice {
@@ -236,12 +237,12 @@ fn load_decay(layer: &mut LayerLoader<'_, '_>) -> Result<Vec<f32>, ModelError> {
     }
 }
 
-/// Both forms of it, of which `[rows, cols]` is that of GGUF.
+/// Both forms of the decay factors, of which `[rows, cols]` is that of GGUF.
 fn decay_tensors([rows, cols]: [usize; 2]) -> [LayerTensor; 2] {
     [(SSM_DECAY, rows, cols, Presence::Optional), (SSM_DECAY_LOG, 1, rows * cols, Presence::Optional)]
 }
 
-/// Its tensors.
+/// The tensors of the convolution.
 fn conv_tensors(channels: usize, width: usize, bias: Presence) -> [LayerTensor; 2] {
     [(SSM_CONV[0], channels, width, Presence::Required), (SSM_CONV[1], 1, channels, bias)]
 }

@@ -7,12 +7,12 @@ use crate::model::ModelError;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::LayerLoader;
 
-/// The numbers of a short convolution.
+/// The settings of a short convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShortConvShape {
     /// Channels: the width of the stream.
     pub(crate) channels: usize,
-    /// Positions that a row looks at, its own among them.
+    /// Number of positions that a row covers, including its own.
     pub(crate) width: usize,
 }
 

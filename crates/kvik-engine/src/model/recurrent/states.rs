@@ -1,4 +1,4 @@
-//! Which rows of a batch continue which state.
+//! The rows of a batch that continue each state.
 
 use std::ops::Range;
 
@@ -20,15 +20,15 @@ struct Continued {
     live: u32,
     /// The cache position of the first row.
     first: u32,
-    /// By the number of rows that are in each copy.
+    /// Slots of copies, by the number of rows that each includes.
     saves: Vec<(usize, u32)>,
 }
 
 impl BatchStates {
-    /// Those of a batch for a model with states.
+    /// The rows of a batch for a model with states.
     ///
     /// # Panics
-    /// When a sequence has no state, or its rows do not stand side by side.
+    /// If a sequence has no state, or its rows are not adjacent.
     pub(crate) fn of(batch: &Batch<'_>) -> BatchStates {
         let mut sequences: Vec<Continued> = Vec::new();
         let mut start = 0;
@@ -41,7 +41,7 @@ impl BatchStates {
         BatchStates { sequences }
     }
 
-    /// Forgets what was tried behind the states before, and expects the rows that are only tried now.
+    /// Discards earlier tentative rows of these states, and registers the new ones.
     pub(crate) fn begin(&self, tried: &mut Tried) {
         for Continued { rows, certain, live, first, .. } in &self.sequences {
             tried.take(*live);
@@ -51,7 +51,7 @@ impl BatchStates {
         }
     }
 
-    /// In the form the kernels want.
+    /// The rows in the form that the kernels take.
     pub(crate) fn rows(&self) -> Vec<StateRows<'_>> {
         self.sequences.iter().map(Continued::rows).collect()
     }

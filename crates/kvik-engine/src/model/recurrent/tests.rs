@@ -14,7 +14,7 @@ use crate::model::{Model, ModelError};
 
 const FILES: [&str; 5] = ["lfm2", "qwen35", "qwen3next", "granitehybrid", "nemotron_h"];
 
-/// Loads a golden file in which `change` says which shape a tensor has, `None` for one that is left out.
+/// Loads a golden file in which `change` gives the shape of each tensor, or `None` to leave it out.
 fn load(file: &str, change: impl Fn(&str, [usize; 2]) -> Option<[usize; 2]>) -> Result<Model, ModelError> {
     let LoadedModel { config, tensors, .. } =
         LoadedModel::open(&golden(&format!("arch-{file}.gguf"))).unwrap();

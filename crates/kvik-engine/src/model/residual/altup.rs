@@ -1,5 +1,5 @@
 //! AltUp (arXiv 2301.13310): several residual streams, of which every layer computes the first. The others are
-//! predicted from all of them before the layer, and corrected by what the layer has changed in its own.
+//! predicted from all of them before the layer, and corrected by the change of the first.
 
 use kvik_kernels::{Matrix, add, add_bias, matmul, multiply, rms_norm, soft_cap, vectorised};
 
@@ -9,13 +9,13 @@ use crate::model::ModelError;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::{LayerLoader, Loader};
 
-/// The most streams that a model may have.
+/// Maximum number of streams of a model.
 pub(crate) const INPUTS_MAX: usize = 16;
 
-/// Rows of one task.
+/// Number of rows of one task.
 const ROWS_PER_TASK: usize = 4;
 
-/// The least mean square that a stream is brought to the length of another by.
+/// Minimum mean square of a stream when it is rescaled to the norm of another.
 const MEAN_SQUARE_MIN: f64 = 1e-5;
 
 const CORRECT: &str = "altup_correct_coef.weight";
@@ -42,7 +42,7 @@ pub(super) fn model_tensors(inputs: usize, d_model: usize) -> [LayerTensor; 2] {
     [(SPLIT, rows, d_model, Presence::Required), (MERGE, rows, d_model, Presence::Required)]
 }
 
-/// Whether a tensor outside of the layers holds a matrix for every stream but the first.
+/// Whether a tensor outside of the layers holds a matrix for every stream except the first.
 pub(super) fn is_stack(name: &str) -> bool {
     [SPLIT, MERGE].contains(&name)
 }
@@ -64,11 +64,11 @@ pub(super) struct AltUp {
 
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// The streams behind a layer, `[n, inputs, d_model]`.
+    /// The streams after a layer, `[n, inputs, d_model]`.
     streams: Vec<f32>,
-    /// The streams as they are predicted for a layer, `[n, inputs, d_model]`.
+    /// The streams predicted for a layer, `[n, inputs, d_model]`.
     pub(super) predicted: Vec<f32>,
-    /// What the router makes of rows, `[n, inputs]`.
+    /// The output of the router, `[n, inputs]`.
     modalities: Vec<f32>,
     /// `[n, d_model]` each
     normed: Vec<f32>,
@@ -82,7 +82,7 @@ impl AltUp {
             correct: layer.vector(CORRECT)?,
             correct_scale: layer.vector(CORRECT_SCALE)?,
             predict: layer.vector(PREDICT)?,
-            // What decides on all streams is not converted.
+            // Not converted, since it determines all streams.
             router: layer.stored_matrix(ROUTER)?,
             router_norm: layer.vector(ROUTER_NORM)?,
         })
@@ -92,7 +92,7 @@ impl AltUp {
         &self.router
     }
 
-    /// Predicts all streams from what they are, and leaves the first in `x`.
+    /// Predicts all streams from the current ones, and leaves the first in `x`.
     pub(super) fn predict(&self, work: &mut Workspace<'_>, x: &mut [f32], buffers: &mut Buffers) {
         let (d, inputs) = (self.router.cols(), self.inputs);
         for (x, streams) in x.chunks_exact_mut(d).zip(buffers.streams.chunks_exact(inputs * d)) {
@@ -120,7 +120,7 @@ impl AltUp {
         }
     }
 
-    /// Corrects all streams by what the layer has changed in the first, which is `x` now.
+    /// Corrects all streams by the layer's change of the first, which is now `x`.
     pub(super) fn correct(&self, work: &mut Workspace<'_>, x: &[f32], buffers: &mut Buffers) {
         let (d, inputs) = (self.router.cols(), self.inputs);
         self.route(work, x, buffers);
@@ -140,7 +140,8 @@ impl AltUp {
         });
     }
 
-    /// Adds what the embedding of layer `index` makes of the first stream to all others; `x` is overwritten.
+    /// Adds the output of the per-layer embedding of layer `index`, computed from the first stream, to all others;
+    /// overwrites `x`.
     pub(super) fn add_to_others(
         &self,
         work: &mut Workspace<'_>,
@@ -175,7 +176,7 @@ impl AltUp {
         soft_cap(work.pool, modalities, 1.0);
     }
 
-    /// The product of a row of coefficients with what the router has made of a row.
+    /// The dot product of coefficients with the router's output for a row.
     fn coefficient(&self, coefficients: &[f32], modalities: &[f32], row: usize) -> f32 {
         let modalities = &modalities[row * self.inputs..][..self.inputs];
         coefficients.iter().zip(modalities).map(|(coefficient, modality)| coefficient * modality).sum()
@@ -196,7 +197,7 @@ fn add_scaled_difference(to: &mut [f32], x: &[f32], y: &[f32], scale: f32) {
     );
 }
 
-/// Makes the streams of the embedding, and one hidden state of the streams.
+/// Splits the embedding into streams, and merges the streams into one hidden state.
 pub(super) struct Streams {
     /// `[inputs - 1][d_model, d_model]` each
     split: Vec<Matrix>,
@@ -212,7 +213,7 @@ impl Streams {
         self.split.iter().chain(&self.merge)
     }
 
-    /// The first stream is the embedding `x`, `[n, d_model]`; the others are products of it, as long as it is.
+    /// The first stream is the embedding `x`, `[n, d_model]`; the others are products of it, rescaled to its norm.
     pub(super) fn split(&self, work: &mut Workspace<'_>, x: &[f32], buffers: &mut Buffers) {
         let Buffers { streams, other, .. } = buffers;
         let (d, inputs) = (self.split[0].cols(), self.split.len() + 1);
@@ -233,7 +234,7 @@ impl Streams {
         }
     }
 
-    /// Leaves in `x` the mean of the first stream and of products of the others, as long as the first.
+    /// Leaves in `x` the mean of the first stream and of products of the others, rescaled to the norm of the first.
     pub(super) fn merge(&self, work: &mut Workspace<'_>, x: &mut [f32], buffers: &mut Buffers) {
         let Buffers { streams, other, normed: product, .. } = buffers;
         let (d, inputs) = (self.merge[0].cols(), self.merge.len() + 1);
@@ -259,7 +260,7 @@ impl Streams {
     }
 }
 
-/// What `other` is multiplied by to be as long as `x`.
+/// The factor that rescales `other` to the norm of `x`.
 fn ratio(x: &[f32], other: &[f32]) -> f32 {
     let mean_square = |x: &[f32]| {
         let sum: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();

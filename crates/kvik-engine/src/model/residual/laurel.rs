@@ -1,4 +1,4 @@
-//! LAuReL (arXiv 2411.07501): a path of low rank beside attention, normed, with the input added.
+//! LAuReL (arXiv 2411.07501): a low-rank path parallel to attention, normed, with the input added.
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
@@ -31,7 +31,7 @@ pub(super) struct Laurel {
 pub(super) struct Buffers {
     /// `[n, rank]`
     low: Vec<f32>,
-    /// What it adds to the stream, `[n, d_model]`.
+    /// The contribution to the stream, `[n, d_model]`.
     pub(super) added: Vec<f32>,
 }
 
@@ -58,7 +58,7 @@ impl Laurel {
     }
 }
 
-/// Adds it to the stream, which attention has been added to.
+/// Adds it to the stream, to which the output of attention has been added.
 pub(super) fn join(work: &Workspace<'_>, x: &mut [f32], buffers: &Buffers) {
     add(work.pool, x, &buffers.added);
     multiply(work.pool, x, FRAC_1_SQRT_2);

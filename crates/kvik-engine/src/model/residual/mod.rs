@@ -1,8 +1,9 @@
-//! What some models have around the residual stream: several streams of which a layer computes one (AltUp), a path of
-//! low rank beside attention (LAuReL), an embedding of the token for every layer, a factor behind a layer.
+//! Additional computations on the residual stream in some models: several streams of which a layer computes one
+//! (AltUp), a low-rank path parallel to attention (LAuReL), an embedding of the token for every layer, a factor of a
+//! layer's output.
 //!
-//! The forward pass calls [`Residual`] at the same places of every layer; a part that a layer lacks does nothing there.
-//! What comes out for a row depends on that row alone.
+//! The forward pass calls [`Residual`] at the same points of every layer; a part that a layer lacks does nothing there.
+//! The result for a row depends only on that row.
 
 mod altup;
 mod laurel;
@@ -21,16 +22,16 @@ use per_layer::{PerLayer, PerLayerInputs};
 pub(crate) use altup::INPUTS_MAX;
 pub(crate) use per_layer::TABLE;
 
-/// Which of these parts a layer has.
+/// The parts that a layer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResidualShape {
-    /// Streams of AltUp.
+    /// Number of streams of AltUp.
     pub(crate) altup: Option<usize>,
     /// Rank of LAuReL.
     pub(crate) laurel: Option<usize>,
     /// Width of the embedding of the layer.
     pub(crate) per_layer: Option<usize>,
-    /// A factor of all that the layer gives.
+    /// A factor of the layer's output.
     pub(crate) output_scale: Presence,
 }
 
@@ -50,7 +51,7 @@ impl ResidualShape {
         tensors
     }
 
-    /// Their tensors outside of the layers, of a model whose layers are all of this shape.
+    /// Their tensors outside of the layers, for a model whose layers all have this shape.
     pub(crate) fn model_tensors(self, [vocab, layers, d_model]: [usize; 3]) -> Vec<LayerTensor> {
         let altup = self.altup.into_iter().flat_map(|inputs| altup::model_tensors(inputs, d_model));
         let per_layer = self
@@ -60,7 +61,7 @@ impl ResidualShape {
         altup.chain(per_layer).collect()
     }
 
-    /// How many matrices a tensor outside of the layers holds, if it is a stack.
+    /// Number of matrices of a tensor outside of the layers, if it is a stack.
     pub(crate) fn stack_len(self, name: &str) -> Option<usize> {
         self.altup.filter(|_| altup::is_stack(name)).map(|inputs| inputs - 1)
     }
@@ -84,14 +85,14 @@ impl ResidualShape {
     }
 }
 
-/// Whether a tensor, by its name in the layer or the model, is one of these parts: adapters do not change them.
+/// Whether a tensor, by its name in the layer or the model, belongs to these parts: adapters do not change them.
 pub(crate) fn is_part(name: &str) -> bool {
     let all = ResidualShape { altup: Some(2), laurel: Some(1), per_layer: Some(1), ..ResidualShape::PLAIN };
     let parts = all.tensors(1).into_iter().chain(all.model_tensors([1; 3]));
     parts.map(|(part, ..)| part).any(|part| part == name)
 }
 
-/// What they compute with.
+/// The context that all parts need.
 pub(crate) struct Workspace<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) norm_eps: f32,
@@ -107,13 +108,13 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// The buffers that still hold something of every row when attention has been computed.
+    /// The buffers that hold data of every row after attention.
     pub(crate) fn of_rows(&mut self) -> [&mut Vec<f32>; 3] {
         [&mut self.altup.predicted, &mut self.laurel.added, &mut self.per_layer.inputs]
     }
 }
 
-/// These parts of one layer.
+/// The parts of one layer.
 pub(crate) struct Residual {
     altup: Option<AltUp>,
     laurel: Option<Laurel>,
@@ -129,28 +130,28 @@ impl Residual {
         altup.chain(laurel).chain(self.per_layer.iter().flat_map(PerLayer::matrices)).collect()
     }
 
-    /// Before the layer: `x`, `[n, d_model]`, becomes the stream that it computes.
+    /// Before the layer: replaces `x`, `[n, d_model]`, by the stream that it computes.
     pub(crate) fn start(&self, work: &mut Workspace<'_>, x: &mut [f32], buffers: &mut Buffers) {
         if let Some(altup) = &self.altup {
             altup.predict(work, x, &mut buffers.altup);
         }
     }
 
-    /// Beside attention: `h`, `[n, d_model]`, is what attention reads.
+    /// In parallel with attention: `h`, `[n, d_model]`, is the input of attention.
     pub(crate) fn branch(&self, work: &mut Workspace<'_>, h: &[f32], buffers: &mut Buffers) {
         if let Some(laurel) = &self.laurel {
             laurel.branch(work, h, &mut buffers.laurel);
         }
     }
 
-    /// Behind attention, which has been added to `x`.
+    /// After attention, whose output has been added to `x`.
     pub(crate) fn join(&self, work: &Workspace<'_>, x: &mut [f32], buffers: &Buffers) {
         if self.laurel.is_some() {
             laurel::join(work, x, &buffers.laurel);
         }
     }
 
-    /// Behind the layer of number `index`, which has made `x` of its stream.
+    /// After layer `index`, which has computed `x` from its stream.
     pub(crate) fn finish(
         &self,
         work: &mut Workspace<'_>,
@@ -174,7 +175,7 @@ impl Residual {
     }
 }
 
-/// What stands before the first layer and behind the last.
+/// The computations before the first layer and after the last.
 pub(crate) struct Ends {
     streams: Option<Streams>,
     per_layer: Option<PerLayerInputs>,
@@ -187,7 +188,7 @@ impl Ends {
         streams.chain(self.per_layer.iter().map(PerLayerInputs::matrix)).collect()
     }
 
-    /// Before the first layer: `x` holds the embeddings of `tokens`, and `table` those of all layers.
+    /// Before the first layer: `x` holds the embeddings of `tokens`, and `table` the per-layer embeddings.
     pub(crate) fn enter(
         &self,
         work: &mut Workspace<'_>,
@@ -203,7 +204,7 @@ impl Ends {
         }
     }
 
-    /// Behind the last layer: `x` becomes what the streams come to.
+    /// After the last layer: replaces `x` by the merged streams.
     pub(crate) fn leave(&self, work: &mut Workspace<'_>, x: &mut [f32], buffers: &mut Buffers) {
         if let Some(streams) = &self.streams {
             streams.merge(work, x, &mut buffers.altup);

@@ -10,8 +10,8 @@ use crate::model::ModelError;
 use crate::model::layer_tensor::{LayerTensor, Presence};
 use crate::model::loader::{LayerLoader, Loader};
 
-/// The embeddings of all layers, whose rows are read from the file: `[vocab, layers * width]`; checkpoints leave
-/// out the last tokens.
+/// The embeddings of all layers, whose rows are read from the file: `[vocab, layers * width]`; checkpoints omit the
+/// last tokens.
 pub(crate) const TABLE: &str = "per_layer_token_embd.weight";
 const PROJECTION: &str = "per_layer_model_proj.weight";
 const PROJECTION_NORM: &str = "per_layer_proj_norm.weight";
@@ -33,7 +33,7 @@ pub(super) fn model_tensors([vocab, layers, d_model]: [usize; 3], width: usize) 
     ]
 }
 
-/// What makes the inputs of all layers.
+/// Computes the inputs of all layers.
 pub(super) struct PerLayerInputs {
     width: usize,
     /// `[layers * width, d_model]`
@@ -48,11 +48,11 @@ pub(super) struct Buffers {
     pub(super) inputs: Vec<f32>,
     /// Rows of the table, `[n, layers, width]`.
     looked_up: Vec<f32>,
-    /// Those of one layer, `[n, width]`.
+    /// The rows of one layer, `[n, width]`.
     input: Vec<f32>,
     /// `[n, width]`
     gate: Vec<f32>,
-    /// What the layer adds, `[n, d_model]`.
+    /// The layer's contribution, `[n, d_model]`.
     pub(super) output: Vec<f32>,
 }
 
@@ -71,7 +71,7 @@ impl PerLayerInputs {
         &self.projection
     }
 
-    /// From the embeddings `x`, `[n, d_model]`, and the rows of `table` that belong to `tokens`.
+    /// Computes the inputs from the embeddings `x`, `[n, d_model]`, and the rows of `table` that belong to `tokens`.
     pub(super) fn compute(
         &self,
         work: &mut Workspace<'_>,
@@ -92,7 +92,7 @@ impl PerLayerInputs {
             let start = token as usize * row_bytes;
             match table.data.get(start..start + row_bytes) {
                 Some(stored) => dequantize(table.ty, stored, row),
-                // Tokens of pictures and sounds, which checkpoints have no row of, and GGUF files one of zeros.
+                // Tokens of images and audio, which have no row in checkpoints, and a row of zeros in GGUF files.
                 None => row.fill(0.0),
             }
         }
@@ -102,7 +102,7 @@ impl PerLayerInputs {
     }
 }
 
-/// What one layer does with its input.
+/// The weights of one layer for its per-layer input.
 pub(super) struct PerLayer {
     /// `[width, d_model]`
     gate: Matrix,
@@ -121,7 +121,7 @@ impl PerLayer {
         [&self.gate, &self.output]
     }
 
-    /// What layer `index` adds for rows `x`, `[n, d_model]`: `norm(output(gelu(gate(x)) * input))`.
+    /// The contribution of layer `index` for rows `x`, `[n, d_model]`: `norm(output(gelu(gate(x)) * input))`.
     pub(super) fn compute(&self, work: &mut Workspace<'_>, index: usize, x: &[f32], buffers: &mut Buffers) {
         let Buffers { inputs, input, gate, output, .. } = buffers;
         let (width, n) = (self.gate.rows(), x.len() / self.gate.cols());

@@ -1,8 +1,8 @@
-//! A mixture of experts: each row goes to a few of many, as `routing` says.
+//! A mixture of experts: each row goes to a few of many, chosen by `routing`.
 //!
-//! Rows are sorted by expert, and each expert's matrices are read once for all of its rows; those without rows are not
-//! read. The outputs for a row are added up in the order in which the row has chosen its experts, that of the shared
-//! expert last, so the bytes of a row do not depend on who else is in the batch.
+//! Rows are sorted by expert, and each expert's matrices are read once for all of its rows; experts without rows are
+//! not read. The outputs for a row are added in the order in which the row has chosen its experts, that of the shared
+//! expert last, so the bytes of a row do not depend on the other rows of the batch.
 
 mod routing;
 pub(crate) mod shape;
@@ -20,7 +20,7 @@ use shape::{DOWN, DOWN_SCALE, GATE, GATE_UP, ROUTER, SELECTION, SHARED_GATE, UP}
 
 pub(crate) use shape::{ExpertGroups, ExpertsShape, Gating, SharedShape, Weighted};
 
-/// Rows of the output that one task adds up.
+/// Number of output rows that one task adds up.
 const ROWS_PER_TASK: usize = 4;
 
 /// The weights of a mixture of experts.
@@ -30,7 +30,7 @@ pub(crate) struct Experts {
     router: Linear,
     /// `[count]`
     selection_bias: Option<Vec<f32>>,
-    /// `[count][d_ff, d_model]`, of a gated activation
+    /// `[count][d_ff, d_model]`, for gated activations
     gate: Option<Stack>,
     /// `[count][d_ff, d_model]`
     up: Stack,
@@ -41,28 +41,28 @@ pub(crate) struct Experts {
     shared: Option<Shared>,
 }
 
-/// The same matrix of every expert.
+/// A stack of one matrix of every expert.
 struct Stack {
     matrices: Vec<Matrix>,
     /// `[count, rows]`
     bias: Option<Vec<f32>>,
 }
 
-/// The expert that all rows go to.
+/// The shared expert of all rows.
 struct Shared {
     dense: Dense,
     /// `[1, d_model]`
     gate: Option<Matrix>,
 }
 
-/// Buffers of a mixture of experts; `places` is what sorted rows have, see [`Groups`].
+/// Buffers of a mixture of experts; `places` is the number of sorted rows, see [`Groups`].
 #[derive(Default)]
 pub(super) struct Buffers {
     /// `[n, count]`
     scores: Vec<f32>,
     choices: Choices,
     groups: Groups,
-    /// Rows sorted by expert, `[places, d_model]`, where each has its weight already.
+    /// Rows sorted by expert, `[places, d_model]`, if the weights apply to inputs.
     weighted: Vec<f32>,
     sorted: Activations,
     /// `[places, d_ff]` each.
@@ -79,7 +79,7 @@ pub(super) struct Buffers {
 impl Experts {
     pub(super) fn load(shape: ExpertsShape, layer: &mut LayerLoader<'_, '_>) -> Result<Experts, ModelError> {
         shape.check()?;
-        // Which experts a row goes to is worth more than the bytes of the router: it is not converted.
+        // The choice of experts is worth more than the bytes of the router: it is not converted.
         let router =
             Linear { matrix: layer.stored_matrix(ROUTER[0])?, bias: layer.optional_vector(ROUTER[1])? };
         let selection_bias = layer.optional_vector(SELECTION)?;
@@ -107,7 +107,7 @@ impl Experts {
         stacks.chain([&self.router.matrix]).chain(shared).collect()
     }
 
-    /// The matrices that take the input: of experts, which are alike, the first.
+    /// The matrices that multiply the input: of experts, which are alike, the first.
     pub(super) fn takers(&self) -> Vec<&Matrix> {
         let mut takers = self.sorted_takers();
         takers.push(&self.router.matrix);
@@ -122,12 +122,12 @@ impl Experts {
         &self.router.matrix
     }
 
-    /// Those of them that belong to experts.
+    /// The matrices of experts among them.
     pub(super) fn sorted_takers(&self) -> Vec<&Matrix> {
         self.gate.iter().chain([&self.up]).map(|stack| &stack.matrices[0]).collect()
     }
 
-    /// Replaces normed rows `h`, `[n, d_model]`, whose forms are `inputs`.
+    /// Replaces normed rows `h`, `[n, d_model]`, whose quantised forms are `inputs`, by the output.
     pub(super) fn forward(
         &self,
         pool: &Pool,
@@ -144,14 +144,14 @@ impl Experts {
         self.run(pool, h, inputs, buffers);
     }
 
-    /// The rest of it, once rows have been routed.
+    /// Computes the output once rows have been routed.
     pub(super) fn run(&self, pool: &Pool, h: &mut [f32], inputs: &Activations, buffers: &mut Buffers) {
         self.sort(pool, h, inputs, buffers);
         self.compute(pool, buffers);
         self.combine(pool, h, buffers);
     }
 
-    /// Which experts each row goes to.
+    /// Chooses the experts of each row.
     pub(super) fn route(
         &self,
         pool: &Pool,
@@ -191,7 +191,7 @@ impl Experts {
         sorted.set_grouped(pool, weighted, &takers, groups);
     }
 
-    /// The outputs of every expert for its rows.
+    /// Computes the outputs of every expert for its rows.
     fn compute(&self, pool: &Pool, buffers: &mut Buffers) {
         let Buffers { groups, sorted, gate: gated, up: projected, hidden, outputs, .. } = buffers;
         projected.resize(groups.places() * self.shape.d_ff, 0.0);
@@ -219,7 +219,7 @@ impl Experts {
         self.down.add_bias(pool, outputs, groups);
     }
 
-    /// Adds up the outputs for each row, in the order in which it has chosen its experts, and the shared one last.
+    /// Adds the outputs for each row, in the order in which it has chosen its experts, and the shared one last.
     fn combine(&self, pool: &Pool, h: &mut [f32], buffers: &Buffers) {
         let Buffers { choices, groups, outputs, shared, shared_weights, .. } = buffers;
         let (d, used) = (self.d_model(), self.shape.used);
@@ -242,7 +242,7 @@ impl Experts {
     }
 }
 
-/// `h = h + x * weight`, or without `h` where it is the first.
+/// `h = h + x * weight`, or `h = x * weight` for the first.
 fn add_weighted(h: &mut [f32], x: &[f32], weight: f32, first: bool) {
     vectorised(
         #[inline(always)]
@@ -294,7 +294,7 @@ impl Stack {
 }
 
 impl Shared {
-    /// Its outputs for rows `h`, and their weights.
+    /// Computes its outputs for rows `h`, and their weights.
     fn run(
         &self,
         pool: &Pool,

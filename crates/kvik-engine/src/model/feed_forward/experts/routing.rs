@@ -1,34 +1,33 @@
-//! Which experts a row goes to, and with which weights.
+//! Chooses the experts of a row, and their weights.
 //!
-//! Experts of a row stand in the order of their scores, the greater first, of equal ones that with the lower index.
-//! Everything depends on the row's own scores alone.
+//! Experts of a row are in descending order of their scores, equal ones by ascending index. Everything depends only on
+//! the row's own scores.
 
 use kvik_kernels::{Pool, sigmoid, softmax};
 
 use super::shape::{ExpertGroups, ExpertsShape, Gating};
 
-/// The least that weights are divided by when they are made to sum to one, as in llama.cpp: the smallest normal half
-/// float.
+/// Minimum divisor when weights are normalised to a sum of one, as in llama.cpp: the smallest normal half float.
 const SUM_MIN: f32 = 6.103_515_6e-5;
 
-/// What a batch has chosen.
+/// The choices of a batch.
 #[derive(Default)]
 pub(super) struct Choices {
     /// `[n, used]`
     pub(super) experts: Vec<u32>,
     /// `[n, used]`
     pub(super) weights: Vec<f32>,
-    /// Of one row what experts are chosen by, `[count]`.
+    /// The scores by which the experts of one row are chosen, `[count]`.
     scores: Vec<f32>,
-    /// Of one row those chosen so far.
+    /// The experts chosen so far for one row.
     best: Vec<u32>,
-    /// Of one row the scores of groups.
+    /// The scores of groups for one row.
     group_scores: Vec<f32>,
 }
 
 impl Choices {
-    /// Chooses by the router's `scores`, `[n, count]`, which become probabilities; `bias`, `[count]`, is added for
-    /// choosing and not for weighing.
+    /// Chooses by the router's `scores`, `[n, count]`, which become probabilities; `bias`, `[count]`, is added for the
+    /// choice but not for the weights.
     pub(super) fn choose(
         &mut self,
         pool: &Pool,
@@ -70,7 +69,7 @@ impl Choices {
     }
 }
 
-/// Brings the weights of a row to their sum and scale; the sum adds them in their order.
+/// Normalises and scales the weights of a row; the sum adds them in their order.
 fn scale(shape: &ExpertsShape, weights: &mut [f32]) {
     if shape.normalised {
         let sum = weights.iter().sum::<f32>().max(SUM_MIN);
@@ -81,7 +80,7 @@ fn scale(shape: &ExpertsShape, weights: &mut [f32]) {
     }
 }
 
-/// Makes the scores of all but the best groups the least possible.
+/// Sets the scores of all but the best groups to negative infinity.
 fn leave_groups_out(
     scores: &mut [f32],
     groups: ExpertGroups,
@@ -102,7 +101,7 @@ fn leave_groups_out(
     }
 }
 
-/// The indices of the `count` greatest scores, the greatest first, of equal ones the lower index.
+/// The indices of the `count` greatest scores in descending order, equal ones by ascending index.
 fn greatest(scores: &[f32], count: usize, best: &mut Vec<u32>) {
     best.clear();
     for (index, &score) in scores.iter().enumerate() {

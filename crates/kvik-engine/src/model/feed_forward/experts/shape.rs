@@ -1,4 +1,4 @@
-//! The numbers of a mixture of experts, and the tensors that follow from them.
+//! The settings of a mixture of experts, and the tensors that follow from them.
 
 use kvik_kernels::Activation;
 
@@ -6,73 +6,73 @@ use crate::model::ConfigError;
 use crate::model::feed_forward::dense::{DenseShape, SHARED};
 use crate::model::layer_tensor::{LayerTensor, Presence};
 
-/// The most experts that a layer may have.
+/// Maximum number of experts of a layer.
 const COUNT_MAX: usize = 1024;
 
-/// The most rows of an expert's gate and up.
+/// Maximum number of rows of an expert's gate and up.
 const D_FF_MAX: usize = 1 << 20;
 
 /// The shape of a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ExpertsShape {
-    /// How many there are.
+    /// Number of experts.
     pub(crate) count: usize,
-    /// How many a row goes to.
+    /// Number of experts per row.
     pub(crate) used: usize,
     /// Rows of an expert's gate and up.
     pub(crate) d_ff: usize,
-    /// Of every expert, and of the shared one.
+    /// The activation of every expert, and of the shared one.
     pub(crate) activation: Activation,
     /// Biases of the router and of all experts.
     pub(crate) biases: Presence,
     pub(crate) gating: Gating,
-    /// What is added to probabilities when experts are chosen.
+    /// Added to probabilities when experts are chosen.
     pub(crate) selection_bias: Presence,
-    /// Of DeepSeek V3, whose experts stand in groups.
+    /// Groups of experts (DeepSeek V3).
     pub(crate) groups: Option<ExpertGroups>,
-    /// Whether the weights of a row are brought to a sum of one.
+    /// Whether the weights of a row are normalised to a sum of one.
     pub(crate) normalised: bool,
-    /// Multiplies all weights; 1 changes nothing.
+    /// Factor of all weights; 1 changes nothing.
     pub(crate) scale: f32,
     pub(crate) weighted: Weighted,
-    /// Factors of what each expert gives (Gemma 4).
+    /// Factors of the output of each expert (Gemma 4).
     pub(crate) output_scale: Presence,
-    /// An expert that all rows go to.
+    /// A shared expert for all rows.
     pub(crate) shared: Option<SharedShape>,
 }
 
-/// What the scores of a router become.
+/// The function applied to the scores of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gating {
-    /// Probabilities over all experts, of which the greatest are chosen.
+    /// Softmax over all experts, of which the greatest probabilities are chosen.
     Softmax,
-    /// The greatest scores are chosen, and probabilities are over those (gpt-oss).
+    /// Softmax over the greatest scores, which are chosen first (gpt-oss).
     SoftmaxOfChosen,
-    /// Each score by itself between 0 and 1, of which the greatest are chosen (DeepSeek V3).
+    /// Sigmoid of each score, of which the greatest are chosen (DeepSeek V3).
     Sigmoid,
-    /// The greatest scores are chosen, and those brought between 0 and 1 (Llama 4).
+    /// Sigmoid of the greatest scores, which are chosen first (Llama 4).
     SigmoidOfChosen,
 }
 
-/// Experts in equal groups, of which a row first chooses some by the sum of the two greatest scores in each.
+/// Experts in groups of equal size, of which a row first chooses some by the sum of the two greatest scores in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertGroups {
-    /// How many there are; a divisor of the number of experts.
+    /// Number of groups; a divisor of the number of experts.
     pub(crate) count: usize,
-    /// How many a row chooses.
+    /// Number of groups that a row chooses.
     pub(crate) used: usize,
 }
 
-/// Where the weight of an expert is applied.
+/// The operand to which the weight of an expert applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weighted {
-    /// To its output.
+    /// Its output.
     Output,
-    /// To its input (Llama 4).
+    /// Its input (Llama 4).
     Input,
 }
 
-/// The shape of the expert that all rows go to.
+/// The shape of the shared expert of all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedShape {
     /// Rows of its gate and up.
@@ -87,14 +87,14 @@ pub(crate) const SELECTION: &str = "exp_probs_b.bias";
 pub(crate) const GATE: [&str; 2] = ["ffn_gate_exps.weight", "ffn_gate_exps.bias"];
 pub(crate) const UP: [&str; 2] = ["ffn_up_exps.weight", "ffn_up_exps.bias"];
 pub(crate) const DOWN: [&str; 2] = ["ffn_down_exps.weight", "ffn_down_exps.bias"];
-/// What the output of each expert is multiplied by.
+/// Factors of the outputs of the experts.
 pub(crate) const DOWN_SCALE: &str = "ffn_down_exps.scale";
-/// Gate and up of each expert, one below the other, in the place of both.
+/// Gate and up of each expert in one tensor, one below the other.
 pub(crate) const GATE_UP: &str = "ffn_gate_up_exps.weight";
 pub(crate) const SHARED_GATE: &str = "ffn_gate_inp_shexp.weight";
 
 impl ExpertsShape {
-    /// Gate and up may stand in one tensor or in two: which, the file says.
+    /// Its tensors. Gate and up may be in one tensor or in two, depending on the file.
     pub(in crate::model::feed_forward) fn tensors(self, d_model: usize) -> Vec<LayerTensor> {
         let ExpertsShape { count, d_ff, biases, .. } = self;
         let (stacked, gated) = (count.saturating_mul(d_ff), self.activation.is_gated());
@@ -124,7 +124,7 @@ impl ExpertsShape {
         DenseShape::plain(shared.d_ff, self.activation)
     }
 
-    /// Refuses numbers that contradict each other.
+    /// Returns an error if settings contradict each other.
     pub(in crate::model::feed_forward) fn check(&self) -> Result<(), ConfigError> {
         ConfigError::within("number of experts", self.count, COUNT_MAX)?;
         ConfigError::within("number of experts that a token goes to", self.used, self.count)?;
