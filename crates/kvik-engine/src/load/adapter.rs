@@ -1,4 +1,4 @@
-//! Reads what a GGUF file says of an adapter. Its weights stay in the file until they are packed.
+//! Reads the metadata of an adapter from a GGUF file. Its weights stay in the file until they are packed.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::model::LoadedAdapter;
 use super::gguf::arch;
 use super::{ConfigError, LoadError};
 
-/// The largest alpha, either way: beyond it a product leaves the range of numbers.
+/// Maximum absolute value of alpha: beyond it a product could overflow.
 const ALPHA_MAX: f64 = 1e6;
 
 impl LoadedAdapter {
@@ -46,7 +46,7 @@ impl LoadedAdapter {
     }
 }
 
-/// Refuses a file in which `key` has another value.
+/// Returns an error if `key` has another value in the file.
 fn is(file: &Gguf, key: &str, expected: &str) -> Result<(), ConfigError> {
     match file.text(key)?.unwrap_or("nothing") {
         found if found == expected => Ok(()),

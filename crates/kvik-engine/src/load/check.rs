@@ -9,13 +9,13 @@ use crate::model::{
     Temperature, Window,
 };
 
-/// Refuses shapes that are contradictory, or so large that arithmetic on them could overflow. `key` names a setting as
-/// the file does.
+/// Rejects shapes that are contradictory, or so large that arithmetic on them could overflow. `key` returns the name of
+/// a setting in the file.
 pub(crate) fn check_config(config: &ModelConfig, key: impl Fn(Key) -> String) -> Result<(), ConfigError> {
     check(config).map_err(|error| with_key(error, key))
 }
 
-/// Refuses a number of layers that is out of range. What is read of every layer is read after this.
+/// Rejects a number of layers that is out of range, before anything is read by layer.
 pub(crate) fn check_layers(layers: usize, key: impl Fn(Key) -> String) -> Result<(), ConfigError> {
     ConfigError::within("number of layers", layers, LAYERS_MAX).map_err(|error| with_key(error, key))
 }
@@ -50,7 +50,7 @@ fn check_kv_heads(heads: usize, kv_heads: usize) -> Result<(), ConfigError> {
 }
 
 fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
-    // Without `..`, so that a new one cannot be forgotten here.
+    // Without `..`, so that a new field cannot be forgotten here.
     let Extras {
         multipliers,
         attention_scale,
@@ -58,14 +58,14 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         score_cap,
         logit_cap,
         window,
-        // Its lengths are checked where they are read.
+        // Its lengths are checked when they are read.
         latent: _,
         experts: _,
         norm_offset,
         // Fewer than the layers of the file.
         layers_beyond: _,
         unrotated,
-        // Checked where they are read, since the errors name keys.
+        // Checked when they are read, since the errors name keys.
         recurrence: _,
         by_layer,
         sharing_layers,
@@ -108,7 +108,7 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
     (0..config.layers).try_for_each(|index| config.layer(index).feed_forward.check())
 }
 
-/// What stands around the residual stream: streams, a rank, a width.
+/// Checks the settings of the residual stream: number of streams, rank, width.
 fn check_residual([altup, laurel_rank, per_layer_width]: [Option<usize>; 3]) -> Result<(), ConfigError> {
     for (field, value, most) in [
         ("residual streams", altup, INPUTS_MAX),
@@ -120,7 +120,7 @@ fn check_residual([altup, laurel_rank, per_layer_width]: [Option<usize>; 3]) -> 
     Ok(())
 }
 
-/// What differs from layer to layer.
+/// Checks the settings that differ between layers.
 fn check_by_layer(
     config: &ModelConfig,
     ByLayer { kv_heads, d_ff }: &ByLayer,
@@ -133,7 +133,7 @@ fn check_by_layer(
     kv_heads.iter().try_for_each(|&kv_heads| check_kv_heads(config.heads, kv_heads))
 }
 
-/// A layer that reads the keys and values of another finds some of its own shape.
+/// Checks that a layer that reads the keys and values of another finds one of its own shape.
 fn check_sharing(config: &ModelConfig, sharing: usize) -> Result<(), ConfigError> {
     let field = "layers that share keys and values";
     if sharing >= config.layers {
@@ -184,7 +184,7 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
     match rope.scaling {
         RopeScaling::None => Ok(()),
         RopeScaling::Linear { factor } => scaling_factor(factor),
-        // 0 pairs are none that rotate.
+        // 0 pairs means that none rotates.
         RopeScaling::Proportional { pairs } if pairs <= rope.dims / 2 => Ok(()),
         RopeScaling::Proportional { pairs } => {
             let expected = format!("at most the {} of a head", rope.dims / 2);
@@ -217,7 +217,7 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
     }
 }
 
-/// A divisor for each pair of dimensions.
+/// Checks the divisors, one for each pair of dimensions.
 fn divisors(field: &str, divisors: &[f32], dims: usize) -> Result<(), ConfigError> {
     if divisors.len() != dims / 2 {
         let expected = format!("{} numbers, half of the rotary dimensions", dims / 2);
@@ -237,7 +237,7 @@ fn even(field: &str, value: usize) -> Result<(), ConfigError> {
     }
 }
 
-/// NaN is outside every range.
+/// Checks a range, which NaN is always outside of.
 fn real(field: &str, value: f32, low: f32, high: f32) -> Result<(), ConfigError> {
     match (low..=high).contains(&value) {
         true => Ok(()),

@@ -1,11 +1,12 @@
-//! What `config.json` says of models with latent attention, of Llama 4 and of Gemma 4, and what of it is refused.
+//! Settings of `config.json` for models with latent attention, for Llama 4 and for Gemma 4, and which of them are
+//! refused.
 
 use serde_json::{Value, json};
 
 use super::extras_tests::{hf, windows};
 use crate::model::{LatentConfig, ModelConfig, RopeScaling, RopeStyle, Temperature};
 
-/// What a configuration of DeepSeek V2-Lite says, with other fields.
+/// A configuration of DeepSeek V2-Lite, with `fields` replaced or added.
 fn lite(fields: Value) -> Result<ModelConfig, String> {
     let mut all = json!({"kv_lora_rank": 32, "q_lora_rank": null, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
         "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 4,
@@ -30,7 +31,7 @@ fn a_directory_says_the_lengths_of_latent_attention() {
     }
 }
 
-/// V3 does not say in newer files that scores are brought between 0 and 1 one by one; V2 chooses from no groups.
+/// Newer files of V3 do not say that a sigmoid is applied to each score; V2 has no groups.
 #[test]
 fn a_directory_says_how_experts_of_latent_models_are_chosen() {
     let experts = |fields: Value| {
@@ -53,7 +54,7 @@ fn a_directory_says_how_experts_of_latent_models_are_chosen() {
     }
 }
 
-/// In a directory the factor of cosines and sines is theirs alone, and another one is that of scores.
+/// In a directory the factor of cosines and sines applies to those only, and scores have a separate one.
 #[test]
 fn yarn_of_a_directory_scales_scores_and_rotations_apart() {
     let scale = |fields: Value| {

@@ -1,4 +1,4 @@
-//! What a model's files say of its embeddings: how hidden states are pooled, and whether it ranks documents.
+//! Reads a model's embedding settings: how hidden states are pooled, and whether it ranks documents.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use serde::Deserialize;
 use crate::api::Pooling;
 use crate::model::ModelConfig;
 
-/// What a model is for, besides text.
+/// The embedding settings of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Embedding {
-    /// How its hidden states become one vector: that of the last token where its files do not say.
+    /// The pooling of its hidden states; that of the last token by default.
     pub pooling: Pooling,
-    /// How it ranks documents.
+    /// The method by which it ranks documents.
     pub ranking: Ranking,
 }
 
-/// How documents are ranked for a query.
+/// A method to rank documents for a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranking {
-    /// By the likeness of their embeddings.
+    /// By the similarity of their embeddings.
     Embedding,
-    /// By the answer of a reranker, yes or no, to whether each fits.
+    /// By a reranker's probability of yes, against no, to whether each document fits.
     YesNo,
 }
 
@@ -33,7 +33,7 @@ const MEAN: u64 = 1;
 const CLS: u64 = 2;
 const RANK: u64 = 4;
 
-/// The file in which sentence-transformers says how it pools.
+/// The file in which sentence-transformers stores the pooling.
 const POOLING_FILE: &str = "1_Pooling/config.json";
 
 #[derive(Default, Deserialize)]
@@ -52,7 +52,7 @@ impl Embedding {
         Ok(Embedding { pooling: pooling(kind == Some(MEAN), kind == Some(CLS)), ranking })
     }
 
-    /// Reads what sentence-transformers keeps beside a model.
+    /// Reads the files of sentence-transformers in the directory of a model.
     pub(super) fn from_directory(path: &Path, config: &ModelConfig) -> Result<Embedding, FileError> {
         let file: HfPooling = read_json(&path.join(POOLING_FILE))?.unwrap_or_default();
         let pooling = pooling(file.pooling_mode_mean_tokens, file.pooling_mode_cls_token);
@@ -68,7 +68,7 @@ fn pooling(mean: bool, cls: bool) -> Pooling {
     }
 }
 
-/// Older files of rerankers say it in their name only.
+/// Older files of rerankers are recognised only by their name.
 fn ranking(config: &ModelConfig) -> Ranking {
     let is_reranker = config.name.to_lowercase().contains("reranker");
     if is_reranker { Ranking::YesNo } else { Ranking::Embedding }

@@ -1,4 +1,4 @@
-//! What architectures have beside the shape of a plain transformer, as both kinds of files say it.
+//! Parts of architectures beyond a plain transformer, as read from both kinds of files.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model::{Arch, ExpertsConfig, LatentConfig, Multipliers, RopeScaling, RopeStyle, Temperature};
 
-/// A file of four layers; keys of `add` go without the prefix of the architecture, and before those of every file.
+/// A file with four layers; keys of `add` are written without the prefix of the architecture, before those of every
+/// file.
 fn gguf(arch: &str, add: impl Fn(&mut Keys<'_>)) -> Result<ModelConfig, String> {
     let mut writer = GgufWriter::new();
     writer.text("general.architecture", arch).texts("tokenizer.ggml.tokens", &["a", "b"]);
@@ -29,7 +30,7 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// Writes a key, unless it is there.
+    /// Writes a key, unless it is present.
     fn put(&mut self, key: &str, write: impl FnOnce(&mut GgufWriter, &str)) -> &mut Self {
         if self.written.insert(key.to_owned()) {
             write(self.writer, &format!("{}.{key}", self.arch));
@@ -241,7 +242,7 @@ fn experts_are_read_and_refused_by_name() {
         hf("Qwen3MoeForCausalLM", all)
     };
     let experts = directory(json!({"moe_intermediate_size": 24})).unwrap().extras.experts.unwrap();
-    // The library normalises only where the file says so.
+    // The library normalises only if the file says so.
     assert_eq!((experts.count, experts.used, experts.d_ff, experts.normalised), (8, 2, 24, false));
     let every_other = directory(json!({"decoder_sparse_step": 2, "norm_topk_prob": true})).unwrap();
     assert!(every_other.extras.experts.unwrap().normalised);
@@ -264,7 +265,7 @@ fn old_files_say_the_width_of_all_experts_of_a_token() {
     assert_eq!(["llama", "olmoe", "granitemoe"].map(width), [(96, 0); 3]);
 }
 
-/// The rows of queries and keys are in another order where a file has sections.
+/// The rows of queries and keys have another order if a file has sections.
 #[test]
 fn sections_of_glm_change_what_rotates_together() {
     let style = |arch: &str, sections: &[u32]| {
@@ -298,7 +299,7 @@ fn hybrids_may_leave_logits_as_they_are() {
     assert!(hybrid(Some(-1.0)).unwrap_err().contains("granitehybrid.logit_scale"));
 }
 
-/// What differs from layer to layer would be a list of that length.
+/// Values by layer would be a list of that length.
 #[test]
 fn layers_beyond_count_are_refused_before_they_are_listed() {
     for arch in ["gemma3", "smollm3", "llama4", "granite", "qwen35"] {
@@ -332,7 +333,7 @@ fn extras_out_of_range_are_named() {
     assert!(error.unwrap_err().contains("rotary base"));
 }
 
-/// What is cached within the original context is not found beyond it.
+/// Blocks cached within the original context are not found beyond it.
 #[test]
 fn long_rope_has_an_identity_for_each_range_of_contexts() {
     let open = |file: &str| {
@@ -370,7 +371,7 @@ const OLD: [(&str, u32); 4] = [
     ("attention.value_length", 16),
 ];
 
-/// The same as conversions of today write it.
+/// DeepSeek V2-Lite as current conversions write it, equally small.
 const NEW: [(&str, u32); 7] = [
     ("attention.kv_lora_rank", 32),
     ("rope.dimension_count", 8),
@@ -381,7 +382,7 @@ const NEW: [(&str, u32); 7] = [
     ("attention.head_count_kv", 1),
 ];
 
-/// A file with these counts, and what `add` adds.
+/// A file with these counts, and the keys that `add` adds.
 fn latent(counts: &[(&str, u32)], add: impl Fn(&mut Keys<'_>)) -> Result<ModelConfig, String> {
     gguf("deepseek2", |keys| {
         counts.iter().for_each(|&(key, value)| _ = keys.count(key, value));
@@ -389,7 +390,7 @@ fn latent(counts: &[(&str, u32)], add: impl Fn(&mut Keys<'_>)) -> Result<ModelCo
     })
 }
 
-/// A file with these counts, one of which is another or added.
+/// A file with these counts, one of which is replaced or added.
 fn latent_with(counts: &[(&str, u32)], key: &str, value: u32) -> Result<ModelConfig, String> {
     let mut counts: Vec<_> = counts.iter().copied().filter(|(other, _)| *other != key).collect();
     counts.push((key, value));
@@ -432,7 +433,7 @@ fn yarn_of_latent_attention_scales_scores() {
         near(rotated.unwrap(), 1.0);
         near(scores, (0.1 * all * log + 1.0).powi(2));
     }
-    // Without a multiplier both are, as in llama.cpp.
+    // Without a multiplier both are scaled, as in llama.cpp.
     let (rotated, scores) = scaled(None, 40.0);
     assert_eq!(rotated, None);
     near(scores, (0.1 * log + 1.0).powi(2));
@@ -461,10 +462,10 @@ fn lengths_of_latent_attention_that_do_not_fit_are_named() {
         check(new, "attention.value_length_mla", length, "deepseek2.attention.value_length_mla");
     }
     check(old, "attention.q_lora_rank", u32::MAX, "deepseek2.attention.q_lora_rank");
-    // What is stored is what the ranks say.
+    // The stored lengths follow from the ranks.
     check(new, "attention.key_length", 24, "deepseek2.attention.key_length");
     check(new, "attention.value_length", 16, "deepseek2.attention.value_length");
-    // One of the two that belong together.
+    // Only one of the two keys that belong together.
     check(old, "attention.key_length_mla", 24, "deepseek2.attention.value_length_mla");
     check(old, "attention.value_length_mla", 16, "deepseek2.attention.key_length_mla");
     for missing in ["attention.kv_lora_rank", "rope.dimension_count"] {
@@ -497,7 +498,7 @@ fn experts_of_latent_models_are_chosen_as_files_say() {
     assert_eq!((shared_d_ff, dense_layers, groups, normalised), (48, 1, Some([4, 2]), false));
 }
 
-/// The keys of a Gemma 4 of four layers, the second and the last of which see all positions.
+/// The keys of a Gemma 4 with four layers, of which the second and the last see all positions.
 fn gemma4(keys: &mut Keys<'_>) {
     keys.count("attention.key_length", 32).count("attention.key_length_swa", 16);
     keys.count("attention.value_length", 32).count("attention.value_length_swa", 16);
@@ -573,7 +574,7 @@ fn layers_that_share_keys_and_values_read_those_of_their_kind() {
     assert_eq!(sources, [None, None, Some(0), Some(1)]);
     assert_eq!(config.kv_layers().collect::<Vec<_>>(), [0, 1]);
     let layout = crate::model::ModelRunner::uniform_layout(&config, kvik_kernels::KvFormat::F16);
-    // A block may have more bytes: what windows see begins at the edge of a page.
+    // A block may have more bytes: the windowed part begins at a page boundary.
     let stored: usize = layout.layers().iter().flat_map(|layer| layer.part_bytes()).sum();
     assert_eq!(stored, 16 * 2 * 2 * (4 * 16 + 2 * 32));
     let refused = |sharing, kv_heads: &[u32], expect: &str| {
@@ -583,7 +584,7 @@ fn layers_that_share_keys_and_values_read_those_of_their_kind() {
     for sharing in [4, 5, u32::MAX] {
         refused(sharing, &[4, 2, 4, 2], "fewer than the 4 layers");
     }
-    // Only layer 0 stores, and it sees a window.
+    // Only layer 0 stores, and it has a window.
     refused(3, &[4, 2, 4, 2], "as layer 1");
     refused(2, &[4, 2, 2, 2], "in layer 2, as in layer 0");
 }

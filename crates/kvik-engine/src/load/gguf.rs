@@ -41,7 +41,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     config.extras.by_layer = ByLayer { kv_heads: kv_heads_by_layer, d_ff: d_ff_by_layer };
     config.extras.layers_beyond = keys.optional_count(BEYOND)?.unwrap_or(0);
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
-    // Lengths of latent attention are its own.
+    // Latent attention has lengths of its own.
     if value_dim != head_dim && config.extras.latent.is_none() {
         let expected = format!("the key length, {head_dim}");
         return Err(ConfigError::new(&keys.key("attention.value_length"), value_dim, expected));
@@ -50,7 +50,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     Ok(config)
 }
 
-/// The epsilon of RMSNorm; files of Nemotron-H call it that of another norm.
+/// The epsilon of RMSNorm; files of Nemotron-H store it under the name of another norm's.
 fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
     const KEY: &str = "attention.layer_norm_rms_epsilon";
     let other = match keys.arch {
@@ -60,13 +60,13 @@ fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
     keys.number(KEY)?.or(other).ok_or_else(|| GgufError::MissingKey { key: keys.key(KEY) })
 }
 
-/// The width of feed-forward layers where a file does not say it: models of experts alone may name that of an expert.
+/// The default width of feed-forward layers: models with experts only may store that of an expert instead.
 fn d_ff_of_experts(keys: &Keys<'_>) -> Result<usize, GgufError> {
     let of_expert = keys.optional_count("expert_feed_forward_length")?;
     of_expert.ok_or_else(|| GgufError::MissingKey { key: keys.key("feed_forward_length") })
 }
 
-/// Layers that are computed. Behind them files may have some that predict tokens beyond the next one.
+/// Number of layers that are computed. Files may have further ones that predict tokens beyond the next one.
 fn layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     let (all, beyond) = (keys.count("block_count")?, keys.optional_count(BEYOND)?.unwrap_or(0));
     let expected = || format!("fewer than the {all} layers");
@@ -75,7 +75,7 @@ fn layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
         .ok_or_else(|| ConfigError::new(&keys.key(BEYOND), beyond, expected()))
 }
 
-/// How many layers predict tokens beyond the next one.
+/// Number of layers that predict tokens beyond the next one.
 const BEYOND: &str = "nextn_predict_layers";
 
 pub(super) fn arch(file: &Gguf) -> Result<Arch, ConfigError> {
@@ -110,8 +110,8 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig, 
     })
 }
 
-/// Whether dimensions rotate by the position in time, by the row and by the column of a picture. Those of text are all the
-/// position of the token, but for a fourth section, which would not rotate.
+/// Whether dimensions rotate by the position in time, and by the row and the column of an image. For text all of these
+/// are the position of the token, except for a fourth section, which would not rotate.
 fn has_sections(keys: &Keys<'_>) -> Result<bool, ConfigError> {
     const SECTIONS: Key = Key::gguf("rope.dimension_sections");
     if !matches!(keys.arch, Arch::Glm4 | Arch::Glm4Moe) {
@@ -150,7 +150,7 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
     }
 }
 
-/// Files of LongRoPE (Phi-3 and later) have two tensors of divisors; not all of them name the kind.
+/// LongRoPE (Phi-3 and later): files have two tensors of divisors; not all of them name the scaling method.
 fn long(keys: &Keys<'_>, factor: f32, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
     let [long, short] = ["rope_factors_long.weight", "rope_factors_short.weight"]
         .map(|name| keys.file.tensor(name).map(|info| (name, info)));
@@ -164,7 +164,7 @@ fn long(keys: &Keys<'_>, factor: f32, context: usize) -> Result<Option<RopeScali
     }))
 }
 
-/// The numbers of a tensor that is a part of the configuration.
+/// The values of a tensor that belongs to the configuration.
 fn floats(file: &Gguf, (name, info): (&str, &TensorInfo)) -> Result<Vec<f32>, ConfigError> {
     let len = info.rows * info.cols;
     if info.ty != WeightType::F32 || len > FLOATS_MAX {
@@ -176,7 +176,7 @@ fn floats(file: &Gguf, (name, info): (&str, &TensorInfo)) -> Result<Vec<f32>, Co
     Ok(values)
 }
 
-/// Divisors of frequencies: far more than a head has.
+/// Maximum number of frequency divisors: far more than a head has.
 const FLOATS_MAX: usize = 1 << 12;
 
 fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, ConfigError> {
@@ -224,15 +224,15 @@ impl Keys<'_> {
         Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX)))
     }
 
-    /// A count that may differ from layer to layer: the greatest, and, where they differ, that of each layer.
+    /// A count that may differ between layers: the maximum, and, if they differ, that of each layer.
     fn by_layer(&self, suffix: &str, layers: usize) -> Result<(Option<usize>, Vec<usize>), ConfigError> {
         let key = self.key(suffix);
-        // Those of hybrids are 0 where a layer lacks the part, and else the same.
+        // Counts of hybrids are 0 for layers that lack the part, and otherwise equal.
         if !self.file.is_array(&key) || self.arch.is_hybrid() {
             return Ok((self.optional_count(suffix)?, Vec::new()));
         }
         let listed = self.file.integers(&key)?.unwrap_or_default();
-        // Files may name further layers, which predict tokens beyond the next one.
+        // Files may list additional layers, which predict tokens beyond the next one.
         let Some(listed) = listed.get(..layers) else {
             let expected = format!("a value for each of {layers} layers");
             return Err(ConfigError::new(&key, format!("{} values", listed.len()), expected));

@@ -15,8 +15,8 @@ use crate::model::{Arch, Extras, ModelConfig, RopeConfig};
 use fields::Fields;
 use rope::{HfRope, context, scaling};
 
-/// The fields that all architectures use, by the names that most have for them; others are left for those that know
-/// them.
+/// The fields that all architectures use, by their most common names; other fields are read by the architectures that
+/// know them.
 #[derive(Debug, Deserialize)]
 pub(crate) struct HfConfig {
     #[serde(default)]
@@ -37,10 +37,10 @@ pub(crate) struct HfConfig {
     partial_rotary_factor: Option<f32>,
     #[serde(default)]
     pub(crate) tie_word_embeddings: bool,
-    /// Layers behind the others that predict tokens beyond the next one; their tensors are not read.
+    /// Number of layers after the others that predict tokens beyond the next one; their tensors are not read.
     #[serde(default)]
     num_nextn_predict_layers: usize,
-    /// Everything as the file has it.
+    /// All settings of the file.
     #[serde(skip)]
     settings: Map<String, Value>,
 }
@@ -54,7 +54,7 @@ enum Widths {
 }
 
 impl HfConfig {
-    /// Reads `config.json`. What a model that also takes images says of its decoder stands in a part of its own.
+    /// Reads `config.json`. A model that also takes images has the settings of its decoder in a section of its own.
     pub(crate) fn new(json: Value) -> Result<HfConfig, serde_json::Error> {
         let settings = plain::merged(json);
         let plain = plain::plain(&settings);
@@ -66,7 +66,7 @@ impl HfConfig {
         Ok(config)
     }
 
-    /// How the tensors of the directory are named.
+    /// The names of the directory's tensors.
     pub(crate) fn names(&self, config: &ModelConfig) -> Names {
         let is_multimodal = self.architectures.first().is_some_and(|name| name.ends_with(MULTIMODAL));
         let beyond = config.layers..config.layers.saturating_add(self.num_nextn_predict_layers);
@@ -80,7 +80,7 @@ impl HfConfig {
     }
 }
 
-/// The error of a field whose value is of another kind, with its name: it is the one without which the error is another.
+/// Adds the name of the field to an error about the type of its value: the field without which the error changes.
 fn name_field(config: &Value, error: serde_json::Error) -> serde_json::Error {
     let is_same = |key: &str| {
         let mut without = config.clone();
@@ -93,7 +93,7 @@ fn name_field(config: &Value, error: serde_json::Error) -> serde_json::Error {
     }
 }
 
-/// The end of the names of models that also take images or sounds.
+/// The suffix of the names of models that also take images or audio.
 const MULTIMODAL: &str = "ForConditionalGeneration";
 
 /// Reads the shape of a model and checks it against the limits.
@@ -160,7 +160,7 @@ fn dims_of_heads(
     Ok([head_dim, part.map_or(head_dim, |part| (head_dim as f32 * part) as usize)])
 }
 
-/// The width of feed-forward layers; and of each, where they differ.
+/// The width of feed-forward layers; and that of each, if they differ.
 fn widths(hf: &HfConfig, fields: &Fields<'_>, arch: Arch) -> Result<(usize, Vec<usize>), ConfigError> {
     if let Some(width) = arch.hf_width(fields)? {
         return Ok((width, Vec::new()));
@@ -177,7 +177,7 @@ fn widths(hf: &HfConfig, fields: &Fields<'_>, arch: Arch) -> Result<(usize, Vec<
             let found = format!("{} values", widths.len());
             Err(ConfigError::new("intermediate_size", found, expected))
         }
-        // Models of experts alone may name the width of those.
+        // Models with experts only may store the width of those.
         None => Ok((fields.needed_count(WIDTH)?, Vec::new())),
     }
 }

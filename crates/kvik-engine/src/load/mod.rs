@@ -1,4 +1,4 @@
-//! One entry for all model files: a path or embedded bytes in, a [`LoadedModel`] out.
+//! Entry point for all model files: reads a path or embedded bytes into a [`LoadedModel`].
 //!
 //! Reads headers, vocabulary and settings; weights stay in their files until they are packed.
 
@@ -39,9 +39,9 @@ pub struct LoadedModel {
     pub tokenizer: Tokenizer,
     /// The model's own chat template, in Jinja.
     pub chat_template: Option<String>,
-    /// The one that it has besides for conversations with tools, which its files name `tool_use`.
+    /// Its additional template for conversations with tools, which its files name `tool_use`.
     pub tool_template: Option<String>,
-    /// What it says of itself as a model for embeddings.
+    /// Its settings as an embedding model.
     pub embedding: Embedding,
 }
 
@@ -89,8 +89,8 @@ impl LoadedModel {
 }
 
 impl LoadedModel {
-    /// The chat template: `given`, else the model's own with the one that it has for tools, else ChatML if the vocabulary
-    /// has its tokens.
+    /// The chat template: `given`, otherwise the model's own with its additional one for tools, otherwise ChatML if the
+    /// vocabulary has its tokens.
     pub fn template(&self, given: Option<&str>) -> Result<ChatTemplate, TemplateError> {
         let own = self.chat_template.as_deref().or_else(|| ChatTemplate::chatml(&self.tokenizer));
         let template =
@@ -101,7 +101,7 @@ impl LoadedModel {
         }
     }
 
-    /// The model's own template, as above; `None` where it has none and uses no known format.
+    /// The model's own template, as above; `None` if it has none and uses no known format.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -113,7 +113,7 @@ impl LoadedModel {
     }
 }
 
-/// The name that a model's files give it, without spaces: for URLs and clients.
+/// The name of a model in its files, with spaces replaced: for URLs and clients.
 pub fn spoken_name(own: &str) -> String {
     let name: Vec<&str> = own.split_whitespace().collect();
     if name.is_empty() { "model".to_owned() } else { name.join("-") }

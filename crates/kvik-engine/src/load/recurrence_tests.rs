@@ -1,4 +1,4 @@
-//! Which layers keep a state, and of what shape, as files say it; and what of it is refused.
+//! Recurrent layers and their shapes, as read from files; and which settings are refused.
 
 use kvik_text::files::gguf::write::GgufWriter;
 
@@ -15,7 +15,7 @@ enum Value {
 }
 use Value::{Absent, Count, Counts, Number};
 
-/// What a file says, without the prefix of the architecture; of equal keys the last counts.
+/// The settings of a file, without the prefix of the architecture; of equal keys the last counts.
 type Settings = [(&'static str, Value)];
 
 const BASE: [(&str, Value); 10] = [
@@ -131,12 +131,12 @@ fn numbers_that_make_no_state_are_refused_by_their_key() {
     refused("nemotron_h", ("feed_forward_length", Counts(&[0, 96, 0, 96])));
 }
 
-/// Those of a file of the architecture.
+/// The KV heads in a file of the architecture.
 fn kv_heads_of(arch: &str) -> (&'static str, Value) {
     if arch.starts_with("qwen") { BASE[4] } else { KV_HEADS }
 }
 
-/// A pair beyond the sections of pictures would not rotate in llama.cpp.
+/// A pair beyond the sections of images would not rotate in llama.cpp.
 #[test]
 fn sections_of_rotation_are_those_of_all_pairs() {
     let sections = |sections| read("qwen35", &[("rope.dimension_sections", Counts(sections))]);

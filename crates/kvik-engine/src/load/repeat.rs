@@ -1,4 +1,4 @@
-//! The words with which a model is asked to repeat its prompt, as its own chat template writes them.
+//! The prompt that asks a model to repeat its input, as its own chat template writes it.
 
 use std::time::SystemTime;
 
@@ -9,12 +9,12 @@ use serde_json::json;
 
 use crate::retain::repeat::RepeatPrompt;
 
-/// What stands for a prompt while the template shows what it writes before and behind one.
+/// Placeholder for a prompt, to find what the template writes before and after one.
 const DUMMY: &str = "dummy context";
-/// What stands before an answer where there is no template.
+/// The text before an answer if there is no template.
 const PLAIN_SUFFIX: &str = "\n";
 
-/// The words for a model.
+/// The repeat prompt of a model.
 pub fn repeat_prompt(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> RepeatPrompt {
     let (prefix, suffix) =
         template.and_then(around).unwrap_or_else(|| (String::new(), PLAIN_SUFFIX.to_owned()));
@@ -28,7 +28,7 @@ pub fn repeat_prompt(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> 
     }
 }
 
-/// What a template writes before a message of the user, and behind it up to an answer.
+/// The text that a template writes before a user message, and after it up to an answer.
 fn around(template: &ChatTemplate) -> Option<(String, String)> {
     let input = RenderInput {
         messages: json!([{"role": "user", "content": DUMMY}]),

@@ -1,16 +1,16 @@
-//! What files call the settings that are checked whatever kind of file they come from.
+//! The names in files of the settings that are checked for every kind of file.
 
 use crate::model::metadata::{Key, WINDOWED_THETA};
 
-/// Of layers with a window, where they have a setting of their own.
+/// Name of windowed layers, for settings of their own.
 pub(super) const WINDOWED: &str = "layers with a window";
 
-/// The setting of a field that `check` names; `None` where no one setting says it.
+/// The setting of a field that `check` names; `None` if it does not come from a single setting.
 pub(super) fn key_of(field: &str) -> Option<Key> {
     SETTINGS.iter().find(|(name, _)| *name == field).map(|&(_, key)| key)
 }
 
-/// What `check` calls a field, and the setting that says it; in GGUF some are tensors.
+/// The names of fields in `check`, and their settings; some are tensors in GGUF.
 const SETTINGS: [(&str, Key); 48] = [
     ("number of layers", Key::new("block_count", &["num_hidden_layers"])),
     ("embedding length", Key::new("embedding_length", &["hidden_size"])),

@@ -25,7 +25,7 @@ fn kvik_tiny_is_read() {
 #[test]
 fn mapped_and_embedded_bytes_are_the_same_model() {
     let bytes = std::fs::read(tiny_model()).unwrap();
-    // One byte of shift: nothing may depend on the alignment of the file's bytes.
+    // Shifted by one byte: nothing may depend on the alignment of the file's bytes.
     let shifted: &'static [u8] = [&[0u8][..], &bytes].concat().leak();
     let embedded = LoadedModel::from_bytes(FileBytes::Static(&shifted[1..])).unwrap();
     let mapped = LoadedModel::open(&tiny_model()).unwrap();
@@ -72,7 +72,7 @@ fn a_file_may_have_a_second_template_for_tools() {
     };
     let tools = || Some(serde_json::json!([{"type": "function", "function": {"name": "f"}}]));
     assert_eq!((rendered(None, None).as_str(), rendered(None, tools()).as_str()), ("plain", "tools: 1"));
-    // A template that is given is given for all.
+    // A given template is used for all conversations.
     assert_eq!(rendered(Some("{{ tools | length }}"), tools()), "1");
 }
 

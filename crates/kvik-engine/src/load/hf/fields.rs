@@ -5,13 +5,13 @@ use serde_json::{Map, Value};
 use crate::model::ConfigError;
 use crate::model::metadata::{Key, Metadata};
 
-/// The settings of an architecture, by the names of `config.json` or of its parameters of the rotation.
+/// The settings of an architecture, by their names in `config.json` or among its RoPE parameters.
 pub(super) struct Fields<'a> {
     /// All of `config.json`.
     pub(super) settings: &'a Map<String, Value>,
-    /// Parameters of the rotation that not all architectures have.
+    /// RoPE parameters that not all architectures have.
     pub(super) rope: &'a Map<String, Value>,
-    /// Of the rotation of layers with a window.
+    /// RoPE parameters of windowed layers.
     pub(super) windowed: &'a Map<String, Value>,
 }
 
@@ -39,7 +39,7 @@ impl Metadata for Fields<'_> {
     }
 
     fn count(&self, key: Key) -> Result<Option<usize>, ConfigError> {
-        // Some files say counts as Python's floats.
+        // Some files write counts as floats.
         let whole = |number: &f64| *number >= 0.0 && *number <= f64::from(u32::MAX) && number.fract() == 0.0;
         let count =
             |value: &Value| value.as_u64().or(value.as_f64().filter(whole).map(|number| number as u64));
@@ -86,14 +86,14 @@ impl Metadata for Fields<'_> {
         let said = key.hf.iter().find(|name| self.value(name).is_some());
         match said {
             Some(name) => (*name).to_owned(),
-            // Any of them would do.
+            // Any of the names is valid.
             None if !key.hf.is_empty() => key.hf.join(" or "),
             None => key.gguf.unwrap_or_default().to_owned(),
         }
     }
 }
 
-/// A truth value, or a number of which 0 is false.
+/// A boolean, or a number of which 0 is false.
 fn truth(value: &Value) -> Option<bool> {
     value.as_bool().or(value.as_u64().map(|number| number != 0))
 }

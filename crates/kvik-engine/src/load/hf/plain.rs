@@ -1,10 +1,10 @@
-//! `config.json` under the names that all architectures share, with what some leave out.
+//! `config.json` under the names that all architectures share, with defaults added.
 
 use serde_json::{Map, Value, json};
 
 use crate::model::Arch;
 
-/// All settings, of which `text_config` has those of the decoder in a model that also takes images.
+/// All settings; in a model that also takes images, those of the decoder come from `text_config`.
 pub(super) fn merged(config: Value) -> Value {
     let mut config = config;
     if let Some(all) = config.as_object_mut() {
@@ -18,7 +18,7 @@ pub(super) fn merged(config: Value) -> Value {
     config
 }
 
-/// The settings that all architectures have, by the names that most have for them.
+/// The settings that all architectures have, by their most common names.
 pub(super) fn plain(settings: &Value) -> Value {
     let mut plain = settings.clone();
     let Some((all, arch)) = plain.as_object_mut().and_then(|all| Some((&mut *all, arch(first(settings))?)))
@@ -33,7 +33,7 @@ pub(super) fn plain(settings: &Value) -> Value {
     plain
 }
 
-/// The architecture that a file names.
+/// The architecture with this name.
 pub(super) fn arch(name: &str) -> Option<Arch> {
     Arch::ALL.iter().copied().find(|arch| arch.hf_names().contains(&name))
 }
@@ -42,7 +42,7 @@ fn first(settings: &Value) -> &str {
     settings["architectures"][0].as_str().unwrap_or_default()
 }
 
-/// What configurations leave out where it is what the library takes for granted.
+/// Adds the defaults of the library for settings that configurations omit.
 fn add_defaults(config: &mut Map<String, Value>) {
     let name = config.get("architectures").and_then(|names| names[0].as_str()).unwrap_or_default().to_owned();
     let mut defaults = Vec::new();
@@ -73,7 +73,7 @@ fn add_defaults(config: &mut Map<String, Value>) {
     if name == "BambaForCausalLM" {
         defaults.push(("partial_rotary_factor", json!(0.5)));
     }
-    // Newer files of Nemotron-H count their layers by listing them.
+    // Newer files of Nemotron-H give the number of their layers by listing them.
     let listed = config.get("layers_block_type").and_then(Value::as_array).map(Vec::len);
     defaults.extend(listed.map(|layers| ("num_hidden_layers", json!(layers))));
     for (key, value) in defaults {

@@ -1,4 +1,4 @@
-//! The rotation of a model as `config.json` says it.
+//! The RoPE settings of a model in `config.json`.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use crate::model::metadata::{Key, WINDOWED_PART, WINDOWED_THETA};
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct HfRope {
     rope_type: Option<String>,
-    /// What older files call the same; some have both.
+    /// The name of `rope_type` in older files; some have both.
     #[serde(rename = "type")]
     older_type: Option<String>,
     pub(super) rope_theta: Option<f32>,
@@ -24,14 +24,14 @@ pub(super) struct HfRope {
     long_factor: Option<Vec<f32>>,
     short_factor: Option<Vec<f32>>,
     pub(super) partial_rotary_factor: Option<f32>,
-    /// Of newer files of Gemma: those of layers that see all positions, and of those that see a window.
+    /// Newer files of Gemma: the settings of layers that see all positions, and those of windowed layers.
     full_attention: Option<Box<HfRope>>,
     sliding_attention: Option<Box<HfRope>>,
     #[serde(flatten)]
     pub(super) others: Map<String, Value>,
 }
 
-/// The kind of a rotation in which the dimensions beyond a part stand still.
+/// The RoPE type in which only a part of the dimensions rotates.
 const PROPORTIONAL: &str = "proportional";
 
 impl HfRope {
@@ -39,12 +39,12 @@ impl HfRope {
         self.rope_type.as_deref().or(self.older_type.as_deref()).unwrap_or("default")
     }
 
-    /// The part of each head that rotates, if the kind of the rotation is not about it.
+    /// The fraction of each head that rotates, unless the RoPE type uses it differently.
     pub(super) fn part(&self) -> Option<f32> {
         self.partial_rotary_factor.filter(|_| self.kind() != PROPORTIONAL)
     }
 
-    /// A number that not all rotations have.
+    /// An optional number.
     fn number(&self, key: &str) -> Result<Option<f32>, ConfigError> {
         match self.others.get(key).filter(|value| !value.is_null()) {
             None => Ok(None),
@@ -55,8 +55,7 @@ impl HfRope {
         }
     }
 
-    /// The parameters of the rotation, and those of layers with a window where these have their own, under the names
-    /// that older files have for them.
+    /// The RoPE parameters, and those of windowed layers if they have their own, under the names of older files.
     pub(super) fn of_kinds_of_layers(self) -> (HfRope, Map<String, Value>) {
         let mut windowed = Map::new();
         if let Some(rope) = &self.sliding_attention {
@@ -70,7 +69,7 @@ impl HfRope {
     }
 }
 
-/// How the rotation of heads of `head_dim` dimensions is stretched.
+/// The scaling of the rotation of heads with `head_dim` dimensions.
 pub(super) fn scaling(rope: &HfRope, hf: &HfConfig, head_dim: usize) -> Result<RopeScaling, ConfigError> {
     let context = hf.max_position_embeddings;
     let original_context = rope.original_max_position_embeddings.unwrap_or(context);
@@ -102,7 +101,7 @@ pub(super) fn scaling(rope: &HfRope, hf: &HfConfig, head_dim: usize) -> Result<R
     }
 }
 
-/// The factor on cosines and sines of files that scale all dimensions otherwise than these.
+/// The factor on cosines and sines: the scale by `mscale` over that by `mscale_all_dim`; `None` without the latter.
 fn yarn_factor(rope: &HfRope) -> Result<Option<f32>, ConfigError> {
     let all = rope.number("mscale_all_dim")?.filter(|&all| all != 0.0);
     let (Some(all), Some(factor)) = (all, rope.factor.filter(|&factor| factor > 1.0)) else {
@@ -112,7 +111,7 @@ fn yarn_factor(rope: &HfRope) -> Result<Option<f32>, ConfigError> {
     Ok(Some(scale(rope.number("mscale")?.unwrap_or(1.0)) / scale(all)))
 }
 
-/// A part of the pairs of a head rotates, with the frequencies that they have among all.
+/// Proportional scaling: only a part of the pairs of a head rotates, with frequencies as if all did.
 fn proportional(rope: &HfRope, head_dim: usize) -> Result<RopeScaling, ConfigError> {
     if let Some(factor) = rope.factor.filter(|&factor| factor != 1.0) {
         return Err(ConfigError::new("rope factor", factor, "1 where rope_type is proportional"));
@@ -127,7 +126,7 @@ fn long(rope: &HfRope, hf: &HfConfig) -> Result<RopeScaling, ConfigError> {
         list.clone()
             .ok_or_else(|| ConfigError::new(&format!("longrope {field}"), "missing", "an array of numbers"))
     };
-    // Phi-3 names the original context outside of the scaling.
+    // Phi-3 stores the original context outside of the scaling settings.
     let outside = hf.settings.get("original_max_position_embeddings").and_then(Value::as_u64);
     let original = rope.original_max_position_embeddings.or(outside.map(|original| original as usize));
     let original = original.unwrap_or(hf.max_position_embeddings).max(2) as f32;
@@ -145,7 +144,7 @@ fn needed(field: &str, value: Option<f32>) -> Result<f32, ConfigError> {
     value.ok_or_else(|| ConfigError::new(&format!("rope {field}"), "missing", "a number"))
 }
 
-/// With YaRN the file may still declare the context of the training before the scaling.
+/// The context of a model: with YaRN the file may still declare the trained context.
 pub(super) fn context(declared: usize, scaling: &RopeScaling) -> usize {
     match *scaling {
         RopeScaling::Yarn { factor, original_context, .. } => {

@@ -125,7 +125,7 @@ fn checkpoints_that_kvik_does_not_read_are_refused_by_what_they_are() {
     check("DeepseekForCausalLM", json!({"moe_layer_freq": 2}), "moe_layer_freq");
 }
 
-/// Published files of Gemma 3 leave out what the library takes for granted, and say of the decoder in a part of its own.
+/// Published files of Gemma 3 omit the library's defaults, and store the decoder's settings in a section of their own.
 #[test]
 fn the_decoder_of_a_model_that_takes_images_is_read() {
     let json = json!({
@@ -209,7 +209,7 @@ fn sharded_directories_are_one_model() {
     assert!(!model.tokenizer.is_eog(9) && !model.tokenizer.is_eog(10));
     let mut config = with(json!({"tie_word_embeddings": true, "eos_token_id": 9}));
     config["text_config"] = json!({"eos_token_id": 10});
-    // Python writes numbers that are not finite as they are called.
+    // Python writes non-finite numbers by name.
     let text = config.to_string().replacen('{', "{\"time_step_limit\": [0.0, Infinity], ", 1);
     std::fs::write(directory.path().join("config.json"), text).unwrap();
     let model = LoadedModel::open(directory.path()).unwrap();

@@ -1,14 +1,14 @@
-//! What a `config.json` may say and kvik does not compute: refused by its name.
+//! Settings of `config.json` that kvik does not support: refused by name.
 
 use serde_json::{Value, json};
 
 use super::{ConfigError, HfConfig};
 use crate::model::{Arch, ModelConfig};
 
-/// How the experts of gpt-oss are quantised.
+/// The quantisation of gpt-oss's experts.
 const MXFP4: &str = "mxfp4";
 
-/// Refuses settings of which models compute something else.
+/// Returns an error for settings that change the computation in an unsupported way.
 pub(super) fn refuse(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
     refuse_quantised(hf, arch)?;
     let only = |key: &str, allowed: &[Value]| match hf.settings.get(key) {
@@ -18,18 +18,18 @@ pub(super) fn refuse(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
         _ => Ok(()),
     };
     only("use_sliding_window", &[json!(false)])?;
-    // Layers without experts between layers with them, and bounds on queries, keys and values.
+    // Layers without experts between layers with experts, and clipping of queries, keys and values.
     only("mlp_only_layers", &[json!([])])?;
     only("moe_layer_freq", &[json!(1)])?;
     only("clip_qkv", &[])?;
-    // Experts that compute in fewer dimensions than the stream has, and groups of experts judged by their best one.
+    // Experts with fewer dimensions than the stream, and groups of experts ranked by their best one.
     only("moe_latent_size", &[])?;
     only("topk_method", &[json!("greedy"), json!("noaux_tc")])?;
     only("scoring_func", &[json!("softmax"), json!("sigmoid")])?;
     only("rope_interleave", &[json!(true)])?;
     only("attn_output_gate", &[json!(true)])?;
     only("altup_correct_scale", &[json!(true)])?;
-    // Pictures that see all of themselves are no text.
+    // Bidirectional attention within images does not affect text.
     only("use_bidirectional_attention", &[json!(false), json!("vision")])?;
     only("mlp_hidden_act", &[json!("relu2")])?;
     only("mamba_hidden_act", &[json!("silu")])?;
@@ -46,7 +46,7 @@ fn refuse_quantised(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
                 false => Err(ConfigError::new(KEY, method, "no quantisation; use a GGUF file")),
             }
         }
-        // Those that were dequantised transpose their experts.
+        // Dequantised checkpoints store their experts transposed.
         None if arch == Arch::GptOss => {
             Err(ConfigError::new(KEY, "none", format!("{MXFP4}; use a GGUF file")))
         }
@@ -54,7 +54,7 @@ fn refuse_quantised(hf: &HfConfig, arch: Arch) -> Result<(), ConfigError> {
     }
 }
 
-/// Steps of time of Mamba 2 are positive by themselves; a file may bound them further.
+/// Rejects bounds on the time steps of Mamba 2 other than 0 and infinity: they are positive already.
 fn refuse_bounded_steps(hf: &HfConfig) -> Result<(), ConfigError> {
     const KEY: &str = "time_step_limit";
     let Some(limits) = hf.settings.get(KEY).filter(|value| !value.is_null()) else { return Ok(()) };
@@ -65,7 +65,7 @@ fn refuse_bounded_steps(hf: &HfConfig) -> Result<(), ConfigError> {
     }
 }
 
-/// The activation that a file names, by either name, is the one that the architecture computes.
+/// Checks that the activation that a file names, under either key, is that of the architecture.
 pub(super) fn check_activation(hf: &HfConfig, config: &ModelConfig) -> Result<(), ConfigError> {
     let expected = if config.arch.has_gelu() { "gelu_pytorch_tanh" } else { "silu" };
     let named = ["hidden_activation", "hidden_act"]
