@@ -1,9 +1,10 @@
-//! The inputs of matrix products, in the forms that the weights want, computed once per set of users.
+//! The inputs of matrix products, in the layouts that the weight types need, computed once per set of users.
 //!
-//! Rows are grouped into panels with room for one, two, four or `WIDE` rows, which the kernels carry in registers,
-//! or for codes and matrix units `TALL`. The last panel may have more room than rows: three rows are computed as
-//! four, since the weights, which all rows share, come from memory once.
-//! Inside a panel rows are interleaved, so that a kernel walks one stream with constant offsets:
+//! Rows are grouped into panels with room for one, two, four or `WIDE` rows, which the kernels hold in registers.
+//! Panels of quantised values and panels for matrix units have room for `TALL` rows. The last panel may have more
+//! room than rows: three rows are computed as four, since all rows share the weights, which are read from
+//! memory once.
+//! Inside a panel rows are interleaved, so that a kernel reads one stream with constant offsets:
 //!
 //! ```text
 //!   floats [cols][panel width] f32
@@ -14,7 +15,7 @@
 //!   sums   [chunks][panel width] i32,  half_sums [halves of 16 columns][panel width] i32
 //! ```
 //!
-//! A row is quantised by itself, so its codes do not depend on the panel it is in.
+//! Each row is quantised by itself, so its quantised values do not depend on its panel.
 
 mod filling;
 mod floats;
@@ -34,16 +35,16 @@ use shorts::Shorts;
 
 /// Rows of the widest panel in vector registers.
 pub(crate) const WIDE: usize = 8;
-/// Rows of a panel of matrix units: all that a register holds, since one with fewer takes as long to read out.
+/// Rows of a panel of matrix units: a full register, since reading out a partly filled one takes as long.
 pub(crate) const TALL: usize = 16;
 
-/// Rows from which panels of codes are tall where the machine has matrix units.
+/// Minimum number of rows for tall panels of quantised values, where the machine has matrix units.
 const TALL_FROM: usize = TALL;
 
-/// Columns whose sum is kept for types with scales per 16.
+/// Columns per half sum, for weight types with a scale per 16 columns.
 pub(crate) const HALF: usize = CHUNK / 2;
 
-/// Rows of `[n, cols]` inputs, ready to be multiplied. Reused from product to product.
+/// Rows of `[n, cols]` inputs, prepared for multiplication. Reused from product to product.
 #[derive(Debug, Default)]
 pub struct Activations {
     rows: usize,
@@ -53,15 +54,16 @@ pub struct Activations {
     shorts: Option<Shorts>,
     per_32: Option<Quantised>,
     per_256: Option<Quantised>,
-    /// Room of the widest panel of codes, `WIDE` or `TALL`.
+    /// Room of the widest panel of quantised values, `WIDE` or `TALL`.
     widest: usize,
-    /// Room of the widest panel of bfloats. Tall ones are for matrix units, which have an order of their own: those
-    /// of any number of rows, so that a row does not depend on the others.
+    /// Room of the widest panel of bfloats. Matrix units sum in an order of their own, so on them panels are
+    /// tall for any
+    /// number of rows: a row's result does not depend on the number of rows.
     widest_pairs: usize,
     spare: Spare,
 }
 
-/// Buffers of forms that the present users do not need.
+/// Buffers of layouts that the present users do not need.
 #[derive(Debug, Default)]
 struct Spare {
     floats: Lines<f32>,
@@ -71,24 +73,24 @@ struct Spare {
     per_256: Quantised,
 }
 
-/// Rows as bytes with a scale per block.
+/// Rows quantised to bytes with a scale per block.
 #[derive(Debug, Default)]
 pub(crate) struct Quantised {
     pub(crate) codes: Lines<i8>,
     pub(crate) scales: Lines<f32>,
     pub(crate) sums: Lines<i32>,
-    /// Only for blocks of 256.
+    /// Filled only for blocks of 256.
     pub(crate) half_sums: Lines<i32>,
 }
 
-/// The form of the inputs that a type of weights is multiplied with.
+/// The layout of inputs that a weight type is multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Floats,
     Pairs,
-    /// 14 bits with a scale for 32 columns.
+    /// 14-bit values with a scale per 32 columns.
     Shorts,
-    /// Bytes with a scale for so many columns.
+    /// Bytes with a scale per this many columns.
     Codes(usize),
 }
 
@@ -108,11 +110,11 @@ impl Form {
 pub(crate) struct Panel {
     pub(crate) start: usize,
     pub(crate) rows: usize,
-    /// Rows that it has room for.
+    /// Rows that the panel has room for.
     pub(crate) width: usize,
 }
 
-/// The panels of `rows`, whose start begins one.
+/// The panels of `rows`; `rows.start` must be the start of a panel.
 fn panels(rows: Range<usize>, widest: usize) -> impl Iterator<Item = Panel> + Clone {
     rows.clone().step_by(widest).map(move |start| {
         let rows = (rows.end - start).min(widest);
@@ -126,7 +128,8 @@ fn room(rows: usize, widest: usize) -> usize {
     panels(0..rows, widest).last().map_or(0, |panel| panel.start + panel.width)
 }
 
-/// Rows whose panels are filled, cut for the tasks of a pool: all of a batch, or groups with panels of their own.
+/// The rows whose panels are filled, divided among the tasks of a pool: a whole batch, or groups with panels
+/// of their own.
 #[derive(Clone, Copy)]
 enum Spans<'a> {
     Whole(usize),
@@ -158,13 +161,14 @@ impl Spans<'_> {
     }
 }
 
-/// Room of the widest panel of codes, for `rows` rows on `isa`.
+/// Room of the widest panel of quantised values, for `rows` rows on `isa`.
 pub(crate) fn widest_codes(isa: Isa, rows: usize) -> usize {
     if isa == Isa::Amx && rows >= TALL_FROM { TALL } else { WIDE }
 }
 
-/// Where column `col` of a row is among the codes of a panel of that width. In a tall one as many columns stand
-/// together as a row of a register of matrix units has bytes, but a product may not span two blocks.
+/// Index of column `col` of row `row` among the quantised values of a panel of width `width`. In a tall
+/// panel, a piece
+/// is as many columns as a row of a matrix register has bytes, but a product may not span two blocks.
 #[inline(always)]
 pub(crate) const fn code_index(block_len: usize, width: usize, row: usize, col: usize) -> usize {
     let piece = if width == TALL && block_len >= 64 { 64 } else { CHUNK };
@@ -172,12 +176,12 @@ pub(crate) const fn code_index(block_len: usize, width: usize, row: usize, col: 
 }
 
 impl Activations {
-    /// Empty; [`Activations::set`] fills it.
+    /// An empty set of rows; [`Activations::set`] fills it.
     pub fn new() -> Activations {
         Activations::default()
     }
 
-    /// Takes `x`, `[n, cols]`, in the forms that `users` need.
+    /// Stores `x`, `[n, cols]`, in the layouts that `users` need.
     ///
     /// # Panics
     /// Unless `x` is whole rows and every user has `cols` columns.
@@ -185,7 +189,7 @@ impl Activations {
         self.set_for(Isa::current(), pool, x, cols, users);
     }
 
-    /// The same for kernels of `isa`, which the machine need not have.
+    /// [`Activations::set`] for kernels of `isa`, which the machine need not have.
     pub(crate) fn set_for(&mut self, isa: Isa, pool: &Pool, x: &[f32], cols: usize, users: &[&Matrix]) {
         assert!(cols > 0 && x.len().is_multiple_of(cols), "{} values are not rows of {cols}", x.len());
         assert!(users.iter().all(|user| user.cols() == cols), "every user has {cols} columns");
@@ -193,7 +197,7 @@ impl Activations {
         self.fill(pool, x, Spans::Whole(self.rows));
     }
 
-    /// Makes room for `rows` rows of `cols` columns in the forms that `users` need.
+    /// Makes room for `rows` rows of `cols` columns in the layouts that `users` need.
     ///
     /// # Panics
     /// Unless every user has `cols` columns.
@@ -203,7 +207,7 @@ impl Activations {
         self.filling(Spans::Whole(rows))
     }
 
-    /// Chooses the forms that `users` need.
+    /// Selects the layouts that `users` need.
     fn prepare(&mut self, isa: Isa, [rows, cols]: [usize; 2], widest: usize, users: &[&Matrix]) {
         let wants = |form| users.iter().any(|user| Form::of(user.weight_type()) == form);
         (self.rows, self.cols, self.widest) = (rows, cols, widest);
@@ -215,7 +219,7 @@ impl Activations {
         select(&mut self.per_256, &mut self.spare.per_256, wants(Form::Codes(256)));
     }
 
-    /// Takes the rows of `x`, `[rows, cols]`, that `spans` names, in the forms that were chosen.
+    /// Stores the rows of `x`, `[rows, cols]`, that `spans` names, in the selected layouts.
     fn fill(&mut self, pool: &Pool, x: &[f32], spans: Spans<'_>) {
         let cols = self.cols;
         let filling = self.filling(spans);
@@ -223,28 +227,29 @@ impl Activations {
         pool.run(spans.len(widest), &|span| {
             let rows = spans.get(span, widest);
             let x = &x[rows.start * cols..rows.end * cols];
-            // SAFETY: every span has rows of its own, and the pool hands each out once.
+            // SAFETY: the spans are disjoint, and the pool hands out each once.
             unsafe { filling.put(rows, 0..cols, x) };
         });
     }
 
-    /// Rows of inputs held.
+    /// Number of input rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Whether the codes stand as matrix units take them.
+    /// Whether the quantised values are laid out for matrix units.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn tall(&self) -> bool {
         self.widest == TALL
     }
 
-    /// Whether the bfloats stand as matrix units take them, and are to be summed in their order.
+    /// Whether the bfloats are laid out for matrix units, and must be summed in their order.
     pub(crate) fn in_pieces(&self) -> bool {
         self.widest_pairs == TALL
     }
 
-    /// The panels of `rows`, whose start begins a panel of any form, in the form that weights of type `ty` take.
+    /// The panels of `rows` in the layout for weights of type `ty`; `rows.start` must start a panel of every
+    /// layout.
     pub(crate) fn panels(
         &self,
         ty: WeightType,
@@ -258,34 +263,34 @@ impl Activations {
         panels(rows, widest)
     }
 
-    /// Columns of a row.
+    /// Number of columns of a row.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// The interleaved floats, for a user that `set` was told about.
+    /// The interleaved floats. Panics unless a user of `set` needs them.
     pub(crate) fn floats(&self) -> &[f32] {
         self.floats.as_deref().expect("the activations were set without a user of floats")
     }
 
-    /// The interleaved pairs of bfloats, the even column in the lower half; as `floats`.
+    /// The interleaved pairs of bfloats, the even column in the lower half. Panics as `floats`.
     pub(crate) fn pairs(&self) -> &[u32] {
         self.pairs.as_deref().expect("the activations were set without a user of bfloats")
     }
 
-    /// The codes of 14 bits; as `floats`.
+    /// The 14-bit values. Panics as `floats`.
     pub(crate) fn shorts(&self) -> &Shorts {
         self.shorts.as_ref().expect("the activations were set without a user of 14-bit codes")
     }
 
-    /// The codes with one scale per `block_len`, for a user that `set` was told about.
+    /// The quantised values with one scale per `block_len`. Panics unless a user of `set` needs them.
     pub(crate) fn quantised(&self, block_len: usize) -> &Quantised {
         let form = if block_len == 32 { &self.per_32 } else { &self.per_256 };
         form.as_ref().expect("the activations were set without a user of this block length")
     }
 }
 
-/// Moves the buffer of a form in or out of use without freeing it.
+/// Moves the buffer of a layout in or out of use without freeing it.
 fn select<T: Default>(form: &mut Option<T>, spare: &mut T, wanted: bool) {
     match (form.is_some(), wanted) {
         (false, true) => *form = Some(std::mem::take(spare)),

@@ -1,10 +1,10 @@
 //! Sixteen f32 lanes: the unit in which attention and the small operations compute.
 //!
-//! An operation is written once, generic over [`F32x16`]. With the scalar lanes it is the specification;
-//! with vector registers it is a variant that equals it to the bit, because every method is one
-//! IEEE operation per lane and reductions go through one fixed tree.
+//! An operation is written once, generic over [`F32x16`]. Executed with the scalar lanes it is the specification;
+//! executed with vector registers it equals that to the bit, because every method is one IEEE operation per lane
+//! and reductions use one fixed tree.
 //!
-//! Matrix products have words of their own in `lanes`: they work on codes, not on floats.
+//! Matrix products use the traits of `lanes` instead: they compute on quantised values, not on floats.
 //!
 //! The methods are `inline(always)`: they become single instructions inside a function that has
 //! the target features of the lanes, and such functions are the only place to use them.
@@ -30,13 +30,14 @@ pub(crate) trait F32x16: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     unsafe fn load_bf16(from: *const u16) -> Self;
 
-    /// Asks for the cache line at `at`, which need not be readable, to come to the second-level cache.
+    /// Prefetches the cache line at `at`, which need not be readable, into the second-level cache.
     unsafe fn prefetch(at: *const u8);
 
     /// Writes the lanes to 16 elements at `to`.
     unsafe fn store(self, to: *mut f32);
-    /// Writes the lanes, rounded half to even, to 16 elements at `to`; they are at most 32767 in magnitude
-    /// or not a number, which becomes 0.
+    /// Writes the lanes, rounded half to even, to 16 elements at `to`. Lanes must be at most 32767 in
+    /// magnitude, or NaN,
+    /// which becomes 0.
     unsafe fn store_i16(self, to: *mut i16);
 
     fn add(self, other: Self) -> Self;
@@ -45,7 +46,7 @@ pub(crate) trait F32x16: Copy {
     fn div(self, other: Self) -> Self;
     /// `self * factor + addend`, rounded once.
     fn mul_add(self, factor: Self, addend: Self) -> Self;
-    /// The greater of both; `other` where they do not compare.
+    /// The larger of both; `other` if they do not compare.
     fn max(self, other: Self) -> Self;
     /// `self` in the first `count` lanes, `other` in the rest.
     fn first(self, count: usize, other: Self) -> Self;
@@ -114,7 +115,7 @@ pub(crate) trait F32x16: Copy {
         splat(EXP_MAX).select_less(self, splat(f32::INFINITY), y)
     }
 
-    /// tanh x, to 3 units in the last place where x is normal; what is not a number stays so.
+    /// tanh x, to 3 units in the last place where x is normal; NaN stays NaN.
     #[inline(always)]
     fn tanh(self) -> Self {
         // SAFETY: `self` exists, so the machine has these lanes.
@@ -136,21 +137,21 @@ pub(crate) trait F32x16: Copy {
     }
 }
 
-/// Lanes that round to bfloats and multiply them. Numbers that are too small to be normal count as zeros of their sign,
-/// before and after each step.
+/// Lanes that round to bfloats and multiply them. Subnormal numbers count as zeros of their sign, before and after
+/// each step.
 #[cfg(target_arch = "x86_64")]
 pub(crate) trait BfloatLanes: F32x16 {
-    /// The bits of 16 bfloats at `lower` and at `upper`, in the halves of each lane.
+    /// The bits of 16 bfloats at `lower` and of 16 at `upper`, in the lower and upper halves of the lanes.
     ///
     /// # Safety
     /// They are readable, at any alignment, and the machine has these lanes.
     unsafe fn pair_up(lower: *const u16, upper: *const u16) -> Self;
 
-    /// Of two lines of 32 bfloats the pairs of those in the first half, or the second, of each eight.
+    /// Pairs up two rows of 32 bfloats: returns the pairs of the first half, or of the second, of each eight.
     fn pair_first(self, upper: Self) -> Self;
     fn pair_second(self, upper: Self) -> Self;
 
-    /// The lanes of [`BfloatLanes::pair_first`] and [`BfloatLanes::pair_second`] in the order of the lines.
+    /// The lanes of [`BfloatLanes::pair_first`] and [`BfloatLanes::pair_second`] in the order of the rows.
     fn in_order(first: Self, second: Self) -> [Self; 2];
 
     /// Rounds the lanes to bfloats, half to even, and writes them to 16 numbers at `to`.
@@ -159,24 +160,25 @@ pub(crate) trait BfloatLanes: F32x16 {
     /// They are writable, and the machine has AVX-512 BF16 if the lanes are its registers.
     unsafe fn store_bf16(self, to: *mut u16);
 
-    /// Adds, lane by lane, the product of the bfloats in the upper halves of `a` and `b`, then that of those in the lower
-    /// halves, each fused.
+    /// Adds, lane by lane, the product of the bfloats in the upper halves of `a` and `b`, then that of the
+    /// lower halves,
+    /// each fused.
     ///
     /// # Safety
-    /// As [`BfloatLanes::store_bf16`] but for the writing.
+    /// As [`BfloatLanes::store_bf16`], without the condition on `to`.
     unsafe fn dot_bf16(self, a: Self, b: Self) -> Self;
 }
 
-/// Added to a small number, it rounds it to an integer, which stands in the low bits.
+/// Added to a small number, rounds it to an integer in the low bits of the mantissa.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 /// ln 2 in two parts; products of the first with small integers are exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// e^r = 1 + r + r^2 (...): the polynomial of Cephes' `expf`, highest power first.
 const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
-/// Below, e^x is no normal number.
+/// Below this, e^x is subnormal.
 const EXP_MIN: f32 = -87.336_54;
-/// Above, n would be 128.
+/// Above this, n would be 128.
 const EXP_MAX: f32 = 88.37;
 
 /// tanh x = x + x^3 (...), a polynomial of x^2 for |x| below [`TANH_SMALL`]: that of Cephes' `tanhf`, highest power
@@ -225,7 +227,7 @@ fn fold_halves(mut lanes: [f32; LANES], fold: impl Fn(f32, f32) -> f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Every lane of every vector is another number.
+    /// Transposes vectors in which every lane has a distinct value.
     fn transposed<L: F32x16>() -> [[f32; LANES]; LANES] {
         let row = |j: usize| std::array::from_fn::<f32, LANES, _>(|i| (16 * j + i) as f32);
         // SAFETY: the caller has seen that the machine has the lanes.
@@ -234,7 +236,7 @@ mod tests {
         vectors.map(L::to_array)
     }
 
-    /// Every 1021st float of both signs and all magnitudes, and what is no ordinary number.
+    /// Every 1021st float of both signs and all magnitudes, and the special values.
     fn tanh_operands() -> Vec<[f32; LANES]> {
         let magnitudes = (f32::MIN_POSITIVE.to_bits()..f32::INFINITY.to_bits()).step_by(1021);
         let ordinary = magnitudes.flat_map(|bits| [f32::from_bits(bits), -f32::from_bits(bits)]);

@@ -1,14 +1,15 @@
-//! What is written once in float lanes, compiled for each instruction set.
+//! Compiles code that is generic over float lanes for each instruction set.
 
-/// Compiles kernels of [`F32x16`](crate::f32x16::F32x16) for each instruction set: by `$kernels!(lanes, features)`, which
-/// makes a constant `KERNELS`, and `kernels_of`, which chooses among them.
+/// Compiles kernels of [`F32x16`](crate::f32x16::F32x16) for each instruction set by `$kernels!(lanes,
+/// features)`, which
+/// defines a constant `KERNELS`, and defines `kernels_of`, which selects among them.
 macro_rules! float_variants {
     ($kernels:ident, $of:ty) => {
         #[cfg(any(test, not(target_arch = "aarch64")))]
         mod scalar {
             super::$kernels!(crate::scalar::f32x16::Scalar);
         }
-        /// Every machine has these.
+        /// Every aarch64 machine has NEON.
         #[cfg(all(not(test), target_arch = "aarch64"))]
         use neon as scalar;
 

@@ -1,7 +1,8 @@
-//! Sixteen sums of products of 16-bit pairs: the words in which attention reads quantised keys and values.
+//! Sixteen sums of products of 16-bit pairs: the lanes in which attention reads quantised keys and values.
 //!
-//! Integer sums are exact, so any order and any register width give the same bits. Quantised values have
-//! at most 8 bits, what they meet has 16, and a sum has at most 512 products: `127 * 32767 * 512 < 2^31`.
+//! Integer sums are exact, so any order and any register width give the same bits. Quantised values have at most
+//! 8 bits, the numbers they are multiplied with have 16, and a sum has at most 512 products: `127 * 32767 *
+//! 512 < 2^31`.
 
 use crate::f32x16::F32x16;
 
@@ -9,11 +10,11 @@ use crate::f32x16::F32x16;
 ///
 /// As with [`F32x16`], a value exists only where the machine executes the instructions of these lanes.
 pub(crate) trait I32x16: Copy {
-    /// The floats of the same registers.
+    /// The float lanes of the same registers.
     type Floats: F32x16;
     /// Two 16-bit numbers per lane.
     type Pairs: Copy;
-    /// 32 bits per lane that still hold several quantised values.
+    /// 32 bits per lane that hold several packed quantised values.
     type Word: Copy;
 
     unsafe fn zero() -> Self;
@@ -27,8 +28,9 @@ pub(crate) trait I32x16: Copy {
     unsafe fn load_word(from: *const u8) -> Self::Word;
     /// The four bits at `4 i` and at `16 + 4 i` of each lane, `i < 4`.
     fn nibbles(word: Self::Word, i: usize) -> Self::Pairs;
-    /// Turns 16 rows of 16 bytes: from `[8 pairs of rows][16] { 2 bytes }` to pairs of columns, `[16] { 2 bytes }` each,
-    /// `stride` bytes from one to the next.
+    /// Transposes 16 rows of 16 bytes: from `[8 pairs of rows][16] { 2 bytes }` to pairs of columns, `[16] {
+    /// 2 bytes }`
+    /// each, `stride` bytes apart.
     unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize);
     /// Each lane plus both its products.
     fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> Self;
@@ -45,7 +47,7 @@ mod tests {
 
     const STRIDE: usize = 40;
 
-    /// Every byte is another one.
+    /// Transposes a matrix of distinct bytes.
     fn turned<I: I32x16>() -> [u8; LANES / 2 * STRIDE] {
         let from: [u8; LANES * LANES] = std::array::from_fn(|i| i as u8);
         let mut to = [0; LANES / 2 * STRIDE];

@@ -1,4 +1,4 @@
-//! Which instructions this machine has, found once.
+//! The instruction sets of this machine, detected once.
 
 use std::sync::OnceLock;
 
@@ -31,26 +31,26 @@ pub enum Isa {
     "KVIK_ISA is {found:?}, and this machine has {available}; use one of these, or unset it for the best"
 )]
 pub struct UnknownIsa {
-    /// What stands there.
+    /// The value of the variable.
     pub found: String,
-    /// The names that would do, slowest first.
+    /// The valid names, slowest first.
     pub available: String,
 }
 
-/// Whether this program has the portable kernels. They are what others are tested against, and what runs where there is
-/// nothing else; every processor for aarch64 has NEON, and an application there carries 0.4 MB less.
+/// Whether this build has the portable kernels. They are the reference for tests and the fallback on other
+/// architectures; every aarch64 processor has NEON, so an application there saves 0.4 MB.
 const HAS_SCALAR: bool = cfg!(any(test, not(target_arch = "aarch64")));
 
 impl Isa {
-    /// The family that kernels are of: the one [`Isa::chosen`] gives, or where that is an error the best.
+    /// The family of the kernels in use: that of [`Isa::chosen`], or the best if that is an error.
     ///
-    /// A program should ask [`Isa::chosen`] first and say what is wrong: here nobody would hear it.
+    /// A program should call [`Isa::chosen`] first and report its error, which this function ignores.
     pub fn current() -> Isa {
         static CURRENT: OnceLock<Isa> = OnceLock::new();
         *CURRENT.get_or_init(|| Isa::chosen().unwrap_or_else(|_| best(&Isa::available())))
     }
 
-    /// The family that `KVIK_ISA` names; the best of this machine where it is empty or not set.
+    /// The family that `KVIK_ISA` names; the best of this machine if the variable is empty or not set.
     ///
     /// # Errors
     /// When the name is unknown, or is that of a family that this machine does not execute.
@@ -59,7 +59,7 @@ impl Isa {
         choose(&wanted.to_string_lossy(), &Isa::available())
     }
 
-    /// The families that machines of this architecture may have.
+    /// The families that machines of this architecture may support.
     #[cfg(test)]
     pub(crate) const OF_THIS_ARCHITECTURE: &[Isa] = if cfg!(target_arch = "x86_64") {
         &[Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx]

@@ -1,10 +1,12 @@
-//! The words that an instruction set must know for the matrix kernels: sixteen lanes, one per row of a tile.
+//! The vector operations that an instruction set must provide for the matrix kernels: sixteen lanes, one per
+//! row of a tile.
 //!
-//! `matmul::kernel` is written once in these words; `x86` and `arm` translate them. They are those of
-//! integer codes: bytes in lanes, dot products, shifts. `f32x16` has the other sixteen lanes of this
-//! crate: a float vocabulary that can also be executed as plain Rust, which is how attention and the
-//! small operations have their specification. Matrix products have theirs written out in
-//! `scalar::matmul`, one value at a time, since packed planes would hide it.
+//! `matmul::kernel` is written once against [`Lanes`]; `x86` and `arm` implement it. Its operations are those of
+//! quantised integers: bytes in lanes, dot products, shifts. `f32x16` has the crate's other sixteen lanes: floats
+//! that plain Rust can execute too, which is how attention and the small operations are specified. The
+//! specification
+//! of matrix products is written out in `scalar::matmul`, one value at a time, since packed planes would
+//! obscure it.
 
 /// Vectors of sixteen 32-bit lanes.
 ///
@@ -19,19 +21,20 @@ pub(crate) unsafe trait Lanes: Copy {
     /// 16 floats.
     type Float: Copy;
 
-    /// Dot products on their way into an `Int`.
+    /// An accumulator of dot products that will end up in an `Int`.
     ///
     /// Without instructions that sum four products of bytes in 32 bits, they are summed in 16 bits
     /// for as long as those suffice.
     type Run: Copy;
 
-    /// Vectors of sums that registers hold beside what is added to them.
+    /// Number of vectors of sums that fit in registers together with their operands.
     const SUMS: usize;
 
     /// Whether two inputs are multiplied at a time, by `dot_two`, in sums of 32 bits.
     const TWO_INPUTS: bool = false;
 
-    /// Whether `dot` reads codes as unsigned bytes. If not, codes above 127 are stored into it minus 128.
+    /// Whether `dot` reads quantised values as unsigned bytes. If not, values above 127 are stored into it
+    /// minus 128.
     const UNSIGNED: bool;
 
     /// 64 bytes.
@@ -64,8 +67,9 @@ pub(crate) unsafe trait Lanes: Copy {
     /// `from` is readable for 32 bytes.
     unsafe fn load_f16(self, from: *const u8) -> Self::Float;
 
-    /// Asks for the cache line of `from`, which need not be readable, to come to the second-level cache:
-    /// what is fetched ahead is more than the first level holds, and more lines than it can wait for.
+    /// Prefetches the cache line of `from`, which need not be readable, into the second-level cache: more is
+    /// prefetched
+    /// than the first level holds, and more lines than it can track.
     fn prefetch(self, from: *const u8);
 
     /// `value` in all lanes.
@@ -89,7 +93,7 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Lanes shifted left by a constant.
     fn shift_left(self, a: Self::Int, by: i32) -> Self::Int;
 
-    /// Lanes shifted right by a constant, zeros moving in.
+    /// Lanes shifted right by a constant, filled with zeros.
     fn shift_right(self, a: Self::Int, by: i32) -> Self::Int;
 
     /// Signed 16-bit halves of lanes shifted right by a constant.
@@ -114,24 +118,27 @@ pub(crate) unsafe trait Lanes: Copy {
     /// `a` plus the products of both signed 16-bit halves of `b` with those of `c`.
     fn dot_shorts(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
 
-    /// A run of dot products that will be added to `acc`.
+    /// Begins a run of dot products that will be added to `acc`.
     fn begin(self, acc: Self::Int) -> Self::Run;
 
-    /// Per lane, `run` plus the four products of `codes` (bytes, signed as `UNSIGNED` says) and `x`
-    /// (signed bytes, never -128). Codes of other than `WIDE` kernels are so small that two products of
-    /// each step of a run fit 16 bits together.
+    /// Per lane, `run` plus the four products of `codes` (bytes, signed or unsigned as `UNSIGNED` says) and
+    /// `x` (signed
+    /// bytes, never -128). Unless `WIDE`, codes are so small that two products of each step of a run fit in
+    /// 16 bits
+    /// together.
     fn dot<const WIDE: bool>(self, run: Self::Run, codes: Self::Int, x: Self::Int) -> Self::Run;
 
-    /// `acc`, with which the run began, and the run.
+    /// The sum of the run and of `acc`, with which it began.
     fn end<const WIDE: bool>(self, acc: Self::Int, run: Self::Run) -> Self::Int;
 
-    /// Where `TWO_INPUTS`: runs of two inputs that go on from their sums.
+    /// Where `TWO_INPUTS`: begins runs of two inputs that continue from `sums`.
     fn begin_two(self, _sums: [Self::Int; 2]) -> [Self::Run; 2] {
         unreachable!("asked for only where `TWO_INPUTS`")
     }
 
-    /// Where `TWO_INPUTS`: `runs` plus the products of two groups of codes with the eight bytes at each `x`, as
-    /// [`Lanes::dot`] has them one by one.
+    /// Where `TWO_INPUTS`: `runs` plus the products of two groups of codes with the eight bytes at each `x`,
+    /// equal to two
+    /// calls of [`Lanes::dot`].
     ///
     /// # Safety
     /// Eight bytes are readable at each `x`.
@@ -144,7 +151,7 @@ pub(crate) unsafe trait Lanes: Copy {
         unreachable!("asked for only where `TWO_INPUTS`")
     }
 
-    /// Where `TWO_INPUTS`: the sums that two runs have come to.
+    /// Where `TWO_INPUTS`: the sums of two runs.
     fn end_two(self, _runs: [Self::Run; 2]) -> [Self::Int; 2] {
         unreachable!("asked for only where `TWO_INPUTS`")
     }
@@ -161,9 +168,8 @@ pub(crate) unsafe trait Lanes: Copy {
     /// The lanes' bits as floats.
     fn as_float(self, a: Self::Int) -> Self::Float;
 
-    /// Per lane, `acc` plus both products of two pairs of bfloats, the upper ones first, each sum fused.
-    /// Where the machine has an instruction for it, numbers too small to be normal count as zero, before
-    /// and after each sum.
+    /// Per lane, `acc` plus both products of two pairs of bfloats, the upper ones first, each sum fused. Where the
+    /// machine has an instruction for it, subnormal numbers count as zero, before and after each sum.
     #[inline(always)]
     fn dot_bf16(self, acc: Self::Float, w: Self::Int, x: Self::Int) -> Self::Float {
         dot_pairs(self, acc, w, x)
@@ -176,7 +182,7 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn store(self, a: Self::Float, to: *mut f32);
 }
 
-/// [`Lanes::dot_bf16`] in the other words; keeps numbers too small to be normal.
+/// [`Lanes::dot_bf16`] in terms of the other operations; keeps subnormal numbers.
 #[inline(always)]
 pub(crate) fn dot_pairs<L: Lanes>(lanes: L, acc: L::Float, w: L::Int, x: L::Int) -> L::Float {
     let upper = lanes.splat(0xffff_0000u32 as i32);

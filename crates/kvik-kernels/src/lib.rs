@@ -1,7 +1,7 @@
 //! Arithmetic of kvik: quantised matrix products, attention over paged KV, small operations, threads.
 //!
-//! The home of SIMD and of nearly all `unsafe`. Knows no sequence, tenant or tree.
-//! `scalar` states every operation and its order; the variants equal it to the bit.
+//! The crate contains all SIMD code and nearly all `unsafe`. It knows no sequence, tenant or prefix tree.
+//! `scalar` specifies every operation and its order; the vector variants equal it to the bit.
 
 mod activations;
 #[cfg(target_arch = "aarch64")]

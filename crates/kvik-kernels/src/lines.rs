@@ -1,9 +1,9 @@
-//! Buffers that begin on a line of cache, so that a vector, or a row of a register of matrix units, is never in two.
+//! Buffers aligned to cache lines, so that a vector or a row of a matrix register never straddles two.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// A line of cache.
+/// A cache line.
 #[repr(align(64))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line(
@@ -14,7 +14,7 @@ pub(crate) struct Line(
 impl Line {
     pub(crate) const ZERO: Line = Line([0; 64]);
 
-    /// Puts the 16 bits of each column of the first row before those of the second.
+    /// Interleaves two rows: the 16 bits of each column of the first row precede those of the second.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn pair_up(&mut self, [first, second]: [[u16; 16]; 2]) {
@@ -24,13 +24,13 @@ impl Line {
     }
 }
 
-/// Numbers of which every pattern of bits is one.
+/// Numbers for which every bit pattern is valid.
 ///
 /// # Safety
-/// That is so, and they need no more alignment than a line.
+/// Every bit pattern is a valid number, and its alignment is at most that of a line.
 pub(crate) unsafe trait Number: Copy {}
 
-// SAFETY: integers and floats are.
+// SAFETY: every bit pattern of an integer or a float is valid.
 unsafe impl Number for i8 {}
 // SAFETY: as above.
 unsafe impl Number for i32 {}
@@ -39,7 +39,7 @@ unsafe impl Number for u32 {}
 // SAFETY: as above.
 unsafe impl Number for f32 {}
 
-/// Numbers that begin on a line of cache.
+/// A buffer of numbers aligned to a cache line.
 #[derive(Debug)]
 pub(crate) struct Lines<T> {
     lines: Vec<Line>,
@@ -54,7 +54,7 @@ impl<T> Default for Lines<T> {
 }
 
 impl<T: Number> Lines<T> {
-    /// Makes it `len` numbers long; those that were never written are zero.
+    /// Sets the length to `len` numbers; those that were never written are zero.
     pub(crate) fn resize(&mut self, len: usize) {
         self.lines.resize((len * size_of::<T>()).div_ceil(size_of::<Line>()), Line::ZERO);
         self.len = len;
@@ -65,7 +65,7 @@ impl<T: Number> Deref for Lines<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the lines hold as many bytes, all of them written, and any bits are a number.
+        // SAFETY: the lines hold as many bytes, all of them initialised, and any bit pattern is a valid number.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }

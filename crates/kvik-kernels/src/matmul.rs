@@ -1,7 +1,8 @@
-//! Matrix products: which tiles and rows a task computes, and with which kernel.
+//! Matrix products: the tiles and rows that each task computes, and its kernel.
 //!
-//! `out[n, rows] = x[n, cols] · weightsᵀ`. Work is cut by tiles and by rows of `x`, never along the
-//! columns, so the value of an output does not depend on the cut.
+//! `out[n, rows] = x[n, cols] · weightsᵀ`. Work is split by tiles and by rows of `x`, never along the
+//! columns, so the
+//! value of an output does not depend on the split.
 
 mod activated;
 mod dispatch;
@@ -25,11 +26,12 @@ pub use activated::{Activated, matmul_activated};
 pub use grouped::matmul_grouped;
 use kernel::TILES;
 
-/// Inputs of one task when there are many rows: as codes they stay in the second-level cache, and floats, which
-/// take more time to multiply, may come from the third.
+/// Input values per task when there are many rows: quantised, they stay in the second-level cache; floats,
+/// which take
+/// longer to multiply, may come from the third.
 const TASK_VALUES: usize = 512 << 10;
 
-/// Tasks a thread gets of one call, so that a slow core does not hold up the others.
+/// Tasks per thread and call, so that a slow core does not hold up the others.
 const TASKS_PER_THREAD: usize = 4;
 
 /// Products that one round of the pool takes; more take more rounds.
@@ -51,7 +53,7 @@ pub fn matmul_many(pool: &Pool, jobs: &mut [(&Matrix, &mut [f32])], x: &Activati
     matmul_with(Isa::current(), pool, jobs, x);
 }
 
-/// The same with a chosen family of kernels, which must be one of `Isa::available()`.
+/// [`matmul_many`] with a chosen family of kernels, which must be one of `Isa::available()`.
 pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32])], x: &Activations) {
     debug_assert!(Isa::available().contains(&isa));
     for (weights, out) in jobs.iter() {
@@ -83,7 +85,7 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     pool.run(tile_parts * row_parts, &|task| {
         let (part, start) = (task / row_parts, task % row_parts * part_rows);
         let rows = start..x.rows().min(start + part_rows);
-        // While all threads keep pace, this one goes on with the task that is as many further.
+        // Assuming that all threads keep pace, this one continues with the task `threads` further on.
         let next_part = tile_parts.min((task + pool.threads()) / row_parts);
         let after = tile_start(jobs, bound(next_part));
         // SAFETY: tasks differ in their tiles or their rows; the rest is the caller's promise.
@@ -91,14 +93,15 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     });
 }
 
-/// Where a part begins: later parts are smaller, so that threads end together, but where there are as many parts as
-/// `pieces`.
+/// First piece of a part: later parts are smaller, so that the threads finish together, unless there are at
+/// least as
+/// many parts as `pieces`.
 fn part_start(pieces: usize, part: usize, parts: usize) -> usize {
     let left = parts - part;
     if parts >= pieces { part.min(pieces) } else { pieces - (pieces * left * left).div_ceil(parts * parts) }
 }
 
-/// Rows that a task takes of so many inputs: equal parts of whole panels.
+/// Input rows per task: equal parts of whole panels.
 fn part_rows(rows: usize, cols: usize) -> usize {
     let parts = rows.div_ceil((TASK_VALUES / cols).max(TALL));
     rows.div_ceil(parts).next_multiple_of(TALL)
@@ -110,7 +113,7 @@ type Round<'a> = [Option<Job<'a>>; ROUND_JOBS];
 /// One product of a call.
 struct Job<'a> {
     weights: &'a Matrix,
-    /// `[n, rows]`; tasks write disjoint parts of it, in pieces of a row.
+    /// `[n, rows]`; tasks write disjoint pieces of its rows.
     out: Outputs,
 }
 
@@ -121,10 +124,10 @@ impl<'a> Job<'a> {
     }
 }
 
-// SAFETY: `out` stands for a `&mut [f32]` whose parts are handed to one task each.
+// SAFETY: `out` stands for a `&mut [f32]` of which each task writes a disjoint part.
 unsafe impl Sync for Job<'_> {}
 
-/// Where tile `tile`, counted through all jobs, begins; behind the last one, where that ends.
+/// Start of tile `tile`, counted over all jobs; past the last tile, its end.
 fn tile_start(jobs: &Round, mut tile: usize) -> *const u8 {
     let mut end = std::ptr::null();
     for Job { weights, .. } in jobs.iter().flatten() {
@@ -137,8 +140,9 @@ fn tile_start(jobs: &Round, mut tile: usize) -> *const u8 {
     end
 }
 
-/// Computes tiles `span`, counted through all jobs, for the inputs `rows`; the tiles that its thread probably
-/// computes then begin at `after`.
+/// Computes the tiles `span`, counted over all jobs, for the input rows `rows`; `after` is the start of the
+/// tiles that
+/// the thread will probably compute next.
 ///
 /// # Safety
 /// The machine has `isa`, `x` has the forms of all weights, and the outputs belong to the caller.

@@ -1,7 +1,7 @@
-//! Zeroed pages from the system for what is large and long-lived: weights and the cache's blocks.
+//! Zeroed pages from the system for large, long-lived data: weights and the cache's blocks.
 //!
-//! Huge pages where the system has them: both are read once per token, and with 4 KiB pages a fifth of
-//! the bandwidth goes to page walks.
+//! Uses huge pages where the system has them: weights and blocks are read once per token, and with 4 KiB pages a
+//! fifth of the bandwidth goes to page walks.
 
 use std::io;
 use std::ops::Range;
@@ -18,31 +18,31 @@ use other::{Mapping, page_bytes, release_pages};
 #[cfg(unix)]
 use unix::{Mapping, page_bytes, release_pages};
 
-/// Bytes of a mapping that several memories share. A matrix of a small model is smaller than a huge page,
-/// which a mapping of its own could never be given.
+/// Bytes of a mapping that several memories share. A matrix of a small model is smaller than a huge page, so a
+/// mapping of its own could never get one.
 const CHUNK: usize = 64 << 20;
-/// Every memory starts a cache line, and no page that others write while it is read.
+/// Alignment of every memory: a cache line, and a page, so that no page is written by others while it is read.
 const ALIGNMENT: usize = 4096;
 
-/// Zeroed memory, a mapping or a part of one. Pages that nobody writes take no room.
+/// Zeroed memory, a mapping or a part of one. Pages that are never written take no physical memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
-    /// Keeps the bytes mapped; none when there are no bytes.
+    /// Keeps the bytes mapped; `None` if there are no bytes.
     mapping: Option<Arc<Mapping>>,
 }
 
 /// How much of a mapping will be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// All of it: the system refuses what it cannot hold.
+    /// All of it: the system refuses a mapping that it cannot hold.
     Whole,
-    /// Perhaps little of it, and only that counts.
+    /// Possibly little of it, and only that part counts.
     Sparse,
 }
 
-/// The mapping that the next small memory is taken from, and how much of it is taken.
+/// The mapping that the next small memory is taken from, and the number of its bytes in use.
 static CURRENT: Mutex<(Weak<Mapping>, usize)> = Mutex::new((Weak::new(), 0));
 
 // SAFETY: a memory is plain bytes that this value alone refers to.
@@ -51,7 +51,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// `len` zero bytes that will all be written; fails where the system cannot hold them.
+    /// Returns `len` zero bytes that will all be written.
     pub(crate) fn new(len: usize) -> io::Result<Memory> {
         if len == 0 {
             return Ok(Memory { start: NonNull::dangling(), len, mapping: None });
@@ -76,7 +76,7 @@ impl Memory {
         Ok(Memory { start, len, mapping: Some(mapping) })
     }
 
-    /// `len` zero bytes of which perhaps few will be written: only those count against the system's memory.
+    /// Returns `len` zero bytes of which few may be written: only those count against the system's memory.
     pub(crate) fn sparse(len: usize) -> io::Result<Memory> {
         match len {
             0 => Memory::new(0),
@@ -106,11 +106,12 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
 
-    /// Makes a range zero and gives the whole pages in it back to the system until they are written again, where the
-    /// system takes them. What shares a page with the range stays as it is.
+    /// Zeroes a range and returns its whole pages to the system until they are written again, if the system
+    /// accepts
+    /// them. Other data on the pages at both ends stays as it is.
     ///
     /// # Panics
-    /// When the range leaves the memory.
+    /// If the range exceeds the memory.
     pub(crate) fn clear(&mut self, range: Range<usize>) {
         let [before, pages, after] = around_pages(&mut self.bytes_mut()[range]);
         before.fill(0);
@@ -122,13 +123,14 @@ impl Memory {
 }
 
 impl Drop for Memory {
-    /// A part of a mapping that others are still in takes no room from now on: it is not given out again.
+    /// Returns the pages of a part of a shared mapping to the system: the part is not reused.
     fn drop(&mut self) {
         let is_shared = self.mapping.as_ref().is_some_and(|mapping| Arc::strong_count(mapping) > 1);
         if is_shared {
-            // The last page too, which is nobody else's: the system makes a huge page of 2 MiB around one that stays.
+            // Include the last, partial page, which is not shared: the system would make a huge page of 2 MiB
+            // around it.
             let taken = self.len.next_multiple_of(ALIGNMENT);
-            // SAFETY: so many bytes were taken of the mapping for this memory, which is borrowed exclusively.
+            // SAFETY: this many bytes of the mapping were reserved for this memory, which is borrowed exclusively.
             let taken = unsafe { std::slice::from_raw_parts_mut(self.start(), taken) };
             let [_, pages, _] = around_pages(taken);
             release_pages(pages);
@@ -136,8 +138,9 @@ impl Drop for Memory {
     }
 }
 
-/// The whole pages among some bytes, with what stands before and behind them. The system would take a part of a page for
-/// all of it.
+/// Splits bytes into those before the first whole page, the whole pages, and those after the last. The system
+/// would
+/// take a part of a page for all of it.
 fn around_pages(bytes: &mut [u8]) -> [&mut [u8]; 3] {
     let page = page_bytes();
     let start = bytes.as_ptr() as usize;
@@ -151,7 +154,7 @@ fn around_pages(bytes: &mut [u8]) -> [&mut [u8]; 3] {
 mod tests {
     use super::*;
 
-    /// Blocks and states need not end at the edges of pages; their neighbours keep what they hold.
+    /// Blocks and states need not end at page boundaries; their neighbours keep their contents.
     #[test]
     fn what_shares_a_page_with_a_cleared_range_stays() {
         let page = page_bytes();

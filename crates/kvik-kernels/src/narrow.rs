@@ -1,15 +1,15 @@
-//! Floats of 16 bits, from and to those of 32: integers and products, of which the compiler makes vectors.
+//! Conversions between 16-bit and 32-bit floats, by integer operations and products that the compiler vectorises.
 
 const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0x7f80_0000;
 const SMALLEST_NORMAL: u32 = 0x0080_0000;
-/// A number with this bit of the fraction is not a number, quietly.
+/// The bit of the fraction that makes a NaN quiet.
 const QUIET: u32 = 0x0040_0000;
 
-/// A half float as a float, exactly; what is not a number stays none.
+/// Converts a half float to a float, exactly; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn widened(half: u16) -> f32 {
-    /// What the bias of a float's exponent is more than that of a half: `2^(127 - 15)`.
+    /// The factor between the exponent biases of a float and of a half: `2^(127 - 15)`.
     const BIASES: f32 = f32::from_bits((127 + 127 - 15) << 23);
     let half = u32::from(half);
     let magnitude = (f32::from_bits((half & 0x7fff) << 13) * BIASES).to_bits();
@@ -17,7 +17,7 @@ pub(crate) fn widened(half: u16) -> f32 {
     f32::from_bits(magnitude | rest | (half & 0x8000) << 16)
 }
 
-/// The bfloat next to `x`, in the lower half.
+/// The bfloat nearest to `x`, in the lower half.
 #[inline(always)]
 pub(crate) fn bfloat(x: f32) -> u32 {
     let bits = x.to_bits();
@@ -28,7 +28,7 @@ pub(crate) fn bfloat(x: f32) -> u32 {
     bits >> 16
 }
 
-/// Zero of the same sign for a number that is too small to be normal.
+/// Replaces a subnormal number by zero of the same sign.
 pub(crate) fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }

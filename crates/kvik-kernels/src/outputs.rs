@@ -1,38 +1,39 @@
-//! Where a matrix product is written.
+//! The destination of a matrix product.
 
-/// Outputs of some rows of inputs and some rows of weights, `[inputs, weights' rows]`; of all of them, or of a piece
-/// that stands in room of its own.
+/// Outputs of some input rows and some weight rows, `[inputs, weight rows]`: the whole product, or a piece in
+/// a buffer
+/// of its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outputs {
     start: *mut f32,
-    /// From one input to the next.
+    /// Elements from one input to the next.
     stride: usize,
-    /// The input and the row of weights whose output is at `start`.
+    /// The input and the weight row whose output is at `start`.
     origin: [usize; 2],
 }
 
 impl Outputs {
-    /// Those of all inputs and all `rows` rows of weights.
+    /// The outputs of all inputs and all `rows` weight rows.
     pub(crate) fn whole(out: &mut [f32], rows: usize) -> Outputs {
         Outputs::piece(out.as_mut_ptr(), rows, [0, 0])
     }
 
-    /// Those from the input and the row of weights of `origin` on, of `stride` rows of weights.
+    /// The outputs from input and weight row `origin` on, of `stride` weight rows.
     pub(crate) fn piece(start: *mut f32, stride: usize, origin: [usize; 2]) -> Outputs {
         Outputs { start, stride, origin }
     }
 
-    /// Where the output of `input` and of row `row` of the weights is.
+    /// Address of the output of input `input` and weight row `row`.
     ///
     /// # Safety
-    /// It is one of these outputs.
+    /// The output is within this piece.
     #[inline(always)]
     pub(crate) unsafe fn at(&self, input: usize, row: usize) -> *mut f32 {
         // SAFETY: as the caller promises.
         unsafe { self.start.add((input - self.origin[0]) * self.stride + row - self.origin[1]) }
     }
 
-    /// From the output of one input to that of the next.
+    /// Elements from the output of one input to that of the next.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn stride(&self) -> usize {
         self.stride

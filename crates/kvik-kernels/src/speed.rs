@@ -1,4 +1,4 @@
-//! How fast this machine reads memory, which bounds decoding: every weight is read once a token.
+//! The memory bandwidth of this machine, which bounds decoding: every weight is read once a token.
 
 use std::hint::black_box;
 use std::io;
@@ -10,16 +10,19 @@ use crate::{Pool, vectorised};
 /// Bytes that a thread reads at a time: enough that handing out the next piece costs nothing.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Bytes per second at which the threads of `pool` read `bytes` of memory, as weights are read: in huge pages where the
-/// system has them, in order, by every thread. The best round within `time`; at least one round is measured.
+/// Measures the bytes per second at which the threads of `pool` read `bytes` of memory the way weights are
+/// read: in
+/// huge pages where the system has them, in order, by every thread. Returns the best round within `time`; at
+/// least one
+/// round is measured.
 ///
-/// `bytes` should be several times the processor's last cache, or that is what is measured.
+/// `bytes` should be several times the size of the last-level cache, or else the cache is measured.
 ///
 /// # Errors
-/// When the system does not have so much memory.
+/// If the system does not have that much memory.
 pub fn read_speed(pool: &Pool, bytes: usize, time: Duration) -> io::Result<f64> {
     let mut memory = Memory::new(bytes.max(1).next_multiple_of(PIECE_BYTES))?;
-    // A page that nobody wrote is one page of zeros for all, which stays in the cache.
+    // All pages that were never written are one page of zeros, which stays in the cache.
     pool.run_chunks(memory.bytes_mut(), PIECE_BYTES, |_, piece| piece.fill(1));
     let pieces: Vec<&[u8]> = memory.bytes().chunks_exact(PIECE_BYTES).collect();
     let (started, mut best) = (Instant::now(), Duration::MAX);
@@ -35,8 +38,8 @@ pub fn read_speed(pool: &Pool, bytes: usize, time: Duration) -> io::Result<f64> 
     }
 }
 
-/// The sum of the words of some bytes. One sum, of which the compiler makes as many as it has registers for: written as an
-/// array of them it gathers single words, at a tenth of the speed.
+/// The sum of the words of some bytes. It is a single sum, which the compiler splits over as many registers as it
+/// has: written as an array of sums it gathers single words, at a tenth of the speed.
 fn sum(bytes: &[u8]) -> u64 {
     vectorised(
         #[inline(always)]
@@ -64,7 +67,7 @@ mod tests {
         }
     }
 
-    /// No memory reads a byte in ten nanoseconds, and none a terabyte in a tenth of a second.
+    /// No memory takes ten nanoseconds to read a byte, and none reads a terabyte in a tenth of a second.
     #[test]
     fn a_speed_is_one_that_machines_have() {
         let speed = read_speed(&Pool::new(2), 8 << 20, Duration::from_millis(5)).unwrap();

@@ -6,14 +6,14 @@ use proptest::test_runner::Config;
 use crate::quant::SHORT_MAX;
 use crate::{Isa, WeightType};
 
-/// So many cases of a property where a release is proven. With a change half of them, others each time; one in eight where
-/// an emulator computes, which takes a hundred times as long.
+/// The number of cases of a property: `all` where a release is proven, with a change half of them, other ones each
+/// time, and one in eight under emulation, which takes a hundred times as long.
 pub(crate) fn cases(all: u32) -> Config {
     let is_emulated = std::env::var_os("KVIK_EMULATED").is_some();
     Config::with_cases(kvik_testing::effort(all.div_ceil(if is_emulated { 8 } else { 2 }), all))
 }
 
-/// The families that this machine executes, slowest first; says which ones a test does without.
+/// The families that this machine executes, slowest first; prints those that a test skips.
 pub(crate) fn isas() -> Vec<Isa> {
     let available = Isa::available();
     for isa in Isa::OF_THIS_ARCHITECTURE.iter().filter(|isa| !available.contains(isa)) {
@@ -22,7 +22,7 @@ pub(crate) fn isas() -> Vec<Isa> {
     available
 }
 
-/// Makes of `check(isa)` one test for every family, in a module; on machines that lack it, it says so.
+/// Defines a module with one test `check(isa)` per family; on machines that lack the family, the test says so.
 macro_rules! for_each_isa {
     ($module:ident: $check:path) => {
         mod $module {
@@ -64,7 +64,7 @@ impl Random {
     }
 }
 
-/// `len` values of `ty` as a file holds them: random codes and scales, half floats of ordinary size.
+/// `len` values of `ty` in file format: random quantised values and scales, half floats of ordinary size.
 pub(crate) fn random_blocks(ty: WeightType, len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut raw: Vec<u8> = (0..ty.row_bytes(len).unwrap()).map(|_| random.bits() as u8).collect();
@@ -83,7 +83,7 @@ pub(crate) fn random_blocks(ty: WeightType, len: usize, seed: u64) -> Vec<u8> {
     raw
 }
 
-/// Random shorts as codes of 14 bits, one in eight of the largest magnitude.
+/// Limits random 16-bit values to 14 bits, one in eight to the largest magnitude.
 fn limit_codes(block: &mut [u8]) {
     for code in block[2..].as_chunks_mut::<2>().0 {
         let random = i32::from(i16::from_le_bytes(*code));
@@ -92,7 +92,7 @@ fn limit_codes(block: &mut [u8]) {
     }
 }
 
-/// Where the half floats of a block are.
+/// Offsets of the half floats in a block.
 pub(crate) fn half_floats(ty: WeightType) -> &'static [usize] {
     match ty {
         WeightType::F32 | WeightType::Mxfp4 => &[],

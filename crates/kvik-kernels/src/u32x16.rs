@@ -1,9 +1,11 @@
-//! Words of 32 bits, of which packing takes blocks apart: a word of every row of a tile, or of a single row.
+//! Lanes of 32-bit words, with which packing takes blocks apart: one word of each row of a tile, or of a
+//! single row.
 //!
-//! The compiler makes vectors of such loops too, but now and then of the wrong ones: of four words of a row instead of
-//! sixteen rows of a word, gathered one by one. It cannot be told which, so the registers are named.
+//! The compiler vectorises such loops too, but sometimes along the wrong axis: four words of a row instead of
+//! one word of
+//! sixteen rows, gathered one by one. It cannot be told which, so the registers are explicit.
 
-/// Bits of words.
+/// Bitwise operations on words.
 ///
 /// As with [`U32x16`], a value exists only where the machine executes the instructions.
 pub(crate) trait Bits: Copy {
@@ -11,15 +13,15 @@ pub(crate) trait Bits: Copy {
     fn and(self, mask: u32) -> Self;
     /// The bits of both.
     fn or(self, other: Self) -> Self;
-    /// With the bits of `mask` in each word turned over.
+    /// The bits of `mask` inverted in each word.
     fn xor(self, mask: u32) -> Self;
-    /// Every word shifted towards its upper bits, by less than 32.
+    /// Shifts every word left by less than 32.
     fn shift_left(self, by: usize) -> Self;
-    /// Every word shifted towards its lower bits, by less than 32.
+    /// Shifts every word right by less than 32.
     fn shift_right(self, by: usize) -> Self;
 }
 
-/// The words of one row.
+/// A single row: one word.
 impl Bits for u32 {
     #[inline(always)]
     fn and(self, mask: u32) -> u32 {
@@ -52,8 +54,9 @@ impl Bits for u32 {
 /// A value of the implementing type exists only where the machine executes its instructions, and methods are called only
 /// from functions compiled for them.
 pub(crate) trait U32x16: Bits {
-    /// Of sixteen rows, each `stride` bytes behind the one before, the first eight words: the first of all rows, the
-    /// second of all rows.
+    /// Transposes the first eight words of sixteen rows, which are `stride` bytes apart: vector `i` holds
+    /// word `i` of all
+    /// rows.
     ///
     /// # Safety
     /// The machine has the instructions, and each row is readable for 32 bytes.
@@ -66,7 +69,7 @@ pub(crate) trait U32x16: Bits {
     unsafe fn store(self, to: *mut u8);
 }
 
-/// Words in plain Rust, which exist everywhere.
+/// Words in plain Rust, which work on every machine.
 #[derive(Clone, Copy)]
 pub(crate) struct ScalarWords([u32; 16]);
 
@@ -102,7 +105,7 @@ impl U32x16 for ScalarWords {
     }
 
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's room is for sixteen words.
+        // SAFETY: the caller provides room for sixteen words.
         unsafe { to.cast::<[[u8; 4]; 16]>().write_unaligned(self.0.map(u32::to_le_bytes)) };
     }
 }
@@ -114,7 +117,7 @@ mod tests {
     const STRIDE: usize = 37;
     const MASK: u32 = 0x0f1e_2d3c;
 
-    /// Every word of every row, after each of the operations.
+    /// Transposes rows, and returns every word followed by the result of each operation on it.
     fn turned<W: U32x16>() -> Vec<u8> {
         let rows: Vec<u8> = (0..15 * STRIDE + 32).map(|i| (i * 89 / 3) as u8).collect();
         // SAFETY: the caller has seen that the machine has the words; sixteen rows of 32 bytes are there.

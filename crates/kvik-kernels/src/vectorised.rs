@@ -2,10 +2,11 @@
 
 use crate::Isa;
 
-/// Does `work` with the vector instructions of this machine: what is inlined into it is compiled for them. Closures and
-/// functions that are to be must be `#[inline(always)]`.
+/// Runs `work`, compiled for the vector instructions of this machine, as is everything inlined into it.
+/// Closures and
+/// functions that it calls must be `#[inline(always)]` to benefit.
 ///
-/// No result depends on it: the compiler neither fuses nor reorders operations of floats, whatever instructions it has.
+/// No result depends on it: the compiler neither fuses nor reorders floating-point operations.
 #[inline]
 pub fn vectorised<T>(work: impl FnOnce() -> T) -> T {
     match Isa::current() {
