@@ -1,8 +1,9 @@
-//! Memory domains: parts of a machine's memory with the processors next to them, NUMA nodes in Linux' words.
+//! Memory domains: parts of a machine's memory with their local processors, called NUMA nodes in Linux.
 //!
-//! A machine with two sockets has two of them, or more where a socket is divided. A processor reads the memory of its own
-//! domain about twice as fast as that of another, so a process may be told to stay in one
-//! (`docs/decisions/2026-11-26-memory-domains.md`). Nothing here divides a computation between domains.
+//! A machine with two sockets has two domains, or more where a socket is divided. A processor reads the
+//! memory of its own
+//! domain about twice as fast as that of another, so a process can be bound to one
+//! (`docs/decisions/2026-11-26-memory-domains.md`). Nothing here splits a computation across domains.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,72 +15,75 @@ pub use policy::bound_memory_domains;
 
 use crate::threads::{allowed_cpus, stay_on};
 
-/// Domains and processors that are counted; what the system names beyond is not used. Linux on x86-64 has as many at most.
+/// Limit of domain and processor numbers; higher ones are ignored. It is the limit of Linux on x86-64.
 const NUMBER_MAX: usize = 1024;
-/// A list of a thousand processors, none next to another, is shorter.
+/// Limit of a list file: a list of a thousand processors, no two adjacent, is shorter.
 const LIST_BYTES_MAX: u64 = 16 << 10;
 
-/// A part of the memory, and the processors next to it that this process may use.
+/// A part of the memory, and its local processors that this process may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryDomain {
-    /// As the system counts them; numbers may be missing.
+    /// The system's number of the domain; numbers may be missing.
     pub number: usize,
-    /// In rising order, hyperthreads included; at least one.
+    /// Ascending, hyperthreads included; at least one.
     pub cpus: Vec<usize>,
 }
 
-/// Why a process does not stay in a memory domain.
+/// The reason why a process cannot be bound to a memory domain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DomainError {
-    /// The system has no such folder as Linux has.
+    /// The system has no NUMA folder as Linux has.
     #[error("this system does not tell its memory domains; leave the memory domain out")]
     Unknown,
-    /// There is none of this number, or none of its processors may be used.
+    /// No domain has this number, or this process may use none of its processors.
     #[error(
         "memory domain {number} has no processor that this process may use; those that have some are {}",
         list(.found)
     )]
     Missing {
-        /// The domain that was asked for.
+        /// The requested domain.
         number: usize,
-        /// Those there are.
+        /// The existing domains.
         found: Vec<MemoryDomain>,
     },
     /// The system does not let this process choose its processors.
     #[error("the system does not keep threads on the processors of memory domain {number}: {source}")]
     Processors {
-        /// The domain that was asked for.
+        /// The requested domain.
         number: usize,
-        /// What it says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system does not let this process choose where its memory is, as containers do not.
+    /// The system does not let this process choose its memory's domain, for example in a container.
     #[error(
         "the system does not take memory from domain {number} only: {source}; start the process there instead, in a container by cpuset-cpus and cpuset-mems, or allow it SYS_NICE"
     )]
     Memory {
-        /// The domain that was asked for.
+        /// The requested domain.
         number: usize,
-        /// What it says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The memory domains of this machine whose processors this process may use, in the order of their numbers; none where the
-/// system does not tell.
+/// The memory domains of this machine whose processors this process may use, ascending by number; empty where
+/// the system
+/// does not expose them.
 pub fn memory_domains() -> Vec<MemoryDomain> {
     allowed_cpus().map_or_else(Vec::new, |allowed| MemoryDomain::read(Path::new("/sys"), &allowed))
 }
 
-/// From now on the calling thread, and those that it starts, run on the processors of this domain and take new memory from
-/// it. Threads that run already stay where they are, so a process calls this before it has any.
+/// Binds the calling thread, and the threads that it starts later, to the processors and the memory of this
+/// domain.
+/// Running threads keep their processors and memory, so a process calls this before it starts any.
 ///
-/// Memory that the domain does not have is not taken from another one: the system would otherwise leave the weights to
-/// another domain as soon as this one is full of files that it has cached, and nobody would be told.
+/// Memory is never allocated from another domain: otherwise the system would silently place weights in
+/// another domain
+/// as soon as this one is full of cached files.
 ///
 /// # Errors
-/// When there is no such domain, or the system refuses.
+/// If there is no such domain, or the system refuses.
 pub fn stay_in_memory_domain(number: usize) -> Result<MemoryDomain, DomainError> {
     let domain = MemoryDomain::choose(memory_domains(), number)?;
     stay_on(&domain.cpus).map_err(|source| DomainError::Processors { number, source })?;
@@ -90,7 +94,7 @@ pub fn stay_in_memory_domain(number: usize) -> Result<MemoryDomain, DomainError>
 impl MemoryDomain {
     /// The domains that the system describes under `sys` which have any of the processors `allowed`.
     ///
-    /// One whose description is missing or makes no sense is left out.
+    /// Domains whose description is missing or malformed are skipped.
     fn read(sys: &Path, allowed: &[usize]) -> Vec<MemoryDomain> {
         let folder = sys.join("devices/system/node");
         let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -115,7 +119,7 @@ impl MemoryDomain {
     }
 }
 
-/// As `1 (processors 2-3,6-7)`.
+/// Formats as `1 (processors 2-3,6-7)`.
 impl std::fmt::Display for MemoryDomain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let runs = self.cpus.chunk_by(|cpu, next| cpu + 1 == *next);
@@ -127,20 +131,20 @@ impl std::fmt::Display for MemoryDomain {
     }
 }
 
-/// Domains, for people.
+/// Formats domains for messages.
 fn list(domains: &[MemoryDomain]) -> String {
     domains.iter().map(MemoryDomain::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A file's text; `None` where it is longer than a list, or none.
+/// A file's text; `None` if it cannot be read or is longer than a list can be.
 fn read_short(path: &Path) -> Option<String> {
     let mut text = String::new();
     let bytes = File::open(path).ok()?.take(LIST_BYTES_MAX).read_to_string(&mut text).ok()?;
     ((bytes as u64) < LIST_BYTES_MAX).then_some(text)
 }
 
-/// The numbers of a list as `0-3,8,10-11`, rising, each once; `None` where it is none. A domain without processors has an
-/// empty list.
+/// The numbers of a list like `0-3,8,10-11`, ascending and distinct; `None` if it is malformed. A domain without
+/// processors has an empty list.
 fn numbers_of(list: &str) -> Option<Vec<usize>> {
     let parts = list.trim().split(',').filter(|part| !part.is_empty());
     let range = |part: &str| {
@@ -154,9 +158,9 @@ fn numbers_of(list: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// A number that may be a domain's or a processor's.
+/// Parses the number of a domain or a processor.
 fn decimal(text: &str) -> Option<usize> {
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|&number| is_plain && number < NUMBER_MAX)
 }

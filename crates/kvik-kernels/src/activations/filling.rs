@@ -1,7 +1,8 @@
-//! The forms of a batch while they are filled: tasks each write some rows, or some columns of them.
+//! The layouts of a batch while they are being filled: each task writes some rows, or some columns of them.
 //!
-//! In every form the columns of whole blocks stand together in a panel, as a panel of so many columns would. So a piece
-//! of columns is written like whole rows, only elsewhere.
+//! In every layout, whole blocks of columns are contiguous in a panel, as a panel of only those columns would
+//! be. So a
+//! slice of columns is written like whole rows, at an offset.
 
 use std::ops::Range;
 
@@ -13,10 +14,10 @@ use crate::Isa;
 use crate::matrix::CHUNK;
 use crate::threads::Disjoint;
 
-/// The forms of a batch, with room for all of its rows.
+/// The layouts of a batch, with room for all of its rows.
 pub(crate) struct Filling<'a> {
     cols: usize,
-    /// Room of the widest panel of codes.
+    /// Room of the widest panel of quantised values.
     widest: usize,
     /// Room of the widest panel of bfloats.
     widest_pairs: usize,
@@ -27,13 +28,13 @@ pub(crate) struct Filling<'a> {
     per_256: Option<CodeParts<'a>>,
 }
 
-/// [`Shorts`] while they are filled.
+/// [`Shorts`] being filled.
 struct ShortParts<'a> {
     pairs: Disjoint<'a, u32>,
     scales: Disjoint<'a, f32>,
 }
 
-/// [`Quantised`] while they are filled.
+/// [`Quantised`] values being filled.
 struct CodeParts<'a> {
     codes: Disjoint<'a, i8>,
     scales: Disjoint<'a, f32>,
@@ -42,7 +43,7 @@ struct CodeParts<'a> {
 }
 
 impl Activations {
-    /// Makes room for the rows of `spans` in the forms that were chosen.
+    /// Makes room for the rows of `spans` in the selected layouts.
     pub(super) fn filling(&mut self, spans: Spans<'_>) -> Filling<'_> {
         let (cols, widest, widest_pairs) = (self.cols, self.widest, self.widest_pairs);
         let floats = self.floats.as_mut().map(|floats| {
@@ -62,25 +63,26 @@ impl Activations {
 }
 
 impl Filling<'_> {
-    /// Columns that are whole blocks of every form.
+    /// Number of columns that are whole blocks of every layout.
     pub(crate) fn block(&self) -> usize {
         if self.per_256.is_some() { 256 } else { CHUNK }
     }
 
-    /// Room of the widest panel of any form.
+    /// Room of the widest panel of any layout.
     pub(super) fn widest(&self) -> usize {
         if self.pairs.is_some() { self.widest.max(self.widest_pairs) } else { self.widest }
     }
 
-    /// Takes `columns` of `rows` from `x`, `[rows][columns]`.
+    /// Stores `columns` of `rows` from `x`, `[rows][columns]`.
     ///
     /// # Safety
-    /// The rows begin a panel of every form and end one or the batch, the columns begin a block and end one or the
-    /// row, and nobody else writes them meanwhile.
+    /// The rows begin a panel of every layout and end one or the batch, the columns begin a block and end one
+    /// or the row,
+    /// and no other thread accesses them concurrently.
     pub(crate) unsafe fn put(&self, rows: Range<usize>, columns: Range<usize>, x: &[f32]) {
         debug_assert_eq!(x.len(), rows.len() * columns.len());
         let part = Part { rows, columns, of: self.cols, x };
-        // SAFETY: as the caller promises; panels and forms have ranges of their own.
+        // SAFETY: as the caller promises; panels and layouts have disjoint ranges.
         unsafe {
             if let Some(floats) = &self.floats {
                 part.each(WIDE, |piece, x| floats::interleave(x, piece.panel.width, piece.of(floats, 1)));
@@ -107,7 +109,7 @@ impl Filling<'_> {
 }
 
 impl Shorts {
-    /// Makes room for so many values.
+    /// Makes room for `values` values.
     fn parts(&mut self, values: usize) -> ShortParts<'_> {
         self.pairs.resize(values / 2);
         self.scales.resize(values / CHUNK);
@@ -116,7 +118,7 @@ impl Shorts {
 }
 
 impl Quantised {
-    /// Makes room for so many values in blocks of `block_len`.
+    /// Makes room for `values` values in blocks of `block_len`.
     fn parts(&mut self, values: usize, block_len: usize) -> CodeParts<'_> {
         self.codes.resize(values);
         self.scales.resize(values / block_len);
@@ -133,7 +135,7 @@ impl Quantised {
 
 impl CodeParts<'_> {
     /// # Safety
-    /// Nobody else uses this piece meanwhile.
+    /// No other thread uses this piece concurrently.
     unsafe fn put<const BLOCK: usize>(&self, piece: &Piece, x: &[f32]) {
         // SAFETY: as the caller promises.
         let mut panel = unsafe {
@@ -160,7 +162,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Calls `write` with the piece of every panel, whose rows of `x` it also gets.
+    /// Calls `write` with the piece in every panel and its rows of `x`.
     fn each(&self, widest: usize, write: impl Fn(&Piece, &[f32])) {
         for panel in panels(self.rows.clone(), widest) {
             let width = self.columns.len();
@@ -183,28 +185,28 @@ impl Piece {
         self.columns.len()
     }
 
-    /// Its elements of an array with one for `per` columns of a row.
+    /// The piece's elements of an array with one element per `per` columns of a row.
     ///
     /// # Safety
-    /// Nobody else uses them meanwhile.
+    /// No other thread uses them concurrently.
     unsafe fn of<'a, T>(&self, array: &Disjoint<'a, T>, per: usize) -> &'a mut [T] {
         // SAFETY: as the caller promises.
         unsafe { self.range(array, |columns| columns / per) }
     }
 
-    /// Its pairs.
+    /// The piece's pairs.
     ///
     /// # Safety
-    /// Nobody else uses them meanwhile.
+    /// No other thread uses them concurrently.
     unsafe fn pairs_of<'a>(&self, array: &Disjoint<'a, u32>) -> &'a mut [u32] {
         // SAFETY: as the caller promises.
         unsafe { self.range(array, |columns| row_pairs(columns, self.panel.width)) }
     }
 
-    /// Its elements of an array with `elements(n)` for `n` columns of a row.
+    /// The piece's elements of an array with `elements(n)` elements per `n` columns of a row.
     ///
     /// # Safety
-    /// Nobody else uses them meanwhile.
+    /// No other thread uses them concurrently.
     unsafe fn range<'a, T>(&self, array: &Disjoint<'a, T>, elements: impl Fn(usize) -> usize) -> &'a mut [T] {
         let Panel { start, width, .. } = self.panel;
         let before = start * elements(self.of) + width * elements(self.columns.start);

@@ -1,8 +1,8 @@
-//! Floats of several rows side by side.
+//! Interleaving of the floats of several rows.
 
 use super::WIDE;
 
-/// One panel with room for `width` rows: from `[rows][cols]` to `[cols][width]`.
+/// Interleaves the rows of a panel with room for `width` rows: from `[rows][cols]` to `[cols][width]`.
 pub(super) fn interleave(x: &[f32], width: usize, out: &mut [f32]) {
     match width {
         1 => out.copy_from_slice(x),
@@ -12,7 +12,7 @@ pub(super) fn interleave(x: &[f32], width: usize, out: &mut [f32]) {
     }
 }
 
-/// From `[rows][cols]` to `[cols][R]`; where there is no row, the last one stands again.
+/// From `[rows][cols]` to `[cols][R]`; missing rows are filled with the last one.
 fn interleave_rows<const R: usize>(x: &[f32], out: &mut [f32]) {
     let (out, _) = out.as_chunks_mut::<R>();
     let last = x.len() / out.len() - 1;

@@ -1,6 +1,7 @@
-//! Rows sorted into groups, each of which meets a matrix of its own: tokens by the experts they go to.
+//! Rows sorted into groups, each multiplied by a matrix of its own: tokens grouped by their experts.
 //!
-//! A group has panels of its own, so it begins where one begins: between groups there may be places without a row.
+//! Each group has panels of its own and starts at a panel boundary, so there may be positions without a row
+//! between groups.
 
 use std::ops::Range;
 
@@ -12,45 +13,45 @@ use crate::matrix::{CHUNK, Matrix};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
-/// Values below which waking other threads costs more than it saves.
+/// Number of values below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 64 * 1024;
 
-/// Rows that meet the same matrix.
+/// Rows that are multiplied by the same matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// The number of that matrix.
+    /// The index of that matrix.
     pub matrix: usize,
-    /// Their places, one after another.
+    /// Positions of the rows, contiguous.
     pub rows: Range<usize>,
 }
 
-/// Which row of a batch stands where. Reused from batch to batch.
+/// The mapping from rows of a batch to positions. Reused from batch to batch.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// Of the matrices that some row meets, ascending.
+    /// Groups of the matrices in use, ascending.
     groups: Vec<Group>,
-    /// The place of each choice, `[n, used]`.
+    /// The position of each choice, `[n, used]`.
     places: Vec<u32>,
-    /// The row at each place; any where there is none.
+    /// The row at each position; any row at positions without one.
     rows: Vec<u32>,
-    /// Rows in the batch.
+    /// Number of rows in the batch.
     batch: usize,
-    /// Room of the widest panel of codes.
+    /// Room of the widest panel of quantised values.
     widest: usize,
-    /// Rows of each matrix, then the next place of its group, `[count]`.
+    /// Number of rows of each matrix, then the next position of its group, `[count]`.
     counts: Vec<u32>,
 }
 
 impl Groups {
-    /// Empty; [`Groups::set`] fills it.
+    /// An empty set of groups; [`Groups::set`] fills it.
     pub fn new() -> Groups {
         Groups::default()
     }
 
-    /// Sorts rows by `chosen`, `[n, used]`: for each row the matrices, of `count`, that it meets.
+    /// Sorts rows by `chosen`, `[n, used]`: for each row, its matrices out of `count`.
     ///
     /// # Panics
-    /// When `chosen` is not whole rows of numbers below `count`.
+    /// If `chosen` is not whole rows of numbers below `count`.
     pub fn set(&mut self, chosen: &[u32], used: usize, count: usize) {
         self.set_for(Isa::current(), chosen, used, count);
     }
@@ -88,27 +89,27 @@ impl Groups {
         &self.groups
     }
 
-    /// Places, those without a row among them: buffers of grouped rows have as many.
+    /// Number of positions, including those without a row: the length of buffers of grouped rows.
     pub fn places(&self) -> usize {
         self.rows.len()
     }
 
-    /// The place of choice number `choice` of those that were [set](Groups::set).
+    /// The position of choice number `choice` of those that were [set](Groups::set).
     pub fn place(&self, choice: usize) -> usize {
         self.places[choice] as usize
     }
 
-    /// The row of the batch that stands at `place`.
+    /// The row of the batch at position `place`.
     pub fn row(&self, place: usize) -> usize {
         self.rows[place] as usize
     }
 }
 
 impl Activations {
-    /// Takes `x`, `[places, cols]`, whose rows stand in groups, in the forms that `users` need.
+    /// Stores `x`, `[places, cols]`, whose rows are grouped, in the layouts that `users` need.
     ///
     /// # Panics
-    /// Unless `x` has as many places as `groups` and every user as many columns.
+    /// Unless `x` has as many rows as `groups` has positions and every user as many columns as `x`.
     pub fn set_grouped(&mut self, pool: &Pool, x: &[f32], users: &[&Matrix], groups: &Groups) {
         self.set_grouped_for(Isa::current(), pool, x, users, groups);
     }
@@ -128,8 +129,8 @@ impl Activations {
         self.fill(pool, x, Spans::Groups(&groups.groups));
     }
 
-    /// Takes at every place the row of `from` that stands there, in the forms that `users` need: what was computed
-    /// of a row is not computed again.
+    /// Copies to every position its row of `from`, in the layouts that `users` need, so that no row is
+    /// quantised twice.
     ///
     /// # Panics
     /// Unless `from` was set for `users` and has the rows of the batch.
@@ -172,11 +173,11 @@ impl Activations {
     }
 }
 
-/// Rows on their way from the panels of a batch to those of groups.
+/// A move of rows from the panels of a batch to those of groups.
 struct Moves<'a> {
     pool: &'a Pool,
     groups: &'a Groups,
-    /// Rows in the batch.
+    /// Number of rows in the batch.
     rows: usize,
     from_widest: usize,
     to_widest: usize,
@@ -194,7 +195,8 @@ impl Moves<'_> {
         }
     }
 
-    /// Moves one array of a form: a row has `pieces` of `len` elements, where `index(panel width, row, piece)` says.
+    /// Moves one array of a layout: a row has `pieces` of `len` elements, each at `index(panel width, row,
+    /// piece)`.
     fn array<T: Number + Send + Sync>(
         &self,
         from: &[T],
@@ -226,7 +228,7 @@ impl Moves<'_> {
         }
     }
 
-    /// The panel of the batch with the row that stands at `place`, and which of its rows that is.
+    /// The panel of the batch that contains the row at `place`, and the row's index in it.
     fn source(&self, place: usize) -> (Panel, usize) {
         let row = self.groups.row(place);
         let start = row - row % self.from_widest;

@@ -1,29 +1,29 @@
-//! Floats into pairs of bfloats, rounded half to even; numbers too small to be normal become zero.
+//! Conversion of floats to pairs of bfloats, rounded half to even; subnormal numbers become zero.
 //!
-//! Plain loops that the compiler turns into vectors, in whole numbers, so all variants agree.
+//! Plain integer loops that the compiler vectorises, so all variants agree.
 
 use super::TALL;
 use crate::Isa;
 use crate::narrow::bfloat;
 
-/// Columns rounded before they are spread over the panel.
+/// Columns rounded at a time before they are spread over the panel.
 const PIECE: usize = 2 * PIECE_PAIRS;
 
-/// Pairs of columns of a row that stand together in a tall panel: a row of a register of matrix units.
+/// Contiguous pairs of columns of a row in a tall panel: a row of a matrix register.
 pub(crate) const PIECE_PAIRS: usize = 16;
 
-/// Pairs that a row of `cols` columns takes in panels of that width; those behind the last column are zero.
+/// Pairs that a row of `cols` columns takes in panels of that width; pairs past the last column are zero.
 pub(crate) const fn row_pairs(cols: usize, width: usize) -> usize {
     if width == TALL { cols.div_ceil(2 * PIECE_PAIRS) * PIECE_PAIRS } else { cols.div_ceil(2) }
 }
 
-/// Where a pair of a row stands in a panel.
+/// Index of a pair of a row in a panel.
 pub(crate) const fn pair_index(width: usize, row: usize, pair: usize) -> usize {
     let piece = if width == TALL { PIECE_PAIRS } else { 1 };
     (pair / piece * width + row) * piece + pair % piece
 }
 
-/// One panel with room for `width` rows: `x` is `[rows][cols]`; what is in other rows stays.
+/// Rounds one panel with room for `width` rows: `x` is `[rows][cols]`; other rows of the panel stay as they are.
 pub(super) fn round(isa: Isa, x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -63,7 +63,7 @@ fn round_panel(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
     }
 }
 
-/// Puts the pairs of a piece of row `r` where they stand in a panel; those behind its last are left out.
+/// Writes the pairs of a piece of row `r` to their positions in a panel, without those past its end.
 #[inline(always)]
 pub(super) fn place(pairs: [u32; PIECE_PAIRS], width: usize, r: usize, piece: usize, out: &mut [u32]) {
     let to = &mut out[pair_index(width, r, piece * PIECE_PAIRS)..];

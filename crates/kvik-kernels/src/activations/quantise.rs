@@ -1,19 +1,19 @@
-//! Floats into bytes with a scale per block, one panel at a time.
+//! Quantisation of floats to bytes with a scale per block, one panel at a time.
 //!
-//! `scale = max |x| / 127` over a block; codes round half to even. Written as plain loops that the
-//! compiler turns into vectors; every step is exact or rounds one way only, so all variants agree.
+//! `scale = max |x| / 127` over a block; values are rounded half to even. Written as plain loops that the compiler
+//! vectorises; every step is exact or has a single rounding, so all variants agree.
 
 use super::{HALF, code_index};
 use crate::Isa;
 use crate::matrix::CHUNK;
 use crate::quant::{ROUNDER, largest};
 
-/// The largest code of a byte: without -128 all signs are alike.
+/// The maximum quantised value: without -128 the range is symmetric.
 const BYTE_MAX: f32 = 127.0;
 
 /// One panel being written; see `activations` for the shapes.
 pub(super) struct PanelMut<'a> {
-    /// Rows that it has room for.
+    /// Rows that the panel has room for.
     pub(super) width: usize,
     pub(super) codes: &'a mut [i8],
     pub(super) scales: &'a mut [f32],
@@ -22,7 +22,9 @@ pub(super) struct PanelMut<'a> {
 }
 
 impl PanelMut<'_> {
-    /// Takes the rows of `x`, `[rows][cols]`, with one scale per `BLOCK` columns; what is in other rows stays.
+    /// Quantises the rows of `x`, `[rows][cols]`, with one scale per `BLOCK` columns; other rows of the panel
+    /// stay as they
+    /// are.
     pub(super) fn quantise<const BLOCK: usize>(&mut self, isa: Isa, x: &[f32], cols: usize) {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -87,8 +89,8 @@ fn sum(codes: &[i8]) -> i32 {
     codes.iter().map(|code| i32::from(*code)).sum()
 }
 
-/// The scale of a block whose codes go up to `max`, and its inverse. A block of (nearly) nothing is zero; infinity
-/// and what is not a number stay what they are.
+/// The scale of a block whose quantised values go up to `max`, and its inverse. A zero or
+/// subnormal scale becomes zero; an infinite or NaN scale is kept, with inverse zero.
 #[inline(always)]
 pub(super) fn scale_of(largest: f32, max: f32) -> (f32, f32) {
     let scale = largest / max;
@@ -99,7 +101,7 @@ pub(super) fn scale_of(largest: f32, max: f32) -> (f32, f32) {
     }
 }
 
-/// `x` rounded half to even and limited to `max`; what is not a number becomes `-max`.
+/// `x` rounded half to even and limited to `max`; NaN becomes `-max`.
 #[inline(always)]
 pub(super) fn code_of(x: f32, max: f32) -> i16 {
     let above = if x > -max { x } else { -max };
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Codes, scales, sums and half sums of `x`, `[rows][cols]`.
+    /// Quantised values, scales, sums and half sums of `x`, `[rows][cols]`.
     fn quantised<const BLOCK: usize>(
         isa: Isa,
         x: &[f32],

@@ -1,6 +1,6 @@
-//! Floats into codes of 14 bits with a scale for 32 columns, in pairs of columns.
+//! Quantisation of floats to 14 bits with a scale per 32 columns, in pairs of columns.
 //!
-//! As in `quantise`, plain loops of steps that round one way only, so all variants agree.
+//! As in `quantise`, plain loops with a single rounding per step, so all variants agree.
 
 use super::pairs::{PIECE_PAIRS, place};
 use super::quantise::{code_of, scale_of};
@@ -11,16 +11,18 @@ use crate::vectorised::vectorised;
 
 const MAX: f32 = SHORT_MAX as f32;
 
-/// Rows as codes of 14 bits, in panels.
+/// Rows quantised to 14 bits, in panels.
 #[derive(Debug, Default)]
 pub(crate) struct Shorts {
     /// The even column in the lower half.
     pub(crate) pairs: Lines<u32>,
-    /// What to multiply the weights' scale with: both count in parts of `SHORT_MAX`.
+    /// The factor of the weights' scale: both scales are relative to `SHORT_MAX`.
     pub(crate) scales: Lines<f32>,
 }
 
-/// One panel with room for `width` rows, its pairs and its scales: `x` is `[rows][cols]`; what is in other rows stays.
+/// Quantises one panel with room for `width` rows to its pairs and scales: `x` is `[rows][cols]`; other rows
+/// of the panel
+/// stay as they are.
 pub(super) fn quantise(x: &[f32], cols: usize, width: usize, (pairs, scales): (&mut [u32], &mut [f32])) {
     vectorised(
         #[inline(always)]

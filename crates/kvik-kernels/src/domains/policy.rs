@@ -1,4 +1,4 @@
-//! Where Linux takes the memory of a thread from, by system calls for which there is no safe wrapper.
+//! The memory policy of a Linux thread, set by system calls that have no safe wrapper.
 
 pub(super) use system::bind;
 pub use system::bound_memory_domains;
@@ -11,14 +11,14 @@ mod system {
     use super::super::NUMBER_MAX;
 
     const BITS: usize = c_ulong::BITS as usize;
-    /// A bit for each domain.
+    /// A bit per domain.
     type Mask = [c_ulong; NUMBER_MAX / BITS];
-    /// The system takes one off the number of bits it is told of.
+    /// The system subtracts one from the number of bits that it is given.
     const MASK_BITS: c_ulong = NUMBER_MAX as c_ulong + 1;
-    /// Flags of a policy stand above this in its mode.
+    /// Mask of the mode without the policy flags, which are the higher bits.
     const MODE: c_int = 0xff;
 
-    /// From now on the calling thread takes memory from this domain only, and so do threads that it starts.
+    /// Binds the memory of the calling thread, and of threads that it starts, to this domain only.
     pub(in super::super) fn bind(number: usize) -> io::Result<()> {
         let mut mask: Mask = [0; NUMBER_MAX / BITS];
         mask[number / BITS] |= 1 << (number % BITS);
@@ -29,8 +29,9 @@ mod system {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The domains that the calling thread takes all its memory from, if it or who started it has chosen any, as
-    /// `numactl --membind` does; `None` where it may be any domain's.
+    /// The domains that the calling thread's memory is bound to, by itself or by its parent, as `numactl
+    /// --membind` does;
+    /// `None` if it may come from any domain.
     pub fn bound_memory_domains() -> Option<Vec<usize>> {
         let mut mask: Mask = [0; NUMBER_MAX / BITS];
         let mut mode: c_int = 0;
@@ -55,12 +56,12 @@ mod system {
 mod system {
     use std::io;
 
-    /// No other system is asked. Android has the call and ends an app that makes it.
+    /// Unsupported on other systems. Android has the call but kills an app that makes it.
     pub(in super::super) fn bind(_: usize) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Unknown here, as if it may be any domain's.
+    /// Unknown here, treated as any domain.
     pub fn bound_memory_domains() -> Option<Vec<usize>> {
         None
     }

@@ -1,11 +1,11 @@
-//! Domains of machines that are written down as files, and the one that the tests run on.
+//! Tests with domains of machines described by files, and with the machine that runs the tests.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::*;
 
-/// A system that shows these files of its nodes.
+/// Creates a system folder with these files of its nodes.
 fn system(name: &str, files: &[(&str, &str)]) -> PathBuf {
     let sys = std::env::temp_dir().join(format!("kvik-domains-{}-{name}", std::process::id()));
     for (file, text) in files {
@@ -16,7 +16,7 @@ fn system(name: &str, files: &[(&str, &str)]) -> PathBuf {
     sys
 }
 
-/// The domains of that system for a process that may use `allowed`, as people read them.
+/// Checks the formatted domains of that system for a process that may use `allowed`.
 fn check(name: &str, files: &[(&str, &str)], allowed: &[usize], expect: &str) {
     let sys = system(name, files);
     assert_eq!(list(&MemoryDomain::read(&sys, allowed)), expect, "{name}");
@@ -31,7 +31,7 @@ fn domains_of_many_machines() {
     check("hyperthreads", two, eight, "0 (processors 0-1,4-5), 1 (processors 2-3,6-7)");
     check("taskset", two, &[1, 4, 7], "0 (processors 1,4), 1 (processors 7)");
     check("one socket of a container", two, &[2, 3], "1 (processors 2-3)");
-    // Memory behind a link has no processors; numbers may be missing, and are numbers and not words.
+    // CXL memory has no processors; numbers may be missing, and are ordered as numbers, not as text.
     let far =
         &[("node0/cpulist", "0\n"), ("node2/cpulist", "\n"), ("node10/cpulist", "2"), ("node9/cpulist", "1")];
     check("far memory", far, eight, "0 (processors 0), 9 (processors 1), 10 (processors 2)");
@@ -82,7 +82,7 @@ fn a_domain_that_is_not_there_is_named_with_those_that_are() {
     assert!(matches!(MemoryDomain::choose(Vec::new(), 0), Err(DomainError::Unknown)));
 }
 
-/// In a thread of its own, because it cannot be taken back.
+/// Runs in a thread of its own, because binding cannot be undone.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thread_stays_in_its_domain_and_threads_it_starts_do() {

@@ -1,9 +1,12 @@
-//! The first half of a feed-forward layer in one round of the pool: gate, up, the activation between them, and what it
-//! gives in the form that the next product takes.
+//! The first half of a feed-forward layer in one round of the pool: gate, up and the activation, whose result
+//! is stored in
+//! the layout of the next product's inputs.
 //!
-//! Outputs of hundreds of rows do not fit a cache: written by products, read by the activation, written again and read to
-//! be rounded, they would cross memory four times. A task computes a few columns of both products in room of its own,
-//! which stays in its cache, and writes nothing else than their form.
+//! Outputs of hundreds of rows do not fit in a cache: written by products, read by the activation, written
+//! again and
+//! read to be rounded, they would cross memory four times. A task computes a few columns of both products in
+//! a buffer
+//! of its own, which stays in its cache, and writes only their final layout.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -15,31 +18,34 @@ use crate::matrix::{Matrix, TILE_ROWS};
 use crate::outputs::Outputs;
 use crate::{Activation, Isa, Pool};
 
-/// Outputs of a product that a task has at a time: of two products they stay in the second-level cache.
+/// Outputs of a product per task: those of two products stay in the second-level cache.
 const ROOM: usize = 16 << 10;
 
 thread_local! {
-    /// Room for a piece of gate, and of up.
+    /// Buffers for a piece of gate, and of up.
     static PIECES: Cell<[Lines<f32>; 2]> = Cell::default();
 }
 
-/// Both products of a feed-forward layer, and what is between them.
+/// Both products of a feed-forward layer, and the activation between them.
 #[derive(Debug, Clone, Copy)]
 pub struct Activated<'a> {
-    /// The function.
+    /// The activation function.
     pub activation: Activation,
-    /// Of a gated one.
+    /// The gate of a gated activation.
     pub gate: Option<&'a Matrix>,
     /// `[d_ff, d_model]`, as the gate.
     pub up: &'a Matrix,
 }
 
-/// Multiplies the rows of `x` by `gate` and `up` and makes of both, by the activation, inputs of `users` in `out`: the
-/// same bits as [`matmul_many`](super::matmul_many), [`activate`](crate::activate) and [`Activations::set`] give.
+/// Multiplies the rows of `x` by `gate` and `up`, applies the activation and stores the result in `out` as
+/// inputs of
+/// `users`: the same bits as [`matmul_many`](super::matmul_many), [`activate`](crate::activate) and
+/// [`Activations::set`].
 ///
 /// # Panics
-/// Unless `x` was set for both matrices, both have the same shape, the activation has a gate if it is gated, and every
-/// user has as many columns as they have rows.
+/// Unless `x` was set for both matrices, both have the same shape, the activation has a gate exactly if it is
+/// gated, and
+/// every user has as many columns as they have rows.
 pub fn matmul_activated(
     pool: &Pool,
     layer: Activated<'_>,
@@ -50,7 +56,8 @@ pub fn matmul_activated(
     matmul_activated_with([Isa::current(); 2], pool, layer, x, (out, users));
 }
 
-/// The same with a chosen family of kernels, which must be one of `Isa::available()`, into the form of another one.
+/// [`matmul_activated`] with a chosen family of kernels, one of `Isa::available()`, and the input layout of
+/// another.
 fn matmul_activated_with(
     [isa, form]: [Isa; 2],
     pool: &Pool,
@@ -78,7 +85,7 @@ impl<'a> Activated<'a> {
     }
 }
 
-/// What all tasks share.
+/// State shared by all tasks.
 struct Layer<'a> {
     isa: Isa,
     of: Activated<'a>,
@@ -87,7 +94,9 @@ struct Layer<'a> {
 }
 
 impl Layer<'_> {
-    /// Few rows stay in a cache: products are cut finer than by blocks of columns, and the rest is not worth a round.
+    /// Computes few rows, which stay in a cache: products are split finer than into blocks of columns, and
+    /// the rest is not
+    /// worth a round of the pool.
     fn run_few(&self, pool: &Pool) {
         let (n, up) = (self.x.rows(), self.of.up);
         let mut pieces = PIECES.take();
@@ -98,7 +107,7 @@ impl Layer<'_> {
             Some(gate) => matmul_with(self.isa, pool, &mut [(gate, first), (up, second)], self.x),
         }
         let activated = self.activate(&mut pieces);
-        // SAFETY: nobody else has the forms.
+        // SAFETY: no other thread uses the layouts.
         unsafe { self.out.put(0..n, 0..up.rows(), activated) };
         PIECES.set(pieces);
     }
@@ -110,7 +119,7 @@ impl Layer<'_> {
     unsafe fn run(&self, pool: &Pool) {
         let (n, cols, block) = (self.x.rows(), self.of.up.rows(), self.out.block());
         let (blocks, tasks) = (cols.div_ceil(block), pool.threads() * TASKS_PER_THREAD);
-        // Where blocks are few, rows are cut as well, so that all threads have tasks.
+        // With few blocks, rows are split as well, so that all threads have tasks.
         let share = n.div_ceil(tasks.div_ceil(blocks)).next_multiple_of(TALL);
         let part_rows = part_rows(n, self.x.cols()).min(share);
         let row_parts = n.div_ceil(part_rows);
@@ -125,10 +134,10 @@ impl Layer<'_> {
         });
     }
 
-    /// Computes some columns for some rows, piece by piece; the thread probably goes on with column `next`.
+    /// Computes some columns for some rows, piece by piece; the thread will probably continue with column `next`.
     ///
     /// # Safety
-    /// The machine has the instructions, and nobody else writes these rows of these columns.
+    /// The machine has the instructions, and no other thread writes these rows of these columns.
     unsafe fn run_task(&self, rows: Range<usize>, columns: Range<usize>, next: usize) {
         let block = self.out.block();
         let piece_rows = rows.len().min(ROOM / block);
@@ -146,7 +155,7 @@ impl Layer<'_> {
         PIECES.set(pieces);
     }
 
-    /// Computes some columns for some rows in the room of `pieces`.
+    /// Computes some columns for some rows in the buffers `pieces`.
     ///
     /// # Safety
     /// As [`Layer::run_task`].
@@ -174,14 +183,14 @@ impl Layer<'_> {
         unsafe { self.out.put(rows, columns, activated) };
     }
 
-    /// What the activation makes of both products.
+    /// Applies the activation to both products, in place of the first.
     fn activate<'a>(&self, [first, second]: &'a mut [Lines<f32>; 2]) -> &'a [f32] {
         let up: &[f32] = if self.of.gate.is_some() { second } else { &[] };
         self.of.activation.apply(first, up);
         first
     }
 
-    /// The products of `rows` with some rows of `weights`, `[rows][columns]`, in `room`.
+    /// The products of `rows` with some rows of `weights`, `[rows][columns]`, written to `room`.
     ///
     /// # Safety
     /// The machine has the instructions.
@@ -201,7 +210,7 @@ impl Layer<'_> {
     }
 }
 
-/// Where the tile with row `row` begins; behind the last one, that.
+/// Start of the tile with row `row`; past the last tile, that of the last.
 fn tile_at(weights: &Matrix, row: usize) -> *const u8 {
     weights.tile((row / TILE_ROWS).min(weights.tiles() - 1)).as_ptr()
 }
@@ -218,7 +227,7 @@ mod tests {
     /// A layer and some rows.
     #[derive(Debug, Clone)]
     struct Case {
-        /// Of gate, up and down.
+        /// Types of gate, up and down.
         types: [WeightType; 3],
         activation: Activation,
         d_ff: usize,
@@ -247,7 +256,7 @@ mod tests {
             Matrix::pack(self.types[index], rows, cols, &raw, &Pool::new(1)).unwrap()
         }
 
-        /// Outputs of the kernels of `isa` on inputs in the form of `form`, together and apart.
+        /// Outputs of the kernels of `isa` on inputs in the layout of `form`: fused, and in separate steps.
         fn outputs(&self, isa: Isa, form: Isa) -> [Vec<f32>; 2] {
             let pool = Pool::new(self.threads);
             let (gate, up) = (self.matrix(0, self.d_ff, D_MODEL), self.matrix(1, self.d_ff, D_MODEL));
@@ -258,7 +267,7 @@ mod tests {
             let mut x = Activations::new();
             x.set_for(form, &pool, &values, D_MODEL, &[gate.unwrap_or(&up), &up]);
 
-            // Buffers that were in use before.
+            // Reused buffers.
             let mut hidden = [Activations::new(), Activations::new()];
             hidden.iter_mut().for_each(|hidden| {
                 hidden.set_for(form, &pool, &vec![1.0; 3 * self.d_ff], self.d_ff, &[&down])
@@ -290,7 +299,7 @@ mod tests {
         #[test]
         fn what_is_made_together_has_the_bits_of_what_is_made_apart(case in cases()) {
             isas().into_iter().for_each(|isa| check(isa, isa, &case));
-            // Panels of matrix units, which this machine need not have.
+            // Panels for matrix units, which this machine need not have.
             check(Isa::Scalar, Isa::Amx, &Case { n: case.n % 50, ..case });
         }
     }

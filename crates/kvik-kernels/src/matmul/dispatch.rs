@@ -1,4 +1,4 @@
-//! Chooses the compiled kernel for an instruction set and a weight type, once per call.
+//! Selection of the compiled kernel for an instruction set and a weight type, once per call.
 
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ fn of<K: Family>(ty: WeightType) -> Kernel {
     }
 }
 
-/// The kernel of a family for `ty`, which is quantised.
+/// The kernel of a family for the quantised type `ty`.
 pub(super) fn coded<K: CodedFamily>(ty: WeightType) -> Kernel {
     match ty {
         WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::Q14_0 => {
@@ -70,7 +70,7 @@ pub(super) fn coded<K: CodedFamily>(ty: WeightType) -> Kernel {
     }
 }
 
-/// The scalar family.
+/// The kernel of the scalar family.
 ///
 /// # Safety
 /// As [`Kernel`].

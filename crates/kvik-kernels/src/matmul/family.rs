@@ -1,4 +1,5 @@
-//! The kernels of each instruction set: a family is compiled with its features, for some numbers of rows at a time.
+//! The kernels of each instruction set: a family is compiled with its features, for several numbers of rows
+//! at a time.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -11,16 +12,18 @@ use crate::activations::Activations;
 use crate::lines::Lines;
 use crate::matrix::Matrix;
 
-/// Computes tiles (first range) of a job for rows (second range) of the inputs, after which its thread goes
-/// on with tiles that begin at the pointer.
+/// Computes tiles (first range) of a job for rows (second range) of the inputs; its thread will probably
+/// continue with
+/// tiles that begin at the pointer.
 ///
 /// # Safety
-/// The machine has the instructions, the weights are of the type that the kernel was chosen for, the
-/// inputs have their form, and nobody else writes these outputs.
+/// The machine has the instructions, the weights are of the type that the kernel was selected for, the inputs
+/// have its
+/// layout, and no other thread writes these outputs.
 pub(super) type Kernel = unsafe fn(&Job, Range<usize>, *const u8, &Activations, Range<usize>);
 
 thread_local! {
-    /// Room for unpacked tiles.
+    /// Buffer for unpacked tiles.
     static UNPACKED: Cell<Lines<f32>> = Cell::default();
 }
 
@@ -67,11 +70,12 @@ impl<K: Family> CodedFamily for K {
     }
 }
 
-/// Which of `numbers`, powers of two and the largest first, to compute next of `left` rows: the smallest that is
-/// enough, or the largest. A panel has room for the next power of two of its rows, so also for those.
+/// The number of rows to compute next, of `left`: the smallest of `numbers` (powers of two, largest first) that is
+/// enough, or the largest. A panel has room for the next power of two of its rows, so the surplus rows exist.
 ///
-/// Where weights are multiplied no faster than they arrive, two rows that nobody wants cost more than a second pass
-/// over weights that are in cache by then: five rows are four and one.
+/// If multiplication is no faster than memory, two surplus rows cost more than a second pass over weights
+/// that are in
+/// cache by then: five rows are computed as four and one.
 const fn at_a_time(numbers: &[usize], left: usize, arrive_late: bool) -> usize {
     let mut at = 0;
     while at + 1 < numbers.len() && numbers[at + 1] >= left {
@@ -129,7 +133,7 @@ macro_rules! family {
             unsafe fn run_panel<F: InnerLoop>(mut target: Target) {
                 while target.first < target.panel.rows {
                     let left = target.panel.rows - target.first;
-                    // SAFETY: as the caller promises; the panel has room for so many more rows, see `at_a_time`.
+                    // SAFETY: as the caller promises; the panel has room for this many rows, see `at_a_time`.
                     target.first += unsafe {
                         match at_a_time(&[$($rows),*], left, F::ARRIVE_LATE) {
                             $($rows => Self::run_rows::<F, $rows>(&target),)*
@@ -139,7 +143,7 @@ macro_rules! family {
                 }
             }
 
-            /// Tiles as unpacked ones in `to`.
+            /// Unpacks tiles into `to`.
             ///
             /// # Safety
             /// The machine has the features, and `tiles` are some of the weights, of type `F`.
@@ -154,10 +158,10 @@ macro_rules! family {
                 unsafe { unpack_tiles::<_, F>(<$lanes>::new(), weights, tiles, to.as_mut_ptr()) }
             }
 
-            /// Computes `R` rows and says so.
+            /// Computes `R` rows and returns `R`.
             ///
             /// # Safety
-            /// As [`Kernel`], and the panel has room for so many rows more.
+            /// As [`Kernel`], and the panel has room for `R` more rows.
             #[target_feature(enable = $features)]
             unsafe fn run_rows<F: InnerLoop, const R: usize>(target: &Target) -> usize {
                 // SAFETY: the features are those of this function; the rest is the caller's promise.
@@ -189,7 +193,7 @@ pub(super) fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]>
     span.step_by(TILES).map(move |first| std::array::from_fn(|t| (first + t).min(last)))
 }
 
-/// Where the tiles from `first` on begin, and what comes after `end`.
+/// Start of the tiles from `first` on, or `after` if that is past `end`.
 pub(super) fn next_group(weights: &Matrix, first: usize, end: usize, after: *const u8) -> [*const u8; TILES] {
     let start = if first < end { weights.tile(first).as_ptr() } else { after };
     std::array::from_fn(|t| start.wrapping_add(t * weights.layout().bytes))

@@ -1,7 +1,8 @@
-//! Products in which every group of rows meets a matrix of its own: those of experts.
+//! Products in which every group of rows is multiplied by a matrix of its own: those of experts.
 //!
-//! All groups and all products are one list of tiles, which is cut by what tiles cost: few rows of many experts and
-//! many rows of one are divided among the threads alike, in one round of the pool. Only matrices of groups are read.
+//! All groups and all products form one list of tiles, split by cost: few rows of many experts and many rows
+//! of one are
+//! divided evenly among the threads, in one round of the pool. Only the matrices of groups are read.
 
 use std::ops::Range;
 
@@ -11,20 +12,21 @@ use crate::activations::{Activations, Groups};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
 
-/// What reading a tile costs, in rows that are multiplied by it.
+/// The cost of reading a tile, in multiplied rows.
 const READING: usize = 2;
 
 /// Multiplies the rows of every group by its matrix of each job: `x` holds the rows of `groups`, and an output is
-/// `[places, rows of a matrix]`. What stands at places without a row is left as it was.
+/// `[places, rows of a matrix]`. Outputs at positions without a row are left as they were.
 ///
 /// # Panics
-/// Unless `x` stands in `groups` and was set for the matrices, every job has a matrix for each group, all of a job
-/// have the same rows, and the outputs have that shape.
+/// Unless `x` is grouped as `groups` and was set for the matrices, every job has a matrix for each group, all
+/// matrices of
+/// a job have the same number of rows, and the outputs have that shape.
 pub fn matmul_grouped(pool: &Pool, jobs: &mut [(&[Matrix], &mut [f32])], x: &Activations, groups: &Groups) {
     matmul_grouped_with(Isa::current(), pool, jobs, x, groups);
 }
 
-/// The same with a chosen family of kernels, which must be one of `Isa::available()`.
+/// [`matmul_grouped`] with a chosen family of kernels, which must be one of `Isa::available()`.
 pub(super) fn matmul_grouped_with(
     isa: Isa,
     pool: &Pool,
@@ -52,25 +54,25 @@ pub(super) fn matmul_grouped_with(
     unsafe { list.run(isa, pool, x) };
 }
 
-/// Products, one after another.
+/// A list of products.
 #[derive(Default)]
 struct List<'a> {
     products: Vec<Product<'a>>,
-    /// What all of them cost.
+    /// Total cost.
     cost: usize,
 }
 
-/// One matrix and the rows that meet it.
+/// A matrix and the rows that it multiplies.
 struct Product<'a> {
     job: Job<'a>,
     rows: Range<usize>,
-    /// What those before it cost.
+    /// Cost of the products before this one.
     before: usize,
-    /// What `TILES` tiles cost.
+    /// Cost of `TILES` tiles.
     step: usize,
 }
 
-/// A point in a list: the product and a tile of it.
+/// A point in a list: the index of the product and a tile of it.
 type Point = (usize, usize);
 
 impl<'a> List<'a> {
@@ -92,7 +94,7 @@ impl<'a> List<'a> {
         });
     }
 
-    /// Where a part begins: later parts are smaller, so that threads end together.
+    /// Start of a part: later parts are smaller, so that threads finish together.
     fn bound(&self, part: usize, parts: usize) -> Point {
         let left = parts - part;
         let cost = self.cost - (self.cost as u128 * (left * left) as u128 / (parts * parts) as u128) as usize;
@@ -104,7 +106,7 @@ impl<'a> List<'a> {
         (index, (cost - product.before) / product.step * TILES)
     }
 
-    /// Where the tile at a point begins; of the end, where the last tile ends.
+    /// Start of the tile at a point; at the end of the list, the end of the last tile.
     fn start(&self, (index, tile): Point) -> *const u8 {
         let last = || self.products.last().map(|product| product.job.weights);
         match self.products.get(index) {
@@ -114,10 +116,10 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Computes what is between two points; `next` is where the thread probably goes on.
+    /// Computes the tiles between two points; the thread will probably continue at `next`.
     ///
     /// # Safety
-    /// The machine has `isa`, `x` has the forms of all weights, and the outputs belong to the caller.
+    /// The machine has `isa`, `x` has the layouts of all weights, and the outputs belong to the caller.
     unsafe fn run_part(&self, isa: Isa, between: Range<Point>, next: Point, x: &Activations) {
         let (first, end) = (between.start, between.end);
         for (index, product) in self.products.iter().enumerate().take(end.0 + 1).skip(first.0) {
@@ -144,7 +146,7 @@ mod tests {
     use crate::matmul::matmul_with;
     use crate::testing::{Random, isas, random_blocks};
 
-    /// A batch whose rows each go to some of several matrices.
+    /// A batch whose rows each use some of several matrices.
     #[derive(Debug, Clone)]
     struct Case {
         ty: WeightType,
@@ -163,7 +165,7 @@ mod tests {
             let (ty, rows, blocks) = shape;
             let (used, mut random) = (used.min(count), Random(seed));
             let chosen = (0..n).flat_map(|_| {
-                // Most rows go to the first matrices, so that groups have many sizes.
+                // Most rows use the first matrices, so that groups have many sizes.
                 let first = (random.bits() % (1 + random.bits() % count as u64)) as u32;
                 (0..used as u32).map(move |k| (first + k) % count as u32)
             });
@@ -190,7 +192,7 @@ mod tests {
         }
     }
 
-    /// The product of one row with one matrix, alone.
+    /// The product of one row with one matrix, computed alone.
     fn alone([isa, form]: [Isa; 2], weights: &Matrix, x: &[f32]) -> Vec<f32> {
         let (pool, mut activations, mut out) = (Pool::new(1), Activations::new(), vec![0.0; weights.rows()]);
         activations.set_for(form, &pool, x, weights.cols(), &[weights]);
@@ -198,8 +200,9 @@ mod tests {
         out
     }
 
-    /// Two products of the rows of a case, gathered from a batch or set anew, by the kernels of one instruction set
-    /// on inputs in the form of another one.
+    /// Two products of the rows of a case, gathered from a batch or set anew, by the kernels of one
+    /// instruction set on
+    /// inputs in the layout of another.
     fn grouped(
         [isa, form]: [Isa; 2],
         case: &Case,
@@ -246,7 +249,7 @@ mod tests {
         #[test]
         fn a_row_has_the_bits_it_has_alone(case in cases()) {
             isas().into_iter().for_each(|isa| check([isa, isa], &case));
-            // Panels of matrix units, which this machine need not have.
+            // Panels for matrix units, which this machine need not have.
             check([Isa::Scalar, Isa::Amx], &case);
         }
 

@@ -1,4 +1,4 @@
-//! Which inner loop computes each format.
+//! The inner loop of each weight type.
 
 use super::formats::*;
 use super::kernel::{Target, code_rows, float_rows, pair_rows, short_rows};
@@ -6,13 +6,14 @@ use crate::lanes::Lanes;
 
 /// A weight type with its inner loop.
 pub(crate) trait InnerLoop: Format {
-    /// What tiles are unpacked to once for many rows, where to do that for each panel would take the place of products.
+    /// The type that tiles are unpacked to once for many rows, where unpacking for each panel would delay
+    /// products.
     type Unpacked: InnerLoop;
 
     /// Computes `R` rows of a target.
     ///
     /// # Safety
-    /// As [`float_rows`], [`pair_rows`], [`short_rows`] or [`code_rows`], whichever the type is computed by.
+    /// As [`float_rows`], [`pair_rows`], [`short_rows`] or [`code_rows`], whichever computes the type.
     unsafe fn rows<L: Lanes, const R: usize>(lanes: L, target: &Target);
 }
 

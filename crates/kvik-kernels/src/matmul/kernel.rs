@@ -1,8 +1,10 @@
-//! The inner loops of a matrix product, written once over [`Lanes`]: `TILES` tiles of weights, or one with
-//! narrow registers, against one panel of inputs, every output in a register from the first column to the last.
+//! The inner loops of a matrix product, written once over [`Lanes`]: `TILES` tiles of weights, or one if
+//! registers are
+//! few, times one panel of inputs, with every output in a register from the first column to the last.
 //!
-//! Keeps the order of `scalar::matmul`, lane by lane. Loops are plain on purpose: a closure given to the
-//! standard library is compiled without the instruction set, and its intrinsics become calls.
+//! Keeps the order of `scalar::matmul`, lane by lane. Loops are explicit on purpose: a closure passed to the
+//! standard
+//! library is compiled without the instruction set, and its intrinsics become calls.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 use crate::activations::{Activations, Panel};
@@ -15,25 +17,23 @@ use crate::quant::{BlockUnit, WeightType};
 /// Tiles that a kernel computes together.
 pub(crate) const TILES: usize = 2;
 
-/// Which outputs a kernel computes: `TILES` tiles of the weights for some rows of a panel.
+/// The outputs that a kernel computes: `TILES` tiles of the weights for some rows of a panel.
 pub(crate) struct Target<'a> {
     pub(crate) weights: &'a Matrix,
-    /// The last may repeat the one before it.
+    /// The last tile may repeat the one before it.
     pub(crate) tiles: [usize; TILES],
-    /// Where those tiles begin.
+    /// Starts of those tiles.
     pub(crate) starts: [*const u8; TILES],
     pub(crate) x: &'a Activations,
     pub(crate) panel: Panel,
     /// The first row of the panel to compute.
     pub(crate) first: usize,
-    /// Where the tiles begin that are computed after these, to ask for meanwhile: once per group of tiles
-    /// is enough.
+    /// Starts of the tiles that are computed after these, to be prefetched: once per group of tiles is enough.
     pub(crate) next: Option<[*const u8; TILES]>,
     pub(crate) out: Outputs,
 }
 
-/// Computes and stores all tiles of a target together or, where registers lack room for as many sums for each
-/// output, one by one.
+/// Computes and stores all tiles of a target together or, if registers lack room for all sums, one by one.
 macro_rules! by_tiles {
     ($per_output:literal, $sums:ident::<$($generic:ident),*>($lanes:ident, $target:ident, $($x:ident),*)) => {
         if const { TILES * R * $per_output > L::SUMS } {
@@ -67,8 +67,9 @@ pub(super) fn unpacked_bytes(weights: &Matrix) -> usize {
     }
 }
 
-/// Writes `tiles` of `weights` to `to` as tiles of [`InnerLoop::Unpacked`](super::inner_loop::InnerLoop::Unpacked), one behind the other, and says where they
-/// begin. Asks for no others: that is for the products, which take longer.
+/// Unpacks `tiles` of `weights` to tiles of [`InnerLoop::Unpacked`](super::inner_loop::InnerLoop::Unpacked),
+/// consecutive from `to`, and returns their
+/// starts. It prefetches nothing: the products do that, since they take longer.
 ///
 /// # Safety
 /// The tiles are some of the weights, of type `F`, and `to` has room for [as many bytes](unpacked_bytes) for each.
@@ -94,8 +95,9 @@ pub(super) unsafe fn unpack_tiles<L: Lanes, F: Format>(
     starts
 }
 
-/// Writes what was accumulated for the tiles from `first` on to its place in `[n, rows]`, without the
-/// padding of the last tile and of the panel.
+/// Writes the accumulators of the tiles from `first` on to their outputs in `[n, rows]`, without the padding
+/// of the last
+/// tile and of the panel.
 ///
 /// # Safety
 /// As [`float_rows`].
@@ -117,7 +119,7 @@ pub(super) unsafe fn store<L: Lanes, const R: usize, const T: usize>(
                 unsafe { lanes.store(acc[t][r], to) };
             } else {
                 let mut values = [0.0; TILE_ROWS];
-                // SAFETY: the array has sixteen places, and `rows - start` outputs are left.
+                // SAFETY: the array has sixteen elements, and `rows - start` outputs are left.
                 unsafe {
                     lanes.store(acc[t][r], values.as_mut_ptr());
                     to.copy_from_nonoverlapping(values.as_ptr(), rows - start);
@@ -127,10 +129,10 @@ pub(super) unsafe fn store<L: Lanes, const R: usize, const T: usize>(
     }
 }
 
-/// What the values of a block are multiples of.
+/// The scales of the values of a block.
 ///
 /// # Safety
-/// The tiles are of type `F` and have the block; their plane of units begins at `plane`.
+/// The tiles are of type `F` and have the block; their plane of scales begins at `plane`.
 #[inline(always)]
 pub(super) unsafe fn load_units<L: Lanes, F: Coded, const T: usize>(
     lanes: L,
@@ -151,11 +153,11 @@ pub(super) unsafe fn load_units<L: Lanes, F: Coded, const T: usize>(
     units
 }
 
-/// `2^(exponent - 128)` for sixteen bytes: two powers of two of half the exponent each, so that both are normal
-/// whatever it is; their product is exact.
+/// `2^(exponent - 128)` for sixteen bytes: the product of two powers of two of half the exponent each, which are
+/// always normal; the product is exact.
 ///
 /// # Safety
-/// `from` is readable for them.
+/// `from` is readable for sixteen bytes.
 #[inline(always)]
 unsafe fn load_half_powers<L: Lanes>(lanes: L, from: *const u8) -> L::Float {
     // SAFETY: as the caller promises.
@@ -166,10 +168,10 @@ unsafe fn load_half_powers<L: Lanes>(lanes: L, from: *const u8) -> L::Float {
     lanes.mul_f32(power(lower, 63), power(upper, 63))
 }
 
-/// The vectors at `at` of each tile; asks for those of `next`.
+/// Loads the vectors at offset `at` of each tile and prefetches those of `next`.
 ///
 /// # Safety
-/// The tiles have vectors there.
+/// The tiles have vectors at that offset.
 #[inline(always)]
 unsafe fn load_vectors<L: Lanes, const T: usize>(
     lanes: L,

@@ -14,12 +14,12 @@ fn product(isa: Isa, threads: usize, weights: &Matrix, x: &[f32]) -> Vec<f32> {
     product_by(isa, isa, threads, weights, x)
 }
 
-/// What the specification says about a product on `isa`: the inputs' form has an order of its own.
+/// The specified result of a product on `isa`, whose input layout has an order of its own.
 pub(super) fn specified(isa: Isa, weights: &Matrix, x: &[f32]) -> Vec<f32> {
     product_by(Isa::Scalar, isa, 1, weights, x)
 }
 
-/// The kernels of `isa` on inputs in the form of another one.
+/// The result of the kernels of `isa` on inputs in the layout of another.
 fn product_by(isa: Isa, form: Isa, threads: usize, weights: &Matrix, x: &[f32]) -> Vec<f32> {
     let pool = Pool::new(threads);
     let mut activations = Activations::new();
@@ -49,8 +49,9 @@ fn products_are_those_of_the_dequantised_weights() {
     }
 }
 
-/// The root of the mean square of what a product of half floats read as `ty` is off, in parts of what rounding the
-/// weights to half floats has cost.
+/// Root mean square error of a product of half-float weights read as `ty`, relative to the error of rounding
+/// the weights
+/// to half floats.
 fn error_beside_rounding_to_halves(ty: WeightType) -> f64 {
     let (rows, cols, n) = (64, 1024, 8);
     let mut random = Random(12);
@@ -146,7 +147,7 @@ fn parts_cover_all_pieces_and_no_thread_gets_more_than_its_share() {
     }
 }
 
-/// A product to compare: shapes off every boundary, ordinary and extreme numbers.
+/// A product to compare: shapes off every boundary, ordinary and extreme values.
 #[derive(Debug, Clone)]
 pub(super) struct Case {
     pub(super) ty: WeightType,
@@ -163,11 +164,11 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
         .prop_map(|(ty, rows, blocks, n, seed, extreme)| Case { ty, rows, blocks, n, seed, extreme })
 }
 
-/// Halves at the ends of their range: zeros, subnormals, the maximum, both signs.
+/// Half floats at the ends of their range: zeros, subnormals, the maximum, both signs.
 const EXTREME_HALVES: [u16; 6] = [0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff];
-/// The same for bfloats.
+/// Bfloats at the ends of their range.
 const EXTREME_BFLOATS: [u16; 8] = [0, 0x8000, 1, 0x807f, 0x80, 0x8080, 0x7f7f, 0xff7f];
-/// Exponents at the ends of theirs, and of products that are.
+/// Exponents at the ends of their range, and of products at the ends of theirs.
 const EXTREME_EXPONENTS: [u8; 6] = [0, 1, 2, 100, 254, 255];
 const EXTREME_INPUTS: [f32; 8] = [0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38, f32::INFINITY, 127.5];
 
@@ -202,7 +203,7 @@ impl Case {
     }
 }
 
-/// Equal bits, except that a result that is not a number may be any such.
+/// Asserts equal bits, except that any NaN equals any NaN.
 pub(super) fn assert_same(found: &[f32], expect: &[f32]) {
     for (i, (found, expect)) in found.iter().zip(expect).enumerate() {
         let same = found.to_bits() == expect.to_bits() || found.is_nan() && expect.is_nan();

@@ -1,9 +1,12 @@
-//! Products on matrix units: the families of kernels, and the room they work in.
+//! Products on matrix units: the families of kernels, and their buffers.
 //!
-//! Of codes, a task unpacks two tiles as signed bytes and multiplies them with all its panels. Inputs stand in
-//! panels for the units from some number of rows on; fewer take the vector kernels. Both give the same bits, so
-//! which rows take which is a matter of speed alone. Bfloats, which lie in tiles as the units take them, are
-//! multiplied by nothing else.
+//! For quantised types, a task unpacks two tiles to signed bytes and multiplies them by all its panels. From
+//! some number
+//! of rows on, inputs are in panels for the units; fewer rows use the vector kernels. Both give the same
+//! bits, so the
+//! choice is a matter of speed alone. Bfloats, whose tiles have the layout of the units, are multiplied by
+//! the units
+//! only.
 
 mod blocks;
 mod folded;
@@ -28,20 +31,20 @@ use crate::matrix::{CHUNK, TILE_ROWS, VECTOR};
 use crate::quant::Scales;
 use crate::x86::amx::{Config, Tiles};
 
-/// The registers: two of inputs, two of weights, four of sums.
+/// The registers: two for inputs, two for weights, four for sums.
 const X: [usize; 2] = [0, 1];
 const W: [usize; 2] = [2, 3];
 const SUMS: [usize; 4] = [4, 5, 6, 7];
 
-/// Sums of a panel for one tile of weights, as a register holds them.
+/// Sums of a panel for one tile of weights, in the layout of a register.
 type Dots = [[i32; TILE_ROWS]; TALL];
 
-/// Room for sums that go from the units to the vectors, in whole lines of cache.
+/// Buffer for sums that pass from the units to vectors, in whole cache lines.
 #[repr(align(64))]
 struct Room([MaybeUninit<Dots>; Room::LEN]);
 
 impl Room {
-    /// Two for each register of sums.
+    /// Two entries per register of sums.
     const LEN: usize = 2 * SUMS.len();
 
     #[inline(always)]
@@ -61,22 +64,22 @@ const fn config(cols: usize) -> Config {
     Config::new(&[x, x, w, w, sums, sums, sums, sums])
 }
 
-/// Columns of one product on the units for weights of type `F`.
+/// Columns per product on the units for weights of type `F`.
 const fn product_cols<F: Coded>() -> usize {
     if folds::<F>() { 64 } else { CHUNK }
 }
 
-/// Whether the integer scales of `F` are multiplied into its codes.
+/// Whether the integer scales of `F` are multiplied into its quantised values.
 const fn folds<F: Coded>() -> bool {
     !matches!(F::CODES.scales, Scales::None)
 }
 
 thread_local! {
-    /// Room for weights unpacked, and for sums of all panels of a task.
+    /// Buffer for unpacked weights, and for sums of all panels of a task.
     static WORK: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
-/// What a task computes: tiles of a product, two at a time, for some rows.
+/// The work of a task: tiles of a product, two at a time, for some rows.
 struct Task<'a> {
     job: &'a Job<'a>,
     span: Range<usize>,
@@ -91,7 +94,7 @@ impl Task<'_> {
     #[inline(always)]
     unsafe fn run_codes<L: Lanes, T: Tiles, F: Coded>(&self, lanes: L) {
         let mut work = WORK.take();
-        // SAFETY: the units are there; the room is made before it is used; the rest is the caller's promise.
+        // SAFETY: the units exist; the buffer is resized before it is used; the rest is the caller's promise.
         unsafe {
             let mut units = T::configured(const { &config(product_cols::<F>()) });
             for tiles in groups(self.span.clone()) {
@@ -137,8 +140,9 @@ impl Task<'_> {
     }
 }
 
-/// Declares a family of kernels on some matrix units, beside vectors of some lanes; `$few` computes what does not
-/// stand in panels for them.
+/// Declares a family of kernels on some matrix units, together with vectors of some lanes; `$few` computes
+/// inputs that
+/// are not in panels for the units.
 macro_rules! tiled_family {
     ($name:ident, $tiles:ty, $lanes:ty, $few:ty, $features:literal) => {
         pub(super) struct $name;

@@ -1,4 +1,5 @@
-//! Windows, compiled and never run: zeroed memory of the allocator, which there takes large pieces from the system.
+//! Memory on Windows, compiled but never run: zeroed memory of the allocator, which takes large pieces from
+//! the system.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -6,23 +7,23 @@ use std::ptr::NonNull;
 
 use super::Use;
 
-/// Pages of all processors that Windows runs on.
+/// Page size of all processors that Windows runs on.
 const PAGE_BYTES: usize = 4096;
 
-/// A piece of zeroed memory at a page.
+/// Page-aligned zeroed memory.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: a mapping is an address and a length, which nobody changes.
+// SAFETY: a mapping is an address and a length, which never change.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Windows commits all of it, however little is used.
+    /// Allocates `len` bytes. Windows commits all of them, however few are used.
     pub(super) fn new(len: usize, _: Use) -> io::Result<Mapping> {
         let refused = || io::Error::from(io::ErrorKind::OutOfMemory);
         let layout = Layout::from_size_align(len, PAGE_BYTES).map_err(|_| refused())?;
@@ -52,7 +53,7 @@ pub(super) fn page_bytes() -> usize {
     PAGE_BYTES
 }
 
-/// Whether whole pages were given back: they are not, and their owner makes them zero.
+/// Returns whether whole pages were returned to the system: never here, so the caller zeroes them.
 pub(super) fn release_pages(_: &mut [u8]) -> bool {
     false
 }

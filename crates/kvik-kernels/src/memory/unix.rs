@@ -14,7 +14,7 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping is an address and a length, which nobody changes.
+// SAFETY: a mapping is an address and a length, which never change.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -42,7 +42,7 @@ impl Mapping {
         self.len
     }
 
-    /// Best effort: without huge pages everything works, slower.
+    /// Requests huge pages, best effort: without them everything works, slower.
     fn advise_huge_pages(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
@@ -64,7 +64,8 @@ pub(super) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Gives whole pages back, which are zero from then on; `false` where the system does not do that.
+/// Returns whole pages to the system, after which they read as zero; `false` where the system does not
+/// support that.
 pub(super) fn release_pages(bytes: &mut [u8]) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {

@@ -1,4 +1,4 @@
-//! The lanes as an array: what every operation means.
+//! Float lanes as an array: the specification of every operation.
 
 use half::{bf16, f16};
 
@@ -97,7 +97,7 @@ impl F32x16 for Scalar {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 impl Scalar {
-    /// Pairs of four bfloats of each eight, from the one at `first` on.
+    /// Pairs of four bfloats of each eight, starting at the one at `first`.
     fn pairs_of_eights(self, upper: Scalar, first: usize) -> Scalar {
         let bfloat = |line: Scalar, i: usize| line.0[i / 2].to_bits() >> (i % 2 * 16) & 0xffff;
         Scalar(std::array::from_fn(|i| {

@@ -1,4 +1,4 @@
-//! The sums as an array: what every operation means.
+//! Integer sums as an array: the specification of every operation.
 
 use super::f32x16::Scalar;
 use crate::f32x16::{F32x16, LANES};

@@ -1,22 +1,23 @@
 //! The specification of a matrix product, one output value at a time.
 //!
-//! Every value is one `f32` accumulator that runs over the columns in ascending order:
+//! Every value is one `f32` accumulator over the columns in ascending order:
 //! - F32 and F16 weights: `acc = fma(w, x, acc)` for every column;
 //! - bfloat weights, with inputs rounded to bfloats half to even: for every pair of columns, the odd one
-//!   first, `acc = fma(w, x, acc)`, where each `w` and each new `acc` that is too small to be normal
-//!   becomes a zero of its sign. This is `vdpbf16ps` as Zen 5 computes it (20 million random sums);
-//!   other processors were not at hand.
-//!   Machines without it keep such small numbers, and equal it wherever none occurs.
-//!   On matrix units, for every 32 columns, `even` and `odd` run over their columns from zero, as `fma(w, x, even)`,
+//!   first, `acc = fma(w, x, acc)`, where each subnormal `w` and each subnormal new `acc` becomes a zero of
+//!   its sign.
+//!   This is `vdpbf16ps` as Zen 5 computes it (20 million random sums); no other processor was tested.
+//!   Machines without it keep subnormal numbers, and equal it wherever none occurs.
+//!   On matrix units, for every 32 columns, `even` and `odd` accumulate their columns from zero, as `fma(w,
+//!   x, even)`,
 //!   and `acc = acc + (even + odd)`. This is `tdpbf16ps` as a Xeon 6 computes it (12 million random sums), for all
 //!   rows of that instruction set;
-//! - codes of 14 bits: for every 32 columns, with the exact integer `dot = Σ w · x`, `acc = fma(d · dx, dot, acc)`,
-//!   where `dx` is the input's scale in parts of the largest code, squared;
-//! - codes: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
+//! - 14-bit values: for every 32 columns, with the exact integer `dot = Σ w · x`, `acc = fma(d · dx, dot, acc)`,
+//!   where `dx` is the input's scale divided by the square of the maximum quantised value;
+//! - quantised values: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
 //!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has
 //!   mins, `acc = fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
 //!
-//! Nothing else enters the order: not the number of rows, their panels, the tiles or the threads.
+//! The order depends on nothing else: not on the number of rows, their panels, the tiles or the threads.
 
 use crate::activations::pairs::{PIECE_PAIRS, pair_index, row_pairs};
 use crate::activations::{Activations, Panel, code_index};
@@ -28,7 +29,7 @@ use crate::quant::{Block, Codes, ShortBlock, WeightType, dequantize};
 /// Computes the outputs of tile `tile` for every row of `panel`.
 ///
 /// # Safety
-/// The tile and the panel exist, and nobody else uses their outputs.
+/// The tile and the panel exist, and no other thread uses their outputs.
 pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel: Panel, out: Outputs) {
     for r in 0..panel.rows {
         for row in 0..TILE_ROWS.min(weights.rows() - tile * TILE_ROWS) {

@@ -1,4 +1,4 @@
-//! Tiles of codes against a panel of bytes.
+//! Products of tiles of quantised values with a panel of bytes.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
@@ -9,7 +9,7 @@ use crate::matmul::formats::Coded;
 use crate::matrix::{CHUNK, GROUPS, TILE_ROWS, TileLayout, VECTOR};
 use crate::quant::Scales;
 
-/// Computes `R` rows of a target of codes.
+/// Computes `R` rows of a target of quantised weights.
 ///
 /// # Safety
 /// As [`float_rows`](super::float_rows), but `x` holds the panel with one scale per block of `F`.
@@ -22,7 +22,7 @@ pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, tar
     }
 }
 
-/// Where the rows of a target are among the quantised inputs.
+/// The rows of a target among the quantised inputs.
 ///
 /// # Safety
 /// As [`code_rows`].
@@ -45,7 +45,7 @@ pub(in crate::matmul) unsafe fn inputs<F: Coded>(target: &Target) -> Inputs {
 /// Some rows of a panel of quantised inputs, see `activations`.
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Inputs {
-    /// Rows that the panel has room for, which are interleaved.
+    /// Rows that the panel has room for; they are interleaved.
     panel: usize,
     pub(in crate::matmul) codes: *const i8,
     pub(in crate::matmul) scales: *const f32,
@@ -54,7 +54,7 @@ pub(in crate::matmul) struct Inputs {
 }
 
 /// # Safety
-/// As [`code_rows`]; `x` points to our first row in the panel.
+/// As [`code_rows`]; `x` points to the target's first row in the panel.
 #[inline(always)]
 unsafe fn codes<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
@@ -121,7 +121,7 @@ unsafe fn dots<L: Lanes, F: Coded, const R: usize, const T: usize>(
     total
 }
 
-/// Where the dot products of a sub-block start: what the codes' offset will have added too much.
+/// Initial dot products of a sub-block: the negated contribution of the offset of the quantised values.
 ///
 /// # Safety
 /// `sums` holds `R` values.
@@ -244,7 +244,7 @@ unsafe fn dot_chunk_two<
     }
 }
 
-/// Runs that go on from `dots`.
+/// Starts runs from `dots`.
 #[inline(always)]
 fn begin<L: Lanes, const R: usize, const T: usize>(lanes: L, dots: [[L::Int; R]; T]) -> [[L::Run; R]; T] {
     let mut runs = [[lanes.begin(dots[0][0]); R]; T];
@@ -256,7 +256,7 @@ fn begin<L: Lanes, const R: usize, const T: usize>(lanes: L, dots: [[L::Int; R];
     runs
 }
 
-/// `dots` and what their runs have added.
+/// `dots` plus the sums of their runs.
 #[inline(always)]
 fn end<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
@@ -275,7 +275,7 @@ fn end<L: Lanes, F: Coded, const R: usize, const T: usize>(
     dots
 }
 
-/// The codes of one group of four columns, a byte each, put together from the planes.
+/// The quantised values of one group of four columns, a byte each, assembled from the planes.
 ///
 /// # Safety
 /// As [`dot_chunk`].
@@ -308,7 +308,7 @@ pub(in crate::matmul) unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usi
     }
 }
 
-/// The vector of a plane of `bits` bits that holds a group of a chunk.
+/// The vector of a `bits`-bit plane that holds a group of a chunk.
 ///
 /// # Safety
 /// The plane has the chunk.
@@ -324,7 +324,7 @@ unsafe fn plane<L: Lanes, const GROUP: usize>(
     unsafe { lanes.load(plane.add(vector * VECTOR)) }
 }
 
-/// Moves what is at bit `from` of every byte to bit `to`; other bits become anything.
+/// Moves bit `from` of every byte to bit `to`; other bits are unspecified.
 #[inline(always)]
 fn move_bits<L: Lanes>(lanes: L, bytes: L::Int, from: usize, to: usize) -> L::Int {
     match from.cmp(&to) {
@@ -368,7 +368,7 @@ unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usize>(
 /// The integer scales of a sub-block.
 ///
 /// # Safety
-/// They stand at `from`.
+/// They are at `from`.
 #[inline(always)]
 pub(in crate::matmul) unsafe fn load_scale<L: Lanes, F: Coded>(lanes: L, from: *const u8) -> L::Int {
     // SAFETY: as the caller promises.
@@ -442,8 +442,9 @@ pub(in crate::matmul) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, con
     }
 }
 
-/// Asks for the part of the next tiles that corresponds to a chunk: while one group of tiles is
-/// computed the next one arrives, whatever planes it has, a few lines at a time.
+/// Prefetches the part of the next tiles that corresponds to a chunk, a few lines at a time: while one group
+/// of tiles is
+/// computed, all planes of the next one arrive.
 #[inline(always)]
 pub(in crate::matmul) fn prefetch_chunk<L: Lanes, F: Coded, const T: usize>(
     lanes: L,

@@ -1,4 +1,4 @@
-//! Tiles of floats and of pairs of bfloats against a panel.
+//! Products of tiles of floats and of pairs of bfloats with a panel.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
@@ -11,8 +11,9 @@ use crate::quant::WeightType;
 /// Computes `R` rows of a target of float weights.
 ///
 /// # Safety
-/// The tiles and rows of `target` exist and nobody else uses their outputs, the weights are of type
-/// `F`, and `x` holds as many columns as floats.
+/// The tiles and rows of `target` exist and no other thread uses their outputs, the weights are of type `F`,
+/// and `x`
+/// holds as many columns as floats.
 #[inline(always)]
 pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, target: &Target) {
     let cols = target.weights.cols();
@@ -38,7 +39,7 @@ pub(crate) unsafe fn pair_rows<L: Lanes, F: Format, const R: usize>(lanes: L, ta
 }
 
 /// # Safety
-/// As [`float_rows`]; `x` is the first value of ours in the panel.
+/// As [`float_rows`]; `x` is the target's first value in the panel.
 #[inline(always)]
 unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
     lanes: L,
@@ -74,7 +75,7 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
     acc
 }
 
-/// Writes a tile of half floats as one of floats.
+/// Converts a tile of half floats to floats.
 ///
 /// # Safety
 /// The tile has `cols` columns, and `to` has room for as many floats.
@@ -87,7 +88,7 @@ pub(super) unsafe fn widen<L: Lanes>(lanes: L, tile: *const u8, cols: usize, to:
 }
 
 /// # Safety
-/// As [`pair_rows`]; `x` is the first pair of ours in the panel.
+/// As [`pair_rows`]; `x` is the target's first pair in the panel.
 #[inline(always)]
 unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
     lanes: L,

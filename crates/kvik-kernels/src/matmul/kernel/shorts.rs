@@ -1,4 +1,4 @@
-//! Tiles of 14-bit codes against a panel of such codes.
+//! Products of tiles of 14-bit values with a panel of 14-bit values.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
@@ -10,10 +10,10 @@ use crate::matrix::{CHUNK, Matrix, SPARE, STORED, TILE_ROWS, TOGETHER, TileLayou
 /// Pairs of columns that share a scale.
 const PAIRS: usize = CHUNK / 2;
 
-/// Computes `R` rows of a target of 14-bit codes.
+/// Computes `R` rows of a target of 14-bit weights.
 ///
 /// # Safety
-/// As [`float_rows`](super::float_rows), but `x` holds the panel as such codes.
+/// As [`float_rows`](super::float_rows), but `x` holds the panel as 14-bit values.
 #[inline(always)]
 pub(in crate::matmul) unsafe fn short_rows<L: Lanes, F: Format, const R: usize>(lanes: L, target: &Target) {
     let (cols, first) = (target.weights.cols(), target.first);
@@ -32,14 +32,14 @@ pub(in crate::matmul) unsafe fn short_rows<L: Lanes, F: Format, const R: usize>(
 /// Some rows of a panel, see `activations`.
 #[derive(Clone, Copy)]
 struct Inputs {
-    /// Rows that the panel has room for, which are interleaved.
+    /// Rows that the panel has room for; they are interleaved.
     panel: usize,
     pairs: *const u32,
     scales: *const f32,
 }
 
 /// # Safety
-/// As [`short_rows`]; `x` points to our first row in the panel.
+/// As [`short_rows`]; `x` points to the target's first row in the panel.
 #[inline(always)]
 unsafe fn sums<L: Lanes, F: Format, const R: usize, const T: usize>(
     lanes: L,
@@ -49,8 +49,9 @@ unsafe fn sums<L: Lanes, F: Format, const R: usize, const T: usize>(
     x: Inputs,
 ) -> [[L::Float; R]; T] {
     let layout = target.weights.layout();
-    // Not known to the compiler, which would unroll the loop over so many vectors, and then replace each dot product by
-    // a product and a sum, because several of them wait for each other.
+    // Hidden from the compiler, which would otherwise unroll the loop over these vectors and replace each dot
+    // product by a
+    // product and a sum, because several of them depend on each other.
     let stored = std::hint::black_box(STORED);
     let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for block in 0..target.weights.cols() / CHUNK {
@@ -64,7 +65,7 @@ unsafe fn sums<L: Lanes, F: Format, const R: usize, const T: usize>(
     acc
 }
 
-/// The exact dot products of one block: 32 products of 26 bits are less than 31 bits.
+/// The exact dot products of one block: the sum of 32 products of 26 bits fits in 31 bits.
 ///
 /// # Safety
 /// As [`sums`], and the block is one of the row's.
@@ -120,7 +121,7 @@ unsafe fn add_products<L: Lanes, const R: usize, const T: usize>(
     pair: usize,
 ) {
     for r in 0..R {
-        // SAFETY: as the caller promises, and the panel has our rows.
+        // SAFETY: as the caller promises, and the panel has the target's rows.
         let x = lanes.splat(unsafe { *x.pairs.add(pair * x.panel + r) } as i32);
         for t in 0..T {
             dots[t][r] = lanes.dot_shorts(dots[t][r], w[t], x);
@@ -128,8 +129,8 @@ unsafe fn add_products<L: Lanes, const R: usize, const T: usize>(
     }
 }
 
-/// The codes of a vector as it is stored, see `matrix::shorts`. Its bits of the eighth vector come behind those of the
-/// vectors before it, so that after all of them `eighth` is like one of these.
+/// Extracts the values of a stored vector, see `matrix::shorts`. Its bits of the eighth vector are shifted into
+/// `eighth`, which is a stored vector itself once all seven have been extracted.
 #[inline(always)]
 fn own<L: Lanes>(lanes: L, stored: L::Int, eighth: &mut L::Int) -> L::Int {
     let spares = lanes.splat(0xc000_c000u32 as i32);
@@ -138,14 +139,15 @@ fn own<L: Lanes>(lanes: L, stored: L::Int, eighth: &mut L::Int) -> L::Int {
     lanes.shift_right_shorts(stored, SPARE as i32)
 }
 
-/// Writes a tile with a half word for each code.
+/// Unpacks a tile to 16 bits per value.
 ///
 /// # Safety
-/// The tile is one of the weights, of 14-bit codes, and `to` has room for [as much](super::unpacked_bytes).
+/// The tile is one of the weights, of 14-bit values, and `to` has room for [the unpacked
+/// bytes](super::unpacked_bytes).
 #[inline(always)]
 pub(super) unsafe fn unpack<L: Lanes>(lanes: L, weights: &Matrix, tile: *const u8, to: *mut f32) {
     let low = weights.layout().low;
-    // SAFETY: the codes of both begin there, behind the half floats.
+    // SAFETY: the values of both begin at `low`, after the half floats.
     let (from, to) = unsafe {
         tile.copy_to_nonoverlapping(to.cast(), low);
         (tile.add(low), to.byte_add(low))

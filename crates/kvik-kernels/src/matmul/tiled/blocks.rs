@@ -1,9 +1,11 @@
-//! Types with a scale for each 32 columns: the units sum a block, vectors scale the sums and add them up in the
+//! Types with a scale per 32 columns: the matrix units sum a block; vectors scale the sums and accumulate
+//! them in the
 //! order of `scalar::matmul`.
 //!
-//! The units and the vectors take turns in groups of blocks, each with what the other computed a group ago. They
-//! hardly overlap even so: on a Xeon with these units a product and its way to memory take 30 cycles, and while any
-//! of it is in flight, floats are multiplied once a cycle instead of twice.
+//! The units and the vectors alternate in groups of blocks, each with the results of the other's previous
+//! group. Even so
+//! they hardly overlap: on a Xeon with these units a product and its store take 30 cycles, during which floats are
+//! multiplied once a cycle instead of twice.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the row of a register block")]
 
@@ -20,14 +22,15 @@ use crate::lines::Line;
 use crate::matrix::{CHUNK, TILE_ROWS, VECTOR};
 use crate::x86::amx::Tiles;
 
-/// Blocks of a group: one for each register of sums.
+/// Blocks per group: one per register of sums.
 const GROUP: usize = SUMS.len();
 
 /// Computes and stores two tiles for all panels of `targets`.
 ///
 /// # Safety
-/// As [`code_rows`](crate::matmul::kernel::code_rows) for each target, which differ in their panels only; these
-/// are tall. `units` has the configuration of `F`.
+/// As [`code_rows`](crate::matmul::kernel::code_rows) for each target, which differ only in their panels;
+/// these are
+/// tall. `units` has the configuration of `F`.
 #[inline(always)]
 pub(super) unsafe fn compute<'a, L: Lanes, T: Tiles, F: Coded>(
     lanes: L,
@@ -38,7 +41,7 @@ pub(super) unsafe fn compute<'a, L: Lanes, T: Tiles, F: Coded>(
     let Some(first) = targets.clone().next() else { return };
     let bytes = first.weights.cols() * TILE_ROWS;
     work.resize(TILES * bytes / VECTOR, Line::ZERO);
-    // SAFETY: the room is that of the tiles; the rest is the caller's promise.
+    // SAFETY: the buffer has room for the tiles; the rest is the caller's promise.
     unsafe { unpack_tiles::<L, F>(lanes, &first, work.as_mut_ptr().cast()) };
     for target in targets {
         for t in 0..TILES {
@@ -53,7 +56,7 @@ pub(super) unsafe fn compute<'a, L: Lanes, T: Tiles, F: Coded>(
 }
 
 /// # Safety
-/// As [`compute`]; `to` has room for a byte for each code of two tiles.
+/// As [`compute`]; `to` has room for a byte per value of two tiles.
 #[inline(always)]
 unsafe fn unpack_tiles<L: Lanes, F: Coded>(lanes: L, target: &Target, to: *mut u8) {
     let (layout, cols) = (target.weights.layout(), target.weights.cols());
@@ -69,7 +72,7 @@ unsafe fn unpack_tiles<L: Lanes, F: Coded>(lanes: L, target: &Target, to: *mut u
     }
 }
 
-/// The outputs of one tile for a panel; `codes` is the tile unpacked.
+/// The outputs of one tile for a panel; `codes` is the unpacked tile.
 ///
 /// # Safety
 /// As [`compute`].
@@ -102,8 +105,7 @@ unsafe fn sums<L: Lanes, T: Tiles, F: Coded>(
     acc
 }
 
-/// Runs `$then` for each block of `$blocks`, which are at most a group from a multiple of it, with the registers of
-/// inputs, weights and sums that are its.
+/// Runs `$then` for each block of `$blocks`, at most one group, with its registers for inputs, weights and sums.
 macro_rules! each_of_group {
     ($blocks:ident, |$block:ident, $x:ident, $w:ident, $sums:ident| $then:expr) => {
         each_of_group!(@each $blocks, $block, $x, $w, $sums, $then; 0 0, 1 1, 2 0, 3 1)
@@ -122,7 +124,7 @@ macro_rules! each_of_group {
 /// Multiplies a group of blocks.
 ///
 /// # Safety
-/// As [`compute`]; the blocks are the row's, as many as a group at most.
+/// As [`compute`]; the blocks are the row's, at most one group.
 #[inline(always)]
 unsafe fn multiply<T: Tiles>(units: &mut T, x: *const u8, codes: *const u8, blocks: Range<usize>) {
     each_of_group!(blocks, |block, A, B, C| {
@@ -136,10 +138,10 @@ unsafe fn multiply<T: Tiles>(units: &mut T, x: *const u8, codes: *const u8, bloc
     });
 }
 
-/// Writes the sums of a group of blocks to their places among `dots`.
+/// Stores the sums of a group of blocks in `dots`.
 ///
 /// # Safety
-/// As [`multiply`], which has multiplied them; `dots` is a [`Room`].
+/// As [`multiply`], which has computed them; `dots` is a [`Room`].
 #[inline(always)]
 unsafe fn store_sums<T: Tiles>(units: &mut T, dots: *mut Dots, blocks: Range<usize>) {
     each_of_group!(blocks, |block, _A, _B, C| {
@@ -151,7 +153,7 @@ unsafe fn store_sums<T: Tiles>(units: &mut T, dots: *mut Dots, blocks: Range<usi
 /// Adds the sums of `blocks`, scaled, to the outputs.
 ///
 /// # Safety
-/// As [`compute`]; the sums were stored, and at most two groups ago.
+/// As [`compute`]; the sums were stored, at most two groups ago.
 #[inline(always)]
 unsafe fn scale<L: Lanes, F: Coded>(
     lanes: L,
@@ -170,7 +172,7 @@ unsafe fn scale<L: Lanes, F: Coded>(
             let [d] = load_units::<L, F, 1>(lanes, [tile], layout.d, block);
             let scales = x.scales.add(block * TALL);
             for r in 0..TALL {
-                // Row by row, so that sums go from memory into their operation.
+                // Row by row, so that sums are memory operands.
                 let scale = lanes.mul_f32(d, lanes.splat_f32(*scales.add(r)));
                 acc[r] = lanes.fma(scale, lanes.to_float(lanes.load(dots.add(r * VECTOR))), acc[r]);
             }

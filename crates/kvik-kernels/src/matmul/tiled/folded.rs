@@ -1,8 +1,10 @@
-//! Types with blocks of 256 columns and integer scales: the scales are multiplied into the codes, in two planes of
-//! bytes, so that the units sum a whole block and vectors see it once.
+//! Types with blocks of 256 columns and integer scales: the scales are multiplied into the quantised values,
+//! in two planes
+//! of bytes, so that the units sum a whole block and vectors process it once.
 //!
-//! Blocks are the outer loop and panels the inner one: what a block's weights take, 16 KiB for two tiles, stays in
-//! the first-level cache, and the outputs of all panels wait in the second.
+//! Blocks are the outer loop and panels the inner one: a block's weights, 16 KiB for two tiles, stay in the
+//! first-level
+//! cache, and the outputs of all panels in the second.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
@@ -15,18 +17,18 @@ use crate::lines::Line;
 use crate::matrix::{CHUNK, TILE_ROWS, VECTOR};
 use crate::x86::amx::Tiles;
 
-/// Columns of a product.
+/// Columns per product.
 const PIECE: usize = VECTOR;
-/// Products of a block, for each plane of a tile.
+/// Products per block and plane of a tile.
 const PRODUCTS: usize = 256 / PIECE;
 /// Bytes of a plane of a block of one tile.
 const PLANE: usize = 256 * TILE_ROWS;
-/// Planes of both tiles: of the first tile the upper and the lower bytes, then of the second.
+/// Planes of both tiles: the upper and the lower bytes of the first tile, then those of the second.
 const PLANES: usize = 2 * TILES;
 /// Bytes of the outputs of a panel, for one tile.
 const OUTPUTS: usize = TALL * TILE_ROWS * size_of::<f32>();
 
-/// Sums of a row that go with minima, two sub-blocks in a number.
+/// Input sums that are multiplied by minima, for each row, two sub-blocks in a number.
 type MinPairs = [[i32; TALL]; 8];
 
 /// Computes and stores two tiles for all panels of `targets`.
@@ -77,7 +79,7 @@ unsafe fn unpack_block<L: Lanes, F: Coded>(lanes: L, target: &Target, block: usi
     }
 }
 
-/// Adds what a block comes to to the outputs of a panel, `[TILES][TALL][16]`; the last block stores them.
+/// Adds the contribution of a block to the outputs of a panel, `[TILES][TALL][16]`; the last block stores them.
 ///
 /// # Safety
 /// As [`compute`]; `codes` are the planes of the block.
@@ -161,7 +163,7 @@ unsafe fn store_outputs<L: Lanes>(lanes: L, acc: &[L::Float; TALL], to: *mut f32
     }
 }
 
-/// Puts the planes of a block together and adds them, scaled, to the outputs of tile `t`.
+/// Combines the planes of a block and adds them, scaled, to the outputs of tile `t`.
 ///
 /// # Safety
 /// As [`compute`]; `dots` are the sums of the upper bytes, then those of the lower ones.
@@ -188,7 +190,7 @@ unsafe fn scale<L: Lanes, F: Coded>(
     }
 }
 
-/// The sums of a block's inputs, two sub-blocks in a number: 16 bits are enough for each.
+/// The sums of a block's inputs, two sub-blocks in a number: each fits in 16 bits.
 ///
 /// # Safety
 /// As [`compute`].

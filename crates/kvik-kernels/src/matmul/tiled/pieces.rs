@@ -1,6 +1,7 @@
-//! Bfloats: the units read tiles of weights as they lie and keep every output, in the order of `scalar::matmul`.
+//! Bfloats: the units read tiles of weights in their stored layout and keep every output, in the order of
+//! `scalar::matmul`.
 //!
-//! Two tiles and two panels at a time use each register of inputs and weights twice.
+//! Processing two tiles and two panels at a time uses each loaded register of inputs and weights twice.
 
 use super::super::kernel::{TILES, Target};
 use super::{SUMS, W, X};
@@ -10,16 +11,17 @@ use crate::lines::Line;
 use crate::matrix::{TILE_ROWS, VECTOR};
 use crate::x86::amx::Tiles;
 
-/// Lines of a piece, of weights or of a panel, and of the sums of a panel and a tile.
+/// Cache lines of a piece of weights or of a panel, and of the sums of a panel and a tile.
 const PIECE: usize = 16;
-/// Panels at a time.
+/// Panels processed at a time.
 const PANELS: usize = 2;
 
 /// Computes and stores two tiles for all panels of `targets`.
 ///
 /// # Safety
-/// As [`pair_rows`](crate::matmul::kernel::pair_rows) for each target, which differ in their panels only; these
-/// are tall. `units` has registers of 16 rows of 64 bytes.
+/// As [`pair_rows`](crate::matmul::kernel::pair_rows) for each target, which differ only in their panels;
+/// these are
+/// tall. `units` has registers of 16 rows of 64 bytes.
 #[inline(always)]
 pub(super) unsafe fn compute<'a, T: Tiles>(
     units: &mut T,
@@ -41,7 +43,7 @@ pub(super) unsafe fn compute<'a, T: Tiles>(
     }
 }
 
-/// What to ask for meanwhile: of the tiles that come next, a share of the pieces in each round.
+/// The tiles to prefetch: each round fetches a share of the pieces of the next tiles.
 struct Ahead {
     next: [*const u8; TILES],
     round: usize,
@@ -69,15 +71,15 @@ impl Ahead {
 /// Two tiles of weights in pieces.
 struct Weights {
     tiles: [*const u8; TILES],
-    /// Whole pieces that a tile has.
+    /// Number of whole pieces of a tile.
     whole: usize,
-    /// The piece behind those, filled up with zeros, for each tile.
+    /// The last, partial piece of each tile, padded with zeros.
     rest: [*const u8; TILES],
 }
 
 impl Weights {
     /// # Safety
-    /// As [`compute`]; `rest` has room for a piece of each tile, and stays while the value is used.
+    /// As [`compute`]; `rest` has room for a piece of each tile, and outlives the value.
     unsafe fn new(target: &Target, pieces: usize, rest: &mut [Line]) -> Weights {
         let pairs = target.weights.cols().div_ceil(2);
         let whole = pairs / PIECE_PAIRS;
@@ -85,7 +87,7 @@ impl Weights {
         for (tile, rest) in target.starts.iter().zip(rest.chunks_exact_mut(PIECE)).filter(|_| whole < pieces)
         {
             let left = (pairs - whole * PIECE_PAIRS) * VECTOR;
-            // SAFETY: so many bytes of the tile are behind its whole pieces.
+            // SAFETY: this many bytes of the tile follow its whole pieces.
             unsafe {
                 let from = tile.add(whole * PIECE * VECTOR);
                 rest.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(from, left);
@@ -139,14 +141,14 @@ unsafe fn outputs<T: Tiles>(
     }
 }
 
-/// Where a target's panel begins.
+/// Start of a target's panel.
 #[inline(always)]
 fn inputs(target: &Target) -> *const u8 {
     let pairs = row_pairs(target.weights.cols(), TALL);
     target.x.pairs()[target.panel.start * pairs..].as_ptr().cast()
 }
 
-/// Makes all sums zero.
+/// Zeroes all sums.
 ///
 /// # Safety
 /// As [`compute`].
@@ -161,7 +163,7 @@ unsafe fn begin<T: Tiles>(units: &mut T) {
     }
 }
 
-/// Multiplies a piece of the first panel with one of each tile.
+/// Multiplies a piece of the first panel with a piece of each tile.
 ///
 /// # Safety
 /// As [`outputs`]; `x` and `w` are such pieces.
@@ -177,7 +179,7 @@ unsafe fn multiply<T: Tiles>(units: &mut T, x: *const u8, w: [*const u8; TILES])
     }
 }
 
-/// Multiplies a piece of the second panel with those that [`multiply`] has loaded.
+/// Multiplies a piece of the second panel with the weights that [`multiply`] has loaded.
 ///
 /// # Safety
 /// As [`multiply`], which was called before.
@@ -191,8 +193,9 @@ unsafe fn multiply_again<T: Tiles>(units: &mut T, x: *const u8) {
     }
 }
 
-/// Writes the sums of a panel for tile `t` to its outputs, without the padding of either. `room` is for those of
-/// one.
+/// Writes the sums of a panel for tile `t` to its outputs, without the padding of either. `room` holds the
+/// sums of one
+/// panel and tile.
 ///
 /// # Safety
 /// As [`compute`]; the sums are those of the target.
@@ -204,7 +207,7 @@ unsafe fn store_sums<T: Tiles, const SUMS: usize>(
     room: &mut [Line],
 ) {
     let (rows, start) = (target.weights.rows(), target.tiles[t] * TILE_ROWS);
-    // SAFETY: the panel's rows are some of the inputs, and the tile has outputs behind `start`.
+    // SAFETY: the panel's rows are among the inputs, and the tile has outputs from `start` on.
     unsafe {
         let to = target.out.at(target.panel.start, start);
         if target.panel.rows == TALL && start + TILE_ROWS <= rows {

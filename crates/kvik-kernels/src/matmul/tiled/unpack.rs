@@ -6,10 +6,10 @@ use crate::lanes::Lanes;
 use crate::matrix::{CHUNK, TILE_ROWS, TileLayout, VECTOR};
 use crate::quant::Scales;
 
-/// Writes the levels of a tile's chunk to `to`. Asks for the same chunk of the tile at `next` meanwhile.
+/// Writes the levels of a tile's chunk to `to` and prefetches the same chunk of the tile at `next`.
 ///
 /// # Safety
-/// The tile is one of weights of type `F` with that layout and the chunk; `to` has room for a byte for each code.
+/// The tile is one of weights of type `F` with that layout and the chunk; `to` has room for a byte per value.
 #[inline(always)]
 pub(super) unsafe fn chunk<L: Lanes, F: Coded>(
     lanes: L,
@@ -33,25 +33,25 @@ pub(super) unsafe fn chunk<L: Lanes, F: Coded>(
     groups!(0 1 2 3 4 5 6 7);
 }
 
-/// Codes, or the levels they stand for, less their offset: signed bytes.
+/// Quantised values, or the levels that they index, minus their offset: signed bytes.
 #[inline(always)]
 fn levels<L: Lanes, F: Coded>(lanes: L, codes: L::Int) -> L::Int {
     const { assert!(!F::WIDE || F::CODES.offset == 128) };
     match (F::WIDE, F::CODES.offset) {
         (true, _) if L::UNSIGNED => lanes.xor(codes, bytes(lanes, 0x80)),
-        // These kernels take their codes less 128 already. And some types have no offset.
+        // These kernels' values are already reduced by 128; the other types have no offset.
         (true, _) | (false, 0) => codes,
         (false, offset) => less(lanes, codes, offset),
     }
 }
 
-/// `byte` everywhere.
+/// `byte` in every byte.
 #[inline(always)]
 fn bytes<L: Lanes>(lanes: L, byte: u8) -> L::Int {
     lanes.splat(i32::from_ne_bytes([byte; 4]))
 }
 
-/// Bytes below 128, each less `by`, which is below 128 too: signed bytes.
+/// Subtracts `by`, which is below 128, from bytes below 128: signed bytes.
 #[inline(always)]
 fn less<L: Lanes>(lanes: L, codes: L::Int, by: i32) -> L::Int {
     let by = lanes.splat(by * -0x0101_0101);
@@ -59,11 +59,13 @@ fn less<L: Lanes>(lanes: L, codes: L::Int, by: i32) -> L::Int {
     lanes.xor(lanes.add(lanes.or(codes, bytes(lanes, 0x80)), by), bytes(lanes, 0x80))
 }
 
-/// What is added to a level times its scale, so that its bytes are taken apart without a sign: 64 times 256 for the
-/// upper byte, and half of 256 for the lower, which becomes the nearest multiple's distance.
+/// Added to a level times its scale, so that its bytes are split without a sign: 64 times 256 for the upper
+/// byte, and
+/// half of 256 so that the lower byte is the distance to the nearest multiple of 256.
 const ABOVE: i32 = 64 << 8 | 128;
 
-/// Writes the levels of a chunk times their integer scales as `256 * upper + lower`, signed bytes: the upper ones to
+/// Writes the levels of a chunk times their integer scales as `256 * upper + lower`, signed bytes: the upper
+/// bytes to
 /// the first of `to`, the lower ones to the second.
 ///
 /// # Safety
@@ -96,10 +98,12 @@ pub(super) unsafe fn scaled_chunk<L: Lanes, F: Coded>(
     groups!(0 1 2 3 4 5 6 7);
 }
 
-/// Codes of a group, four in a lane, less their offset and times the scale of the lane: upper and lower bytes.
+/// Quantised values of a group, four in a lane, minus their offset and times the scale of the lane: upper and
+/// lower bytes.
 ///
-/// Two products at a time in the halves of a lane: what is added makes each positive, so that none borrows from
-/// the other, and 32-bit sums are exact modulo 2^32.
+/// The halves of a lane compute two products at a time: the added constant makes each positive, so that
+/// neither borrows
+/// from the other, and 32-bit sums are exact modulo 2^32.
 #[inline(always)]
 fn scaled<L: Lanes, F: Coded>(lanes: L, codes: L::Int, scale: L::Int) -> [L::Int; 2] {
     let (even, odd) = (lanes.splat(0x00ff_00ff), lanes.splat(0xff00_ff00u32 as i32));
