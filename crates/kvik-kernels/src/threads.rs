@@ -1,10 +1,10 @@
 //! The thread pool: persistent workers that share the tasks of one job at a time.
 //!
-//! A token needs a few hundred short jobs, so workers spin for a moment between them and park
-//! only when nothing comes. The caller is worker 0 and never waits for a worker that has not
-//! woken up yet: workers *join* an open job, and the caller closes it when the tasks have run out.
+//! A token needs a few hundred short jobs, so workers spin for a moment between them and park only when no job
+//! arrives. The caller is worker 0 and never waits for a worker that has not woken up yet: workers *join* an open
+//! job, and the caller closes it when the tasks have run out.
 //!
-//! All of this is one atomic word, the gate:
+//! The whole state is one atomic word, the gate:
 //!
 //! ```text
 //!   63                      19   18       17      16    15 .. 0
@@ -39,10 +39,10 @@ const OPEN: u64 = 1 << 16;
 const ASLEEP: u64 = 1 << 17;
 /// The caller sleeps on `job_left`.
 const WAITING: u64 = 1 << 18;
-/// One round: a job posted, or the pool's end.
+/// The increment of a round: a job was posted, or the pool stopped.
 const ROUND: u64 = 1 << 19;
 
-/// Persistent threads that carry out the tasks of one job at a time.
+/// Persistent threads that execute the tasks of one job at a time.
 ///
 /// ```
 /// let pool = kvik_kernels::Pool::new(2);
@@ -59,7 +59,7 @@ pub struct Pool {
     /// Held by the thread that posts jobs.
     caller: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
-    /// Where its threads stay, if some processors are slow.
+    /// Processors that the threads are bound to, if some processors are slow.
     fast: Option<Vec<usize>>,
 }
 
@@ -67,7 +67,7 @@ impl Pool {
     /// Starts `threads - 1` workers; the caller of [`Pool::run`] is the remaining one.
     ///
     /// # Panics
-    /// When the operating system refuses a thread.
+    /// If the operating system refuses a thread.
     pub fn new(threads: usize) -> Pool {
         let threads = threads.clamp(1, JOINED as usize);
         let shared = Arc::new(Shared::new(threads));
@@ -88,15 +88,16 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Keeps the calling thread where the workers are, off the slow ones of uneven cores: it is the one that runs jobs from
-    /// now on.
+    /// Binds the calling thread to the workers' processors, off the slow cores of a hybrid processor: this
+    /// thread runs the
+    /// jobs from now on.
     pub fn keep_caller(&self) {
         stay(self.fast.as_deref());
     }
 
-    /// Calls `work(i)` once for every `i` in `0..tasks`, in any order, and returns when all calls have.
+    /// Calls `work(i)` once for every `i` in `0..tasks`, in any order, and returns when all calls have returned.
     ///
-    /// A call from inside a task, or while another thread runs a job, does its tasks on its own thread.
+    /// A call from inside a task, or while another thread runs a job, executes its tasks on its own thread.
     ///
     /// # Panics
     /// With the payload of the first task that panicked, after every thread has left the job.
@@ -105,8 +106,9 @@ impl Pool {
         self.run_by_worker(tasks, &|_, task| work(task));
     }
 
-    /// [`Pool::run`], where `work(worker, i)` also learns which worker it is on, from `0..threads`:
-    /// within one call, no two tasks run on the same worker at a time, so each may have its own buffers.
+    /// [`Pool::run`], where `work(worker, i)` also receives its worker, from `0..threads`: within one call,
+    /// no two tasks run
+    /// on the same worker concurrently, so each worker may have its own buffers.
     pub(crate) fn run_by_worker(&self, tasks: usize, work: &Work<'_>) {
         let alone = self.workers.is_empty() || tasks <= 1;
         let caller = if alone { None } else { self.caller.try_lock().ok() };
@@ -120,8 +122,8 @@ impl Pool {
         }
     }
 
-    /// Cuts `data` into pieces of `chunk` elements (the last may be shorter) and calls
-    /// `work(index, piece)` for each.
+    /// Splits `data` into pieces of `chunk` elements (the last may be shorter) and calls `work(index, piece)`
+    /// for each.
     pub fn run_chunks<T: Send>(&self, data: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Sync) {
         let len = data.len();
         let pieces = Disjoint::new(data);
@@ -150,21 +152,20 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Keeps the calling thread on these processors, if it is said which. A system that refuses loses nothing but speed.
+/// Binds the calling thread to these processors, if any are given. Best effort: a refusal only costs speed.
 fn stay(cpus: Option<&[usize]>) {
     if let Some(cpus) = cpus {
         let _ = stay_on(cpus);
     }
 }
 
-/// What the threads of a pool see.
+/// State shared by the threads of a pool.
 struct Shared {
-    /// Polled by everybody who waits, while others take tasks: the two would otherwise move one line of
-    /// cache to and fro.
+    /// Polled by waiting threads while others take tasks: a shared cache line would bounce between them.
     gate: Apart<AtomicU64>,
     /// The next task to hand out. Relaxed: it only has to be unique, the gate orders everything else.
     next_task: Apart<AtomicUsize>,
-    /// Written by the caller while the gate is shut and nobody is inside, read by threads that joined.
+    /// Written by the caller while the gate is shut and no worker is inside, read by threads that joined.
     job: UnsafeCell<Option<Job>>,
     /// The first panic of the job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -175,10 +176,10 @@ struct Shared {
     crowded: bool,
 }
 
-/// What a job does: a function of worker and task.
+/// The function of a job, of worker and task.
 type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// A job, its lifetime erased; `None` in [`Shared::job`] tells the workers to end.
+/// A job with its lifetime erased; `None` in [`Shared::job`] makes the workers exit.
 #[derive(Clone, Copy)]
 struct Job {
     work: *const Work<'static>,
@@ -205,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// The caller's side: post, take part, shut the gate, wait for those inside.
+    /// Runs a job as the caller: posts it, takes tasks, shuts the gate, waits for the workers inside.
     fn run(&self, tasks: usize, work: &Work<'_>) -> std::thread::Result<()> {
         // SAFETY: only the lifetime changes; the job is over, for every thread, before this call returns.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
@@ -223,7 +224,7 @@ impl Shared {
     /// Opens the gate for a new round and wakes the workers that sleep.
     fn post(&self, job: Option<Job>) {
         self.next_task.store(0, Ordering::Relaxed);
-        // SAFETY: the gate is shut and nobody is inside: the last round ended that way.
+        // SAFETY: the gate is shut and no worker is inside: the last round ended that way.
         self.job.with_mut(|slot| unsafe { *slot = job });
         let round = self.gate.load(Ordering::Relaxed) & !(ROUND - 1);
         let before = self.gate.swap(round.wrapping_add(ROUND) | OPEN, Ordering::Release);
@@ -234,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Waits until no worker is inside, so that the job may be forgotten.
+    /// Waits until no worker is inside, so that the job may be dropped.
     fn wait_until_left(&self) {
         let nobody_inside = || (self.gate.load(Ordering::Acquire) & JOINED == 0).then_some(());
         if spin(self.crowded, nobody_inside).is_some() {
@@ -246,7 +247,7 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// The main loop of a worker.
     fn serve(&self, worker: usize) {
         let mut round = 0;
         loop {
@@ -254,7 +255,7 @@ impl Shared {
             if !self.join(round) {
                 continue;
             }
-            // SAFETY: this thread has joined: the job stays as it is until it leaves.
+            // SAFETY: this thread has joined: the job stays unchanged until it leaves.
             let ended = self.job.with(|job| unsafe { (*job).is_none() });
             if !ended {
                 self.take_tasks(worker);
@@ -298,7 +299,7 @@ impl Shared {
         }
     }
 
-    /// Does tasks until none is left; a panic ends the job for everybody.
+    /// Executes tasks until none is left; a panic ends the job for all threads.
     fn take_tasks(&self, worker: usize) {
         // SAFETY: the caller of this function is inside the job or has posted it.
         let job = self.job.with(|job| unsafe { *job }).expect("the pool posts tasks only with a job");

@@ -1,4 +1,4 @@
-//! The arena: all blocks of a cache in one mapping.
+//! The arena: all blocks of a KV cache in one mapping.
 
 use std::io;
 
@@ -10,8 +10,8 @@ use crate::{Isa, Pool};
 
 /// Blocks of stored keys and values, addressed by number.
 ///
-/// The arena knows no owners: who may write which block is decided elsewhere.
-/// Memory is taken from the system as blocks are first written.
+/// The arena knows no owners: its users decide who may write which block.
+/// The system allocates memory as blocks are first written.
 pub struct KvArena {
     layout: KvLayout,
     blocks: usize,
@@ -22,7 +22,7 @@ impl KvArena {
     /// Maps `blocks` blocks.
     ///
     /// # Errors
-    /// When the system has no address space left, or there are more than 2^32 tiles.
+    /// If the system has no address space left, or there are more than 2^32 tiles.
     pub fn new(layout: KvLayout, blocks: usize) -> io::Result<KvArena> {
         let tiles = blocks.checked_mul(layout.heads());
         tiles.and_then(|tiles| u32::try_from(tiles).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -30,7 +30,7 @@ impl KvArena {
         Ok(KvArena { layout, blocks, memory: Memory::sparse(bytes)? })
     }
 
-    /// What a block stores.
+    /// The contents of a block.
     pub fn layout(&self) -> &KvLayout {
         &self.layout
     }
@@ -55,10 +55,10 @@ impl KvArena {
     /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.
     ///
     /// # Panics
-    /// When a block does not exist or `positions` exceeds a block.
+    /// If a block does not exist or `positions` exceeds a block.
     pub fn copy_partial(&mut self, from: u32, to: u32, positions: usize) {
         assert!(positions <= BLOCK_POSITIONS, "{positions} positions exceed a block");
-        // This also copies the bytes of later positions: nobody reads them, and whole tiles copy fastest.
+        // Also copies the bytes of later positions: they are never read, and whole tiles copy fastest.
         let (source, target) = (self.block_start(from), self.block_start(to));
         if positions > 0 && from != to {
             // SAFETY: both are whole blocks of the mapping, and different ones.
@@ -66,10 +66,10 @@ impl KvArena {
         }
     }
 
-    /// Copies the part of block `from` that layers with windows see to block `to`.
+    /// Copies the part of block `from` that belongs to layers with windows to block `to`.
     ///
     /// # Panics
-    /// When a block does not exist.
+    /// If a block does not exist.
     pub fn copy_windowed(&mut self, from: u32, to: u32) {
         let part = self.layout.windowed_part();
         let (source, target) = (self.block_start(from), self.block_start(to));
@@ -82,11 +82,12 @@ impl KvArena {
         }
     }
 
-    /// Gives the memory of a block back to the system until it is written again; with `all` false only that of the part
-    /// that layers with windows see. It is zero then.
+    /// Returns the memory of a block to the system until it is written again, or with `all` false only that
+    /// of the part
+    /// that belongs to layers with windows. It then reads as zero.
     ///
     /// # Panics
-    /// When the block does not exist.
+    /// If the block does not exist.
     pub fn release(&mut self, block: u32, all: bool) {
         assert!((block as usize) < self.blocks, "block {block} of {}", self.blocks);
         let part = if all { 0..self.layout.block_bytes() } else { self.layout.windowed_part() };
@@ -96,13 +97,14 @@ impl KvArena {
 
     /// Stores the keys and values of `n` rows of a layer, converted to the formats of the layer.
     ///
-    /// * `rows`: `[n]` each is stored as the last of the positions that it attends to
-    /// * `seqs`: what the rows' `seq` refers to
-    /// * `k`: `[n, kv_heads, key_dim]`; `v`: `[n, kv_heads, value_dim]`, or empty where keys hold the values
+    /// * `rows`: `[n]`, each stored as the last of the positions that it attends to
+    /// * `seqs`: the sequences that the rows' `seq` indexes
+    /// * `k`: `[n, kv_heads, key_dim]`; `v`: `[n, kv_heads, value_dim]`, or empty if keys hold the values
     ///
     /// # Panics
-    /// When a shape does not fit, the layer does not exist, or a row's position has no place in the blocks
-    /// and tails of its sequence.
+    /// If a shape does not fit, the layer does not exist, or a row's position has no place in the blocks and
+    /// tails of its
+    /// sequence.
     pub fn write(
         &mut self,
         pool: &Pool,
@@ -138,8 +140,8 @@ impl KvArena {
                 unsafe { write(&to) };
             }
         };
-        // A task is a head: nobody else writes its tiles in a block, however often a row names a position.
-        // Nothing keeps two heads from naming the same tile in their tails, so these take turns.
+        // A task is a head: no other task writes its tiles in a block, however often a row names a position.
+        // Two heads may name the same tile in their tails, so heads with tails are written one by one.
         let own_tiles = seqs.iter().all(|seq| seq.tails.is_empty());
         if own_tiles && rows.len() * key_row >= PARALLEL_MIN {
             pool.run(kv_heads, &write_head);
@@ -153,7 +155,7 @@ impl KvArena {
     /// * `position`: among those that the head stores
     /// * `key`: `[key_dim]`
     ///
-    /// # Panics
+    /// * `position`: a position that the head stores
     /// When a shape does not fit, or the layer, the head or the position does not exist.
     pub fn write_key(&mut self, layer: usize, head: usize, seq: &SeqKv<'_>, position: usize, key: &[f32]) {
         let shape = self.layout.layers()[layer];
@@ -165,10 +167,10 @@ impl KvArena {
         unsafe { (writers(Isa::current(), &shape).key)(key_tile, position % BLOCK_POSITIONS, key) };
     }
 
-    /// The K and the V tile of a number, for use as tiles of `layer`.
+    /// The K and the V tile with this number, as tiles of `layer`.
     ///
     /// # Panics
-    /// When they do not exist, or their shape or formats are not those of the layer.
+    /// If they do not exist, or their shape or formats are not those of the layer.
     pub(crate) fn tiles(&self, tile: u32, layer: usize) -> [*const u8; 2] {
         let (block, head) = self.layout.block_and_head(tile);
         let tiles = self.layout.tiles(head);
@@ -186,7 +188,7 @@ impl KvArena {
     }
 }
 
-/// Numbers below which waking other threads costs more than writing.
+/// Number of values below which waking other threads costs more than writing.
 const PARALLEL_MIN: usize = 16 * 1024;
 
 impl std::fmt::Debug for KvArena {
@@ -208,7 +210,7 @@ mod tests {
         arena.write(&Pool::new(1), layer, &rows, &seqs, [numbers, numbers]);
     }
 
-    /// An arena after positions of layer 1 were written with the numbers of `seed`.
+    /// Creates an arena and writes positions of layer 1 with the numbers of `seed`.
     fn written(format: KvFormat, positions: &[(u32, u8)], before: u8, seed: u64) -> KvArena {
         let layout = KvLayout::uniform(2, KvLayer::full(2, 40, format, format));
         let mut arena = KvArena::new(layout, 2).unwrap();
@@ -246,7 +248,7 @@ mod tests {
                 let pairs = zeros.block(1)[tile.clone()].iter().zip(&ones.block(1)[tile.clone()]);
                 pairs.filter(|(a, b)| a != b).count()
             };
-            // K tiles have no padding; V tiles have that of 8 dimensions.
+            // K tiles have no padding; V tiles have padding for 8 dimensions.
             let tiles = zeros.layout().tiles(2);
             assert_eq!(changed(&tiles.key), 0, "{format}");
             assert!(changed(&tiles.value) <= tiles.value.len() / 5, "{format}");
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(arena.block(0), arena.block(1));
     }
 
-    /// Layers that differ in everything.
+    /// A layout whose layers differ in every property.
     fn mixed() -> KvLayout {
         let wide = KvLayer::full(1, 40, KvFormat::F32, KvFormat::Q8);
         KvLayout::new(vec![
@@ -339,7 +341,7 @@ mod tests {
         let mut in_blocks = KvArena::new(layout.clone(), 3).unwrap();
         write(&mut in_blocks, 0, (1, 4), &numbers);
 
-        // Position 36 of head 0 is its 20th after 16 are dropped, and position 36 of head 1 its 36th.
+        // Position 36 is the 20th stored position of head 0, which has dropped 16, and the 36th of head 1.
         let mut in_tails = KvArena::new(layout, 3).unwrap();
         let tiles = [vec![in_tails.layout().tile(2, 1, 2)], vec![0, in_tails.layout().tile(2, 0, 1)]];
         let tails = [(&tiles[0], 16), (&tiles[1], 0)].map(|(tiles, dropped)| HeadTail { tiles, dropped });

@@ -1,8 +1,10 @@
-//! Moving stored positions to tiles of a head's own: what a head keeps when it drops the others.
+//! Compaction: moves the positions that a head retains, while it drops the others, to tiles of its own.
 //!
-//! What is stored for a position depends on that position alone (see [`tile`](super::tile)), so numbers, quantised
-//! values, scales and minima are copied as they are, and a head stores what it keeps to the byte as if the dropped
-//! positions had never been. Copying has no arithmetic: instruction sets do not differ here.
+//! The stored bytes of a position depend on that position alone (see [`tile`](super::tile)), so floats,
+//! quantised values,
+//! scales and minima are copied as they are, and a head's compacted tiles are byte for byte as if the dropped
+//! positions
+//! had never existed. Copying has no arithmetic, so it is the same on all instruction sets.
 
 use super::sequence::check_tails;
 use super::tile::{Place, Tile};
@@ -10,23 +12,25 @@ use super::tiles::with_tile;
 use super::{BLOCK_POSITIONS, KvArena, KvLayer, KvValues, SeqKv};
 use crate::Pool;
 
-/// Target tiles of a task: enough work for a thread to fetch, few enough for all threads to end together.
+/// Target tiles per task: enough work for a thread, few enough for all threads to finish together.
 const TASK_TILES: usize = 8;
-/// Target tiles below which waking other threads costs more than copying.
+/// Number of target tiles below which waking other threads costs more than copying.
 const PARALLEL_TILES_MIN: usize = 8;
 
 impl KvArena {
-    /// Copies what KV heads of a layer keep of a sequence to tiles of their own, byte for byte.
+    /// Copies the retained positions of each KV head of a layer to tiles of their own, byte for byte.
     ///
     /// Stored position `kept[h][i]` of head `h` becomes stored position `i` of a tail of the tiles `to[h]`.
     ///
-    /// * `from`: the sequence as it is stored; its blocks and tails are read only
-    /// * `kept`: `[kv_heads]` ascending stored positions: what a head has dropped before is not counted
-    /// * `to`: `[kv_heads]` tiles as [`KvLayout::tile`](super::KvLayout::tile) numbers them, one for 16 kept positions
+    /// * `from`: the stored sequence; its blocks and tails are only read
+    /// * `kept`: `[kv_heads]` ascending stored positions, not counting those that a head dropped before
+    /// * `to`: `[kv_heads]` tiles as [`KvLayout::tile`](super::KvLayout::tile) numbers them, one per 16
+    ///   retained positions
     ///
     /// # Panics
-    /// When a shape does not fit, a kept position is not stored or does not ascend, a tile is not one of the layer's
-    /// shape and formats, or a tile of `to` is named twice or holds a kept position of `from`.
+    /// If a shape does not fit, a retained position is not stored or does not ascend, a tile is not of the
+    /// layer's shape and
+    /// formats, or a tile of `to` is named twice or holds a retained position of `from`.
     pub fn move_positions(
         &mut self,
         pool: &Pool,
@@ -61,7 +65,7 @@ struct Moves<'a> {
 }
 
 impl Moves<'_> {
-    /// Checks that no tile is written twice, or written and read: then any thread may fill any tile.
+    /// Checks that no tile is written twice, or written and read, so that any thread may fill any tile.
     fn check(&self) {
         let Moves { arena, layer, shape, from, kept, to } = *self;
         let heads = shape.kv_heads;
@@ -96,8 +100,9 @@ impl Moves<'_> {
                 let source = self.arena.tiles(tile, self.layer);
                 let from = source.map(|tile| Place { tile, position: stored % BLOCK_POSITIONS });
                 let to = target.map(|tile| Place { tile, position });
-                // SAFETY: the tiles exist and have the shape and formats of the layer; `check` has seen that nobody
-                // else writes the target or reads it, and `&mut self` keeps all others away.
+                // SAFETY: the tiles exist and have the shape and formats of the layer; `check` has seen that
+                // no other task writes
+                // or reads the target, and `&mut self` keeps all others away.
                 unsafe { copy(from, to, &self.shape) };
             }
         }
@@ -106,7 +111,7 @@ impl Moves<'_> {
 
 const POSITIONS: u32 = BLOCK_POSITIONS as u32;
 
-/// Copies the key and the value of one position: their tiles have the shape and formats of the layer.
+/// Copies the key and the value of one position; their tiles have the shape and formats of the layer.
 type CopyPosition = unsafe fn([Place<*const u8>; 2], [Place<*mut u8>; 2], &KvLayer);
 
 fn copier(shape: &KvLayer) -> CopyPosition {
@@ -135,10 +140,10 @@ mod tests {
     use crate::kv::{HeadTail, KvFormat, KvLayout, SeqRow};
     use crate::testing::Random;
 
-    /// The layer under test, between two that store something else.
+    /// The layer under test, between two with other contents.
     const LAYER: usize = 1;
 
-    /// A sequence of `len` positions, stored in the first `shared` of its blocks and in tails behind them.
+    /// A sequence of `len` positions, stored in the first `shared` of its blocks and in tails after them.
     struct Stored {
         arena: KvArena,
         blocks: Vec<u32>,
@@ -154,7 +159,7 @@ mod tests {
             let neighbour = KvLayer { value_dim: 40, ..KvLayer::full(3, 24, KvFormat::Q8, KvFormat::F16) };
             let layout = KvLayout::new(vec![neighbour, layer, neighbour]);
             let own = len.div_ceil(BLOCK_POSITIONS);
-            // Blocks of the sequence, in random order, then as many for what is kept of it.
+            // Blocks of the sequence, in random order, then as many for its retained positions.
             let mut numbers: Vec<u32> = (0..own as u32).collect();
             (1..own).for_each(|i| numbers.swap(i, random.bits() as usize % (i + 1)));
             let (blocks, rest) = numbers.split_at(shared.min(own));
@@ -171,7 +176,7 @@ mod tests {
             stored
         }
 
-        /// Tiles behind those of the sequence, enough for `kept`.
+        /// Tiles after those of the sequence, enough for `kept`.
         fn targets(&self, kept: &[Vec<u32>]) -> Vec<Vec<u32>> {
             let first = self.arena.blocks() as u32 / 2;
             let tile = |head: usize, i: u32| self.arena.layout().tile(first + i, LAYER, head);
@@ -196,7 +201,7 @@ mod tests {
         SeqKv { blocks, tails }
     }
 
-    /// The tiles of one head that stores the kept positions from the start.
+    /// The tiles of one head that was written with the retained positions only.
     fn written_directly(layer: KvLayer, head: usize, stored: &Stored, kept: &[u32]) -> Vec<u8> {
         let alone = KvLayer { kv_heads: 1, ..layer };
         let blocks: Vec<u32> = (0..kept.len().div_ceil(BLOCK_POSITIONS) as u32).collect();
@@ -217,7 +222,7 @@ mod tests {
         &arena.block(block)[tiles.key.start..tiles.value.end]
     }
 
-    /// A layer, a length, shared blocks, and what each head keeps.
+    /// A layer, a length, shared blocks, and the retained positions of each head.
     fn case() -> impl Strategy<Value = (KvLayer, usize, usize, Vec<Vec<u32>>, u64)> {
         let formats = || prop::sample::select(KvFormat::ALL.to_vec());
         let dim = || prop::sample::select(vec![8_usize, 24, 40, 64, 100, 128, 256]);
@@ -266,7 +271,7 @@ mod tests {
         }
     }
 
-    /// Compacts two heads of 40 positions, of which each keeps three, to the tiles that `change` leaves.
+    /// Compacts two heads of 40 positions, of which each retains three, to tiles that `change` modifies.
     fn compact_to(change: impl Fn(&mut Vec<Vec<u32>>, &Stored), kept: [u32; 3]) {
         let mut stored = Stored::new(KvLayer::full(2, 8, KvFormat::F16, KvFormat::Q4), 40, 1, 1);
         let kept = vec![kept.to_vec(); 2];

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How a key or value vector is stored.
+/// The storage format of a key or value vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvFormat {
-    /// As computed.
+    /// 32-bit floats, as computed.
     F32,
     /// Half precision.
     F16,
@@ -44,7 +44,7 @@ impl fmt::Display for KvFormat {
     }
 }
 
-/// A name that is no KV format.
+/// The error for a name that is not a KV format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown KV format {0:?}: use one of f32, f16, bf16, q8, q4, q4s")]
 pub struct UnknownKvFormat(String);
@@ -61,9 +61,9 @@ impl FromStr for KvFormat {
 /// The formats of keys and of values; as text `f16`, or `q8/q4` where they differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KvFormats {
-    /// Of the keys.
+    /// The format of the keys.
     pub k: KvFormat,
-    /// Of the values.
+    /// The format of the values.
     pub v: KvFormat,
 }
 
@@ -91,8 +91,7 @@ impl FromStr for KvFormats {
     }
 }
 
-/// What each layer stores as text: layers that store the same in runs, with their numbers from 0,
-/// `0-3:f16,4-27:q8/q4`.
+/// The layers' contents as text: runs of equal layers, with their numbers from 0, as in `0-3:f16,4-27:q8/q4`.
 pub fn in_runs<T: fmt::Display + PartialEq>(layers: &[T]) -> String {
     let mut first = 0;
     let run = |run: &[T]| {

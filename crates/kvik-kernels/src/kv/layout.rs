@@ -1,4 +1,4 @@
-//! What the layers of a model store in a block, and where in the block it lies.
+//! The contents of a block for each layer of a model, and their layout in the block.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -8,25 +8,28 @@ use super::tiles::{is_rotated, key_bytes, value_bytes};
 use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, KvFormats};
 use crate::f32x16::LANES;
 
-/// Counts the changes of what the bytes of a block mean: blocks kept by an older kvik are not read by a
-/// newer one. To be raised with every change of a format, of a rotation, of the order of tiles, and of the
-/// order of any sum that keys and values come from.
+/// Version of the meaning of a block's bytes: blocks stored by an older version are not read by a newer one.
+/// Must be
+/// incremented with every change of a format, of a rotation, of the order of tiles, and of the order of any
+/// sum that
+/// keys and values are computed from.
 pub const KV_LAYOUT_VERSION: u32 = 5;
 
-/// Which positions of a sequence a layer attends to. Layers that attend to none are not in a layout.
+/// The positions of a sequence that a layer attends to. Layers without attention are not in a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvKind {
-    /// All of them: full attention.
+    /// All positions: full attention.
     Full,
-    /// A sliding window: a row attends to the last positions, its own among them.
+    /// A sliding window: a row attends to the last positions, including its own.
     ///
-    /// Blocks store all positions, also those that no window will reach again, which attention does not read: their memory
-    /// can be given back, see [`KvLayout::windowed_part`].
+    /// Blocks store all positions, including those that no window will reach again and attention does not
+    /// read: their memory
+    /// can be returned to the system, see [`KvLayout::windowed_part`].
     Window {
-        /// Positions that a row attends to at most.
+        /// Maximum number of positions that a row attends to.
         positions: u32,
     },
-    /// Chunks of positions: a row attends to those of its own chunk up to itself. Stored as for a window.
+    /// Chunks of positions: a row attends to the positions of its own chunk up to itself. Stored as for a window.
     Chunk {
         /// Positions of a chunk.
         positions: u32,
@@ -44,19 +47,19 @@ impl KvKind {
     }
 }
 
-/// Where the values of a layer are.
+/// The location of a layer's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvValues {
-    /// In tiles of their own, beside those of the keys.
+    /// In tiles of their own, next to those of the keys.
     Stored,
-    /// They are the first numbers of the keys (latent attention): nothing is stored for them.
+    /// In the keys, of which they are the first elements (latent attention): nothing is stored for them.
     OfKeys,
 }
 
-/// What one layer stores for a position.
+/// The data that one layer stores for a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayer {
-    /// For which positions.
+    /// The positions that it attends to.
     pub kind: KvKind,
     /// Key and value heads.
     pub kv_heads: usize,
@@ -64,11 +67,11 @@ pub struct KvLayer {
     pub key_dim: usize,
     /// Length of a value vector, one of [`KvLayout::HEAD_DIMS`].
     pub value_dim: usize,
-    /// Where its values are.
+    /// The location of its values.
     pub values: KvValues,
     /// Format of the keys.
     pub k: KvFormat,
-    /// Format of the values; that of the keys where they are read from these.
+    /// Format of the values; that of the keys if keys hold the values.
     pub v: KvFormat,
 }
 
@@ -79,7 +82,7 @@ impl KvLayer {
         KvLayer { kind: KvKind::Full, kv_heads, key_dim: head_dim, value_dim: head_dim, values, k, v }
     }
 
-    /// A layer of latent attention: one vector for a position, the first `value_dim` numbers of which are its value.
+    /// A layer of latent attention: one vector per position, whose first `value_dim` elements are its value.
     pub fn latent(key_dim: usize, value_dim: usize, format: KvFormat) -> KvLayer {
         KvLayer { value_dim, values: KvValues::OfKeys, ..KvLayer::full(1, key_dim, format, format) }
     }
@@ -89,19 +92,20 @@ impl KvLayer {
         KvLayer { kind: KvKind::Window { positions }, ..KvLayer::full(kv_heads, head_dim, k, v) }
     }
 
-    /// Its formats as text: `f16`, or `q8/q4` where keys and values differ.
+    /// The layer's formats as text: `f16`, or `q8/q4` if keys and values differ.
     fn format_name(&self) -> String {
         let KvLayer { kind, k, v, .. } = self;
         match kind {
-            // Windows and chunks belong to the model, whose digest stands beside the name, and a block stores
-            // the same with them and without.
+            // Windows and chunks belong to the model, whose digest accompanies the name, and do not change
+            // the contents of a
+            // block.
             KvKind::Full | KvKind::Window { .. } | KvKind::Chunk { .. } => {
                 KvFormats { k: *k, v: *v }.to_string()
             }
         }
     }
 
-    /// Bytes that a block stores for the layer, all its heads: keys, values.
+    /// Bytes that a block stores for the layer, all its heads: for keys, for values.
     pub fn part_bytes(&self) -> [usize; 2] {
         let value_bytes = match self.values {
             KvValues::Stored => value_bytes(self.v, self.value_lanes()),
@@ -110,12 +114,12 @@ impl KvLayer {
         [key_bytes(self.k, self.key_dim), value_bytes].map(|bytes| bytes * self.kv_heads)
     }
 
-    /// Numbers that a block stores for the layer, all its heads: of keys, of values.
+    /// Elements that a block stores for the layer, all its heads: of keys, of values.
     pub fn part_numbers(&self) -> [usize; 2] {
         [self.key_dim, self.stored_value_dim()].map(|dim| dim * self.kv_heads * BLOCK_POSITIONS)
     }
 
-    /// Length of the vectors that are stored as values; 0 where keys hold them.
+    /// Length of the vectors that are stored as values; 0 if keys hold them.
     pub fn stored_value_dim(&self) -> usize {
         match self.values {
             KvValues::Stored => self.value_dim,
@@ -123,8 +127,9 @@ impl KvLayer {
         }
     }
 
-    /// Length of a value as it is gathered, and of a row of a V tile: that of a value rounded up to whole lanes, and
-    /// where it is a part of a rotated key to what was rotated together.
+    /// Length of a gathered value, and of a row of a V tile: that of a value rounded up to whole lanes, or if
+    /// the value is a
+    /// part of a rotated key, to whole rotated pieces.
     pub(crate) fn value_lanes(&self) -> usize {
         let together = match self.values {
             KvValues::OfKeys if is_rotated(self.k) => rotated_together(self.key_dim),
@@ -133,7 +138,7 @@ impl KvLayer {
         self.value_dim.next_multiple_of(together.max(LANES))
     }
 
-    /// The length of the vectors, of which values are the beginning, that are rotated before they are stored.
+    /// The length of the vectors, of which values are a prefix, that are rotated before they are stored.
     pub(crate) fn rotated_value_dim(&self) -> usize {
         match self.values {
             KvValues::Stored => self.value_dim,
@@ -141,21 +146,22 @@ impl KvLayer {
         }
     }
 
-    /// Whether a tile of one may stand for a tile of the other.
+    /// Whether tiles of both layers are interchangeable.
     fn has_tiles_of(&self, other: &KvLayer) -> bool {
         let shape = |layer: &KvLayer| (layer.key_dim, layer.value_dim, layer.values, layer.k, layer.v);
         shape(self) == shape(other)
     }
 }
 
-/// What a block stores for its 16 positions: keys and values of all layers and KV heads.
+/// The layout of a block for its 16 positions: keys and values of all layers and KV heads.
 ///
 /// ```text
-/// block = [layers that see all][KV heads of the layer] { K tile, V tile unless keys hold the values }
-///         [layers that see some][KV heads of the layer] { the same }     from a page's edge on, if there are both
+/// block = [layers of full attention][KV heads of the layer] { K tile, V tile unless keys hold the values }
+///         [layers with windows or chunks][KV heads of the layer] { the same }     page-aligned, if both
+///         kinds exist
 /// ```
 ///
-/// Heads are counted through all layers, in the order of these, so that a head of a layer is one number.
+/// Heads are numbered across all layers, in their order, so that a head of a layer is one number.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KvLayout {
     layers: Vec<KvLayer>,
@@ -163,26 +169,27 @@ pub struct KvLayout {
     first_heads: Vec<usize>,
     /// `[heads of all layers]`
     heads: Vec<HeadTiles>,
-    /// Where the tiles of layers that see some positions begin.
+    /// Offset of the tiles of layers with windows or chunks.
     windowed_from: usize,
     block_bytes: usize,
 }
 
-/// Where the memory of a part of a block can be given back, it begins and ends at the edge of a page: those of most
-/// systems, and the same on all of them, since blocks are also stored on disk.
+/// Alignment of a part of a block whose memory can be returned to the system: the page size of most systems,
+/// and the
+/// same on all of them, since blocks are also stored on disk.
 const PAGE: usize = 16 << 10;
 
-/// Where in a block the tiles of one head of one layer lie.
+/// Byte ranges of the tiles of one head of one layer in a block.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct HeadTiles {
     pub key: Range<usize>,
-    /// That of the key where keys hold the values.
+    /// The range of the key if keys hold the values.
     pub value: Range<usize>,
     /// The first layer with tiles of the same shape and formats.
     pub tiles_of: usize,
 }
 
-/// A layout in the making.
+/// A layout under construction.
 struct Tiles {
     heads: Vec<HeadTiles>,
     /// Bytes so far.
@@ -190,7 +197,7 @@ struct Tiles {
 }
 
 impl Tiles {
-    /// Adds the tiles of the layers that are `chosen`.
+    /// Adds the tiles of the layers for which `chosen` is true.
     fn add(&mut self, layers: &[KvLayer], first_heads: &[usize], chosen: impl Fn(&KvLayer) -> bool) {
         for (layer, &first) in layers.iter().zip(first_heads).filter(|(layer, _)| chosen(layer)) {
             let tiles_of = layers.iter().take_while(|first| !first.has_tiles_of(layer)).count();
@@ -208,14 +215,15 @@ impl Tiles {
 }
 
 impl KvLayout {
-    /// Lengths that a key or value vector may have.
+    /// Valid lengths of a key or value vector.
     pub const HEAD_DIMS: RangeInclusive<usize> = 8..=HEAD_DIM_MAX;
 
-    /// A block of `layers`, the first one first.
+    /// A block of `layers`, in their order.
     ///
     /// # Panics
-    /// When there is no layer, a layer has no heads, attends to no position, a length is not in
-    /// [`KvLayout::HEAD_DIMS`], or values that keys hold are longer than these or in another format.
+    /// If there is no layer, a layer has no heads or attends to no position, a length is not in
+    /// [`KvLayout::HEAD_DIMS`], or
+    /// values in keys are longer than the keys or in another format.
     pub fn new(layers: Vec<KvLayer>) -> KvLayout {
         assert!(!layers.is_empty(), "a layout without layers");
         let (mut first_heads, mut heads) = (Vec::new(), 0);
@@ -234,7 +242,7 @@ impl KvLayout {
         KvLayout { layers, first_heads, heads: tiles.heads, windowed_from, block_bytes }
     }
 
-    /// A block of `layers` layers that store the same.
+    /// A block of `layers` equal layers.
     ///
     /// # Panics
     /// As [`KvLayout::new`].
@@ -242,7 +250,7 @@ impl KvLayout {
         KvLayout::new(vec![layer; layers])
     }
 
-    /// What each layer stores, `[layers]`.
+    /// The contents of each layer, `[layers]`.
     pub fn layers(&self) -> &[KvLayer] {
         &self.layers
     }
@@ -252,77 +260,78 @@ impl KvLayout {
         self.block_bytes
     }
 
-    /// The bytes of a block that store what layers with windows or chunks see; empty where there are none. Whole pages.
+    /// The bytes of a block that belong to layers with windows or chunks; empty if there are none. Whole pages.
     pub fn windowed_part(&self) -> Range<usize> {
         self.windowed_from..self.block_bytes
     }
 
-    /// The bytes of a block that store what a layer does, all its heads: layers that see all stand first, then those that see
-    /// some, each in their order.
+    /// The bytes of a block that belong to a layer, all its heads: layers of full attention come first, then
+    /// the others, each
+    /// in their order.
     ///
     /// # Panics
-    /// When the layer does not exist.
+    /// If the layer does not exist.
     pub fn layer_part(&self, layer: usize) -> Range<usize> {
         let first = self.first_heads[layer];
         let heads = &self.heads[first..first + self.layers[layer].kv_heads];
         heads[0].key.start..heads[heads.len() - 1].value.end
     }
 
-    /// Bytes that one position takes: a sixteenth of a block.
+    /// Bytes per position: a sixteenth of a block.
     pub fn token_bytes(&self) -> usize {
         self.block_bytes / BLOCK_POSITIONS
     }
 
-    /// Average bits of a stored number: with scales, minima and padding.
+    /// Average bits per stored element, including scales, minima and padding.
     pub fn bits_per_number(&self) -> f64 {
         let numbers: usize = self.layers.iter().flat_map(KvLayer::part_numbers).sum();
         8.0 * self.block_bytes as f64 / numbers as f64
     }
 
-    /// The formats as text, by which namespaces and disk caches tell blocks apart.
+    /// The formats as text, by which namespaces and disk caches distinguish blocks.
     ///
-    /// It is the format of all layers, `f16` or `q8/q4` (keys, values); or the layers in runs that store
-    /// the same, `0-3:f16,4-27:q8/q4`. Heads and lengths belong to the model, whose identity stands beside it.
+    /// Either the format of all layers, `f16` or `q8/q4` (keys, values), or runs of equal layers, as in
+    /// `0-3:f16,4-27:q8/q4`. Heads and lengths belong to the model, whose identity accompanies the name.
     pub fn format_name(&self) -> String {
         text_of(self.layers.iter().map(KvLayer::format_name).collect())
     }
 
-    /// The formats of the keys alone, and those of the values, as [`format_name`](KvLayout::format_name)
-    /// writes them.
+    /// The formats of the keys alone, and of the values alone, in the syntax of
+    /// [`format_name`](KvLayout::format_name).
     pub fn part_names(&self) -> [String; 2] {
         let keys = self.layers.iter().map(|layer| layer.k.to_string());
         let values = self.layers.iter().map(|layer| layer.v.to_string());
         [text_of(keys.collect()), text_of(values.collect())]
     }
 
-    /// The number of the K and V tile that hold what `block` stores for a layer and KV head.
+    /// The number of the K and V tile that `block` stores for a layer and KV head.
     ///
     /// # Panics
-    /// When the layer or head does not exist.
+    /// If the layer or head does not exist.
     pub fn tile(&self, block: u32, layer: usize, head: usize) -> u32 {
         block * self.heads() as u32 + self.head(layer, head) as u32
     }
 
-    /// The first layer whose tiles are like those of `layer`, so that a tile of one may serve the other.
+    /// The first layer whose tiles are interchangeable with those of `layer`.
     ///
     /// # Panics
-    /// When the layer does not exist.
+    /// If the layer does not exist.
     pub fn tile_class(&self, layer: usize) -> usize {
         self.tiles(self.first_heads[layer]).tiles_of
     }
 
-    /// The block that a tile is in, and its head among those of all layers.
+    /// The block of a tile, and its head among those of all layers.
     pub(crate) fn block_and_head(&self, tile: u32) -> (u32, usize) {
         let heads = self.heads() as u32;
         (tile / heads, (tile % heads) as usize)
     }
 
-    /// Where the tiles of a head lie.
+    /// Byte ranges of the tiles of a head.
     pub(crate) fn tiles(&self, head: usize) -> &HeadTiles {
         &self.heads[head]
     }
 
-    /// The KV heads of all layers.
+    /// Number of KV heads of all layers.
     pub(crate) fn heads(&self) -> usize {
         self.heads.len()
     }
@@ -330,7 +339,7 @@ impl KvLayout {
     /// The number of a layer's head among those of all layers.
     ///
     /// # Panics
-    /// When the layer or head does not exist.
+    /// If the layer or head does not exist.
     pub(crate) fn head(&self, layer: usize, head: usize) -> usize {
         let kv_heads = self.layers[layer].kv_heads;
         assert!(head < kv_heads, "head {head} of {kv_heads} in layer {layer}");
@@ -338,7 +347,7 @@ impl KvLayout {
     }
 }
 
-/// The one name that all layers have, or names by layer.
+/// The common name of all layers, or names by runs of layers.
 fn text_of(mut layers: Vec<String>) -> String {
     match layers.iter().all(|name| *name == layers[0]) {
         true => layers.swap_remove(0),
@@ -374,7 +383,7 @@ impl std::fmt::Debug for KvLayout {
 mod tests {
     use super::*;
 
-    /// Every head's tiles follow the ones before, in the order of layers and heads.
+    /// Checks that every head's tiles follow the ones before, in the order of layers and heads.
     fn check_tiles(layout: &KvLayout) {
         let mut end = 0;
         for (index, layer) in layout.layers().iter().enumerate() {
@@ -447,7 +456,7 @@ mod tests {
         check(KvFormat::Q4S, 2 * 28 * 8 * (64 + 2));
     }
 
-    /// DeepSeek V2-Lite and V3: 512 numbers of a latent and 64 of the rotated key, once.
+    /// DeepSeek V2-Lite and V3: 512 elements of a latent and 64 of the rotated key, once.
     #[test]
     fn a_token_of_a_latent_layer_takes_its_key_alone() {
         let check = |format, expect: usize| {
@@ -460,13 +469,13 @@ mod tests {
         check(KvFormat::F32, 576 * 4);
         check(KvFormat::F16, 576 * 2);
         check(KvFormat::Bf16, 576 * 2);
-        // The latent and the rotated part have scales of their own.
+        // The latent and the rotated part have separate scales.
         check(KvFormat::Q8, 576 + 2 * 4);
         check(KvFormat::Q4, 288 + 18 * 4);
         check(KvFormat::Q4S, 288 + 2 * 2);
     }
 
-    /// What is rotated together is rotated back together.
+    /// Elements that were rotated together are rotated back together.
     #[test]
     fn values_in_keys_are_gathered_up_to_whole_pieces() {
         let lanes = |key_dim, value_dim, format| KvLayer::latent(key_dim, value_dim, format).value_lanes();
@@ -483,7 +492,7 @@ mod tests {
         KvLayout::uniform(1, KvLayer::latent(64, 65, KvFormat::F16));
     }
 
-    /// Short heads take more bits: scales are shared by less, and values are padded to 16 dimensions.
+    /// Short heads take more bits: fewer elements share a scale, and values are padded to 16 dimensions.
     #[test]
     fn bits_are_those_of_numbers_scales_and_padding() {
         let check = |head_dim, expect: [f64; 6]| {
@@ -496,7 +505,7 @@ mod tests {
         check(8, [48.0, 24.0, 24.0, 16.0, 10.0, 8.0]);
     }
 
-    /// What uniform layouts are called stands in the identity of every cache on disk.
+    /// The names of uniform layouts are part of the identity of every cache on disk.
     #[test]
     fn formats_have_one_name() {
         let layers = |runs: &[(usize, KvFormat, KvFormat)]| {
@@ -545,7 +554,7 @@ mod tests {
         check(KvKind::Chunk { positions: u32::MAX }, [0; 6]);
     }
 
-    /// The name stands in the identity of caches; which positions are visible is the model's.
+    /// The name is part of the identity of caches; visibility of positions belongs to the model.
     #[test]
     fn windows_have_no_name_and_tiles_like_any_other() {
         let full = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
@@ -556,7 +565,7 @@ mod tests {
         assert_eq!(layout.tile_class(1), 0);
     }
 
-    /// The part of layers with windows is whole pages behind all others, so that its memory can be given back.
+    /// The part of layers with windows is whole pages after all others, so that its memory can be returned.
     #[test]
     fn what_windows_see_stands_behind_the_rest() {
         let full = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);

@@ -1,5 +1,4 @@
-//! Stored keys and values: formats, what layers store in a block, the arena of blocks, and what a sequence
-//! stores where.
+//! Stored keys and values: formats, the layout of a block, the arena of blocks, and the view of a sequence.
 
 use std::mem::MaybeUninit;
 
@@ -27,7 +26,8 @@ pub const BLOCK_POSITIONS: usize = 16;
 /// The longest head vector that a layout allows.
 pub(crate) const HEAD_DIM_MAX: usize = 576;
 
-/// Room for a head vector. What is not copied is not filled either, for most are much shorter than the longest.
+/// Buffer for a head vector. Only the copied elements are initialised, for most vectors are much shorter than
+/// the longest.
 pub(crate) struct HeadRoom([MaybeUninit<f32>; HEAD_DIM_MAX]);
 
 impl HeadRoom {
@@ -36,25 +36,25 @@ impl HeadRoom {
         HeadRoom([const { MaybeUninit::uninit() }; HEAD_DIM_MAX])
     }
 
-    /// A copy of `x`, which is at most as long as the longest head vector.
+    /// Returns a copy of `x`, which is at most as long as the longest head vector.
     #[inline(always)]
     pub(crate) fn copy(&mut self, x: &[f32]) -> &mut [f32] {
         self.0[..x.len()].write_copy_of_slice(x)
     }
 }
 
-/// The maximum magnitude of `x`, which is NaN if one is.
+/// The maximum magnitude of `x`, or NaN if any element is NaN.
 #[inline(always)]
 pub(crate) fn max_magnitude(x: &[f32]) -> f32 {
-    // Without their sign, floats are in the order of their bits, and integers have a fast maximum.
+    // Without their sign, floats are ordered like their bits, and integers have a fast maximum.
     let magnitudes = x.iter().map(|x| x.to_bits() & !(1 << 31));
     f32::from_bits(magnitudes.fold(0, |max, bits| if bits > max { bits } else { max }))
 }
 
-/// The factor that takes numbers of up to `max` in magnitude to numbers of up to `to`.
+/// The factor that scales numbers of up to `max` in magnitude to numbers of up to `to`.
 ///
-/// It is 0 where no finite factor does: `max` is 0 or nearly so (below `to / f32::MAX`, where numbers
-/// then count as nothing), infinite, or not a number.
+/// It is 0 if `max` is NaN, infinite, or zero or nearly so (below `to / f32::MAX`, where numbers then count
+/// as zero).
 #[inline(always)]
 pub(crate) fn factor_to(to: f32, max: f32) -> f32 {
     let factor = to / max;

@@ -1,8 +1,10 @@
-//! Formats that store small integers, which attention multiplies as integers.
+//! Formats of small integers, which attention multiplies as integers.
 //!
-//! The quantised values of a tile are a matrix that is summed over its rows: for K a row is a dimension and
-//! a column a position, for V a row is a position and a column a dimension. Rows stand together in words, so
-//! that a register of 16 columns holds pairs of rows, which is what a dot product of 16-bit pairs takes.
+//! The quantised values of a tile are a matrix that is summed over its rows: for K a row is a dimension and a
+//! column a
+//! position, for V a row is a position and a column a dimension. Several rows share a word, so that a
+//! register of 16
+//! columns holds pairs of rows, as a dot product of 16-bit pairs needs them.
 //!
 //! ```text
 //! Q8        [rows / 2][columns] { 2 bytes }   bytes in order
@@ -16,7 +18,8 @@
 //! scales of Q4S  [16 positions] bf16                        groups of 512 dimensions
 //! ```
 //!
-//! Vectors are stored [rotated](super::rotate). A number is `value * scale`, in Q4 `value * scale + minimum`.
+//! Vectors are stored [rotated](super::rotate). The dequantised element is `value * scale`, in Q4 `value *
+//! scale + minimum`.
 //! In Q4S the minimum is not stored: it is -8 scales.
 
 use half::bf16;
@@ -26,11 +29,11 @@ use super::{BLOCK_POSITIONS, factor_to, max_magnitude};
 use crate::f32x16::{F32x16, LANES, ROUND};
 use crate::i32x16::I32x16;
 
-/// Reads the quantised values of one format; pointers as in [`Tile`].
+/// Reading of the quantised values of one format; pointers as in [`Tile`].
 pub(crate) trait Quantised: Tile {
-    /// Rows whose values stand together.
+    /// Rows that share a word.
     const ROWS: usize;
-    /// Bytes of such a column.
+    /// Bytes of a word: one column of those rows.
     const WORD: usize;
     /// Dimensions that share scales.
     const GROUP: usize;
@@ -42,37 +45,37 @@ pub(crate) trait Quantised: Tile {
     unsafe fn words<I: I32x16>(from: *const u8) -> Self::Words<I>;
     /// Rows `2 i` and `2 i + 1` of the words.
     fn pairs<I: I32x16>(words: Self::Words<I>, i: usize) -> I::Pairs;
-    /// Words of 16 rows and 16 columns, turned to those of [`Q8`] as [`I32x16::turn_bytes`] does.
+    /// Transposes words of 16 rows and 16 columns to words of [`Q8`], as [`I32x16::turn_bytes`] does.
     unsafe fn turn<I: I32x16>(from: *const u8, to: *mut u8, stride: usize);
-    /// The scales of 16 positions, which stand at `scales`.
+    /// The scales of 16 positions at `scales`.
     unsafe fn scale<L: F32x16>(scales: *const u8) -> L;
-    /// The minima of 16 positions; 0 in formats without.
+    /// The minima of 16 positions; 0 in formats without minima.
     unsafe fn min<L: F32x16>(scales: *const u8) -> L;
     /// Bytes of a group's scales.
     const SCALES: usize;
 
-    /// Chooses the scales of a group and writes those of `position`; returns how its numbers are quantised.
+    /// Computes the scales of a group and writes those of `position`; returns the quantiser of its elements.
     unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Quantiser;
     /// Writes one quantised value.
     unsafe fn write(tile: *mut u8, columns: usize, row: usize, column: usize, value: i32);
     /// Copies the scales of one position of a group.
     unsafe fn copy_scales(from: Place<*const u8>, to: Place<*mut u8>);
-    /// Where in its word the quantised value of a row is: the first of its bits.
+    /// The lowest bit, in its word, of the quantised value of a row.
     fn shift(row: usize) -> u32;
 }
 
-/// Groups that `dims` dimensions have.
+/// Number of groups of `dims` dimensions.
 pub(crate) fn groups<C: Quantised>(dims: usize) -> usize {
     dims.div_ceil(C::GROUP)
 }
 
-/// Where the scales of a tile begin.
+/// Start of the scales of a tile.
 #[inline(always)]
 pub(crate) fn scales_at<C: Quantised>(tile: *const u8, rows: usize, columns: usize) -> *const u8 {
     tile.wrapping_add(rows.div_ceil(C::ROWS) * columns * C::WORD)
 }
 
-/// Quantises the numbers of a group.
+/// A quantiser of the elements of a group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quantiser {
     min: f32,
@@ -81,21 +84,21 @@ pub(crate) struct Quantiser {
 }
 
 impl Quantiser {
-    /// The integer that stands for `x`.
+    /// The quantised value of `x`.
     #[inline(always)]
     fn quantise(self, x: f32) -> i32 {
-        // Whatever is not a number becomes the lower end, never a value out of range.
+        // NaN becomes the minimum, never a value out of range.
         let value = ((x - self.min) * self.factor).max(self.range.0).min(self.range.1);
         (value + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32
     }
 }
 
-/// Bytes of both kinds of tile.
+/// Bytes of a tile of either kind.
 fn bytes<C: Quantised>(rows: usize, columns: usize, dims: usize) -> usize {
     rows.div_ceil(C::ROWS) * columns * C::WORD + groups::<C>(dims) * C::SCALES
 }
 
-/// What [`Tile`] asks, for a quantised format.
+/// Implements [`Tile`] for a quantised format.
 macro_rules! quantised_tile {
     ($name:ident, words of $word:ty, values of $mask:literal) => {
         impl Tile for $name {
@@ -176,7 +179,7 @@ macro_rules! quantised_tile {
     };
 }
 
-/// Copies the scales of all groups that `dims` dimensions have; tiles have `rows` and `columns`.
+/// Copies the scales of all groups of `dims` dimensions; tiles have `rows` and `columns`.
 #[inline(always)]
 unsafe fn copy_all_scales<C: Quantised>(
     from: Place<*const u8>,
@@ -194,7 +197,7 @@ unsafe fn copy_all_scales<C: Quantised>(
     }
 }
 
-/// Symmetric 8-bit numbers; the maximum magnitude of a group becomes 127.
+/// Symmetric 8-bit values; the maximum magnitude of a group becomes 127.
 pub(crate) struct Q8;
 
 quantised_tile!(Q8, words of u16, values of 0xff);
@@ -265,7 +268,7 @@ impl Quantised for Q8 {
     }
 }
 
-/// Four-bit numbers in groups of 32 dimensions, each with a scale and a minimum.
+/// 4-bit values in groups of 32 dimensions, each with a scale and a minimum.
 pub(crate) struct Q4;
 
 quantised_tile!(Q4, words of u32, values of 0xf);
@@ -321,7 +324,7 @@ impl Quantised for Q4 {
     unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Quantiser {
         let min = bf16::from_f32(numbers.iter().copied().fold(f32::INFINITY, f32::min));
         let max = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        // Against scale and minimum as they are stored; rounding may have put the minimum above the maximum.
+        // Uses scale and minimum as they are stored; rounding may have put the minimum above the maximum.
         let scale = bf16::from_f32(((max - min.to_f32()) / 15.0).max(0.0));
         // SAFETY: the caller's promise.
         unsafe {
@@ -350,7 +353,7 @@ impl Quantised for Q4 {
         let source = from.tile.cast::<u16>().wrapping_add(from.position);
         let target = to.tile.cast::<u16>().wrapping_add(to.position);
         for at in [0, BLOCK_POSITIONS] {
-            // SAFETY: the caller's promise: the scale, and the minimum behind all scales.
+            // SAFETY: the caller's promise: the scale, and the minimum after all scales.
             unsafe { target.add(at).write_unaligned(source.add(at).read_unaligned()) };
         }
     }
@@ -361,19 +364,19 @@ impl Quantised for Q4 {
     }
 }
 
-/// Symmetric four-bit numbers; the maximum magnitude of a head vector becomes 7.
+/// Symmetric 4-bit values; the maximum magnitude of a head vector becomes 7.
 pub(crate) struct Q4S;
 
 quantised_tile!(Q4S, words of u32, values of 0xf);
 
-/// What a stored 0 stands for, in scales.
+/// The number that a stored 0 represents, in scales.
 const ZERO: f32 = -8.0;
 
 impl Quantised for Q4S {
     const ROWS: usize = Q4::ROWS;
     const WORD: usize = Q4::WORD;
     const GROUP: usize = Q8::GROUP;
-    /// The words of Q4 hold no sign, so numbers are counted from the minimum.
+    /// The words of Q4 are unsigned, so values are relative to the minimum.
     const HAS_MIN: bool = true;
     const SCALES: usize = 2 * BLOCK_POSITIONS;
     type Words<I: I32x16> = I::Word;

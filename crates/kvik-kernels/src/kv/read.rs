@@ -1,7 +1,8 @@
-//! Stored keys and values as the numbers that the model computed, as far as their format kept them.
+//! Dequantisation of stored keys and values.
 //!
-//! A float is widened. A quantised value times its scale, plus the minimum by FMA if the format has one, is a number of a rotated
-//! vector, which is then rotated back.
+//! A float is widened. A quantised value is multiplied by its scale, and the minimum is added by FMA if the
+//! format has one;
+//! this is an element of a rotated vector, which is then rotated back.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -15,14 +16,15 @@ use crate::Isa;
 use crate::f32x16::{F32x16, LANES};
 use crate::i32x16::I32x16;
 
-/// The vectors of one tile, `[16 positions][dims]`, `dims` being their length rounded up to whole lanes.
+/// The vectors of one tile, `[16 positions][dims]`, where `dims` is their length rounded up to whole lanes.
 type Vectors = [f32; BLOCK_POSITIONS * HEAD_DIM_MAX];
 
-/// Reads a tile of vectors of length `dim`: these are the result, also where nothing was stored, and what is beyond
-/// them in whole lanes is not. `next` is the tile that is read after it, which need not be readable.
+/// Reads the vectors of length `dim` of a tile, including positions that were never stored; the padding of
+/// `to` up to
+/// whole lanes is unspecified. `next` is the tile that is read next, which need not be readable.
 type ReadTile = unsafe fn(tile: *const u8, next: *const u8, dim: usize, to: &mut Vectors);
 
-/// How one instruction set, which the machine must have, reads tiles of two formats.
+/// The readers of one instruction set, which the machine must have, for tiles of two formats.
 #[derive(Clone, Copy)]
 pub(super) struct Readers {
     /// K tiles.
@@ -32,15 +34,15 @@ pub(super) struct Readers {
 }
 
 impl KvArena {
-    /// The keys that a KV head of a layer stores of a sequence.
+    /// The keys of a sequence that a KV head of a layer stores.
     ///
     /// # Panics
-    /// When the layer does not exist, or some heads of the sequence have tails and others have none.
+    /// If the layer does not exist, or some heads of the sequence have tails and others have none.
     pub fn keys<'a>(&'a self, layer: usize, head: usize, seq: &'a SeqKv<'a>) -> StoredVectors<'a> {
         StoredVectors::keys(Isa::current(), self, [layer, head], seq)
     }
 
-    /// The values that a KV head of a layer stores of a sequence.
+    /// The values of a sequence that a KV head of a layer stores.
     ///
     /// # Panics
     /// As [`KvArena::keys`].
@@ -49,7 +51,7 @@ impl KvArena {
     }
 }
 
-/// The tiles of a head.
+/// Indices of the tiles of a head.
 const KEYS: usize = 0;
 const VALUES: usize = 1;
 
@@ -61,11 +63,11 @@ pub struct StoredVectors<'a> {
     head: usize,
     seq: &'a SeqKv<'a>,
     dim: usize,
-    /// Length of the vectors in the tiles, of which these are the beginning.
+    /// Length of the vectors in the tiles, of which the returned vectors are a prefix.
     stored_dim: usize,
-    /// The stored position of the first.
+    /// The first stored position.
     first: usize,
-    /// Which of the tiles of a head they are in: K or V.
+    /// The tile of a head: K or V.
     part: usize,
     read: ReadTile,
 }
@@ -94,15 +96,15 @@ impl<'a> StoredVectors<'a> {
         self.dim
     }
 
-    /// Those behind the first `count`.
+    /// The vectors after the first `count`.
     pub fn skip(self, count: usize) -> Self {
         StoredVectors { first: self.first + count, ..self }
     }
 
-    /// Hands vectors `range` to `with`, one after the other.
+    /// Passes vectors `range` to `with`, in order.
     ///
     /// # Panics
-    /// When the head does not exist or stores fewer.
+    /// If the head does not exist or stores fewer vectors.
     pub fn each(&self, range: Range<usize>, mut with: impl FnMut(&[f32])) {
         let mut vectors = [0.0; BLOCK_POSITIONS * HEAD_DIM_MAX];
         let dims = self.stored_dim.next_multiple_of(LANES);
@@ -121,7 +123,7 @@ impl<'a> StoredVectors<'a> {
         }
     }
 
-    /// The tile that stored position `position` is in.
+    /// The tile of stored position `position`.
     fn tile(&self, position: usize) -> *const u8 {
         let tile = self.seq.tile(self.arena, self.layer, self.head, position / BLOCK_POSITIONS);
         self.arena.tiles(tile, self.layer)[self.part]
@@ -130,7 +132,7 @@ impl<'a> StoredVectors<'a> {
     /// Copies vectors `range` to `out`, `[n, dim]`.
     ///
     /// # Panics
-    /// When the shape does not fit, or as [`StoredVectors::each`].
+    /// If the shape does not fit, or as [`StoredVectors::each`].
     pub fn copy(&self, range: Range<usize>, out: &mut [f32]) {
         assert!(out.len() == range.len() * self.dim, "out is [{}, {}]", range.len(), self.dim);
         let mut out = out.chunks_exact_mut(self.dim);
@@ -234,7 +236,7 @@ unsafe fn quantised_values<I: I32x16, C: Quantised>(tile: *const u8, dim: usize,
     }
 }
 
-/// One row of 16 columns of a word: its products with 1, and those of the row beside it with 0.
+/// Extracts one row of 16 columns of a word: multiplies it by 1, and its pair by 0.
 ///
 /// # Safety
 /// 16 columns of a word of the format are readable at `word`; inlined into a function with the features of `I`.
@@ -249,7 +251,7 @@ unsafe fn quantised_row<I: I32x16, C: Quantised>(word: *const u8, row: usize) ->
     }
 }
 
-/// Lane `i` of row `d < dim` becomes number `d` of vector `i`.
+/// Transposes: lane `i` of row `d < dim` becomes element `d` of vector `i`.
 ///
 /// # Safety
 /// Inlined into a function with the features of `L`.
@@ -274,7 +276,7 @@ unsafe fn turn<L: F32x16>(dim: usize, to: &mut [f32], row: impl Fn(usize) -> L) 
 /// Declares `readers(k, v)` for one type of lanes, compiled with its target features.
 macro_rules! declare_readers {
     ($floats:ty, $sums:ty $(, $features:literal)?) => {
-        /// What reads tiles of keys in format `k` and values in format `v`.
+        /// The readers for tiles of keys in format `k` and values in format `v`.
         pub(super) fn readers(
             k: $crate::kv::KvFormat,
             v: $crate::kv::KvFormat,
@@ -325,7 +327,7 @@ mod variants {
     mod scalar {
         super::declare_readers!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
     }
-    /// Every machine has these.
+    /// Every aarch64 machine has NEON.
     #[cfg(all(not(test), target_arch = "aarch64"))]
     use neon as scalar;
 
@@ -358,7 +360,7 @@ mod variants {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::readers(k, v),
-            // Nothing is multiplied that AVX-VNNI would make faster.
+            // Dequantisation has no products that AVX-VNNI would make faster.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => avx2::readers(k, v),
             #[cfg(target_arch = "aarch64")]
@@ -377,7 +379,7 @@ mod tests {
     use crate::kv::{HeadTail, KvFormat, KvLayer, KvLayout, SeqRow};
     use crate::testing::Random;
 
-    /// What the numbers of a vector become by being stored: exactly for floats, else within a distance of it.
+    /// Checks the error of storing a vector: exact conversion for floats, else a bound on the distance.
     fn check_stored(format: KvFormat, stored: &[f32], read: &[f32]) -> Result<(), TestCaseError> {
         let exact = |convert: fn(f32) -> f32| stored.iter().map(|&x| convert(x)).eq(read.iter().copied());
         match format {
@@ -385,7 +387,7 @@ mod tests {
             KvFormat::F16 => prop_assert!(exact(|x| half::f16::from_f32(x).to_f32())),
             KvFormat::Bf16 => prop_assert!(exact(|x| half::bf16::from_f32(x).to_f32())),
             KvFormat::Q8 | KvFormat::Q4 | KvFormat::Q4S => {
-                // Half a step of each number of the rotated vector, which is as long as the vector.
+                // Half a step for each element of the rotated vector, which has the same norm as the vector.
                 let length = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
                 let steps = match format {
                     KvFormat::Q8 => 127.0,

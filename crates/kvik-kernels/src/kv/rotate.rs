@@ -1,8 +1,9 @@
-//! The rotation that vectors undergo before they are quantised.
+//! The Hadamard rotation that vectors undergo before they are quantised.
 
 use crate::f32x16::{F32x16, LANES};
 
-/// The numbers of a head vector that are rotated together: the largest power of two that divides its length.
+/// Number of elements that are rotated together: the largest power of two that divides the length of a head
+/// vector.
 #[inline(always)]
 pub(crate) fn rotated_together(len: usize) -> usize {
     1 << len.trailing_zeros()
@@ -10,15 +11,17 @@ pub(crate) fn rotated_together(len: usize) -> usize {
 
 /// Rotates a head vector by an orthogonal Hadamard matrix, which is its own inverse.
 ///
-/// It spreads outliers over all dimensions, so that few bits lose little. Products of two rotated vectors
-/// are those of the vectors themselves. Where the length is no power of two, pieces of the largest
-/// power of two that divides it are rotated one by one.
+/// It spreads outliers over all dimensions, which reduces the quantisation error. Dot products of two rotated
+/// vectors are
+/// those of the vectors themselves. If the length is not a power of two, pieces of the largest power of two
+/// that divides
+/// it are rotated one by one.
 #[inline(always)]
 pub(crate) fn rotate(x: &mut [f32]) {
     let piece = rotated_together(x.len());
     let norm = 1.0 / (piece as f32).sqrt();
     let (vectors, rest) = x.as_chunks_mut::<LANES>();
-    // Loops, not closures: only what is inlined is compiled for the machine's registers.
+    // Loops, not closures: only inlined code is compiled for the machine's registers.
     for lanes in vectors.iter_mut() {
         rotate_lanes(lanes, piece);
     }
@@ -41,7 +44,7 @@ pub(crate) fn rotate(x: &mut [f32]) {
     }
 }
 
-/// Rotates 16 vectors that lie beside one another, `[dim][16]`: each becomes what [`rotate`] makes of it, to the bit.
+/// Rotates 16 interleaved vectors, `[dim][16]`: the result equals [`rotate`] of each to the bit.
 ///
 /// # Safety
 /// Inlined into a function with the features of `L`.
@@ -69,7 +72,7 @@ pub(crate) unsafe fn rotate_columns<L: F32x16>(rows: &mut [[f32; LANES]]) {
     }
 }
 
-/// The distances below 16 that a piece has, on lanes that stay in registers.
+/// Rotates at the distances below 16, on lanes that stay in registers.
 #[inline(always)]
 fn rotate_lanes(lanes: &mut [f32; LANES], piece: usize) {
     if piece > 1 {
@@ -132,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Values that are the beginning of keys are rotated back without the rest.
+    /// Values that are a prefix of keys are rotated back without the rest.
     #[test]
     fn pieces_are_rotated_as_in_the_whole() {
         for (len, part) in [(576, 512), (576, 64), (100, 48), (40, 16), (24, 16), (160, 96), (36, 32)] {

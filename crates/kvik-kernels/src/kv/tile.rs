@@ -1,4 +1,4 @@
-//! One format's tiles: the keys or the values of one block, layer and KV head.
+//! The tiles of a format: the keys or the values of one block, layer and KV head.
 //!
 //! ```text
 //! K tile  [head_dim][16 positions]     a row = one dimension: positions are the lanes
@@ -7,7 +7,7 @@
 //!
 //! `dims` is the head dimension rounded up to whole lanes; padding does not influence any result.
 //! Floats are stored as drawn; [`quantised`](super::quantised) packs several rows together.
-//! What is stored for a position depends on that position alone.
+//! The stored bytes of a position depend on that position alone.
 
 use half::{bf16, f16};
 
@@ -29,7 +29,7 @@ pub(crate) trait Tile {
     fn value_bytes(dims: usize) -> usize;
     unsafe fn write_key(tile: *mut u8, position: usize, key: &[f32]);
     unsafe fn write_value(tile: *mut u8, dims: usize, position: usize, value: &[f32]);
-    /// Copies what is stored for one position to another tile; the target's other positions stay.
+    /// Copies one position to another tile; the target's other positions stay unchanged.
     unsafe fn copy_key(from: Place<*const u8>, to: Place<*mut u8>, head_dim: usize);
     unsafe fn copy_value(from: Place<*const u8>, to: Place<*mut u8>, dims: usize);
 }
@@ -41,18 +41,18 @@ pub(crate) struct Place<P> {
     pub position: usize,
 }
 
-/// Reads the tiles of a format of floats; pointers as in [`Tile`].
+/// Reading of the tiles of a float format; pointers as in [`Tile`].
 pub(crate) trait FloatTile: Tile {
     /// Dimension `d` of the keys at 16 positions.
     unsafe fn key<L: F32x16>(tile: *const u8, d: usize) -> L;
     /// 16 dimensions of the value at `position`.
     unsafe fn value<L: F32x16>(tile: *const u8, dims: usize, position: usize, vector: usize) -> L;
-    /// Where [`FloatTile::key`] and [`FloatTile::value`] read.
+    /// The address that [`FloatTile::key`] and [`FloatTile::value`] read.
     fn key_at(tile: *const u8, d: usize) -> *const u8;
     fn value_at(tile: *const u8, dims: usize, position: usize, vector: usize) -> *const u8;
 }
 
-/// Numbers that are converted one by one: `T` in memory, `$load` into lanes, `$convert` from f32.
+/// Implements a format of separate elements: `T` in memory, `$load` into lanes, `$convert` from f32.
 macro_rules! float_tile {
     ($name:ident, $number:ty, $load:ident, $convert:expr) => {
         pub(crate) struct $name;

@@ -1,9 +1,9 @@
-//! Which tiles a format has.
+//! The tile type of each format.
 
 use super::KvFormat;
 use super::tile::Tile;
 
-/// Evaluates `$floats` or `$values` with `$tile` or `$quantised` naming the type of the tiles of a format.
+/// Evaluates `$floats` or `$values` with `$tile` or `$quantised` naming the tile type of a format.
 macro_rules! with_tile {
     ($format:expr, $tile:ident => $body:expr) => {
         $crate::kv::tiles::with_tile!($format, $tile => $body, $tile => $body)

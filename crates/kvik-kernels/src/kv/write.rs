@@ -1,27 +1,27 @@
-//! Storing the keys and values of one position and head.
+//! Storing of the keys and values of one position and head.
 
 use super::rotate::rotate;
 use super::tile::Tile;
 use super::{HeadRoom, KvLayer};
 use crate::Isa;
 
-/// Where a position of a head is stored, and what.
+/// The destination and the data of a position of a head.
 pub(crate) struct Position<'a> {
     pub key_tile: *mut u8,
     pub value_tile: *mut u8,
     /// Length of a row of the V tile.
     pub value_lanes: usize,
-    /// In its block.
+    /// The position's index in its block.
     pub offset: usize,
     pub k: &'a [f32],
-    /// Empty where keys hold the values.
+    /// Empty if keys hold the values.
     pub v: &'a [f32],
 }
 
-/// How one instruction set, which the machine must have, stores a position in two formats.
+/// The writers of one instruction set, which the machine must have, for two formats.
 #[derive(Clone, Copy)]
 pub(crate) struct Writers {
-    /// [`Position::write`], or where keys hold the values [`Position::write_key`]
+    /// [`Position::write`], or [`Position::write_key`] if keys hold the values
     pub position: unsafe fn(&Position<'_>),
     /// [`write_key`]
     pub key: unsafe fn(tile: *mut u8, offset: usize, key: &[f32]),
@@ -66,7 +66,7 @@ pub(crate) unsafe fn write_key<K: Tile>(tile: *mut u8, offset: usize, key: &[f32
     unsafe { K::write_key(tile, offset, key) };
 }
 
-/// `x` rotated, in `room`.
+/// Copies `x` to `room` and rotates it.
 #[inline(always)]
 fn rotated<'a>(x: &[f32], room: &'a mut HeadRoom) -> &'a [f32] {
     let rotated = room.copy(x);
@@ -77,7 +77,7 @@ fn rotated<'a>(x: &[f32], room: &'a mut HeadRoom) -> &'a [f32] {
 /// Declares `writers(layer)`, compiled with the target features of one instruction set.
 macro_rules! declare_writers {
     ($($features:literal)?) => {
-        /// What stores one position of one head of a layer.
+        /// The writers for one position of one head of a layer.
         pub(super) fn writers(layer: &$crate::kv::KvLayer) -> $crate::kv::write::Writers {
             use $crate::kv::KvValues;
             use $crate::kv::tile::Tile;
@@ -113,7 +113,7 @@ macro_rules! declare_writers {
 mod scalar {
     super::declare_writers!();
 }
-/// Every machine has these.
+/// Every aarch64 machine has NEON.
 #[cfg(all(not(test), target_arch = "aarch64"))]
 use neon as scalar;
 
@@ -138,7 +138,7 @@ mod neon {
 }
 use declare_writers;
 
-/// The writers of `isa` for what `layer` stores.
+/// The writers of `isa` for the formats of `layer`.
 pub(crate) fn writers(isa: Isa, layer: &KvLayer) -> Writers {
     match isa {
         #[cfg(target_arch = "x86_64")]

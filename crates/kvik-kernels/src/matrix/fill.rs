@@ -1,6 +1,7 @@
-//! Filling a tile: eight words of every row at a time, which are turned around, so that each vector has one of every row.
+//! Filling of a tile: eight words of every row at a time are transposed, so that each vector has one word of
+//! every row.
 //!
-//! A model is packed whenever it is opened, so this is most of what a start takes.
+//! A model is packed whenever it is opened, so this is most of the startup time.
 
 use super::layout::{CHUNK, CHUNK_VECTORS, GROUPS, STORED, TILE_ROWS, TileLayout, VECTOR, byte_mask};
 use super::shorts::pack;
@@ -11,19 +12,19 @@ use crate::quant::{
 use crate::u32x16::{ScalarWords, U32x16};
 
 const WORD: usize = 4;
-/// Bytes of a row that are turned around at once.
+/// Bytes of a row that are transposed at once.
 const PIECE: usize = WORD * GROUPS;
 
-/// Rows of a file, one after another; a tile has up to sixteen.
+/// Rows in file format, contiguous; a tile has up to sixteen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) ty: WeightType,
     pub(super) bytes: &'a [u8],
-    /// Bytes of each.
+    /// Bytes per row.
     pub(super) stride: usize,
 }
 
-/// Fills a tile of zeros with the rows of a file.
+/// Fills a zeroed tile with rows in file format.
 pub(super) fn fill(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
     match Isa::current() {
         #[cfg(target_arch = "x86_64")]
@@ -37,7 +38,7 @@ pub(super) fn fill(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8]) {
         Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => unsafe {
             fill_by::<crate::arm::u32x16_neon::NeonWords>(rows, layout, tile);
         },
-        // SAFETY: these are plain Rust.
+        // SAFETY: scalar words are plain Rust.
         _ => unsafe { fill_by::<ScalarWords>(rows, layout, tile) },
     }
 }
@@ -76,13 +77,13 @@ unsafe fn fill_by<W: U32x16>(rows: Rows<'_>, layout: &TileLayout, tile: &mut [u8
 }
 
 impl Rows<'_> {
-    /// Those of a tile.
+    /// The rows of tile `tile`.
     pub(super) fn of_tile(&self, tile: usize) -> Rows<'_> {
         let rows = TILE_ROWS * self.stride;
         Rows { bytes: &self.bytes[tile * rows..self.bytes.len().min((tile + 1) * rows)], ..*self }
     }
 
-    /// The bytes of the same rows, of `cols` columns, in another type.
+    /// The same rows, of `cols` columns, converted to another type.
     pub(super) fn converted(&self, target: WeightType, cols: usize) -> Vec<u8> {
         let mut values = vec![0.0; self.bytes.len() / self.stride * cols];
         dequantize(self.ty, self.bytes, &mut values);
@@ -91,12 +92,12 @@ impl Rows<'_> {
         bytes
     }
 
-    /// The bytes of each.
+    /// The bytes of each row.
     fn each(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks_exact(self.stride)
     }
 
-    /// Eight words of every row from byte `at` on, zeros for what a row or the tile lacks.
+    /// Transposes eight words of every row from byte `at` on; missing words of a row or of the tile are zero.
     ///
     /// # Safety
     /// The machine has the instructions of `W`.
@@ -107,11 +108,11 @@ impl Rows<'_> {
             return unsafe { W::turned(self.bytes.as_ptr().add(at), self.stride) };
         }
         let pieces = self.pieces(at);
-        // SAFETY: as the caller promises; sixteen rows of a piece each.
+        // SAFETY: as the caller promises; there is a piece for each of sixteen rows.
         unsafe { W::turned(pieces.as_ptr().cast(), PIECE) }
     }
 
-    /// The bytes of [`Rows::words`] where there are too few.
+    /// The bytes of [`Rows::words`] where some are missing, padded with zeros.
     #[cold]
     fn pieces(&self, at: usize) -> [[u8; PIECE]; TILE_ROWS] {
         let mut pieces = [[0; PIECE]; TILE_ROWS];
@@ -133,7 +134,7 @@ unsafe fn put<W: U32x16>(word: W, to: &mut [u8; VECTOR]) {
     unsafe { word.store(to.as_mut_ptr()) };
 }
 
-/// Elements of four bytes, or pairs of two; an odd last element stands beside a zero.
+/// Fills elements of four bytes, or pairs of two bytes; an odd last element is paired with zero.
 ///
 /// # Safety
 /// The machine has the instructions of `W`.
@@ -150,7 +151,7 @@ unsafe fn fill_words<W: U32x16>(rows: Rows<'_>, tile: &mut [u8]) {
     }
 }
 
-/// Elements of two bytes: of a word the lower half of every row, then the upper.
+/// Fills elements of two bytes: the lower half of a word of every row, then the upper.
 ///
 /// # Safety
 /// The machine has the instructions of `W`.
@@ -173,7 +174,7 @@ unsafe fn fill_halves<W: U32x16>(rows: Rows<'_>, tile: &mut [u8]) {
     }
 }
 
-/// Codes of 14 bits: the half floats of a block, and its codes in pairs.
+/// Fills 14-bit values: the half floats of a block, and its values in pairs.
 ///
 /// # Safety
 /// The machine has the instructions of `W`.
@@ -195,7 +196,7 @@ unsafe fn fill_shorts<W: U32x16>(rows: Rows<'_>, layout: &TileLayout, tile: &mut
     }
 }
 
-/// Quantised blocks: of every row what stands beside the codes, then the codes of 32 columns after another.
+/// Fills quantised blocks: the scales of every row, then the quantised values, 32 columns at a time.
 ///
 /// # Safety
 /// The machine has the instructions of `W`.
@@ -225,7 +226,7 @@ unsafe fn fill_codes<W: U32x16>(rows: Rows<'_>, layout: &TileLayout, tile: &mut 
     }
 }
 
-/// Scales, minima and what they are multiplied by, of block number `number` of every row.
+/// Writes the scales and minima of block `number` of every row, and the floats that they are multiplied by.
 #[inline(always)]
 fn put_units(codes: &Codes, rows: Rows<'_>, number: usize, layout: &TileLayout, tile: &mut [u8]) {
     let start = number * rows.ty.block_bytes();
@@ -237,7 +238,7 @@ fn put_units(codes: &Codes, rows: Rows<'_>, number: usize, layout: &TileLayout, 
         }
         return;
     }
-    // Such blocks begin with them.
+    // These blocks begin with the floats.
     let units = &mut tile[layout.d + codes.unit_at(number)..];
     match codes.unit {
         BlockUnit::Half => put_column::<2>(rows, start, units),
@@ -248,7 +249,7 @@ fn put_units(codes: &Codes, rows: Rows<'_>, number: usize, layout: &TileLayout, 
     }
 }
 
-/// The bytes from `at` on of every row, one row after another.
+/// Writes the bytes from `at` on of every row, row by row.
 #[inline(always)]
 fn put_column<const BYTES: usize>(rows: Rows<'_>, at: usize, to: &mut [u8]) {
     let (to, _) = to[..BYTES * TILE_ROWS].as_chunks_mut::<BYTES>();
@@ -257,7 +258,7 @@ fn put_column<const BYTES: usize>(rows: Rows<'_>, at: usize, to: &mut [u8]) {
     }
 }
 
-/// Scales, minima and what they are multiplied by, of a block of one row.
+/// Writes the scales and minima of a block of one row, and the floats that they are multiplied by.
 #[inline(always)]
 fn put_scales(codes: &Codes, block: &Block, number: usize, row: usize, layout: &TileLayout, tile: &mut [u8]) {
     let mut put = |at: usize, half: half::f16| tile[at..at + 2].copy_from_slice(&half.to_le_bytes());
@@ -279,7 +280,7 @@ fn put_scales(codes: &Codes, block: &Block, number: usize, row: usize, layout: &
     }
 }
 
-/// Writes `bits` bits of every code, those from `shift` on: as many vectors.
+/// Writes `bits` bits of every quantised value, those from `shift` on, to as many vectors.
 ///
 /// # Safety
 /// The machine has the instructions of `W`.

@@ -1,9 +1,10 @@
-//! Where everything is inside a tile: sixteen rows of a matrix, whose SIMD lanes are rows.
+//! The layout of a tile: sixteen rows of a matrix, one per SIMD lane.
 //!
-//! A tile is a list of planes, each running over the whole row length, small ones first.
-//! For every `chunk` of 32 columns the code planes hold 64-byte vectors in which byte `4 * row + i`
-//! belongs to column `4 * group + i`; a vector carries one group of bytes, two of nibbles or four of
-//! two-bit codes, the first in the low bits:
+//! A tile is a list of planes, each covering the whole row length, small ones first.
+//! For every `chunk` of 32 columns the planes of quantised values hold 64-byte vectors in which byte `4 * row + i`
+//! belongs to column `4 * group + i`; a vector holds one group of bytes, two of nibbles or four of two-bit
+//! values, the
+//! first in the low bits:
 //!
 //! ```text
 //!   d     [blocks][16 rows] f16 or u8    high  [chunks][high_bits][64 bytes]
@@ -11,26 +12,27 @@
 //!   scales, mins [sub-blocks][16 rows] bytes
 //! ```
 //!
-//! Float types have one plane, `[cols][16 rows]` elements. Bfloats stand in pairs, as their dot product
-//! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero. Codes of 14 bits have a plane `d`
-//! and behind it pairs that are [packed](super::shorts).
+//! Float types have one plane, `[cols][16 rows]` elements. Bfloats are in pairs, as their dot product reads them:
+//! `[pairs of columns][16 rows][2]`, an odd last column paired with zero. 14-bit values have a plane `d`
+//! followed by
+//! [packed](super::shorts) pairs.
 
 use crate::quant::{Block, BlockUnit, Codes, Scales, WeightType};
 
 /// Rows of a tile: the lanes of a 512-bit vector of 32-bit numbers.
 pub(crate) const TILE_ROWS: usize = 16;
-/// Columns whose codes form one unit of the code planes.
+/// Columns of one unit of the planes of quantised values.
 pub(crate) const CHUNK: usize = 32;
 /// Groups of four columns in a chunk.
 pub(crate) const GROUPS: usize = 8;
 /// Bytes of a vector: one group of every row of the tile.
 pub(crate) const VECTOR: usize = 64;
 
-/// Pairs of columns of 14-bit codes that stand together, see [`shorts`](super::shorts).
+/// Pairs of columns of 14-bit values that are packed together, see [`shorts`](super::shorts).
 pub(crate) const TOGETHER: usize = 8;
 /// Vectors that hold them.
 pub(crate) const STORED: usize = TOGETHER - 1;
-/// Vectors of a chunk of such codes.
+/// Vectors of a chunk of 14-bit values.
 pub(super) const CHUNK_VECTORS: usize = CHUNK / 2 / TOGETHER * STORED;
 
 /// Byte offsets of the planes of a tile.
@@ -83,7 +85,7 @@ impl TileLayout {
     }
 }
 
-/// Bytes of an element of a type that is not stored in parts of bytes.
+/// Bytes of an element of a float type.
 const fn element_bytes(ty: WeightType) -> usize {
     match ty {
         WeightType::F32 => 4,
@@ -91,7 +93,7 @@ const fn element_bytes(ty: WeightType) -> usize {
     }
 }
 
-/// Columns that share a lane: two bfloats, one of other floats.
+/// Columns that share a lane: two for bfloats, one for other floats.
 pub(crate) const fn lane_cols(ty: WeightType) -> usize {
     match ty {
         WeightType::Bf16 => 2,
@@ -99,7 +101,7 @@ pub(crate) const fn lane_cols(ty: WeightType) -> usize {
     }
 }
 
-/// Where column `col` of `row` is among the elements of a tile.
+/// Index of column `col` of row `row` among the elements of a tile.
 #[inline(always)]
 pub(crate) const fn element_index(lane_cols: usize, row: usize, col: usize) -> usize {
     (col / lane_cols * TILE_ROWS + row) * lane_cols + col % lane_cols
@@ -114,7 +116,7 @@ impl Codes {
         }
     }
 
-    /// Where `d` of block number `block` is in a tile's plane of them, for its first row.
+    /// Offset of the `d` of block `block` in a tile's plane, for its first row.
     pub(crate) const fn unit_at(&self, block: usize) -> usize {
         block * TILE_ROWS * self.unit_bytes()
     }
@@ -132,7 +134,7 @@ impl Codes {
     }
 }
 
-/// One tile of codes, borrowed: reads single elements, for the specification and for whole rows.
+/// A borrowed tile of quantised values: reads single elements, for the specification and for whole rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TileRef<'a> {
     pub(crate) codes: &'a Codes,
@@ -141,7 +143,7 @@ pub(crate) struct TileRef<'a> {
 }
 
 impl TileRef<'_> {
-    /// Block number `block` of `row`, as it was in the file.
+    /// Reads block number `block` of `row`, as it was in the file.
     pub(crate) fn read(&self, row: usize, block: usize, out: &mut Block) {
         let codes = self.codes;
         match codes.unit {
@@ -176,7 +178,7 @@ impl TileRef<'_> {
         half::f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
     }
 
-    /// `words[group]` holds the codes of four columns.
+    /// Reads a chunk: `words[group]` holds the quantised values of four columns.
     fn read_chunk(&self, row: usize, chunk: usize) -> [u32; GROUPS] {
         let (low_bits, high_bits) = (self.codes.low_bits, self.codes.high_bits);
         let mut words = self.read_bits(self.layout.low, row, chunk, low_bits);
@@ -198,7 +200,7 @@ impl TileRef<'_> {
     }
 }
 
-/// `bits` ones at the bottom of each byte.
+/// A mask of the lowest `bits` bits of each byte.
 pub(super) const fn byte_mask(bits: usize) -> u32 {
     (0x0101_0101u64 * ((1 << bits) - 1)) as u32
 }

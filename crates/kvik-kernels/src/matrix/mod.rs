@@ -1,7 +1,8 @@
 //! Weight matrices packed for the kernels: tiles of sixteen rows, one layout for every instruction set.
 //!
-//! Owns the packed bytes. Invariants: tiles are 64-byte aligned and padded with zero rows; packing
-//! keeps every bit of the file's blocks, so a packed matrix means exactly what the file said.
+//! Owns the packed bytes. Invariants: tiles are 64-byte aligned and padded with zero rows; packing keeps
+//! every bit of
+//! the file's blocks, so a packed matrix represents exactly the numbers of the file.
 
 mod fill;
 mod layout;
@@ -32,16 +33,16 @@ pub struct Matrix {
     memory: Memory,
 }
 
-/// Why a tensor cannot become a matrix.
+/// The reason why a tensor cannot become a matrix.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MatrixError {
     /// The tensor has no elements.
     #[error("a matrix of {rows} x {cols} has no elements")]
     Empty {
-        /// Rows asked for.
+        /// Requested rows.
         rows: usize,
-        /// Columns asked for.
+        /// Requested columns.
         cols: usize,
     },
     /// Rows are not whole blocks.
@@ -49,35 +50,35 @@ pub enum MatrixError {
     Columns {
         /// Type of the tensor.
         ty: WeightType,
-        /// Columns asked for.
+        /// Requested columns.
         cols: usize,
     },
-    /// The data has another length than the shape says.
+    /// The length of the data does not match the shape.
     #[error("a {rows} x {cols} matrix of {ty} needs other data than {bytes} bytes", ty = .ty.name())]
     Length {
         /// Type of the tensor.
         ty: WeightType,
-        /// Rows asked for.
+        /// Requested rows.
         rows: usize,
-        /// Columns asked for.
+        /// Requested columns.
         cols: usize,
         /// Bytes given.
         bytes: usize,
     },
-    /// The system has no memory for it.
+    /// The system does not have enough memory.
     #[error("no memory for a {rows} x {cols} matrix: {source}")]
     Memory {
-        /// Rows asked for.
+        /// Requested rows.
         rows: usize,
-        /// Columns asked for.
+        /// Requested columns.
         cols: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl Matrix {
-    /// Packs `raw`, the `[rows, cols]` tensor as the file holds it.
+    /// Packs `raw`, the `[rows, cols]` tensor in file format.
     pub fn pack(
         ty: WeightType,
         rows: usize,
@@ -88,11 +89,12 @@ impl Matrix {
         Matrix::pack_as(ty, ty, rows, cols, raw, pool)
     }
 
-    /// Packs `raw`, a `[rows, cols]` tensor of type `ty`, as one of `target`: a few rows at a time, so that it is nowhere
-    /// as a whole.
+    /// Packs `raw`, a `[rows, cols]` tensor of type `ty`, as one of type `target`, a few rows at a time, so
+    /// that the converted
+    /// tensor never exists as a whole.
     ///
     /// # Panics
-    /// When `target` is another type than `ty` and none that [`quantize`](crate::quantize) writes.
+    /// If `target` differs from `ty` and [`quantize`](crate::quantize) does not support it.
     pub fn pack_as(
         target: WeightType,
         ty: WeightType,
@@ -131,17 +133,17 @@ impl Matrix {
         self.cols
     }
 
-    /// The type of the weights in the file.
+    /// The type of the packed weights.
     pub fn weight_type(&self) -> WeightType {
         self.ty
     }
 
-    /// Bytes of memory this matrix occupies.
+    /// Bytes of memory that the matrix occupies.
     pub fn bytes(&self) -> usize {
         self.layout.bytes * self.tiles()
     }
 
-    /// Writes row `row` as numbers, equal to [`dequantize`] of the file's row: an embedding.
+    /// Writes row `row` as floats, equal to [`dequantize`] of the file's row: an embedding.
     ///
     /// # Panics
     /// Unless `row < rows` and `out` holds `cols` values.
@@ -188,7 +190,7 @@ impl Matrix {
         }
     }
 
-    /// Block number `number` of a row of 14-bit codes.
+    /// Block number `number` of a row of 14-bit values.
     pub(crate) fn short_block(&self, row: usize, number: usize) -> ShortBlock {
         let (tile, row) = (self.tile(row / TILE_ROWS), row % TILE_ROWS);
         let d = self.layout.short_scale(row, number);
@@ -211,7 +213,7 @@ impl Matrix {
         let bytes = layout.bytes * tiles;
         let memory = Disjoint::new(&mut self.memory.bytes_mut()[..bytes]);
         pool.run(tiles, &|tile| {
-            // SAFETY: every tile has its own range, and the pool hands each tile out once.
+            // SAFETY: the ranges of tiles are disjoint, and the pool hands out each tile once.
             let bytes = unsafe { memory.range(tile * layout.bytes, layout.bytes) };
             let rows = rows.of_tile(tile);
             if rows.ty == target {

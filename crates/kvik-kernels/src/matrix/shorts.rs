@@ -1,22 +1,23 @@
-//! Codes of 14 bits in a tile: pairs of columns, seven vectors of which hold an eighth.
+//! 14-bit values in a tile: seven vectors of pairs of columns hold an eighth.
 //!
-//! A half word has two bits beside a code, so that seven of them have room for one more. Decode waits for memory, and
-//! this is an eighth less of it.
+//! A 16-bit half word has two bits to spare beside its value, so seven half words have room for one more.
+//! Decoding is bound
+//! by memory bandwidth, and this saves an eighth of it.
 //!
 //! ```text
-//!   bits 15..2 of a half word      its own code, with its sign
-//!   bits  1..0 of half word i      bits 2 i + 1 .. 2 i of the eighth code
+//!   bits 15..2 of a half word      its own value, with its sign
+//!   bits  1..0 of half word i      bits 2 i + 1 .. 2 i of the eighth value
 //! ```
 
 use super::layout::{STORED, TILE_ROWS, TOGETHER, TileLayout, VECTOR};
 use crate::u32x16::Bits;
 
-/// Bits of a half word beside a code.
+/// Spare bits of a half word.
 pub(crate) const SPARE: usize = 2;
-/// Those bits of both half words of a word.
+/// The spare bits of both half words of a word.
 const SPARES: u32 = 0x0003_0003;
 
-/// Words with two codes each, as they are stored.
+/// Packs words of two values each into their stored form.
 #[inline(always)]
 pub(super) fn pack<W: Bits>(words: [W; TOGETHER]) -> [W; STORED] {
     let [mut stored @ .., eighth] = words;
@@ -27,12 +28,12 @@ pub(super) fn pack<W: Bits>(words: [W; TOGETHER]) -> [W; STORED] {
 }
 
 impl TileLayout {
-    /// Where the half float of block number `block` of `row` is.
+    /// Offset of the half float of block `block` of row `row`.
     pub(super) fn short_scale(&self, row: usize, block: usize) -> usize {
         self.d + 2 * (block * TILE_ROWS + row)
     }
 
-    /// The code of column `col` of `row`, one of a tile of such codes.
+    /// The value of column `col` of row `row`, in a tile of 14-bit values.
     pub(super) fn short_code(&self, tile: &[u8], row: usize, col: usize) -> i16 {
         let (together, number, half) = (col / (2 * TOGETHER), col / 2 % TOGETHER, col % 2);
         let stored = |at: usize| {

@@ -36,7 +36,7 @@ fn a_tile_is_what_its_blocks_say_one_by_one() {
                     tile.write(row, number, &block);
                 }
             }
-            // Rows that the matrix lacks: zeros taken apart as codes, of no worth.
+            // Padding rows: zeros read as quantised values, with scale zero.
             block.read(ty, &vec![0; ty.block_bytes()]);
             let nothing = Block { codes: block.codes, scales: [0; 16], mins: [0; 16], ..Block::default() };
             for row in rows.len() / row_bytes..TILE_ROWS {
@@ -98,7 +98,7 @@ fn shapes_and_lengths_that_do_not_fit_are_refused() {
     check(WeightType::Q8_0, usize::MAX, 32, 34, huge);
 }
 
-/// What [`fill`](super::fill) is held to: one block of one row after another, by the layout's words.
+/// The reference for [`fill`](super::fill): writes one block of one row after another, by the layout's definition.
 struct TileMut<'a> {
     codes: &'a Codes,
     layout: &'a TileLayout,
@@ -106,7 +106,7 @@ struct TileMut<'a> {
 }
 
 impl TileMut<'_> {
-    /// Puts block number `block` of `row` into the planes.
+    /// Writes block number `block` of `row` to the planes.
     fn write(&mut self, row: usize, block: usize, from: &Block) {
         let (codes, layout) = (self.codes, self.layout);
         let half_at = (block * TILE_ROWS + row) * 2;
@@ -139,7 +139,7 @@ impl TileMut<'_> {
         }
     }
 
-    /// `words[group]` holds the codes of four columns.
+    /// Writes a chunk: `words[group]` holds the quantised values of four columns.
     fn write_chunk(&mut self, row: usize, chunk: usize, words: [u32; GROUPS]) {
         let (low_bits, high_bits) = (self.codes.low_bits, self.codes.high_bits);
         self.write_bits(self.layout.low, row, chunk, words, low_bits);

@@ -1,13 +1,13 @@
-//! One quantised block of a file, taken apart into codes, integer scales and the two half floats.
+//! One quantised block of a file, split into quantised values, integer scales and the two half floats.
 
 use half::f16;
 
 use super::WeightType;
 use crate::u32x16::Bits;
 
-/// A block of any quantised type. Types of 32 values use the first 32 codes.
+/// A block of any quantised type. Types of 32 values use the first 32 of `codes`.
 ///
-/// `m` is what is *added*: the K-quants, which subtract `dmin`, store its negative.
+/// `m` is *added*: K-quants, which subtract `dmin`, store its negative.
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
     pub(crate) codes: [u8; 256],
@@ -15,7 +15,7 @@ pub(crate) struct Block {
     pub(crate) mins: [u8; 16],
     pub(crate) d: f16,
     pub(crate) m: f16,
-    /// In the place of `d` where the type has exponents.
+    /// Replaces `d` in types with exponents.
     pub(crate) exponent: u8,
 }
 
@@ -26,7 +26,7 @@ impl Default for Block {
 }
 
 impl Block {
-    /// Reads the block that `bytes` (exactly `ty.block_bytes()`) holds.
+    /// Reads a block from `bytes`, exactly `ty.block_bytes()`.
     pub(crate) fn read(&mut self, ty: WeightType, bytes: &[u8]) {
         self.read_units(ty, bytes);
         for (part, codes) in self.codes[..ty.block_len()].as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -35,7 +35,7 @@ impl Block {
         }
     }
 
-    /// Reads all but the codes.
+    /// Reads all but the quantised values.
     #[inline(always)]
     pub(crate) fn read_units(&mut self, ty: WeightType, bytes: &[u8]) {
         assert_eq!(bytes.len(), ty.block_bytes());
@@ -100,8 +100,9 @@ impl Block {
     }
 }
 
-/// The codes of the 32 columns from `32 * part` of a block on, four in a word. `words(at)` gives 32 bytes of the block, from
-/// byte `at` on; what stands behind the block may be anything.
+/// The quantised values of the 32 columns from `32 * part` of a block on, four in a word. `words(at)` returns
+/// 32 bytes of
+/// the block, from byte `at` on; bytes past the block may have any value.
 ///
 /// The layouts, in bytes:
 ///
@@ -134,7 +135,8 @@ pub(crate) fn codes_of_part<W: Bits>(ty: WeightType, part: usize, words: impl Fn
     }
 }
 
-/// From which bytes of a block the lower bits of a part's codes are, and from which the upper, if they stand elsewhere.
+/// The offsets in a block of the lower bits of a part's quantised values, and of the upper bits if stored
+/// separately.
 #[inline(always)]
 fn pieces_of_part(ty: WeightType, part: usize) -> (usize, Option<usize>) {
     match ty {
@@ -156,13 +158,14 @@ fn pieces_of_part(ty: WeightType, part: usize) -> (usize, Option<usize>) {
 
 const NO_CODES: &str = "only types of `codes` have such blocks";
 
-/// In each of four bytes the lowest bit, the lowest two, the lowest four.
+/// Masks of the lowest bit, the lowest two and the lowest four bits of each byte.
 const BITS: u32 = 0x0101_0101;
 const CRUMBS: u32 = 3 * BITS;
 const NIBBLES: u32 = 15 * BITS;
 
-/// Bits of every byte, those from `shift` on. A word shifted right has bits of the next byte above its own, which the mask
-/// takes away.
+/// Extracts the bits `mask` of every byte after a shift right by `shift`. The mask also removes the bits that
+/// move in
+/// from the next byte.
 #[inline(always)]
 fn bits_of<W: Bits>(mut words: [W; 8], shift: usize, mask: u32) -> [W; 8] {
     for word in &mut words {
@@ -171,7 +174,7 @@ fn bits_of<W: Bits>(mut words: [W; 8], shift: usize, mask: u32) -> [W; 8] {
     words
 }
 
-/// Codes whose bits from `shift` on stand elsewhere.
+/// Combines quantised values with their bits from `shift` on, which are stored separately.
 #[inline(always)]
 fn above<W: Bits>(mut low: [W; 8], high: [W; 8], shift: usize) -> [W; 8] {
     for (low, high) in low.iter_mut().zip(high) {
@@ -180,7 +183,7 @@ fn above<W: Bits>(mut low: [W; 8], high: [W; 8], shift: usize) -> [W; 8] {
     low
 }
 
-/// 32 nibbles in 16 bytes: byte j carries values j and j + 16.
+/// Splits 16 bytes into 32 nibbles: byte j holds values j and j + 16.
 #[inline(always)]
 fn halves<W: Bits>(mut words: [W; 8]) -> [W; 8] {
     for group in 0..4 {
@@ -190,20 +193,21 @@ fn halves<W: Bits>(mut words: [W; 8]) -> [W; 8] {
     words
 }
 
-/// Bit j of `bits` as number j.
+/// Expands bit j of `bits` to value j.
 #[inline(always)]
 fn spread<W: Bits>(bits: W) -> [W; 8] {
     let mut spread = [bits; 8];
     for (group, word) in spread.iter_mut().enumerate() {
         let four = bits.shift_right(4 * group).and(15);
-        // Each is the lowest of a byte in one of these, seven places further up from one to the next.
+        // Four copies, each shifted by 7 more than the last, put each of the four bits in the lowest position
+        // of its byte.
         let copies = four.or(four.shift_left(7)).or(four.shift_left(14).or(four.shift_left(21)));
         *word = copies.and(BITS);
     }
     spread
 }
 
-/// Words with the bits of `mask` turned over.
+/// Inverts the bits of `mask` in all words.
 #[inline(always)]
 fn turned_over<W: Bits>(mut words: [W; 8], mask: u32) -> [W; 8] {
     for word in &mut words {
@@ -212,7 +216,7 @@ fn turned_over<W: Bits>(mut words: [W; 8], mask: u32) -> [W; 8] {
     words
 }
 
-/// Eight words from byte `at` on, zeros for what is not there.
+/// Eight words from byte `at` on; bytes past the end are zero.
 fn words_at(bytes: &[u8], at: usize) -> [u32; 8] {
     let mut piece = [0; 32];
     let there = &bytes[at..bytes.len().min(at + 32)];

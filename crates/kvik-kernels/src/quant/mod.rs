@@ -1,9 +1,10 @@
-//! Weight types of model files: the block layout of each, its meaning as numbers, and the simple quantisers.
+//! Weight types of model files: the block layout of each, its dequantisation, and the simple quantisers.
 //!
-//! `block` takes blocks of any type apart, of one row or of many side by side; `dequantize` here and `Matrix::pack` both
-//! read that form, so a new type is one row of `codes` and an arm each of `Block::read_units`, `pieces_of_part` and
+//! `block` splits blocks of any type, of one row or of many in parallel; `dequantize` here and `Matrix::pack`
+//! both read
+//! its result, so a new type is one row of `codes` and an arm each of `Block::read_units`, `pieces_of_part` and
 //! `codes_of_part`.
-//! Nothing here is fast on purpose except what loading a file needs.
+//! Only the code that loads a file is optimised.
 
 mod block;
 mod quantize;
@@ -20,7 +21,7 @@ pub(crate) use short::{ROUNDER, SHORT_MAX, ShortBlock, largest};
 use crate::narrow::widened;
 use crate::vectorised;
 
-/// The element type of a weight tensor: those of GGUF by its names, and one that only conversions make.
+/// The element type of a weight tensor: the types of GGUF by their names, and one that only conversions produce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the other names are GGUF's own")]
 pub enum WeightType {
@@ -39,11 +40,11 @@ pub enum WeightType {
     Q6K,
     Iq4Nl,
     Mxfp4,
-    /// A half float and 32 codes of 14 bits, in no file.
+    /// A half float and 32 values of 14 bits; never in a file.
     Q14_0,
 }
 
-/// What distinguishes the quantised types, for packing and for kernels.
+/// The properties of a quantised type, for packing and for kernels.
 ///
 /// A value is `d * scale * (level(code) - offset) + m * min`, where `level` is the identity or a table and `d` a half
 /// float or a power of two.
@@ -53,28 +54,28 @@ pub(crate) struct Codes {
     pub(crate) block_len: usize,
     /// Values that share one integer scale (and min): 16, 32, or the block.
     pub(crate) sub_len: usize,
-    /// Bits of a code in the low plane: 8, 4 or 2.
+    /// Bits of a quantised value in the low plane: 8, 4 or 2.
     pub(crate) low_bits: usize,
-    /// Bits of a code in the high plane: 0, 1 or 2.
+    /// Bits of a quantised value in the high plane: 0, 1 or 2.
     pub(crate) high_bits: usize,
-    /// The code (or level) that means zero.
+    /// The quantised value (or level) that represents zero.
     pub(crate) offset: i32,
-    /// What a code stands for, plus 128; `None` if for itself.
+    /// The levels that quantised values index, plus 128; `None` if a value is its own level.
     pub(crate) levels: Option<&'static [u8; 16]>,
     /// The integer scales of sub-blocks.
     pub(crate) scales: Scales,
     /// Whether `m` exists.
     pub(crate) has_min: bool,
-    /// What `d` is.
+    /// The type of `d`.
     pub(crate) unit: BlockUnit,
 }
 
-/// How the float that a block's values are multiples of is stored.
+/// The format of the float that multiplies a block's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockUnit {
     /// A half float.
     Half,
-    /// The exponent of a power of two, a byte (E8M0): half of `2^(byte - 127)`, since levels count in halves.
+    /// The exponent of a power of two, a byte (E8M0): half of `2^(byte - 127)`, since levels are doubled.
     Exponent,
 }
 
@@ -124,7 +125,7 @@ impl WeightType {
         WeightType::ALL.into_iter().find(|ty| ty.ggml() == Some(id))
     }
 
-    /// The number of this type in GGUF files, if it occurs there.
+    /// The number of this type in GGUF files; `None` if it does not occur there.
     pub fn ggml(self) -> Option<u32> {
         Some(match self {
             WeightType::F32 => 0,
@@ -203,7 +204,7 @@ impl WeightType {
         whole.then(|| (cols / self.block_len()).checked_mul(self.block_bytes())).flatten()
     }
 
-    /// How the type stores its codes; `None` if not as bytes or parts of them.
+    /// The properties of a quantised type; `None` for floats and 14-bit values.
     pub(crate) const fn codes(self) -> Option<Codes> {
         let plain = Codes {
             block_len: 32,
@@ -250,7 +251,7 @@ impl Codes {
         }
     }
 
-    /// What the values of a block are multiples of.
+    /// The float that multiplies the values of a block.
     pub(crate) fn unit(&self, block: &Block) -> f32 {
         match self.unit {
             BlockUnit::Half => block.d.to_f32(),
@@ -258,14 +259,14 @@ impl Codes {
         }
     }
 
-    /// What a code stands for, offset taken off.
+    /// The level of a quantised value, minus the offset.
     pub(crate) fn level(&self, code: u8) -> i32 {
         let level = self.levels.map_or(code, |levels| levels[usize::from(code)]);
         i32::from(level) - self.offset
     }
 }
 
-/// `2^(exponent - 128)`, also where that is too small to be normal.
+/// `2^(exponent - 128)`, including subnormal results.
 fn half_power(exponent: u8) -> f32 {
     let bits = match u32::from(exponent) {
         exponent @ 0..2 => 0x0020_0000 << exponent,
@@ -274,7 +275,7 @@ fn half_power(exponent: u8) -> f32 {
     f32::from_bits(bits)
 }
 
-/// Turns whole blocks of a file into numbers: the meaning of each type.
+/// Dequantises whole blocks of a file: the definition of each type.
 ///
 /// # Panics
 /// Unless `raw` holds exactly `out.len()` values in whole blocks.
@@ -294,7 +295,7 @@ fn each<const N: usize>(raw: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> 
     out.iter_mut().zip(elements).for_each(|(out, bytes)| *out = value(*bytes));
 }
 
-/// A loop of integers and one product, of which the compiler makes vectors.
+/// A loop of integer operations and one product, which the compiler vectorises.
 fn halves(raw: &[u8], out: &mut [f32]) {
     let (halves, _) = raw.as_chunks::<2>();
     vectorised(

@@ -1,4 +1,5 @@
-//! Numbers into blocks, as llama.cpp's reference quantisers do it, for converting models while loading.
+//! Quantisation of floats to blocks, as llama.cpp's reference quantisers do it, for converting models while
+//! loading.
 
 use half::{bf16, f16};
 
@@ -8,7 +9,7 @@ use crate::vectorised;
 /// Quantises whole blocks of `x` into the layout of `ty`.
 ///
 /// # Panics
-/// If `ty` is none of F32, F16, BF16, Q8_0, Q4_0 and Q14_0, or `out` is not as long as `x` needs.
+/// If `ty` is not one of F32, F16, BF16, Q8_0, Q4_0 and Q14_0, or `out` does not have the length that `x` needs.
 pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
     assert_eq!(Some(out.len()), ty.row_bytes(x.len()), "{} blocks for {} values", ty.name(), x.len());
     vectorised(
@@ -21,7 +22,7 @@ pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
 fn quantize_blocks(ty: WeightType, x: &[f32], out: &mut [u8]) {
     let blocks = x.chunks_exact(ty.block_len()).zip(out.chunks_exact_mut(ty.block_bytes()));
     match ty {
-        // A loop, for which the compiler has the vectors of the function around it, as it has not for a closure.
+        // A loop, because a closure would be compiled without the target features of the surrounding function.
         WeightType::Q14_0 => {
             for (x, out) in blocks {
                 ShortBlock::quantize(x).write(out);
@@ -53,7 +54,7 @@ fn quantize_q8_0(x: &[f32], out: &mut [u8]) {
     out[2..].iter_mut().zip(x).for_each(|(q, x)| *q = (x * inverse).round() as i8 as u8);
 }
 
-/// The value of the largest magnitude becomes -8 exactly, whatever its sign.
+/// Quantises a block so that the value of the largest magnitude becomes -8 exactly, whatever its sign.
 fn quantize_q4_0(x: &[f32], out: &mut [u8]) {
     let largest = x.iter().fold(0.0f32, |largest, x| if x.abs() > largest.abs() { *x } else { largest });
     let d = largest / -8.0;

@@ -1,17 +1,18 @@
-//! Blocks of 32 codes of 14 bits and a common half float, for half floats that are to be multiplied as integers.
+//! Blocks of 32 values of 14 bits and a common half float, for half floats that are to be multiplied as integers.
 //!
-//! A product of two such codes has 26 bits and the sum of a block 31, so integers of 32 bits hold it exactly. A code
-//! is off by at most `max / 16,382` of its block, a half float by up to `|x| / 2,048` of itself.
+//! A product of two such values has 26 bits and the sum of a block 31, so 32-bit integers hold it exactly.
+//! The error of
+//! a value is at most `max / 16,382` of its block; that of a half float is up to `|x| / 2,048`.
 
 use half::f16;
 
-/// The largest code: `32 * SHORT_MAX * SHORT_MAX` fits an `i32`.
+/// The maximum quantised value: `32 * SHORT_MAX * SHORT_MAX` fits an `i32`.
 pub(crate) const SHORT_MAX: i32 = (1 << 13) - 1;
 
-/// Adding this leaves a float of small magnitude rounded to an integer, half to even, in the lowest bits.
+/// Added to a float of small magnitude, rounds it to an integer, half to even, in the lowest bits.
 pub(crate) const ROUNDER: f32 = 12_582_912.0;
 
-/// The largest magnitude; NaN counts as greater than infinity.
+/// The maximum magnitude; NaN counts as greater than infinity.
 ///
 /// Compared as integers, which order magnitudes alike, because a maximum of floats is not vectorised.
 #[inline(always)]
@@ -26,18 +27,18 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
 /// A block: a value is `d * code / SHORT_MAX`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShortBlock {
-    /// No magnitude is larger.
+    /// The maximum magnitude, rounded up.
     pub(crate) d: f16,
     pub(crate) codes: [i16; ShortBlock::LEN],
 }
 
 impl ShortBlock {
-    /// Values of a block.
+    /// Values per block.
     pub(crate) const LEN: usize = 32;
-    /// Bytes of a block: `d, codes`.
+    /// Bytes per block: `d, codes`.
     pub(crate) const BYTES: usize = 2 + 2 * ShortBlock::LEN;
 
-    /// The block that `x`, `LEN` values, is nearest to.
+    /// Quantises `x`, `LEN` values, to the nearest values of a block.
     #[inline(always)]
     pub(super) fn quantize(x: &[f32]) -> ShortBlock {
         let d = at_least(largest(x));
@@ -49,7 +50,7 @@ impl ShortBlock {
         ShortBlock { d, codes }
     }
 
-    /// The block that `bytes`, `BYTES` of them, hold.
+    /// Reads a block from `bytes`, `BYTES` of them.
     pub(crate) fn read(bytes: &[u8]) -> ShortBlock {
         let (halves, _) = bytes.as_chunks::<2>();
         ShortBlock {
@@ -58,7 +59,7 @@ impl ShortBlock {
         }
     }
 
-    /// Writes what `read` reads.
+    /// Writes the block in the format of `read`.
     #[inline(always)]
     pub(super) fn write(&self, bytes: &mut [u8]) {
         let (halves, _) = bytes.as_chunks_mut::<2>();
@@ -80,7 +81,7 @@ fn at_least(x: f32) -> f16 {
     if near.to_f32() < x { f16::from_bits(near.to_bits() + 1) } else { near }
 }
 
-/// Turns whole blocks into numbers.
+/// Dequantises whole blocks.
 pub(super) fn dequantize(raw: &[u8], out: &mut [f32]) {
     for (bytes, out) in raw.chunks_exact(ShortBlock::BYTES).zip(out.chunks_exact_mut(ShortBlock::LEN)) {
         let block = ShortBlock::read(bytes);

@@ -1,4 +1,4 @@
-//! Against golden vectors of the `gguf` package, see `testdata/quant/generate.py`.
+//! Tests against golden vectors of the `gguf` package, see `testdata/quant/generate.py`.
 
 use super::*;
 
@@ -98,7 +98,7 @@ fn codes_of_14_bits_stay_within_their_range_and_half_a_step() {
 #[test]
 fn every_exponent_of_mxfp4_is_a_power_of_two() {
     for exponent in 0..=255u8 {
-        // The code of 0.5, which counts as one.
+        // The quantised value of 0.5, whose doubled level is one.
         let block: Vec<u8> = [exponent].into_iter().chain([0x11; 16]).collect();
         let mut values = [0.0; 32];
         dequantize(WeightType::Mxfp4, &block, &mut values);

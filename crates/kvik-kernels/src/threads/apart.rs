@@ -1,10 +1,10 @@
-//! Values that threads write at the same time, each in lines of cache of its own.
+//! Values that threads write concurrently, each in cache lines of its own.
 
 use std::ops::Deref;
 
-/// A value that shares no line of cache with its neighbours.
+/// A value that shares no cache line with its neighbours.
 ///
-/// 128 bytes: Intel fetches lines of 64 in pairs, and Apple's and some of Arm's are that long.
+/// Aligned to 128 bytes: Intel fetches lines of 64 in pairs, and Apple and some Arm processors have lines of 128.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);

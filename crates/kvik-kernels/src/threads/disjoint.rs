@@ -1,4 +1,4 @@
-//! A slice whose disjoint ranges are written by different tasks.
+//! A slice of which different tasks write disjoint ranges.
 
 use std::marker::PhantomData;
 
@@ -24,7 +24,7 @@ impl<'a, T> Disjoint<'a, T> {
     /// The elements `start..start + len`.
     ///
     /// # Panics
-    /// When the range leaves the slice.
+    /// If the range exceeds the slice.
     ///
     /// # Safety
     /// As long as the returned slice is used, no other range taken from this value may overlap it.

@@ -1,4 +1,4 @@
-//! Waiting for a moment without giving up the processor.
+//! Short waits by polling, without yielding the processor.
 
 #[cfg(not(loom))]
 use std::{
@@ -6,18 +6,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread polls before it parks: longer than any gap between the jobs of a token.
+/// Time that a thread polls before it parks: longer than any gap between the jobs of a token.
 ///
-/// Time and not a number of polls, because a `pause` takes 12 ns on one processor and 50 on another.
+/// A time and not a number of polls, because a `pause` takes 12 ns on one processor and 50 on another.
 #[cfg(not(loom))]
 pub(super) const SPIN: Duration = Duration::from_micros(50);
 
-/// Polls between two looks at the clock. A look costs 25 ns, this many pauses 0.4 to 1.6 us.
+/// Polls between two readings of the clock. A reading costs 25 ns, this many pauses 0.4 to 1.6 us.
 #[cfg(not(loom))]
 const POLLS_PER_LOOK: u32 = 32;
 
-/// Polls until `poll` has something or the time is over. In a pool that is `crowded`, with more threads than cores, it
-/// lets others go on between polls: what it waits for may be done by a thread that has no core.
+/// Polls until `poll` returns a value or the time is over. In a `crowded` pool, with more threads than cores,
+/// it yields
+/// between polls: the thread that it waits for may have no core.
 #[cfg(not(loom))]
 #[inline]
 pub(super) fn spin<T>(crowded: bool, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
@@ -30,7 +31,7 @@ pub(super) fn spin<T>(crowded: bool, mut poll: impl FnMut() -> Option<T>) -> Opt
         }
         None
     };
-    // Most waits are over before the clock is worth a look.
+    // Most waits end before the clock is worth reading.
     if let Some(found) = round() {
         return Some(found);
     }
@@ -48,7 +49,7 @@ pub(super) fn spin<T>(crowded: bool, mut poll: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
-/// Under loom nothing is gained by polling, and every poll multiplies the interleavings.
+/// Does not poll under loom: every poll multiplies the interleavings.
 #[cfg(loom)]
 pub(super) fn spin<T>(_crowded: bool, _poll: impl FnMut() -> Option<T>) -> Option<T> {
     None
@@ -58,8 +59,9 @@ pub(super) fn spin<T>(_crowded: bool, _poll: impl FnMut() -> Option<T>) -> Optio
 mod tests {
     use super::*;
 
-    /// How long a wait for nothing takes when one poll takes `poll_ns` more, the shortest of several:
-    /// other programs only ever make it longer.
+    /// Duration of a wait that finds nothing when each poll takes `poll_ns` more; the minimum of several,
+    /// since other
+    /// programs can only lengthen it.
     fn wait_of(poll_ns: u64) -> Duration {
         let busy = Duration::from_nanos(poll_ns);
         let wait = || {
@@ -80,13 +82,14 @@ mod tests {
         for poll_ns in [0, 100, 1000] {
             let wait = wait_of(poll_ns);
             assert!(wait >= SPIN, "{poll_ns} ns a poll: {wait:?}");
-            // A count of polls that gives 50 us at 12 ns each would give four milliseconds at the slowest.
+            // A count of polls that takes 50 us at 12 ns each would take four milliseconds with the slowest poll.
             assert!(wait < 20 * SPIN, "{poll_ns} ns a poll: {wait:?}");
         }
     }
 
-    /// Two rounds of polls go by before the clock can end a wait: so many polls are made however slow the
-    /// processor is, or the program that plays one.
+    /// At least two rounds of polls precede the end of a wait, so this many polls are made however slow the
+    /// processor or the
+    /// emulator is.
     #[test]
     fn what_is_there_is_found_at_once_and_what_comes_is_found_later() {
         assert_eq!(spin(false, || Some(7)), Some(7));

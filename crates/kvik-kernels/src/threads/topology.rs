@@ -1,4 +1,5 @@
-//! How many threads pay, and where they belong: physical cores, and of uneven ones only the fast.
+//! Processor topology: the useful number of threads, and their placement on physical cores, of hybrids only
+//! the fast ones.
 
 use std::path::Path;
 
@@ -14,25 +15,26 @@ pub fn performance_cores() -> usize {
     Fast::here().map_or(available, |fast| fast.cores.clamp(1, available))
 }
 
-/// The processors on which `threads` that share jobs stay, off slow cores, where all would wait for one of them. None where
-/// cores are even, or where there are more threads than fast cores.
+/// The processors that `threads` threads sharing jobs are bound to, off slow cores, which all others would
+/// wait for. `None`
+/// if all cores are equal, or if there are more threads than fast cores.
 pub(super) fn fast_cpus(threads: usize) -> Option<Vec<usize>> {
-    // Loom makes thousands of pools.
+    // Loom creates thousands of pools.
     let fast = if cfg!(loom) { None } else { Fast::here() };
     fast.filter(|fast| fast.is_part && threads <= fast.cores).map(|fast| fast.cpus)
 }
 
-/// The fast ones of the processors that this thread may use.
+/// The fast processors among those that this thread may use.
 #[derive(Debug, PartialEq, Eq)]
 struct Fast {
     cores: usize,
-    /// Hyperthreads included.
+    /// The processors, hyperthreads included.
     cpus: Vec<usize>,
-    /// Whether there are others.
+    /// Whether there are slow processors as well.
     is_part: bool,
 }
 
-/// A processor as its core: the hyperthreads of one core are equal.
+/// A processor's core: the hyperthreads of one core are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Core {
     siblings: String,
@@ -45,7 +47,7 @@ impl Fast {
         Fast::of(Path::new("/sys"), &allowed_cpus()?)
     }
 
-    /// Among these processors, as the system describes them under `sys`.
+    /// The fast ones of these processors, as the system describes them under `sys`.
     fn of(sys: &Path, cpus: &[usize]) -> Option<Fast> {
         let cores: Vec<Core> = cpus.iter().map(|&cpu| Core::read(sys, cpu)).collect::<Option<_>>()?;
         let fastest = cores.iter().map(|core| core.capacity).max()?;
@@ -66,17 +68,18 @@ impl Core {
             let text = std::fs::read_to_string(folder.join(name)).ok()?;
             Some(text.trim().to_owned())
         };
-        // Arm states a capacity; on Intel's hybrids the highest frequency tells the kinds apart.
+        // Arm reports a capacity; on Intel hybrids the maximum frequency distinguishes the kinds.
         let capacity = read("cpu_capacity").or_else(|| read("cpufreq/cpuinfo_max_freq"));
         let capacity = capacity.and_then(|text| text.parse().ok());
         let siblings = read("topology/thread_siblings_list");
-        // An app may not be shown everything; uneven cores have no hyperthreads where that is so.
+        // Some files may be hidden from an app; hybrid processors where that happens have no hyperthreads.
         let siblings = siblings.or_else(|| capacity.map(|_: u64| cpu.to_string()))?;
         Some(Core { siblings, capacity: capacity.unwrap_or(0) })
     }
 }
 
-/// Whether a core reaches three quarters of the fastest one's capacity: favoured cores of a uniform processor differ by
+/// Whether a core reaches three quarters of the fastest core's capacity: favoured cores of a uniform
+/// processor differ by
 /// less, efficiency cores by more.
 fn is_fast(capacity: u64, fastest: u64) -> bool {
     4 * capacity >= 3 * fastest
@@ -94,7 +97,7 @@ mod system {
         Some((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
     }
 
-    /// From now on the calling thread uses these only.
+    /// Binds the calling thread to these processors.
     pub(crate) fn stay_on(cpus: &[usize]) -> io::Result<()> {
         let mut set = CpuSet::new();
         cpus.iter().for_each(|&cpu| set.set(cpu));
@@ -106,12 +109,12 @@ mod system {
 mod system {
     use std::io;
 
-    /// Unknown here.
+    /// Unknown on this system.
     pub(crate) fn allowed_cpus() -> Option<Vec<usize>> {
         None
     }
 
-    /// Where processors are unknown nobody stays on any.
+    /// Unsupported where processors are unknown.
     pub(crate) fn stay_on(_: &[usize]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -123,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A tree as the system shows it: of each processor its files with their texts.
+    /// Creates a tree as the system shows it: the files of each processor with their texts.
     fn tree(name: &str, cpus: &[&[(&str, &str)]]) -> std::path::PathBuf {
         let sys = std::env::temp_dir().join(format!("kvik-topology-{}-{name}", std::process::id()));
         for (cpu, files) in cpus.iter().enumerate() {
@@ -136,7 +139,7 @@ mod tests {
         sys
     }
 
-    /// Of processors with these siblings and this capacity, as `file` states it: fast cores and their processors.
+    /// Checks the fast cores and their processors, for processors with these siblings and this capacity in `file`.
     fn check(name: &str, file: &str, cpus: &[(&str, &str)], expect: Option<(usize, &[usize])>) {
         let files = cpus.iter().map(|&(siblings, capacity)| {
             let files = [("topology/thread_siblings_list", siblings), (file, capacity)];
@@ -179,7 +182,7 @@ mod tests {
     fn an_app_that_is_shown_less_knows_less() {
         check("no siblings", "cpu_capacity", &[("", "325"), ("", "1024")], Some((1, &[1])));
         check("nothing", "cpu_capacity", &[("", ""), ("", "")], None);
-        // In the background a phone leaves an app its small cores: these are its fast ones then.
+        // In the background a phone restricts an app to its small cores: they count as fast then.
         let sys = tree("background", &[&[("cpu_capacity", "325")], &[("cpu_capacity", "1024")]]);
         assert_eq!(Fast::of(&sys, &[0]), Some(Fast { cores: 1, cpus: vec![0], is_part: false }));
         assert_eq!(Fast::of(&sys, &[]), None);
