@@ -1,7 +1,8 @@
-//! Scores and values where keys and values are stored as floats.
+//! Scores and values for keys and values stored as floats.
 //!
 //! A score is the FMA over ascending dimensions, in the lane of its position. A dimension of the output is
-//! the FMA of p over ascending positions.
+//! the FMA of p
+//! over ascending positions.
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
@@ -38,8 +39,9 @@ pub(crate) unsafe fn scores<L: F32x16, T: FloatTile>(call: &ScoreCall<'_>) {
     }
 }
 
-/// Scores `M` query rows against those of `tiles` that they touch, all four at once with wide registers
-/// and `N` with narrow ones; returns `M`.
+/// Scores `M` query rows against those of `tiles` that they see, all four at once with wide registers and `N`
+/// at a time
+/// with narrow ones; returns `M`.
 #[inline(always)]
 unsafe fn score_query_rows<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
@@ -119,7 +121,7 @@ unsafe fn add_dimension<L: F32x16, T: FloatTile, const M: usize, const N: usize>
     }
 }
 
-/// Weighted values, the positions of [`TILES`] tiles at a time; `out` carries the sums.
+/// Weighted values, the positions of [`TILES`] tiles at a time; `out` accumulates the sums.
 ///
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
@@ -134,7 +136,7 @@ pub(crate) unsafe fn values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>) {
     }
 }
 
-/// Adds the weighted values of `positions` to the sums of all query rows, as far as each sees them.
+/// Adds the weighted values of `positions` to the sums of all query rows, as far as each row sees them.
 ///
 /// # Safety
 /// As [`values`]; `positions` are those of [`TILES`] tiles.
@@ -156,7 +158,8 @@ pub(super) unsafe fn add_values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>, p
     }
 }
 
-/// Weighs values for `M` query rows, `W` vectors at a time with wide registers and `N` with narrow ones; returns `M`.
+/// Weights values for `M` query rows, `W` vectors at a time with wide registers and `N` with narrow ones;
+/// returns `M`.
 #[inline(always)]
 unsafe fn value_query_rows<L: F32x16, T: FloatTile, const M: usize, const W: usize, const N: usize>(
     call: &ValueCall<'_>,
@@ -200,7 +203,7 @@ unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>
         if const { M == 1 } {
             return gather::<L, T, M, N>(call, query_row, vector, common);
         }
-        // Before the positions that all query rows see, and beyond them, each goes its own way.
+        // Positions before and after those that all query rows see are added row by row.
         for (beyond, rest) in
             [positions.start..common.start, common.end..positions.end].into_iter().enumerate()
         {
@@ -217,7 +220,7 @@ unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>
     }
 }
 
-/// Those of `positions` that all query rows see; an empty range inside of `positions` if there are none.
+/// The part of `positions` that all query rows see; an empty range within `positions` if there is none.
 #[inline(always)]
 fn seen_by_all(seen: &[Seen], positions: &Range<usize>) -> Range<usize> {
     let Range { mut start, mut end } = *positions;

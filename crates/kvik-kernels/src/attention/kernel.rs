@@ -1,20 +1,22 @@
-//! The arithmetic of attention over one split, generic over lanes: with the scalar ones, the specification.
+//! The arithmetic of attention over one split, generic over lanes: with scalar lanes, the specification.
 //!
 //! A *query row* is one query head of one row; the query rows of a call read the same keys and values.
-//! Per query row, whatever query rows stand beside it:
+//! For each query row, independently of the others:
 //!
 //! 1. scores, by [`floats`](super::floats) or [`quantised`](super::quantised);
 //! 2. scores times `scale`, or with a soft cap `cap tanh(score (scale / cap))`; the maximum `m`; p = exp(s - m);
+//! 2. scores times `scale`, or with a soft cap `cap tanh(score (scale / cap))`; the maximum `m`; p = exp(s - m);
 //!    the sum of p per lane over ascending blocks, then the tree of [`F32x16::sum`];
-//! 3. values weighted by p, by [`floats`](super::floats) or [`quantised`](super::quantised), or where keys hold them
-//!    by [`latent`](super::latent);
+//! 3. values weighted by p, by [`floats`](super::floats) or [`quantised`](super::quantised), or if keys hold them
 //! 4. splits fold in ascending order, from m = -inf, l = 0, or from m = sink, l = 1, and out = 0:
 //!    m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'), l' = fma(l, a, ls b), out' = fma(out, a, outs b);
 //!    at the end out / l.
 //!
-//! Splits are at multiples of SPLIT stored positions, whatever a query row sees. Splits in which it sees nothing
-//! are not folded. In the others, positions that it does not see, before those that it sees or behind them, are
-//! replaced in the scores and weigh nothing: so it does not matter whether blocks that it does not see are read.
+//! Splits are at multiples of SPLIT stored positions, whatever a query row sees. Splits in which it sees
+//! nothing are not
+//! folded. In the others, positions that it does not see are masked in the scores and have weight zero, so it
+//! does not
+//! matter whether blocks outside its view are read.
 
 use std::ops::Range;
 
@@ -23,27 +25,28 @@ use crate::kv::BLOCK_POSITIONS;
 use crate::kv::rotate::rotate;
 use crate::kv::tile::Tile;
 
-/// Tiles that are worked on at a time: they stay in the first-level cache while all query rows pass over them.
+/// Tiles processed at a time: they stay in the first-level cache while all query rows pass over them.
 pub(super) const TILES: usize = 4;
 
-/// Scores of query rows against the keys of a split.
+/// A call that computes the scores of query rows against the keys of a split.
 pub(crate) struct ScoreCall<'a> {
-    /// `[query_rows]`: each a query vector of `head_dim`, or for quantised keys what [`AttentionKernels::query`] made of it.
+    /// `[query_rows]`: each a query vector of `head_dim`, or for quantised keys the output of
+    /// [`AttentionKernels::query`].
     pub q: &'a [*const f32],
-    /// What each query row sees, `[query_rows]`.
+    /// The visible positions of each query row, `[query_rows]`.
     pub seen: &'a [Seen],
-    /// K tiles of consecutive blocks of the split, with all that a query row sees.
+    /// K tiles of consecutive blocks of the split, which include all visible positions.
     pub tiles: &'a [*const u8],
     /// V tiles of the same blocks, which are read next.
     pub value_tiles: &'a [*const u8],
-    /// Where in a V tile its scales are: they are read before everything else of it.
+    /// Range of the scales in a V tile: they are read before the rest of the tile.
     pub value_scales: Range<usize>,
     pub head_dim: usize,
-    /// `[query_rows][SPLIT]`: written for the blocks that a query row sees something of.
+    /// `[query_rows][SPLIT]`: written for the blocks that a query row sees a part of.
     pub scores: *mut f32,
 }
 
-/// The positions that a query row sees, counted from the first of a call's tiles; `0..0` if it sees none.
+/// The positions that a query row sees, relative to the first of a call's tiles; `0..0` if it sees none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub start: u32,
@@ -58,13 +61,13 @@ impl Seen {
         self.start as usize..self.end as usize
     }
 
-    /// The blocks that it sees something of.
+    /// The blocks with at least one visible position.
     #[inline(always)]
     pub(crate) fn blocks(self) -> Range<usize> {
         self.start as usize / BLOCK_POSITIONS..(self.end as usize).div_ceil(BLOCK_POSITIONS)
     }
 
-    /// From the first position that one of the query rows sees to the last.
+    /// The range from the first position that any of the query rows sees to the last.
     #[inline(always)]
     pub(crate) fn by_any(rows: &[Seen]) -> Seen {
         let mut any = rows.first().copied().unwrap_or(Seen::NOTHING);
@@ -76,8 +79,9 @@ impl Seen {
 }
 
 impl ScoreCall<'_> {
-    /// The tiles that are read after `tiles`, for the first query rows to fetch while they compute: blocks are far
-    /// apart, and no prefetcher of the processor foresees the next one. Other query rows find all in the cache.
+    /// The tiles to prefetch, which are read after `tiles`: blocks are far apart, so hardware prefetchers
+    /// cannot predict the
+    /// next one. Only the first query rows prefetch; the others find all tiles in the cache.
     #[inline(always)]
     pub(super) fn next_tiles<L: F32x16, const N: usize>(
         &self,
@@ -100,7 +104,7 @@ impl ScoreCall<'_> {
     }
 }
 
-/// Asks for the cache lines of `bytes` bytes at `start`.
+/// Prefetches the cache lines of `bytes` bytes at `start`.
 #[inline(always)]
 pub(super) fn fetch<L: F32x16>(start: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(CACHE_LINE) {
@@ -109,18 +113,18 @@ pub(super) fn fetch<L: F32x16>(start: *const u8, bytes: usize) {
     }
 }
 
-/// Bytes that a processor fetches at a time.
+/// Bytes per cache line.
 const CACHE_LINE: usize = 64;
 
-/// Values of a split weighted by probabilities.
+/// A call that sums the values of a split weighted by probabilities.
 pub(crate) struct ValueCall<'a> {
     /// `[query_rows][SPLIT]`
     pub p: *const f32,
-    /// As in the [`ScoreCall`].
+    /// As in [`ScoreCall`].
     pub seen: &'a [Seen],
     /// V tiles of the same blocks.
     pub tiles: &'a [*const u8],
-    /// Blocks of the split before the first of them.
+    /// Number of blocks of the split before the first tile.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "only sums of matrix units go by it")
@@ -128,17 +132,18 @@ pub(crate) struct ValueCall<'a> {
     pub skipped: usize,
     /// Length of a row of a V tile.
     pub dims: usize,
-    /// Length of a key: where keys hold the values, the tiles are K tiles.
+    /// Length of a key: if keys hold the values, the tiles are K tiles.
     pub key_dim: usize,
-    /// For quantised values: room for `[query_rows]` of [`quantised::weight_bytes`](super::quantised::weight_bytes) each.
+    /// For quantised values: a buffer of `[query_rows]` times
+    /// [`quantised::weight_bytes`](super::quantised::weight_bytes).
     pub room: *mut u8,
-    /// Where keys hold the values: room of [`latent::turned_bytes`](super::latent::turned_bytes).
+    /// If keys hold the values: a buffer of [`latent::turned_bytes`](super::latent::turned_bytes).
     pub turned: *mut u8,
     /// `[query_rows][dims]`.
     pub out: *mut f32,
 }
 
-/// What one split contributes to a query row, and what a query row has gathered so far.
+/// The softmax state of a query row: the contribution of one split, or the accumulation so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Softmax {
     /// The maximum score.
@@ -148,16 +153,16 @@ pub(crate) struct Softmax {
 }
 
 impl Softmax {
-    /// Of no positions.
+    /// The state of no positions.
     pub(crate) const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
 
-    /// Of a sink, which has a score and no value.
+    /// The state of a sink, which has a score and no value.
     pub(crate) fn of_sink(score: f32) -> Softmax {
         Softmax { m: score, l: 1.0 }
     }
 }
 
-/// What becomes of a score before the softmax.
+/// The transformation of a score before the softmax.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scoring {
     pub scale: f32,
@@ -166,20 +171,21 @@ pub(crate) struct Scoring {
 
 /// The functions of one instruction set for one pair of formats.
 ///
-/// Their contract: pointers reach what the fields' shapes say, the machine has the instruction set.
+/// Contract: pointers are valid for the shapes that the fields state, and the machine has the instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct AttentionKernels {
-    /// Converts a query vector to what `scores` reads, where keys are quantised: see [`quantised::Query`](super::quantised::Query).
+    /// Converts a query vector to the input of `scores`, if keys are quantised: see
+    /// [`quantised::Query`](super::quantised::Query).
     pub query: unsafe fn(q: &[f32], to: &mut [f32]),
     pub scores: unsafe fn(&ScoreCall<'_>),
-    /// Converts the scores of a query row that sees something to probabilities that still lack their common divisor;
-    /// those of other positions in its blocks become 0.
+    /// Converts the scores of a query row that sees some position to probabilities without their common divisor;
+    /// those of invisible positions in its blocks become 0.
     pub softmax: unsafe fn(scores: *mut f32, seen: Seen, scoring: Scoring) -> Softmax,
     pub values: unsafe fn(&ValueCall<'_>),
-    /// Folds a split's `[dims]` into those gathered so far.
+    /// Folds a split's `[dims]` into the accumulated ones.
     pub fold: unsafe fn(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]),
-    /// Divides `[dims]` by the sum; the first numbers are the result, rotated back where values are quantised, the
-    /// beginning of rotated vectors of `rotated_dim`.
+    /// Divides `[dims]` by the sum. If values are quantised, the first elements, a prefix of rotated vectors of
+    /// `rotated_dim`, are rotated back.
     pub finish: unsafe fn(out: &mut [f32], l: f32, rotated_dim: usize),
 }
 
@@ -189,7 +195,7 @@ pub(crate) struct AttentionKernels {
 /// See [`AttentionKernels`]; inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, seen: Seen, scoring: Scoring) -> Softmax {
-    // SAFETY: all blocks that are seen were written.
+    // SAFETY: all visible blocks were written.
     unsafe {
         match scoring.softcap {
             None => {
@@ -214,11 +220,11 @@ pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, seen: Seen, scoring: S
     }
 }
 
-/// [`softmax`] of what `scored` makes of each score.
+/// [`softmax`] of the scores transformed by `scored`.
 #[inline(always)]
 unsafe fn softmax_of<L: F32x16>(scores: *mut f32, seen: Seen, scored: impl Fn(L) -> L) -> Softmax {
     let (blocks, seen) = (seen.blocks(), seen.positions());
-    // SAFETY: all blocks that are seen were written.
+    // SAFETY: all visible blocks were written.
     unsafe {
         let nothing = L::splat(f32::NEG_INFINITY);
         let mut max = nothing;

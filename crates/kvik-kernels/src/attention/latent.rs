@@ -1,14 +1,18 @@
-//! Values that are the first numbers of the keys (latent attention).
+//! Values that are a prefix of the keys (latent attention).
 //!
-//! In a K tile positions are the lanes, values are gathered by dimensions: tiles are turned once for all query rows of
-//! a call, [`TILES`] at a time, and then weighed like stored values: those of floats as f32 in
-//! [`floats`](super::floats), quantised ones as the integers that they are in [`quantised`], from
-//! the words of [`Q8`] in all formats and with the scales of their keys. So values have the same bits as if they were
-//! stored beside the keys in that format; quantised ones if they are whole keys, and as such rotated.
+//! In a K tile the lanes are positions, but values are summed by dimensions: tiles are transposed once for
+//! all query rows
+//! of a call, [`TILES`] at a time, and then weighted like stored values: floats as f32 in
+//! [`floats`](super::floats),
+//! quantised values as integers in [`quantised`], in the word format of [`Q8`] for all formats and with the
+//! scales of
+//! their keys. So values have the same bits as if they were stored separately in that format; for quantised
+//! values this
+//! holds only if they are whole keys, which are rotated as a whole.
 //!
-//! Quantised keys are rotated, and a part of a vector is rotated apart from others
-//! ([`rotated_together`]): values are gathered as they are stored, up to whole
-//! parts, and what was gathered is rotated back once, at the end.
+//! Quantised keys are rotated, each part of a vector separately ([`rotated_together`]): values are summed as
+//! they are
+//! stored, up to whole parts, and the result is rotated back once, at the end.
 
 use std::ops::Range;
 
@@ -23,7 +27,7 @@ use crate::kv::tile::{F32, FloatTile, Tile};
 use crate::kv::tiles::is_rotated;
 use crate::kv::{BLOCK_POSITIONS, KvLayer, KvValues};
 
-/// Bytes of the room that a call needs for turned tiles.
+/// Bytes of a call's buffer for transposed tiles.
 pub(super) fn turned_bytes(layer: &KvLayer) -> usize {
     let dims = layer.value_lanes();
     match layer.values {
@@ -33,12 +37,13 @@ pub(super) fn turned_bytes(layer: &KvLayer) -> usize {
     }
 }
 
-/// Bytes of a turned tile of quantised values: a V tile without scales.
+/// Bytes of a transposed tile of quantised values: a V tile without scales.
 fn quantised_bytes(dims: usize) -> usize {
     scales_at::<Q8>(std::ptr::null(), BLOCK_POSITIONS, dims).addr()
 }
 
-/// Weighted values of keys that are stored as floats; `add` adds those of some positions that are turned, see
+/// Weighted values of keys that are stored as floats; `add` adds the values of some positions of transposed
+/// tiles, see
 /// [`add_values`](super::floats::add_values).
 ///
 /// # Safety
@@ -49,7 +54,7 @@ pub(crate) unsafe fn float_values<L: F32x16, T: FloatTile>(
     add: unsafe fn(&ValueCall<'_>, Range<usize>),
 ) {
     let (count, tile_len) = (call.dims.min(call.key_dim), BLOCK_POSITIONS * call.dims);
-    // SAFETY: keys have `count` dimensions; a turned tile and the results have `dims` numbers in a row.
+    // SAFETY: keys have `count` dimensions; a transposed tile and the results have `dims` numbers in a row.
     unsafe {
         std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims).fill(0.0);
         each_turned(
@@ -75,7 +80,7 @@ pub(crate) unsafe fn float_values<L: F32x16, T: FloatTile>(
 /// As [`float_values`], with the features of `I`.
 #[inline(always)]
 pub(crate) unsafe fn quantised_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
-    // SAFETY: the tiles are those of keys of `key_dim`, turned ones hold as many words as `dims` take.
+    // SAFETY: the tiles are those of keys of `key_dim`, transposed ones hold as many words as `dims` take.
     unsafe {
         quantised::begin_values::<I, C>(call, [call.key_dim, BLOCK_POSITIONS]);
         each_turned(
@@ -90,8 +95,9 @@ pub(crate) unsafe fn quantised_values<I: I32x16, C: Quantised>(call: &ValueCall<
     }
 }
 
-/// Turns the tiles of a call with `turn`, which gets a tile and where it goes, [`TILES`] at a time, and hands these to
-/// `add`: a call with the turned tiles, and which of them.
+/// Transposes the tiles of a call, [`TILES`] at a time, with `turn`, which receives a tile and its
+/// destination, and passes
+/// to `add` a call with the transposed tiles and their index range.
 #[inline(always)]
 fn each_turned(
     call: &ValueCall<'_>,
@@ -111,10 +117,12 @@ fn each_turned(
     }
 }
 
-/// Turns the first `dims` dimensions of a K tile to the words of [`Q8`] of a V tile; 0 in lanes that keys lack.
+/// Transposes the first `dims` dimensions of a K tile to a V tile in words of [`Q8`]; lanes past the end of
+/// keys are 0.
 ///
 /// # Safety
-/// `tile` is a K tile of `key_dim` dimensions, `to` has room for `dims`, which are whole lanes and at most so many as
+/// `tile` is a K tile of `key_dim` dimensions, `to` has room for `dims`, which are whole lanes and at most as
+/// many as
 /// hold a key; inlined into a function with the features of `I`.
 #[inline(always)]
 unsafe fn turn<I: I32x16, C: Quantised>(tile: *const u8, key_dim: usize, dims: usize, to: *mut u8) {
@@ -124,7 +132,7 @@ unsafe fn turn<I: I32x16, C: Quantised>(tile: *const u8, key_dim: usize, dims: u
         let from = tile.wrapping_add(i * lanes_bytes);
         let to = to.wrapping_add(Q8::WORD * start);
         let stored = scales_at::<C>(tile, key_dim, BLOCK_POSITIONS).addr() - from.addr();
-        // SAFETY: as the caller promises; so many bytes of words are stored from there on.
+        // SAFETY: as the caller promises; `stored` bytes of words follow `from`.
         unsafe {
             if stored < lanes_bytes {
                 let mut words = [0; LANES * BLOCK_POSITIONS];
@@ -137,7 +145,7 @@ unsafe fn turn<I: I32x16, C: Quantised>(tile: *const u8, key_dim: usize, dims: u
     }
 }
 
-/// Divides `[dims]` by the sum, and rotates it back if it is the beginning of rotated keys of `key_dim`.
+/// Divides `[dims]` by the sum, and rotates it back if it is a prefix of rotated keys of `key_dim`.
 ///
 /// # Safety
 /// As [`kernel::finish`](super::kernel::finish).
@@ -146,7 +154,7 @@ pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, key_dim
     // SAFETY: the caller's promise.
     unsafe { divide::<L>(out, l) };
     if const { T::QUANTISED } {
-        // A loop, not a closure: only what is inlined is compiled for the machine's registers.
+        // A loop, not a closure: only inlined code is compiled for the machine's registers.
         for together in out.chunks_exact_mut(rotated_together(key_dim)) {
             rotate(together);
         }

@@ -1,8 +1,9 @@
 //! Attention over paged keys and values in any storage format.
 //!
-//! A row's result depends on its query, its position count and what is stored for those positions,
-//! to the bit: not on the other rows, the threads, or the bytes behind the last position.
-//! [`kernel`] states the arithmetic, [`plan`] decides which rows share a read, [`units`] runs the plan.
+//! A row's result depends, to the bit, only on its query, its position count and the stored data of those
+//! positions: not
+//! on the other rows, the threads, or the bytes after the last position.
+//! [`kernel`] defines the arithmetic, [`plan`] decides which rows share a read, [`units`] runs the plan.
 
 use crate::kv::sequence::check as check_rows;
 use crate::kv::{BLOCK_POSITIONS, KvArena, KvLayer, KvValues, SeqKv, SeqRow};
@@ -28,15 +29,16 @@ mod weights;
 
 pub use weights::{AttnWeights, WeightReduce};
 
-/// Positions that are worked on at a time. Part of the arithmetic: results change with it.
+/// Positions processed at a time. Part of the arithmetic: results change with it.
 const SPLIT: usize = 256;
 const SPLIT_BLOCKS: usize = SPLIT / BLOCK_POSITIONS;
 
-/// Query rows of a unit, unless a KV head has more query heads: enough to hide the reads of K and V,
-/// few enough for their scores to stay in the second-level cache.
+/// Query rows of a unit, unless a KV head has more query heads: enough to hide the reads of K and V, few
+/// enough for
+/// their scores to stay in the second-level cache.
 const UNIT_QUERY_ROWS: usize = 96;
 
-/// Query heads that a task prepares: a decode row's are not worth waking a thread for.
+/// Query heads per preparation task: those of a decode row are not worth waking a thread for.
 const QUERY_HEADS: usize = 64;
 
 /// Buffers that calls of [`Attention::run`] reuse, so that a call allocates nothing once they have grown.
@@ -47,7 +49,7 @@ pub struct AttnScratch {
     /// Results of split units: `[partials, heads, value_lanes]` and `[partials, heads]`.
     partial_out: Vec<f32>,
     partial_sums: Vec<Softmax>,
-    /// `[n, heads]` queries as quantised keys meet them.
+    /// `[n, heads]` queries, quantised for quantised keys.
     queries: Vec<f32>,
 }
 
@@ -70,11 +72,11 @@ impl AttnScratch {
     }
 }
 
-/// Attention of `n` rows in one layer: `softmax(scale q K) V`, head by head, of the positions that the layer's
-/// [`KvKind`](crate::KvKind) lets a row see.
+/// Attention of `n` rows in one layer: `softmax(scale q K) V`, head by head, over the positions that the layer's
+/// [`KvKind`](crate::KvKind) makes visible to a row.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
-    /// Where keys and values are stored.
+    /// The arena that stores keys and values.
     pub arena: &'a KvArena,
     /// The layer of the arena whose keys and values are read.
     pub layer: usize,
@@ -82,16 +84,17 @@ pub struct Attention<'a> {
     pub q: &'a [f32],
     /// Query heads, a multiple of the layer's KV heads.
     pub heads: usize,
-    /// `[n]` which positions each row attends to; rows of a sequence stand together.
+    /// `[n]`: the positions that each row attends to; rows of a sequence are contiguous.
     pub rows: &'a [SeqRow],
-    /// What the rows' `seq` refers to.
+    /// The sequences that the rows' `seq` indexes.
     pub seqs: &'a [SeqKv<'a>],
-    /// Multiplies every score.
+    /// Factor of every score.
     pub scale: f32,
-    /// Bounds every score smoothly: it becomes `cap tanh(score scale / cap)`.
+    /// Soft cap: a score becomes `cap tanh(score scale / cap)`.
     pub softcap: Option<f32>,
-    /// `[heads]` scores of positions that have no value: they take part in the softmax and add nothing. They are
-    /// neither scaled nor capped; one of -inf changes nothing.
+    /// `[heads]` attention sinks: scores without a value, which take part in the softmax and add nothing.
+    /// They are neither
+    /// scaled nor capped; a sink of -inf has no effect.
     pub sinks: Option<&'a [f32]>,
 }
 
@@ -99,15 +102,17 @@ impl Attention<'_> {
     /// Writes the results to `out`, `[n, heads, value_dim]`.
     ///
     /// # Panics
-    /// When a shape does not fit, the soft cap is not positive and finite, or a row attends to no position, to an
-    /// unknown sequence, to positions that its sequence's blocks and tails do not hold, or where a head has dropped
-    /// all it could see, or anything in a layer with a window.
+    /// If a shape does not fit, the soft cap is not positive and finite, or a row attends to no position, to
+    /// an unknown
+    /// sequence, to positions that its sequence's blocks and tails do not hold, or if a head has dropped all
+    /// positions
+    /// that the row could see, or any position in a layer with a window.
     pub fn run(&self, pool: &Pool, scratch: &mut AttnScratch, out: &mut [f32]) {
         self.check(out);
         self.run_with(Isa::current(), pool, scratch, out, None);
     }
 
-    /// A checked call with the kernels of `isa`, which the machine must have.
+    /// Executes a checked call with the kernels of `isa`, which the machine must have.
     fn run_with(
         &self,
         isa: Isa,
@@ -119,7 +124,7 @@ impl Attention<'_> {
         self.run_kernels(variants::kernels(isa, self.shape()), pool, scratch, out, watch);
     }
 
-    /// A checked call with kernels for what the layer stores, which the machine must execute.
+    /// Executes a checked call with kernels for the layer's formats, which the machine must support.
     fn run_kernels(
         &self,
         kernels: AttentionKernels,
@@ -149,7 +154,7 @@ impl Attention<'_> {
             value_lanes,
             value_scales: match shape.values {
                 KvValues::Stored => quantised::value_scales(shape.v, value_lanes),
-                // They are those of the keys, which were read.
+                // The values are in the keys, which were read already.
                 KvValues::OfKeys => 0..0,
             },
             plan,
@@ -161,7 +166,7 @@ impl Attention<'_> {
         units.run(pool, workspaces);
     }
 
-    /// What the layer stores.
+    /// The layer's shape and formats.
     fn shape(&self) -> &KvLayer {
         &self.arena.layout().layers()[self.layer]
     }
@@ -172,7 +177,7 @@ impl Attention<'_> {
         PlanLimits { kind, unit_rows_max, whole_units_min: (2 * pool.threads()).div_ceil(kv_heads) }
     }
 
-    /// Everything that could make a kernel read or write outside its operands.
+    /// Checks everything that could make a kernel read or write outside its operands.
     fn check(&self, out: &[f32]) {
         let Attention { arena, layer, q, heads, rows, seqs, softcap, sinks, .. } = *self;
         let layers = arena.layout().layers();
@@ -191,7 +196,7 @@ impl Attention<'_> {
     }
 }
 
-/// Makes of every query vector in `q` what quantised keys meet, `[n, heads, query_len]`.
+/// Converts the query vectors in `q` for quantised keys, to `[n, heads, query_len]`.
 fn prepare_queries(
     pool: &Pool,
     kernels: AttentionKernels,
@@ -203,7 +208,7 @@ fn prepare_queries(
     pool.run_chunks(queries, QUERY_HEADS * query_len, |chunk, queries| {
         let q = &q[chunk * QUERY_HEADS * key_dim..];
         for (q, query) in q.chunks_exact(key_dim).zip(queries.chunks_exact_mut(query_len)) {
-            // SAFETY: the kernels are those of the machine and of the format that `query_len` is of.
+            // SAFETY: the kernels are those of the machine and of the format that `query_len` belongs to.
             unsafe { (kernels.query)(q, query) };
         }
     });

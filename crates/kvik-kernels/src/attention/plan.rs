@@ -1,19 +1,21 @@
-//! Who reads what together: rows grouped into units of work.
+//! Planning: rows are grouped into units of work that share their reads.
 //!
-//! A *whole* unit is a tile of rows of one sequence that goes through all its splits and folds them as
-//! it goes: prefill. A *split* unit is one split read by all rows that see the same blocks there,
-//! of whatever sequence: decode, long contexts spread over threads, shared prefixes read once.
-//! Which kind a row belongs to changes the work, never the result.
+//! A *whole* unit is a tile of rows of one sequence that processes all its splits and folds them in order:
+//! prefill.
+//! A *split* unit is one split read by all rows that see the same blocks there, of any sequence: decode, long
+//! contexts
+//! spread over threads, shared prefixes read once.
+//! The kind of a row's unit changes the work, never the result.
 
 use std::ops::Range;
 
 use super::{SPLIT, SPLIT_BLOCKS};
 use crate::kv::{BLOCK_POSITIONS, KvKind, SeqKv, SeqRow};
 
-/// Rows of a sequence from which a tile is worth folding in place.
+/// Minimum rows of a sequence for which a tile is worth folding in place.
 const WHOLE_ROWS_MIN: usize = 8;
 
-/// Rows that read the same keys and values.
+/// A unit: rows that read the same keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
     /// Start and number of its rows in [`Plan::members`].
@@ -26,33 +28,33 @@ pub(super) struct Unit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnitKind {
-    /// All splits of its rows, folded in place.
+    /// All splits of the unit's rows, folded in place.
     Whole,
-    /// This split alone; the results of a row are folded when all its splits are there.
+    /// A single split; a row's results are folded when all its splits are done.
     Split(usize),
 }
 
-/// A row in a unit.
+/// A row of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Member {
     pub row: u32,
-    /// Where a split unit leaves the row's partial result.
+    /// Index of the partial result that a split unit writes for the row.
     pub partial: usize,
 }
 
-/// A row whose splits are worked on apart and folded afterwards.
+/// A row whose splits are computed separately and folded afterwards.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SplitRow {
     pub row: u32,
-    /// Index of its first visible split's partial result; the others follow.
+    /// Index of the partial result of its first visible split; the others follow.
     first_partial: usize,
-    /// The first split that it sees something of, and the end of those; the ones before `planned` have a unit.
+    /// The first visible split, and the end of the visible ones; those before `planned` have a unit.
     splits: (usize, usize),
     planned: usize,
 }
 
 impl SplitRow {
-    /// The indices of its partial results, in the order of splits.
+    /// The indices of the row's partial results, in the order of splits.
     pub(super) fn partials(&self) -> Range<usize> {
         self.first_partial..self.first_partial + self.splits.1 - self.splits.0
     }
@@ -63,7 +65,7 @@ impl SplitRow {
     }
 }
 
-/// The units of one call, and the split rows' place among the partial results.
+/// The units of one call, and the mapping from split rows to partial results.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub units: Vec<Unit>,
@@ -71,23 +73,23 @@ pub(super) struct Plan {
     pub members: Vec<Member>,
     /// Rows in split units, ascending.
     pub split_rows: Vec<SplitRow>,
-    /// Partial results of all split rows: one per row and split.
+    /// Number of partial results of all split rows: one per row and split.
     pub partials: usize,
 }
 
-/// What the plan depends on besides the rows.
+/// Parameters of the plan besides the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlanLimits {
-    /// Which positions the layer lets a row see.
+    /// The visibility of positions in the layer.
     pub kind: KvKind,
-    /// Most rows of a unit.
+    /// Maximum rows of a unit.
     pub unit_rows_max: usize,
-    /// Whole units below which they would leave threads idle.
+    /// Minimum number of whole units, below which threads would be idle.
     pub whole_units_min: usize,
 }
 
 impl Plan {
-    /// Groups `rows`; its buffers are kept for the next call.
+    /// Groups `rows`; buffers are reused by the next call.
     pub(super) fn fill(&mut self, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         self.units.clear();
         self.members.clear();
@@ -108,7 +110,7 @@ impl Plan {
             }
             first += tile.len() as u32;
         }
-        // Later rows of a prompt see more positions: the long units first, so that threads end together.
+        // Later rows of a prompt see more positions: long units go first, so that threads finish together.
         self.units.reverse();
         self.group_splits(rows, seqs, limits);
     }
@@ -128,7 +130,7 @@ impl Plan {
         }
     }
 
-    /// Puts rows that read the same blocks in a split into one unit of that split.
+    /// Groups rows that read the same blocks in a split into one unit of that split.
     fn group_splits(&mut self, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         let start = self.split_rows.iter().map(|row| row.splits.0).min().unwrap_or(0);
         let end = self.split_rows.iter().map(|row| row.splits.1).max().unwrap_or(0);
@@ -141,8 +143,9 @@ impl Plan {
         }
     }
 
-    /// A unit of the split row at `i` and of those after it that read the same blocks, as far as they read; which
-    /// of the positions there each sees does not matter.
+    /// Adds a unit of the split row at `i` and of the later ones that read the same blocks, as far as they
+    /// read; their
+    /// visible positions may differ.
     fn gather(&mut self, i: usize, split: usize, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         let start = self.members.len();
         let mut reader = SplitReads::default();
@@ -163,29 +166,29 @@ impl Plan {
     }
 }
 
-/// The maximum of the positions that a head stores of those that a row attends to.
+/// The maximum over heads of the number of stored positions among those that a row attends to.
 fn stored(row: &SeqRow, seqs: &[SeqKv<'_>]) -> usize {
     seqs[row.seq as usize].stored_max(row.len)
 }
 
-/// The splits in which a row sees something that a head stores.
+/// The splits that contain stored positions that a row sees.
 fn splits(row: &SeqRow, seqs: &[SeqKv<'_>], kind: KvKind) -> Range<usize> {
     kind.first_visible(row.len) as usize / SPLIT..stored(row, seqs).div_ceil(SPLIT)
 }
 
-/// What rows read in a split, up to the last position that they see there. Blocks before a window are compared as if
-/// they were read: sequences that share a block share those before it.
+/// The blocks that rows read in a split, up to the last position that they see there. Blocks before a window are
+/// compared as if they were read: sequences that share a block share those before it.
 #[derive(Debug, Default, Clone, Copy)]
 struct SplitReads<'a> {
-    /// The sequence with the largest number of blocks among them.
+    /// The sequence with the most blocks among them.
     seq: u32,
     blocks: &'a [u32],
-    /// Whether the split reaches into the sequence's tails, which are nobody else's.
+    /// Whether the split reaches into the sequence's tails, which belong to it alone.
     private: bool,
 }
 
 impl<'a> SplitReads<'a> {
-    /// What one row reads.
+    /// The blocks that one row reads.
     fn of(row: SeqRow, seqs: &[SeqKv<'a>], split: usize) -> SplitReads<'a> {
         let SeqKv { blocks, .. } = seqs[row.seq as usize];
         let end = stored(&row, seqs).div_ceil(BLOCK_POSITIONS).min((split + 1) * SPLIT_BLOCKS);
@@ -194,7 +197,7 @@ impl<'a> SplitReads<'a> {
         SplitReads { seq: row.seq, blocks: &blocks[start..shared], private: end > shared }
     }
 
-    /// Takes `other` in if one of both reads all that the other reads.
+    /// Merges `other` if either reads all that the other reads.
     fn join(&mut self, other: SplitReads<'a>) -> bool {
         let common = self.blocks.len().min(other.blocks.len());
         let alike = self.blocks[..common] == other.blocks[..common];

@@ -1,4 +1,4 @@
-//! Scores and values where keys and values are quantised: sums of integers, scaled afterwards.
+//! Scores and values for quantised keys and values: integer sums, scaled afterwards.
 //!
 //! 1. A query is rotated and rounded to 16 bits, its maximum magnitude to 32767. Per group of dimensions,
 //!    the sum s of products with the quantised values is exact; a score is the FMA over ascending groups of
@@ -9,10 +9,10 @@
 //!    scale, plus the sum of p times the minima (per lane over ascending blocks, then the tree of
 //!    [`F32x16::sum`]), it is a dimension of the output.
 //!
-//! Where the maximum is so small that no finite factor takes it to 32767 (below 1e-34), all are 0: see
+//! If the maximum is so small that no finite factor scales it to 32767 (below 1e-34), all are 0: see
 //! [`factor_to`].
 //!
-//! Sixteen bits lose nothing that 8-bit values had: against them the error is 1/256.
+//! Sixteen bits are precise enough: their error is 1/256 of that of 8-bit values.
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
@@ -27,10 +27,10 @@ use crate::kv::rotate::rotate;
 use crate::kv::tiles::with_tile;
 use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, HeadRoom, KvFormat, factor_to, max_magnitude};
 
-/// What the maximum magnitude of 16-bit numbers becomes.
+/// The 16-bit value that represents the maximum magnitude.
 const MAGNITUDE_MAX: f32 = 32767.0;
 
-/// A query vector as quantised keys meet it.
+/// A query vector, quantised for quantised keys.
 ///
 /// ```text
 /// [scale] [groups] { sum of the group's numbers } [head_dim, rounded up to whole words] 16-bit numbers
@@ -43,13 +43,13 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Floats that a query takes.
+    /// Length of a query in floats.
     fn len<C: Quantised>(head_dim: usize) -> usize {
         1 + groups::<C>(head_dim) + head_dim.next_multiple_of(C::ROWS) / 2
     }
 
     /// # Safety
-    /// At `from` is what [`Query::write`] wrote for this format and dimension.
+    /// `from` points to the output of [`Query::write`] for this format and dimension.
     #[inline(always)]
     pub(super) unsafe fn read<C: Quantised>(from: *const f32, head_dim: usize) -> Query {
         // SAFETY: the caller's promise.
@@ -67,7 +67,7 @@ impl Query {
         rotate(rotated);
         let max = max_magnitude(rotated);
         let factor = factor_to(MAGNITUDE_MAX, max);
-        // Whole words have numbers behind the last one: zeros.
+        // Padding up to whole words is zero.
         let mut numbers = [0; HEAD_DIM_MAX];
         for (number, x) in numbers.iter_mut().zip(rotated.iter()) {
             *number = round(x * factor);
@@ -84,7 +84,7 @@ impl Query {
     }
 }
 
-/// Floats that a query vector takes for keys in `format`, 0 if they are not quantised.
+/// Length of a query vector in floats for keys in `format`, 0 if they are not quantised.
 pub(super) fn query_len(format: KvFormat, head_dim: usize) -> usize {
     with_tile!(format, T => 0, C => Query::len::<C>(head_dim))
 }
@@ -95,7 +95,7 @@ fn round(x: f32) -> i16 {
     (x + ROUND).to_bits() as i16
 }
 
-/// Scores of all query rows, [`TILES`] tiles at a time; unpacking takes registers that query rows then lack.
+/// Scores of all query rows, [`TILES`] tiles at a time; unpacking leaves fewer registers for query rows.
 ///
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
@@ -136,8 +136,9 @@ pub(super) unsafe fn scores_from<I: I32x16, C: Quantised>(call: &ScoreCall<'_>, 
     }
 }
 
-/// Scores `M` query rows against those of `tiles` that they touch, all four at once with wide registers
-/// and `N` with narrow ones; returns `M`.
+/// Scores `M` query rows against those of `tiles` that they see, all four at once with wide registers and `N`
+/// at a time
+/// with narrow ones; returns `M`.
 #[inline(always)]
 unsafe fn score_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
@@ -218,7 +219,7 @@ unsafe fn score_tiles<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     }
 }
 
-/// Adds what group `g` contributes to 16 scores at `to`; the first one begins them.
+/// Adds the contribution of group `g` to 16 scores at `to`; the first group initialises them.
 #[inline(always)]
 pub(super) unsafe fn add_group<I: I32x16, C: Quantised>(
     sums: I,
@@ -239,13 +240,13 @@ pub(super) unsafe fn add_group<I: I32x16, C: Quantised>(
     }
 }
 
-/// Words of 16 columns in `N` places, one below the other.
+/// Words of 16 columns at `N` places, each the start of a column of words.
 #[derive(Clone, Copy)]
 struct Words<const N: usize> {
     packed: [*const u8; N],
-    /// What to fetch meanwhile.
+    /// The addresses to prefetch.
     next: [*const u8; N],
-    /// Bytes from one word to that below it.
+    /// Bytes from one word to the next below it.
     stride: usize,
     count: usize,
 }
@@ -270,7 +271,7 @@ unsafe fn add_words<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     sums: &mut [[I; N]; M],
 ) {
     for w in 0..words.count {
-        // SAFETY: the caller's promise: so many words, and as many numbers as they have rows.
+        // SAFETY: the caller's promise: `count` words, and as many numbers as they have rows.
         unsafe {
             let mut packed = [C::words::<I>(words.packed[0].add(w * words.stride)); N];
             for n in 0..N {
@@ -289,7 +290,7 @@ unsafe fn add_words<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     }
 }
 
-/// The weights of a query row, as quantised values meet them.
+/// The weights of a query row, quantised for quantised values.
 ///
 /// ```text
 /// [groups] { scale, minimum } [groups][SPLIT] 16-bit weights
@@ -300,12 +301,12 @@ pub(super) struct Weights {
     pub(super) weights: *mut i16,
 }
 
-/// Bytes that the weights of a query row take for values in `format`, 0 if they are not quantised.
+/// Bytes of the weights of a query row for values in `format`, 0 if they are not quantised.
 pub(super) fn weight_bytes(format: KvFormat, dims: usize) -> usize {
     with_tile!(format, T => 0, C => Weights::bytes::<C>(dims))
 }
 
-/// Where the scales of a V tile in `format` are, nowhere if it is not quantised.
+/// The range of the scales in a V tile in `format`, empty if it is not quantised.
 pub(super) fn value_scales(format: KvFormat, dims: usize) -> Range<usize> {
     with_tile!(format, T => 0..0, C => {
         let start = scales_at::<C>(std::ptr::null(), BLOCK_POSITIONS, dims).addr();
@@ -318,7 +319,7 @@ impl Weights {
         groups::<C>(dims) * (size_of::<[f32; 2]>() + SPLIT * size_of::<i16>())
     }
 
-    /// Those of `query_row`.
+    /// The weights of `query_row`.
     #[inline(always)]
     pub(super) fn of<C: Quantised>(call: &ValueCall<'_>, query_row: usize) -> Weights {
         let start = call.room.wrapping_add(query_row * Weights::bytes::<C>(call.dims));
@@ -327,7 +328,7 @@ impl Weights {
     }
 }
 
-/// Weighted values, [`TILES`] tiles at a time; `out` carries the sums, as integers until all are there.
+/// Weighted values, [`TILES`] tiles at a time; `out` accumulates the sums, as integers until all are added.
 ///
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
@@ -343,7 +344,8 @@ pub(crate) unsafe fn values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
     }
 }
 
-/// The weights of all query rows, and sums of nothing; the tiles have scales in format `C` behind `shape` rows and columns.
+/// Computes the weights of all query rows and zeroes the sums; the scales, in format `C`, follow `shape` rows
+/// and columns.
 ///
 /// # Safety
 /// As [`values`].
@@ -359,8 +361,9 @@ pub(super) unsafe fn begin_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>,
     unsafe { std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims) }.fill(0.0);
 }
 
-/// Adds the positions of `tiles`, at most [`TILES`], for the query rows from `first` on; values stand in words of `W`, their groups
-/// are those of `C`.
+/// Adds the positions of `tiles`, at most [`TILES`], for the query rows from `first` on; values are in words
+/// of `W` and
+/// groups of `C`.
 ///
 /// # Safety
 /// As [`values`], and [`begin_values`] was called.
@@ -395,7 +398,7 @@ pub(super) unsafe fn add_values<I: I32x16, W: Quantised, C: Quantised>(
     }
 }
 
-/// The weights of a query row for group `g`, 0 for positions that it does not see.
+/// Computes the weights of a query row for group `g`, 0 for positions that it does not see.
 #[inline(always)]
 unsafe fn weigh<I: I32x16, C: Quantised>(
     call: &ValueCall<'_>,
@@ -414,7 +417,7 @@ unsafe fn weigh<I: I32x16, C: Quantised>(
             let (tile, start) = (call.tiles[block], block * LANES);
             let scales = scales_at::<C>(tile, rows, columns).add(g * C::SCALES);
             let p = I::Floats::load(call.p.add(query_row * SPLIT + start));
-            // Scales of positions that are not seen may be anything.
+            // Scales of invisible positions may have any value.
             let weight = between(start, &seen, p.mul(C::scale(scales)), nothing);
             let offset = if C::HAS_MIN { p.mul(C::min(scales)) } else { nothing };
             let offset = between(start, &seen, offset, nothing);
@@ -444,7 +447,7 @@ unsafe fn value_query_rows<I: I32x16, W: Quantised, C: Quantised, const M: usize
     let tiles = tiles.start.max(seen.start)..tiles.end.min(seen.end);
     let vectors = call.dims / LANES;
     let mut vector = 0;
-    // Vectors that are taken together meet the same weights.
+    // Vectors computed together share their weights.
     // SAFETY: `query_row + M` query rows exist, and `vectors` vectors.
     unsafe {
         if const { I::Floats::WIDE && C::GROUP >= 4 * LANES } {
@@ -519,7 +522,7 @@ unsafe fn value_vectors<I: I32x16, W: Quantised, C: Quantised, const M: usize, c
     }
 }
 
-/// Converts the sums of all query rows into their output.
+/// Converts the sums of all query rows to their output.
 ///
 /// # Safety
 /// As [`values`], and all tiles were added.

@@ -1,4 +1,4 @@
-//! Attention against a plain f64 version, and the exactness that the rest of kvik relies on.
+//! Attention compared with a plain f64 version, and tests of the exactness that the rest of kvik relies on.
 
 use proptest::prelude::*;
 
@@ -25,12 +25,12 @@ struct Store {
     /// `[sequences][len, kv_heads, head_dim]`
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
-    /// What calls have besides: a soft cap, and sinks of their query heads.
+    /// Extras of calls: a soft cap, and sinks of their query heads.
     softcap: Option<f32>,
     sinks: Option<Vec<f32>>,
 }
 
-/// The layer under test, between two that store something else.
+/// The layer under test, between two with other contents.
 const LAYER: usize = 1;
 
 impl Store {
@@ -47,7 +47,7 @@ impl Store {
         let layout = KvLayout::new(vec![neighbour, layer, neighbour]);
         let blocks: usize = lens.iter().map(|len| len.div_ceil(BLOCK_POSITIONS) + 1).sum();
         let mut arena = KvArena::new(layout, blocks).unwrap();
-        // What lies behind the last position must not matter, so it is the worst there is.
+        // Bytes after the last position must not matter, so they have the worst value.
         (0..blocks as u32).for_each(|block| arena.block_mut(block).fill(0xff));
         let mut free: Vec<u32> = (0..blocks as u32).collect();
         let mut take = |random: &mut Random| free.swap_remove(random.bits() as usize % free.len());
@@ -85,7 +85,7 @@ impl Store {
         self.arena.layout().layers()[LAYER]
     }
 
-    /// Each sequence in its blocks alone.
+    /// Each sequence in its blocks, without tails.
     fn seqs(&self) -> Vec<SeqKv<'_>> {
         self.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect()
     }
@@ -123,12 +123,12 @@ impl Store {
         out
     }
 
-    /// What the kernels of `isa` are to compute.
+    /// The specified result of the kernels of `isa`.
     fn specified(&self, isa: Isa, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<f32> {
         self.attend_by(variants::specification(isa, &self.layer()), 1, heads, rows, q, &self.seqs())
     }
 
-    /// A call that attends to all that the layer lets rows see.
+    /// A call that attends to all positions that the layer makes visible.
     fn attention<'a>(
         &'a self,
         heads: usize,
@@ -141,7 +141,7 @@ impl Store {
         Attention { arena: &self.arena, layer: LAYER, q, heads, rows, seqs, scale, softcap, sinks }
     }
 
-    /// The textbook, in f64, on the keys and values before they were stored.
+    /// Textbook attention in f64, on the keys and values before they were stored.
     fn naive(&self, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<f32> {
         let KvLayer { kv_heads, key_dim, value_dim, .. } = self.layer();
         let mut out = Vec::new();
@@ -158,7 +158,7 @@ impl Store {
         out
     }
 
-    /// The weight of each position of the row's sequence for one query head of `heads`.
+    /// The weight of each position of the row's sequence for one of `heads` query heads.
     fn naive_weights(&self, (heads, head): (usize, usize), row: SeqRow, q: &[f32]) -> Vec<f64> {
         let KvLayer { kv_heads, key_dim, kind, .. } = self.layer();
         let key = |position: usize| {
@@ -184,12 +184,12 @@ impl Store {
     }
 }
 
-/// Those of values that are written beside keys.
+/// The values to write: empty if keys hold them.
 fn stored_values<'a>(layer: &KvLayer, values: &'a [f32]) -> &'a [f32] {
     if layer.values == KvValues::OfKeys { &[] } else { values }
 }
 
-/// The maximum difference that storing normal numbers in a format explains.
+/// The maximum error that storing normal numbers in a format explains.
 fn tolerance(format: KvFormat) -> f32 {
     match format {
         KvFormat::F32 => 1e-5,
@@ -234,14 +234,15 @@ fn agrees_with_the_textbook() {
     }
 }
 
-/// Magnitudes around the places where a scale, its inverse, or both leave the normal numbers.
+/// Magnitudes around the values where a scale, its inverse, or both are not normal.
 const TINY: [f32; 16] = [
     0.0, 1e-45, 1e-43, 1e-40, 5e-39, 1.2e-38, 1e-37, 1e-36, 5e-36, 1e-35, 1e-34, 4e-34, 1e-33, 1e-32, 1e-31,
     1e-30,
 ];
 
-/// Where numbers are so small that no finite factor quantises them, they count as nothing:
-/// in all variants alike, and never as quantised values out of range.
+/// Numbers so small that no finite factor quantises them count as zero: in all variants alike, and never as
+/// quantised
+/// values out of range.
 fn tiny_numbers_are_nothing(isa: Isa) {
     let rows = [(0, 40), (1, 17)].map(|(seq, len)| SeqRow { seq, len });
     let (heads, kv_heads, head_dim) = (2, 1, 40);
@@ -272,7 +273,7 @@ fn tiny_numbers_are_nothing(isa: Isa) {
 
 crate::testing::for_each_isa!(tiny_numbers: super::tiny_numbers_are_nothing);
 
-/// What is not a number stays what it is, in all variants, and is never a quantised value out of range.
+/// Infinity and NaN propagate, in all variants, and are never a quantised value out of range.
 fn what_is_not_a_number_is_never_quantised_out_of_range(isa: Isa) {
     for format in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S] {
         let layer = KvLayer::full(1, 32, format, format);
@@ -295,7 +296,7 @@ fn what_is_not_a_number_is_never_quantised_out_of_range(isa: Isa) {
 
 crate::testing::for_each_isa!(no_numbers: super::what_is_not_a_number_is_never_quantised_out_of_range);
 
-/// A shape of model, sequences that share a prefix, and rows of them.
+/// A layer shape, sequences that share a prefix, and some of their rows.
 fn case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, Vec<SeqRow>, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     let dim = || prop::sample::select(vec![8_usize, 40, 64, 80, 128]);
@@ -324,7 +325,7 @@ fn case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, Vec<SeqRo
 proptest! {
     #![proptest_config(crate::testing::cases(64))]
 
-    /// Alone or among others, on any number of threads, with any instructions: the same bits.
+    /// The bits are the same alone or with others, on any number of threads, with any instructions.
     #[test]
     fn a_row_depends_on_nothing_but_itself(
         (layer, heads, lens, shared, rows, seed) in case(),
@@ -347,13 +348,13 @@ proptest! {
     }
 }
 
-/// A shape, the length of a sequence, how many of its blocks stay shared, and per head which are dropped.
+/// A shape, the length of a sequence, the number of its shared blocks, and the blocks that each head drops.
 fn pruned_case() -> impl Strategy<Value = (KvLayer, usize, usize, usize, Vec<Vec<bool>>, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     (formats(), formats(), 1..4_usize, 1..4_usize, 17..900_usize, 0..60_usize, any::<u64>()).prop_flat_map(
         |(k, v, kv_heads, group, len, shared, seed)| {
             let layer = KvLayer::full(kv_heads, 32, k, v);
-            // The last block may be partly filled, so it stays, and the head keeps something.
+            // The last block may be partly filled, so it stays, and the head retains something.
             let whole = len.div_ceil(BLOCK_POSITIONS) - 1;
             let shared = shared.min(whole);
             let dropped = prop::collection::vec(any::<bool>(), whole - shared);
@@ -366,7 +367,7 @@ fn pruned_case() -> impl Strategy<Value = (KvLayer, usize, usize, usize, Vec<Vec
 proptest! {
     #![proptest_config(crate::testing::cases(48))]
 
-    /// A head that has dropped positions sees what a sequence without them would show it.
+    /// A head that has dropped positions gives the result of a sequence without them.
     #[test]
     fn heads_may_store_different_positions((layer, heads, len, shared, dropped, seed) in pruned_case()) {
         let store = Store::new(layer, &[len, len], shared, seed);

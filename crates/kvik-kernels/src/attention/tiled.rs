@@ -1,11 +1,14 @@
-//! Attention over q8 on matrix units, for sixteen query rows at a time; over bfloats they are used by `bfloats`.
+//! Attention over q8 on matrix units, for sixteen query rows at a time; `bfloats` uses the units for bfloats.
 //!
-//! The units compute exact integers: [`scores`](mod@scores) and weighted [`values`](mod@values) equal those of `quantised` to the bit,
-//! which also computes calls of few rows and the rows that are left over.
+//! The units compute exact integers: [`scores`](mod@scores) and weighted [`values`](mod@values) equal those
+//! of `quantised` to the bit,
+//! which also computes calls of few rows and the rows left over.
 //!
-//! A number of 16 bits that meets quantised ones is 256 times a signed byte plus an unsigned one, each of which is
-//! multiplied by itself. Stored bytes stand in pairs of rows and the units take them in fours: a call rearranges
-//! them once for all its query rows, of which a prompt has 96.
+//! A 16-bit operand is 256 times a signed byte plus an unsigned byte, each of which is multiplied separately.
+//! Stored bytes
+//! are in pairs of rows and the units read them in fours: a call rearranges them once for all its query rows,
+//! of which a
+//! prompt has 96.
 
 mod scores;
 #[cfg(test)]
@@ -17,10 +20,10 @@ pub(crate) use values::values;
 
 use crate::lines::Line;
 
-/// Declares `kernels(layer)`: those of `$others`, except where there are some on the matrix units `$units`.
+/// Declares `kernels(layer)`: those of `$others`, except for those that the matrix units `$units` provide.
 macro_rules! tiled_kernels {
     ($units:ty, $sums:ty, $others:path $(, $features:literal)?) => {
-        /// The kernels for what a layer stores.
+        /// The kernels for the layer's formats.
         pub(in crate::attention) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{AttentionKernels, ScoreCall, ValueCall};
             use $crate::attention::tiled;
@@ -48,30 +51,31 @@ macro_rules! tiled_kernels {
 }
 pub(crate) use tiled_kernels;
 
-/// Query rows of a product: the rows of a register.
+/// Query rows per product: the rows of a register.
 const QUERY_ROWS: usize = 16;
-/// Query rows of a call over q8 from which the units are used. With 96, as prompts have, scores make attention 8% faster
-/// on a Xeon 6; 32 rows, of sequences that share a prompt, took a third longer than without them. For values it is not
-/// measured; they rearrange as much for each query row.
+/// Minimum query rows of a call over q8 for which the units are used. With 96, as prompts have, they make
+/// attention 8%
+/// faster on a Xeon 6 in scores; 32 rows, of sequences that share a prompt, took a third longer than without
+/// them. For
+/// values this is not measured; the rearrangement per query row is the same.
 const ROWS_FROM: usize = 64;
 /// Quantised values that a product sums: the bytes of a row of a register.
 const STEP: usize = 64;
-/// Rows of a register of keys or values: four of the numbers that are summed, for 16 columns each.
+/// Rows of a register of keys or values: four summed values each, for 16 columns.
 const FOURS: usize = STEP / 4;
 
-/// Query rows of a call of `query_rows` that the units compute: whole groups, or none.
+/// Query rows, of `query_rows` in a call, that the units compute: whole groups, or none.
 fn whole_groups(query_rows: usize) -> usize {
     if query_rows < ROWS_FROM { 0 } else { query_rows / QUERY_ROWS * QUERY_ROWS }
 }
 
-/// Writes the upper bytes of `numbers` to the first line and the lower bytes to the second; zeros stand in for those
-/// that are missing.
+/// Writes the upper bytes of `numbers` to the first line and the lower bytes to the second, padded with zeros.
 #[inline(always)]
 fn split_bytes(numbers: &[i16], [upper, lower]: [&mut Line; 2]) {
     let mut padded = [0; STEP];
     let numbers = match numbers.first_chunk::<STEP>() {
         Some(numbers) => numbers,
-        // To copy so many as are there is a call, which takes longer than all the rest.
+        // A copy of variable length is a call, which takes longer than all the rest.
         None => {
             padded[..numbers.len()].copy_from_slice(numbers);
             &padded

@@ -1,4 +1,4 @@
-//! Runs the units of a plan, and folds what units of one split each have left.
+//! Execution of the units of a plan, and the folding of the partial results of split units.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::kv::{BLOCK_POSITIONS, KvLayer, SeqRow};
 use crate::lines::Line;
 use crate::threads::Disjoint;
 
-/// The units of a call, with its operands and where their results go.
+/// The units of a call, with its operands and destinations.
 pub(super) struct Units<'a> {
-    /// Their `q` is `[n, heads, query_len]`: queries as the keys of the layer meet them.
+    /// The call, whose `q` is `[n, heads, query_len]`: queries converted for the keys of the layer.
     pub operands: Attention<'a>,
-    /// What the layer stores.
+    /// The layer's shape and formats.
     pub shape: &'a KvLayer,
     pub kernels: AttentionKernels,
     pub query_len: usize,
@@ -24,7 +24,7 @@ pub(super) struct Units<'a> {
     pub value_lanes: usize,
     pub value_scales: Range<usize>,
     pub plan: &'a Plan,
-    /// Where the rows that are watched leave what they attend to.
+    /// Destination of the attention weights of watched rows.
     pub watch: Option<Watch<'a>>,
     pub out: Disjoint<'a, f32>,
     pub partial_out: Disjoint<'a, f32>,
@@ -36,7 +36,7 @@ impl Units<'_> {
     pub(super) fn run(&self, pool: &Pool, workspaces: &mut [Workspace]) {
         let kv_heads = self.shape.kv_heads;
         let workspaces = Disjoint::new(workspaces);
-        // SAFETY: a worker is one thread and does one task at a time.
+        // SAFETY: a worker is one thread and executes one task at a time.
         let workspace = |worker: usize| unsafe { &mut workspaces.range(worker, 1)[0] };
         pool.run_by_worker(self.plan.units.len() * kv_heads, &|worker, task| {
             self.run_unit(self.plan.units[task / kv_heads], task % kv_heads, workspace(worker));
@@ -48,7 +48,7 @@ impl Units<'_> {
         });
     }
 
-    /// One unit for one KV head.
+    /// Runs one unit for one KV head.
     fn run_unit(&self, unit: Unit, kv_head: usize, work: &mut Workspace) {
         let members = &self.plan.members[unit.start..unit.start + unit.rows];
         let first_head = kv_head * self.group;
@@ -67,7 +67,7 @@ impl Units<'_> {
         }
     }
 
-    /// All splits of a tile of rows, folded as they come.
+    /// Processes all splits of a tile of rows and folds them in order.
     fn run_whole(&self, unit: Unit, members: &[Member], kv_head: usize, work: &mut Workspace) {
         let (query_rows, lanes) = (members.len() * self.group, self.value_lanes);
         let visible = members.iter().map(|member| self.visible(member.row, kv_head));
@@ -93,19 +93,19 @@ impl Units<'_> {
         }
     }
 
-    /// The positions that a KV head stores of those that a row attends to.
+    /// The range of stored positions of a KV head that a row attends to.
     fn visible(&self, row: u32, kv_head: usize) -> Range<usize> {
         let SeqRow { seq, len } = self.operands.rows[row as usize];
         let stored = self.operands.seqs[seq as usize].stored(kv_head, len);
         self.shape.kind.first_visible(len) as usize..stored
     }
 
-    /// What a query head has gathered before the first split.
+    /// The initial softmax state of a query head.
     fn begin(&self, head: usize) -> Softmax {
         self.operands.sinks.map_or(Softmax::EMPTY, |sinks| Softmax::of_sink(sinks[head]))
     }
 
-    /// One split for the queries in `work.q`: leaves `split_out` and `split_sums`.
+    /// Processes one split for the queries in `work.q`, into `split_out` and `split_sums`.
     fn run_split(&self, seq: u32, split: usize, members: &[Member], kv_head: usize, work: &mut Workspace) {
         let blocks = self.find_seen(split, members, kv_head, work);
         let first_block = blocks.start;
@@ -114,8 +114,9 @@ impl Units<'_> {
         let head_dim = self.shape.key_dim;
         let (value_scales, scores) = (self.value_scales.clone(), scores.as_mut_ptr());
         let scores = ScoreCall { q, seen, tiles, value_tiles, value_scales, head_dim, scores };
-        // SAFETY: the workspace has room for the query rows, the queries are those of the format, the tiles those
-        // of the layer, and all that is seen lies within them.
+        // SAFETY: the workspace has room for the query rows, the queries are those of the format, the tiles
+        // those of the layer,
+        // and all visible positions lie within them.
         unsafe { (self.kernels.scores)(&scores) };
 
         let scoring = Scoring { scale: self.operands.scale, softcap: self.operands.softcap };
@@ -123,7 +124,7 @@ impl Units<'_> {
             let scores = &mut work.scores[query_row * SPLIT..][..SPLIT];
             work.split_sums[query_row] = match seen {
                 Seen::NOTHING => Softmax::EMPTY,
-                // SAFETY: a row of SPLIT, written in all blocks that are seen.
+                // SAFETY: a row of SPLIT, written in all visible blocks.
                 _ => unsafe { (self.kernels.softmax)(scores.as_mut_ptr(), seen, scoring) },
             };
         }
@@ -139,8 +140,9 @@ impl Units<'_> {
         unsafe { (self.kernels.values)(&values) };
     }
 
-    /// Finds out what each query row sees of a split; returns the blocks of the sequence that one of them sees
-    /// something of.
+    /// Computes the visible positions of each query row in a split; returns the blocks of the sequence that
+    /// at least one
+    /// of them sees a part of.
     fn find_seen(
         &self,
         split: usize,
@@ -168,7 +170,7 @@ impl Units<'_> {
         split * SPLIT_BLOCKS + start..split * SPLIT_BLOCKS + end
     }
 
-    /// Keeps what watched rows attend to in a split, the first tile of which is that of `first_block`.
+    /// Records the attention weights of watched rows in a split, whose first tile is that of `first_block`.
     fn keep_weights(&self, first_block: usize, members: &[Member], kv_head: usize, work: &Workspace) {
         let Some(watch) = &self.watch else { return };
         for (query_row, &seen) in work.seen.iter().enumerate().filter(|(_, seen)| **seen != Seen::NOTHING) {
@@ -183,7 +185,7 @@ impl Units<'_> {
         }
     }
 
-    /// The tiles of `blocks` that a sequence stores for a KV head.
+    /// Collects the tiles of `blocks` that a sequence stores for a KV head.
     fn find_tiles(&self, seq: u32, blocks: Range<usize>, kv_head: usize, work: &mut Workspace) {
         let Attention { arena, layer, seqs, .. } = self.operands;
         work.tiles.clear();
@@ -200,7 +202,7 @@ impl Units<'_> {
         for (i, member) in members.iter().enumerate() {
             let query_row = i * self.group;
             let to = member.partial * self.operands.heads + first_head;
-            // SAFETY: a row, split and head belong to one unit, so nobody else has these ranges.
+            // SAFETY: a row, split and head belong to one unit, so no other task uses these ranges.
             let (sums, out) = unsafe {
                 let out = self.partial_out.range(to * self.value_lanes, self.group * self.value_lanes);
                 (self.partial_sums.range(to, self.group), out)
@@ -233,7 +235,7 @@ impl Units<'_> {
         self.finish(row.row, head, state, out);
     }
 
-    /// Divides what a row and head have gathered by their sum and puts it out.
+    /// Divides the accumulated values of a row and head by their sum and writes the result.
     fn finish(&self, row: u32, head: usize, sum: Softmax, gathered: &mut [f32]) {
         let (value_dim, rotated_dim) = (self.shape.value_dim, self.shape.rotated_value_dim());
         let start = (row as usize * self.operands.heads + head) * value_dim;
@@ -249,7 +251,7 @@ impl Units<'_> {
     }
 }
 
-/// What one thread needs for a unit.
+/// The buffers of one thread for a unit.
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     q: Vec<*const f32>,
@@ -258,25 +260,25 @@ pub(super) struct Workspace {
     value_tiles: Vec<*const u8>,
     /// `[query_rows, SPLIT]`
     scores: Vec<f32>,
-    /// What the kernel of values needs, in aligned pieces.
+    /// Aligned buffer for the kernel of values.
     room: Vec<[f32; 2]>,
-    /// Tiles that it turned.
+    /// Tiles that the kernel of values has transposed.
     turned: Vec<Line>,
-    /// `[query_rows, value_lanes]` and `[query_rows]`: of the split at hand, then gathered over splits.
+    /// `[query_rows, value_lanes]` and `[query_rows]`: of the current split, then accumulated over splits.
     split_out: Vec<f32>,
     split_sums: Vec<Softmax>,
     out: Vec<f32>,
     sums: Vec<Softmax>,
 }
 
-// SAFETY: the pointers are only used within the call that puts them there.
+// SAFETY: the pointers are only used within the call that stores them.
 unsafe impl Send for Workspace {}
 // SAFETY: as above.
 unsafe impl Sync for Workspace {}
 
 impl Workspace {
     /// Makes room for units of `query_rows` query rows whose values have `lanes` lanes and need `room_bytes`, and
-    /// `turned_bytes` where keys hold them.
+    /// `turned_bytes` if keys hold them.
     pub(super) fn grow(&mut self, query_rows: usize, lanes: usize, room_bytes: usize, turned_bytes: usize) {
         let larger = |len: usize, needed: usize| len.max(needed);
         self.scores.resize(larger(self.scores.len(), query_rows * SPLIT), 0.0);

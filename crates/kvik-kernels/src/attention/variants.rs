@@ -6,14 +6,14 @@ use crate::kv::KvLayer;
 
 /// Declares `kernels(layer)` for one type of lanes, compiled with its target features.
 ///
-/// The kernels over floats are those of `$of`, where other lanes have the same.
+/// The kernels over floats are those of `$of`, if other lanes have the same.
 macro_rules! attention_kernels {
     ($floats:ty, $sums:ty $(, $features:literal)?) => {
         $crate::attention::variants::float_kernels!($floats $(, $features)?);
         $crate::attention::variants::attention_kernels!($floats, $sums, floats of self $(, $features)?);
     };
     ($floats:ty, $sums:ty, floats of $of:path $(, $features:literal)?) => {
-        /// The kernels for what a layer stores.
+        /// The kernels for the layer's formats.
         pub(super) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{
                 self, AttentionKernels, ScoreCall, Scoring, Seen, Softmax, ValueCall,
@@ -108,7 +108,7 @@ macro_rules! float_kernels {
         pub(super) unsafe fn float_latents<T: $crate::kv::tile::FloatTile>(
             call: &$crate::attention::kernel::ValueCall<'_>,
         ) {
-            // SAFETY: as above; turned values are f32 whatever they were, so their products are compiled once.
+            // SAFETY: as above; transposed values are f32 in every format, so their products are compiled once.
             unsafe { $crate::attention::latent::float_values::<$floats, T>(call, add_turned) }
         }
         $(#[target_feature(enable = $features)])?
@@ -127,7 +127,7 @@ use float_kernels;
 mod scalar {
     super::attention_kernels!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
 }
-/// Every machine has these.
+/// Every aarch64 machine has NEON.
 #[cfg(all(not(test), target_arch = "aarch64"))]
 use neon as scalar;
 
@@ -187,7 +187,7 @@ mod amx {
     );
 }
 
-/// As on a machine with matrix units, or with vectors that multiply bfloats, on any machine.
+/// Emulation, on any machine, of the kernels for matrix units and for vectors that multiply bfloats.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(super) mod emulated {
     pub(in crate::attention) mod vectors {
@@ -235,8 +235,9 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     }
 }
 
-/// The kernels that those of `isa` equal to the bit: the scalar ones, except over bfloats where the machine multiplies
-/// them, in an order of its own.
+/// The kernels that those of `isa` equal to the bit: the scalar ones, except over bfloats on machines that
+/// multiply
+/// them, which have an order of their own.
 #[cfg(test)]
 pub(super) fn specification(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,6 @@
-//! Products of few query rows in vectors, as decode has them: what they read is paired up in registers. To write it to
-//! memory first takes longer than to read it.
+//! Products of few query rows in vectors, as in decoding: keys and values are paired up in registers, since
+//! writing the
+//! pairs to memory first takes longer than reading the operands.
 
 use super::super::SPLIT;
 use super::super::kernel::{ScoreCall, Seen, TILES, ValueCall};
@@ -14,13 +15,13 @@ use crate::lines::Line;
 const ROW: usize = LANES * size_of::<u16>();
 /// Pairs of positions of a tile.
 const TILE_PAIRS: usize = BLOCK_POSITIONS / 2;
-/// Stands in for what nobody sees of up to 8 vectors.
+/// Zeros that replace positions that no query row sees, for up to 8 vectors.
 static NOTHING: Nothing = Nothing([0; 8 * ROW]);
 
 #[repr(align(64))]
 struct Nothing([u8; 8 * ROW]);
 
-/// Scores of query rows that are in the room. Keys have whole pairs of dimensions.
+/// Scores of the query rows in the buffer. Keys have an even number of dimensions.
 ///
 /// # Safety
 /// As [`scores`](super::scores), in vectors.
@@ -70,14 +71,14 @@ unsafe fn score_block<L: BfloatLanes, const R: usize, const N: usize>(
             };
             sums.add(rows.cast(), PAIRS.min(call.head_dim / 2 - first), keys);
         }
-        // As the zeros behind the last dimension do.
+        // Adds zero, as padding zeros after the last dimension do.
         let sums = if call.head_dim.is_multiple_of(PIECE) { sums } else { sums.plus_zero() };
         sums.store(call.scores.add(row * SPLIT + tile * BLOCK_POSITIONS), SPLIT);
     }
     R
 }
 
-/// Weighted values, stored beside the keys, of query rows that are in the room and share what is multiplied.
+/// Weighted values, stored separately from keys, of the query rows in the buffer, which share their operands.
 ///
 /// # Safety
 /// As [`values`](super::values()), in vectors.
@@ -98,10 +99,11 @@ pub(super) unsafe fn values<L: BfloatLanes>(call: &ValueCall<'_>, room: &Room) {
     }
 }
 
-/// Weighs `N` vectors of dimensions for `R` query rows.
+/// Weights `N` vectors of dimensions for `R` query rows.
 ///
-/// Rows are read in their order, as processors foresee it: to alternate between two of them takes twice as long where
-/// they come from memory. So what is paired up are lines, of which the pairs come out in another order.
+/// Rows are read in order, as hardware prefetchers expect: alternating between two of them takes twice as
+/// long when they
+/// come from memory. So whole lines are paired up, whose pairs come out in another order.
 ///
 /// # Safety
 /// As [`values`]. `N` is even, or 1.
@@ -131,7 +133,7 @@ unsafe fn weigh_block<L: BfloatLanes, const R: usize, const N: usize>(
                     lines[n] = L::load(lower.add(n * ROW).cast());
                 }
                 move |n: usize| {
-                    // Twice for each line: a processor drops some of so many.
+                    // Twice per line, because processors drop some of so many prefetches.
                     L::prefetch(next.wrapping_add(2 * pair * bytes + n * ROW));
                     L::prefetch(next.wrapping_add((2 * pair + 1) * bytes + n * ROW));
                     match N {
@@ -151,7 +153,7 @@ unsafe fn weigh_block<L: BfloatLanes, const R: usize, const N: usize>(
     N
 }
 
-/// Where the probabilities of a query row for a tile stand.
+/// Address of the probabilities of a query row for a tile.
 #[inline(always)]
 fn weights_of(room: &Room, row: usize, pieces: Pieces, tile: usize) -> *const f32 {
     let (piece, half) = pieces.place(tile);

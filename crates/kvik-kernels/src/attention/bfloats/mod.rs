@@ -1,27 +1,31 @@
-//! Attention over bfloats where the machine multiplies them, on matrix units or in vectors. Products have an order of
-//! their own there, so they compute all rows:
+//! Attention over bfloats on machines that multiply them, on matrix units or in vectors. Their products have
+//! an order of
+//! their own, so they compute all rows:
 //!
-//! 1. Numbers of a query are rounded to bfloats. A score sums over dimensions, zeros behind the last up to a whole
+//! 1. Query elements are rounded to bfloats. A score sums over dimensions, padded with zeros up to a whole
 //!    piece of 32.
-//! 2. Probabilities are rounded to bfloats where they weigh values; their sum `l` is of those not rounded. A dimension of
-//!    the output sums over all positions of the split; those that the query row does not see are zeros. The result is
-//!    that plus 0.
+//! 2. Probabilities are rounded to bfloats as weights of values; their sum `l` is of the unrounded ones. A
+//!    dimension of
+//!    the output sums over all positions of the split, with zeros for those that the query row does not see.
+//!    The result
+//!    is the sum plus 0.
 //!
-//! To sum is, from zero:
-//! - on matrix units, over every 32 products, ascending: `even` and `odd` run over theirs, from zero, as
+//! Sums start at zero:
+//! - on matrix units, over every 32 products, ascending: `even` and `odd` accumulate theirs, from zero, as
 //!   `fma(a, b, even)`, and `sum = sum + (even + odd)`;
 //! - in vectors, over every pair of products, ascending, the odd one first: `sum = fma(a, b, sum)`.
 //!
-//! To round is to the next bfloat, half to even. In all of it, a number that is too small to be normal is a zero of its
-//! sign.
+//! Rounding is to the nearest bfloat, half to even. In all of it, a subnormal number counts as a zero of its sign.
 //!
-//! Pieces of 32 positions begin where the split does, whatever tiles a call has, and what a row does not see adds zeros:
-//! so its sums do not depend on its company but for the sign of a zero, which adding 0 makes positive.
-//! Only 0 times what is no finite number would tell: `values::weigh` sees to it.
+//! Pieces of 32 positions are aligned to the split, whatever tiles a call has, and invisible positions add zeros:
+//! so a row's sums do not depend on the other rows except for the sign of a zero, which adding 0 makes positive.
+//! Only 0 times an infinity or NaN would make a difference: `values::weigh` handles it.
 //!
-//! A call pairs keys and values up once for all its query rows; [`few`] of them do so in registers. Vectors multiply twice
-//! as many bfloats as floats. By count 16 query rows, 16 positions and heads of 128 take matrix units 64 cycles for scores
-//! and 64 for values, and vectors that multiply floats 1,024 each; that is not measured.
+//! A call pairs keys and values up once for all its query rows; [`few`] rows do so in registers. Vectors
+//! multiply twice as
+//! many bfloats as floats per cycle. By operation count, 16 query rows, 16 positions and heads of 128 take
+//! matrix units
+//! 64 cycles for scores and 64 for values, and vectors that multiply floats 1,024 each; this is not measured.
 
 mod few;
 mod pieces;
@@ -45,10 +49,11 @@ use crate::kv::BLOCK_POSITIONS;
 use crate::lines::Line;
 use products::Operands;
 
-/// Declares `kernels(layer)`: those of `$others`, except over bfloats, which `$products` multiply beside lanes of `$floats`.
+/// Declares `kernels(layer)`: those of `$others`, except over bfloats, which `$products` multiplies with
+/// lanes of `$floats`.
 macro_rules! bfloat_kernels {
     ($floats:ty, $products:ty, $others:path $(, $features:literal)?) => {
-        /// The kernels for what a layer stores.
+        /// The kernels for the layer's formats.
         pub(in crate::attention) fn kernels(layer: &$crate::kv::KvLayer) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{AttentionKernels, ScoreCall, ValueCall};
             use $crate::kv::{KvFormat, KvValues};
@@ -83,16 +88,16 @@ macro_rules! bfloat_kernels {
 }
 pub(crate) use bfloat_kernels;
 
-/// Query rows of a group, as matrix units take them.
+/// Query rows of a group, the rows of a matrix register.
 const QUERY_ROWS: usize = 16;
-/// Matrices of columns at a time: tiles of keys, or vectors of values.
+/// Matrices of columns processed at a time: tiles of keys, or vectors of values.
 const MATRICES: usize = 4;
-/// Bfloats of a line.
+/// Bfloats per line.
 const PIECE: usize = size_of::<Line>() / 2;
-/// Lines of a piece of columns: pairs of what is summed.
+/// Lines of a piece of columns: pairs of summed elements.
 const PAIRS: usize = PIECE / 2;
 
-/// Operands as products take them.
+/// Buffers for operands in the layout of products.
 #[derive(Default)]
 struct Room {
     /// `[groups of query rows][pieces][query rows]`
@@ -106,24 +111,24 @@ thread_local! {
 }
 
 impl Room {
-    /// Makes room for `query_rows` and `pieces`. What it held stays: rows that are no query rows add to nobody's sums.
+    /// Makes room for `query_rows` and `pieces`. Old contents stay: padding rows do not affect any sums.
     fn grow(&mut self, query_rows: usize, pieces: usize) {
         let grow = |lines: &mut Vec<Line>, needed: usize| lines.resize(lines.len().max(needed), Line::ZERO);
         grow(&mut self.rows, query_rows.next_multiple_of(QUERY_ROWS) * pieces);
         grow(&mut self.columns, pieces * MATRICES * PAIRS);
     }
 
-    /// Where so many pieces of columns stand, each `[MATRICES][pairs]`.
+    /// The first `count` pieces of columns, each `[MATRICES][pairs]`.
     fn pieces(&mut self, count: usize) -> impl Iterator<Item = &mut [[Line; PAIRS]; MATRICES]> {
         self.columns.as_chunks_mut().0.as_chunks_mut().0[..count].iter_mut()
     }
 
-    /// The piece of a query row, of so many.
+    /// The piece `piece` of a query row, of `pieces`.
     fn piece(&mut self, query_row: usize, piece: usize, pieces: usize) -> &mut Line {
         &mut self.rows[(query_row / QUERY_ROWS * pieces + piece) * QUERY_ROWS + query_row % QUERY_ROWS]
     }
 
-    /// `pieces` of `query_rows`, of so many pieces in all, and the first `count` matrices.
+    /// `pieces` of `query_rows`, of `all` pieces, and the first `count` matrices.
     fn operands(
         &self,
         query_rows: Range<usize>,
@@ -158,7 +163,7 @@ pub(crate) unsafe fn scores<L: BfloatLanes, P: Products>(call: &ScoreCall<'_>) {
     ROOM.set(room);
 }
 
-/// Scores of query rows that are in the room.
+/// Scores of the query rows in the buffer.
 ///
 /// # Safety
 /// As [`scores`].
@@ -179,7 +184,7 @@ unsafe fn score_groups<L: BfloatLanes, P: Products>(call: &ScoreCall<'_>, room: 
     }
 }
 
-/// Rounds a query to its row of the room.
+/// Rounds a query to its row of the buffer.
 ///
 /// # Safety
 /// As [`scores`]; the query row is one of the call.
@@ -210,11 +215,12 @@ unsafe fn round_query<L: BfloatLanes>(
     }
 }
 
-/// Puts the keys of a tile in pairs of dimensions, `[pairs][16 positions][2]` in each piece, as matrix `n` of four.
-/// Asks for a later tile meanwhile.
+/// Stores the keys of a tile in pairs of dimensions, `[pairs][16 positions][2]` in each piece, as matrix `n`
+/// of four,
+/// and prefetches a later tile.
 ///
 /// # Safety
-/// As [`scores`]; the room is that of the call.
+/// As [`scores`]; the buffer is that of the call.
 #[inline(always)]
 unsafe fn pair_keys<L: BfloatLanes>(call: &ScoreCall<'_>, tile: usize, n: usize, room: &mut Room) {
     let [next] = call.next_tiles::<L, 1>(0, tile, [call.tiles[tile]]);
@@ -229,14 +235,14 @@ unsafe fn pair_keys<L: BfloatLanes>(call: &ScoreCall<'_>, tile: usize, n: usize,
                     *row = unsafe { keys.add(d).read_unaligned() };
                 }
             }
-            // SAFETY: a prefetch reads nothing. Two rows are a line of the cache.
+            // SAFETY: a prefetch reads nothing. Two rows are a cache line.
             unsafe { L::prefetch(next.wrapping_add((piece * PAIRS + pair) * size_of::<Line>())) };
             to.pair_up(rows);
         }
     }
 }
 
-/// Scores a group of query rows, the first of them `first`, against `tiles`, whose keys are in the room.
+/// Scores a group of query rows, starting at `first`, against `tiles`, whose keys are in the buffer.
 ///
 /// # Safety
 /// As [`scores`].

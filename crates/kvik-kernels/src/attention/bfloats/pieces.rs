@@ -1,14 +1,14 @@
-//! Which tiles and positions of values are summed together.
+//! The tiles and positions of values that are summed together.
 
 use std::ops::Range;
 
 use super::super::kernel::{Seen, ValueCall};
 use crate::kv::BLOCK_POSITIONS;
 
-/// Tiles whose positions are a piece.
+/// Tiles per piece.
 pub(super) const PIECE_TILES: usize = 2;
 
-/// Those of `positions` that tile number `tile` has, counted from its first.
+/// The part of `positions` in tile number `tile`, relative to its first position.
 #[inline(always)]
 pub(super) fn of_tile(positions: &Range<usize>, tile: usize) -> Range<usize> {
     let first = tile * BLOCK_POSITIONS;
@@ -16,11 +16,11 @@ pub(super) fn of_tile(positions: &Range<usize>, tile: usize) -> Range<usize> {
     inside(positions.start)..inside(positions.end)
 }
 
-/// The pieces that a call has tiles of, and the first of its tiles, counted from the first piece of them.
+/// The pieces that contain tiles of a call, and the offset of its first tile in the first piece.
 #[derive(Clone, Copy)]
 pub(super) struct Pieces {
     pub(super) count: usize,
-    /// Tiles of the first piece that are before the first of the call.
+    /// Tiles of the first piece before the first of the call.
     missing: usize,
 }
 
@@ -31,19 +31,19 @@ impl Pieces {
         Pieces { count: (missing + call.tiles.len()).div_ceil(PIECE_TILES), missing }
     }
 
-    /// The tile of the call in half `half` of a piece; -1 before the first.
+    /// The tile of the call in half `half` of a piece; negative before the first.
     #[inline(always)]
     pub(super) fn tile(self, piece: usize, half: usize) -> isize {
         (piece * PIECE_TILES + half) as isize - self.missing as isize
     }
 
-    /// The piece and the half of it that a tile of the call is.
+    /// The piece, and its half, that contains a tile of the call.
     #[inline(always)]
     pub(super) fn place(self, tile: usize) -> (usize, usize) {
         ((tile + self.missing) / PIECE_TILES, (tile + self.missing) % PIECE_TILES)
     }
 
-    /// The pieces that `seen` has something of.
+    /// The pieces that contain positions of `seen`.
     #[inline(always)]
     pub(super) fn seen(self, seen: Seen) -> Range<usize> {
         let Range { start, end } = seen.blocks();

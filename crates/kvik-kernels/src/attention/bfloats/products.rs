@@ -1,4 +1,4 @@
-//! What multiplies bfloats: matrix units, or vectors.
+//! Multiplication of bfloats on matrix units or in vectors.
 
 use std::marker::PhantomData;
 
@@ -20,38 +20,39 @@ pub(crate) struct Operands<'a> {
     pub(super) count: usize,
 }
 
-/// Products of query rows and columns, in an order that [`bfloats`](super) states.
+/// Products of query rows and columns, in an order specified in [`bfloats`](super).
 ///
 /// # Safety
-/// Implementations must compute exactly what the method says, and touch no other memory.
+/// Implementations must compute exactly what each method states, and access no other memory.
 pub(crate) unsafe trait Products {
-    /// Calls of at most so many query rows pair up what they read in registers: [`few`](super::few).
+    /// Maximum query rows of calls that pair up their operands in registers: [`few`](super::few).
     const FEW: usize;
 
-    /// Makes this thread ready for them.
+    /// Prepares this thread for the products.
     ///
     /// # Safety
-    /// The machine has them, and this thread has no other such value that it goes on to use.
+    /// The machine supports them, and this thread does not use another such value later.
     unsafe fn begin() -> Self;
 
-    /// Writes the products to `to`: a row of 16 numbers for each matrix for each query row, `stride` numbers apart.
+    /// Writes the products to `to`: for each query row, 16 numbers per matrix; rows are `stride` numbers apart.
     ///
     /// # Safety
-    /// The operands are whole, and `to` has room.
+    /// The operands have the stated shapes, and `to` has room.
     unsafe fn multiply(&mut self, operands: &Operands<'_>, to: *mut f32, stride: usize);
 }
 
 /// The matrix units.
 pub(crate) struct Units<T>(T);
 
-/// Their registers: query rows, two of columns in turns, sums. A product takes its sums 52 cycles, and its units 16.
+/// Registers: query rows, two for columns in turns, sums. A product occupies its sums for 52 cycles, and its
+/// units for 16.
 const ROWS: usize = 0;
 const COLUMNS: [usize; 2] = [1, 2];
 const SUMS: [usize; MATRICES] = [4, 5, 6, 7];
 const CONFIG: Config = Config::new(&[[QUERY_ROWS, LINE]; 8]);
 const LINE: usize = size_of::<Line>();
 
-// SAFETY: `multiply_group` writes rows of a whole group: those of a smaller one go through memory of their own.
+// SAFETY: `multiply_group` writes rows of a whole group: those of a smaller one go through a local buffer.
 unsafe impl<T: Tiles> Products for Units<T> {
     const FEW: usize = 0;
 
@@ -108,7 +109,8 @@ impl<T: Tiles> Units<T> {
     }
 }
 
-/// Evaluates `$body` for as many query rows, or columns, as a block of registers takes of `$left` ones that are left.
+/// Evaluates `$body` for the number of query rows, or columns, that a block of registers takes of the `$left`
+/// remaining.
 macro_rules! block {
     ($left:expr, $name:ident of $($size:literal)* => $body:expr) => {
         match $left {
@@ -122,7 +124,7 @@ macro_rules! block {
 }
 pub(super) use block;
 
-/// Lanes that multiply pairs.
+/// Vector lanes that multiply pairs.
 pub(crate) struct Vectors<L>(PhantomData<L>);
 
 // SAFETY: every query row and matrix is in one block of sums, and only these are written.
@@ -149,7 +151,7 @@ unsafe impl<L: BfloatLanes> Products for Vectors<L> {
     }
 }
 
-/// Multiplies `R` query rows, the first of them `row`, with the first `N` matrices, and returns `R`.
+/// Multiplies `R` query rows, starting at `row`, by the first `N` matrices, and returns `R`.
 ///
 /// # Safety
 /// As [`Products::multiply`].
@@ -186,11 +188,12 @@ impl<L: BfloatLanes, const R: usize, const N: usize> Sums<L, R, N> {
         Sums(unsafe { [[L::splat(0.0); N]; R] })
     }
 
-    /// Adds the products of `pairs` pairs of each query row, whose bits stand from `rows` on, a line for each row, with
-    /// those that `columns` says of a pair and a column.
+    /// Adds the products of `pairs` pairs of each query row, whose bits start at `rows`, a line for each row,
+    /// with those
+    /// that `columns` returns for a pair and a column.
     ///
     /// # Safety
-    /// They stand there, and the machine multiplies bfloats.
+    /// The pairs are readable there, and the machine multiplies bfloats.
     #[inline(always)]
     pub(super) unsafe fn add<C: Fn(usize) -> L>(
         &mut self,
@@ -217,7 +220,7 @@ impl<L: BfloatLanes, const R: usize, const N: usize> Sums<L, R, N> {
         }
     }
 
-    /// Puts the lanes of lines, which were paired up eight by eight, in order.
+    /// Restores the order of lanes in lines that were paired up eight by eight.
     #[inline(always)]
     pub(super) fn order_lines(&mut self) {
         for line in self.0.iter_mut().flat_map(|sums| sums.as_chunks_mut::<2>().0) {
@@ -225,7 +228,7 @@ impl<L: BfloatLanes, const R: usize, const N: usize> Sums<L, R, N> {
         }
     }
 
-    /// Makes a zero positive.
+    /// Makes negative zeros positive.
     #[inline(always)]
     pub(super) fn plus_zero(self) -> Self {
         // SAFETY: a value exists, so the machine has these lanes.
@@ -239,7 +242,7 @@ impl<L: BfloatLanes, const R: usize, const N: usize> Sums<L, R, N> {
     /// Writes 16 numbers for each column; rows are `stride` numbers apart.
     ///
     /// # Safety
-    /// There is room.
+    /// `to` has room.
     #[inline(always)]
     pub(super) unsafe fn store(self, to: *mut f32, stride: usize) {
         for (r, sums) in self.0.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The orders in plain words, one number at a time.
+//! The specification of the orders, one number at a time.
 
 use half::bf16;
 
@@ -27,7 +27,7 @@ pub(in crate::attention) unsafe fn scores<O: Order>(call: &ScoreCall<'_>) {
     }
 }
 
-/// Weighted values that are stored beside the keys.
+/// Weighted values stored separately from keys.
 ///
 /// # Safety
 /// As [`values`](super::values()).
@@ -36,7 +36,7 @@ pub(in crate::attention) unsafe fn values<O: Order>(call: &ValueCall<'_>) {
     unsafe { weigh::<O>(call, |tile, position, d| stored(tile, position * call.dims + d)) }
 }
 
-/// Weighted values that are the beginnings of keys.
+/// Weighted values that are a prefix of keys.
 ///
 /// # Safety
 /// As [`latents`](super::latents).
@@ -49,7 +49,7 @@ pub(in crate::attention) unsafe fn latents<O: Order>(call: &ValueCall<'_>) {
     }
 }
 
-/// Weighs what `value` says of a tile, a position and a dimension.
+/// Weights the values that `value` returns for a tile, a position and a dimension.
 unsafe fn weigh<O: Order>(call: &ValueCall<'_>, value: impl Fn(*const u8, usize, usize) -> f32) {
     let first = call.skipped * BLOCK_POSITIONS;
     for (query_row, seen) in call.seen.iter().enumerate() {
@@ -71,13 +71,13 @@ unsafe fn weigh<O: Order>(call: &ValueCall<'_>, value: impl Fn(*const u8, usize,
 
 /// An order in which products are summed.
 pub(in crate::attention) trait Order {
-    /// `sum` and the products of a piece.
+    /// Adds the products of a piece to `sum`.
     fn add(sum: f32, piece: &[[f32; 2]; PIECE]) -> f32;
 }
 
-/// That of the matrix units.
+/// The order of the matrix units.
 pub(in crate::attention) struct OfUnits;
-/// That of vectors.
+/// The order of vectors.
 pub(in crate::attention) struct OfVectors;
 
 impl Order for OfUnits {
@@ -113,7 +113,7 @@ unsafe fn stored(tile: *const u8, index: usize) -> f32 {
     flush(bf16::from_bits(unsafe { tile.cast::<u16>().add(index).read_unaligned() }).to_f32())
 }
 
-/// The bfloat next to `x`, half to even.
+/// The bfloat nearest to `x`, half to even.
 fn round(x: f32) -> f32 {
     flush(bf16::from_f32(flush(x)).to_f32())
 }

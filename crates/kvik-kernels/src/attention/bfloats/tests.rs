@@ -1,4 +1,4 @@
-//! Kernels on units that are emulated, and in vectors, against their orders in plain words.
+//! Kernels on emulated units, and in vectors, compared with the specified orders.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ use crate::testing::Random;
 use crate::x86::amx::Emulated;
 use crate::x86::f32x16_avx512::Avx512;
 
-/// Random bfloats and what multiplies them.
+/// Random bfloats and their factors.
 struct Case {
     dims: usize,
     /// `[tiles][dims][16]` or `[tiles][16][dims]`
@@ -25,11 +25,11 @@ struct Case {
     skipped: usize,
 }
 
-/// Which numbers occur.
+/// Classes of numbers in a test.
 #[derive(Debug, Clone, Copy)]
 enum Numbers {
     Ordinary,
-    /// So small that many products and sums are not normal.
+    /// So small that many products and sums are subnormal.
     Tiny,
     /// Any bits.
     Any,
@@ -57,7 +57,7 @@ impl Case {
         Case { dims, tiles, factors, seen, skipped }
     }
 
-    /// Zeros where a query row sees nothing of its blocks.
+    /// Zeroes the factors at invisible positions of each query row's blocks.
     fn probabilities(mut self) -> Case {
         for (p, seen) in self.factors.chunks_exact_mut(SPLIT).zip(&self.seen) {
             let blocks = seen.blocks();
@@ -71,7 +71,7 @@ impl Case {
         self.tiles.iter().map(|tile| tile.as_ptr().cast()).collect()
     }
 
-    /// All scores that query rows touch.
+    /// The bits of all scores that query rows compute.
     fn scores(&self, scores: unsafe fn(&ScoreCall<'_>)) -> Vec<u32> {
         let (tiles, mut out) = (self.tiles(), vec![f32::NAN; self.factors.len()]);
         let q: Vec<*const f32> = self.factors.chunks_exact(SPLIT).map(<[f32]>::as_ptr).collect();
@@ -92,7 +92,7 @@ impl Case {
         }))
     }
 
-    /// What `query_rows` gather, computed together, with keys of `key_dim` where they hold the values.
+    /// The bits of the results of `query_rows`, computed together, with keys of `key_dim` if they hold the values.
     fn weighted(
         &self,
         values: unsafe fn(&ValueCall<'_>),
@@ -117,7 +117,7 @@ impl Case {
     }
 }
 
-/// The bits of numbers; all that are none are alike.
+/// The bits of numbers; all NaNs are equal.
 fn marks<'a>(numbers: impl Iterator<Item = &'a f32>) -> Vec<u32> {
     numbers.map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
 }
@@ -125,7 +125,7 @@ fn marks<'a>(numbers: impl Iterator<Item = &'a f32>) -> Vec<u32> {
 /// Kernels of some lanes.
 struct Kernels {
     scores: unsafe fn(&ScoreCall<'_>),
-    /// Of stored values, and of keys.
+    /// For stored values, and for values in keys.
     values: [unsafe fn(&ValueCall<'_>); 2],
 }
 
@@ -232,7 +232,7 @@ fn bfloats_are_rounded_as_those_of_products() {
     for number in 0..100_000 {
         let x: [f32; 16] = std::array::from_fn(|i| match number {
             0 => ends[i % ends.len()],
-            // Half of the way between two bfloats.
+            // Halfway between two bfloats.
             1..1000 => f32::from_bits((random.bits() as u32) << 15 | 1 << 15),
             _ => f32::from_bits(random.bits() as u32),
         });
@@ -246,8 +246,9 @@ fn bfloats_are_rounded_as_those_of_products() {
     }
 }
 
-/// What is left of two sums is too small to be normal, and negative. A row in company adds zeros to it, which make it
-/// positive, where a row that is alone has no more pieces.
+/// The difference of two sums is negative and subnormal. A row computed with others adds zeros to it, which
+/// make it
+/// positive; a row computed alone has no more pieces.
 #[test]
 fn the_sign_of_a_zero_tells_nothing_of_the_company() {
     let mut case = Case::new(LANES, 6, 2, Numbers::Ordinary, 1);

@@ -1,4 +1,4 @@
-//! Weighted values in bfloats, stored beside the keys or the beginnings of keys.
+//! Weighted values in bfloats, stored separately or as a prefix of keys.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::f32x16::{BfloatLanes, F32x16, LANES};
 use crate::kv::BLOCK_POSITIONS;
 use crate::lines::Line;
 
-/// Bits of a bfloat without its sign; from infinity on they are those of no finite number.
+/// Mask of a bfloat without its sign, and the bits of infinity, from which on numbers are not finite.
 const MAGNITUDE: u16 = 0x7fff;
 const INFINITY: u16 = 0x7f80;
 
-/// Weighted values that are stored beside the keys.
+/// Weighted values stored separately from keys.
 ///
 /// # Safety
 /// As [`floats::values`](super::super::floats::values), and the machine has these products.
@@ -24,7 +24,7 @@ pub(crate) unsafe fn values<L: BfloatLanes, P: Products>(call: &ValueCall<'_>) {
     unsafe { weigh::<L, P, Stored>(call) }
 }
 
-/// Weighted values that are the beginnings of keys.
+/// Weighted values that are a prefix of keys.
 ///
 /// # Safety
 /// As [`latent::float_values`](super::super::latent::float_values), and the machine has these products.
@@ -34,16 +34,17 @@ pub(crate) unsafe fn latents<L: BfloatLanes, P: Products>(call: &ValueCall<'_>) 
     unsafe { weigh::<L, P, OfKeys>(call) }
 }
 
-/// Reads the values of tiles.
+/// Reading of the values of tiles.
 pub(super) trait Values {
-    /// Whether tiles are those of values, stored beside the keys.
+    /// Whether tiles hold values only, stored separately from keys.
     const BESIDE_KEYS: bool;
 
-    /// Puts 16 dimensions of two tiles, of `vector`, in pairs of positions, `[pairs][16 dimensions][2]`; zeros stand in
-    /// for positions that are not among `seen`, counted from the first of the call's tiles, and for missing tiles.
+    /// Stores 16 dimensions of two tiles, of `vector`, in pairs of positions, `[pairs][16 dimensions][2]`,
+    /// with zeros for
+    /// positions that are not in `seen`, relative to the first of the call's tiles, and for missing tiles.
     ///
     /// # Safety
-    /// The tiles are some of the call, numbered from `first`, which may be -1.
+    /// The tiles are tiles of the call, numbered from `first`, which may be -1.
     unsafe fn pair<L: F32x16>(
         call: &ValueCall<'_>,
         first: isize,
@@ -52,7 +53,7 @@ pub(super) trait Values {
         to: &mut [Line; PAIRS],
     );
 
-    /// The maximum magnitude among those of `positions`, as [`MAGNITUDE`] leaves it.
+    /// The maximum magnitude at `positions`, as bits masked by [`MAGNITUDE`].
     ///
     /// # Safety
     /// The tile is one of the call, and `positions` are some of its 16.
@@ -61,8 +62,9 @@ pub(super) trait Values {
 
 /// Weighted values of all query rows.
 ///
-/// What some query rows see, and others do not, is multiplied by their 0. Where it is no finite number, that would not
-/// be 0: then each query row is computed by itself, with zeros for what it does not see.
+/// Positions that only some query rows see are multiplied by 0 for the others. If such a value is not finite,
+/// the product
+/// would not be 0: then each query row is computed by itself, with zeros for the positions that it does not see.
 ///
 /// # Safety
 /// As [`values`] or [`latents`].
@@ -80,7 +82,7 @@ pub(super) unsafe fn weigh<L: BfloatLanes, P: Products, V: Values>(call: &ValueC
     ROOM.set(room);
 }
 
-/// Whether all that one query row sees, and another does not, is finite.
+/// Whether all values that only some query rows see are finite.
 ///
 /// # Safety
 /// As [`weigh`].
@@ -101,7 +103,7 @@ unsafe fn can_share<V: Values>(call: &ValueCall<'_>) -> bool {
     true
 }
 
-/// Weighted values of query rows that share what is multiplied.
+/// Weighted values of query rows that share their operands.
 ///
 /// # Safety
 /// As [`weigh`].
@@ -134,7 +136,7 @@ unsafe fn weigh_rows<L: BfloatLanes, P: Products, V: Values>(call: &ValueCall<'_
     }
 }
 
-/// Rounds the probabilities of a query row to its row of the room; zeros stand in for blocks that it does not see.
+/// Rounds the probabilities of a query row to its row of the buffer, with zeros for invisible blocks.
 ///
 /// # Safety
 /// As [`weigh`]; the query row is one of the call.
@@ -153,7 +155,7 @@ unsafe fn round_weights<L: BfloatLanes>(
         {
             let tile = pieces.tile(piece, half);
             match tile >= 0 && blocks.contains(&(tile as usize)) {
-                // SAFETY: the probabilities of a block that is seen; the half of a line has room for 16 bfloats.
+                // SAFETY: the probabilities of a visible block; the half of a line has room for 16 bfloats.
                 true => unsafe {
                     L::load(p.add(tile as usize * BLOCK_POSITIONS)).store_bf16(to.as_mut_ptr().cast());
                 },
@@ -163,7 +165,8 @@ unsafe fn round_weights<L: BfloatLanes>(
     }
 }
 
-/// Weighs `vectors` of dimensions, whose values are in the room, for a group of query rows, the first of them `first`.
+/// Weights `vectors` of dimensions, whose values are in the buffer, for a group of query rows, starting at
+/// `first`.
 ///
 /// # Safety
 /// As [`weigh`].
@@ -241,7 +244,7 @@ impl Values for Stored {
     }
 }
 
-/// K tiles: `[key_dim][16 positions]`, whose first `dims` dimensions are the values; zeros stand in for those beyond.
+/// K tiles: `[key_dim][16 positions]`, whose first `dims` dimensions are the values, padded with zeros.
 struct OfKeys;
 
 impl Values for OfKeys {
@@ -292,7 +295,7 @@ impl Values for OfKeys {
     }
 }
 
-/// Makes zeros of the positions that are not among `seen` in pairs of positions of two tiles, numbered from `first`.
+/// Zeroes the positions that are not in `seen` in pairs of positions of two tiles, numbered from `first`.
 #[inline(always)]
 fn hide(first: isize, seen: &Range<usize>, to: &mut [Line; PAIRS]) {
     for (pair, to) in to.iter_mut().enumerate() {

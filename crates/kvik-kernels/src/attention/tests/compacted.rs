@@ -1,8 +1,8 @@
-//! Attention after heads have dropped positions, beside sequences that never had them.
+//! Attention after heads have dropped positions, compared with sequences that never had them.
 
 use super::*;
 
-/// A shape, query heads, a length, and what each KV head keeps of it.
+/// A shape, query heads, a length, and the positions that each KV head retains.
 fn compacted_case() -> impl Strategy<Value = (KvLayer, usize, usize, Vec<Vec<u32>>, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     let lens = prop_oneof![1..700_usize, prop::sample::select(vec![16, 17, 256, 257, 512, 513])];
@@ -16,7 +16,7 @@ fn compacted_case() -> impl Strategy<Value = (KvLayer, usize, usize, Vec<Vec<u32
     )
 }
 
-/// Results of one row and the weights of its query heads.
+/// The results of one row and the weights of its query heads.
 fn attend_and_watch(attention: Attention<'_>, value_dim: usize) -> (Vec<u32>, Vec<Vec<u32>>) {
     let mut out = vec![f32::NAN; attention.heads * value_dim];
     let (pool, mut scratch, mut weights) = (Pool::new(2), AttnScratch::new(), AttnWeights::new());
@@ -34,7 +34,7 @@ proptest! {
 
     #[test]
     fn what_is_kept_is_attended_as_if_stored_from_the_start((layer, heads, len, kept, seed) in compacted_case()) {
-        // The blocks of the second sequence become those of what is kept of the first.
+        // The blocks of the second sequence are reused for the retained positions of the first.
         let mut store = Store::new(layer, &[len, len], 0, seed);
         let layout = store.arena.layout().clone();
         let tile = |block: &u32, head| layout.tile(*block, LAYER, head);

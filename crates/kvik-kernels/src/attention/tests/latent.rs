@@ -1,15 +1,16 @@
-//! Values that keys hold.
+//! Tests of values stored in keys.
 
 use super::*;
 use crate::kv::tiles::is_rotated;
 
-/// The beginnings of keys, `[n, kv_heads, value_dim]`.
+/// The value prefixes of keys, `[n, kv_heads, value_dim]`.
 pub(super) fn values_of(layer: &KvLayer, keys: &[f32]) -> Vec<f32> {
     keys.chunks_exact(layer.key_dim).flat_map(|key| key[..layer.value_dim].to_vec()).collect()
 }
 
-/// Query heads, length of keys and of values: DeepSeek's, whole keys, such as do not fill lanes, and such as a rotation
-/// cuts.
+/// Query heads, length of keys and of values: DeepSeek's, whole keys, lengths that do not fill lanes, and
+/// lengths that cut
+/// a rotated piece.
 const SHAPES: [(usize, usize, usize); 11] = [
     (16, 576, 512),
     (5, 64, 64),
@@ -45,7 +46,7 @@ fn values_of_keys_agree_with_the_textbook() {
     }
 }
 
-/// As if they had been stored beside the keys; what is a part of a key is quantised otherwise than alone.
+/// The bits equal those of values stored separately; a part of a key is quantised differently from a whole vector.
 #[test]
 fn values_of_keys_have_the_bits_of_stored_ones() {
     for format in KvFormat::ALL {
@@ -73,7 +74,7 @@ fn values_of_keys_have_the_bits_of_stored_ones() {
     }
 }
 
-/// More query heads than a unit has rows otherwise (DeepSeek V3), in long sequences that share blocks.
+/// More query heads than the rows of an ordinary unit (DeepSeek V3), in long sequences that share blocks.
 #[test]
 fn many_query_heads_share_one_key() {
     let (heads, layer) = (128, KvLayer::latent(576, 512, KvFormat::Q8));

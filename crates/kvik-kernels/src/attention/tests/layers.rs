@@ -1,8 +1,8 @@
-//! What layers may have besides: windows and chunks, a soft cap, sinks.
+//! Tests of layer features: windows and chunks, a soft cap, sinks.
 
 use super::*;
 
-/// Around blocks and splits, and longer than any sequence here.
+/// Lengths around blocks and splits, and longer than any sequence here.
 const POSITIONS: [u32; 10] = [1, 2, 15, 16, 17, 255, 256, 257, 300, 5000];
 
 pub(super) fn kinds() -> impl Strategy<Value = KvKind> {
@@ -14,7 +14,7 @@ pub(super) fn kinds() -> impl Strategy<Value = KvKind> {
     ]
 }
 
-/// What a layer and its calls have besides formats and lengths.
+/// Features of a layer and its calls besides formats and lengths.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extras {
     kind: KvKind,
@@ -73,7 +73,7 @@ fn windows_caps_and_sinks_agree_with_the_textbook() {
             for isa in crate::testing::isas() {
                 let out = store.attend(isa, 2, heads, &rows, &q);
                 let worst = out.iter().zip(&expect).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                // A window of one position has all the error of one stored value.
+                // A window of one position has the full error of one stored value.
                 assert!(
                     worst < 1.5 * tolerance(format),
                     "{format} {kind:?} {softcap:?} {sinks:?} {isa:?}: {worst}"
@@ -84,7 +84,7 @@ fn windows_caps_and_sinks_agree_with_the_textbook() {
     }
 }
 
-/// A run of rows at the end of one sequence, of a layer that does not see all of it.
+/// A run of rows at the end of one sequence, in a layer that does not see all of it.
 fn run_of_rows() -> impl Strategy<Value = (KvLayer, Extras, usize, usize, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     let lens = prop_oneof![1..900_usize, prop::sample::select(vec![256, 257, 511, 512, 513, 768])];
@@ -102,7 +102,7 @@ fn run_of_rows() -> impl Strategy<Value = (KvLayer, Extras, usize, usize, u64)> 
 proptest! {
     #![proptest_config(crate::testing::cases(96))]
 
-    /// In the blocks that it sees something of, and in all others, which need not even exist.
+    /// Invisible positions do not matter, in partly visible blocks and in all others, which need not even exist.
     #[test]
     fn what_a_row_does_not_see_does_not_matter((layer, extras, len, count, seed) in run_of_rows()) {
         let heads = 4;
@@ -112,7 +112,7 @@ proptest! {
         let best = *Isa::available().last().unwrap();
         let expect = bits(&store.attend(best, 2, heads, &rows, &q));
 
-        // Numbers that no product survives.
+        // Infinities, which no product hides.
         let first = extras.kind.first_visible(rows[0].len);
         let unseen: Vec<SeqRow> = (1..=first).map(|len| SeqRow { seq: 0, len }).collect();
         let wrong = |dim: usize| vec![f32::INFINITY; unseen.len() * layer.kv_heads * dim];
@@ -127,7 +127,7 @@ proptest! {
         prop_assert_eq!(&bits(&store.attend_to(best, 2, heads, &rows, &q, &seqs)), &expect, "blocks");
     }
 
-    /// Splits are where they are: a window that begins with one is a sequence that begins there.
+    /// Splits have fixed positions: a window that begins at a split equals a sequence that begins there.
     #[test]
     fn a_window_of_whole_splits_is_a_shorter_sequence(
         (layer, extras, len, _, seed) in run_of_rows(), skipped in 0..3_usize
@@ -159,14 +159,14 @@ proptest! {
     }
 }
 
-/// Sums of products of the largest quantised values reach the end of what 32 bits hold, and no further.
+/// Sums of products of the largest quantised values reach the limit of 32 bits without overflow.
 #[test]
 fn the_longest_heads_of_the_largest_numbers_do_not_overflow() {
     for (key_dim, value_dim) in [(512, 512), (576, 576), (576, 512)] {
         for format in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S] {
             let layer = KvLayer { value_dim, ..KvLayer::full(1, key_dim, format, format) };
             let mut store = Store::new(layer, &[300], 0, 1);
-            // The rotation makes the same number of all dimensions of a piece.
+            // The rotation gives all dimensions of a piece the same value.
             let spikes = |dim: usize| {
                 let piece = 1 << dim.trailing_zeros();
                 (0..dim).map(|d| if d % piece == 0 { 8.0 } else { 0.0 }).collect::<Vec<f32>>()
@@ -189,7 +189,7 @@ fn the_longest_heads_of_the_largest_numbers_do_not_overflow() {
     }
 }
 
-/// A call of one query head whose layer sees a window.
+/// A call of one query head in a layer with a window.
 fn attend_with(softcap: Option<f32>, sinks: Option<Vec<f32>>, dropped: u32) {
     let layer = KvLayer::windowed(1, 8, KvFormat::F16, KvFormat::F16, 4);
     let mut store = Store::new(layer, &[16], 0, 1);

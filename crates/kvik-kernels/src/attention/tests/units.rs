@@ -1,10 +1,11 @@
-//! Attention on matrix units, and in vectors that multiply bfloats, emulated: what they compute does not depend on the
+//! Attention on emulated matrix units, and in emulated vectors that multiply bfloats: the results do not
+//! depend on the
 //! machine.
 
 use super::*;
 use crate::attention::kernel::AttentionKernels;
 
-/// Rows of few sequences, for emulation is slow; layers that store what the units read.
+/// Rows of few sequences, because emulation is slow; layers in formats that the units support.
 fn emulated_case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, Vec<SeqRow>, u64)> {
     let formats = || prop::sample::select(vec![KvFormat::Bf16, KvFormat::Bf16, KvFormat::Q8]);
     let dims = || prop::sample::select(vec![8_usize, 40, 80]);
@@ -28,7 +29,7 @@ fn emulated_case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, 
     )
 }
 
-/// The kernels of `isa`, emulated.
+/// The emulated kernels of `isa`.
 fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     match isa {
         Isa::Amx => variants::emulated::kernels(layer),
@@ -36,7 +37,7 @@ fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     }
 }
 
-/// What multiplies bfloats.
+/// Instruction sets that multiply bfloats.
 const ISAS: [Isa; 2] = [Isa::Amx, Isa::Avx512Bf16];
 
 impl Store {
@@ -60,7 +61,7 @@ impl Store {
 proptest! {
     #![proptest_config(crate::testing::cases(32))]
 
-    /// Alone or among others, split or not: the bits of the specification.
+    /// The bits are those of the specification, alone or with others, split or not.
     #[test]
     fn a_row_on_units_depends_on_nothing_but_itself(
         (layer, heads, lens, shared, rows, seed) in emulated_case(),
@@ -83,7 +84,7 @@ proptest! {
     }
 }
 
-/// In a prompt, values of later positions are multiplied by 0 for earlier ones; no number survives 0 times infinity.
+/// In a prompt, values of later positions are multiplied by 0 for earlier rows, but 0 times infinity is NaN.
 #[test]
 fn values_that_are_no_numbers_stay_with_those_who_see_them() {
     for (layer, wrong) in [

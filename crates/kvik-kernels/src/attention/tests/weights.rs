@@ -1,4 +1,4 @@
-//! What watched rows attend to: beside calls that do not watch, the textbook, and plain reductions.
+//! Attention weights of watched rows, compared with calls that do not watch, the textbook, and plain reductions.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ impl Call<'_> {
         (out, weights)
     }
 
-    /// What [`Call::watched`] is to leave with the kernels of `isa`.
+    /// The specified result of [`Call::watched`] with the kernels of `isa`.
     fn specified(&self, isa: Isa, watched: &[usize]) -> (Vec<f32>, AttnWeights) {
         let mut out = vec![f32::NAN; self.rows.len() * self.heads * self.store.layer().value_dim];
         let (mut scratch, mut weights) = (AttnScratch::new(), AttnWeights::new());
@@ -42,7 +42,7 @@ impl Call<'_> {
         (out, weights)
     }
 
-    /// The textbook in f64, on the keys before they were stored.
+    /// Textbook weights in f64, on the keys before they were stored.
     fn naive(&self, row: usize, head: usize) -> Vec<f64> {
         let key_dim = self.store.layer().key_dim;
         let q = &self.q[(row * self.heads + head) * key_dim..][..key_dim];
@@ -56,7 +56,7 @@ fn row(weights: &AttnWeights, row: usize, head: usize) -> Vec<f32> {
     numbers
 }
 
-/// Tails of heads that dropped different blocks, behind the first `shared` blocks of a table.
+/// Tails of heads that dropped different blocks, after the first `shared` blocks of a table.
 fn tails(store: &Store, table: &[u32], shared: usize, dropped: &[Vec<bool>]) -> Vec<(Vec<u32>, u32)> {
     let of_head = |(head, dropped): (usize, &Vec<bool>)| {
         let own = table[shared..].iter().enumerate();
@@ -100,7 +100,7 @@ proptest! {
                 prop_assert_eq!(found.len(), rows[index].len as usize);
                 let naive = call.naive(index, head);
                 let sum: f64 = found.iter().map(|&w| f64::from(w)).sum();
-                // What a sink takes depends on scores, which formats change.
+                // The weight of a sink depends on scores, which formats change.
                 let expect: f64 = if store.sinks.is_none() { 1.0 } else { naive.iter().sum() };
                 let bound_of_sum = if store.sinks.is_none() { 1e-5 } else { bound };
                 prop_assert!((sum - expect).abs() < bound_of_sum, "{} for {}", sum, expect);
@@ -123,7 +123,7 @@ proptest! {
     }
 }
 
-/// The reduction of one KV head in plain numbers, in the order that the kernels keep.
+/// The reduction of one KV head in plain floats, in the order of the kernels.
 fn naive_reduce(
     weights: &AttnWeights,
     rows: Range<usize>,
@@ -136,7 +136,7 @@ fn naive_reduce(
     for index in rows {
         let of_heads: Vec<Vec<f32>> = heads.clone().map(|head| row(weights, index, head)).collect();
         let seen = of_heads[0].len();
-        // Where a layer has a window, nothing was dropped.
+        // In a layer with a window, no position was dropped.
         let visible = seen - kind.first_visible(seen as u32) as usize;
         let takes_part = |p: usize| among.is_empty() || among.iter().any(|range| range.contains(&p));
         let divisors: Vec<f32> = of_heads
@@ -170,17 +170,17 @@ fn naive_reduce(
     into
 }
 
-/// Rows at the end of a sequence, and how they are reduced.
+/// Rows at the end of a sequence, and their reduction.
 #[derive(Debug, Clone)]
 struct Reduced {
     layer: KvLayer,
     heads: usize,
     len: usize,
     rows: usize,
-    /// Blocks before the tails, and by KV head which of the others it has dropped.
+    /// Blocks before the tails, and for each KV head those of the others that it has dropped.
     shared: usize,
     dropped: Vec<Vec<bool>>,
-    /// Where rows are cut into calls.
+    /// Boundaries of the calls that rows are cut into.
     cuts: Vec<usize>,
     among: Vec<Range<usize>>,
     seed: u64,
@@ -191,7 +191,7 @@ fn reduced() -> impl Strategy<Value = Reduced> {
     let lens = prop_oneof![1..900_usize, prop::sample::select(vec![15, 16, 17, 255, 256, 257, 512])];
     (formats, 1..4_usize, 1..5_usize, lens, 1..40_usize, 0..60_usize, any::<u64>()).prop_flat_map(
         |(format, kv_heads, group, len, rows, shared, seed)| {
-            // Rows are within the last block, so that no head has dropped all that one of them sees.
+            // Rows are within the last block, so that no head has dropped all positions that a row sees.
             let whole = len.div_ceil(BLOCK_POSITIONS) - 1;
             let (shared, rows) = (shared.min(whole), rows.min(len - whole * BLOCK_POSITIONS));
             let dropped =
@@ -245,7 +245,7 @@ proptest! {
                     (Pool::new(3), vec![vec![]; layer.kv_heads], vec![vec![]; layer.kv_heads]);
                 weights.reduce_with(isa, &pool, 0..count, reduce, &among, &mut at_once);
                 for cut in cuts.windows(2) {
-                    // As a call of these rows alone, which numbers them anew.
+                    // As in a call of these rows alone, which numbers them anew.
                     let rows = &rows[cut[0]..cut[1]];
                     let q = &q[cut[0] * heads * layer.key_dim..][..rows.len() * heads * layer.key_dim];
                     let (_, weights) = Call { rows, q, ..call }.watched(best, 1, 0..rows.len());
@@ -291,7 +291,7 @@ fn reductions_of_long_sequences_do_not_depend_on_threads() {
     }
 }
 
-/// Two sequences of which rows 0 and 2 are watched.
+/// Reduces rows of a call with two sequences, of which rows 0 and 2 are watched.
 fn reduce_rows(rows: Range<usize>, among: &[Range<usize>]) {
     let layer = KvLayer::full(1, 8, KvFormat::F16, KvFormat::F16);
     let store = Store::new(layer, &[20, 20], 0, 1);

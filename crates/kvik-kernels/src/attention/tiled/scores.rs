@@ -1,4 +1,4 @@
-//! Scores over q8 keys: dimensions are summed, positions are the columns.
+//! Scores over q8 keys: sums run over dimensions, columns are positions.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use crate::kv::tile::Tile;
 use crate::lines::Line;
 use crate::x86::amx::{Config, Tiles};
 
-/// The registers: upper and lower bytes of queries, keys, the sums of both.
+/// Registers: upper and lower bytes of queries, keys, the sums of both.
 const UPPER: usize = 0;
 const LOWER: usize = 1;
 const KEYS: usize = 2;
@@ -27,7 +27,7 @@ const CONFIG: Config = Config::new(&[[QUERY_ROWS, STEP]; 5]);
 /// Sums of a tile of keys: those of the upper bytes, then those of the lower.
 type Sums = [[[i32; BLOCK_POSITIONS]; QUERY_ROWS]; 2];
 
-/// Queries and keys as the registers take them; zeros stand in for dimensions up to whole steps.
+/// Buffers for queries and keys in the layout of registers, padded with zeros to whole steps.
 #[derive(Default)]
 struct Room {
     /// `[steps][upper, lower][query rows]`
@@ -46,7 +46,7 @@ thread_local! {
 /// As [`quantised::scores`](super::super::quantised::scores), for keys in q8, and the machine has these units.
 #[inline(always)]
 pub(crate) unsafe fn scores<I: I32x16, T: Tiles>(call: &ScoreCall<'_>) {
-    // Longer heads have several scales, which a product over all dimensions does not tell apart.
+    // Longer heads have several scales, which one product over all dimensions cannot apply.
     let full = if groups::<Q8>(call.head_dim) == 1 { whole_groups(call.q.len()) } else { 0 };
     // SAFETY: as the caller promises.
     unsafe {
@@ -95,7 +95,7 @@ unsafe fn unpack_keys<L: F32x16>(call: &ScoreCall<'_>, tile: usize, to: &mut [Li
     let pairs = call.tiles[tile].cast::<[u16; BLOCK_POSITIONS]>();
     let pair_rows = call.head_dim.div_ceil(2);
     let pairs = |row: usize| match row < pair_rows {
-        // SAFETY: the tile has so many rows of 16 pairs of bytes.
+        // SAFETY: the tile has `pair_rows` rows of 16 pairs of bytes.
         true => unsafe { pairs.add(row).read_unaligned() },
         false => [0; BLOCK_POSITIONS],
     };
@@ -104,7 +104,7 @@ unsafe fn unpack_keys<L: F32x16>(call: &ScoreCall<'_>, tile: usize, to: &mut [Li
     }
 }
 
-/// Writes the bytes of a query as row `row` of the registers.
+/// Writes the bytes of a query to row `row` of the registers.
 ///
 /// # Safety
 /// As [`scores`]; the query row is one of the call.
@@ -121,17 +121,17 @@ unsafe fn split_query(call: &ScoreCall<'_>, query_row: usize, row: usize, to: &m
     }
 }
 
-/// Scores of a group of query rows against all tiles that one of them touches.
+/// Scores of a group of query rows against all tiles that at least one of them sees.
 ///
 /// # Safety
-/// As [`scores`]; the room holds these queries and all keys.
+/// As [`scores`]; the buffer holds these queries and all keys.
 #[inline(always)]
 unsafe fn score_group<I: I32x16, T: Tiles>(call: &ScoreCall<'_>, first: usize, room: &Room, units: &mut T) {
     let steps = call.head_dim.div_ceil(STEP);
     let Range { start, end } = Seen::by_any(&call.seen[first..first + QUERY_ROWS]).blocks();
     let mut sums = [const { MaybeUninit::<Sums>::uninit() }; TILES];
     for start in (start..end).step_by(TILES) {
-        // SAFETY: the call has tiles for all that is seen; their sums are written before they are read.
+        // SAFETY: the call has tiles for all visible positions; their sums are written before they are read.
         unsafe {
             for tile in start..end.min(start + TILES) {
                 let keys = room.keys.as_ptr().add(tile * steps * FOURS);
@@ -144,7 +144,7 @@ unsafe fn score_group<I: I32x16, T: Tiles>(call: &ScoreCall<'_>, first: usize, r
     }
 }
 
-/// Multiplies a group of queries with a tile of keys.
+/// Multiplies a group of queries by a tile of keys.
 ///
 /// # Safety
 /// Both have `steps` steps, and the registers are those of [`CONFIG`].
@@ -174,7 +174,7 @@ unsafe fn multiply<T: Tiles>(
     }
 }
 
-/// Makes scores of the sums of a tile.
+/// Converts the sums of a tile to scores.
 ///
 /// # Safety
 /// As [`scores`]; the query rows are of the call, and so is the tile.

@@ -1,4 +1,4 @@
-//! Kernels on units that are emulated, against those of the specification.
+//! Kernels on emulated units, compared with the specification.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn specification() -> AttentionKernels {
     variants::kernels(Isa::Scalar, &KvLayer::full(1, 64, KvFormat::Q8, KvFormat::Q8))
 }
 
-/// What each of `query_rows` sees of `tiles` tiles, some of them nothing.
+/// The visible positions of each of `query_rows` in `tiles` tiles, for some none.
 pub(in crate::attention) fn random_seen(random: &mut Random, query_rows: usize, tiles: usize) -> Vec<Seen> {
     let positions = (tiles * BLOCK_POSITIONS) as u64;
     let mut seen = || {
@@ -28,7 +28,8 @@ pub(in crate::attention) fn random_seen(random: &mut Random, query_rows: usize, 
     (0..query_rows).map(|_| seen()).collect()
 }
 
-/// Tiles of random bytes with scales of up to 1 behind them, `[tiles]`, of f32 so that they are aligned as in the arena.
+/// Tiles of random bytes followed by scales of up to 1, `[tiles]`, of f32 so that they are aligned as in the
+/// arena.
 fn random_tiles(random: &mut Random, tiles: usize, bytes: usize, scales: usize) -> Vec<Vec<f32>> {
     let mut tile = || -> Vec<f32> {
         let numbers: Vec<f32> = (0..bytes / 4).map(|_| f32::from_bits(random.bits() as u32)).collect();
@@ -63,7 +64,7 @@ impl Keys {
         Keys { head_dim, tiles, queries, seen }
     }
 
-    /// The bits of all scores that query rows touch.
+    /// The bits of all scores that query rows compute.
     fn scores(&self, scores: unsafe fn(&ScoreCall<'_>)) -> Vec<u32> {
         let tiles: Vec<*const u8> = self.tiles.iter().map(|tile| tile.as_ptr().cast()).collect();
         let q: Vec<*const f32> = self.queries.iter().map(|query| query.as_ptr()).collect();
@@ -93,7 +94,7 @@ struct Values {
     dims: usize,
     /// `[tiles]`
     tiles: Vec<Vec<f32>>,
-    /// `[query_rows][SPLIT]`: 0 where a query row sees nothing of its blocks, and not a number elsewhere.
+    /// `[query_rows][SPLIT]`: 0 at invisible positions of a query row's blocks, and NaN outside its blocks.
     p: Vec<f32>,
     seen: Vec<Seen>,
 }
@@ -103,7 +104,7 @@ impl Values {
         let (mut random, dims) = (Random(seed), vectors * LANES);
         let bytes = value_scales(KvFormat::Q8, dims).start;
         let mut tiles = random_tiles(&mut random, tiles, bytes, groups::<Q8>(dims) * BLOCK_POSITIONS);
-        // What is quantised is never -128.
+        // A quantised value is never -128.
         for tile in &mut tiles {
             for x in &mut tile[..bytes / 4] {
                 *x = f32::from_ne_bytes(x.to_ne_bytes().map(|byte| if byte == 128 { 127 } else { byte }));
@@ -119,11 +120,11 @@ impl Values {
         Values { dims, tiles, p, seen }
     }
 
-    /// The bits of what all query rows gather.
+    /// The bits of the results of all query rows.
     fn weighted(&self, values: unsafe fn(&ValueCall<'_>)) -> Vec<u32> {
         let tiles: Vec<*const u8> = self.tiles.iter().map(|tile| tile.as_ptr().cast()).collect();
         let room_bytes = self.seen.len() * weight_bytes(KvFormat::Q8, self.dims);
-        // Nothing may depend on what the room held before.
+        // The result must not depend on old contents of the buffer.
         let mut room = vec![[f32::NAN; 2]; room_bytes.div_ceil(8)];
         let mut out = vec![f32::NAN; self.seen.len() * self.dims];
         let call = ValueCall {
@@ -202,7 +203,7 @@ fn matrix_units_beside_avx512_compute_as_the_specification_does() {
     }
 }
 
-/// The largest weights and values that there are, all of one sign.
+/// The largest possible weights and values, all of one sign.
 #[test]
 fn the_largest_sums_of_a_split_fit() {
     for byte in [127_i8, -127] {

@@ -1,6 +1,6 @@
-//! Weighted values in q8: positions are summed, dimensions are the columns.
+//! Weighted values in q8: sums run over positions, columns are dimensions.
 //!
-//! Sums stay in registers for a whole split, which is what a weight's scale covers.
+//! Sums stay in registers for a whole split, which shares the scale of the weights.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -16,22 +16,24 @@ use crate::kv::tile::Tile;
 use crate::lines::Line;
 use crate::x86::amx::{Config, Tiles};
 
-/// The registers: upper and lower bytes of weights, values of two vectors, the sums of both bytes for each.
+/// Registers: upper and lower bytes of weights, values of two vectors, the sums of both bytes for each.
 const UPPER: usize = 0;
 const LOWER: usize = 1;
 const VALUES: [usize; VECTORS] = [2, 3];
 const SUMS: [[usize; 2]; VECTORS] = [[4, 5], [6, 7]];
 const CONFIG: Config = Config::new(&[[QUERY_ROWS, STEP]; 8]);
 
-/// Vectors of dimensions at a time, which use each register of weights twice.
+/// Vectors of dimensions processed at a time, which use each register of weights twice.
 const VECTORS: usize = 2;
-/// Tiles of a step: their positions are the bytes of a row of weights.
+/// Tiles per step: their positions are the bytes of a row of weights.
 const STEP_TILES: usize = STEP / BLOCK_POSITIONS;
-/// Tiles of a call from which the units are used. To read two registers of sums takes 32 cycles however few positions
-/// they sum, in which vectors weigh half a tile for as many rows; with the rearranging, two tiles are even by count.
+/// Minimum tiles of a call for which the units are used. Reading two registers of sums takes 32 cycles however few
+/// positions they sum, in which vectors weight half a tile for as many rows; with the rearrangement, by
+/// operation count
+/// two tiles break even.
 const TILES_FROM: usize = STEP_TILES;
 
-/// Weights, values and sums as the registers take them.
+/// Buffers for weights, values and sums in the layout of registers.
 #[derive(Default)]
 struct Room {
     /// `[groups of query rows][steps][upper, lower][query rows]`
@@ -53,7 +55,7 @@ thread_local! {
 /// As [`quantised::values`](super::super::quantised::values), for values in q8, and the machine has these units.
 #[inline(always)]
 pub(crate) unsafe fn values<I: I32x16, T: Tiles>(call: &ValueCall<'_>) {
-    // Longer heads have several weights for a position.
+    // Longer heads have several weights per position.
     let fits = groups::<Q8>(call.dims) == 1 && call.tiles.len() >= TILES_FROM;
     let full = if fits { whole_groups(call.seen.len()) } else { 0 };
     // SAFETY: as the caller promises.
@@ -72,7 +74,7 @@ pub(crate) unsafe fn values<I: I32x16, T: Tiles>(call: &ValueCall<'_>) {
     }
 }
 
-/// Writes the sums of the first `full` query rows, which are whole groups.
+/// Computes the sums of the first `full` query rows, which are whole groups.
 ///
 /// # Safety
 /// As [`values`], and [`begin_values`] was called.
@@ -104,13 +106,13 @@ unsafe fn weigh_groups<L: F32x16, T: Tiles>(call: &ValueCall<'_>, full: usize, r
     }
 }
 
-/// The steps in which one of the query rows sees something.
+/// The steps in which at least one of the query rows sees something.
 fn steps_of(seen: &[Seen]) -> Range<usize> {
     let Range { start, end } = Seen::by_any(seen).blocks();
     start / STEP_TILES..end.div_ceil(STEP_TILES)
 }
 
-/// Writes the bytes of a query row's weights as row `row` of the registers.
+/// Writes the bytes of a query row's weights to row `row` of the registers.
 ///
 /// # Safety
 /// As [`weigh_groups`].
@@ -125,15 +127,15 @@ unsafe fn split_weights(call: &ValueCall<'_>, query_row: usize, row: usize, to: 
     }
 }
 
-/// Rearranges the values of all tiles for two vectors of dimensions, the first of them `first`, as
-/// `[steps][VECTORS][fours of positions][16 dimensions][4]`. A vector or a tile that is not there is zeros.
-/// With the first vectors it asks for later tiles.
+/// Rearranges the values of all tiles for two vectors of dimensions, starting at `first`, as
+/// `[steps][VECTORS][fours of positions][16 dimensions][4]`, with zeros for missing vectors and tiles.
+/// With the first vectors it prefetches later tiles.
 ///
 /// # Safety
 /// As [`weigh_groups`].
 #[inline(always)]
 unsafe fn unpack_values<L: F32x16>(call: &ValueCall<'_>, first: usize, to: &mut [Line]) {
-    /// Rows of pairs of positions that a tile has.
+    /// Rows of pairs of positions per tile.
     const PAIRS: usize = BLOCK_POSITIONS / 2;
     for (i, to) in to.as_chunks_mut::<{ PAIRS / 2 }>().0.iter_mut().enumerate() {
         // `[steps][VECTORS][tiles of a step]`
@@ -156,7 +158,7 @@ unsafe fn unpack_values<L: F32x16>(call: &ValueCall<'_>, first: usize, to: &mut 
     }
 }
 
-/// Multiplies a group of query rows with both vectors of values, and writes the sums.
+/// Multiplies a group of query rows by both vectors of values, and writes the sums.
 ///
 /// # Safety
 /// Both have these steps, `to` has room for all sums, and the registers are those of [`CONFIG`].
@@ -193,7 +195,7 @@ unsafe fn multiply<T: Tiles>(
     }
 }
 
-/// Puts the sums of both bytes together where those of the query rows are gathered.
+/// Combines the sums of both bytes and writes them to the results of the query rows.
 ///
 /// # Safety
 /// As [`weigh_groups`]; the query rows are of the call.
@@ -209,7 +211,7 @@ unsafe fn put_together(call: &ValueCall<'_>, first: usize, vector: usize, sums: 
             for (sum, (upper, lower)) in together.iter_mut().zip(bytes) {
                 *sum = i32::from_ne_bytes(*upper) * 256 + i32::from_ne_bytes(*lower);
             }
-            // SAFETY: the results have `dims` numbers for each query row, as integers until all are there.
+            // SAFETY: the results have `dims` numbers for each query row, as integers until all are added.
             unsafe { to.cast::<[i32; LANES]>().write_unaligned(together) };
         }
     }

@@ -1,35 +1,35 @@
-//! The arithmetic on attention weights, generic over lanes: with the scalar ones, the specification.
+//! The arithmetic on attention weights, generic over lanes: with scalar lanes, the specification.
 //!
-//! A weight is p times the factor of its split, exp(m of the split - m of the row) / l. Positions are taken in
-//! ascending blocks of 16 stored positions, whichever of them count; heads and rows one after the other.
+//! A weight is p times the factor of its split, exp(m of the split - m of the row) / l. Positions are processed in
+//! ascending blocks of 16 stored positions, whichever of them count; heads and rows in order.
 
 use crate::attention::kernel::{Softmax, between};
 use crate::attention::{SPLIT, WeightReduce};
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
 
-/// The weights of one row for the query heads of one KV head, as a call of attention has left them.
+/// The weights of one row for the query heads of one KV head, as recorded by a call of attention.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowWeights<'a> {
-    /// `[group][stride]` probabilities of stored positions, whole blocks of them.
+    /// `[group][stride]` probabilities of stored positions, in whole blocks.
     pub p: &'a [f32],
     pub stride: usize,
     /// `[group][splits]`
     pub factors: &'a [f32],
     pub splits: usize,
-    /// The stored positions that the row sees end here; the weights before the first are 0.
+    /// End of the visible stored positions; the weights before the first visible one are 0.
     pub end: usize,
-    /// Stored positions that the row sees.
+    /// Number of visible stored positions.
     pub count: usize,
 }
 
-/// How one row takes part in a reduction.
+/// The contribution of one row to a reduction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReduceCall<'a> {
     pub row: RowWeights<'a>,
     pub reduce: WeightReduce,
-    /// `[group]` what the weights of each query head are divided by first.
+    /// `[group]` divisors of the weights of each query head, applied first.
     pub divisors: &'a [f32],
-    /// The positions that take part, all seen by the row.
+    /// The positions that take part, all visible to the row.
     pub start: usize,
     pub end: usize,
 }
@@ -37,11 +37,11 @@ pub(crate) struct ReduceCall<'a> {
 /// The functions of one instruction set, which the machine must have.
 #[derive(Clone, Copy)]
 pub(crate) struct WeightKernels {
-    /// The maxima of splits become their factors.
+    /// Converts the maxima of splits to their factors.
     pub factors: unsafe fn(maxima: &mut [f32], sum: Softmax),
-    /// The sum of a query head's weights at positions `start..end`, per lane, added to `sums`.
+    /// Adds a query head's weights at positions `start..end`, per lane, to `sums`.
     pub sum: unsafe fn(row: RowWeights<'_>, head: usize, start: usize, end: usize, sums: &mut [f32; LANES]),
-    /// Takes a row into `acc`, which begins with stored position `first`, a multiple of 16.
+    /// Reduces a row into `acc`, which begins with stored position `first`, a multiple of 16.
     pub reduce: unsafe fn(call: &ReduceCall<'_>, first: usize, acc: &mut [f32]),
 }
 
@@ -159,14 +159,15 @@ fn plus<L: F32x16>(a: L, b: L) -> L {
     a.add(b)
 }
 
-/// The greater of both; `before` where they do not compare.
+/// The larger of both; `before` if they do not compare.
 #[inline(always)]
 fn greater<L: F32x16>(before: L, weight: L) -> L {
     weight.max(before)
 }
 
-/// Replaces each number of `acc` by `update` of it and of the weights that `combine` makes one, in the order
-/// of query heads.
+/// Replaces each element of `acc` by `update` of it and of the weights of all query heads, combined by
+/// `combine` in
+/// the order of query heads.
 #[inline(always)]
 unsafe fn update<L: F32x16>(
     call: &ReduceCall<'_>,
@@ -197,7 +198,7 @@ unsafe fn update<L: F32x16>(
 }
 
 impl RowWeights<'_> {
-    /// The weights of a query head at 16 positions from `block` on; 0 where the row does not see them.
+    /// The weights of a query head at 16 positions from `block` on; 0 at invisible positions.
     #[inline(always)]
     unsafe fn block<L: F32x16>(&self, head: usize, block: usize) -> L {
         let p = &self.p[head * self.stride + block..][..LANES];

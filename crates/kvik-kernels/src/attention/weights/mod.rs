@@ -1,8 +1,11 @@
-//! The attention weights of watched rows, and what they come to for each stored position.
+//! The attention weights of watched rows, and their reduction per stored position.
 //!
-//! A call of attention computes p and the maximum of each split anyway; of a watched row it keeps them, and when
-//! the row's last split is folded, the maxima become factors: a weight is p times the factor of its split, and 0
-//! at positions that the row does not see. What is asked of the weights is reduced over rows in their order, so it does not depend on how rows were cut into calls.
+//! A call of attention computes p and the maximum of each split anyway; for a watched row it records them,
+//! and when the
+//! row's last split is folded, the maxima become factors: a weight is p times the factor of its split, and 0
+//! at invisible
+//! positions. Weights are reduced over rows in order, so the result does not depend on how rows were cut into
+//! calls.
 
 use std::ops::Range;
 
@@ -20,35 +23,35 @@ mod variants;
 
 pub use reduce::WeightReduce;
 
-/// What the watched rows of a call of [`Attention::run_watched`] attend to: buffers that calls reuse.
+/// The attention weights of the watched rows of a call of [`Attention::run_watched`], in reusable buffers.
 ///
 /// They take 4 bytes for each watched row, query head and stored position.
 #[derive(Debug, Default)]
 pub struct AttnWeights {
     heads: usize,
     kv_heads: usize,
-    /// Ascending.
+    /// Watched rows, ascending.
     rows: Vec<WatchedRow>,
     /// `[rows][heads][stride of the row]`
     p: Vec<f32>,
     /// `[rows][heads][splits of the row]`
     factors: Vec<f32>,
-    /// Stored positions up to the row's own, `[rows, kv_heads]`.
+    /// Number of stored positions up to the row's own, `[rows, kv_heads]`.
     stored: Vec<usize>,
 }
 
-/// A watched row, and where its numbers begin.
+/// A watched row, and the offsets of its data.
 #[derive(Debug, Clone, Copy)]
 struct WatchedRow {
-    /// In the batch.
+    /// Index in the batch.
     row: usize,
     seq: u32,
     p: usize,
-    /// Positions for which there is room: those of its longest head, in whole blocks.
+    /// Capacity in positions: those of its longest head, in whole blocks.
     stride: usize,
     factors: usize,
     splits: usize,
-    /// The first stored position that it sees.
+    /// The first visible stored position.
     first: usize,
 }
 
@@ -58,12 +61,12 @@ impl AttnWeights {
         AttnWeights::default()
     }
 
-    /// Replaces `weights` by the attention weights of a watched row for a query head: `[stored positions]` of its
-    /// KV head up to the row's own, 0 for those outside of the layer's window. What a sink takes is missing from
-    /// their sum.
+    /// Replaces `weights` by the attention weights of a watched row for a query head: `[stored positions]` of
+    /// its KV head up
+    /// to the row's own, 0 outside the layer's window. Their sum lacks the weight of a sink.
     ///
     /// # Panics
-    /// When the row was not watched, or the head does not exist.
+    /// If the row was not watched, or the head does not exist.
     pub fn row(&self, row: usize, head: usize, weights: &mut Vec<f32>) {
         assert!(head < self.heads, "head {head} of {}", self.heads);
         let group = self.heads / self.kv_heads;
@@ -75,7 +78,7 @@ impl AttnWeights {
         }
     }
 
-    /// Forgets what it held and makes room for what `watched` rows of a call attend to.
+    /// Resets the buffers and makes room for the weights of the `watched` rows of a call.
     pub(super) fn watch(
         &mut self,
         call: &Attention<'_>,
@@ -111,8 +114,9 @@ impl AttnWeights {
         }
     }
 
-    /// What lies before the first block that a row sees, which nobody will keep: no probability, and a maximum that
-    /// becomes the factor 0.
+    /// Clears the positions before the first block that a row sees, which no unit will write: probabilities
+    /// become 0, and
+    /// maxima -inf, which gives the factor 0.
     fn clear_unseen(&mut self) {
         for &WatchedRow { p, stride, factors, splits, first, .. } in &self.rows {
             let (blocks, unseen) = (first / LANES * LANES, first / SPLIT);
@@ -123,10 +127,10 @@ impl AttnWeights {
         }
     }
 
-    /// Where in [`AttnWeights::rows`] rows of the batch stand.
+    /// Indices in [`AttnWeights::rows`] of rows of the batch.
     ///
     /// # Panics
-    /// When one was not watched.
+    /// If a row was not watched.
     fn watched(&self, rows: Range<usize>) -> Range<usize> {
         let first = self.rows.partition_point(|watched| watched.row < rows.start);
         let found =
@@ -151,12 +155,12 @@ impl AttnWeights {
 }
 
 impl Attention<'_> {
-    /// [`Attention::run`] that also leaves what some rows attend to in `weights`; `out` has the same bits.
+    /// [`Attention::run`] that also records the weights of some rows in `weights`; `out` has the same bits.
     ///
     /// * `watched`: rows of the batch, ascending
     ///
     /// # Panics
-    /// As [`Attention::run`], and when watched rows do not exist or do not ascend.
+    /// As [`Attention::run`], and if watched rows do not exist or do not ascend.
     pub fn run_watched(
         &self,
         pool: &Pool,
@@ -184,7 +188,7 @@ impl Attention<'_> {
     }
 }
 
-/// Where a call leaves what its watched rows attend to.
+/// Destination of the attention weights of a call's watched rows.
 pub(super) struct Watch<'a> {
     kernels: WeightKernels,
     rows: &'a [WatchedRow],
@@ -193,14 +197,15 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Keeps what a row attends to in one split: `p` of the blocks that it sees something of, the first of which
-    /// begins with stored position `first`, and the split's maximum.
+    /// Records the attention weights of a row in one split: `p` of the blocks that it sees a part of, which
+    /// begin at
+    /// stored position `first`, and the split's maximum.
     ///
     /// # Safety
-    /// Nobody else keeps or finishes this row and head at the time.
+    /// No other thread records or finishes this row and head concurrently.
     pub(super) unsafe fn keep(&self, row: u32, head: usize, first: usize, p: &[f32], m: f32) {
         let Some(watched) = self.find(row) else { return };
-        // SAFETY: ranges of different rows, heads and splits do not overlap, and the caller has this one.
+        // SAFETY: ranges of different rows, heads and splits do not overlap, and the caller owns this one.
         let (to, factor) = unsafe {
             let factor = watched.factors + head * watched.splits + first / SPLIT;
             let to = watched.p + head * watched.stride + first;
@@ -210,10 +215,10 @@ impl Watch<'_> {
         factor[0] = m;
     }
 
-    /// Makes factors of the maxima of all splits of a row and head that stores `count` positions.
+    /// Converts the maxima of all splits to factors, for a row and a head that stores `count` positions.
     ///
     /// # Safety
-    /// As [`Watch::keep`], which was called for all that the row sees something of.
+    /// As [`Watch::keep`], which was called for all splits that the row sees a part of.
     pub(super) unsafe fn finish(&self, row: u32, head: usize, count: usize, sum: Softmax) {
         let Some(watched) = self.find(row) else { return };
         let first = watched.factors + head * watched.splits;

@@ -1,4 +1,4 @@
-//! From the weights of rows to one number for each stored position.
+//! Reduction of the weights of rows to one number per stored position.
 
 use std::ops::Range;
 
@@ -10,35 +10,38 @@ use crate::scalar::f32x16::Scalar;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
-/// What becomes of the weights of rows; `w` is the mean weight over the query heads of a KV head.
+/// A reduction of the weights of rows; `w` is the mean weight over the query heads of a KV head.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WeightReduce {
     /// The sum of `w`.
     Sum,
-    /// The sum of `w`, which each further row multiplies by this.
+    /// The sum of `w`, multiplied by this factor at each further row.
     Decayed(f32),
-    /// In how many rows `w` is above 1 / stored positions that the row sees.
+    /// The number of rows in which `w` exceeds 1 / stored positions that the row sees.
     Above,
     /// The maximum weight of any query head of the group.
     Max,
 }
 
-/// Positions of a task; a multiple of 16, and few enough for their numbers to stay in the first-level cache
-/// while all rows pass over them.
+/// Positions per task; a multiple of 16, and few enough for their numbers to stay in the first-level cache
+/// while all
+/// rows pass over them.
 const TASK_POSITIONS: usize = 4096;
-/// Weights below which waking other threads costs more than it saves.
+/// Number of weights below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 64 * 1024;
 
 impl AttnWeights {
-    /// Takes the weights of `rows` of the batch, which are of one sequence and were watched, into `into`.
+    /// Reduces the weights of `rows` of the batch, which belong to one sequence and were watched, into `into`.
     ///
-    /// * `among`: ascending ranges of stored positions. The weights of each row and query head are divided by their
-    ///   sum over these, and other positions stay as they are; all positions count undivided where there are none
-    /// * `into`: `[kv_heads]` of `[stored positions]`, of the sequence's earlier rows; lengthened with 0 to the
+    /// * `among`: ascending ranges of stored positions. The weights of each row and query head are divided by
+    ///   their
+    ///   sum over these, and other positions stay as they are; if empty, all positions count, undivided
+    /// * `into`: `[kv_heads]` of `[stored positions]`, reduced from the sequence's earlier rows; extended
+    ///   with 0 to the
     ///   positions that the rows see
     ///
     /// # Panics
-    /// When a shape does not fit, a row was not watched, rows are of several sequences, or ranges do not ascend.
+    /// If a shape does not fit, a row was not watched, rows belong to several sequences, or ranges do not ascend.
     pub fn reduce(
         &self,
         pool: &Pool,
@@ -85,7 +88,7 @@ impl AttnWeights {
         run_tasks(pool, tasks, rows.len() * self.heads * longest, &run);
     }
 
-    /// Lengthens `into` to the positions that `rows` see; returns the length of the longest.
+    /// Extends `into` to the positions that `rows` see; returns the length of the longest.
     fn grow(&self, rows: Range<usize>, into: &mut [Vec<f32>]) -> usize {
         let mut longest = 0;
         for (kv_head, into) in into.iter_mut().enumerate() {
@@ -96,7 +99,7 @@ impl AttnWeights {
         longest
     }
 
-    /// What the weights of each row and query head are divided by, `[rows, heads]`.
+    /// The divisors of the weights of each row and query head, `[rows, heads]`.
     ///
     /// Lane `i` of a sum adds positions `i, i + 16, ..` of all ranges, then comes the tree of [`F32x16::sum`].
     fn divisors(
@@ -120,22 +123,22 @@ impl AttnWeights {
                     (kernels.sum)(row, head % group, range.start, range.end.min(row.end), &mut sums);
                 }
             }
-            // SAFETY: plain numbers, which every machine has.
+            // SAFETY: scalar lanes exist on every machine.
             unsafe { Scalar::load(sums.as_ptr()) }.sum()
         };
         let divisors_of = Disjoint::new(&mut divisors);
         let work = rows.len() * self.heads * among.iter().map(Range::len).sum::<usize>();
         run_tasks(pool, rows.len() * self.heads, work, &|task| {
             let sum = sum_of(task / self.heads, task % self.heads);
-            // SAFETY: each task has its own number.
-            // A row that attends to none of the positions gives them 0, not what 0 / 0 is.
+            // SAFETY: each task has its own element.
+            // A row with no weight on these positions gives them 0, not 0 / 0.
             unsafe { divisors_of.range(task, 1)[0] = if sum > 0.0 { sum } else { f32::INFINITY } };
         });
         divisors
     }
 }
 
-/// Does tasks in parallel when there is more work than waking threads costs.
+/// Runs tasks in parallel if there is more work than waking threads costs.
 fn run_tasks(pool: &Pool, tasks: usize, work: usize, run: &(dyn Fn(usize) + Sync)) {
     if work < PARALLEL_MIN {
         (0..tasks).for_each(run);
@@ -144,11 +147,11 @@ fn run_tasks(pool: &Pool, tasks: usize, work: usize, run: &(dyn Fn(usize) + Sync
     }
 }
 
-/// One call of [`AttnWeights::reduce`].
+/// A call of [`AttnWeights::reduce`].
 struct Reduction<'a> {
     weights: &'a AttnWeights,
     kernels: WeightKernels,
-    /// In [`AttnWeights::rows`].
+    /// Indices in [`AttnWeights::rows`].
     rows: Range<usize>,
     reduce: WeightReduce,
     /// `[rows, heads]`
@@ -159,7 +162,7 @@ struct Reduction<'a> {
 }
 
 impl Reduction<'_> {
-    /// All rows, for the positions of one task of a KV head.
+    /// Reduces all rows, for the positions of one task of a KV head.
     fn positions(&self, kv_head: usize, first: usize) {
         let group = self.weights.heads / self.weights.kv_heads;
         for (index, row) in self.rows.clone().enumerate() {
