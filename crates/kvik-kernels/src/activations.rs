@@ -56,9 +56,8 @@ pub struct Activations {
     per_256: Option<Quantised>,
     /// Room of the widest panel of quantised values, `WIDE` or `TALL`.
     widest: usize,
-    /// Room of the widest panel of bfloats. Matrix units sum in an order of their own, so on them panels are
-    /// tall for any
-    /// number of rows: a row's result does not depend on the number of rows.
+    /// Room of the widest panel of bfloats. Matrix units sum in an order of their own, so on them panels are tall
+    /// for any number of rows: a row's result does not depend on the number of rows.
     widest_pairs: usize,
     spare: Spare,
 }
@@ -166,9 +165,8 @@ pub(crate) fn widest_codes(isa: Isa, rows: usize) -> usize {
     if isa == Isa::Amx && rows >= TALL_FROM { TALL } else { WIDE }
 }
 
-/// Index of column `col` of row `row` among the quantised values of a panel of width `width`. In a tall
-/// panel, a piece
-/// is as many columns as a row of a matrix register has bytes, but a product may not span two blocks.
+/// Index of column `col` of row `row` among the quantised values of a panel of width `width`. In a tall panel, a
+/// piece is as many columns as a row of a matrix register has bytes, but a product may not span two blocks.
 #[inline(always)]
 pub(crate) const fn code_index(block_len: usize, width: usize, row: usize, col: usize) -> usize {
     let piece = if width == TALL && block_len >= 64 { 64 } else { CHUNK };

@@ -1,8 +1,7 @@
 //! Memory domains: parts of a machine's memory with their local processors, called NUMA nodes in Linux.
 //!
-//! A machine with two sockets has two domains, or more where a socket is divided. A processor reads the
-//! memory of its own
-//! domain about twice as fast as that of another, so a process can be bound to one
+//! A machine with two sockets has two domains, or more where a socket is divided. A processor reads the memory of
+//! its own domain about twice as fast as that of another, so a process can be bound to one
 //! (`docs/decisions/2026-11-26-memory-domains.md`). Nothing here splits a computation across domains.
 
 use std::fs::File;
@@ -67,9 +66,8 @@ pub enum DomainError {
     },
 }
 
-/// The memory domains of this machine whose processors this process may use, ascending by number; empty where
-/// the system
-/// does not expose them.
+/// The memory domains of this machine whose processors this process may use, ascending by number; empty where the
+/// system does not expose them.
 pub fn memory_domains() -> Vec<MemoryDomain> {
     allowed_cpus().map_or_else(Vec::new, |allowed| MemoryDomain::read(Path::new("/sys"), &allowed))
 }
@@ -78,9 +76,8 @@ pub fn memory_domains() -> Vec<MemoryDomain> {
 /// domain.
 /// Running threads keep their processors and memory, so a process calls this before it starts any.
 ///
-/// Memory is never allocated from another domain: otherwise the system would silently place weights in
-/// another domain
-/// as soon as this one is full of cached files.
+/// Memory is never allocated from another domain: otherwise the system would silently place weights in another
+/// domain as soon as this one is full of cached files.
 ///
 /// # Errors
 /// If there is no such domain, or the system refuses.

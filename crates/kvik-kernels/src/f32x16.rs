@@ -35,9 +35,8 @@ pub(crate) trait F32x16: Copy {
 
     /// Writes the lanes to 16 elements at `to`.
     unsafe fn store(self, to: *mut f32);
-    /// Writes the lanes, rounded half to even, to 16 elements at `to`. Lanes must be at most 32767 in
-    /// magnitude, or NaN,
-    /// which becomes 0.
+    /// Writes the lanes, rounded half to even, to 16 elements at `to`. Lanes must be at most 32767 in magnitude,
+    /// or NaN, which becomes 0.
     unsafe fn store_i16(self, to: *mut i16);
 
     fn add(self, other: Self) -> Self;
@@ -160,9 +159,8 @@ pub(crate) trait BfloatLanes: F32x16 {
     /// They are writable, and the machine has AVX-512 BF16 if the lanes are its registers.
     unsafe fn store_bf16(self, to: *mut u16);
 
-    /// Adds, lane by lane, the product of the bfloats in the upper halves of `a` and `b`, then that of the
-    /// lower halves,
-    /// each fused.
+    /// Adds, lane by lane, the product of the bfloats in the upper halves of `a` and `b`, then that of the lower
+    /// halves, each fused.
     ///
     /// # Safety
     /// As [`BfloatLanes::store_bf16`], without the condition on `to`.

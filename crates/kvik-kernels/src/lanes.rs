@@ -4,9 +4,8 @@
 //! `matmul::kernel` is written once against [`Lanes`]; `x86` and `arm` implement it. Its operations are those of
 //! quantised integers: bytes in lanes, dot products, shifts. `f32x16` has the crate's other sixteen lanes: floats
 //! that plain Rust can execute too, which is how attention and the small operations are specified. The
-//! specification
-//! of matrix products is written out in `scalar::matmul`, one value at a time, since packed planes would
-//! obscure it.
+//! specification of matrix products is written out in `scalar::matmul`, one value at a time, since packed planes
+//! would obscure it.
 
 /// Vectors of sixteen 32-bit lanes.
 ///
@@ -68,8 +67,7 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn load_f16(self, from: *const u8) -> Self::Float;
 
     /// Prefetches the cache line of `from`, which need not be readable, into the second-level cache: more is
-    /// prefetched
-    /// than the first level holds, and more lines than it can track.
+    /// prefetched than the first level holds, and more lines than it can track.
     fn prefetch(self, from: *const u8);
 
     /// `value` in all lanes.
@@ -121,11 +119,9 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Begins a run of dot products that will be added to `acc`.
     fn begin(self, acc: Self::Int) -> Self::Run;
 
-    /// Per lane, `run` plus the four products of `codes` (bytes, signed or unsigned as `UNSIGNED` says) and
-    /// `x` (signed
-    /// bytes, never -128). Unless `WIDE`, codes are so small that two products of each step of a run fit in
-    /// 16 bits
-    /// together.
+    /// Per lane, `run` plus the four products of `codes` (bytes, signed or unsigned as `UNSIGNED` says) and `x`
+    /// (signed bytes, never -128). Unless `WIDE`, codes are so small that two products of each step of a run fit
+    /// in 16 bits together.
     fn dot<const WIDE: bool>(self, run: Self::Run, codes: Self::Int, x: Self::Int) -> Self::Run;
 
     /// The sum of the run and of `acc`, with which it began.
@@ -137,8 +133,7 @@ pub(crate) unsafe trait Lanes: Copy {
     }
 
     /// Where `TWO_INPUTS`: `runs` plus the products of two groups of codes with the eight bytes at each `x`,
-    /// equal to two
-    /// calls of [`Lanes::dot`].
+    /// equal to two calls of [`Lanes::dot`].
     ///
     /// # Safety
     /// Eight bytes are readable at each `x`.

@@ -1,8 +1,7 @@
 //! Matrix products: the tiles and rows that each task computes, and its kernel.
 //!
-//! `out[n, rows] = x[n, cols] · weightsᵀ`. Work is split by tiles and by rows of `x`, never along the
-//! columns, so the
-//! value of an output does not depend on the split.
+//! `out[n, rows] = x[n, cols] · weightsᵀ`. Work is split by tiles and by rows of `x`, never along the columns, so
+//! the value of an output does not depend on the split.
 
 mod activated;
 mod dispatch;
@@ -26,9 +25,8 @@ pub use activated::{Activated, matmul_activated};
 pub use grouped::matmul_grouped;
 use kernel::TILES;
 
-/// Input values per task when there are many rows: quantised, they stay in the second-level cache; floats,
-/// which take
-/// longer to multiply, may come from the third.
+/// Input values per task when there are many rows: quantised, they stay in the second-level cache; floats, which
+/// take longer to multiply, may come from the third.
 const TASK_VALUES: usize = 512 << 10;
 
 /// Tasks per thread and call, so that a slow core does not hold up the others.
@@ -93,9 +91,8 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     });
 }
 
-/// First piece of a part: later parts are smaller, so that the threads finish together, unless there are at
-/// least as
-/// many parts as `pieces`.
+/// First piece of a part: later parts are smaller, so that the threads finish together, unless there are at least
+/// as many parts as `pieces`.
 fn part_start(pieces: usize, part: usize, parts: usize) -> usize {
     let left = parts - part;
     if parts >= pieces { part.min(pieces) } else { pieces - (pieces * left * left).div_ceil(parts * parts) }
@@ -140,9 +137,8 @@ fn tile_start(jobs: &Round, mut tile: usize) -> *const u8 {
     end
 }
 
-/// Computes the tiles `span`, counted over all jobs, for the input rows `rows`; `after` is the start of the
-/// tiles that
-/// the thread will probably compute next.
+/// Computes the tiles `span`, counted over all jobs, for the input rows `rows`; `after` is the start of the tiles
+/// that the thread will probably compute next.
 ///
 /// # Safety
 /// The machine has `isa`, `x` has the forms of all weights, and the outputs belong to the caller.

@@ -107,8 +107,7 @@ impl Memory {
     }
 
     /// Zeroes a range and returns its whole pages to the system until they are written again, if the system
-    /// accepts
-    /// them. Other data on the pages at both ends stays as it is.
+    /// accepts them. Other data on the pages at both ends stays as it is.
     ///
     /// # Panics
     /// If the range exceeds the memory.
@@ -139,8 +138,7 @@ impl Drop for Memory {
 }
 
 /// Splits bytes into those before the first whole page, the whole pages, and those after the last. The system
-/// would
-/// take a part of a page for all of it.
+/// would take a part of a page for all of it.
 fn around_pages(bytes: &mut [u8]) -> [&mut [u8]; 3] {
     let page = page_bytes();
     let start = bytes.as_ptr() as usize;

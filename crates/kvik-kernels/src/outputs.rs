@@ -1,8 +1,7 @@
 //! The destination of a matrix product.
 
-/// Outputs of some input rows and some weight rows, `[inputs, weight rows]`: the whole product, or a piece in
-/// a buffer
-/// of its own.
+/// Outputs of some input rows and some weight rows, `[inputs, weight rows]`: the whole product, or a piece in a
+/// buffer of its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outputs {
     start: *mut f32,

@@ -10,11 +10,9 @@ use crate::{Pool, vectorised};
 /// Bytes that a thread reads at a time: enough that handing out the next piece costs nothing.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Measures the bytes per second at which the threads of `pool` read `bytes` of memory the way weights are
-/// read: in
-/// huge pages where the system has them, in order, by every thread. Returns the best round within `time`; at
-/// least one
-/// round is measured.
+/// Measures the bytes per second at which the threads of `pool` read `bytes` of memory the way weights are read:
+/// in huge pages where the system has them, in order, by every thread. Returns the best round within `time`; at
+/// least one round is measured.
 ///
 /// `bytes` should be several times the size of the last-level cache, or else the cache is measured.
 ///

@@ -88,9 +88,8 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Binds the calling thread to the workers' processors, off the slow cores of a hybrid processor: this
-    /// thread runs the
-    /// jobs from now on.
+    /// Binds the calling thread to the workers' processors, off the slow cores of a hybrid processor: this thread
+    /// runs the jobs from now on.
     pub fn keep_caller(&self) {
         stay(self.fast.as_deref());
     }
@@ -106,9 +105,8 @@ impl Pool {
         self.run_by_worker(tasks, &|_, task| work(task));
     }
 
-    /// [`Pool::run`], where `work(worker, i)` also receives its worker, from `0..threads`: within one call,
-    /// no two tasks run
-    /// on the same worker concurrently, so each worker may have its own buffers.
+    /// [`Pool::run`], where `work(worker, i)` also receives its worker, from `0..threads`: within one call, no
+    /// two tasks run on the same worker concurrently, so each worker may have its own buffers.
     pub(crate) fn run_by_worker(&self, tasks: usize, work: &Work<'_>) {
         let alone = self.workers.is_empty() || tasks <= 1;
         let caller = if alone { None } else { self.caller.try_lock().ok() };

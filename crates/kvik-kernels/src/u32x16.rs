@@ -1,9 +1,8 @@
 //! Lanes of 32-bit words, with which packing takes blocks apart: one word of each row of a tile, or of a
 //! single row.
 //!
-//! The compiler vectorises such loops too, but sometimes along the wrong axis: four words of a row instead of
-//! one word of
-//! sixteen rows, gathered one by one. It cannot be told which, so the registers are explicit.
+//! The compiler vectorises such loops too, but sometimes along the wrong axis: four words of a row instead of one
+//! word of sixteen rows, gathered one by one. It cannot be told which, so the registers are explicit.
 
 /// Bitwise operations on words.
 ///
@@ -54,9 +53,8 @@ impl Bits for u32 {
 /// A value of the implementing type exists only where the machine executes its instructions, and methods are called only
 /// from functions compiled for them.
 pub(crate) trait U32x16: Bits {
-    /// Transposes the first eight words of sixteen rows, which are `stride` bytes apart: vector `i` holds
-    /// word `i` of all
-    /// rows.
+    /// Transposes the first eight words of sixteen rows, which are `stride` bytes apart: vector `i` holds word
+    /// `i` of all rows.
     ///
     /// # Safety
     /// The machine has the instructions, and each row is readable for 32 bytes.

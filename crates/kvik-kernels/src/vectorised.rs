@@ -2,9 +2,8 @@
 
 use crate::Isa;
 
-/// Runs `work`, compiled for the vector instructions of this machine, as is everything inlined into it.
-/// Closures and
-/// functions that it calls must be `#[inline(always)]` to benefit.
+/// Runs `work`, compiled for the vector instructions of this machine, as is everything inlined into it. Closures
+/// and functions that it calls must be `#[inline(always)]` to benefit.
 ///
 /// No result depends on it: the compiler neither fuses nor reorders floating-point operations.
 #[inline]

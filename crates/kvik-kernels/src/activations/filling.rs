@@ -1,8 +1,7 @@
 //! The layouts of a batch while they are being filled: each task writes some rows, or some columns of them.
 //!
-//! In every layout, whole blocks of columns are contiguous in a panel, as a panel of only those columns would
-//! be. So a
-//! slice of columns is written like whole rows, at an offset.
+//! In every layout, whole blocks of columns are contiguous in a panel, as a panel of only those columns would be.
+//! So a slice of columns is written like whole rows, at an offset.
 
 use std::ops::Range;
 
@@ -76,9 +75,8 @@ impl Filling<'_> {
     /// Stores `columns` of `rows` from `x`, `[rows][columns]`.
     ///
     /// # Safety
-    /// The rows begin a panel of every layout and end one or the batch, the columns begin a block and end one
-    /// or the row,
-    /// and no other thread accesses them concurrently.
+    /// The rows begin a panel of every layout and end one or the batch, the columns begin a block and end one or
+    /// the row, and no other thread accesses them concurrently.
     pub(crate) unsafe fn put(&self, rows: Range<usize>, columns: Range<usize>, x: &[f32]) {
         debug_assert_eq!(x.len(), rows.len() * columns.len());
         let part = Part { rows, columns, of: self.cols, x };

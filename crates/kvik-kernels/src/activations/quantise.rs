@@ -23,8 +23,7 @@ pub(super) struct PanelMut<'a> {
 
 impl PanelMut<'_> {
     /// Quantises the rows of `x`, `[rows][cols]`, with one scale per `BLOCK` columns; other rows of the panel
-    /// stay as they
-    /// are.
+    /// stay as they are.
     pub(super) fn quantise<const BLOCK: usize>(&mut self, isa: Isa, x: &[f32], cols: usize) {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -89,8 +88,8 @@ fn sum(codes: &[i8]) -> i32 {
     codes.iter().map(|code| i32::from(*code)).sum()
 }
 
-/// The scale of a block whose quantised values go up to `max`, and its inverse. A zero or
-/// subnormal scale becomes zero; an infinite or NaN scale is kept, with inverse zero.
+/// The scale of a block whose quantised values go up to `max`, and its inverse. A zero or subnormal scale becomes
+/// zero; an infinite or NaN scale is kept, with inverse zero.
 #[inline(always)]
 pub(super) fn scale_of(largest: f32, max: f32) -> (f32, f32) {
     let scale = largest / max;

@@ -20,9 +20,8 @@ pub(crate) struct Shorts {
     pub(crate) scales: Lines<f32>,
 }
 
-/// Quantises one panel with room for `width` rows to its pairs and scales: `x` is `[rows][cols]`; other rows
-/// of the panel
-/// stay as they are.
+/// Quantises one panel with room for `width` rows to its pairs and scales: `x` is `[rows][cols]`; other rows of
+/// the panel stay as they are.
 pub(super) fn quantise(x: &[f32], cols: usize, width: usize, (pairs, scales): (&mut [u32], &mut [f32])) {
     vectorised(
         #[inline(always)]

@@ -15,7 +15,7 @@ impl Neon {
         Neon([f(0), f(1), f(2), f(3)])
     }
 
-    /// Four lanes each.
+    /// Builds the lanes from four registers of four lanes.
     #[inline(always)]
     pub(super) fn from_registers(lanes: [float32x4_t; 4]) -> Neon {
         Neon(lanes)
@@ -110,7 +110,7 @@ impl F32x16 for Neon {
 
     #[inline(always)]
     fn max(self, other: Neon) -> Neon {
-        // SAFETY: the machine has NEON. Its own maximum treats what does not compare differently.
+        // SAFETY: the machine has NEON. Its own maximum instruction treats NaN differently.
         Neon::each(|i| unsafe { vbslq_f32(vcgtq_f32(self.0[i], other.0[i]), self.0[i], other.0[i]) })
     }
 

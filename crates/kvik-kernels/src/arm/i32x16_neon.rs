@@ -9,7 +9,8 @@ use crate::i32x16::I32x16;
 #[derive(Clone, Copy)]
 pub(crate) struct NeonSums([int32x4_t; 4]);
 
-/// The first and the second numbers of sixteen pairs: so each meets its sum's lane without a shuffle.
+/// The first and the second numbers of sixteen pairs, separated so that each is in its sum's lane without a
+/// shuffle.
 #[derive(Clone, Copy)]
 pub(crate) struct NeonPairs {
     first: [int16x8_t; 2],

@@ -1,4 +1,4 @@
-//! aarch64: what NEON calls the words of the kernels.
+//! aarch64: NEON implementations of the kernels' lanes.
 
 pub(crate) mod f32x16_neon;
 pub(crate) mod i32x16_neon;

@@ -1,6 +1,6 @@
-//! NEON, with or without products of vectors and of matrices: sixteen lanes are four registers.
+//! NEON, with or without dot products and matrix products: sixteen lanes are four registers.
 //!
-//! Those products are inline assembly: their intrinsics are not stable yet.
+//! These products are inline assembly: their intrinsics are not stable yet.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -200,7 +200,7 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
         }
     }
 
-    /// Each register of `runs` is a matrix of two rows of the tile and both inputs.
+    /// Interleaves the sums: each register of the result is a matrix of two rows of the tile and both inputs.
     #[inline(always)]
     fn begin_two(self, [a, b]: [Int; 2]) -> [Int; 2] {
         unsafe { zip(a, b) }
@@ -259,7 +259,7 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
     }
 }
 
-/// The lanes of `a` and `b` in turns.
+/// Interleaves the lanes of `a` and `b`.
 #[inline(always)]
 unsafe fn zip(a: Int, b: Int) -> [Int; 2] {
     unsafe {
@@ -287,7 +287,7 @@ unsafe fn sdot(mut acc: int32x4_t, codes: int32x4_t, x: int32x4_t) -> int32x4_t 
     acc
 }
 
-/// Adds the products of two rows of eight codes with two of eight inputs: a matrix of two by two.
+/// Adds the products of two rows of eight codes with two rows of eight inputs: a two-by-two matrix.
 ///
 /// # Safety
 /// The machine has `i8mm`.
@@ -306,7 +306,7 @@ unsafe fn smmla(mut acc: int32x4_t, codes: int32x4_t, x: int32x4_t) -> int32x4_t
     acc
 }
 
-/// The same as [`sdot`] without `dotprod`: two products of magnitude 128 * 127 fit 16 bits.
+/// [`sdot`] without `dotprod`: the sum of two products of magnitude 128 * 127 fits in 16 bits.
 #[inline(always)]
 unsafe fn dot_pairs(acc: int32x4_t, codes: int32x4_t, x: int32x4_t) -> int32x4_t {
     unsafe {

@@ -46,7 +46,7 @@ impl Bits for NeonWords {
 }
 
 impl NeonWords {
-    /// Towards the upper bits, or by less than nothing towards the lower.
+    /// Shifts left by `by`, or right if it is negative.
     #[inline(always)]
     fn shifted(self, by: i32) -> NeonWords {
         let [a, b, c, d] = self.0;
@@ -79,13 +79,13 @@ impl U32x16 for NeonWords {
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
         for (quarter, words) in self.0.into_iter().enumerate() {
-            // SAFETY: the caller's room is for 64 bytes.
+            // SAFETY: the caller provides room for 64 bytes.
             unsafe { vst1q_u8(to.add(16 * quarter), vreinterpretq_u8_u32(words)) };
         }
     }
 }
 
-/// Four words of four rows: every other word changes places, then pairs of them.
+/// Transposes four words of four rows: swaps every other word, then pairs of words.
 #[inline(always)]
 fn turned_fours(rows: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     // SAFETY: the machine has NEON.

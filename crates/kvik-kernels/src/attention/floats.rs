@@ -1,8 +1,7 @@
 //! Scores and values for keys and values stored as floats.
 //!
-//! A score is the FMA over ascending dimensions, in the lane of its position. A dimension of the output is
-//! the FMA of p
-//! over ascending positions.
+//! A score is the FMA over ascending dimensions, in the lane of its position. A dimension of the output is the
+//! FMA of p over ascending positions.
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
@@ -39,9 +38,8 @@ pub(crate) unsafe fn scores<L: F32x16, T: FloatTile>(call: &ScoreCall<'_>) {
     }
 }
 
-/// Scores `M` query rows against those of `tiles` that they see, all four at once with wide registers and `N`
-/// at a time
-/// with narrow ones; returns `M`.
+/// Scores `M` query rows against those of `tiles` that they see, all four at once with wide registers and `N` at
+/// a time with narrow ones; returns `M`.
 #[inline(always)]
 unsafe fn score_query_rows<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,

@@ -12,11 +12,9 @@
 //!    m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'), l' = fma(l, a, ls b), out' = fma(out, a, outs b);
 //!    at the end out / l.
 //!
-//! Splits are at multiples of SPLIT stored positions, whatever a query row sees. Splits in which it sees
-//! nothing are not
-//! folded. In the others, positions that it does not see are masked in the scores and have weight zero, so it
-//! does not
-//! matter whether blocks outside its view are read.
+//! Splits are at multiples of SPLIT stored positions, whatever a query row sees. Splits in which it sees nothing
+//! are not folded. In the others, positions that it does not see are masked in the scores and have weight zero,
+//! so it does not matter whether blocks outside its view are read.
 
 use std::ops::Range;
 
@@ -79,9 +77,8 @@ impl Seen {
 }
 
 impl ScoreCall<'_> {
-    /// The tiles to prefetch, which are read after `tiles`: blocks are far apart, so hardware prefetchers
-    /// cannot predict the
-    /// next one. Only the first query rows prefetch; the others find all tiles in the cache.
+    /// The tiles to prefetch, which are read after `tiles`: blocks are far apart, so hardware prefetchers cannot
+    /// predict the next one. Only the first query rows prefetch; the others find all tiles in the cache.
     #[inline(always)]
     pub(super) fn next_tiles<L: F32x16, const N: usize>(
         &self,

@@ -1,18 +1,13 @@
 //! Values that are a prefix of the keys (latent attention).
 //!
-//! In a K tile the lanes are positions, but values are summed by dimensions: tiles are transposed once for
-//! all query rows
-//! of a call, [`TILES`] at a time, and then weighted like stored values: floats as f32 in
-//! [`floats`](super::floats),
-//! quantised values as integers in [`quantised`], in the word format of [`Q8`] for all formats and with the
-//! scales of
-//! their keys. So values have the same bits as if they were stored separately in that format; for quantised
-//! values this
-//! holds only if they are whole keys, which are rotated as a whole.
+//! In a K tile the lanes are positions, but values are summed by dimensions: tiles are transposed once for all
+//! query rows of a call, [`TILES`] at a time, and then weighted like stored values: floats as f32 in
+//! [`floats`](super::floats), quantised values as integers in [`quantised`], in the word format of [`Q8`] for all
+//! formats and with the scales of their keys. So values have the same bits as if they were stored separately in
+//! that format; for quantised values this holds only if they are whole keys, which are rotated as a whole.
 //!
-//! Quantised keys are rotated, each part of a vector separately ([`rotated_together`]): values are summed as
-//! they are
-//! stored, up to whole parts, and the result is rotated back once, at the end.
+//! Quantised keys are rotated, each part of a vector separately ([`rotated_together`]): values are summed as they
+//! are stored, up to whole parts, and the result is rotated back once, at the end.
 
 use std::ops::Range;
 
@@ -43,8 +38,7 @@ fn quantised_bytes(dims: usize) -> usize {
 }
 
 /// Weighted values of keys that are stored as floats; `add` adds the values of some positions of transposed
-/// tiles, see
-/// [`add_values`](super::floats::add_values).
+/// tiles, see [`add_values`](super::floats::add_values).
 ///
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
@@ -95,9 +89,8 @@ pub(crate) unsafe fn quantised_values<I: I32x16, C: Quantised>(call: &ValueCall<
     }
 }
 
-/// Transposes the tiles of a call, [`TILES`] at a time, with `turn`, which receives a tile and its
-/// destination, and passes
-/// to `add` a call with the transposed tiles and their index range.
+/// Transposes the tiles of a call, [`TILES`] at a time, with `turn`, which receives a tile and its destination,
+/// and passes to `add` a call with the transposed tiles and their index range.
 #[inline(always)]
 fn each_turned(
     call: &ValueCall<'_>,
@@ -122,8 +115,7 @@ fn each_turned(
 ///
 /// # Safety
 /// `tile` is a K tile of `key_dim` dimensions, `to` has room for `dims`, which are whole lanes and at most as
-/// many as
-/// hold a key; inlined into a function with the features of `I`.
+/// many as hold a key; inlined into a function with the features of `I`.
 #[inline(always)]
 unsafe fn turn<I: I32x16, C: Quantised>(tile: *const u8, key_dim: usize, dims: usize, to: *mut u8) {
     let lanes_bytes = LANES / C::ROWS * BLOCK_POSITIONS * C::WORD;

@@ -1,9 +1,8 @@
 //! Attention over paged keys and values in any storage format.
 //!
 //! A row's result depends, to the bit, only on its query, its position count and the stored data of those
-//! positions: not
-//! on the other rows, the threads, or the bytes after the last position.
-//! [`kernel`] defines the arithmetic, [`plan`] decides which rows share a read, [`units`] runs the plan.
+//! positions: not on the other rows, the threads, or the bytes after the last position. [`kernel`] defines the
+//! arithmetic, [`plan`] decides which rows share a read, [`units`] runs the plan.
 
 use crate::kv::sequence::check as check_rows;
 use crate::kv::{BLOCK_POSITIONS, KvArena, KvLayer, KvValues, SeqKv, SeqRow};
@@ -33,9 +32,8 @@ pub use weights::{AttnWeights, WeightReduce};
 const SPLIT: usize = 256;
 const SPLIT_BLOCKS: usize = SPLIT / BLOCK_POSITIONS;
 
-/// Query rows of a unit, unless a KV head has more query heads: enough to hide the reads of K and V, few
-/// enough for
-/// their scores to stay in the second-level cache.
+/// Query rows of a unit, unless a KV head has more query heads: enough to hide the reads of K and V, few enough
+/// for their scores to stay in the second-level cache.
 const UNIT_QUERY_ROWS: usize = 96;
 
 /// Query heads per preparation task: those of a decode row are not worth waking a thread for.
@@ -92,9 +90,8 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// Soft cap: a score becomes `cap tanh(score scale / cap)`.
     pub softcap: Option<f32>,
-    /// `[heads]` attention sinks: scores without a value, which take part in the softmax and add nothing.
-    /// They are neither
-    /// scaled nor capped; a sink of -inf has no effect.
+    /// `[heads]` attention sinks: scores without a value, which take part in the softmax and add nothing. They
+    /// are neither scaled nor capped; a sink of -inf has no effect.
     pub sinks: Option<&'a [f32]>,
 }
 
@@ -102,11 +99,9 @@ impl Attention<'_> {
     /// Writes the results to `out`, `[n, heads, value_dim]`.
     ///
     /// # Panics
-    /// If a shape does not fit, the soft cap is not positive and finite, or a row attends to no position, to
-    /// an unknown
-    /// sequence, to positions that its sequence's blocks and tails do not hold, or if a head has dropped all
-    /// positions
-    /// that the row could see, or any position in a layer with a window.
+    /// If a shape does not fit, the soft cap is not positive and finite, or a row attends to no position, to an
+    /// unknown sequence, to positions that its sequence's blocks and tails do not hold, or if a head has dropped
+    /// all positions that the row could see, or any position in a layer with a window.
     pub fn run(&self, pool: &Pool, scratch: &mut AttnScratch, out: &mut [f32]) {
         self.check(out);
         self.run_with(Isa::current(), pool, scratch, out, None);

@@ -1,11 +1,9 @@
 //! Planning: rows are grouped into units of work that share their reads.
 //!
 //! A *whole* unit is a tile of rows of one sequence that processes all its splits and folds them in order:
-//! prefill.
-//! A *split* unit is one split read by all rows that see the same blocks there, of any sequence: decode, long
-//! contexts
-//! spread over threads, shared prefixes read once.
-//! The kind of a row's unit changes the work, never the result.
+//! prefill. A *split* unit is one split read by all rows that see the same blocks there, of any sequence: decode,
+//! long contexts spread over threads, shared prefixes read once. The kind of a row's unit changes the work, never
+//! the result.
 
 use std::ops::Range;
 
@@ -143,9 +141,8 @@ impl Plan {
         }
     }
 
-    /// Adds a unit of the split row at `i` and of the later ones that read the same blocks, as far as they
-    /// read; their
-    /// visible positions may differ.
+    /// Adds a unit of the split row at `i` and of the later ones that read the same blocks, as far as they read;
+    /// their visible positions may differ.
     fn gather(&mut self, i: usize, split: usize, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         let start = self.members.len();
         let mut reader = SplitReads::default();

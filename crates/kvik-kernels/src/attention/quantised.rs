@@ -136,9 +136,8 @@ pub(super) unsafe fn scores_from<I: I32x16, C: Quantised>(call: &ScoreCall<'_>, 
     }
 }
 
-/// Scores `M` query rows against those of `tiles` that they see, all four at once with wide registers and `N`
-/// at a time
-/// with narrow ones; returns `M`.
+/// Scores `M` query rows against those of `tiles` that they see, all four at once with wide registers and `N` at
+/// a time with narrow ones; returns `M`.
 #[inline(always)]
 unsafe fn score_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
@@ -361,9 +360,8 @@ pub(super) unsafe fn begin_values<I: I32x16, C: Quantised>(call: &ValueCall<'_>,
     unsafe { std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims) }.fill(0.0);
 }
 
-/// Adds the positions of `tiles`, at most [`TILES`], for the query rows from `first` on; values are in words
-/// of `W` and
-/// groups of `C`.
+/// Adds the positions of `tiles`, at most [`TILES`], for the query rows from `first` on; values are in words of
+/// `W` and groups of `C`.
 ///
 /// # Safety
 /// As [`values`], and [`begin_values`] was called.

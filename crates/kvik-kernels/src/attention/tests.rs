@@ -241,8 +241,7 @@ const TINY: [f32; 16] = [
 ];
 
 /// Numbers so small that no finite factor quantises them count as zero: in all variants alike, and never as
-/// quantised
-/// values out of range.
+/// quantised values out of range.
 fn tiny_numbers_are_nothing(isa: Isa) {
     let rows = [(0, 40), (1, 17)].map(|(seq, len)| SeqRow { seq, len });
     let (heads, kv_heads, head_dim) = (2, 1, 40);

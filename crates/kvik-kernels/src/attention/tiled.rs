@@ -1,14 +1,11 @@
 //! Attention over q8 on matrix units, for sixteen query rows at a time; `bfloats` uses the units for bfloats.
 //!
-//! The units compute exact integers: [`scores`](mod@scores) and weighted [`values`](mod@values) equal those
-//! of `quantised` to the bit,
-//! which also computes calls of few rows and the rows left over.
+//! The units compute exact integers: [`scores`](mod@scores) and weighted [`values`](mod@values) equal those of
+//! `quantised` to the bit, which also computes calls of few rows and the rows left over.
 //!
 //! A 16-bit operand is 256 times a signed byte plus an unsigned byte, each of which is multiplied separately.
-//! Stored bytes
-//! are in pairs of rows and the units read them in fours: a call rearranges them once for all its query rows,
-//! of which a
-//! prompt has 96.
+//! Stored bytes are in pairs of rows and the units read them in fours: a call rearranges them once for all its
+//! query rows, of which a prompt has 96.
 
 mod scores;
 #[cfg(test)]
@@ -54,10 +51,8 @@ pub(crate) use tiled_kernels;
 /// Query rows per product: the rows of a register.
 const QUERY_ROWS: usize = 16;
 /// Minimum query rows of a call over q8 for which the units are used. With 96, as prompts have, they make
-/// attention 8%
-/// faster on a Xeon 6 in scores; 32 rows, of sequences that share a prompt, took a third longer than without
-/// them. For
-/// values this is not measured; the rearrangement per query row is the same.
+/// attention 8% faster on a Xeon 6 in scores; 32 rows, of sequences that share a prompt, took a third longer than
+/// without them. For values this is not measured; the rearrangement per query row is the same.
 const ROWS_FROM: usize = 64;
 /// Quantised values that a product sums: the bytes of a row of a register.
 const STEP: usize = 64;

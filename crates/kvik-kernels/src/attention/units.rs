@@ -114,9 +114,8 @@ impl Units<'_> {
         let head_dim = self.shape.key_dim;
         let (value_scales, scores) = (self.value_scales.clone(), scores.as_mut_ptr());
         let scores = ScoreCall { q, seen, tiles, value_tiles, value_scales, head_dim, scores };
-        // SAFETY: the workspace has room for the query rows, the queries are those of the format, the tiles
-        // those of the layer,
-        // and all visible positions lie within them.
+        // SAFETY: the workspace has room for the query rows, the queries are those of the format, the tiles those
+        // of the layer, and all visible positions lie within them.
         unsafe { (self.kernels.scores)(&scores) };
 
         let scoring = Scoring { scale: self.operands.scale, softcap: self.operands.softcap };
@@ -140,9 +139,8 @@ impl Units<'_> {
         unsafe { (self.kernels.values)(&values) };
     }
 
-    /// Computes the visible positions of each query row in a split; returns the blocks of the sequence that
-    /// at least one
-    /// of them sees a part of.
+    /// Computes the visible positions of each query row in a split; returns the blocks of the sequence that at
+    /// least one of them sees a part of.
     fn find_seen(
         &self,
         split: usize,

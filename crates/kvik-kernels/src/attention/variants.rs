@@ -236,8 +236,7 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
 }
 
 /// The kernels that those of `isa` equal to the bit: the scalar ones, except over bfloats on machines that
-/// multiply
-/// them, which have an order of their own.
+/// multiply them, which have an order of their own.
 #[cfg(test)]
 pub(super) fn specification(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     #[cfg(target_arch = "x86_64")]

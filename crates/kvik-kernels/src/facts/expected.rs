@@ -1,4 +1,4 @@
-//! The attention that queries to come are expected to pay.
+//! Expected attention: the attention that keys will get from future queries.
 
 use std::ops::Range;
 
@@ -10,21 +10,21 @@ use crate::ops::RopeStyle;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
-/// Writes the attention that each key is expected to get from queries like those observed, at positions whose
-/// rotation is `rotation` on average: expected attention as NVIDIA's kvpress has it.
+/// Writes the attention that each key is expected to get from queries distributed like those observed, at
+/// positions whose rotation is `rotation` on average: expected attention as in NVIDIA's kvpress.
 ///
-/// Were queries normal, the mean of exp(q . k / sqrt(d)) would be the exponential of
-/// `mean . k / sqrt(d) + k' covariance k / (2 d)`, mean and covariance being those of rotated queries. The softmax
-/// of these over all keys, averaged over the query heads, is the result.
+/// If queries were normal, the mean of exp(q . k / sqrt(d)) would be the exponential of `mean . k / sqrt(d) + k'
+/// covariance k / (2 d)`, with mean and covariance of the rotated queries. The result is the softmax of these
+/// over all keys, averaged over the query heads.
 ///
 /// * `rotation`: `[pairs]` mean cosine and sine of each pair's angle: see
 ///   [`RopeTable::mean_rotation`](crate::RopeTable::mean_rotation); elements without a pair are not rotated
-/// * `keys`: those of one KV head, rotated by their positions: at least `n`, of which the first are taken
+/// * `keys`: the keys of one KV head, rotated by their positions: at least `n`, of which the first are used
 /// * `heads`: its query heads
 /// * `out`: `[n]`
 ///
 /// # Panics
-/// When a shape does not fit, a head does not exist, or no queries were observed.
+/// If a shape does not fit, a head does not exist, or no queries were observed.
 pub fn expected_attention(
     pool: &Pool,
     moments: &QueryMoments,
@@ -61,11 +61,11 @@ pub(super) fn expected_with(isa: Isa, pool: &Pool, heads: &[HeadQueries], keys: 
     out.iter_mut().for_each(|out| *out /= heads.len() as f32);
 }
 
-/// What is known of the queries of one head before rotation, as [`FactsKernels::logits`] takes it.
+/// The moments of the queries of one head before rotation, scaled for [`FactsKernels::logits`].
 pub(super) struct HeadQueries {
     /// `[lanes]` mean over sqrt(d).
     mean: Vec<f32>,
-    /// The kept half of the covariance over 2 d; what stands for two elements is doubled.
+    /// The stored half of the covariance over 2 d; entries that represent two elements are doubled.
     half: Vec<f32>,
 }
 
@@ -87,10 +87,10 @@ impl HeadQueries {
     }
 }
 
-/// Keys, and the mean rotation of the queries that they will meet.
+/// Keys, and the mean rotation of future queries.
 ///
-/// With the rotation R, `(R mean) . k = mean . R'k` and `k' R covariance R' k` is that of `R'k` without R: so keys
-/// are rotated back once, and not the moments of every head.
+/// With the rotation R, `(R mean) . k = mean . R'k` and `k' R covariance R' k` is that of `R'k` without R: so
+/// keys are rotated back once, instead of the moments of every head.
 pub(super) struct Keys<'a> {
     pub keys: &'a dyn Rows,
     pub lanes: usize,
@@ -117,7 +117,7 @@ impl Keys<'_> {
         });
     }
 
-    /// These keys, each rotated by the transposed mean rotation, as columns: `[lanes][KEYS]`.
+    /// Rotates these keys by the transposed mean rotation, into columns: `[lanes][KEYS]`.
     fn rotate_back(&self, keys: Range<usize>, columns: &mut [f32]) {
         let pairs = self.rotation.len();
         let pair = |i: usize| match self.style {

@@ -1,8 +1,9 @@
-//! The arithmetic of facts about keys, values and queries, generic over lanes: with the scalar ones, the
+//! The arithmetic of statistics of keys, values and queries, generic over lanes: with scalar lanes, the
 //! specification.
 //!
-//! Second moments are a symmetric matrix, of which one half is kept: of each row `i` the columns from the block of
-//! 16 on that `i` is in. Blocks of 16 rows stand one after the other, each `[16][its columns]`; see [`half_len`].
+//! Second moments are a symmetric matrix, of which one half is stored: of each row `i` the columns from the start
+//! of the block of 16 that contains `i`. Blocks of 16 rows are contiguous, each `[16][its columns]`; see
+//! [`half_len`].
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
@@ -19,7 +20,7 @@ pub(crate) struct FactsKernels {
     pub dot: unsafe fn(x: &[f32], y: &[f32]) -> f32,
     /// `acc = fma(x, factor, acc)`
     pub add_scaled: unsafe fn(acc: &mut [f32], x: &[f32], factor: f32),
-    /// Adds rows, `[n, lanes]`, to their sum `[lanes]` and, by FMA, to the kept half of their second moments.
+    /// Adds rows, `[n, lanes]`, to their sum `[lanes]` and, by FMA, to the stored half of their second moments.
     pub add_moments: unsafe fn(rows: &[f32], sum: &mut [f32], moments: &mut [f32]),
     /// `mean . k + k' half k` of [`KEYS`] keys, `[lanes][KEYS]`: see [`logits`].
     pub logits: Logits,
@@ -69,13 +70,13 @@ macro_rules! facts_kernels {
 }
 pub(crate) use facts_kernels;
 
-/// Numbers of the kept half of a symmetric matrix of `lanes` rows, a multiple of 16.
+/// Elements of the stored half of a symmetric matrix of `lanes` rows, a multiple of 16.
 pub(crate) fn half_len(lanes: usize) -> usize {
     let blocks = lanes / LANES;
     blocks * (blocks + 1) / 2 * LANES * LANES
 }
 
-/// Where the block of 16 rows that begins with row `start` begins in the kept half.
+/// Offset in the stored half of the block of 16 rows that begins with row `start`.
 #[inline(always)]
 fn half_start(lanes: usize, start: usize) -> usize {
     half_len(lanes) - half_len(lanes - start)
@@ -134,7 +135,7 @@ pub(crate) unsafe fn softmax<L: F32x16>(scores: &mut [f32], count: usize) -> Sof
     unsafe { softmax_of::<L>(scores.as_mut_ptr(), seen, Scoring { scale: 1.0, softcap: None }) }
 }
 
-/// Rows count one after the other in every number, so that it does not matter how they come in calls.
+/// Rows are added one by one to every element, so their division into calls does not matter.
 ///
 /// # Safety
 /// Inlined into a function with the features of `L`.
@@ -163,7 +164,7 @@ pub(crate) unsafe fn add_moments<L: F32x16>(rows: &[f32], sum: &mut [f32], momen
     }
 }
 
-/// The block of 16 rows of the moments that begins with row `start`, `M` rows and `N` vectors at a time.
+/// Adds to the block of 16 rows of the moments that begins with row `start`, `M` rows and `N` vectors at a time.
 #[inline(always)]
 unsafe fn block_moments<L: F32x16, const M: usize, const N: usize>(
     rows: &[f32],
@@ -190,7 +191,7 @@ unsafe fn block_moments<L: F32x16, const M: usize, const N: usize>(
 }
 
 /// Adds the products of elements `at[0]..` and `at[1]..` of all rows to `M` rows and `N` vectors; returns their
-/// columns.
+/// number of columns.
 #[inline(always)]
 unsafe fn tile_moments<L: F32x16, const M: usize, const N: usize>(
     rows: &[f32],
@@ -231,8 +232,9 @@ unsafe fn tile_moments<L: F32x16, const M: usize, const N: usize>(
     N * LANES
 }
 
-/// A logit is the FMA over ascending dimensions of the mean and the key; then over ascending rows of the matrix,
-/// the FMA of the key's element and the row times the key, which is the FMA over its ascending kept columns.
+/// Order of a logit: the FMA over ascending dimensions of the mean and the key; then over ascending rows of the
+/// matrix, the FMA of the key's element and the row times the key, which is the FMA over its ascending stored
+/// columns.
 ///
 /// # Safety
 /// Inlined into a function with the features of `L`.
@@ -253,7 +255,7 @@ pub(crate) unsafe fn logits<L: F32x16>(keys: &[f32], mean: &[f32], half: &[f32],
     }
 }
 
-/// `N` vectors of keys from key `first` on, `M` rows of the matrix at a time.
+/// Computes `N` vectors of keys from key `first` on, `M` rows of the matrix at a time.
 #[inline(always)]
 unsafe fn vector_logits<L: F32x16, const M: usize, const N: usize>(
     keys: &[f32],

@@ -8,30 +8,30 @@ use crate::kv::HEAD_DIM_MAX;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
-/// Numbers of a packed piece of rows: half of a first-level cache.
+/// Elements of a packed piece of rows: half of a first-level cache.
 const PIECE: usize = 32 * 256;
 
 /// The sum and the second moments of a layer's queries before rotation, head by head.
 ///
-/// Rows count one after the other, so it does not matter how they were cut into calls. Takes about half of
-/// `heads * dim^2` floats.
+/// Rows are added one by one, so their division into calls does not matter. Takes about half of `heads *
+/// dim^2` floats.
 #[derive(Debug, Clone)]
 pub struct QueryMoments {
     dim: usize,
-    /// `dim` rounded up to whole lanes; what is beyond it is 0.
+    /// `dim` rounded up to whole lanes; the padding is 0.
     lanes: usize,
     count: usize,
     /// `[heads, lanes]`
     sums: Vec<f32>,
-    /// `[heads]` of the kept half of sums of `q[i] q[j]`, as [`kernel`](super::kernel) has it.
+    /// `[heads]` of the stored half of the sums of `q[i] q[j]`, see [`kernel`](super::kernel).
     moments: Vec<f32>,
 }
 
 impl QueryMoments {
-    /// Of no queries, for `heads` query heads of length `dim`.
+    /// The moments of no queries, for `heads` query heads of length `dim`.
     ///
     /// # Panics
-    /// When `dim` is 0 or longer than a head may be.
+    /// If `dim` is 0 or longer than a head may be.
     pub fn new(heads: usize, dim: usize) -> QueryMoments {
         assert!((1..=HEAD_DIM_MAX).contains(&dim), "queries of {dim}");
         let lanes = dim.next_multiple_of(LANES);
@@ -42,7 +42,7 @@ impl QueryMoments {
     /// Adds the queries of `n` rows, `[n, heads, dim]`.
     ///
     /// # Panics
-    /// When the shape does not fit.
+    /// If the shape does not fit.
     pub fn add(&mut self, pool: &Pool, q: &[f32]) {
         self.add_with(Isa::current(), pool, q);
     }
@@ -94,7 +94,7 @@ impl QueryMoments {
         self.lanes
     }
 
-    /// The sum `[lanes]` and the kept half of the second moments of a head.
+    /// The sum `[lanes]` and the stored half of the second moments of a head.
     pub(super) fn of(&self, head: usize) -> (&[f32], &[f32]) {
         let half = half_len(self.lanes);
         (&self.sums[head * self.lanes..][..self.lanes], &self.moments[head * half..][..half])

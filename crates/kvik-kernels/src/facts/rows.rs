@@ -1,7 +1,7 @@
-//! Norms of rows, and how their directions relate.
+//! Norms of rows, and similarities of their directions.
 //!
-//! The direction of a row is the row over its norm; norms are taken as at least [`NORM_MIN`], so that a row of
-//! zeros has no direction and is like nothing.
+//! The direction of a row is the row divided by its norm; norms are at least [`NORM_MIN`], so that a row of zeros
+//! has no direction and similarity 0.
 
 use std::ops::Range;
 
@@ -12,15 +12,15 @@ use crate::kv::StoredVectors;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
-/// Vectors of one length, read one after the other: stored ones need not lie anywhere as rows.
+/// Vectors of one length, read in order: stored vectors need not be contiguous in memory.
 pub trait Rows: Sync {
-    /// Their length.
+    /// The length of the vectors.
     fn dim(&self) -> usize;
 
-    /// Hands rows `range` to `with`, in order.
+    /// Passes rows `range` to `with`, in order.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// If there are fewer rows.
     fn each(&self, range: Range<usize>, with: &mut dyn FnMut(&[f32]));
 }
 
@@ -34,30 +34,30 @@ impl Rows for StoredVectors<'_> {
     }
 }
 
-/// Rows of a task, and of a piece of the sum of directions: part of the arithmetic.
+/// Rows per task, and per partial sum of directions: part of the arithmetic.
 const PIECE: usize = 256;
 
 const NORM_MIN: f32 = 1e-12;
 
 /// Euclidean norm of each row.
 ///
-/// * `rows`: at least `n`, of which the first are taken
+/// * `rows`: at least `n`, of which the first are used
 /// * `out`: `[n]`
 ///
 /// # Panics
-/// When there are fewer rows.
+/// If there are fewer rows.
 pub fn row_norms(pool: &Pool, rows: &dyn Rows, out: &mut [f32]) {
     RowFacts::new(Isa::current(), pool, rows).norms(out);
 }
 
-/// Cosine of each row and the mean of all rows' directions: what KeyDiff (arXiv 2504.15364, section 3) drops first
-/// where it is large, since keys like all others tell least.
+/// Cosine similarity of each row to the mean of all rows' directions. KeyDiff (arXiv 2504.15364, section 3) drops
+/// the keys with the largest first, since keys similar to all others carry the least information.
 ///
-/// * `rows`: at least `n`, of which the first are taken
+/// * `rows`: at least `n`, of which the first are used
 /// * `out`: `[n]`
 ///
 /// # Panics
-/// When there are fewer rows.
+/// If there are fewer rows.
 pub fn likeness(pool: &Pool, rows: &dyn Rows, out: &mut [f32]) {
     RowFacts::new(Isa::current(), pool, rows).likeness(out);
 }
@@ -65,19 +65,19 @@ pub fn likeness(pool: &Pool, rows: &dyn Rows, out: &mut [f32]) {
 /// Mean cosine of each row and every other row, 0 for a single row: the redundancy of R-KV (arXiv 2505.24133,
 /// section 3), without its threshold.
 ///
-/// All cosines of a row together are the product of its direction with the sum of all others', so this takes
-/// `n` products and not `n^2`.
+/// The sum of all cosines of a row is the product of its direction and the sum of all others', so this takes `n`
+/// products and not `n^2`.
 ///
-/// * `rows`: at least `n`, of which the first are taken
+/// * `rows`: at least `n`, of which the first are used
 /// * `out`: `[n]`
 ///
 /// # Panics
-/// When there are fewer rows.
+/// If there are fewer rows.
 pub fn redundancy(pool: &Pool, rows: &dyn Rows, out: &mut [f32]) {
     RowFacts::new(Isa::current(), pool, rows).redundancy(out);
 }
 
-/// Rows, and the kernels and threads that look at them.
+/// Rows, with the kernels and threads that process them.
 #[derive(Clone, Copy)]
 pub(super) struct RowFacts<'a> {
     kernels: FactsKernels,
@@ -109,8 +109,8 @@ impl<'a> RowFacts<'a> {
         });
     }
 
-    /// The sum of the rows' directions: the rows of a piece one after the other, then the pieces. The factor that
-    /// makes a direction of each row goes to `factors`.
+    /// The sum of the rows' directions: the rows of a piece in order, then the pieces. Writes the factor that
+    /// normalises each row to `factors`.
     fn sum_of_directions(&self, factors: &mut [f32]) -> Vec<f32> {
         let dim = self.rows.dim();
         let mut sums = vec![0.0; factors.len().div_ceil(PIECE) * dim];
@@ -130,12 +130,12 @@ impl<'a> RowFacts<'a> {
         total
     }
 
-    /// Has `fact` see every row beside its element of `out`.
+    /// Calls `fact` with every row and its element of `out`.
     fn each(&self, out: &mut [f32], fact: impl Fn(&[f32], &mut f32) + Sync) {
         self.pieces(out, |piece, out| self.each_of(piece, out, &fact));
     }
 
-    /// The rows of one piece, each beside its element of `out`.
+    /// Calls `fact` with the rows of one piece, each with its element of `out`.
     fn each_of(&self, piece: usize, out: &mut [f32], mut fact: impl FnMut(&[f32], &mut f32)) {
         let first = piece * PIECE;
         let rows = first..first + out.len();

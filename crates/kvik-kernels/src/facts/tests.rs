@@ -1,4 +1,5 @@
-//! Facts beside f64, every variant beside the specification, and moments however rows come.
+//! Statistics compared with f64, every variant compared with the specification, and moments for any division
+//! of rows.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ fn vector(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| random.float()).collect()
 }
 
-/// Vectors of `dim` as they lie in memory.
+/// Vectors of `dim`, contiguous in memory.
 struct InMemory<'a> {
     x: &'a [f32],
     dim: usize,
@@ -32,7 +33,7 @@ impl Rows for InMemory<'_> {
     }
 }
 
-/// Rows around a common vector, as keys are; now and then a row of zeros.
+/// Rows around a common vector, as keys are; some rows are zero.
 fn keys(seed: u64, n: usize, dim: usize) -> Vec<f32> {
     let (mut random, common) = (Random(seed), vector(seed ^ 7, dim));
     let row = |_| {
@@ -61,7 +62,7 @@ fn in_f64(x: &[f32], dim: usize) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
     (rows, directions)
 }
 
-/// Norms, likeness and redundancy from their definitions: all pairs of rows.
+/// Norms, likeness and redundancy by definition: over all pairs of rows.
 fn naive_rows(x: &[f32], dim: usize) -> [Vec<f64>; 3] {
     let (rows, directions) = in_f64(x, dim);
     let norms = rows.iter().map(|row| dot(row, row).sqrt()).collect();
@@ -157,7 +158,7 @@ proptest! {
             }
             prop_assert_eq!(moment_bits(&in_pieces), moment_bits(&scalar), "{:?}", isa);
         }
-        // In this order: rows one after the other, the kept columns of each row from its block of 16 on.
+        // The specified order: rows one by one, the stored columns of each row from its block of 16 on.
         for head in 0..heads {
             let (sums, half) = scalar.of(head);
             let rows: Vec<&[f32]> = q.chunks(dim).skip(head).step_by(heads).collect();
@@ -235,7 +236,7 @@ proptest! {
         let pairs = if all_pairs { dim / 2 } else { dim / 4 };
         let rotation: Vec<[f32; 2]> = vector(seed ^ 2, 2 * pairs).as_chunks::<2>().0.to_vec();
         let mut moments = QueryMoments::new(heads + 1, dim);
-        // One more head before, which is not asked for.
+        // One more head before the others, which is not used.
         let wider: Vec<f32> = q.chunks(heads * dim).flat_map(|q| [&vec![9.0; dim], q].concat()).collect();
         moments.add(&Pool::new(1), &wider);
         let mut out = vec![f32::NAN; n];

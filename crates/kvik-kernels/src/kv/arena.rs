@@ -82,9 +82,8 @@ impl KvArena {
         }
     }
 
-    /// Returns the memory of a block to the system until it is written again, or with `all` false only that
-    /// of the part
-    /// that belongs to layers with windows. It then reads as zero.
+    /// Returns the memory of a block to the system until it is written again, or with `all` false only that of
+    /// the part that belongs to layers with windows. It then reads as zero.
     ///
     /// # Panics
     /// If the block does not exist.
@@ -103,8 +102,7 @@ impl KvArena {
     ///
     /// # Panics
     /// If a shape does not fit, the layer does not exist, or a row's position has no place in the blocks and
-    /// tails of its
-    /// sequence.
+    /// tails of its sequence.
     pub fn write(
         &mut self,
         pool: &Pool,
@@ -155,8 +153,8 @@ impl KvArena {
     /// * `position`: among those that the head stores
     /// * `key`: `[key_dim]`
     ///
-    /// * `position`: a position that the head stores
-    /// When a shape does not fit, or the layer, the head or the position does not exist.
+    /// * `position`: a position that the head stores When a shape does not fit, or the layer, the head or the
+    ///   position does not exist.
     pub fn write_key(&mut self, layer: usize, head: usize, seq: &SeqKv<'_>, position: usize, key: &[f32]) {
         let shape = self.layout.layers()[layer];
         assert!(key.len() == shape.key_dim, "key is [{}]", shape.key_dim);

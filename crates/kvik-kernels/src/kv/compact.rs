@@ -1,10 +1,8 @@
 //! Compaction: moves the positions that a head retains, while it drops the others, to tiles of its own.
 //!
-//! The stored bytes of a position depend on that position alone (see [`tile`](super::tile)), so floats,
-//! quantised values,
-//! scales and minima are copied as they are, and a head's compacted tiles are byte for byte as if the dropped
-//! positions
-//! had never existed. Copying has no arithmetic, so it is the same on all instruction sets.
+//! The stored bytes of a position depend on that position alone (see [`tile`](super::tile)), so floats, quantised
+//! values, scales and minima are copied as they are, and a head's compacted tiles are byte for byte as if the
+//! dropped positions had never existed. Copying has no arithmetic, so it is the same on all instruction sets.
 
 use super::sequence::check_tails;
 use super::tile::{Place, Tile};
@@ -29,8 +27,7 @@ impl KvArena {
     ///
     /// # Panics
     /// If a shape does not fit, a retained position is not stored or does not ascend, a tile is not of the
-    /// layer's shape and
-    /// formats, or a tile of `to` is named twice or holds a retained position of `from`.
+    /// layer's shape and formats, or a tile of `to` is named twice or holds a retained position of `from`.
     pub fn move_positions(
         &mut self,
         pool: &Pool,
@@ -100,9 +97,8 @@ impl Moves<'_> {
                 let source = self.arena.tiles(tile, self.layer);
                 let from = source.map(|tile| Place { tile, position: stored % BLOCK_POSITIONS });
                 let to = target.map(|tile| Place { tile, position });
-                // SAFETY: the tiles exist and have the shape and formats of the layer; `check` has seen that
-                // no other task writes
-                // or reads the target, and `&mut self` keeps all others away.
+                // SAFETY: the tiles exist and have the shape and formats of the layer; `check` has seen that no
+                // other task writes or reads the target, and `&mut self` keeps all others away.
                 unsafe { copy(from, to, &self.shape) };
             }
         }

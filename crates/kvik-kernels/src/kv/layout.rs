@@ -8,11 +8,9 @@ use super::tiles::{is_rotated, key_bytes, value_bytes};
 use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, KvFormats};
 use crate::f32x16::LANES;
 
-/// Version of the meaning of a block's bytes: blocks stored by an older version are not read by a newer one.
-/// Must be
-/// incremented with every change of a format, of a rotation, of the order of tiles, and of the order of any
-/// sum that
-/// keys and values are computed from.
+/// Version of the meaning of a block's bytes: blocks stored by an older version are not read by a newer one. Must
+/// be incremented with every change of a format, of a rotation, of the order of tiles, and of the order of any
+/// sum that keys and values are computed from.
 pub const KV_LAYOUT_VERSION: u32 = 5;
 
 /// The positions of a sequence that a layer attends to. Layers without attention are not in a layout.
@@ -22,9 +20,8 @@ pub enum KvKind {
     Full,
     /// A sliding window: a row attends to the last positions, including its own.
     ///
-    /// Blocks store all positions, including those that no window will reach again and attention does not
-    /// read: their memory
-    /// can be returned to the system, see [`KvLayout::windowed_part`].
+    /// Blocks store all positions, including those that no window will reach again and attention does not read:
+    /// their memory can be returned to the system, see [`KvLayout::windowed_part`].
     Window {
         /// Maximum number of positions that a row attends to.
         positions: u32,
@@ -96,9 +93,8 @@ impl KvLayer {
     fn format_name(&self) -> String {
         let KvLayer { kind, k, v, .. } = self;
         match kind {
-            // Windows and chunks belong to the model, whose digest accompanies the name, and do not change
-            // the contents of a
-            // block.
+            // Windows and chunks belong to the model, whose digest accompanies the name, and do not change the
+            // contents of a block.
             KvKind::Full | KvKind::Window { .. } | KvKind::Chunk { .. } => {
                 KvFormats { k: *k, v: *v }.to_string()
             }
@@ -127,9 +123,8 @@ impl KvLayer {
         }
     }
 
-    /// Length of a gathered value, and of a row of a V tile: that of a value rounded up to whole lanes, or if
-    /// the value is a
-    /// part of a rotated key, to whole rotated pieces.
+    /// Length of a gathered value, and of a row of a V tile: that of a value rounded up to whole lanes, or if the
+    /// value is a part of a rotated key, to whole rotated pieces.
     pub(crate) fn value_lanes(&self) -> usize {
         let together = match self.values {
             KvValues::OfKeys if is_rotated(self.k) => rotated_together(self.key_dim),
@@ -174,9 +169,8 @@ pub struct KvLayout {
     block_bytes: usize,
 }
 
-/// Alignment of a part of a block whose memory can be returned to the system: the page size of most systems,
-/// and the
-/// same on all of them, since blocks are also stored on disk.
+/// Alignment of a part of a block whose memory can be returned to the system: the page size of most systems, and
+/// the same on all of them, since blocks are also stored on disk.
 const PAGE: usize = 16 << 10;
 
 /// Byte ranges of the tiles of one head of one layer in a block.
@@ -222,8 +216,7 @@ impl KvLayout {
     ///
     /// # Panics
     /// If there is no layer, a layer has no heads or attends to no position, a length is not in
-    /// [`KvLayout::HEAD_DIMS`], or
-    /// values in keys are longer than the keys or in another format.
+    /// [`KvLayout::HEAD_DIMS`], or values in keys are longer than the keys or in another format.
     pub fn new(layers: Vec<KvLayer>) -> KvLayout {
         assert!(!layers.is_empty(), "a layout without layers");
         let (mut first_heads, mut heads) = (Vec::new(), 0);
@@ -265,9 +258,8 @@ impl KvLayout {
         self.windowed_from..self.block_bytes
     }
 
-    /// The bytes of a block that belong to a layer, all its heads: layers of full attention come first, then
-    /// the others, each
-    /// in their order.
+    /// The bytes of a block that belong to a layer, all its heads: layers of full attention come first, then the
+    /// others, each in their order.
     ///
     /// # Panics
     /// If the layer does not exist.

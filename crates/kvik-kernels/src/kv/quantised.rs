@@ -1,10 +1,8 @@
 //! Formats of small integers, which attention multiplies as integers.
 //!
 //! The quantised values of a tile are a matrix that is summed over its rows: for K a row is a dimension and a
-//! column a
-//! position, for V a row is a position and a column a dimension. Several rows share a word, so that a
-//! register of 16
-//! columns holds pairs of rows, as a dot product of 16-bit pairs needs them.
+//! column a position, for V a row is a position and a column a dimension. Several rows share a word, so that a
+//! register of 16 columns holds pairs of rows, as a dot product of 16-bit pairs needs them.
 //!
 //! ```text
 //! Q8        [rows / 2][columns] { 2 bytes }   bytes in order

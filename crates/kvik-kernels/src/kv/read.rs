@@ -19,9 +19,8 @@ use crate::i32x16::I32x16;
 /// The vectors of one tile, `[16 positions][dims]`, where `dims` is their length rounded up to whole lanes.
 type Vectors = [f32; BLOCK_POSITIONS * HEAD_DIM_MAX];
 
-/// Reads the vectors of length `dim` of a tile, including positions that were never stored; the padding of
-/// `to` up to
-/// whole lanes is unspecified. `next` is the tile that is read next, which need not be readable.
+/// Reads the vectors of length `dim` of a tile, including positions that were never stored; the padding of `to`
+/// up to whole lanes is unspecified. `next` is the tile that is read next, which need not be readable.
 type ReadTile = unsafe fn(tile: *const u8, next: *const u8, dim: usize, to: &mut Vectors);
 
 /// The readers of one instruction set, which the machine must have, for tiles of two formats.

@@ -16,10 +16,9 @@ pub struct SeqKv<'a> {
 /// Heads that have dropped positions store the others without gaps, so each has its own count.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadTail<'a> {
-    /// Tile `i`, as [`KvLayout::tile`](super::KvLayout::tile) numbers them, holds the head's stored positions
-    /// `16 (blocks + i) .. 16 (blocks + i) + 16`. It may belong to another layer or head in its block if its
-    /// shape and
-    /// formats are those of this layer.
+    /// Tile `i`, as [`KvLayout::tile`](super::KvLayout::tile) numbers them, holds the head's stored positions `16
+    /// (blocks + i) .. 16 (blocks + i) + 16`. It may belong to another layer or head in its block if its shape
+    /// and formats are those of this layer.
     pub tiles: &'a [u32],
     /// Number of positions of the sequence that this head has dropped.
     pub dropped: u32,
@@ -30,9 +29,8 @@ pub struct HeadTail<'a> {
 pub struct SeqRow {
     /// The sequence that the row belongs to.
     pub seq: u32,
-    /// The row is the last of positions `0..len` of that sequence, and attends to those of them that are
-    /// stored and visible
-    /// under [`KvKind`].
+    /// The row is the last of positions `0..len` of that sequence, and attends to those of them that are stored
+    /// and visible under [`KvKind`].
     pub len: u32,
 }
 
@@ -71,11 +69,9 @@ impl SeqKv<'_> {
 /// Checks that the sequences and positions of `rows` exist.
 ///
 /// # Panics
-/// If a sequence has tails for some heads only, or a row belongs to an unknown sequence, to positions that
-/// its blocks and
-/// tails have no room for, or to none that a head stores; or if a head has dropped positions in a layer whose
-/// rows do not
-/// attend to all positions.
+/// If a sequence has tails for some heads only, or a row belongs to an unknown sequence, to positions that its
+/// blocks and tails have no room for, or to none that a head stores; or if a head has dropped positions in a
+/// layer whose rows do not attend to all positions.
 pub(crate) fn check(layer: &KvLayer, rows: &[SeqRow], seqs: &[SeqKv<'_>]) {
     // Another kind stores other positions, which must be handled here and in `SeqKv`.
     let (KvKind::Full | KvKind::Window { .. } | KvKind::Chunk { .. }) = layer.kind;

@@ -1,12 +1,9 @@
-//! The first half of a feed-forward layer in one round of the pool: gate, up and the activation, whose result
-//! is stored in
-//! the layout of the next product's inputs.
+//! The first half of a feed-forward layer in one round of the pool: gate, up and the activation, whose result is
+//! stored in the layout of the next product's inputs.
 //!
-//! Outputs of hundreds of rows do not fit in a cache: written by products, read by the activation, written
-//! again and
-//! read to be rounded, they would cross memory four times. A task computes a few columns of both products in
-//! a buffer
-//! of its own, which stays in its cache, and writes only their final layout.
+//! Outputs of hundreds of rows do not fit in a cache: written by products, read by the activation, written again
+//! and read to be rounded, they would cross memory four times. A task computes a few columns of both products in
+//! a buffer of its own, which stays in its cache, and writes only their final layout.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -37,15 +34,13 @@ pub struct Activated<'a> {
     pub up: &'a Matrix,
 }
 
-/// Multiplies the rows of `x` by `gate` and `up`, applies the activation and stores the result in `out` as
-/// inputs of
-/// `users`: the same bits as [`matmul_many`](super::matmul_many), [`activate`](crate::activate) and
+/// Multiplies the rows of `x` by `gate` and `up`, applies the activation and stores the result in `out` as inputs
+/// of `users`: the same bits as [`matmul_many`](super::matmul_many), [`activate`](crate::activate) and
 /// [`Activations::set`].
 ///
 /// # Panics
 /// Unless `x` was set for both matrices, both have the same shape, the activation has a gate exactly if it is
-/// gated, and
-/// every user has as many columns as they have rows.
+/// gated, and every user has as many columns as they have rows.
 pub fn matmul_activated(
     pool: &Pool,
     layer: Activated<'_>,
@@ -94,9 +89,8 @@ struct Layer<'a> {
 }
 
 impl Layer<'_> {
-    /// Computes few rows, which stay in a cache: products are split finer than into blocks of columns, and
-    /// the rest is not
-    /// worth a round of the pool.
+    /// Computes few rows, which stay in a cache: products are split finer than into blocks of columns, and the
+    /// rest is not worth a round of the pool.
     fn run_few(&self, pool: &Pool) {
         let (n, up) = (self.x.rows(), self.of.up);
         let mut pieces = PIECES.take();

@@ -12,14 +12,12 @@ use crate::activations::Activations;
 use crate::lines::Lines;
 use crate::matrix::Matrix;
 
-/// Computes tiles (first range) of a job for rows (second range) of the inputs; its thread will probably
-/// continue with
-/// tiles that begin at the pointer.
+/// Computes tiles (first range) of a job for rows (second range) of the inputs; its thread will probably continue
+/// with tiles that begin at the pointer.
 ///
 /// # Safety
 /// The machine has the instructions, the weights are of the type that the kernel was selected for, the inputs
-/// have its
-/// layout, and no other thread writes these outputs.
+/// have its layout, and no other thread writes these outputs.
 pub(super) type Kernel = unsafe fn(&Job, Range<usize>, *const u8, &Activations, Range<usize>);
 
 thread_local! {
@@ -73,9 +71,8 @@ impl<K: Family> CodedFamily for K {
 /// The number of rows to compute next, of `left`: the smallest of `numbers` (powers of two, largest first) that is
 /// enough, or the largest. A panel has room for the next power of two of its rows, so the surplus rows exist.
 ///
-/// If multiplication is no faster than memory, two surplus rows cost more than a second pass over weights
-/// that are in
-/// cache by then: five rows are computed as four and one.
+/// If multiplication is no faster than memory, two surplus rows cost more than a second pass over weights that
+/// are in cache by then: five rows are computed as four and one.
 const fn at_a_time(numbers: &[usize], left: usize, arrive_late: bool) -> usize {
     let mut at = 0;
     while at + 1 < numbers.len() && numbers[at + 1] >= left {

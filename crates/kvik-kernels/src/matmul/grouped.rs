@@ -1,8 +1,7 @@
 //! Products in which every group of rows is multiplied by a matrix of its own: those of experts.
 //!
-//! All groups and all products form one list of tiles, split by cost: few rows of many experts and many rows
-//! of one are
-//! divided evenly among the threads, in one round of the pool. Only the matrices of groups are read.
+//! All groups and all products form one list of tiles, split by cost: few rows of many experts and many rows of
+//! one are divided evenly among the threads, in one round of the pool. Only the matrices of groups are read.
 
 use std::ops::Range;
 
@@ -20,8 +19,7 @@ const READING: usize = 2;
 ///
 /// # Panics
 /// Unless `x` is grouped as `groups` and was set for the matrices, every job has a matrix for each group, all
-/// matrices of
-/// a job have the same number of rows, and the outputs have that shape.
+/// matrices of a job have the same number of rows, and the outputs have that shape.
 pub fn matmul_grouped(pool: &Pool, jobs: &mut [(&[Matrix], &mut [f32])], x: &Activations, groups: &Groups) {
     matmul_grouped_with(Isa::current(), pool, jobs, x, groups);
 }
@@ -200,9 +198,8 @@ mod tests {
         out
     }
 
-    /// Two products of the rows of a case, gathered from a batch or set anew, by the kernels of one
-    /// instruction set on
-    /// inputs in the layout of another.
+    /// Two products of the rows of a case, gathered from a batch or set anew, by the kernels of one instruction
+    /// set on inputs in the layout of another.
     fn grouped(
         [isa, form]: [Isa; 2],
         case: &Case,

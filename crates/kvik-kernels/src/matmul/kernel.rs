@@ -1,10 +1,9 @@
 //! The inner loops of a matrix product, written once over [`Lanes`]: `TILES` tiles of weights, or one if
-//! registers are
-//! few, times one panel of inputs, with every output in a register from the first column to the last.
+//! registers are few, times one panel of inputs, with every output in a register from the first column to the
+//! last.
 //!
 //! Keeps the order of `scalar::matmul`, lane by lane. Loops are explicit on purpose: a closure passed to the
-//! standard
-//! library is compiled without the instruction set, and its intrinsics become calls.
+//! standard library is compiled without the instruction set, and its intrinsics become calls.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 use crate::activations::{Activations, Panel};
@@ -68,8 +67,8 @@ pub(super) fn unpacked_bytes(weights: &Matrix) -> usize {
 }
 
 /// Unpacks `tiles` of `weights` to tiles of [`InnerLoop::Unpacked`](super::inner_loop::InnerLoop::Unpacked),
-/// consecutive from `to`, and returns their
-/// starts. It prefetches nothing: the products do that, since they take longer.
+/// consecutive from `to`, and returns their starts. It prefetches nothing: the products do that, since they take
+/// longer.
 ///
 /// # Safety
 /// The tiles are some of the weights, of type `F`, and `to` has room for [as many bytes](unpacked_bytes) for each.
@@ -95,9 +94,8 @@ pub(super) unsafe fn unpack_tiles<L: Lanes, F: Format>(
     starts
 }
 
-/// Writes the accumulators of the tiles from `first` on to their outputs in `[n, rows]`, without the padding
-/// of the last
-/// tile and of the panel.
+/// Writes the accumulators of the tiles from `first` on to their outputs in `[n, rows]`, without the padding of
+/// the last tile and of the panel.
 ///
 /// # Safety
 /// As [`float_rows`].

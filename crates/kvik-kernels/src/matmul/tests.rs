@@ -49,9 +49,8 @@ fn products_are_those_of_the_dequantised_weights() {
     }
 }
 
-/// Root mean square error of a product of half-float weights read as `ty`, relative to the error of rounding
-/// the weights
-/// to half floats.
+/// Root mean square error of a product of half-float weights read as `ty`, relative to the error of rounding the
+/// weights to half floats.
 fn error_beside_rounding_to_halves(ty: WeightType) -> f64 {
     let (rows, cols, n) = (64, 1024, 8);
     let mut random = Random(12);

@@ -1,12 +1,9 @@
 //! Products on matrix units: the families of kernels, and their buffers.
 //!
-//! For quantised types, a task unpacks two tiles to signed bytes and multiplies them by all its panels. From
-//! some number
-//! of rows on, inputs are in panels for the units; fewer rows use the vector kernels. Both give the same
-//! bits, so the
-//! choice is a matter of speed alone. Bfloats, whose tiles have the layout of the units, are multiplied by
-//! the units
-//! only.
+//! For quantised types, a task unpacks two tiles to signed bytes and multiplies them by all its panels. From some
+//! number of rows on, inputs are in panels for the units; fewer rows use the vector kernels. Both give the same
+//! bits, so the choice is a matter of speed alone. Bfloats, whose tiles have the layout of the units, are
+//! multiplied by the units only.
 
 mod blocks;
 mod folded;
@@ -140,9 +137,8 @@ impl Task<'_> {
     }
 }
 
-/// Declares a family of kernels on some matrix units, together with vectors of some lanes; `$few` computes
-/// inputs that
-/// are not in panels for the units.
+/// Declares a family of kernels on some matrix units, together with vectors of some lanes; `$few` computes inputs
+/// that are not in panels for the units.
 macro_rules! tiled_family {
     ($name:ident, $tiles:ty, $lanes:ty, $few:ty, $features:literal) => {
         pub(super) struct $name;

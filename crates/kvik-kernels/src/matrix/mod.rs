@@ -1,8 +1,7 @@
 //! Weight matrices packed for the kernels: tiles of sixteen rows, one layout for every instruction set.
 //!
-//! Owns the packed bytes. Invariants: tiles are 64-byte aligned and padded with zero rows; packing keeps
-//! every bit of
-//! the file's blocks, so a packed matrix represents exactly the numbers of the file.
+//! Owns the packed bytes. Invariants: tiles are 64-byte aligned and padded with zero rows; packing keeps every
+//! bit of the file's blocks, so a packed matrix represents exactly the numbers of the file.
 
 mod fill;
 mod layout;
@@ -89,9 +88,8 @@ impl Matrix {
         Matrix::pack_as(ty, ty, rows, cols, raw, pool)
     }
 
-    /// Packs `raw`, a `[rows, cols]` tensor of type `ty`, as one of type `target`, a few rows at a time, so
-    /// that the converted
-    /// tensor never exists as a whole.
+    /// Packs `raw`, a `[rows, cols]` tensor of type `ty`, as one of type `target`, a few rows at a time, so that
+    /// the converted tensor never exists as a whole.
     ///
     /// # Panics
     /// If `target` differs from `ty` and [`quantize`](crate::quantize) does not support it.

@@ -1,8 +1,7 @@
 //! 14-bit values in a tile: seven vectors of pairs of columns hold an eighth.
 //!
 //! A 16-bit half word has two bits to spare beside its value, so seven half words have room for one more.
-//! Decoding is bound
-//! by memory bandwidth, and this saves an eighth of it.
+//! Decoding is bound by memory bandwidth, and this saves an eighth of it.
 //!
 //! ```text
 //!   bits 15..2 of a half word      its own value, with its sign

@@ -1,29 +1,29 @@
-//! What feed-forward layers do between their matrices, generic over lanes: with the scalar ones, the specification.
+//! Activations of feed-forward layers, generic over lanes: with scalar lanes, the specification.
 
 use super::elements::{each, update};
 use super::{by_rows, kernels};
 use crate::Pool;
 use crate::f32x16::F32x16;
 
-/// The function between the matrices of a feed-forward layer, by its name in the field.
+/// The activation between the matrices of a feed-forward layer, by its usual name.
 ///
-/// The gated ones take two products of the input, `gate` and `up`; the others one, `up`.
+/// Gated activations take two products of the input, `gate` and `up`; the others take one, `up`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `silu(gate) * up`, with `silu(x) = x / (1 + exp(-x))`.
     SwiGlu,
     /// `gelu(gate) * up`, with `gelu` as in [`Activation::Gelu`].
     GeGlu,
-    /// SwiGLU of gpt-oss: `gate` at most 7 and `up` from -7 to 7, then `gate / (1 + exp(-1.702 gate)) * (up + 1)`.
+    /// SwiGLU of gpt-oss: `gate` limited to 7 and `up` to -7..7, then `gate / (1 + exp(-1.702 gate)) * (up + 1)`.
     SwiGluOai,
-    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, computed as `x / (1 + exp(-2 ..))`, which is the same.
+    /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, computed as the equivalent `x / (1 + exp(-2 ..))`.
     Gelu,
     /// `max(x, 0)^2`
     ReluSquared,
 }
 
 impl Activation {
-    /// Whether it takes `gate` beside `up`.
+    /// Whether the activation takes `gate` in addition to `up`.
     pub fn is_gated(self) -> bool {
         match self {
             Activation::SwiGlu | Activation::GeGlu | Activation::SwiGluOai => true,
@@ -38,10 +38,11 @@ impl Activation {
     }
 }
 
-/// Replaces `x` by the activation: of a gated one `x` is `gate`, and `up` as long; of another `up` is empty.
+/// Replaces `x` by the activation. If it is gated, `x` is `gate` and `up` is as long as `x`; otherwise `up`
+/// is empty.
 ///
 /// # Panics
-/// When the lengths do not fit.
+/// If the lengths do not fit.
 pub fn activate(pool: &Pool, activation: Activation, x: &mut [f32], up: &[f32]) {
     let expected = if activation.is_gated() { x.len() } else { 0 };
     assert_eq!(up.len(), expected, "{activation:?} of {} elements", x.len());

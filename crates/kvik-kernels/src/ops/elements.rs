@@ -1,4 +1,4 @@
-//! The elements of slices in lanes. The tail that does not fill them is computed in lanes whose rest is ignored.
+//! Elementwise operations on slices in lanes. The tail is computed in partly filled lanes whose rest is ignored.
 
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
 
@@ -41,7 +41,7 @@ pub(super) unsafe fn update<L: F32x16>(x: &mut [f32], y: &[f32], f: impl Fn(L, L
 /// Elements `start..start + count` of `x`; the other lanes are 0.
 ///
 /// # Safety
-/// They exist, 16 at most, and the machine has the lanes.
+/// The elements exist, `count` is at most 16, and the machine has the lanes.
 #[inline(always)]
 pub(crate) unsafe fn part<L: F32x16>(x: &[f32], start: usize, count: usize) -> L {
     debug_assert!(start + count <= x.len());

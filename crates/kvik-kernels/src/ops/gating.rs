@@ -8,7 +8,7 @@ use crate::f32x16::{F32x16, LANES, store_first};
 /// Softmax of each row of `x`, `[n, d]`: `exp(x - max)` over its sum.
 ///
 /// # Panics
-/// When `x` is not whole rows.
+/// If `x` is not whole rows.
 pub fn softmax(pool: &Pool, x: &mut [f32], d: usize) {
     assert!(d > 0 && x.len().is_multiple_of(d), "x is [n, {d}]");
     let kernels = kernels();
@@ -29,7 +29,7 @@ pub fn sigmoid(pool: &Pool, x: &mut [f32]) {
     });
 }
 
-/// The sum: lane `i` adds `exp(x - max)` of elements `i, i + 16, ..`, then the tree of [`F32x16::sum`].
+/// Sum order: lane `i` adds `exp(x - max)` of elements `i, i + 16, ..`, then the tree of [`F32x16::sum`].
 ///
 /// # Safety
 /// Inlined into a function with the features of `L`; `x` is not empty.

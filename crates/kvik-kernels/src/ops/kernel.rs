@@ -1,6 +1,6 @@
-//! The arithmetic of the small operations, generic over lanes: with the scalar ones, the specification.
+//! The arithmetic of the small operations, generic over lanes: with scalar lanes, the specification.
 //!
-//! Elementwise operations do the same to every [element](super::elements) wherever it stands.
+//! Elementwise operations compute the same for every [element](super::elements), whatever its position.
 
 use super::activation::Activation;
 use super::elements::{each, part, update};
@@ -14,7 +14,7 @@ pub(crate) struct OpsKernels {
     pub sum_squares: unsafe fn(x: &[f32]) -> f32,
     /// `x = x * factor * weight`
     pub scale: unsafe fn(x: &mut [f32], factor: f32, weight: &[f32]),
-    /// See [`Activation`]; `up` is as long as `x` where it is gated.
+    /// See [`Activation`]; `up` is as long as `x` if the activation is gated.
     pub activate: unsafe fn(activation: Activation, x: &mut [f32], up: &[f32]),
     /// `x = exp(x - max x)`, over the sum of all; `x` is not empty.
     pub softmax: unsafe fn(x: &mut [f32]),

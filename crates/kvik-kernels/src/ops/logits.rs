@@ -1,40 +1,40 @@
-//! What sampling asks of a row of logits: the largest, and sums of exponentials.
+//! Operations of sampling on a row of logits: the maximum, and sums of exponentials.
 //!
-//! Nothing here asks the pool: there are as many rows as sequences, and they are shared out among its threads.
+//! Nothing here uses the pool: there are as many rows as sequences, and they are distributed among its threads.
 
 use super::elements::{each, part};
 use super::kernels;
 use crate::f32x16::{F32x16, LANES};
 
-/// What a logit weighs: `exp((logit - origin) * rate)`, and nothing if it is not a number.
+/// The weight function of a logit: `exp((logit - origin) * rate)`, and 0 for NaN.
 ///
-/// `origin` is finite and no logit is above it; `rate` is positive and finite.
+/// `origin` is finite and not below any logit; `rate` is positive and finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weighing {
-    /// Where the weight is 1: the largest logit.
+    /// The logit of weight 1: the maximum.
     pub origin: f32,
     /// The reciprocal of the temperature.
     pub rate: f32,
 }
 
-/// What logits weigh together.
+/// Sums of the weights of logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mass {
-    /// Those above a bound.
+    /// The sum over logits above a bound.
     pub above: f32,
-    /// All of them.
+    /// The sum over all logits.
     pub all: f32,
 }
 
-/// The largest of `logits`, those aside that are not numbers; negative infinity if there is none.
+/// The maximum of `logits`, ignoring NaN; negative infinity if there is none.
 pub fn largest(logits: &[f32]) -> f32 {
     // SAFETY: the kernels are those of the machine.
     unsafe { (kernels().largest)(logits) }
 }
 
-/// What `logits` weigh, and those `above` a bound by themselves.
+/// Sums the weights of `logits`, and of those above the bound `above`.
 ///
-/// Sums are of floats: of a thousand logits they are exact to 1e-5, and mostly to 1e-7.
+/// Sums are in single precision: for a thousand logits their error is at most 1e-5, and mostly 1e-7.
 pub fn mass(logits: &[f32], weighing: Weighing, above: f32) -> Mass {
     // SAFETY: as above.
     unsafe { (kernels().mass)(logits, weighing, above) }
@@ -46,7 +46,7 @@ pub fn weigh(logits: &mut [f32], weighing: Weighing) {
     unsafe { (kernels().weigh)(logits, weighing) };
 }
 
-/// Vectors compared beside each other, since each comparison waits for the one before it.
+/// Vectors compared in parallel, since each comparison depends on the previous one.
 const BESIDE: usize = 4;
 
 /// # Safety
@@ -71,7 +71,7 @@ pub(super) unsafe fn find_largest<L: F32x16>(logits: &[f32]) -> f32 {
     }
 }
 
-/// Both sums: lane `i` adds what elements `i, i + 16, ..` weigh, then the tree of [`F32x16::sum`].
+/// Order of both sums: lane `i` adds the weights of elements `i, i + 16, ..`, then the tree of [`F32x16::sum`].
 ///
 /// # Safety
 /// Inlined into a function with the features of `L`.
@@ -90,7 +90,7 @@ pub(super) unsafe fn sum_weights<L: F32x16>(logits: &[f32], weighing: Weighing, 
     }
 }
 
-/// Adds what logits weigh to the sum of those above the bound, and to that of all.
+/// Adds the weights of logits to the sum of those above the bound, and to the sum of all.
 #[inline(always)]
 fn add_weights<L: F32x16>(sums: [L; 2], logits: L, weighing: Weighing, bound: L) -> [L; 2] {
     let weight = weight(logits, weighing);
@@ -117,6 +117,6 @@ pub(super) unsafe fn weigh_each<L: F32x16>(logits: &mut [f32], weighing: Weighin
 fn weight<L: F32x16>(logit: L, weighing: Weighing) -> L {
     // SAFETY: `logit` exists, so the machine has these lanes.
     let splat = |x: f32| unsafe { L::splat(x) };
-    // Of two that do not compare the maximum is the other: what is not a number weighs 0.
+    // If two values do not compare, `max` returns the second: NaN gets weight 0.
     logit.sub(splat(weighing.origin)).mul(splat(weighing.rate)).exp().max(splat(0.0))
 }

@@ -1,8 +1,8 @@
-//! The small operations between matrix products: norms, rotation, activation, probabilities, sums; and what sampling asks
-//! of logits.
+//! The small operations between matrix products: norms, rotation, activation, probabilities, sums; and the
+//! operations of sampling on logits.
 //!
-//! They run for every layer of every token: nothing is allocated, and the pool is asked only when
-//! there is more work than waking it costs. Results of a row depend on that row alone.
+//! They run for every layer of every token: nothing is allocated, and the pool is used only if there is more work
+//! than waking it costs. Results of a row depend on that row alone.
 
 use crate::{Isa, Pool};
 use kernel::OpsKernels;
@@ -21,9 +21,9 @@ pub use gating::{sigmoid, softmax};
 pub use logits::{Mass, Weighing, largest, mass, weigh};
 pub use rope::{RopeStyle, RopeTable, rope, rope_back};
 
-/// Elements below which waking other threads costs more than it saves.
+/// Number of elements below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 32 * 1024;
-/// Elements of a task where the work has no rows.
+/// Elements per task of elementwise operations.
 const CHUNK: usize = 8 * 1024;
 
 /// Root-mean-square norm of each row: `out = x / sqrt(mean(x^2) + eps) * weight`.
@@ -31,10 +31,10 @@ const CHUNK: usize = 8 * 1024;
 /// * `x`, `out`: `[n, d]`
 /// * `weight`: `[d]`
 ///
-/// Norms of single heads are rows of `head_dim`.
+/// For norms of single heads, rows are of `head_dim`.
 ///
 /// # Panics
-/// When a shape does not fit.
+/// If a shape does not fit.
 pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let d = weight.len();
     assert!(x.len() == out.len() && d > 0 && x.len().is_multiple_of(d), "x and out are [n, {d}]");
@@ -45,18 +45,18 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32
     });
 }
 
-/// [`rms_norm`] that replaces `x`, `[n, d]`.
+/// [`rms_norm`] in place of `x`, `[n, d]`.
 ///
 /// # Panics
-/// When a shape does not fit.
+/// If a shape does not fit.
 pub fn rms_norm_in_place(pool: &Pool, x: &mut [f32], weight: &[f32], eps: f32) {
     rms_norm_with(kernels(), pool, x, weight, weight.len(), eps);
 }
 
-/// [`rms_norm_in_place`] of groups of `group` elements, each by itself: `x` is `[n, d]`, `weight` `[d]`.
+/// [`rms_norm_in_place`] of each group of `group` elements separately: `x` is `[n, d]`, `weight` `[d]`.
 ///
 /// # Panics
-/// When a shape does not fit.
+/// If a shape does not fit.
 pub fn rms_norm_groups(pool: &Pool, x: &mut [f32], weight: &[f32], group: usize, eps: f32) {
     rms_norm_with(kernels(), pool, x, weight, group, eps);
 }
@@ -68,7 +68,7 @@ fn rms_norm_with(kernels: OpsKernels, pool: &Pool, x: &mut [f32], weight: &[f32]
     by_rows(pool, x, d, |_, rows| norm_groups(kernels, rows, weight, group, eps));
 }
 
-/// Norms of groups, on the calling thread.
+/// Normalises groups, on the calling thread.
 fn norm_groups(kernels: OpsKernels, rows: &mut [f32], weight: &[f32], group: usize, eps: f32) {
     for (x, weight) in rows.chunks_exact_mut(group).zip(weight.chunks_exact(group).cycle()) {
         // SAFETY: the kernels are those of the machine.
@@ -88,7 +88,7 @@ pub(crate) fn squares(x: &[f32]) -> f32 {
 /// `x = x * y`
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub fn product(pool: &Pool, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len());
     by_rows(pool, x, 1, |start, x| x.iter_mut().zip(&y[start..]).for_each(|(x, y)| *x *= y));
@@ -97,7 +97,7 @@ pub fn product(pool: &Pool, x: &mut [f32], y: &[f32]) {
 /// `x = x + y`
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len());
     let kernels = kernels();
@@ -107,14 +107,14 @@ pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
     });
 }
 
-/// `x = factor * x`; a factor of 1 costs nothing.
+/// `x = factor * x`; a factor of 1 is skipped.
 pub fn multiply(pool: &Pool, x: &mut [f32], factor: f32) {
     if factor != 1.0 {
         by_rows(pool, x, 1, |_, x| x.iter_mut().for_each(|x| *x *= factor));
     }
 }
 
-/// Bounds every element smoothly: `x = cap * tanh(x / cap)`.
+/// Soft cap of every element: `x = cap * tanh(x / cap)`.
 pub fn soft_cap(pool: &Pool, x: &mut [f32], cap: f32) {
     let kernels = kernels();
     by_rows(pool, x, 1, |_, x| {
@@ -126,7 +126,7 @@ pub fn soft_cap(pool: &Pool, x: &mut [f32], cap: f32) {
 /// Adds `bias` `[d]` to each row of `x` `[n, d]`.
 ///
 /// # Panics
-/// When a shape does not fit.
+/// If a shape does not fit.
 pub fn add_bias(pool: &Pool, x: &mut [f32], bias: &[f32]) {
     let d = bias.len();
     assert!(d > 0 && x.len().is_multiple_of(d), "x is [n, {d}]");
@@ -139,7 +139,7 @@ pub fn add_bias(pool: &Pool, x: &mut [f32], bias: &[f32]) {
     });
 }
 
-/// Calls `work(start, rows)` for pieces of whole rows of `x` `[n, d]`, in parallel when it pays.
+/// Calls `work(start, rows)` for pieces of whole rows of `x` `[n, d]`, in parallel if that is faster.
 fn by_rows(pool: &Pool, x: &mut [f32], d: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
     if x.len() < PARALLEL_MIN {
         return work(0, x);

@@ -5,16 +5,16 @@ use std::ops::Range;
 use super::{OpsKernels, PARALLEL_MIN, kernels};
 use crate::Pool;
 
-/// Which elements of a head vector form the pairs that are rotated.
+/// The pairing of the elements of a head vector for rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeStyle {
-    /// `(2 i, 2 i + 1)`: Llama as GGUF stores it.
+    /// `(2 i, 2 i + 1)`: Llama in GGUF files.
     Interleaved,
     /// `(i, i + dims / 2)`: Qwen, and Hugging Face's Llama.
     HalfSplit,
 }
 
-/// The angles that a model rotates by, with cosine and sine of those of the common positions.
+/// The rotation angles of a model, with a table of cosines and sines for the common positions.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     /// `[dims / 2]` in radians per position.
@@ -27,8 +27,8 @@ pub struct RopeTable {
 
 impl RopeTable {
     /// Angles `position * frequency`, computed in f64, for `frequencies` `[dims / 2]` and positions
-    /// `0..positions_max`; those of later positions are computed whenever they are asked for, to the same bits.
-    /// Cosine and sine are multiplied by `attention_factor` (1 in most models).
+    /// `0..positions_max`; those of later positions are computed on demand, to the same bits. Cosine and sine are
+    /// multiplied by `attention_factor` (1 in most models).
     pub fn new(frequencies: &[f32], positions_max: usize, attention_factor: f32) -> RopeTable {
         let entries = positions_max * frequencies.len();
         let (cos, sin) = (Vec::with_capacity(entries), Vec::with_capacity(entries));
@@ -43,7 +43,7 @@ impl RopeTable {
         table
     }
 
-    /// Rotated elements of a head vector: twice the number of frequencies.
+    /// Number of rotated elements of a head vector: twice the number of frequencies.
     pub fn dims(&self) -> usize {
         2 * self.frequencies.len()
     }
@@ -56,7 +56,7 @@ impl RopeTable {
     /// Mean cosine and sine of each pair over `positions`: `[dims / 2]`.
     ///
     /// # Panics
-    /// When there are no positions.
+    /// If there are no positions.
     pub fn mean_rotation(&self, positions: Range<u32>) -> Vec<[f32; 2]> {
         assert!(!positions.is_empty(), "the mean over positions {positions:?}");
         let mut sums = vec![[0.0_f64; 2]; self.frequencies.len()];
@@ -71,7 +71,7 @@ impl RopeTable {
         sums.into_iter().map(|sum| sum.map(|sum| (sum / count) as f32)).collect()
     }
 
-    /// Cosines and sines of a position, in `beyond` if the table lacks it.
+    /// Cosines and sines of a position, computed in `beyond` if the table lacks it.
     fn row<'a>(&'a self, position: u32, beyond: &'a mut Vec<f32>) -> (&'a [f32], &'a [f32]) {
         let (position, half) = (position as usize, self.frequencies.len());
         if position < self.positions() {
@@ -97,10 +97,11 @@ impl RopeTable {
 /// Rotates the first `table.dims()` elements of every head vector by the angles of its row's position.
 ///
 /// * `x`: `[n, heads, head_dim]`
-/// * `positions`: `[n]`, also such as the table lacks: each costs about as much as rotating 16 heads
+/// * `positions`: `[n]`; positions outside the table are allowed, and each costs about as much as rotating 16
+///   heads
 ///
 /// # Panics
-/// When a shape does not fit, or the table rotates more elements than a head has.
+/// If a shape does not fit, or the table rotates more elements than a head has.
 pub fn rope(
     pool: &Pool,
     x: &mut [f32],
@@ -112,7 +113,7 @@ pub fn rope(
     Rotation { table, style, way: Way::Forth }.run(kernels(), pool, x, head_dim, positions);
 }
 
-/// Undoes [`rope`]: what was rotated by `positions` becomes what it was before, but for rounding.
+/// Reverts [`rope`]: restores vectors that were rotated by `positions`, except for rounding.
 ///
 /// # Panics
 /// As [`rope`].
@@ -127,14 +128,14 @@ pub fn rope_back(
     Rotation { table, style, way: Way::Back }.run(kernels(), pool, x, head_dim, positions);
 }
 
-/// By the angles of a position, or by as much back.
+/// Direction of a rotation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Way {
     Forth,
     Back,
 }
 
-/// How rows are rotated, but for their positions.
+/// The parameters of a rotation, without the positions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rotation<'a> {
     pub table: &'a RopeTable,
@@ -172,7 +173,7 @@ impl Rotation<'_> {
         }
     }
 
-    /// Cosines and sines for one row; what the table does not hold is in the buffers.
+    /// Cosines and sines for one row; values that the table does not hold are computed in the buffers.
     fn angles<'a>(
         &'a self,
         position: u32,
@@ -183,7 +184,7 @@ impl Rotation<'_> {
         match self.way {
             Way::Forth => (cos, sin),
             Way::Back => {
-                // Both have the attention factor once, and its inverse takes the place of the factor.
+                // Both have the attention factor once, but the inverse rotation needs its reciprocal.
                 let factor = self.table.attention_factor.powi(2);
                 back.extend(cos.iter().map(|cos| cos / factor).chain(sin.iter().map(|sin| -sin / factor)));
                 back.split_at(cos.len())

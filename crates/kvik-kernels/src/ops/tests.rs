@@ -1,4 +1,4 @@
-//! The small operations against f64, and every variant against the specification, to the bit.
+//! The small operations compared with f64, and every variant compared with the specification, to the bit.
 
 use proptest::prelude::*;
 
@@ -88,11 +88,11 @@ fn rms_norm_agrees_with_f64() {
 const ACTIVATIONS: [Activation; 5] =
     [Activation::SwiGlu, Activation::GeGlu, Activation::SwiGluOai, Activation::Gelu, Activation::ReluSquared];
 
-/// An activation of one element as its definition says, in f64.
+/// The definition of an activation of one element, in f64.
 fn exact(activation: Activation, x: f64, up: f64) -> f64 {
     let gelu = |x: f64| {
         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-        // 1 + tanh, without what it loses to cancellation where it is near zero.
+        // 1 + tanh, without cancellation near zero.
         x * 0.5 * if inner < 0.0 { 2.0 / (1.0 + (-2.0 * inner).exp()) } else { 1.0 + inner.tanh() }
     };
     match activation {
@@ -115,7 +115,7 @@ fn activations_agree_with_f64() {
         activate(&Pool::new(2), activation, &mut x, if activation.is_gated() { &up } else { &[] });
         for ((before, up), x) in before.iter().zip(&up).zip(&x) {
             let expect = exact(activation, f64::from(*before), f64::from(*up));
-            // The argument of the exponential grows with the cube of gelu's, and with it what rounding costs.
+            // The argument of the exponential grows with the cube of gelu's, and the rounding error with it.
             let close = (f64::from(*x) - expect).abs() <= 2e-5 * expect.abs() + 1e-12;
             assert!(close, "{activation:?} {before} {up}: {x} for {expect}");
             let tight = before.abs() > 4.0 || (f64::from(*x) - expect).abs() <= 2e-6 * expect.abs() + 1e-12;
@@ -138,7 +138,7 @@ fn activations_at_their_ends() {
     };
     check(Activation::SwiGlu, 1.0, [0.0, 0.0, 1e4, 0.0, 3e38, 0.0, f32::INFINITY]);
     check(Activation::GeGlu, 1.0, [0.0, 0.0, 1e4, 0.0, 3e38, 0.0, f32::INFINITY]);
-    // Both halves are limited: the gate above, the other on either side.
+    // Both operands are limited: the gate above, the other on both sides.
     let seven = 7.0 / (1.0 + (-1.702_f32 * 7.0).exp());
     check(Activation::SwiGluOai, 100.0, [0.0, 0.0, seven, 0.0, seven, 0.0, seven].map(|x| x * 8.0));
     check(Activation::SwiGluOai, -100.0, [0.0, 0.0, seven, 0.0, seven, 0.0, seven].map(|x| x * -6.0));
@@ -186,7 +186,7 @@ fn sums_are_plain() {
 
 #[test]
 fn rope_rotates_pairs_of_either_style() {
-    // One frequency of a quarter turn per position and one that never turns; the last element stays.
+    // One frequency of a quarter turn per position and one of zero; the last element stays.
     let table = RopeTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 8, 1.0);
     let check = |style, expect: [f32; 5]| {
         let mut x = [1.0, 2.0, 3.0, 4.0, 5.0].repeat(2);
@@ -230,7 +230,7 @@ fn a_row_beyond_the_table_is_that_of_a_longer_table() {
 #[test]
 fn the_mean_rotation_is_the_mean_of_rotations() {
     let table = RopeTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 3, 2.0);
-    // Quarter turns: a whole turn has no mean direction, half of one the direction between.
+    // Quarter turns: a whole turn has no mean direction, a step of one has the direction in between.
     let close = |found: Vec<[f32; 2]>, expect: [[f32; 2]; 2]| {
         let found = found.as_flattened().iter().zip(expect.as_flattened());
         assert!(found.clone().all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
@@ -321,7 +321,7 @@ proptest! {
         }
     }
 
-    /// What a row of logits weighs is a sum in one order, whatever the instructions; and it agrees with f64.
+    /// The sum of weights of a row has one order in every variant, and agrees with f64.
     #[test]
     fn logits_weigh_the_same_in_every_variant(
         len in 0..300_usize,

@@ -100,9 +100,8 @@ impl Block {
     }
 }
 
-/// The quantised values of the 32 columns from `32 * part` of a block on, four in a word. `words(at)` returns
-/// 32 bytes of
-/// the block, from byte `at` on; bytes past the block may have any value.
+/// The quantised values of the 32 columns from `32 * part` of a block on, four in a word. `words(at)` returns 32
+/// bytes of the block, from byte `at` on; bytes past the block may have any value.
 ///
 /// The layouts, in bytes:
 ///
@@ -164,8 +163,7 @@ const CRUMBS: u32 = 3 * BITS;
 const NIBBLES: u32 = 15 * BITS;
 
 /// Extracts the bits `mask` of every byte after a shift right by `shift`. The mask also removes the bits that
-/// move in
-/// from the next byte.
+/// move in from the next byte.
 #[inline(always)]
 fn bits_of<W: Bits>(mut words: [W; 8], shift: usize, mask: u32) -> [W; 8] {
     for word in &mut words {

@@ -1,10 +1,8 @@
 //! Weight types of model files: the block layout of each, its dequantisation, and the simple quantisers.
 //!
 //! `block` splits blocks of any type, of one row or of many in parallel; `dequantize` here and `Matrix::pack`
-//! both read
-//! its result, so a new type is one row of `codes` and an arm each of `Block::read_units`, `pieces_of_part` and
-//! `codes_of_part`.
-//! Only the code that loads a file is optimised.
+//! both read its result, so a new type is one row of `codes` and an arm each of `Block::read_units`,
+//! `pieces_of_part` and `codes_of_part`. Only the code that loads a file is optimised.
 
 mod block;
 mod quantize;

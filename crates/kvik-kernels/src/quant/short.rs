@@ -1,8 +1,7 @@
 //! Blocks of 32 values of 14 bits and a common half float, for half floats that are to be multiplied as integers.
 //!
-//! A product of two such values has 26 bits and the sum of a block 31, so 32-bit integers hold it exactly.
-//! The error of
-//! a value is at most `max / 16,382` of its block; that of a half float is up to `|x| / 2,048`.
+//! A product of two such values has 26 bits and the sum of a block 31, so 32-bit integers hold it exactly. The
+//! error of a value is at most `max / 16,382` of its block; that of a half float is up to `|x| / 2,048`.
 
 use half::f16;
 

@@ -1,4 +1,4 @@
-//! The arena of states: slots of equal size in one mapping.
+//! The arena of recurrent states: slots of equal size in one mapping.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use crate::memory::Memory;
 
 /// States of sequences, addressed by slot.
 ///
-/// The arena knows no owners: who may write which slot is decided elsewhere. A slot that nobody has written is all
-/// zeros, which is the state before the first token. Memory is taken from the system as slots are first written.
+/// The arena knows no owners: its users decide who may write which slot. A slot that was never written is all
+/// zeros, which is the state before the first token. The system allocates memory as slots are first written.
 #[derive(Debug)]
 pub struct StateArena {
     /// Bytes from one slot to the next.
@@ -16,15 +16,15 @@ pub struct StateArena {
     memory: Memory,
 }
 
-/// Slots are whole pages of most systems, so that the memory of each can be given back by itself. The number is the
-/// same on all of them, since states are also stored on disk.
+/// Alignment of slots, whole pages on most systems, so that the memory of each can be returned separately. The
+/// number is the same on all systems, since states are also stored on disk.
 const PAGE: usize = 16 << 10;
 
 impl StateArena {
     /// Maps `slots` slots for states of `floats` numbers.
     ///
     /// # Errors
-    /// When the system has no address space left.
+    /// If the system has no address space left.
     pub fn new(floats: usize, slots: usize) -> io::Result<StateArena> {
         let stride = StateArena::state_bytes_of(floats);
         let all = stride.checked_mul(slots).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -36,7 +36,7 @@ impl StateArena {
         (floats * size_of::<f32>()).next_multiple_of(PAGE)
     }
 
-    /// Bytes of one state, with what fills its last page.
+    /// Bytes of one state, including the padding of its last page.
     pub fn state_bytes(&self) -> usize {
         self.stride
     }
@@ -49,57 +49,57 @@ impl StateArena {
     /// The bytes of a slot.
     ///
     /// # Panics
-    /// When the slot does not exist.
+    /// If the slot does not exist.
     pub fn state(&self, slot: u32) -> &[u8] {
         let start = self.start(slot);
         &self.memory.bytes()[start..start + self.stride]
     }
 
-    /// The bytes of a slot, to be replaced by those of a state that was stored elsewhere.
+    /// The bytes of a slot, to be replaced by those of a state stored elsewhere.
     ///
     /// # Panics
-    /// When the slot does not exist.
+    /// If the slot does not exist.
     pub fn state_mut(&mut self, slot: u32) -> &mut [u8] {
         let start = self.start(slot);
         let end = start + self.stride;
         &mut self.memory.bytes_mut()[start..end]
     }
 
-    /// Makes `to` the state of `from`.
+    /// Copies the state of `from` to `to`.
     ///
     /// # Panics
-    /// When a slot does not exist.
+    /// If a slot does not exist.
     pub fn copy(&mut self, from: u32, to: u32) {
         let (from, to) = (self.start(from), self.start(to));
         let stride = self.stride;
         self.memory.bytes_mut().copy_within(from..from + stride, to);
     }
 
-    /// Makes a slot the state before the first token, and gives its memory back to the system.
+    /// Resets a slot to the state before the first token, and returns its memory to the system.
     ///
     /// # Panics
-    /// When the slot does not exist.
+    /// If the slot does not exist.
     pub fn release(&mut self, slot: u32) {
         let start = self.start(slot);
         self.memory.clear(start..start + self.stride);
     }
 
-    /// Numbers of a state from `offset` on.
+    /// The `len` elements of a state from `offset` on.
     ///
     /// # Panics
-    /// When they leave the slot.
+    /// If they exceed the slot.
     ///
     /// # Safety
-    /// As long as the returned slice is used, nobody writes these numbers.
+    /// As long as the returned slice is used, no other thread writes these elements.
     pub(super) unsafe fn numbers(&self, slot: u32, offset: usize, len: usize) -> &[f32] {
         // SAFETY: `place` is inside the mapping, zeroed or written, with `len` numbers behind it.
         unsafe { std::slice::from_raw_parts(self.place(slot, offset, len), len) }
     }
 
-    /// Where the `len` numbers of a state from `offset` on lie.
+    /// Address of the `len` elements of a state from `offset` on.
     ///
     /// # Panics
-    /// When they leave the slot.
+    /// If they exceed the slot.
     pub(super) fn place(&self, slot: u32, offset: usize, len: usize) -> *mut f32 {
         let start = self.start(slot);
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.stride / size_of::<f32>());

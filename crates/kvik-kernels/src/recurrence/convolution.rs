@@ -1,4 +1,4 @@
-//! Causal convolution of each channel with its last few inputs.
+//! Causal convolution of each channel over its last few inputs.
 
 use super::kernel::{RecurrenceKernels, Taps};
 use super::rows::check;
@@ -7,7 +7,7 @@ use super::{StateArena, StateRows};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
-/// Weights of a convolution of a few inputs for each of many channels.
+/// Weights of a convolution over a few inputs, for many channels.
 #[derive(Debug, Clone)]
 pub struct ConvWeights {
     channels: usize,
@@ -18,13 +18,13 @@ pub struct ConvWeights {
     silu: bool,
 }
 
-/// Channels of a task.
+/// Channels per task.
 const CHANNELS: usize = 256;
-/// Products below which waking other threads costs more than it saves.
+/// Number of products below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 64 * 1024;
 
 impl ConvWeights {
-    /// Inputs that a channel may look at.
+    /// Maximum number of inputs per channel.
     pub const WIDTH_MAX: usize = 8;
 
     /// * `weights`: `[channels, width]`, those of the row's own input last
@@ -32,7 +32,7 @@ impl ConvWeights {
     /// * `silu`: whether `x / (1 + exp(-x))` follows
     ///
     /// # Panics
-    /// When a shape does not fit, or `width` is not 1 to [`ConvWeights::WIDTH_MAX`].
+    /// If a shape does not fit, or `width` is not 1 to [`ConvWeights::WIDTH_MAX`].
     pub fn new(weights: &[f32], width: usize, bias: Option<Vec<f32>>, silu: bool) -> ConvWeights {
         assert!((1..=Self::WIDTH_MAX).contains(&width), "a convolution of {width} inputs");
         assert!(weights.len().is_multiple_of(width), "weights are [channels, {width}]");
@@ -42,7 +42,7 @@ impl ConvWeights {
         ConvWeights { channels, taps: (0..width).flat_map(tap).collect(), bias, silu }
     }
 
-    /// Numbers of the state: the inputs of the last rows, `[width - 1][channels]`.
+    /// Elements of the state: the inputs of the last rows, `[width - 1][channels]`.
     pub fn state_floats(&self) -> usize {
         self.taps.len() - self.channels
     }
@@ -52,13 +52,13 @@ impl ConvWeights {
     }
 }
 
-/// Convolves the rows of every sequence with those before, and remembers the last.
+/// Convolves the rows of every sequence with the preceding ones, and stores the last inputs in the state.
 ///
-/// * `offset`: where the layer's numbers begin in a state
+/// * `offset`: start of the layer's elements in a state
 /// * `x`, `out`: `[n, channels]`
 ///
 /// # Panics
-/// When a shape does not fit, or rows or slots do not exist or are named twice.
+/// If a shape does not fit, or rows or slots do not exist or are named twice.
 pub fn convolve(
     pool: &Pool,
     arena: &mut StateArena,
@@ -111,19 +111,19 @@ struct Piece<'a> {
     x: &'a [f32],
 }
 
-/// The remembered inputs of some channels, oldest first.
+/// The stored inputs of some channels, oldest first.
 #[derive(Clone, Copy)]
 struct Window<'a> {
     arena: &'a StateArena,
     slot: u32,
-    /// Where those of the first row lie in the state, and how far it is to the next.
+    /// Offset of the first row's channels in the state; `stride` elements separate rows.
     offset: usize,
     stride: usize,
 }
 
 impl<'a> Window<'a> {
     /// # Safety
-    /// As long as the returned slice is used, nobody writes these numbers.
+    /// As long as the returned slice is used, no other thread writes these elements.
     unsafe fn row(self, index: usize, len: usize) -> &'a [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.arena.numbers(self.slot, self.offset + index * self.stride, len) }
@@ -131,12 +131,12 @@ impl<'a> Window<'a> {
 }
 
 impl Piece<'_> {
-    /// Remembered inputs.
+    /// Number of stored inputs.
     fn remembered(&self) -> usize {
         self.weights.width() - 1
     }
 
-    /// What a slot remembers of these channels.
+    /// The stored inputs of these channels in a slot.
     fn window<'a>(&self, arena: &'a StateArena, offset: usize, slot: u32) -> Window<'a> {
         Window { arena, slot, offset: offset + self.start, stride: self.weights.channels }
     }
@@ -146,10 +146,10 @@ impl Piece<'_> {
         &self.x[row * self.weights.channels + self.start..][..self.len]
     }
 
-    /// The input `back` rows before the `done`th row of a sequence: one of the batch, or one that is remembered.
+    /// The input `back` rows before the `done`th row of a sequence: from the batch, or stored.
     ///
     /// # Safety
-    /// As long as the returned slice is used, nobody writes these channels of the window.
+    /// As long as the returned slice is used, no other thread writes these channels of the window.
     unsafe fn tap<'s>(
         &'s self,
         window: Window<'s>,
@@ -181,21 +181,21 @@ impl Piece<'_> {
             // SAFETY: no other task has these channels of the slot, and this one writes them later.
             inputs.extend((0..width).rev().map(|back| unsafe { self.tap(window, sequence, done, back) }));
             let taps = Taps { inputs: &inputs, weights: &weights, bias, silu: self.weights.silu };
-            // SAFETY: the rows of sequences are apart, and so are the channels of tasks; the kernels are those of
-            // the machine.
+            // SAFETY: the rows of sequences are disjoint, and so are the channels of tasks; the kernels are those
+            // of the machine.
             unsafe { (kernels.convolve)(&taps, out.range(row * channels + self.start, self.len)) };
         }
     }
 
-    /// Writes what is remembered behind rows of a sequence: copies first, since they also read what was.
+    /// Stores the last inputs of a sequence: copies first, since they also read the old ones.
     fn remember(&self, arena: &StateArena, offset: usize, sequence: &StateRows<'_>) {
         let window = self.window(arena, offset, sequence.live);
         let live = (sequence.certain, sequence.live);
         for (count, slot) in sequence.saves.iter().copied().chain([live]).filter(|&(count, _)| count > 0) {
             for index in 0..self.remembered() {
                 let to = offset + index * self.weights.channels + self.start;
-                // SAFETY: no other task has these channels of these slots. Rows are read in ascending order, each behind
-                // the one that is written, so the two are apart.
+                // SAFETY: no other task has these channels of these slots. Rows are read in ascending order, each
+                // after the one that is written, so the two are disjoint.
                 unsafe {
                     let input = self.tap(window, sequence, count, self.remembered() - index).as_ptr();
                     std::ptr::copy_nonoverlapping(input, arena.place(slot, to, self.len), self.len);

@@ -1,4 +1,4 @@
-//! The arithmetic of recurrences, generic over lanes: with the scalar ones, the specification.
+//! The arithmetic of recurrences, generic over lanes: with scalar lanes, the specification.
 
 use super::StateRule;
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
@@ -10,13 +10,13 @@ use crate::ops::elements::part;
 pub(crate) struct RecurrenceKernels {
     /// The outputs of some channels for one row.
     pub convolve: unsafe fn(taps: &Taps<'_>, out: &mut [f32]),
-    /// Takes one row into the state of up to 16 values of one head, `[key_dim][16]`, and reads it.
+    /// Updates the state of up to 16 values of one head, `[key_dim][16]`, with one row, and reads it.
     pub advance: unsafe fn(state: &mut [f32], step: &Step<'_>, out: &mut [f32]),
 }
 
-/// What a convolution computes for one row of some channels.
+/// The operands of a convolution for one row of some channels.
 pub(crate) struct Taps<'a> {
-    /// The last inputs, the row's own behind the others: `[width][channels]`.
+    /// The last inputs, the row's own at the end: `[width][channels]`.
     pub inputs: &'a [&'a [f32]],
     /// `[width][channels]`
     pub weights: &'a [&'a [f32]],
@@ -26,13 +26,13 @@ pub(crate) struct Taps<'a> {
     pub silu: bool,
 }
 
-/// What one row says to one head.
+/// The input of one row to one head.
 pub(crate) struct Step<'a> {
     pub rule: StateRule,
     /// `[key_dim]` each.
     pub k: &'a [f32],
     pub q: &'a [f32],
-    /// Up to 16.
+    /// At most 16 values.
     pub v: &'a [f32],
     pub decay: f32,
     pub rate: f32,
@@ -62,7 +62,7 @@ macro_rules! recurrence_kernels {
 }
 pub(crate) use recurrence_kernels;
 
-/// The oldest input first: a product, then one FMA for each further input; then the bias.
+/// Starts with the oldest input: a product, then one FMA for each further input; then the bias.
 ///
 /// # Safety
 /// Inlined into a function with the features of `L`.
@@ -89,13 +89,13 @@ pub(crate) unsafe fn convolve<L: F32x16>(taps: &Taps<'_>, out: &mut [f32]) {
     }
 }
 
-/// Rows of a state that have sums of their own: row `i` is added to sum `i % SUMS`.
+/// Number of separate sums over the rows of a state: row `i` is added to sum `i % SUMS`.
 const SUMS: usize = 4;
 
 /// With `S` the state, `[key_dim]` rows of 16 values:
 ///
 /// ```text
-/// d = rate (v - decay (k S))  by the delta rule,  rate v  by a scan
+/// d = rate (v - decay (k S))  for the delta rule,  rate v  for a scan
 /// S = S decay + k d           a product and an FMA
 /// out = q S + skip v          an FMA, unless skip is 0
 /// ```

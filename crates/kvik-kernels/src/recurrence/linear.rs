@@ -1,4 +1,4 @@
-//! States that are a matrix for each head: gated delta rule (Qwen3-Next) and selective scan (Mamba 2).
+//! States with a matrix per head: gated delta rule (Qwen3-Next) and selective scan (Mamba 2).
 
 use super::kernel::{RecurrenceKernels, Step};
 use super::rows::check;
@@ -9,19 +9,19 @@ use crate::ops::squares;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
-/// How a row changes the state `S` of a head; see `kernel::advance`.
+/// The update rule of the state `S` of a head; see `kernel::advance`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateRule {
-    /// What the state says of `k` is replaced by `v`, as far as `rate` says.
+    /// The value that the state stores for `k` moves towards `v` by `rate`.
     Delta,
     /// `rate v` is added at `k`.
     Scan,
 }
 
-/// Which key head a head reads where there are fewer of those.
+/// The mapping from heads to key heads, if there are fewer key heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySharing {
-    /// Heads of one key head stand side by side.
+    /// Heads of one key head are adjacent.
     Grouped,
     /// Head `h` reads key head `h % key_heads`.
     Tiled,
@@ -30,13 +30,13 @@ pub enum KeySharing {
 /// The shape of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearShape {
-    /// How rows change it.
+    /// The update rule.
     pub rule: StateRule,
     /// Heads, each with values of its own.
     pub heads: usize,
     /// Heads of keys and queries; divides `heads`.
     pub key_heads: usize,
-    /// Which of them a head reads.
+    /// The mapping from heads to key heads.
     pub sharing: KeySharing,
     /// Dimensions of keys and queries.
     pub key_dim: usize,
@@ -45,7 +45,7 @@ pub struct LinearShape {
 }
 
 impl LinearShape {
-    /// Numbers of the state: `[heads][blocks of 16 values][key_dim][16]`.
+    /// Elements of the state: `[heads][blocks of 16 values][key_dim][16]`.
     pub fn state_floats(&self) -> usize {
         self.heads * self.blocks() * self.block()
     }
@@ -54,7 +54,7 @@ impl LinearShape {
         self.value_dim.div_ceil(LANES)
     }
 
-    /// Numbers of 16 values of a head.
+    /// Elements of 16 values of a head.
     fn block(&self) -> usize {
         self.key_dim * LANES
     }
@@ -67,25 +67,25 @@ impl LinearShape {
     }
 }
 
-/// Columns of a matrix of rows.
+/// A range of columns of a matrix of rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Columns<'a> {
     /// `[n, width]`
     pub data: &'a [f32],
     /// Columns of the matrix.
     pub width: usize,
-    /// The first one that counts.
+    /// The first column of the range.
     pub start: usize,
 }
 
 impl<'a> Columns<'a> {
-    /// `count` columns of a row from `start` on, counted from the first that counts.
+    /// `count` columns of a row, from column `start` of the range on.
     fn row(&self, row: usize, start: usize, count: usize) -> &'a [f32] {
         &self.data[row * self.width + self.start + start..][..count]
     }
 }
 
-/// What rows say to a state.
+/// The input of rows to a state.
 #[derive(Debug, Clone, Copy)]
 pub struct LinearInputs<'a> {
     /// `[n, key_heads, key_dim]` each.
@@ -94,24 +94,24 @@ pub struct LinearInputs<'a> {
     pub k: Columns<'a>,
     /// `[n, heads, value_dim]`
     pub v: Columns<'a>,
-    /// What the state is multiplied by before a row, `[n, heads]`.
+    /// The factor of the state before each row, `[n, heads]`.
     pub decays: &'a [f32],
     /// `[n, heads]`
     pub rates: &'a [f32],
-    /// What of a value is added to its output, `[heads]`; empty if nothing is.
+    /// The factor of a value that is added to its output, `[heads]`; empty if there is none.
     pub skips: &'a [f32],
 }
 
-/// Products below which waking other threads costs more than it saves.
+/// Number of products below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 32 * 1024;
 
-/// Takes the rows of every sequence into its state, one after the other, each read before the next:
+/// Updates the state of every sequence with its rows, one by one, and reads it after each:
 /// `out` is `[n, heads, value_dim]`.
 ///
-/// * `offset`: where the layer's numbers begin in a state
+/// * `offset`: start of the layer's elements in a state
 ///
 /// # Panics
-/// When a shape does not fit, or rows or slots do not exist or are named twice.
+/// If a shape does not fit, or rows or slots do not exist or are named twice.
 pub fn advance(
     pool: &Pool,
     arena: &mut StateArena,
@@ -166,7 +166,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Takes the rows of a sequence into 16 of the head's values.
+    /// Updates 16 of the head's values with the rows of a sequence.
     fn advance(
         &self,
         kernels: RecurrenceKernels,
@@ -181,7 +181,8 @@ impl Head<'_> {
         let at = offset + (self.head * self.shape.blocks() + block) * len;
         let first = block * LANES;
         let values = LANES.min(value_dim - first);
-        // SAFETY: the slots of sequences are apart, and so are the blocks of heads: no other task has these numbers.
+        // SAFETY: the slots of sequences are disjoint, and so are the blocks of heads: no other task has
+        // these elements.
         let place = |slot: u32| unsafe { std::slice::from_raw_parts_mut(arena.place(slot, at, len), len) };
         let live = place(sequence.live);
         let mut saves = sequence.saves.iter().copied().peekable();
@@ -192,8 +193,8 @@ impl Head<'_> {
             }
             let state = if done < sequence.certain { &mut *live } else { &mut tried[..] };
             let step = self.step(row, first, values);
-            // SAFETY: the rows of sequences are apart, and so are the values of tasks; the kernels are those of the
-            // machine.
+            // SAFETY: the rows of sequences are disjoint, and so are the values of tasks; the kernels are those
+            // of the machine.
             unsafe {
                 let out = out.range((row * heads + self.head) * value_dim + first, values);
                 (kernels.advance)(state, &step, out);
@@ -204,7 +205,7 @@ impl Head<'_> {
         }
     }
 
-    /// What a row says to some of the head's values.
+    /// The input of a row to some of the head's values.
     fn step(&self, row: usize, first: usize, values: usize) -> Step<'_> {
         let LinearShape { rule, heads, key_dim, value_dim, .. } = self.shape;
         let LinearInputs { q, k, v, decays, rates, skips } = &self.inputs;
@@ -221,12 +222,12 @@ impl Head<'_> {
     }
 }
 
-/// Brings vectors to a length of `scale`: `x scale / sqrt(sum x^2 + eps)`.
+/// Scales vectors to the norm `scale`: `x scale / sqrt(sum x^2 + eps)`.
 ///
 /// * `x`: `[n, width]`, of which columns `start..start + count * dim` are `count` vectors of a row
 ///
 /// # Panics
-/// When a shape does not fit.
+/// If a shape does not fit.
 pub fn unit_norm(
     pool: &Pool,
     x: &mut [f32],

@@ -1,8 +1,8 @@
-//! Layers that keep a state of constant size instead of keys and values of every position.
+//! Recurrent layers, which store a state of constant size instead of keys and values of every position.
 //!
-//! `convolution` remembers the last inputs of each channel, `linear` a matrix for each head; `time` makes what the
-//! matrices decay by. A state takes one row after the other, in the order of their positions, each with the same
-//! operations: how rows are cut into batches changes no bit. Tasks are parts of states, never parts of a sum.
+//! `convolution` stores the last inputs of each channel, `linear` a matrix for each head; `time` computes the
+//! decay of the matrices. A state processes rows one by one, in the order of their positions, each with the same
+//! operations: the division of rows into batches changes no bit. Tasks are parts of states, never parts of a sum.
 
 mod arena;
 mod convolution;

@@ -1,4 +1,4 @@
-//! Which rows of a batch continue which state.
+//! The mapping from rows of a batch to states.
 
 use std::ops::Range;
 
@@ -9,18 +9,19 @@ use super::StateArena;
 pub struct StateRows<'a> {
     /// The rows, in the order of their positions.
     pub rows: Range<usize>,
-    /// How many of them are certain. The others are computed on a copy of the state, which is dropped.
+    /// Number of committed rows. The others are speculative: they are computed on a copy of the state, which
+    /// is dropped.
     pub certain: usize,
-    /// The slot whose state they continue; it ends behind the last certain row.
+    /// The slot whose state they continue; afterwards it holds the state after the last committed row.
     pub live: u32,
-    /// Slots that get the state behind the first so many rows, ascending, none beyond the certain ones.
+    /// Slots that receive the state after the given number of rows, ascending, all within the committed ones.
     pub saves: &'a [(usize, u32)],
 }
 
 /// Checks that tasks of different sequences write different slots.
 ///
 /// # Panics
-/// When rows or slots do not exist, a slot is named twice, or a copy is wanted of no certain row.
+/// If rows or slots do not exist, a slot is named twice, or a copy after an uncommitted row is requested.
 pub(super) fn check(arena: &StateArena, sequences: &[StateRows<'_>], n: usize) {
     let mut slots = Vec::with_capacity(sequences.len());
     for StateRows { rows, certain, live, saves } in sequences {

@@ -1,4 +1,5 @@
-//! Recurrences beside f64, every variant beside the specification, and every way to cut rows: to the bit.
+//! Recurrences compared with f64, every variant compared with the specification, and every division of rows:
+//! to the bit.
 
 use proptest::prelude::*;
 
@@ -18,7 +19,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
-/// A layer of both kinds, and what rows say to it.
+/// A layer of both kinds, and the inputs of its rows.
 struct Layer {
     conv: ConvWeights,
     shape: LinearShape,
@@ -29,7 +30,7 @@ struct Layer {
     skips: Vec<f32>,
 }
 
-/// Where the numbers of the convolution begin: anywhere.
+/// Offset of the convolution's elements: an arbitrary number.
 const OFFSET: usize = 5;
 
 impl Layer {
@@ -60,7 +61,7 @@ impl Layer {
         StateArena::new(floats, slots).unwrap()
     }
 
-    /// Rows `first..` of the layer's, as many as the sequences have, in one batch.
+    /// Runs rows `first..` of the layer, as many as the sequences have, in one batch.
     fn run(
         &self,
         isa: Isa,
@@ -128,7 +129,7 @@ proptest! {
         }
     }
 
-    /// Rows cut into batches, on threads, with copies on the way and rows that are dropped: as one by one.
+    /// Rows in batches, on threads, with copies on the way and dropped rows, equal rows one by one.
     #[test]
     fn cuts_change_no_bit(
         shape in any_shape(), width in 1..=ConvWeights::WIDTH_MAX,
@@ -160,7 +161,7 @@ proptest! {
         }
     }
 
-    /// Two sequences in one batch: each as if it were alone.
+    /// Two sequences in one batch equal two separate batches.
     #[test]
     fn sequences_do_not_meet(
         shape in any_shape(), width in 1..=ConvWeights::WIDTH_MAX, lens in [1..9_usize, 1..9_usize],
@@ -226,7 +227,7 @@ fn a_convolution_agrees_with_f64() {
     }
 }
 
-/// The state as the papers have it: all of it decays, and then what it says of a key changes.
+/// The state as in the papers: all of it decays, then its value for a key changes.
 #[test]
 fn both_rules_agree_with_f64() {
     for (rule, sharing) in [(StateRule::Delta, KeySharing::Tiled), (StateRule::Scan, KeySharing::Grouped)] {

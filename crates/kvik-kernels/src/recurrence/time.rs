@@ -1,18 +1,19 @@
-//! How much time a row takes, and how much is left of a state after it.
+//! The time step of a row, and the decay of a state after it.
 //!
-//! Few numbers, each with an exponential of which later ones are a power: they are computed in f64 and rounded once.
+//! The numbers are few and enter an exponential that is applied repeatedly: they are computed in f64 and
+//! rounded once.
 
 use crate::Pool;
 
-/// Numbers below which waking other threads costs more than it saves.
+/// Number of elements below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 1024;
-/// Rows of a task.
+/// Rows per task.
 const ROWS: usize = 8;
 
 /// `x = ln(1 + exp(x + bias))`, of `x` `[n, heads]` and `bias` `[heads]`.
 ///
 /// # Panics
-/// When a shape does not fit.
+/// If a shape does not fit.
 pub fn softplus(pool: &Pool, x: &mut [f32], bias: &[f32]) {
     let softplus = |x: f32, bias: f32| {
         let x = f64::from(x) + f64::from(bias);
@@ -24,7 +25,7 @@ pub fn softplus(pool: &Pool, x: &mut [f32], bias: &[f32]) {
 /// `x = exp(x factor)`, of `x` `[n, heads]` and `factors` `[heads]`.
 ///
 /// # Panics
-/// When a shape does not fit.
+/// If a shape does not fit.
 pub fn decays(pool: &Pool, x: &mut [f32], factors: &[f32]) {
     by_head(pool, x, factors, |x, factor| (f64::from(x) * f64::from(factor)).exp() as f32);
 }

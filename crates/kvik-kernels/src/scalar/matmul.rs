@@ -2,20 +2,17 @@
 //!
 //! Every value is one `f32` accumulator over the columns in ascending order:
 //! - F32 and F16 weights: `acc = fma(w, x, acc)` for every column;
-//! - bfloat weights, with inputs rounded to bfloats half to even: for every pair of columns, the odd one
-//!   first, `acc = fma(w, x, acc)`, where each subnormal `w` and each subnormal new `acc` becomes a zero of
-//!   its sign.
-//!   This is `vdpbf16ps` as Zen 5 computes it (20 million random sums); no other processor was tested.
-//!   Machines without it keep subnormal numbers, and equal it wherever none occurs.
-//!   On matrix units, for every 32 columns, `even` and `odd` accumulate their columns from zero, as `fma(w,
-//!   x, even)`,
-//!   and `acc = acc + (even + odd)`. This is `tdpbf16ps` as a Xeon 6 computes it (12 million random sums), for all
-//!   rows of that instruction set;
+//! - bfloat weights, with inputs rounded to bfloats half to even: for every pair of columns, the odd one first,
+//!   `acc = fma(w, x, acc)`, where each subnormal `w` and each subnormal new `acc` becomes a zero of its sign.
+//!   This is `vdpbf16ps` as Zen 5 computes it (20 million random sums); no other processor was tested. Machines
+//!   without it keep subnormal numbers, and equal it wherever none occurs. On matrix units, for every 32 columns,
+//!   `even` and `odd` accumulate their columns from zero, as `fma(w, x, even)`, and `acc = acc + (even + odd)`.
+//!   This is `tdpbf16ps` as a Xeon 6 computes it (12 million random sums), for all rows of that instruction set;
 //! - 14-bit values: for every 32 columns, with the exact integer `dot = Σ w · x`, `acc = fma(d · dx, dot, acc)`,
 //!   where `dx` is the input's scale divided by the square of the maximum quantised value;
 //! - quantised values: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
-//!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has
-//!   mins, `acc = fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
+//!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has mins, `acc =
+//!   fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
 //!
 //! The order depends on nothing else: not on the number of rows, their panels, the tiles or the threads.
 

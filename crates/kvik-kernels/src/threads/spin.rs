@@ -16,9 +16,8 @@ pub(super) const SPIN: Duration = Duration::from_micros(50);
 #[cfg(not(loom))]
 const POLLS_PER_LOOK: u32 = 32;
 
-/// Polls until `poll` returns a value or the time is over. In a `crowded` pool, with more threads than cores,
-/// it yields
-/// between polls: the thread that it waits for may have no core.
+/// Polls until `poll` returns a value or the time is over. In a `crowded` pool, with more threads than cores, it
+/// yields between polls: the thread that it waits for may have no core.
 #[cfg(not(loom))]
 #[inline]
 pub(super) fn spin<T>(crowded: bool, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
@@ -59,9 +58,8 @@ pub(super) fn spin<T>(_crowded: bool, _poll: impl FnMut() -> Option<T>) -> Optio
 mod tests {
     use super::*;
 
-    /// Duration of a wait that finds nothing when each poll takes `poll_ns` more; the minimum of several,
-    /// since other
-    /// programs can only lengthen it.
+    /// Duration of a wait that finds nothing when each poll takes `poll_ns` more; the minimum of several, since
+    /// other programs can only lengthen it.
     fn wait_of(poll_ns: u64) -> Duration {
         let busy = Duration::from_nanos(poll_ns);
         let wait = || {
@@ -88,8 +86,7 @@ mod tests {
     }
 
     /// At least two rounds of polls precede the end of a wait, so this many polls are made however slow the
-    /// processor or the
-    /// emulator is.
+    /// processor or the emulator is.
     #[test]
     fn what_is_there_is_found_at_once_and_what_comes_is_found_later() {
         assert_eq!(spin(false, || Some(7)), Some(7));

@@ -15,9 +15,8 @@ pub fn performance_cores() -> usize {
     Fast::here().map_or(available, |fast| fast.cores.clamp(1, available))
 }
 
-/// The processors that `threads` threads sharing jobs are bound to, off slow cores, which all others would
-/// wait for. `None`
-/// if all cores are equal, or if there are more threads than fast cores.
+/// The processors that `threads` threads sharing jobs are bound to, off slow cores, which all others would wait
+/// for. `None` if all cores are equal, or if there are more threads than fast cores.
 pub(super) fn fast_cpus(threads: usize) -> Option<Vec<usize>> {
     // Loom creates thousands of pools.
     let fast = if cfg!(loom) { None } else { Fast::here() };
@@ -78,9 +77,8 @@ impl Core {
     }
 }
 
-/// Whether a core reaches three quarters of the fastest core's capacity: favoured cores of a uniform
-/// processor differ by
-/// less, efficiency cores by more.
+/// Whether a core reaches three quarters of the fastest core's capacity: favoured cores of a uniform processor
+/// differ by less, efficiency cores by more.
 fn is_fast(capacity: u64, fastest: u64) -> bool {
     4 * capacity >= 3 * fastest
 }

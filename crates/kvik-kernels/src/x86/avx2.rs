@@ -223,14 +223,14 @@ fn add(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
     unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
 }
 
-/// Four products of any bytes without VNNI. Pairs are summed in 16 bits, which would saturate for unsigned
-/// codes above 128; signed ones give the sign to `x` (|-128| * 127 * 2 fits).
+/// Four products of arbitrary bytes without VNNI. Pairs are summed in 16 bits, which would saturate for unsigned
+/// codes above 128; the sign of signed codes is moved to `x` (|-128| * 127 * 2 fits).
 #[inline(always)]
 fn wide_dot(codes: __m256i, x: __m256i) -> __m256i {
     unsafe { add_neighbours(_mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))) }
 }
 
-/// 16-bit numbers summed by two.
+/// Sums pairs of adjacent 16-bit numbers.
 #[inline(always)]
 fn add_neighbours(pairs: __m256i) -> __m256i {
     unsafe { _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)) }

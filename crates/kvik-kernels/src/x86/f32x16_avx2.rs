@@ -15,8 +15,7 @@ impl Avx2 {
         Avx2(low, high)
     }
 
-    /// The lanes rounded half to even; 0 where a lane is not a number, which the conversion alone makes
-    /// the least integer.
+    /// The lanes rounded half to even; 0 for NaN, which the conversion alone would map to the minimum integer.
     #[inline(always)]
     fn integers(x: __m256) -> __m256i {
         // SAFETY: the machine has AVX2.
@@ -206,7 +205,7 @@ unsafe fn transpose_quarters(vectors: &mut [Avx2]) {
     }
 }
 
-/// The same with the halves of four registers.
+/// [`transpose_quarters`] for the halves of four registers.
 ///
 /// # Safety
 /// The machine has AVX2.

@@ -171,7 +171,7 @@ unsafe fn transpose_quarters(vectors: &mut [Avx512]) {
     }
 }
 
-// The instructions round half to even, and make zeros of what is too small to be normal.
+// The instructions round half to even, and flush subnormal numbers to zero.
 impl BfloatLanes for Avx512 {
     #[inline(always)]
     unsafe fn pair_up(lower: *const u16, upper: *const u16) -> Avx512 {
@@ -185,7 +185,7 @@ impl BfloatLanes for Avx512 {
 
     #[inline(always)]
     fn pair_first(self, upper: Avx512) -> Avx512 {
-        // SAFETY: values exist, so the machine has AVX-512; those of this program have BW, which `Isa` sees to.
+        // SAFETY: values exist, so the machine has AVX-512; `Isa` guarantees that it also has BW.
         Avx512(unsafe { _mm512_castsi512_ps(_mm512_unpacklo_epi16(self.bits(), upper.bits())) })
     }
 
@@ -197,7 +197,7 @@ impl BfloatLanes for Avx512 {
 
     #[inline(always)]
     fn in_order(first: Avx512, second: Avx512) -> [Avx512; 2] {
-        // Fours of the first register, each before those of the second.
+        // Groups of four lanes of the first register, each followed by one of the second.
         const FOURS: [[i32; 16]; 2] = {
             let mut indices = [[0; 16]; 2];
             let mut i = 0;
@@ -232,7 +232,7 @@ impl BfloatLanes for Avx512 {
     }
 }
 
-/// The numbers of the lower half of a register, each before one of the upper half.
+/// Interleaves the numbers of the lower half of a register with those of the upper half.
 #[inline(always)]
 fn in_turns() -> __m512i {
     const INDICES: [u16; 32] = {

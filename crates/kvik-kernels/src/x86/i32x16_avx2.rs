@@ -21,7 +21,7 @@ fn add_products<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m25
     }
 }
 
-/// What [`I32x16::turn_bytes`] says, with registers that are narrow enough for it.
+/// Implements [`I32x16::turn_bytes`] with 256-bit registers.
 ///
 /// # Safety
 /// As there, and the machine has AVX2.
@@ -32,7 +32,8 @@ pub(super) unsafe fn turn_bytes(from: *const u8, to: *mut u8, stride: usize) {
         let lane = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
         let each_turned = _mm256_broadcastsi128_si256(lane);
         for half in 0..2 {
-            // Four by four lanes of two by two bytes, twice: of the first 8 rows, and beside them of the last.
+            // Four by four lanes of two by two bytes, twice: of the first 8 rows, and in the other half of
+            // the last.
             let mut rows = [_mm256_setzero_si256(); 4];
             for (i, row) in rows.iter_mut().enumerate() {
                 let at = from.add(32 * i + 16 * half);

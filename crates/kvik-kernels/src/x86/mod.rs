@@ -1,4 +1,4 @@
-//! x86-64: what each instruction set calls the words of the kernels.
+//! x86-64: implementations of the kernels' lanes.
 
 pub(crate) mod amx;
 pub(crate) mod avx2;

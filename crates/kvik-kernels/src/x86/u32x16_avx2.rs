@@ -68,14 +68,14 @@ impl U32x16 for Avx2Words {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's room is for 64 bytes.
+        // SAFETY: the caller provides room for 64 bytes.
         unsafe { _mm256_storeu_si256(to.cast(), self.0[0]) };
         // SAFETY: as above.
         unsafe { _mm256_storeu_si256(to.add(32).cast(), self.0[1]) };
     }
 }
 
-/// In each half of the registers four words of four rows: pairs of words change places, then pairs of pairs.
+/// Transposes four words of four rows in each half of the registers: swaps words, then pairs of words.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn turned_fours(rows: [__m256i; 4]) -> [__m256i; 4] {
@@ -89,7 +89,7 @@ fn turned_fours(rows: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// Halves of registers change places.
+/// Swaps halves of registers.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn turned_eights(a: [__m256i; 4], b: [__m256i; 4]) -> [__m256i; 8] {

@@ -42,7 +42,7 @@ impl Bits for Avx512Words {
 }
 
 impl U32x16 for Avx512Words {
-    /// Two rows a register, such that rows are in their order when quarters of registers have changed places.
+    /// Loads two rows per register, such that rows are in order after quarters of registers have been swapped.
     #[inline(always)]
     unsafe fn turned(rows: *const u8, stride: usize) -> [Avx512Words; 8] {
         // SAFETY: the caller's rows have eight words, and the machine has AVX-512.
@@ -63,12 +63,12 @@ impl U32x16 for Avx512Words {
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's room is for 64 bytes.
+        // SAFETY: the caller provides room for 64 bytes.
         unsafe { _mm512_storeu_si512(to.cast(), self.0) };
     }
 }
 
-/// In each quarter of the registers four words of four rows: pairs of words change places, then pairs of pairs.
+/// Transposes four words of four rows in each quarter of the registers: swaps words, then pairs of words.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn turned_fours(rows: [__m512i; 4]) -> [__m512i; 4] {

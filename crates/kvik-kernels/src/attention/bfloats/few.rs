@@ -1,6 +1,5 @@
 //! Products of few query rows in vectors, as in decoding: keys and values are paired up in registers, since
-//! writing the
-//! pairs to memory first takes longer than reading the operands.
+//! writing the pairs to memory first takes longer than reading the operands.
 
 use super::super::SPLIT;
 use super::super::kernel::{ScoreCall, Seen, TILES, ValueCall};
@@ -101,9 +100,8 @@ pub(super) unsafe fn values<L: BfloatLanes>(call: &ValueCall<'_>, room: &Room) {
 
 /// Weights `N` vectors of dimensions for `R` query rows.
 ///
-/// Rows are read in order, as hardware prefetchers expect: alternating between two of them takes twice as
-/// long when they
-/// come from memory. So whole lines are paired up, whose pairs come out in another order.
+/// Rows are read in order, as hardware prefetchers expect: alternating between two of them takes twice as long
+/// when they come from memory. So whole lines are paired up, whose pairs come out in another order.
 ///
 /// # Safety
 /// As [`values`]. `N` is even, or 1.

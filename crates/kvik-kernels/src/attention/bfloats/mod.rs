@@ -1,14 +1,11 @@
-//! Attention over bfloats on machines that multiply them, on matrix units or in vectors. Their products have
-//! an order of
-//! their own, so they compute all rows:
+//! Attention over bfloats on machines that multiply them, on matrix units or in vectors. Their products have an
+//! order of their own, so they compute all rows:
 //!
 //! 1. Query elements are rounded to bfloats. A score sums over dimensions, padded with zeros up to a whole
 //!    piece of 32.
 //! 2. Probabilities are rounded to bfloats as weights of values; their sum `l` is of the unrounded ones. A
-//!    dimension of
-//!    the output sums over all positions of the split, with zeros for those that the query row does not see.
-//!    The result
-//!    is the sum plus 0.
+//!    dimension of the output sums over all positions of the split, with zeros for those that the query row does
+//!    not see. The result is the sum plus 0.
 //!
 //! Sums start at zero:
 //! - on matrix units, over every 32 products, ascending: `even` and `odd` accumulate theirs, from zero, as
@@ -21,11 +18,10 @@
 //! so a row's sums do not depend on the other rows except for the sign of a zero, which adding 0 makes positive.
 //! Only 0 times an infinity or NaN would make a difference: `values::weigh` handles it.
 //!
-//! A call pairs keys and values up once for all its query rows; [`few`] rows do so in registers. Vectors
-//! multiply twice as
-//! many bfloats as floats per cycle. By operation count, 16 query rows, 16 positions and heads of 128 take
-//! matrix units
-//! 64 cycles for scores and 64 for values, and vectors that multiply floats 1,024 each; this is not measured.
+//! A call pairs keys and values up once for all its query rows; [`few`] rows do so in registers. Vectors multiply
+//! twice as many bfloats as floats per cycle. By operation count, 16 query rows, 16 positions and heads of 128
+//! take matrix units 64 cycles for scores and 64 for values, and vectors that multiply floats 1,024 each; this is
+//! not measured.
 
 mod few;
 mod pieces;
@@ -215,9 +211,8 @@ unsafe fn round_query<L: BfloatLanes>(
     }
 }
 
-/// Stores the keys of a tile in pairs of dimensions, `[pairs][16 positions][2]` in each piece, as matrix `n`
-/// of four,
-/// and prefetches a later tile.
+/// Stores the keys of a tile in pairs of dimensions, `[pairs][16 positions][2]` in each piece, as matrix `n` of
+/// four, and prefetches a later tile.
 ///
 /// # Safety
 /// As [`scores`]; the buffer is that of the call.

@@ -189,8 +189,7 @@ impl<L: BfloatLanes, const R: usize, const N: usize> Sums<L, R, N> {
     }
 
     /// Adds the products of `pairs` pairs of each query row, whose bits start at `rows`, a line for each row,
-    /// with those
-    /// that `columns` returns for a pair and a column.
+    /// with those that `columns` returns for a pair and a column.
     ///
     /// # Safety
     /// The pairs are readable there, and the machine multiplies bfloats.

@@ -246,9 +246,8 @@ fn bfloats_are_rounded_as_those_of_products() {
     }
 }
 
-/// The difference of two sums is negative and subnormal. A row computed with others adds zeros to it, which
-/// make it
-/// positive; a row computed alone has no more pieces.
+/// The difference of two sums is negative and subnormal. A row computed with others adds zeros to it, which make
+/// it positive; a row computed alone has no more pieces.
 #[test]
 fn the_sign_of_a_zero_tells_nothing_of_the_company() {
     let mut case = Case::new(LANES, 6, 2, Numbers::Ordinary, 1);

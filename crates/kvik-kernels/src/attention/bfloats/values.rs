@@ -39,9 +39,9 @@ pub(super) trait Values {
     /// Whether tiles hold values only, stored separately from keys.
     const BESIDE_KEYS: bool;
 
-    /// Stores 16 dimensions of two tiles, of `vector`, in pairs of positions, `[pairs][16 dimensions][2]`,
-    /// with zeros for
-    /// positions that are not in `seen`, relative to the first of the call's tiles, and for missing tiles.
+    /// Stores 16 dimensions of two tiles, of `vector`, in pairs of positions, `[pairs][16 dimensions][2]`, with
+    /// zeros for positions that are not in `seen`, relative to the first of the call's tiles, and for missing
+    /// tiles.
     ///
     /// # Safety
     /// The tiles are tiles of the call, numbered from `first`, which may be -1.
@@ -62,9 +62,9 @@ pub(super) trait Values {
 
 /// Weighted values of all query rows.
 ///
-/// Positions that only some query rows see are multiplied by 0 for the others. If such a value is not finite,
-/// the product
-/// would not be 0: then each query row is computed by itself, with zeros for the positions that it does not see.
+/// Positions that only some query rows see are multiplied by 0 for the others. If such a value is not finite, the
+/// product would not be 0: then each query row is computed by itself, with zeros for the positions that it does
+/// not see.
 ///
 /// # Safety
 /// As [`values`] or [`latents`].

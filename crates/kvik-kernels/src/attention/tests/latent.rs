@@ -8,9 +8,8 @@ pub(super) fn values_of(layer: &KvLayer, keys: &[f32]) -> Vec<f32> {
     keys.chunks_exact(layer.key_dim).flat_map(|key| key[..layer.value_dim].to_vec()).collect()
 }
 
-/// Query heads, length of keys and of values: DeepSeek's, whole keys, lengths that do not fill lanes, and
-/// lengths that cut
-/// a rotated piece.
+/// Query heads, length of keys and of values: DeepSeek's, whole keys, lengths that do not fill lanes, and lengths
+/// that cut a rotated piece.
 const SHAPES: [(usize, usize, usize); 11] = [
     (16, 576, 512),
     (5, 64, 64),

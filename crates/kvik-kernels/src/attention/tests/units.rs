@@ -1,6 +1,5 @@
-//! Attention on emulated matrix units, and in emulated vectors that multiply bfloats: the results do not
-//! depend on the
-//! machine.
+//! Attention on emulated matrix units, and in emulated vectors that multiply bfloats: the results do not depend
+//! on the machine.
 
 use super::*;
 use crate::attention::kernel::AttentionKernels;

@@ -27,10 +27,9 @@ const CONFIG: Config = Config::new(&[[QUERY_ROWS, STEP]; 8]);
 const VECTORS: usize = 2;
 /// Tiles per step: their positions are the bytes of a row of weights.
 const STEP_TILES: usize = STEP / BLOCK_POSITIONS;
-/// Minimum tiles of a call for which the units are used. Reading two registers of sums takes 32 cycles however few
-/// positions they sum, in which vectors weight half a tile for as many rows; with the rearrangement, by
-/// operation count
-/// two tiles break even.
+/// Minimum tiles of a call for which the units are used. Reading two registers of sums takes 32 cycles however
+/// few positions they sum, in which vectors weight half a tile for as many rows; with the rearrangement, by
+/// operation count two tiles break even.
 const TILES_FROM: usize = STEP_TILES;
 
 /// Buffers for weights, values and sums in the layout of registers.

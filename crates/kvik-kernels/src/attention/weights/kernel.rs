@@ -165,9 +165,8 @@ fn greater<L: F32x16>(before: L, weight: L) -> L {
     weight.max(before)
 }
 
-/// Replaces each element of `acc` by `update` of it and of the weights of all query heads, combined by
-/// `combine` in
-/// the order of query heads.
+/// Replaces each element of `acc` by `update` of it and of the weights of all query heads, combined by `combine`
+/// in the order of query heads.
 #[inline(always)]
 unsafe fn update<L: F32x16>(
     call: &ReduceCall<'_>,

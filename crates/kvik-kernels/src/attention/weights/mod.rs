@@ -1,11 +1,9 @@
 //! The attention weights of watched rows, and their reduction per stored position.
 //!
-//! A call of attention computes p and the maximum of each split anyway; for a watched row it records them,
-//! and when the
-//! row's last split is folded, the maxima become factors: a weight is p times the factor of its split, and 0
-//! at invisible
-//! positions. Weights are reduced over rows in order, so the result does not depend on how rows were cut into
-//! calls.
+//! A call of attention computes p and the maximum of each split anyway; for a watched row it records them, and
+//! when the row's last split is folded, the maxima become factors: a weight is p times the factor of its split,
+//! and 0 at invisible positions. Weights are reduced over rows in order, so the result does not depend on how
+//! rows were cut into calls.
 
 use std::ops::Range;
 
@@ -61,9 +59,8 @@ impl AttnWeights {
         AttnWeights::default()
     }
 
-    /// Replaces `weights` by the attention weights of a watched row for a query head: `[stored positions]` of
-    /// its KV head up
-    /// to the row's own, 0 outside the layer's window. Their sum lacks the weight of a sink.
+    /// Replaces `weights` by the attention weights of a watched row for a query head: `[stored positions]` of its
+    /// KV head up to the row's own, 0 outside the layer's window. Their sum lacks the weight of a sink.
     ///
     /// # Panics
     /// If the row was not watched, or the head does not exist.
@@ -115,8 +112,7 @@ impl AttnWeights {
     }
 
     /// Clears the positions before the first block that a row sees, which no unit will write: probabilities
-    /// become 0, and
-    /// maxima -inf, which gives the factor 0.
+    /// become 0, and maxima -inf, which gives the factor 0.
     fn clear_unseen(&mut self) {
         for &WatchedRow { p, stride, factors, splits, first, .. } in &self.rows {
             let (blocks, unseen) = (first / LANES * LANES, first / SPLIT);
@@ -197,9 +193,8 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Records the attention weights of a row in one split: `p` of the blocks that it sees a part of, which
-    /// begin at
-    /// stored position `first`, and the split's maximum.
+    /// Records the attention weights of a row in one split: `p` of the blocks that it sees a part of, which begin
+    /// at stored position `first`, and the split's maximum.
     ///
     /// # Safety
     /// No other thread records or finishes this row and head concurrently.

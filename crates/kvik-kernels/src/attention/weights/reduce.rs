@@ -23,9 +23,8 @@ pub enum WeightReduce {
     Max,
 }
 
-/// Positions per task; a multiple of 16, and few enough for their numbers to stay in the first-level cache
-/// while all
-/// rows pass over them.
+/// Positions per task; a multiple of 16, and few enough for their numbers to stay in the first-level cache while
+/// all rows pass over them.
 const TASK_POSITIONS: usize = 4096;
 /// Number of weights below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 64 * 1024;
@@ -34,11 +33,9 @@ impl AttnWeights {
     /// Reduces the weights of `rows` of the batch, which belong to one sequence and were watched, into `into`.
     ///
     /// * `among`: ascending ranges of stored positions. The weights of each row and query head are divided by
-    ///   their
-    ///   sum over these, and other positions stay as they are; if empty, all positions count, undivided
-    /// * `into`: `[kv_heads]` of `[stored positions]`, reduced from the sequence's earlier rows; extended
-    ///   with 0 to the
-    ///   positions that the rows see
+    ///   their sum over these, and other positions stay as they are; if empty, all positions count, undivided
+    /// * `into`: `[kv_heads]` of `[stored positions]`, reduced from the sequence's earlier rows; extended with 0
+    ///   to the positions that the rows see
     ///
     /// # Panics
     /// If a shape does not fit, a row was not watched, rows belong to several sequences, or ranges do not ascend.

@@ -442,9 +442,8 @@ pub(in crate::matmul) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, con
     }
 }
 
-/// Prefetches the part of the next tiles that corresponds to a chunk, a few lines at a time: while one group
-/// of tiles is
-/// computed, all planes of the next one arrive.
+/// Prefetches the part of the next tiles that corresponds to a chunk, a few lines at a time: while one group of
+/// tiles is computed, all planes of the next one arrive.
 #[inline(always)]
 pub(in crate::matmul) fn prefetch_chunk<L: Lanes, F: Coded, const T: usize>(
     lanes: L,

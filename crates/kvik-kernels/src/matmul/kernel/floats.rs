@@ -11,9 +11,8 @@ use crate::quant::WeightType;
 /// Computes `R` rows of a target of float weights.
 ///
 /// # Safety
-/// The tiles and rows of `target` exist and no other thread uses their outputs, the weights are of type `F`,
-/// and `x`
-/// holds as many columns as floats.
+/// The tiles and rows of `target` exist and no other thread uses their outputs, the weights are of type `F`, and
+/// `x` holds as many columns as floats.
 #[inline(always)]
 pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, target: &Target) {
     let cols = target.weights.cols();

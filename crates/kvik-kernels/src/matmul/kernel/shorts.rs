@@ -50,8 +50,7 @@ unsafe fn sums<L: Lanes, F: Format, const R: usize, const T: usize>(
 ) -> [[L::Float; R]; T] {
     let layout = target.weights.layout();
     // Hidden from the compiler, which would otherwise unroll the loop over these vectors and replace each dot
-    // product by a
-    // product and a sum, because several of them depend on each other.
+    // product by a product and a sum, because several of them depend on each other.
     let stored = std::hint::black_box(STORED);
     let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for block in 0..target.weights.cols() / CHUNK {

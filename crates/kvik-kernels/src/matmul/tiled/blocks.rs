@@ -1,11 +1,9 @@
-//! Types with a scale per 32 columns: the matrix units sum a block; vectors scale the sums and accumulate
-//! them in the
-//! order of `scalar::matmul`.
+//! Types with a scale per 32 columns: the matrix units sum a block; vectors scale the sums and accumulate them in
+//! the order of `scalar::matmul`.
 //!
-//! The units and the vectors alternate in groups of blocks, each with the results of the other's previous
-//! group. Even so
-//! they hardly overlap: on a Xeon with these units a product and its store take 30 cycles, during which floats are
-//! multiplied once a cycle instead of twice.
+//! The units and the vectors alternate in groups of blocks, each with the results of the other's previous group.
+//! Even so they hardly overlap: on a Xeon with these units a product and its store take 30 cycles, during which
+//! floats are multiplied once a cycle instead of twice.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the row of a register block")]
 
@@ -28,9 +26,8 @@ const GROUP: usize = SUMS.len();
 /// Computes and stores two tiles for all panels of `targets`.
 ///
 /// # Safety
-/// As [`code_rows`](crate::matmul::kernel::code_rows) for each target, which differ only in their panels;
-/// these are
-/// tall. `units` has the configuration of `F`.
+/// As [`code_rows`](crate::matmul::kernel::code_rows) for each target, which differ only in their panels; these
+/// are tall. `units` has the configuration of `F`.
 #[inline(always)]
 pub(super) unsafe fn compute<'a, L: Lanes, T: Tiles, F: Coded>(
     lanes: L,

@@ -1,10 +1,8 @@
-//! Types with blocks of 256 columns and integer scales: the scales are multiplied into the quantised values,
-//! in two planes
-//! of bytes, so that the units sum a whole block and vectors process it once.
+//! Types with blocks of 256 columns and integer scales: the scales are multiplied into the quantised values, in
+//! two planes of bytes, so that the units sum a whole block and vectors process it once.
 //!
 //! Blocks are the outer loop and panels the inner one: a block's weights, 16 KiB for two tiles, stay in the
-//! first-level
-//! cache, and the outputs of all panels in the second.
+//! first-level cache, and the outputs of all panels in the second.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 

@@ -19,9 +19,8 @@ const PANELS: usize = 2;
 /// Computes and stores two tiles for all panels of `targets`.
 ///
 /// # Safety
-/// As [`pair_rows`](crate::matmul::kernel::pair_rows) for each target, which differ only in their panels;
-/// these are
-/// tall. `units` has registers of 16 rows of 64 bytes.
+/// As [`pair_rows`](crate::matmul::kernel::pair_rows) for each target, which differ only in their panels; these
+/// are tall. `units` has registers of 16 rows of 64 bytes.
 #[inline(always)]
 pub(super) unsafe fn compute<'a, T: Tiles>(
     units: &mut T,
@@ -193,9 +192,8 @@ unsafe fn multiply_again<T: Tiles>(units: &mut T, x: *const u8) {
     }
 }
 
-/// Writes the sums of a panel for tile `t` to its outputs, without the padding of either. `room` holds the
-/// sums of one
-/// panel and tile.
+/// Writes the sums of a panel for tile `t` to its outputs, without the padding of either. `room` holds the sums
+/// of one panel and tile.
 ///
 /// # Safety
 /// As [`compute`]; the sums are those of the target.

@@ -59,14 +59,12 @@ fn less<L: Lanes>(lanes: L, codes: L::Int, by: i32) -> L::Int {
     lanes.xor(lanes.add(lanes.or(codes, bytes(lanes, 0x80)), by), bytes(lanes, 0x80))
 }
 
-/// Added to a level times its scale, so that its bytes are split without a sign: 64 times 256 for the upper
-/// byte, and
-/// half of 256 so that the lower byte is the distance to the nearest multiple of 256.
+/// Added to a level times its scale, so that its bytes are split without a sign: 64 times 256 for the upper byte,
+/// and half of 256 so that the lower byte is the distance to the nearest multiple of 256.
 const ABOVE: i32 = 64 << 8 | 128;
 
 /// Writes the levels of a chunk times their integer scales as `256 * upper + lower`, signed bytes: the upper
-/// bytes to
-/// the first of `to`, the lower ones to the second.
+/// bytes to the first of `to`, the lower ones to the second.
 ///
 /// # Safety
 /// As [`chunk`], for each of `to`.
@@ -101,9 +99,8 @@ pub(super) unsafe fn scaled_chunk<L: Lanes, F: Coded>(
 /// Quantised values of a group, four in a lane, minus their offset and times the scale of the lane: upper and
 /// lower bytes.
 ///
-/// The halves of a lane compute two products at a time: the added constant makes each positive, so that
-/// neither borrows
-/// from the other, and 32-bit sums are exact modulo 2^32.
+/// The halves of a lane compute two products at a time: the added constant makes each positive, so that neither
+/// borrows from the other, and 32-bit sums are exact modulo 2^32.
 #[inline(always)]
 fn scaled<L: Lanes, F: Coded>(lanes: L, codes: L::Int, scale: L::Int) -> [L::Int; 2] {
     let (even, odd) = (lanes.splat(0x00ff_00ff), lanes.splat(0xff00_ff00u32 as i32));

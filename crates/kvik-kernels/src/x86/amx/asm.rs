@@ -1,7 +1,8 @@
 //! [`Tiles`] as instructions. Stable Rust has no intrinsics for them.
 //!
-//! No block says that it leaves memory alone, so the compiler stores what they read before them and reads what
-//! they write after them. It keeps nothing in the registers itself.
+//! No block has the `nomem` option, so the compiler stores their operands before them and loads their results
+//! after them.
+//! The compiler itself keeps nothing in the registers.
 
 use std::arch::asm;
 

@@ -1,5 +1,6 @@
-//! [`Tiles`] as Intel's description of the instructions says (Software Developer's Manual, volume 2, `LDTILECFG`,
-//! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TDPBF16PS`, `TILESTORED`); what would be a fault there is a panic here.
+//! [`Tiles`] in plain Rust, following Intel's description (Software Developer's Manual, volume 2, `LDTILECFG`,
+//! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TDPBF16PS`, `TILESTORED`); a fault of an instruction is a
+//! panic here.
 
 use super::{Config, REGISTERS, ROW_BYTES, ROWS, Tiles};
 use crate::narrow::flush;
@@ -10,18 +11,18 @@ pub(crate) struct Emulated {
     registers: [[[u8; ROW_BYTES]; ROWS]; REGISTERS],
 }
 
-/// A sum and what four bytes of a row and of a column, for each of their pairs, add to it.
+/// Adds to a sum the products of four bytes of a row with four bytes of a column, for each of the pairs.
 type Dot = fn([u8; 4], &mut dyn Iterator<Item = [[u8; 4]; 2]>) -> [u8; 4];
 
 impl Emulated {
-    /// `[rows, bytes of a row]` of a register that is configured.
+    /// `[rows, bytes of a row]` of a configured register.
     fn shape(&self, register: usize) -> [usize; 2] {
         let shape = [usize::from(self.config.rows[register]), usize::from(self.config.row_bytes[register])];
         assert!(shape[0] > 0, "register {register} is not configured");
         shape
     }
 
-    /// Replaces a row of a register; what the configuration leaves out becomes zero.
+    /// Replaces a row of a register; bytes beyond the configured ones become zero.
     fn write_row_and_zero(&mut self, register: usize, row: usize, bytes: &[u8]) {
         let to = &mut self.registers[register][row];
         to[..bytes.len()].copy_from_slice(bytes);
@@ -33,7 +34,8 @@ impl Emulated {
         self.registers[register][rows..].fill([0; ROW_BYTES]);
     }
 
-    /// A product in which `dot` adds those of a row of `a` and a column of `b`, four bytes each, to a sum.
+    /// Computes a product, in which `dot` adds the products of a row of `a` and a column of `b`, four bytes
+    /// each, to a sum.
     fn multiply<const C: usize, const A: usize, const B: usize>(&mut self, dot: Dot) {
         const { assert!(C != A && C != B && A != B) };
         let [[c_rows, c_bytes], [a_rows, a_bytes], [b_rows, b_bytes]] = [C, A, B].map(|r| self.shape(r));
@@ -54,7 +56,7 @@ impl Emulated {
     }
 }
 
-/// The faults of `LDTILECFG`.
+/// Checks the fault conditions of `LDTILECFG`.
 fn check(config: &Config) {
     assert!(config.palette == 1 && config.start_row == 0 && config.reserved == [0; 14]);
     for (register, (&rows, &bytes)) in config.rows.iter().zip(&config.row_bytes).enumerate() {
@@ -123,7 +125,7 @@ fn dpbd(c: [u8; 4], a: [i32; 4], b: [u8; 4]) -> [u8; 4] {
     products.fold(i32::from_le_bytes(c), i32::wrapping_add).to_le_bytes()
 }
 
-/// Both bfloats of four bytes, where what is too small to be normal is zero.
+/// Both bfloats of four bytes, with subnormal numbers flushed to zero.
 fn bfloats([a, b, c, d]: [u8; 4]) -> [f32; 2] {
     [[0, 0, a, b], [0, 0, c, d]].map(|bytes| flush(f32::from_le_bytes(bytes)))
 }

@@ -1,11 +1,12 @@
 //! The matrix units (AMX): eight registers of up to 16 rows of 64 bytes, and products between them.
 //!
-//! A register holds a matrix whose shape a configuration says, for each thread. [`Tiles`] are the words in which
-//! `matmul::tiled`, `attention::tiled` and `attention::bfloats` use them. The instructions speak them ([`asm`]) and, in tests, plain
-//! Rust that follows Intel's description step by step (`emulated`): the kernels run on machines without such units.
+//! A register holds a matrix whose shape is set by a per-thread configuration. [`Tiles`] is the interface that
+//! `matmul::tiled`, `attention::tiled` and `attention::bfloats` use. It is implemented by the instructions
+//! ([`asm`]) and, in tests, by plain Rust that follows Intel's description (`emulated`), so the kernels can run
+//! on machines without AMX.
 //!
 //! A product takes `a`, rows of inputs in order, and `b`, in which a row of 64 bytes holds four consecutive
-//! columns of 16 outputs. That is a vector of the packed weights, see `matrix::layout`.
+//! columns of 16 outputs: a vector of the packed weights, see `matrix::layout`.
 
 mod asm;
 #[cfg(test)]
@@ -19,19 +20,19 @@ pub(crate) use asm::Amx;
 pub(crate) use emulated::Emulated;
 pub(crate) use presence::usable;
 
-/// Registers.
+/// Number of registers.
 const REGISTERS: usize = 8;
-/// Bytes of a row of a register, at most.
+/// Maximum bytes of a row of a register.
 #[cfg(test)]
 const ROW_BYTES: usize = 64;
-/// Rows of a register, at most.
+/// Maximum rows of a register.
 #[cfg(test)]
 const ROWS: usize = 16;
 
 /// The shapes of the registers, as the processor reads them.
 ///
-/// All of it is written before its address is given away: compilers have dropped stores into configurations that
-/// nothing but the instruction reads.
+/// All of it is written before its address is taken: compilers have dropped stores into configurations that only
+/// the instruction reads.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Config {
@@ -45,7 +46,8 @@ pub(crate) struct Config {
 const _: () = assert!(size_of::<Config>() == 64);
 
 impl Config {
-    /// `[rows, bytes of a row]` for each register; those not named hold nothing.
+    /// Creates a configuration with `[rows, bytes of a row]` for each register; the remaining registers are
+    /// unused.
     pub(crate) const fn new(shapes: &[[usize; 2]]) -> Config {
         assert!(shapes.len() <= REGISTERS);
         let mut config =
@@ -62,25 +64,25 @@ impl Config {
     }
 }
 
-/// The registers of a thread in a configuration. They are released when the value is dropped: the system then has
-/// 8 KiB less to save.
+/// The registers of a thread in a configuration. They are released when the value is dropped, which leaves the
+/// system 8 KiB less to save.
 ///
 /// # Safety
-/// Implementations must compute exactly what each method says, and touch no other memory.
+/// Implementations must compute exactly what each method states, and access no other memory.
 pub(crate) unsafe trait Tiles {
-    /// Configures the registers, which become zero.
+    /// Configures the registers and zeroes them.
     ///
     /// # Safety
-    /// The machine has these units, and this thread has no other such value that it goes on to use.
+    /// The machine has these units, and this thread does not use another such value later.
     unsafe fn configured(config: &Config) -> Self;
 
-    /// Fills a register: row `i` from `i * stride` bytes behind `from`.
+    /// Loads a register: row `i` from `from + i * stride`.
     ///
     /// # Safety
-    /// So many bytes as the register's rows have are readable there. The register is configured.
+    /// The bytes of the register's rows are readable there. The register is configured.
     unsafe fn load<const REGISTER: usize>(&mut self, from: *const u8, stride: usize);
 
-    /// Makes a register zero.
+    /// Zeroes a register.
     ///
     /// # Safety
     /// The register is configured.
@@ -90,8 +92,8 @@ pub(crate) unsafe trait Tiles {
     /// of a lane of `b`.
     ///
     /// # Safety
-    /// The registers are three, and their shapes fit: `c` has the rows of `a` and the bytes of a row of `b`, which
-    /// has a row for four bytes of a row of `a`.
+    /// The three registers are distinct, and their shapes fit: `c` has the rows of `a` and the bytes of a row of
+    /// `b`, which has a row for every four bytes of a row of `a`.
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self);
 
     /// [`Tiles::dot`] with unsigned bytes in `a`; those of `b` are signed.
@@ -100,17 +102,17 @@ pub(crate) unsafe trait Tiles {
     /// As [`Tiles::dot`].
     unsafe fn dot_unsigned<const C: usize, const A: usize, const B: usize>(&mut self);
 
-    /// `c += a * b` in floats: pairs of bfloats of a row of `a` with those of a lane of `b`. The products of even and
-    /// of odd columns are summed apart, each fused and from zero; both sums together are added to `c`. Numbers too
-    /// small to be normal count as zero, before and after each step.
+    /// `c += a * b` in floats: pairs of bfloats of a row of `a` with those of a lane of `b`. The products of even
+    /// and of odd columns are summed separately, each fused and from zero; the sum of both is added to `c`.
+    /// Subnormal numbers count as zero, before and after each step.
     ///
     /// # Safety
     /// As [`Tiles::dot`].
     unsafe fn dot_bf16<const C: usize, const A: usize, const B: usize>(&mut self);
 
-    /// Writes a register: row `i` to `i * stride` bytes behind `to`.
+    /// Stores a register: row `i` to `to + i * stride`.
     ///
     /// # Safety
-    /// So many bytes as the register's rows have are writable there. The register is configured.
+    /// The bytes of the register's rows are writable there. The register is configured.
     unsafe fn store<const REGISTER: usize>(&mut self, to: *mut u8, stride: usize);
 }

@@ -1,8 +1,8 @@
-//! Whether this process may use the matrix units: the processor has them, the system saves their registers,
-//! and it has granted their use.
+//! Detection of usable matrix units: the processor has them, the system saves their registers, and it has granted
+//! their use to this process.
 //!
-//! Linux grants it to a process that asks. The registers are 8 KiB, and the room in which signals save a
-//! thread's state grows by as much; so Linux refuses where a thread's stack for signals lacks that room.
+//! Linux grants the use on request. The registers are 8 KiB, and the signal frame of a thread grows by as much,
+//! so Linux refuses if a thread's signal stack is too small.
 
 use std::arch::x86_64::{__cpuid_count, _xgetbv};
 use std::sync::OnceLock;
@@ -11,12 +11,13 @@ use std::sync::OnceLock;
 const AMX_BF16: u32 = 1 << 22;
 const AMX_TILE: u32 = 1 << 24;
 const AMX_INT8: u32 = 1 << 25;
-/// States that the system saves (XCR0): the shapes of the registers, number 17, and their contents, number 18.
+/// State components that the system saves (XCR0): the shapes of the registers, number 17, and their contents,
+/// number 18.
 const TILE_STATES: u64 = 1 << 17 | 1 << 18;
-/// The leaf of CPUID that tells the sizes of the registers.
+/// The CPUID leaf with the sizes of the registers.
 const TILE_LEAF: u32 = 0x1d;
 
-/// Whether the matrix units may be used. Asks the system once per process, before any thread uses them.
+/// Whether the matrix units may be used. Requests them once per process, before any thread uses them.
 pub(crate) fn usable() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
     *USABLE.get_or_init(|| has_units() && are_saved() && permission())
@@ -34,9 +35,9 @@ fn has_units() -> bool {
     features & needed == needed && (row_bytes, registers, rows) == (64, 8, 16)
 }
 
-/// Whether the system saves the registers when it changes threads.
+/// Whether the system saves the registers on a context switch.
 fn are_saved() -> bool {
-    // `xgetbv` exists where the system has enabled XSAVE, which is what is asked here.
+    // `xgetbv` exists if the system has enabled XSAVE, which is checked here.
     // SAFETY: the processor has the instruction.
     std::arch::is_x86_feature_detected!("xsave") && unsafe { enabled_states() } & TILE_STATES == TILE_STATES
 }
@@ -51,7 +52,7 @@ unsafe fn enabled_states() -> u64 {
     unsafe { _xgetbv(0) }
 }
 
-/// Asks the system for the use of the registers.
+/// Requests the use of the registers from the system.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn permission() -> bool {
     const ARCH_PRCTL: usize = 158;
@@ -74,7 +75,7 @@ fn permission() -> bool {
     result == 0
 }
 
-/// Other systems are not known to be asked.
+/// On other systems no way to request the use is known.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn permission() -> bool {
     false

@@ -1,14 +1,15 @@
 use super::*;
 use crate::testing::Random;
 
-/// Bytes that a register may touch.
+/// Maximum bytes of a register.
 const BYTES: usize = ROWS * ROW_BYTES;
 
 fn random_bytes(random: &mut Random) -> [u8; BYTES] {
     std::array::from_fn(|_| random.bits() as u8)
 }
 
-/// What registers 0 to 2 hold after each instruction of a product of random matrices, stored `stride` bytes apart.
+/// The contents of registers 0 to 2 after each instruction of a product of random matrices, stored `stride`
+/// bytes apart.
 fn states<T: Tiles>(config: &Config, stride: usize, seed: u64) -> Vec<[u8; BYTES]> {
     let mut random = Random(seed);
     let memory: [[u8; BYTES]; 3] = std::array::from_fn(|_| random_bytes(&mut random));
@@ -53,7 +54,7 @@ fn instructions_do_what_their_description_says() {
     for seed in 0..2000 {
         let [m, k, n] = [16, 16, 16].map(|most| random.bits() as usize % most + 1);
         let config = Config::new(&[[m, n * 4], [m, k * 4], [k, n * 4]]);
-        // Rows may stand apart, but not overlap.
+        // Rows may have gaps between them, but not overlap.
         let stride = 64 - random.bits() as usize % (65 - 4 * n.max(k));
         let expect = states::<Emulated>(&config, stride, seed);
         assert_eq!(states::<Amx>(&config, stride, seed), expect, "{m} {k} {n}, {stride} bytes apart");
@@ -106,7 +107,7 @@ fn sums_wrap() {
     assert_eq!(c, [i32::MIN + 3; 16]);
 }
 
-/// A product of bfloats of all magnitudes, infinity among them, added to such floats.
+/// A product of bfloats of all magnitudes, including infinity, added to such floats.
 fn sums_of_bfloats<T: Tiles>(pairs: usize, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     let bfloat =
