@@ -1,8 +1,8 @@
 //! Attention over block tables.
 //!
-//! Query rows of one sequence and KV head that read the same keys and values form units of four. Positions are worked
-//! on in splits of 256; a unit goes over its splits by itself, or each has a work group of its own and the results are
-//! merged, to the same bits: which way it is depends on how many units there are.
+//! Query rows of one sequence and KV head that read the same keys and values form units of four. Positions are
+//! processed in splits of 256. Either one work group processes all splits of a unit in order, or each split has a
+//! work group of its own and the results are merged, to the same bits; the choice depends on the number of units.
 
 use bytemuck::{Pod, Zeroable};
 use kvik_kernels::{KvKind, KvLayer};
@@ -14,21 +14,21 @@ use crate::{Buffer, Device, DeviceArena, DeviceError, DeviceRows, Step};
 
 /// Query rows of a unit.
 const UNIT_ROWS: usize = 4;
-/// Positions that are worked on at a time. Part of the arithmetic: results change with it.
+/// Positions processed at a time. Part of the arithmetic: results change with it.
 const SPLIT: u32 = 256;
-/// Units of all KV heads below which a device has too little to do unless splits are spread.
+/// Minimum number of units over all KV heads, below which splits are spread to keep the device busy.
 const WHOLE_UNITS_MIN: usize = 128;
 
-/// How a unit goes over its splits.
+/// The distribution of a unit's splits over work groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// One after the other, in one work group.
+    /// All splits in order, in one work group.
     Whole,
-    /// Each in a work group of its own; then they are merged.
+    /// Each split in a work group of its own, then merged.
     Parts,
 }
 
-/// Four query rows as kernels read them.
+/// Four query rows in the layout of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 struct Unit {
@@ -40,38 +40,38 @@ struct Unit {
     first_part: u32,
 }
 
-/// The units of the rows of a batch, for all layers of one kind and with as many query heads for a KV head.
+/// The units of the rows of a batch, for all layers of one kind with the same number of query heads per KV head.
 #[derive(Debug)]
 pub struct AttentionPlan {
     kind: KvKind,
     group: usize,
     units: Buffer<Unit>,
-    /// Unit and split.
+    /// Pairs of unit and split.
     parts: Buffer<[u32; 2]>,
 }
 
-/// Room for the results of splits, which grows as it is needed.
+/// A buffer for the results of splits, which grows on demand.
 #[derive(Debug, Default)]
 pub struct PartRoom(Option<Buffer<[f32; 4]>>);
 
 /// Attention of the rows of a batch in one layer: `softmax(scale q K) V`, head by head.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceAttention<'a> {
-    /// Where keys and values are stored.
+    /// The arena that stores keys and values.
     pub arena: &'a DeviceArena,
     /// The layer whose keys and values are read.
     pub layer: usize,
     /// The rows of the batch.
     pub rows: &'a DeviceRows,
-    /// Their units.
+    /// The units of the rows.
     pub plan: &'a AttentionPlan,
     /// `[n, heads, key_dim]`; query head `h` reads KV head `h * kv_heads / heads`.
     pub q: &'a Buffer<f32>,
-    /// Multiplies every score.
+    /// Factor of every score.
     pub scale: f32,
-    /// Bounds every score smoothly: `cap * tanh(score / cap)`.
+    /// Soft cap of the scores: `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// Scores of positions without a value that take part in every softmax, `[heads]`.
+    /// Attention sinks: scores without a value that take part in every softmax, `[heads]`.
     pub sinks: Option<&'a Buffer<f32>>,
 }
 
@@ -88,15 +88,15 @@ struct AttentionParams {
     cap: f32,
 }
 
-/// The buffers of the kernels that fold splits; the last one is of sinks.
+/// Buffers of the kernels that fold splits; the last one holds the sinks.
 const WHOLE: [Access; 7] = [Read, Read, Read, Read, Read, Write, Read];
 const MERGE: [Access; 4] = [Read, Read, Write, Read];
 
 impl AttentionPlan {
-    /// Plans for `group` query heads for each KV head.
+    /// Plans for `group` query heads per KV head.
     ///
     /// # Errors
-    /// When the device is lost or full.
+    /// If the device is lost or full.
     pub fn new(
         device: &Device,
         rows: &DeviceRows,
@@ -112,13 +112,13 @@ impl AttentionPlan {
         Ok(AttentionPlan { kind, group, units, parts: device.upload("the parts of attention", &parts)? })
     }
 
-    /// The way that suits a layer of `kv_heads` KV heads.
+    /// The faster distribution for a layer of `kv_heads` KV heads.
     pub fn way(&self, kv_heads: usize) -> Way {
         if self.units.len() * kv_heads < WHOLE_UNITS_MIN { Way::Parts } else { Way::Whole }
     }
 }
 
-/// The units of rows: those of a sequence stand together.
+/// The units of rows; rows of a sequence are contiguous.
 fn units_of(rows: &[RowPlace], kind: KvKind, group: usize) -> Vec<Unit> {
     let (mut units, mut first_row, mut first_part) = (Vec::new(), 0, 0);
     for of_sequence in rows.chunk_by(|a, b| a.table == b.table) {
@@ -139,7 +139,7 @@ fn units_of(rows: &[RowPlace], kind: KvKind, group: usize) -> Vec<Unit> {
     units
 }
 
-/// The piece that says what a row sees, and how far it sees.
+/// The piece that defines the visible positions of a row, and their number.
 fn seen(kind: KvKind) -> (Piece, u32) {
     match kind {
         KvKind::Full => (piece!("attention/seen_full"), 0),
@@ -152,10 +152,10 @@ impl DeviceAttention<'_> {
     /// Adds the attention to a step; results go to `out`, `[n, heads, value_dim]`.
     ///
     /// # Errors
-    /// When the driver refuses a kernel, or there is no memory for the results of splits.
+    /// If the driver refuses a kernel, or there is no memory for the results of splits.
     ///
     /// # Panics
-    /// When a shape does not fit, or the plan is for a layer of another kind.
+    /// If a shape does not fit, or the plan is for a layer of another kind.
     pub fn run(
         &self,
         step: &mut Step<'_>,
@@ -165,7 +165,7 @@ impl DeviceAttention<'_> {
         self.run_as(self.plan.way(self.shape().kv_heads), step, room, out)
     }
 
-    /// [`DeviceAttention::run`] in a given way, to the same bits.
+    /// [`DeviceAttention::run`] with a given distribution, to the same bits.
     ///
     /// # Errors
     /// As [`DeviceAttention::run`].
@@ -228,7 +228,7 @@ impl DeviceAttention<'_> {
         Kernel { pieces, constants, buffers, params: size_of::<AttentionParams>() }
     }
 
-    /// A kernel that folds splits: it begins with sinks, the last of its buffers, where there are some.
+    /// A kernel that folds splits: it starts from the sinks, the last of its buffers, if there are any.
     fn folding(&self, mut pieces: Vec<Piece>, buffers: &'static [Access]) -> Kernel {
         let sinks = buffers.len() - 1;
         pieces.push(piece!("attention/fold"));
@@ -242,7 +242,7 @@ impl DeviceAttention<'_> {
         kernel
     }
 
-    /// The pieces that work on a split, and `more`.
+    /// The pieces that process a split, and `more`.
     fn split_pieces(&self, more: Piece) -> Vec<Piece> {
         let [key, value] = readers(self.shape());
         let mut pieces =

@@ -16,20 +16,20 @@ pub struct Buffer<T> {
     of: PhantomData<T>,
 }
 
-/// Kernels bind vectors of four words.
+/// Alignment of buffers: kernels bind vectors of four words.
 const ALIGN: u64 = 16;
-/// How much is uploaded at once: it is copied on the way.
+/// Maximum bytes per upload, which is copied on the way.
 const UPLOAD_BYTES: usize = 64 << 20;
-/// A device that takes longer than this for a step has hung.
+/// Timeout of a step, after which the device counts as hung.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
 impl<T: Pod> Buffer<T> {
-    /// Its length.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no elements.
+    /// Whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -40,10 +40,10 @@ impl<T: Pod> Buffer<T> {
 }
 
 impl Device {
-    /// An array of zeros; `what` stands in errors.
+    /// An array of zeros; `what` names it in errors.
     ///
     /// # Errors
-    /// When it is larger than the device allows, or there is no memory left for it.
+    /// If it is larger than the device allows, or there is no memory left for it.
     pub fn zeros<T: Pod>(&self, what: &str, len: usize) -> Result<Buffer<T>, DeviceError> {
         self.check()?;
         let bytes = (len as u64 * size_of::<T>() as u64).next_multiple_of(ALIGN).max(ALIGN);
@@ -63,7 +63,7 @@ impl Device {
         }
     }
 
-    /// An array of `values`; `what` stands in errors.
+    /// An array of `values`; `what` names it in errors.
     ///
     /// # Errors
     /// As [`Device::zeros`].
@@ -73,13 +73,13 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Replaces elements from `start` on.
+    /// Replaces the elements from `start` on.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// If the device is lost.
     ///
     /// # Panics
-    /// When they go beyond the end, or do not stand at whole words.
+    /// If they exceed the array, or are not aligned to whole words.
     pub fn write<T: Pod>(
         &self,
         buffer: &mut Buffer<T>,
@@ -90,7 +90,7 @@ impl Device {
         self.put(buffer, (start * size_of::<T>()) as u64, bytemuck::cast_slice(values))
     }
 
-    /// Writes bytes, to which zeros are added up to a whole word.
+    /// Writes bytes, padded with zeros to a whole word.
     pub(crate) fn put<T>(&self, buffer: &Buffer<T>, start: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
         let mut at = start;
@@ -107,8 +107,8 @@ impl Device {
         self.check()
     }
 
-    /// Counts bytes that wait in memory for the next step. Once they are many they are copied at once: a model is uploaded
-    /// without a step.
+    /// Counts uploaded bytes that wait in memory for the next step, and submits them once they reach a limit: a
+    /// model is uploaded without a step.
     fn limit_uploads(&self, bytes: usize) -> Result<(), DeviceError> {
         let waiting = self.uploads.get() + bytes;
         if waiting < UPLOAD_BYTES {
@@ -120,23 +120,23 @@ impl Device {
         self.wait()
     }
 
-    /// All elements, when everything before is done.
+    /// Reads all elements, after all previous work is done.
     ///
     /// # Errors
-    /// When the device is lost, or refused what came before.
+    /// If the device is lost, or refused previous work.
     pub fn read<T: Pod>(&self, buffer: &Buffer<T>) -> Result<Vec<T>, DeviceError> {
         let mut values = Vec::new();
         self.read_into(buffer, 0..buffer.len, &mut values)?;
         Ok(values)
     }
 
-    /// Adds elements of a buffer to `values`, when everything before is done.
+    /// Appends elements of a buffer to `values`, after all previous work is done.
     ///
     /// # Errors
     /// As [`Device::read`].
     ///
     /// # Panics
-    /// When they go beyond the end, or are not whole words.
+    /// If they exceed the array, or are not whole words.
     pub fn read_into<T: Pod>(
         &self,
         buffer: &Buffer<T>,
@@ -152,7 +152,7 @@ impl Device {
         })
     }
 
-    /// Hands the bytes of parts of buffers, one behind the other, to `take`. Parts are whole words.
+    /// Passes the bytes of parts of buffers, concatenated, to `take`. Parts are whole words.
     pub(crate) fn bytes(
         &self,
         parts: &[(&wgpu::Buffer, Range<u64>)],
@@ -189,7 +189,7 @@ impl Device {
         Ok(())
     }
 
-    /// Waits until everything before is done.
+    /// Waits until all previous work is done.
     pub(crate) fn wait(&self) -> Result<(), DeviceError> {
         let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(WAIT_MAX) };
         let waited = self.raw().poll(wait);

@@ -1,4 +1,4 @@
-//! One GPU: found, opened, and what goes wrong with it.
+//! Devices: their discovery, opening and faults.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,55 +13,55 @@ use crate::step::Step;
 /// A GPU of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number, by which it is chosen.
+    /// The number by which it is selected.
     pub index: usize,
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// The kind of device.
     pub kind: DeviceKind,
-    /// How it is reached: Vulkan, Metal, Dx12.
+    /// The API that reaches it: Vulkan, Metal, Dx12.
     pub backend: String,
     /// Name and version of the driver. Results are the same to the bit on one device and driver.
     pub driver: String,
-    /// The largest buffer, in bytes. wgpu does not tell how much memory there is.
+    /// Maximum size of a buffer in bytes. wgpu does not expose the amount of memory.
     pub buffer_bytes_max: u64,
-    /// The largest part of a buffer that a kernel reads, in bytes: no tensor's piece and no layer of an arena is larger.
+    /// Maximum size of a binding in bytes: no band of a tensor and no layer of an arena is larger.
     pub binding_bytes_max: u64,
 }
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     /// A card with memory of its own.
     Discrete,
-    /// A part of the processor, which shares its memory.
+    /// A part of the processor, whose memory it shares.
     Integrated,
-    /// One that a virtual machine lends.
+    /// A virtual device of a virtual machine.
     Virtual,
-    /// A driver that computes on the processor, for tests.
+    /// A software driver on the processor, for tests.
     Software,
-    /// Nobody knows.
+    /// Unknown.
     Other,
 }
 
-/// Which device to open.
+/// The selection of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// The one that is probably the fastest; never one of software.
+    /// The device that is probably the fastest; never a software device.
     Auto,
-    /// That of a number.
+    /// The device of this number.
     Index(usize),
 }
 
-/// An open device. One thread has it.
+/// An open device, owned by one thread.
 pub struct Device {
     info: DeviceInfo,
     device: wgpu::Device,
     queue: wgpu::Queue,
     pipelines: HashMap<Kernel, Pipeline>,
-    /// Bytes on their way to buffers since uploads last were waited for, or more of them.
+    /// Bytes uploaded since the last wait for uploads, or more.
     pub(crate) uploads: Cell<usize>,
-    /// The first thing that went wrong outside of a call that would have said so.
+    /// The first fault that no call has reported.
     fault: Arc<OnceLock<DeviceError>>,
 }
 
@@ -71,7 +71,8 @@ pub fn devices() -> Vec<DeviceInfo> {
 }
 
 fn adapters() -> Vec<wgpu::Adapter> {
-    // More than that of a device's memory is refused with an error; beyond it drivers give up in other ways.
+    // Allocations beyond this share of a device's memory are refused with an error; at the limit drivers fail
+    // in other ways.
     const MEMORY_PERCENT_MAX: u8 = 95;
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle().with_env();
     descriptor.memory_budget_thresholds.for_resource_creation = Some(MEMORY_PERCENT_MAX);
@@ -94,7 +95,7 @@ impl DeviceInfo {
             backend: format!("{:?}", info.backend),
             driver: format!("{} {}", info.driver, info.driver_info),
             buffer_bytes_max: limits.max_buffer_size,
-            // Kernels count bytes in 32 bits.
+            // Kernels compute byte offsets in 32 bits.
             binding_bytes_max: limits
                 .max_storage_buffer_binding_size
                 .min(limits.max_buffer_size)
@@ -104,7 +105,7 @@ impl DeviceInfo {
 }
 
 impl Choice {
-    /// The number of the chosen one.
+    /// The number of the selected device.
     fn of(self, devices: &[DeviceInfo]) -> Result<usize, DeviceError> {
         let rank = |kind| match kind {
             DeviceKind::Discrete => 3,
@@ -119,7 +120,7 @@ impl Choice {
             }
             Choice::Index(_) => Err(DeviceError::NoDevice),
             Choice::Auto => {
-                // Of equals the first one: `max_by_key` takes the last.
+                // The first of equals: `max_by_key` returns the last.
                 let fit = devices.iter().rev().filter(|device| rank(device.kind) > 0);
                 let best = fit.max_by_key(|device| rank(device.kind));
                 best.map(|device| device.index).ok_or(DeviceError::NoDevice)
@@ -132,7 +133,7 @@ impl Device {
     /// Opens a device.
     ///
     /// # Errors
-    /// When there is none of that number, it has not what kernels need, or the driver does not open it.
+    /// If no device has that number, it lacks a required feature, or the driver does not open it.
     pub fn open(choice: Choice) -> Result<Device, DeviceError> {
         let adapters = adapters();
         let infos: Vec<_> =
@@ -161,28 +162,28 @@ impl Device {
         Ok(Device { info, device, queue, pipelines: HashMap::new(), uploads: Cell::new(0), fault })
     }
 
-    /// What it is.
+    /// The properties of the device.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// A step, to which work is added, and which then runs as a whole.
+    /// Begins a step, to which work is added, and which then runs as a whole.
     pub fn step(&mut self) -> Step<'_> {
         Step::new(self)
     }
 
-    /// Whether it still works.
+    /// Checks that the device still works.
     ///
     /// # Errors
-    /// When it is lost, or a call failed whose result nobody asked for.
+    /// If it is lost, or a call failed whose result was never read.
     pub fn check(&self) -> Result<(), DeviceError> {
         self.fault.get().map_or(Ok(()), |fault| Err(fault.clone()))
     }
 
-    /// Gives the device up: what it stores is gone, and every later call fails.
+    /// Destroys the device: its contents are lost, and every later call fails.
     pub fn destroy(&self) {
         self.device.destroy();
-        // The driver tells at the next poll.
+        // The driver reports it at the next poll.
         self.device.poll(wgpu::PollType::Poll).ok();
     }
 
@@ -194,7 +195,7 @@ impl Device {
         &self.queue
     }
 
-    /// The pipeline of a kernel, made when it is first asked for.
+    /// The pipeline of a kernel, compiled at its first use.
     pub(crate) fn pipeline(&mut self, kernel: &Kernel) -> Result<Pipeline, DeviceError> {
         if let Some(pipeline) = self.pipelines.get(kernel) {
             return Ok(pipeline.clone());
@@ -204,7 +205,7 @@ impl Device {
         Ok(pipeline)
     }
 
-    /// Does `work` and returns what the driver said against it.
+    /// Runs `work` and returns the driver's error, if any.
     pub(crate) fn caught<T>(&self, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
         use wgpu::ErrorFilter::{Internal, OutOfMemory, Validation};
         let scopes = [Internal, Validation, OutOfMemory].map(|filter| self.device.push_error_scope(filter));
@@ -215,7 +216,7 @@ impl Device {
     }
 }
 
-/// Keeps the first fault that no call reports.
+/// Records the first fault that no call reports.
 fn watch(device: &wgpu::Device, fault: &Arc<OnceLock<DeviceError>>) {
     let lost = fault.clone();
     device.set_device_lost_callback(move |_, reason| {
@@ -228,7 +229,7 @@ fn watch(device: &wgpu::Device, fault: &Arc<OnceLock<DeviceError>>) {
     }));
 }
 
-/// The result of a future of wgpu, which outside of browsers is there at once.
+/// The result of a wgpu future, which outside of browsers is ready at once.
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {

@@ -1,40 +1,40 @@
-//! What can go wrong with a device: each error names the thing and what helps.
+//! Errors of a device: each names its object and a remedy.
 
-/// Why a device does not do what it was asked for.
+/// The reason why a device cannot do what was requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// There is no GPU.
+    /// The machine has no GPU.
     #[error("no GPU was found: install its Vulkan driver, or compute on the processor")]
     NoDevice,
-    /// There is no GPU of that number.
+    /// No GPU has the number.
     #[error("no GPU {wanted}: there are {count}, numbered from 0")]
     NotFound {
-        /// The number asked for.
+        /// The requested number.
         wanted: usize,
-        /// How many there are.
+        /// Number of GPUs.
         count: usize,
     },
-    /// The driver does not open it.
+    /// The driver does not open the device.
     #[error("{device} cannot be opened: {reason}")]
     Open {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What the driver said.
+        /// The driver's message.
         reason: String,
     },
-    /// It has not what the kernels need.
+    /// The device lacks a feature that the kernels need.
     #[error("{device} has no {feature}: choose another device, or a newer driver")]
     Lacks {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What is missing.
+        /// The missing feature.
         feature: &'static str,
     },
     /// Something is larger than the device allows.
     #[error("{what} takes {bytes} bytes and the device allows {limit}: use fewer blocks, or another device")]
     Limit {
-        /// What is too large.
+        /// The object that is too large.
         what: String,
         /// Its size.
         bytes: u64,
@@ -44,45 +44,45 @@ pub enum DeviceError {
     /// The memory of the device is full.
     #[error("no memory on the device for {what} of {bytes} bytes: use fewer blocks or layers on it")]
     Memory {
-        /// What it was for.
+        /// The purpose of the allocation.
         what: String,
         /// Its size.
         bytes: u64,
     },
-    /// The machine's own memory is full, where a part of the work is.
+    /// The host memory is full, where a part of the work is done.
     #[error(
         "no memory of the machine for {what}, {bytes} bytes: use fewer blocks, or more layers on the GPU"
     )]
     HostMemory {
-        /// What it was for.
+        /// The purpose of the allocation.
         what: String,
         /// Its size.
         bytes: u64,
     },
-    /// There is no kernel for it.
+    /// No kernel supports the request.
     #[error("the GPU has no kernel for {what}: compute it on the processor")]
     Unsupported {
-        /// What was asked for.
+        /// The unsupported request.
         what: String,
     },
     /// The driver does not compile a kernel.
     #[error("the driver refuses the kernel {kernel}: {message}")]
     Shader {
-        /// The pieces it is composed of.
+        /// The pieces of the kernel.
         kernel: String,
-        /// What the driver said.
+        /// The driver's message.
         message: String,
     },
-    /// The driver refuses a call; everything computed since is not to be trusted.
+    /// The driver refuses a call; all later results are invalid.
     #[error("the driver refuses a call: {message}")]
     Refused {
-        /// What the driver said.
+        /// The driver's message.
         message: String,
     },
-    /// The device is lost, with all that it stored.
+    /// The device is lost, with all its contents.
     #[error("the device is lost: {reason}; open it again, what it stored is gone")]
     Lost {
-        /// What the driver said.
+        /// The driver's message.
         reason: String,
     },
 }

@@ -1,6 +1,6 @@
-//! Mixtures of experts on the device: the matrices of all experts, and which of them rows have chosen.
+//! Mixtures of experts on the device: the matrices of all experts, and the experts that rows have chosen.
 //!
-//! What is chosen stays on the device: kernels that follow read it there.
+//! The choices stay on the device: the following kernels read them there.
 
 use bytemuck::{Pod, Zeroable};
 use kvik_kernels::WeightType;
@@ -9,44 +9,44 @@ use crate::kernel::Piece;
 use crate::weights::{check_type, pieces};
 use crate::{Buffer, Device, DeviceError};
 
-/// What the scores of a router become.
+/// The transformation of a router's scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
-    /// Probabilities over all experts, of which the greatest are chosen.
+    /// Probabilities over all experts; the highest are chosen.
     Softmax,
-    /// The greatest scores are chosen, and probabilities are over those.
+    /// The highest scores are chosen; probabilities are over those.
     SoftmaxOfChosen,
-    /// Each score by itself between 0 and 1, of which the greatest are chosen.
+    /// Sigmoid of each score; the highest are chosen.
     Sigmoid,
-    /// The greatest scores are chosen, and those brought between 0 and 1.
+    /// The highest scores are chosen; sigmoid is applied to those.
     SigmoidOfChosen,
 }
 
-/// Where the weight of an expert is applied.
+/// The place where the weight of an expert is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weighted {
-    /// To its output.
+    /// The output of the expert.
     Output,
-    /// To its input.
+    /// The input of the expert.
     Input,
 }
 
-/// How experts are chosen and weighed.
+/// The selection and weighting of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Routing {
-    /// Experts that there are.
+    /// Number of experts.
     pub count: usize,
-    /// Experts that a row goes to.
+    /// Number of experts per row.
     pub used: usize,
-    /// What scores become.
+    /// The transformation of scores.
     pub gating: Gating,
-    /// Whether the weights of a row are brought to a sum of one.
+    /// Whether the weights of a row are normalised to a sum of one.
     pub normalised: bool,
-    /// Multiplies all weights.
+    /// Factor of all weights.
     pub scale: f32,
 }
 
-/// What the rows of a batch have chosen: expert and weight of each choice, `[n, used]`, those of a row in their order.
+/// The choices of the rows of a batch: expert and weight of each, `[n, used]`, those of a row in order.
 #[derive(Debug)]
 pub struct DeviceChoices {
     /// `[n, used]` each.
@@ -54,11 +54,11 @@ pub struct DeviceChoices {
     pub(crate) weights: Buffer<f32>,
     /// Choices sorted by expert, `[n, used]`.
     pub(crate) places: Buffer<u32>,
-    /// Consecutive places of one expert.
+    /// Batches of consecutive places of one expert.
     pub(crate) batches: Buffer<Batch>,
 }
 
-/// Places of one expert as kernels read them.
+/// Places of one expert in the layout of kernels.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Batch {
@@ -68,38 +68,38 @@ pub(crate) struct Batch {
 }
 
 impl DeviceChoices {
-    /// Room for the choices of `n` rows, each of `used` experts.
+    /// Makes room for the choices of `n` rows, each of `used` experts.
     ///
     /// # Errors
-    /// When there is no memory left.
+    /// If there is no memory left.
     pub fn new(device: &Device, n: usize, used: usize) -> Result<DeviceChoices, DeviceError> {
         let choices = n * used;
         Ok(DeviceChoices {
             experts: device.zeros("the experts of rows", choices)?,
             weights: device.zeros("the weights of experts", choices)?,
             places: device.zeros("rows sorted by expert", choices)?,
-            // Each has a choice at least.
+            // Each batch has at least one choice.
             batches: device.zeros("the batches of experts", choices)?,
         })
     }
 
-    /// How many there is room for.
+    /// Capacity in choices.
     pub(crate) fn len(&self) -> usize {
         self.experts.len()
     }
 
-    /// From how many choices for each expert on a batch holds how many of them: with few, room for more would be computed
-    /// in vain. Their number does not enter any sum.
+    /// Pairs of a minimum number of choices per expert and the batch size from there on: with few choices, the
+    /// padding of larger batches would be computed in vain. The size does not affect any sum.
     pub const BATCHES: [(usize, usize); 3] = [(0, 1), (2, 4), (5, 8)];
 
-    /// Choices that a batch holds at most, if there are so many in all.
+    /// Maximum choices per batch, for `choices` in all.
     pub(crate) fn batch_len(choices: usize, experts: usize) -> usize {
         let enough = |(least, _): &&(usize, usize)| choices.div_ceil(experts) >= *least;
         let (_, len) = DeviceChoices::BATCHES.iter().rfind(enough).expect("the first is for none too");
         *len
     }
 
-    /// Batches of so many choices at most.
+    /// Maximum number of batches of `choices` choices.
     pub(crate) fn batches_max(choices: usize, experts: usize) -> usize {
         choices.min(choices / DeviceChoices::batch_len(choices, experts) + experts)
     }
@@ -112,22 +112,22 @@ pub struct DeviceStack {
     count: usize,
     rows: usize,
     cols: usize,
-    /// Words from a matrix to the next.
+    /// Words from one matrix to the next.
     words: usize,
-    /// Of each band but the last.
+    /// Number of experts of each band but the last.
     band_experts: usize,
-    /// As few as the device allows, each of consecutive experts.
+    /// As few bands as the device allows, each of consecutive experts.
     bands: Vec<Buffer<u32>>,
 }
 
 impl DeviceStack {
-    /// Makes room for the matrices of `count` experts; `name` stands in errors.
+    /// Makes room for the matrices of `count` experts; `name` is used in errors.
     ///
     /// # Errors
-    /// When there is no kernel for the type or the number of columns, or no memory.
+    /// If there is no kernel for the type or the number of columns, or no memory.
     ///
     /// # Panics
-    /// When there is no expert.
+    /// If `count` is 0.
     pub fn new(
         device: &Device,
         name: &str,
@@ -137,7 +137,7 @@ impl DeviceStack {
         assert!(count > 0, "{name} has no experts");
         let row_bytes = check_type(name, ty, [rows, cols])?;
         let words = (rows * row_bytes).div_ceil(4);
-        // Words behind the last block may be read too.
+        // Kernels may read words after the last block.
         let limit = device.info().binding_bytes_max.saturating_sub(16);
         let band_experts = (limit as usize / (words * 4)).min(count);
         if band_experts == 0 {
@@ -149,13 +149,13 @@ impl DeviceStack {
         Ok(DeviceStack { ty, count, rows, cols, words, band_experts, bands })
     }
 
-    /// Uploads `raw`, the matrix of one expert as the file holds it.
+    /// Uploads `raw`, the matrix of one expert in file format.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// If the device is lost.
     ///
     /// # Panics
-    /// When there is no such expert, or `raw` has another length than the shape says.
+    /// If the expert does not exist, or the length of `raw` does not match the shape.
     pub fn write(&mut self, device: &Device, expert: usize, raw: &[u8]) -> Result<(), DeviceError> {
         assert!(expert < self.count, "expert {expert} of {}", self.count);
         let bytes = self.ty.row_bytes(self.cols).map(|bytes| bytes * self.rows);
@@ -164,12 +164,12 @@ impl DeviceStack {
         device.put(&self.bands[expert / self.band_experts], start, raw)
     }
 
-    /// The type of its numbers.
+    /// The type of its elements.
     pub fn weight_type(&self) -> WeightType {
         self.ty
     }
 
-    /// Experts.
+    /// Number of experts.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -189,12 +189,12 @@ impl DeviceStack {
         self.bands.iter().map(|band| band.len() * size_of::<u32>()).sum()
     }
 
-    /// Words from a matrix to the next.
+    /// Words from one matrix to the next.
     pub(crate) fn words(&self) -> usize {
         self.words
     }
 
-    /// The bands, each with the number of its first expert, and how many it has.
+    /// The bands, each with the number of its first expert, and its number of experts.
     pub(crate) fn bands(&self) -> impl Iterator<Item = (&Buffer<u32>, usize, usize)> {
         let firsts = (0..self.count).step_by(self.band_experts);
         self.bands
@@ -203,7 +203,7 @@ impl DeviceStack {
             .map(|(band, first)| (band, first, self.band_experts.min(self.count - first)))
     }
 
-    /// The pieces that read it, and `more`.
+    /// The pieces that read the stack, and `more`.
     pub(crate) fn pieces(&self, more: &[Piece]) -> Vec<Piece> {
         let mut pieces = pieces(self.ty).expect("checked when it was made");
         pieces.extend_from_slice(more);

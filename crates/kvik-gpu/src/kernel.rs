@@ -12,7 +12,7 @@ pub(crate) struct Piece {
     pub(crate) text: &'static str,
 }
 
-/// A piece by its path below `wgsl`.
+/// The piece with this path below `wgsl`.
 macro_rules! piece {
     ($path:literal) => {
         $crate::kernel::Piece {
@@ -23,7 +23,7 @@ macro_rules! piece {
 }
 pub(crate) use piece;
 
-// Texts are as different as their names.
+// Pieces with different names have different texts.
 impl PartialEq for Piece {
     fn eq(&self, other: &Piece) -> bool {
         self.name == other.name
@@ -38,30 +38,30 @@ impl Hash for Piece {
     }
 }
 
-/// A constant that stands before the pieces.
+/// A constant declared before the pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {
     U32(u32),
     Bool(bool),
-    /// By its bits.
+    /// The bits of the float.
     F32(u32),
 }
 
-/// What a kernel does with a buffer.
+/// The access of a kernel to a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// What a pipeline is made of. Pieces and constants say everything else.
+/// The definition of a pipeline, complete with pieces and constants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) constants: Vec<(&'static str, Constant)>,
-    /// By the number of the binding.
+    /// Indexed by the number of the binding.
     pub(crate) buffers: &'static [Access],
-    /// Bytes of `params`.
+    /// Size of `params` in bytes.
     pub(crate) params: usize,
 }
 
@@ -72,25 +72,25 @@ pub(crate) struct Pipeline {
     pub(crate) bindings: wgpu::BindGroupLayout,
 }
 
-/// Work groups in the first dimension of a grid that is longer than a device allows.
+/// Maximum work groups in the first dimension of a grid; longer grids use the second.
 pub(crate) const GRID_X: u32 = 1 << 15;
 
-/// A grid of `count` work groups, some of which may be too many.
+/// A grid of at least `count` work groups.
 pub(crate) fn grid(count: usize) -> [u32; 3] {
     let count = u32::try_from(count).expect("buffers have fewer elements");
     [count.min(GRID_X), count.div_ceil(GRID_X), 1]
 }
 
-/// Elements of a work group of `wgsl/element`.
+/// Elements per work group of `wgsl/element`.
 const ELEMENTS: usize = 64;
 
-/// A grid that has an invocation for each of `count` elements.
+/// A grid with an invocation for each of `count` elements.
 pub(crate) fn grid_of_elements(count: usize) -> [u32; 3] {
     grid(count.div_ceil(ELEMENTS))
 }
 
 impl Kernel {
-    /// The whole text.
+    /// The complete source text.
     fn source(&self) -> String {
         let mut source = format!("const GRID_X: u32 = {GRID_X}u;\n");
         for (name, value) in &self.constants {
@@ -105,7 +105,7 @@ impl Kernel {
         source
     }
 
-    /// Its pieces, as errors and the tools of drivers show them.
+    /// The names of its pieces, for errors and the tools of drivers.
     fn name(&self) -> String {
         self.pieces.iter().map(|piece| piece.name).collect::<Vec<_>>().join(" + ")
     }
@@ -138,7 +138,7 @@ impl Kernel {
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions {
-                // Every kernel writes what it reads there.
+                // Every kernel writes workgroup memory before it reads it.
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },

@@ -1,7 +1,7 @@
-//! Keys and values on the device: the arena of blocks, and what rows store there.
+//! Keys and values on the device: the arena of blocks, and the rows that store into it.
 //!
-//! A block means what it means in the arena of `kvik-kernels`, byte by byte, but each layer has a buffer of its own in
-//! which what the layer stores of block `b` is number `b`: so an arena may be larger than what a kernel binds.
+//! A block has the layout of the arena of `kvik-kernels`, byte by byte, but each layer has a buffer of its own in
+//! which its part of block `b` is at index `b`: so an arena may be larger than the maximum binding.
 
 use std::ops::Range;
 
@@ -12,37 +12,37 @@ use crate::kernel::Access::{Read, Write};
 use crate::kernel::{Constant, Kernel, Piece, piece};
 use crate::{Buffer, Device, DeviceError, Step};
 
-/// Blocks of stored keys and values on a device, addressed by number. It knows no owners.
+/// Blocks of stored keys and values on a device, addressed by number. The arena knows no owners.
 #[derive(Debug)]
 pub struct DeviceArena {
     layout: KvLayout,
     blocks: usize,
     layers: Vec<LayerStore>,
-    /// What one layer stores of a block, on its way to another one.
+    /// Staging buffer for one layer's part of a block.
     room: Buffer<u32>,
 }
 
-/// What one layer stores of all blocks.
+/// One layer's part of all blocks.
 #[derive(Debug)]
 pub(crate) struct LayerStore {
     pub(crate) words: Buffer<u32>,
     pub(crate) sizes: TileWords,
-    /// Where in a block of the layout it lies, in bytes.
+    /// Byte range of the part in a block of the layout.
     place: Range<usize>,
 }
 
 /// Lengths in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TileWords {
-    /// What the layer stores of a block.
+    /// The layer's part of a block.
     pub(crate) layer: u32,
-    /// What one KV head stores of that.
+    /// One KV head's part of that.
     pub(crate) head: u32,
-    /// The K tile of these; the V tile follows.
+    /// The K tile of the head; the V tile follows.
     pub(crate) key: u32,
 }
 
-/// Where rows store their keys and values, and what they attend to.
+/// Destinations of the rows' keys and values, and the positions that rows attend to.
 #[derive(Debug)]
 pub struct DeviceRows {
     pub(crate) rows: Buffer<RowPlace>,
@@ -50,13 +50,13 @@ pub struct DeviceRows {
     pub(crate) places: Vec<RowPlace>,
 }
 
-/// A row as kernels read it.
+/// A row in the layout of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct RowPlace {
-    /// Where the blocks of its sequence begin in the tables.
+    /// Start of its sequence's blocks in the tables.
     pub(crate) table: u32,
-    /// It is the last of so many positions.
+    /// Number of positions up to and including its own.
     pub(crate) len: u32,
 }
 
@@ -69,7 +69,7 @@ struct WriteParams {
     key_words: u32,
 }
 
-/// The pieces of a format of keys: one that reads, one that writes.
+/// The pieces of a format of keys: reading and writing.
 fn key_pieces(format: KvFormat) -> Option<[Piece; 2]> {
     match format {
         KvFormat::F16 => Some([piece!("kv/read_key_f16"), piece!("kv/write_key_f16")]),
@@ -87,7 +87,7 @@ fn value_pieces(format: KvFormat) -> Option<[Piece; 2]> {
     }
 }
 
-/// The pieces that read what a layer stores.
+/// The pieces that read a layer's formats.
 pub(crate) fn readers(layer: &KvLayer) -> [Piece; 2] {
     let pieces = key_pieces(layer.k).zip(value_pieces(layer.v));
     pieces.map(|([key, _], [value, _])| [key, value]).expect("checked when the arena was made")
@@ -98,12 +98,12 @@ fn is_rotated(format: KvFormat) -> bool {
     format == KvFormat::Q8
 }
 
-/// The longest vector whose numbers share one scale in 8 bits.
+/// Maximum length of a vector with one scale in 8 bits.
 const SCALED_TOGETHER_MAX: usize = 512;
 
-/// What kernels know of a layer.
+/// Constants of kernels for a layer.
 pub(crate) fn constants(layer: &KvLayer) -> Vec<(&'static str, Constant)> {
-    // The largest power of two that divides a length is rotated together.
+    // Vectors are rotated in pieces of the largest power of two that divides their length.
     let piece = |dim: usize| 1u32 << dim.trailing_zeros();
     let norm = |dim: usize| Constant::F32((1.0 / (piece(dim) as f32).sqrt()).to_bits());
     let lanes = value_lanes(layer);
@@ -121,12 +121,12 @@ pub(crate) fn constants(layer: &KvLayer) -> Vec<(&'static str, Constant)> {
     ]
 }
 
-/// Length of a row of a V tile: whole lanes of the processor.
+/// Length of a row of a V tile: whole lanes of the processor's kernels.
 fn value_lanes(layer: &KvLayer) -> usize {
     layer.value_dim.next_multiple_of(BLOCK_POSITIONS)
 }
 
-/// Says so where kernels lack something that a layer stores.
+/// Returns an error if kernels do not support a layer's formats or shape.
 fn check(index: usize, layer: &KvLayer) -> Result<(), DeviceError> {
     let has_pieces = key_pieces(layer.k).is_some() && value_pieces(layer.v).is_some();
     let [key, value] = [(layer.k, layer.key_dim), (layer.v, layer.value_dim)]
@@ -147,11 +147,11 @@ impl TileWords {
 }
 
 impl DeviceArena {
-    /// Makes room for `blocks` blocks, which are zero.
+    /// Makes room for `blocks` zeroed blocks.
     ///
     /// # Errors
-    /// When kernels lack a format or shape of the layout, a layer's part is larger than the device allows, or there is
-    /// no memory left.
+    /// If kernels lack a format or shape of the layout, a layer's part is larger than the device allows, or there
+    /// is no memory left.
     pub fn new(device: &Device, layout: KvLayout, blocks: usize) -> Result<DeviceArena, DeviceError> {
         let mut layers = Vec::new();
         for (index, layer) in layout.layers().iter().enumerate() {
@@ -166,13 +166,13 @@ impl DeviceArena {
         Ok(DeviceArena { layout, blocks, layers, room })
     }
 
-    /// The most blocks of a layout that the device allows, if it has the memory.
+    /// Maximum number of blocks of a layout that the device allows, if its memory suffices.
     pub fn blocks_max(device: &Device, layout: &KvLayout) -> usize {
         let largest = layout.layers().iter().map(|layer| layer.part_bytes().iter().sum::<usize>()).max();
         device.info().binding_bytes_max as usize / largest.unwrap_or(1).max(1)
     }
 
-    /// What a block stores.
+    /// The contents of a block.
     pub fn layout(&self) -> &KvLayout {
         &self.layout
     }
@@ -186,13 +186,13 @@ impl DeviceArena {
         &self.layers[layer]
     }
 
-    /// Copies the bytes of a block to `bytes`, as the arena of `kvik-kernels` has them, when everything before is done.
+    /// Copies a block to `bytes`, in the layout of `kvik-kernels`, after all previous work is done.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// If the device is lost.
     ///
     /// # Panics
-    /// When the block does not exist, or `bytes` have not room for exactly those.
+    /// If the block does not exist, or the length of `bytes` is not that of a block.
     pub fn read_block(&self, device: &Device, block: u32, bytes: &mut [u8]) -> Result<(), DeviceError> {
         assert_eq!(bytes.len(), self.layout.block_bytes(), "bytes of a block");
         let part = |layer: &LayerStore| {
@@ -202,7 +202,7 @@ impl DeviceArena {
         let parts: Vec<_> = self.layers.iter().map(part).collect();
         let parts: Vec<_> = parts.iter().map(|(buffer, part)| (buffer, part.clone())).collect();
         device.bytes(&parts, |mut rest| {
-            // Pages are filled up with zeros.
+            // Padding up to pages is zero.
             bytes.fill(0);
             for layer in &self.layers {
                 let (part, others) = rest.split_at(layer.place.len());
@@ -215,10 +215,10 @@ impl DeviceArena {
     /// Replaces a block by one that was read, or by one of `kvik-kernels`.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// If the device is lost.
     ///
     /// # Panics
-    /// When the block does not exist, or `bytes` are not a whole one.
+    /// If the block does not exist, or `bytes` are not a whole block.
     pub fn write_block(&mut self, device: &Device, block: u32, bytes: &[u8]) -> Result<(), DeviceError> {
         assert_eq!(bytes.len(), self.layout.block_bytes(), "bytes of a block");
         let number = self.number(block);
@@ -236,13 +236,14 @@ impl DeviceArena {
 }
 
 impl DeviceRows {
-    /// Uploads where `rows` are in `seqs`.
+    /// Uploads the positions of `rows` in `seqs`.
     ///
     /// # Errors
-    /// When the device is lost or full, or a sequence has forgotten positions.
+    /// If the device is lost or full, or a sequence has dropped positions.
     ///
     /// # Panics
-    /// When a row belongs to an unknown sequence, to no position or one without a block, or a block is not in the arena.
+    /// If a row belongs to an unknown sequence, to no position or one without a block, or a block is not in
+    /// the arena.
     pub fn new(
         device: &Device,
         arena: &DeviceArena,
@@ -269,12 +270,12 @@ impl DeviceRows {
         Ok(DeviceRows { rows, tables: device.upload("the block tables of a batch", &tables)?, places })
     }
 
-    /// How many there are.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -286,10 +287,10 @@ impl Step<'_> {
     /// * `k`: `[n, kv_heads, key_dim]`; `v`: `[n, kv_heads, value_dim]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit, or the layer does not exist.
+    /// If a shape does not fit, or the layer does not exist.
     pub fn store(
         &mut self,
         arena: &mut DeviceArena,
@@ -320,11 +321,11 @@ impl Step<'_> {
     /// Copies block `from` to block `to`, all layers and heads.
     ///
     /// # Panics
-    /// When a block does not exist.
+    /// If a block does not exist.
     pub fn copy_block(&mut self, arena: &mut DeviceArena, from: u32, to: u32) {
         let [from, to] = [from, to].map(|block| arena.number(block));
         for LayerStore { words, sizes, .. } in &arena.layers {
-            // A buffer is not copied to itself.
+            // A buffer cannot be copied to itself.
             let size = u64::from(sizes.layer);
             self.copy((words, from * size), (&arena.room, 0), size);
             self.copy((&arena.room, 0), (words, to * size), size);

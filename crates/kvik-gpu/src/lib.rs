@@ -1,12 +1,12 @@
 //! Kernels for GPUs: matrix products of quantised weights, attention over block tables, small operations.
 //!
-//! Knows formats, shapes and block numbers; no sequence, tenant, tree or file. What is computed is what
-//! `kvik-kernels` states, up to rounding; blocks have its layout. A kernel is WGSL composed of pieces in `wgsl`:
-//! a new weight format is a piece in `wgsl/weights` and an arm in `weights`, a KV format four in `wgsl/kv` and an arm
-//! in `kv`, an activation one in `wgsl/activation` and an arm in `ops`.
+//! The crate knows formats, shapes and block numbers; no sequence, tenant, tree or file. Results are those that
+//! `kvik-kernels` specifies, up to rounding; blocks have its layout. A kernel is WGSL composed of pieces in
+//! `wgsl`: a new weight format is a piece in `wgsl/weights` and an arm in `weights`, a KV format four in
+//! `wgsl/kv` and an arm in `kv`, an activation one in `wgsl/activation` and an arm in `ops`.
 //!
 //! A row's result depends on that row alone, to the bit, on one device and driver: every sum has one order, which
-//! neither the rows beside it nor their number enter.
+//! depends neither on the other rows nor on their number.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! A step: work that is recorded, and then runs as a whole.
+//! A step: work that is recorded and then runs as a whole.
 
 use bytemuck::Pod;
 
 use crate::kernel::Kernel;
 use crate::{Buffer, Device, DeviceError};
 
-/// Work in the making. Each piece of it sees what those before it wrote.
+/// Recorded work. Each operation sees the results of those before it.
 pub struct Step<'a> {
     device: &'a mut Device,
     encoder: wgpu::CommandEncoder,
@@ -18,12 +18,12 @@ impl<'a> Step<'a> {
         Step { device, encoder, pass: None }
     }
 
-    /// The device it is for.
+    /// The device that it runs on.
     pub fn device(&self) -> &Device {
         self.device
     }
 
-    /// Adds a kernel: `buffers` by the number of the binding.
+    /// Adds a kernel; `buffers` are indexed by the number of the binding.
     pub(crate) fn dispatch(
         &mut self,
         kernel: &Kernel,
@@ -54,18 +54,18 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Adds a copy of `words` words from one buffer to another, or to another place of the same.
+    /// Adds a copy of `words` words from one buffer to another, or to another place in the same buffer.
     pub(crate) fn copy(&mut self, from: (&Buffer<u32>, u64), to: (&Buffer<u32>, u64), words: u64) {
-        // A pass ends before a copy.
+        // A pass must end before a copy.
         self.pass = None;
         let [source, target] = [from.1, to.1].map(|word| word * 4);
         self.encoder.copy_buffer_to_buffer(from.0.raw(), source, to.0.raw(), target, words * 4);
     }
 
-    /// Hands the work to the device, and does not wait for it.
+    /// Submits the work to the device without waiting for it.
     ///
     /// # Errors
-    /// When the device is lost or refuses it.
+    /// If the device is lost or refuses it.
     pub fn submit(self) -> Result<(), DeviceError> {
         drop(self.pass);
         self.device.queue().submit([self.encoder.finish()]);

@@ -1,4 +1,4 @@
-//! Weights on the device, as the file has them.
+//! Weights on the device, in file format.
 
 use kvik_kernels::WeightType;
 
@@ -11,11 +11,11 @@ pub struct DeviceMatrix {
     ty: WeightType,
     rows: usize,
     cols: usize,
-    /// As few as the device allows.
+    /// As few bands as the device allows.
     bands: Vec<Band>,
 }
 
-/// Consecutive rows of a matrix that a kernel reads at once.
+/// Consecutive rows of a matrix in one binding.
 #[derive(Debug)]
 pub(crate) struct Band {
     pub(crate) first_row: usize,
@@ -42,12 +42,12 @@ pub(crate) fn pieces(ty: WeightType) -> Option<Vec<Piece>> {
     })
 }
 
-/// Columns that kernels work on together, at least.
+/// Kernels process at least this many columns together.
 const COLS_STEP: usize = 8;
-/// Rows of a band at most: a kernel has a work group for eight of them.
+/// Maximum rows of a band: a kernel has a work group for eight of them.
 const BAND_ROWS_MAX: usize = 1 << 18;
 
-/// Bytes of a row of a matrix, or that there is no kernel for the type or the number of columns.
+/// Bytes of a row of a matrix, or an error if there is no kernel for the type or the number of columns.
 pub(crate) fn check_type(name: &str, ty: WeightType, [rows, cols]: [usize; 2]) -> Result<usize, DeviceError> {
     let step = ty.block_len().next_multiple_of(COLS_STEP);
     if pieces(ty).is_none() || cols == 0 || !cols.is_multiple_of(step) {
@@ -58,13 +58,13 @@ pub(crate) fn check_type(name: &str, ty: WeightType, [rows, cols]: [usize; 2]) -
 }
 
 impl DeviceMatrix {
-    /// Uploads `raw`, the `[rows, cols]` tensor `name` as the file holds it.
+    /// Uploads `raw`, the `[rows, cols]` tensor `name` in file format.
     ///
     /// # Errors
-    /// When there is no kernel for the type or the number of columns, or no memory.
+    /// If there is no kernel for the type or the number of columns, or no memory.
     ///
     /// # Panics
-    /// When `raw` has another length than the shape says.
+    /// If the length of `raw` does not match the shape.
     pub fn upload(
         device: &Device,
         name: &str,
@@ -75,7 +75,7 @@ impl DeviceMatrix {
         let row_bytes = check_type(name, ty, [rows, cols])?;
         assert_eq!(raw.len(), rows * row_bytes, "{name} is [{rows}, {cols}] in {}", ty.name());
         let limit = device.info().binding_bytes_max as usize;
-        // Four bytes are read where two are left.
+        // Kernels may read four bytes where two are left.
         let band_rows = (limit.saturating_sub(16) / row_bytes).min(BAND_ROWS_MAX);
         if band_rows == 0 {
             let (bytes, limit) = (row_bytes as u64, limit as u64);
@@ -90,17 +90,17 @@ impl DeviceMatrix {
         Ok(DeviceMatrix { ty, rows, cols, bands })
     }
 
-    /// The type of its numbers.
+    /// The type of its elements.
     pub fn weight_type(&self) -> WeightType {
         self.ty
     }
 
-    /// Its rows: the length of a result.
+    /// Number of rows: the length of a result.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Its columns: the length of an input.
+    /// Number of columns: the length of an input.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -114,7 +114,7 @@ impl DeviceMatrix {
         &self.bands
     }
 
-    /// The pieces that read it, and `more`.
+    /// The pieces that read the matrix, and `more`.
     pub(crate) fn pieces(&self, more: &[Piece]) -> Vec<Piece> {
         let mut pieces = pieces(self.ty).expect("checked when it was uploaded");
         pieces.extend_from_slice(more);

@@ -1,4 +1,4 @@
-//! Operations that do the same to every element.
+//! Elementwise operations.
 
 use bytemuck::{Pod, Zeroable};
 use kvik_kernels::Activation;
@@ -21,7 +21,7 @@ struct EachParams {
     factor: f32,
 }
 
-/// The piece that states an activation.
+/// The piece that defines an activation.
 fn activation_piece(activation: Activation) -> Piece {
     match activation {
         Activation::SwiGlu => piece!("activation/swiglu"),
@@ -32,14 +32,15 @@ fn activation_piece(activation: Activation) -> Piece {
 }
 
 impl Step<'_> {
-    /// Replaces the first `len` elements of `x` by the activation: of a gated one `x` is `gate`, and `up` as long; of
-    /// another there is no `up`.
+    /// Replaces the first `len` elements of `x` by the activation. If it is gated, `x` is `gate` and `up` is
+    /// as long;
+    /// otherwise there is no `up`.
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a length does not fit, or `up` is missing or not wanted.
+    /// If a length does not fit, or `up` is missing or unexpected.
     pub fn activate(
         &mut self,
         activation: Activation,
@@ -63,10 +64,10 @@ impl Step<'_> {
     /// `x = x + y` for the first `len` elements of `x`: `y` is as long, or a bias that is added to every row.
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When `x` is shorter, or `len` is not whole rows of `period` elements of `y`.
+    /// If `x` is shorter, or `len` is not whole rows of `period` elements of `y`.
     pub fn add(
         &mut self,
         x: &mut Buffer<f32>,
@@ -85,13 +86,13 @@ impl Step<'_> {
         self.dispatch(&kernel, &[y.raw(), x.raw()], &params, grid_of_elements(len))
     }
 
-    /// `x = factor * x` for the first `len` elements of `x`; a factor of 1 costs nothing.
+    /// `x = factor * x` for the first `len` elements of `x`; a factor of 1 is skipped.
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When `x` is shorter.
+    /// If `x` is shorter.
     pub fn multiply(&mut self, x: &mut Buffer<f32>, len: usize, factor: f32) -> Result<(), DeviceError> {
         if factor == 1.0 {
             return Ok(());
@@ -99,13 +100,13 @@ impl Step<'_> {
         self.each(vec![piece!("each/product")], x, len, factor)
     }
 
-    /// Bounds the first `len` elements of `x` smoothly: `x = cap * tanh(x / cap)`.
+    /// Soft cap of the first `len` elements of `x`: `x = cap * tanh(x / cap)`.
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When `x` is shorter.
+    /// If `x` is shorter.
     pub fn soft_cap(&mut self, x: &mut Buffer<f32>, len: usize, cap: f32) -> Result<(), DeviceError> {
         self.each(vec![piece!("soft_cap"), piece!("each/capped")], x, len, cap)
     }
@@ -113,15 +114,15 @@ impl Step<'_> {
     /// `x = 1 / (1 + exp(-x))` for the first `len` elements of `x`.
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When `x` is shorter.
+    /// If `x` is shorter.
     pub fn sigmoid(&mut self, x: &mut Buffer<f32>, len: usize) -> Result<(), DeviceError> {
         self.each(vec![piece!("sigmoid"), piece!("each/sigmoid")], x, len, 0.0)
     }
 
-    /// Changes the first `len` elements of `x` as the last of `pieces` says.
+    /// Applies the function that the last of `pieces` defines to the first `len` elements of `x`.
     fn each(
         &mut self,
         mut pieces: Vec<Piece>,

@@ -1,4 +1,5 @@
-//! Operations of mixtures of experts: the choice of experts, products with their matrices, and the sum of what they give.
+//! Operations of mixtures of experts: the choice of experts, products with their matrices, and the sum of
+//! their outputs.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -33,20 +34,20 @@ struct RowsParams {
     d: u32,
 }
 
-/// What choosing reads and writes; the last is what is added for choosing, where there is that.
+/// Buffers of the routing kernel; the last holds the bias of the choice, if there is one.
 const ROUTE: [Access; 4] = [Read, Write, Write, Read];
 
 impl Step<'_> {
     /// Chooses experts for `n` rows by the scores of a router.
     ///
     /// * `scores`: `[n, count]`
-    /// * `bias`: `[count]`, added for choosing and not for weighing
+    /// * `bias`: `[count]`, added for choosing and not for weighting
     ///
     /// # Errors
-    /// When the driver refuses a kernel.
+    /// If the driver refuses a kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn route(
         &mut self,
         routing: &Routing,
@@ -79,7 +80,7 @@ impl Step<'_> {
         self.sort(routing, n, choices)
     }
 
-    /// Sorts choices by expert, so that those of one expert read its matrices together.
+    /// Sorts choices by expert, so that the choices of one expert read its matrices together.
     fn sort(&mut self, routing: &Routing, n: usize, choices: &mut DeviceChoices) -> Result<(), DeviceError> {
         let (count, len) = (routing.count, n * routing.used);
         let kernel = Kernel {
@@ -97,16 +98,16 @@ impl Step<'_> {
         self.dispatch(&kernel, &buffers, &params, [(len > 0).into(), 1, 1])
     }
 
-    /// `out[choice] = matrix of its expert * x[choice / sharing]`, each as [`Step::matmul`] would multiply it.
+    /// `out[choice] = matrix of its expert * x[choice / sharing]`, each with the bits of [`Step::matmul`].
     ///
-    /// * `x`: `[choices / sharing, cols]`, where so many choices share an input: all of a row, or 1
+    /// * `x`: `[choices / sharing, cols]`, where `sharing` choices share an input: all of a row, or 1
     /// * `out`: `[choices, rows]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn matmul_chosen(
         &mut self,
         stack: &DeviceStack,
@@ -146,10 +147,10 @@ impl Step<'_> {
     /// * `bias`: `[count, d]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn add_chosen(
         &mut self,
         x: &mut Buffer<f32>,
@@ -170,16 +171,16 @@ impl Step<'_> {
         self.dispatch(&kernel, &buffers, &params, grid_of_elements(len * d))
     }
 
-    /// `out[choice] = x[its row] * its weight`, where weights are of inputs.
+    /// `out[choice] = x[its row] * its weight`, for weights of inputs.
     ///
     /// * `x`: `[n, d]`
     /// * `out`: `[n, used, d]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn spread(
         &mut self,
         x: &Buffer<f32>,
@@ -201,16 +202,17 @@ impl Step<'_> {
         self.dispatch(&kernel, &buffers, &params, grid_of_elements(len * d))
     }
 
-    /// `out[n] = sum of the outputs of its choices`, in their order, times their weights unless inputs had them.
+    /// `out[n] = sum of the outputs of its choices`, in order, times their weights unless these were applied
+    /// to the inputs.
     ///
     /// * `outputs`: `[n, used, d]`
     /// * `out`: `[n, d]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn combine(
         &mut self,
         outputs: &Buffer<f32>,

@@ -1,4 +1,4 @@
-//! Products with matrices, and rows of them.
+//! Matrix products, and lookups of matrix rows.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -6,9 +6,9 @@ use crate::kernel::Access::{Read, Write};
 use crate::kernel::{Constant, Kernel, grid_of_elements, piece};
 use crate::{Buffer, DeviceError, DeviceMatrix, Step};
 
-/// Rows of the matrix that a work group multiplies.
+/// Rows of the matrix per work group.
 pub(super) const TILE_ROWS: usize = 8;
-/// Inputs that a work group multiplies them by. Their number does not enter any sum.
+/// Numbers of inputs per work group. They do not affect any sum.
 const BATCHES: [usize; 3] = [1, 4, 8];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -37,10 +37,10 @@ impl Step<'_> {
     /// * `out`: `[n, rows]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn matmul(
         &mut self,
         matrix: &DeviceMatrix,
@@ -73,14 +73,14 @@ impl Step<'_> {
 
     /// `out[n] = matrix[tokens[n]]`, rows of an embedding.
     ///
-    /// * `tokens`: `[n]`, each below the number of rows: of others nothing is written
+    /// * `tokens`: `[n]`, each below the number of rows: others write nothing
     /// * `out`: `[n, cols]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn embed(
         &mut self,
         matrix: &DeviceMatrix,

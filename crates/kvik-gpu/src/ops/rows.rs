@@ -1,4 +1,4 @@
-//! Operations on whole rows: norms, rotation, the largest number.
+//! Operations on whole rows: norms, rotation, the maximum.
 
 use bytemuck::{Pod, Zeroable};
 use kvik_kernels::RopeStyle;
@@ -7,7 +7,7 @@ use crate::kernel::Access::{Read, Write};
 use crate::kernel::{Constant, Kernel, grid, grid_of_elements, piece};
 use crate::{Buffer, DeviceError, Step};
 
-/// Where [`Step::argmax`] finds nothing.
+/// The result of [`Step::argmax`] for a row without a maximum.
 pub const NO_PLACE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -36,16 +36,17 @@ struct RopeParams {
 }
 
 impl Step<'_> {
-    /// `out = x / sqrt(mean(x^2) + eps) * weight` for each of `rows` rows. Norms of heads are rows of `head_dim`.
+    /// `out = x / sqrt(mean(x^2) + eps) * weight` for each of `rows` rows. For norms of heads, rows are of
+    /// `head_dim`.
     ///
     /// * `x`, `out`: `[rows, d]`
     /// * `weight`: `[d]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn rms_norm(
         &mut self,
         x: &Buffer<f32>,
@@ -66,16 +67,16 @@ impl Step<'_> {
         self.dispatch(&kernel, &[x.raw(), weight.raw(), out.raw()], &params, grid(rows))
     }
 
-    /// Rotates the first elements of every head vector, two for each angle, by the angles of its row's position.
+    /// Rotates the first `2 * pairs` elements of every head vector by the angles of its row's position.
     ///
     /// * `x`: `[n, heads, head_dim]`, where `positions` are `[n]`, each below the number of rows of `angles`
     /// * `angles`: cosine and sine, `[positions, pairs]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn rope(
         &mut self,
         x: &mut Buffer<f32>,
@@ -102,14 +103,14 @@ impl Step<'_> {
 
     /// `out[n] = x[rows[n]]`
     ///
-    /// * `x`: rows of `d` numbers, of which all of `rows`, `[n]`, are some
+    /// * `x`: rows of `d` elements, indexed by `rows`, `[n]`
     /// * `out`: `[n, d]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn gather(
         &mut self,
         x: &Buffer<f32>,
@@ -134,10 +135,10 @@ impl Step<'_> {
     /// * `factors`: `[n]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit.
+    /// If a shape does not fit.
     pub fn scale_rows(
         &mut self,
         x: &mut Buffer<f32>,
@@ -155,17 +156,17 @@ impl Step<'_> {
         self.dispatch(&kernel, &[factors.raw(), x.raw()], &params, grid_of_elements(n * d))
     }
 
-    /// The place of the largest number of each of `n` rows; of equal ones that of the first. NaN is smaller than all
-    /// others; a row that has nothing else, or negative infinity, has [`NO_PLACE`].
+    /// Index of the maximum of each of `n` rows, the first of equal ones. NaN is smaller than all others; a row
+    /// of NaN and negative infinity only has [`NO_PLACE`].
     ///
     /// * `x`: `[n, len]`
     /// * `out`: `[n]`
     ///
     /// # Errors
-    /// When the driver refuses the kernel.
+    /// If the driver refuses the kernel.
     ///
     /// # Panics
-    /// When a shape does not fit, or rows are empty.
+    /// If a shape does not fit, or rows are empty.
     pub fn argmax(
         &mut self,
         x: &Buffer<f32>,

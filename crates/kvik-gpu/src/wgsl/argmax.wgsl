@@ -1,5 +1,6 @@
-// The first of the largest numbers of every row; NaN counts as impossible, as negative infinity does, and a row of
-// nothing else has NONE.
+// Index of the first maximum of every row; NaN counts as impossible, like negative infinity, and a row of
+// only those
+// has NONE.
 struct Params {
     len: u32,
 }

@@ -1,7 +1,7 @@
 // x = changed(x)
 struct Params {
     len: u32,
-    // What `changed` takes beside the element.
+    // The operand of `changed` besides the element.
     factor: f32,
 }
 

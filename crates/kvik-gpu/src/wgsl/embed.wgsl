@@ -1,4 +1,4 @@
-// out[n][column] = weight[tokens[n]][column], as far as those rows are bound.
+// out[n][column] = weight[tokens[n]][column], for the rows in the binding.
 struct Params {
     cols: u32,
     rows: u32,
@@ -17,7 +17,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if index >= params.n * quads {
         return;
     }
-    // Wraps around for rows before the first, which are then beyond the last too.
+    // Wraps around for rows before the first, which then exceed the last too.
     let row = tokens[index / quads] - params.first_row;
     if row >= params.rows {
         return;

@@ -1,5 +1,6 @@
-// Integers in the order of the numbers, 0 for those that are impossible: a shader may take for granted that there is
-// no NaN and no infinity, and compare as it likes where there is.
+// Integers ordered like the numbers, 0 for impossible ones: a shader may assume that there is no NaN and no
+// infinity,
+// so comparisons with them are unreliable.
 fn rank(number: f32) -> u32 {
     let bits = bitcast<u32>(number);
     if (bits & 0x7fffffffu) > 0x7f800000u || bits == 0xff800000u {

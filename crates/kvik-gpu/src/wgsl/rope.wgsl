@@ -3,7 +3,7 @@ struct Params {
     n: u32,
     heads: u32,
     head_dim: u32,
-    // Pairs that are rotated.
+    // Number of rotated pairs.
     pairs: u32,
 }
 

@@ -1,4 +1,4 @@
-// What a unit has gathered so far, `[pairs of dimensions][2]` by the invocation.
+// The accumulated output of a unit, `[pairs of dimensions][2]` per invocation.
 var<private> results: array<vec4<f32>, 2u * PAIRS>;
 
 fn clear_results() {
@@ -13,7 +13,7 @@ struct Factors {
     softmax: Softmax,
 }
 
-// How a split is folded into what stands before it; where a row sees nothing of it, all stays as it is.
+// Folds a split into the accumulated state; rows that see nothing of it stay unchanged.
 fn factors(before: Softmax, here: Softmax) -> Factors {
     let m = max(before.m, here.m);
     let empty = here.m <= vec4<f32>(NOTHING);
@@ -26,7 +26,7 @@ fn fold(i: u32, here: vec4<f32>, factors: Factors) {
     results[i] = fma(results[i], factors.before, here * factors.here);
 }
 
-// Divides by the sum, rotates back what was stored rotated, and writes the results.
+// Divides by the sum, rotates values back if they are stored rotated, and writes the results.
 fn finish(unit: Unit, l: vec4<f32>, kv_head: u32, local: u32) {
     workgroupBarrier();
     for (var index = 0u; index < PAIRS; index++) {

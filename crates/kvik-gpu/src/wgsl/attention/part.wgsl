@@ -1,4 +1,4 @@
-// One split of a unit, kept for `merge`: for few units, so that the device has work.
+// Processes one split of a unit and stores its result for `merge`: for few units, to keep the device busy.
 //
 // A part is [m] [l] [VALUE_LANES] of a KV head.
 @group(0) @binding(5) var<storage, read> parts: array<vec2<u32>>;

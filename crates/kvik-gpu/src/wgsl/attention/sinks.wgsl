@@ -1,4 +1,4 @@
-// Of every query head the score of a position without a value.
+// The sink of every query head: a score without a value.
 @group(0) @binding(SINKS) var<storage, read> sinks: array<f32>;
 
 fn sink_of(unit: Unit, component: u32, kv_head: u32) -> f32 {

@@ -1,6 +1,6 @@
-// One split of a unit.
+// Processing of one split of a unit.
 struct Row {
-    // Where its sequence begins in `tables`; it attends to those of the first `len` positions that it sees.
+    // Start of its sequence in `tables`; the row attends to the visible ones of the first `len` positions.
     table: u32,
     len: u32,
 }
@@ -20,14 +20,14 @@ struct Seen {
 var<workgroup> vector: array<vec4<f32>, VECTOR_LEN>;
 var<workgroup> scores: array<vec4<f32>, SPLIT>;
 var<workgroup> lanes: array<vec4<f32>, 64>;
-// What an invocation has gathered of its pairs of dimensions in the split at hand.
+// The invocation's accumulated pairs of dimensions in the current split.
 var<private> gathered: array<vec4<f32>, 2u * PAIRS>;
 
 fn row_of(unit: Unit, component: u32) -> u32 {
     return (unit.first + min(component, unit.count - 1u)) / GROUP;
 }
 
-// What stands in for a query row that does not exist sees what the last one sees, and is not stored.
+// A padding query row has the view of the last one, and is not stored.
 fn seen_of(unit: Unit) -> Seen {
     let end = vec4<u32>(
         rows[row_of(unit, 0u)].len,
@@ -65,11 +65,11 @@ fn load_queries(unit: Unit, kv_head: u32, local: u32) {
     }
 }
 
-// A split of a unit at one KV head.
+// Loads a split of a unit at one KV head.
 struct Work {
     table: u32,
     kv_head: u32,
-    // The first position of the split, and those that any of the query rows sees.
+    // The first position of the split, and the range that any of the query rows sees.
     first: u32,
     start: u32,
     end: u32,
@@ -104,7 +104,7 @@ fn attend(work: Work, local: u32) -> Softmax {
     return Softmax(m, l);
 }
 
-// Leaves the scores of the split, and returns their maximum.
+// Stores the scores of the split, and returns their maximum.
 fn score(work: Work, local: u32) -> vec4<f32> {
     var top = vec4<f32>(NOTHING);
     for (var pair = local; pair < SPLIT / 2u; pair += 64u) {
@@ -123,7 +123,7 @@ fn score(work: Work, local: u32) -> vec4<f32> {
                 second = fma(vector[2u * i + 1u], vec4<f32>(key.w), second);
             }
             let scales = key_scales(tile, pair % 8u) * params.scale;
-            // What a row does not see may hold anything, also what is no number.
+            // Invisible positions may hold any value, even NaN.
             first = select(vec4<f32>(NOTHING), capped(first * scales.x), sees(work.seen, position));
             second = select(vec4<f32>(NOTHING), capped(second * scales.y), sees(work.seen, position + 1u));
         }
@@ -174,7 +174,7 @@ fn weigh(work: Work, m: vec4<f32>, local: u32) -> vec4<f32> {
     return sum;
 }
 
-// Gathers the weighted values of the split.
+// Accumulates the weighted values of the split.
 fn gather(work: Work, local: u32) {
     for (var i = 0u; i < 2u * PAIRS; i++) {
         gathered[i] = vec4<f32>(0.0);

@@ -1,4 +1,4 @@
-// All splits of a unit, one after the other: for many units.
+// Processes all splits of a unit in order: for many units.
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
 
 @compute @workgroup_size(64)

@@ -1,4 +1,4 @@
-// Added for choosing and not for weighing, [COUNT].
+// Added for choosing and not for weighting, [COUNT].
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 
 fn bias_of(expert: u32) -> f32 {

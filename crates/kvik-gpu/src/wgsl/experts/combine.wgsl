@@ -1,5 +1,6 @@
-// out[n] = sum of outputs[choice] * weights[choice] over the choices of row n, in their order; without weights where
-// inputs had them.
+// out[n] = sum of outputs[choice] * weights[choice] over the choices of row n, in order; without weights if
+// these were
+// applied to the inputs.
 struct Params {
     n: u32,
     d: u32,

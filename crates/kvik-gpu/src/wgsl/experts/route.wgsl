@@ -1,8 +1,8 @@
-// Which experts a row goes to, and with which weights, from its scores: a work group for each row.
+// Chooses the experts of a row and their weights from its scores: a work group for each row.
 //
-// They stand in the order of what they are chosen by, the greater first, of equal ones that with the lower number.
+// They are ordered by descending rank, equal ones by ascending number.
 struct Params {
-    // Multiplies all weights.
+    // Factor of all weights.
     scale: f32,
 }
 
@@ -12,10 +12,10 @@ struct Params {
 var<immediate> params: Params;
 
 const LANES: u32 = 64u;
-// The least that weights are divided by: that of kvik-engine.
+// Minimum divisor of weights, as in kvik-engine.
 const SUM_MIN: f32 = 6.1035156e-5;
 
-// What experts weigh, and what they are chosen by: 0 once they are.
+// Weights of the experts, and their ranks: 0 once they are chosen.
 var<workgroup> chances: array<f32, COUNT>;
 var<workgroup> ranks: array<u32, COUNT>;
 var<workgroup> numbers: array<f32, LANES>;
@@ -47,7 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 
-// Softmax of all: lane i adds the powers of i, i + 64, .., and the lanes are added in pairs.
+// Softmax over all experts: lane i adds the exponentials of i, i + 64, .., and the lanes are added in pairs.
 fn make_probable(local: u32) {
     var most = chances[local % COUNT];
     for (var i = local; i < COUNT; i += LANES) {
@@ -82,7 +82,7 @@ fn make_probable(local: u32) {
     }
 }
 
-// The first of those with the greatest rank.
+// The first expert with the maximum rank.
 fn greatest(local: u32) -> u32 {
     workgroupBarrier();
     var mine = vec2<u32>(0u, COUNT);
@@ -105,7 +105,7 @@ fn greatest(local: u32) -> u32 {
     return best[0].y;
 }
 
-// Brings the weights of the chosen to their sum and scale, and stores them; sums add them in their order.
+// Normalises and scales the weights of the chosen experts, and stores them; sums are in their order.
 fn weigh(first: u32) {
     if OF_CHOSEN {
         var most = chosen[0];

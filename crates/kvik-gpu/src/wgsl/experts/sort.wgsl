@@ -1,7 +1,7 @@
-// Sorts what rows have chosen by expert, and cuts the choices of each expert into batches: one work group for all.
+// Sorts the choices of rows by expert, and divides those of each expert into batches: one work group for all.
 struct Params {
     choices: u32,
-    // Room for batches: behind the last one they are empty.
+    // Capacity in batches: those after the last one are empty.
     batches: u32,
 }
 
@@ -50,7 +50,7 @@ fn main(@builtin(local_invocation_index) local: u32) {
     }
 }
 
-// The choices of an expert stand in the order of rows.
+// The choices of an expert are in the order of rows.
 fn give_places(expert: u32) {
     let first = firsts[expert];
     var place = first.x;

@@ -1,4 +1,5 @@
-// The bits of the half float nearest to `x`, ties to even, on every device: `pack2x16float` may round as it likes.
+// The bits of the half float nearest to `x`, ties to even, on every device: the rounding of `pack2x16float`
+// is undefined.
 fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let sign = (bits >> 16u) & 0x8000u;
@@ -10,14 +11,14 @@ fn half_bits(x: f32) -> u32 {
         return sign | 0x7c00u;
     }
     if magnitude >= 0x38800000u {
-        // Normal: the exponent is less by 112, and 13 bits are rounded off, which may carry into it.
+        // Normal: the exponent is reduced by 112, and 13 bits are rounded off, which may carry into it.
         let odd = (magnitude >> 13u) & 1u;
         return sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13u);
     }
     if magnitude < 0x33000000u {
         return sign;
     }
-    // Subnormal: the mantissa with its leading one, shifted until the exponent is that of the least half float.
+    // Subnormal: the mantissa with its leading one, shifted until the exponent is that of the smallest half float.
     let shift = 126u - (magnitude >> 23u);
     let mantissa = (magnitude & 0x7fffffu) | 0x800000u;
     let rest = mantissa & ((1u << shift) - 1u);

@@ -1,4 +1,4 @@
-// Eight-bit numbers of `vector`: the maximum magnitude becomes 127. The scale is stored in word `scale`.
+// 8-bit quantisation of `vector`: the maximum magnitude becomes 127. The scale is stored in word `scale`.
 var<workgroup> largest: array<f32, 64>;
 
 fn quantise(dim: u32, scale: u32, local: u32) -> f32 {
@@ -18,7 +18,7 @@ fn quantise(dim: u32, scale: u32, local: u32) -> f32 {
     if local == 0u {
         atomicStore(&stored[scale], bitcast<u32>(most / 127.0));
     }
-    // No finite factor takes smaller numbers to 127: they count as nothing.
+    // No finite factor scales smaller numbers to 127: they count as zero.
     return select(0.0, 127.0 / most, most > 3.8e-37);
 }
 

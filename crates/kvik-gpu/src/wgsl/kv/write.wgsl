@@ -1,16 +1,16 @@
 // Stores the key and the value of one row and KV head: see kvik-kernels for the tiles of a block.
 struct Params {
     kv_heads: u32,
-    // Words of what the layer stores of a block, of what one head stores of that, and of the K tile of these.
+    // Words of the layer's part of a block, of one head's part of that, and of its K tile.
     layer_words: u32,
     head_words: u32,
     key_words: u32,
 }
 
 struct Row {
-    // Where its sequence begins in `tables`.
+    // Start of its sequence in `tables`.
     table: u32,
-    // It is stored as the last of so many positions.
+    // Number of positions up to and including its own.
     len: u32,
 }
 
@@ -18,7 +18,7 @@ struct Row {
 @group(0) @binding(1) var<storage, read> values: array<f32>;
 @group(0) @binding(2) var<storage, read> rows: array<Row>;
 @group(0) @binding(3) var<storage, read> tables: array<u32>;
-// Two positions may share a word, and other invocations write the other one at the same time.
+// Two positions may share a word, and another invocation may write the other one concurrently.
 @group(0) @binding(4) var<storage, read_write> stored: array<atomic<u32>>;
 var<immediate> params: Params;
 

@@ -1,4 +1,4 @@
-// [16 positions][VALUE_LANES] of half floats, zeros behind the value.
+// [16 positions][VALUE_LANES] of half floats, padded with zeros.
 fn write_value(tile: u32, offset: u32, local: u32) {
     for (var pair = local; pair < VALUE_LANES / 2u; pair += 64u) {
         let d = 2u * pair;

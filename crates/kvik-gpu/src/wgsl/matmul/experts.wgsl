@@ -1,10 +1,10 @@
-// Inputs by the matrix of the expert that each has chosen, in batches that share one.
+// Multiplies inputs by the matrix of their chosen expert, in batches that share one.
 struct Params {
     cols: u32,
-    // Rows of an expert's matrix, and words from one to the next.
+    // Rows of an expert's matrix, and words from one matrix to the next.
     rows: u32,
     words: u32,
-    // The experts that are bound.
+    // The experts in the binding.
     first_expert: u32,
     experts: u32,
     // Choices that share an input.
@@ -13,7 +13,7 @@ struct Params {
 
 struct Batch {
     expert: u32,
-    // Their places among the choices in the order of experts.
+    // Places among the choices in the order of experts.
     first: u32,
     count: u32,
 }
@@ -33,7 +33,7 @@ fn result_at(place: u32, row: u32) -> u32 {
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let batch = batches[group.y];
-    // Wraps around for experts before the first, which are then beyond the last too.
+    // Wraps around for experts before the first, which then exceed the last too.
     let expert = batch.expert - params.first_expert;
     if batch.count > 0u && expert < params.experts {
         multiply(expert * params.words * 4u, batch.first, batch.count, group.x, local);

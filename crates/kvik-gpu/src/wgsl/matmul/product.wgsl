@@ -1,8 +1,10 @@
 // out[n][row] = sum over columns of weight[row][column] * x[n][column], of a tile of rows and up to BATCH inputs
 //
-// Eight invocations, the lanes, share a row of the matrix. Runs of columns that share a scale go to the lanes in
-// turn; in a run, four sums go over every fourth column, are added in pairs, and are scaled. At the end the lanes
-// are added in pairs. Neither the number of rows nor their neighbours enter the order.
+// Eight invocations, the lanes, share a row of the matrix. Runs of columns that share a scale are assigned to
+// the lanes
+// in turn; in a run, four sums over every fourth column are added in pairs, and scaled. At the end the lanes
+// are added in
+// pairs. The order depends neither on the number of rows nor on other rows.
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 
@@ -12,13 +14,14 @@ const RUNS: u32 = BLOCK_LEN / RUN;
 
 var<workgroup> lanes: array<f32, 64u * BATCH>;
 
-// The matrix that begins at byte `matrix`, of `params.rows` rows, by `count` inputs from number `first` on: where each of
-// these is read, and where its results are stored, `input_row` and `result_at` say.
+// Multiplies the matrix that begins at byte `matrix`, of `params.rows` rows, by `count` inputs from number
+// `first` on:
+// `input_row` and `result_at` return where each is read and where its results are stored.
 fn multiply(matrix: u32, first: u32, count: u32, tile: u32, local: u32) {
     let row = min(tile * TILE_ROWS + local / LANES, params.rows - 1u);
     let quads = params.cols / 4u;
     let row_at = matrix + row * (params.cols / BLOCK_LEN) * BLOCK_BYTES;
-    // An input that does not exist is computed as the last one and not stored.
+    // A padding input is computed as the last one and not stored.
     var inputs: array<u32, BATCH>;
     for (var b = 0u; b < BATCH; b++) {
         inputs[b] = input_row(first + min(b, count - 1u)) * quads;

@@ -1,7 +1,7 @@
-// All inputs by one matrix.
+// Multiplies all inputs by one matrix.
 struct Params {
     cols: u32,
-    // Rows of the matrix that are bound, and the number of the first of them.
+    // Rows of the matrix in the binding, and the number of the first of them.
     rows: u32,
     first_row: u32,
     // Rows of the whole matrix.

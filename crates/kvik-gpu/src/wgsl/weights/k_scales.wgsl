@@ -1,4 +1,4 @@
-// d, dmin, and eight pairs of six-bit scales and mins in twelve bytes: what Q4_K and Q5_K begin with.
+// d, dmin, and eight pairs of six-bit scales and mins in twelve bytes: the header of Q4_K and Q5_K.
 const BLOCK_LEN: u32 = 256u;
 const RUN: u32 = 32u;
 const HAS_MIN: bool = true;
@@ -19,7 +19,7 @@ fn scale_of(at: u32, run: u32) -> vec2<f32> {
     return vec2<f32>(unit.x * f32(scale), -(unit.y * f32(least)));
 }
 
-// Four nibbles of 256 that stand at `at`: 32 bytes carry two runs of 32 values.
+// Four of 256 nibbles at `at`: 32 bytes hold two runs of 32 values.
 fn k_nibbles(at: u32, index: u32) -> u32 {
     let run = index >> 5u;
     let word = weights[(at + (run >> 1u) * 32u + (index & 31u)) >> 2u];

@@ -7,7 +7,7 @@ const HAS_MIN: bool = false;
 // Twice the magnitudes of the codes 0 to 7, in nibbles.
 const MAGNITUDES: u32 = 0xc8643210u;
 
-// 2^(exponent - 128): the two least are no normal numbers.
+// 2^(exponent - 128): the two smallest are subnormal.
 fn scale_of(at: u32, run: u32) -> vec2<f32> {
     let exponent = byte_at(at);
     let bits = select((exponent - 1u) << 23u, 0x200000u << exponent, exponent < 2u);
@@ -18,7 +18,7 @@ fn scale_of(at: u32, run: u32) -> vec2<f32> {
 fn bytes_at(at: u32) -> u32 {
     let shift = (at & 3u) * 8u;
     let low = weights[at >> 2u] >> shift;
-    // A shift by all bits would be one by none.
+    // A shift by 32 would be one by 0.
     return low | ((weights[(at >> 2u) + 1u] << 1u) << (31u - shift));
 }
 

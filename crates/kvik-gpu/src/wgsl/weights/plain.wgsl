@@ -1,4 +1,4 @@
-// Numbers without scales, in blocks of what is read at once.
+// Elements without scales, in blocks that are read at once.
 const BLOCK_LEN: u32 = 8u;
 const RUN: u32 = 8u;
 const HAS_MIN: bool = false;

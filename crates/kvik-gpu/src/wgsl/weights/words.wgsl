@@ -1,4 +1,4 @@
-// Weights as the file has them, read as words. Blocks of some formats begin in the middle of a word.
+// Weights in file format, read as words. Blocks of some formats begin in the middle of a word.
 @group(0) @binding(0) var<storage, read> weights: array<u32>;
 
 fn byte_at(at: u32) -> u32 {
