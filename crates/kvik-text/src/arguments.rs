@@ -1,11 +1,11 @@
-//! Arguments of a call as JSON text, of which the end may be missing: an answer is cut off where it is long enough.
+//! Arguments of a call as JSON text, which may be incomplete: an answer is cut off at its maximum length.
 
 use std::borrow::Cow;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-/// The object of the arguments that are complete in a text that begins an object and ends too early, as the text has
-/// them: `{"a": "x", "b": "y` has `{"a": "x"}`. `None` for a text that begins no object.
+/// Returns the object of the complete arguments in an incomplete text of an object, written as in the text:
+/// `{"a": "x", "b": "y` gives `{"a": "x"}`. `None` for a text that does not begin an object.
 ///
 /// A number at the end of the text is not complete, since more digits may follow.
 pub fn complete_arguments(text: &str) -> Option<String> {
@@ -20,8 +20,8 @@ pub fn complete_arguments(text: &str) -> Option<String> {
     Some(format!("{}}}", &text[start..end]))
 }
 
-/// The text with `\\ufffd` in place of each half of a pair of surrogates that stands alone. A model may write one; it stands
-/// for no character, and readers refuse it.
+/// Replaces each lone surrogate escape by `\\ufffd`. A model may write one; it represents no character, and
+/// parsers refuse it.
 pub fn whole_surrogates(text: &str) -> Cow<'_, str> {
     if !text.contains("\\u") {
         return text.into();
@@ -48,7 +48,7 @@ pub fn whole_surrogates(text: &str) -> Cow<'_, str> {
     whole.into()
 }
 
-/// The half of a pair that a text begins with.
+/// The surrogate whose escape begins the text.
 fn surrogate(text: &str) -> Option<u16> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -56,7 +56,7 @@ fn surrogate(text: &str) -> Option<u16> {
     (0xd800..0xe000).contains(&unit).then_some(unit)
 }
 
-/// The text behind the member of an object with which `text` begins.
+/// The text after the object member with which `text` begins.
 fn after_member(text: &str) -> Option<&str> {
     let value = after_value::<String>(text)?.trim_start().strip_prefix(':')?.trim_start();
     let after = after_value::<IgnoredAny>(value)?;
@@ -64,7 +64,7 @@ fn after_member(text: &str) -> Option<&str> {
     (!number || !after.is_empty()).then_some(after)
 }
 
-/// The text behind the JSON value with which `text` begins.
+/// The text after the JSON value with which `text` begins.
 fn after_value<T: DeserializeOwned>(text: &str) -> Option<&str> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<T>();
     values.next()?.ok()?;
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// JSON values, nested a little.
+    /// JSON values with a little nesting.
     fn value() -> impl Strategy<Value = Value> {
         let scalar = prop_oneof![
             Just(Value::Null),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever an object is cut, what is kept are its first members, as they are.
+        /// Wherever an object is cut, its first members remain unchanged.
         #[test]
         fn every_cut_keeps_the_first_members(
             members in prop::collection::vec((".{0,4}", value()), 0..4),
@@ -158,7 +158,7 @@ mod tests {
             prop_assert!(kept.iter().eq(whole.iter().take(kept.len())), "{kept:?} of {text}");
         }
 
-        /// Whatever escapes a string has, it can be read.
+        /// Strings with any escapes can be parsed.
         #[test]
         fn strings_without_lone_surrogates_are_read(
             parts in prop::collection::vec(r#"\\u[dD][89abcdefCD][0-9a-f]{2}|\\\\|\\"|é|\\u00e9|u"#, 0..8),

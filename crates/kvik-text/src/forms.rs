@@ -1,4 +1,4 @@
-//! Forms that an answer may be held to: plain data.
+//! Constraints on the form of an answer, as plain data.
 
 /// Constrains the form of the answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +17,7 @@ pub enum Constraint {
 
 /// Tool calls in the form that the model was trained on.
 ///
-/// Where a text contains the name of a control token, it stands for that token.
+/// A control token's name in a text represents that token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calls {
     /// When calls begin.
@@ -43,9 +43,9 @@ pub struct ReasoningTexts {
     pub open: String,
     /// Text after it.
     pub close: String,
-    /// Where it may stand.
+    /// Where reasoning may occur.
     pub place: ReasoningPlace,
-    /// Whether the answer begins inside of it.
+    /// Whether the answer begins inside reasoning.
     pub begun: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct CallForm {
     pub begin: String,
     /// How the arguments are written.
     pub arguments: ArgumentsForm,
-    /// Schema of the arguments, or, where they are JSON, of a whole call with its name.
+    /// Schema of the arguments, or, if they are JSON, of a whole call with its name.
     pub schema: serde_json::Value,
     /// Text after the arguments.
     pub end: String,
@@ -76,7 +76,7 @@ pub struct CallForm {
 pub enum ArgumentsForm {
     /// A JSON object.
     Json,
-    /// One after the other: a key and a value with text around them.
+    /// A sequence of a key and a value with text around them.
     Parameters {
         /// Text before a key, between it and its value, and after the value.
         key: String,
@@ -87,9 +87,9 @@ pub enum ArgumentsForm {
     },
     /// `(a=1, b='x')`, in Python's notation.
     Python,
-    /// `{a:1,b:<|"|>x<|"|>}`, in Gemma's.
+    /// `{a:1,b:<|"|>x<|"|>}`, in Gemma's notation.
     Dict {
-        /// Text around texts.
+        /// Text around strings.
         quote: String,
     },
 }
@@ -107,18 +107,18 @@ pub enum CallStart {
         /// The beginning of `opening` and `begin` of every tool.
         trigger: String,
     },
-    /// When the answer starts with all that precedes the arguments of a tool, its name included; every other answer is
-    /// free text.
+    /// When the answer starts with all that precedes the arguments of a tool, including its name; every other
+    /// answer is free text.
     LazyAtStart,
 }
 
-/// Why an answer cannot be held to a constraint.
+/// The reason why a constraint cannot be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// The grammar or schema is not usable, or no answer satisfies it.
     #[error("the constraint cannot be used: {0}")]
     Unusable(String),
-    /// This build has no grammars.
+    /// This build lacks the feature `grammars`.
     #[error(
         "this build of kvik has no grammars, which constraints take; build it with the feature `grammars`"
     )]
@@ -129,7 +129,7 @@ pub enum ConstraintError {
         /// Seconds after which to try again.
         retry_after_s: u64,
     },
-    /// There is no thread to compile on.
+    /// The thread for compilation could not be started.
     #[error("internal error: no thread to compile a constraint on: {0}")]
     NoThread(String),
 }

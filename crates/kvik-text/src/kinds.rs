@@ -1,14 +1,14 @@
-//! The types that a schema allows a value, for text that does not say its own.
+//! The types that a schema allows for a value, for notations that do not state the type.
 //!
-//! Models of some families write arguments as plain text: only the schema says whether `3` is a number or a text there, by
-//! `type`, by listed values, and through references and combinations.
+//! Models of some families write arguments as plain text: only the schema decides whether `3` is a number or a
+//! string, by `type`, by listed values, and through references and combinations.
 
 use serde_json::{Map, Value};
 
 /// The keywords of a schema.
 pub(crate) type Fields = Map<String, Value>;
 
-/// Maximum references and combinations within each other, and in all.
+/// Maximum nesting of references and combinations, and maximum number of them.
 const DEPTH_MAX: usize = 32;
 const STEPS_MAX: usize = 2_000;
 
@@ -20,7 +20,7 @@ impl Kinds {
     pub(crate) const NULL: Kinds = Kinds(1);
     pub(crate) const BOOLEAN: Kinds = Kinds(2);
     pub(crate) const INTEGER: Kinds = Kinds(4);
-    /// A number that is no integer.
+    /// A number that is not an integer.
     pub(crate) const FRACTION: Kinds = Kinds(8);
     pub(crate) const STRING: Kinds = Kinds(16);
     pub(crate) const ARRAY: Kinds = Kinds(32);
@@ -28,7 +28,7 @@ impl Kinds {
     pub(crate) const ANY: Kinds = Kinds(127);
     const NONE: Kinds = Kinds(0);
 
-    /// The types that `schema` allows; all of them where it excludes every value.
+    /// The types that `schema` allows; all of them if it excludes every value.
     #[cfg(any(test, feature = "grammars"))]
     pub(crate) fn of(root: &Value, schema: &Value) -> Kinds {
         Resolver { root, steps_left: STEPS_MAX }.kinds(schema, None, 0).or_any()
@@ -39,7 +39,7 @@ impl Kinds {
         Resolver { root: schema, steps_left: STEPS_MAX }.kinds(schema, Some(name), 0).or_any()
     }
 
-    /// The type of a value that is written as JSON.
+    /// The type of a JSON text.
     pub(crate) fn of_json(text: &str) -> Kinds {
         match text.as_bytes().first() {
             Some(b'n') => Kinds::NULL,
@@ -52,12 +52,12 @@ impl Kinds {
         }
     }
 
-    /// Whether both have a type.
+    /// Whether the sets intersect.
     pub(crate) fn allows(self, other: Kinds) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether all types of this set are in the other.
+    /// Whether the set is a subset of the other.
     #[cfg(feature = "grammars")]
     pub(crate) fn is_within(self, other: Kinds) -> bool {
         self.0 & !other.0 == 0
@@ -130,7 +130,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The schema that an object's fields give a property.
+/// The schema that an object's fields assign to a property.
 fn property_schema<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     let properties = fields.get("properties").and_then(Value::as_object);
     properties.and_then(|properties| properties.get(name)).or_else(|| fields.get("additionalProperties"))
@@ -162,11 +162,11 @@ fn of_value(value: &Value) -> Kinds {
     Kinds::of_json(&value.to_string())
 }
 
-/// The schema that a reference within `root` names: a JSON pointer as the fragment of a URI, in which any byte may be written
-/// as its percent code.
+/// The schema that a reference within `root` names: a JSON pointer as the fragment of a URI, which may be
+/// percent-encoded.
 pub(crate) fn pointed<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
-    // A name may have the sign itself, unencoded.
+    // A name may contain the percent sign itself, unencoded.
     root.pointer(pointer).or_else(|| root.pointer(&without_percent_codes(pointer)?))
 }
 
@@ -181,7 +181,7 @@ fn without_percent_codes(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The type that keywords speak of, where none is named.
+/// The type that the keywords of a schema without `type` imply.
 pub(crate) fn implied_type(fields: &Fields) -> Option<&'static str> {
     const KEYWORDS: [(&str, &[&str]); 4] = [
         ("object", &["properties", "required", "additionalProperties", "patternProperties", "propertyNames"]),
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(Kinds::of_property(&open, "d"), Kinds::ANY);
     }
 
-    /// What refers to itself many times over is given up, not followed.
+    /// Exponential recursion is abandoned, not followed.
     #[test]
     fn a_hostile_schema_ends() {
         let twice = |i: usize| json!({"anyOf": vec![json!({"$ref": format!("#/$defs/a{i}")}); 2]});

@@ -1,7 +1,8 @@
-//! Text and bytes of kvik: reads files of models, converts messages to a prompt, a prompt to tokens, and tokens to an answer
-//! of the form that was asked for.
+//! Text and bytes of kvik: reads model files, converts messages to a prompt, a prompt to tokens, and tokens to an
+//! answer in the requested form.
 //!
-//! Knows no tensor beyond its place in a file, and no engine: `kvik-engine` runs what this crate reads.
+//! The crate knows the location of tensors in a file but no computation: `kvik-engine` runs the models that
+//! it reads.
 
 #![deny(unsafe_code)]
 

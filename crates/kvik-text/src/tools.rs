@@ -1,4 +1,4 @@
-//! Tools of a chat: which are offered, which must be called, and how calls are held to their form and read.
+//! Tools of a chat: the offered ones, those that must be called, and how calls are constrained and parsed.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use super::answer::{AnswerStart, ForcedCall, Offer, Reading, ToolForm};
 use super::references::move_references;
 use crate::forms::{Calls, Constraint};
 
-/// Calls of one answer at most, where several are allowed.
+/// Maximum calls of one answer, if several are allowed.
 pub const CALLS_MAX: usize = 32;
-/// Calls of one answer at most, where one has to be made and several may be: nothing but this bound ends the answer of a
-/// weak model that only repeats its call.
+/// Maximum calls of one answer, if a call is forced and several are allowed: only this bound ends the answer of a
+/// weak model that keeps repeating its call.
 pub const FORCED_CALLS_MAX: usize = 8;
 
-/// Tools offered, and whether one must be called.
+/// Offered tools, and whether one must be called.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// As templates are given them; absent when there are none or the choice is [`ToolChoice::None`].
+    /// The tools in the format of templates; absent if there are none or the choice is [`ToolChoice::None`].
     pub offered: Option<Value>,
     functions: Vec<Function>,
-    /// The answer has to be calls of `functions`.
+    /// Whether the answer has to be calls of `functions`.
     pub forced: bool,
     calls_max: usize,
 }
@@ -28,19 +28,19 @@ pub struct Tools {
 /// A tool's name and the schema of its arguments.
 pub type Function = (String, Value);
 
-/// A tool as whoever asks offers it.
+/// A tool as offered by the client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfferedTool {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: Option<String>,
     /// JSON schema of the arguments, an object.
     pub parameters: Value,
 }
 
 impl OfferedTool {
-    /// As templates are given it.
+    /// The tool in the format of templates.
     fn json(self) -> Value {
         let mut function = json!({"name": self.name});
         if let Some(description) = self.description {
@@ -51,7 +51,7 @@ impl OfferedTool {
     }
 }
 
-/// Which tools an answer calls.
+/// The tools that an answer may call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolChoice {
     /// None of them.
@@ -62,7 +62,8 @@ pub enum ToolChoice {
     Any,
     /// This one.
     Named(String),
-    /// These, at least one of them where it is `required`. The others stay in the prompt, so that it is the same.
+    /// These, at least one of them if `required`. The other tools stay in the prompt, so that the prompt does
+    /// not change.
     Allowed {
         /// Their names.
         names: Vec<String>,
@@ -71,16 +72,17 @@ pub enum ToolChoice {
     },
 }
 
-/// A choice asks for what is not offered.
+/// The error for a choice of tools that are not offered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("asks for {0}, which `tools` does not have")]
 pub struct NotOffered(String);
 
 impl Tools {
-    /// These tools; `several` says whether an answer may call more than one, where that is said.
+    /// Tools offered by the client; `several` states whether an answer may call more than one, if the client
+    /// states it.
     ///
     /// # Errors
-    /// If the choice asks for what is not among them.
+    /// If the choice names a tool that is not among them.
     pub fn offered(
         tools: Vec<OfferedTool>,
         choice: ToolChoice,
@@ -90,10 +92,10 @@ impl Tools {
         Tools::of(tools.into_iter().map(OfferedTool::json).collect(), functions, choice, several)
     }
 
-    /// The same of tools as templates are given them.
+    /// [`Tools::offered`] for tools in the format of templates.
     ///
     /// # Errors
-    /// If the choice asks for what is not among them.
+    /// If the choice names a tool that is not among them.
     pub fn of(
         tools: Vec<Value>,
         mut functions: Vec<Function>,
@@ -116,18 +118,18 @@ impl Tools {
         Ok(Tools { offered: is_offered.then_some(Value::Array(tools)), functions, forced, calls_max })
     }
 
-    /// No tools at all.
+    /// No tools.
     pub fn none() -> Tools {
         Tools { offered: None, functions: Vec::new(), forced: false, calls_max: CALLS_MAX }
     }
 
-    /// The tools that an answer may call.
+    /// The functions that an answer may call.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// How an answer that begins so is read, by a model whose calls have this form, and what holds it to that form where
-    /// tools are offered.
+    /// How to parse an answer that begins with `start`, by a model whose calls have this form, and the constraint
+    /// that enforces the form if tools are offered.
     pub fn reading(&self, start: AnswerStart, form: Option<ToolForm>) -> (Reading, Option<Constraint>) {
         let Some(form) = form.filter(|_| self.offered.is_some()) else {
             return (Reading::Tagged { start, offer: None }, None);
@@ -139,13 +141,13 @@ impl Tools {
         (Reading::Tagged { start, offer: Some(self.offer(form, constraint.is_some())) }, constraint)
     }
 
-    /// How calls in this form are read out of the answer; `certain` where a constraint holds it to the form.
+    /// How calls in this form are parsed; `certain` if a constraint enforces the form.
     fn offer(&self, form: ToolForm, certain: bool) -> Arc<Offer> {
         Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max, certain })
     }
 
-    /// What holds the answer to this form. A call that has to be made comes after reasoning that has begun; one that may be
-    /// made does not begin in reasoning.
+    /// The constraint that enforces this form. A forced call comes after reasoning that has begun; an optional
+    /// call does not begin in reasoning.
     fn constraint(&self, form: &ToolForm, start: &AnswerStart) -> Option<Constraint> {
         let after = start.in_reasoning().then(|| start.form.close().to_owned());
         let forced = self.forced.then_some(ForcedCall { after });
@@ -153,7 +155,7 @@ impl Tools {
         Some(Constraint::Calls(Calls { reasoning: start.reasoning_texts(), ..calls }))
     }
 
-    /// Schema of an answer that is one call, as JSON: for forms that no constraint describes.
+    /// Schema of an answer that is one call as JSON: for forms that no constraint describes.
     fn one_call(&self) -> Value {
         if let [function] = &self.functions[..] {
             return call_schema(function, "#");
@@ -164,8 +166,8 @@ impl Tools {
     }
 }
 
-/// Calls that an answer may have. One that has to be made is one, unless the request says that it may be several; a call of a
-/// tool that the request names is one in any case.
+/// Maximum calls of an answer. A forced call is a single one, unless the request allows several; a call of a tool
+/// that the request names is always a single one.
 fn calls_max(choice: &ToolChoice, forced: bool, several: Option<bool>) -> usize {
     match (choice, forced, several) {
         (ToolChoice::Named(_), ..) | (_, _, Some(false)) | (_, true, None) => 1,
@@ -174,7 +176,7 @@ fn calls_max(choice: &ToolChoice, forced: bool, several: Option<bool>) -> usize 
     }
 }
 
-/// Refuses a choice of what is not offered.
+/// Refuses a choice of tools that are not offered.
 fn check_choice(choice: &ToolChoice, functions: &[Function]) -> Result<(), NotOffered> {
     let missing = |name: &&String| !functions.iter().any(|(known, _)| known == *name);
     let names = match choice {
@@ -190,7 +192,7 @@ fn check_choice(choice: &ToolChoice, functions: &[Function]) -> Result<(), NotOf
     names.iter().find(missing).map_or(Ok(()), |name| Err(NotOffered(format!("{name:?}"))))
 }
 
-/// Schema of one call, which stands at `place` of the whole schema.
+/// Schema of one call, located at `place` of the whole schema.
 fn call_schema((name, parameters): &Function, place: &str) -> Value {
     let mut arguments = parameters.clone();
     move_references(&mut arguments, &format!("{place}/properties/arguments"));

@@ -1,5 +1,5 @@
-//! Stands for `constraint` where the feature `grammars` is off: a request that has a constraint is refused, and one whose
-//! constraint only guides calls that the model makes by itself goes on without.
+//! Replacement of `constraint` without the feature `grammars`: a request with a constraint is refused, and one
+//! whose constraint only guides optional calls continues without it.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use super::stream::Vocabulary;
 use crate::forms::{Constraint, ConstraintError};
 use crate::sampler::{Sampler, Scratch};
 
-/// A compiled constraint: there is none.
+/// A compiled constraint: it has no values.
 #[derive(Debug, Clone)]
 pub enum Guide {}
 
-/// What compiles constraints: it refuses them.
+/// A compiler pool that refuses all constraints.
 pub struct CompilerPool;
 
 /// Receives a compiled constraint.
@@ -25,15 +25,15 @@ pub trait Waiter: Send {
 }
 
 impl CompilerPool {
-    /// What refuses constraints over any vocabulary.
+    /// A pool that refuses constraints over any vocabulary.
     pub fn of(_: Arc<Vocabulary>, _: usize) -> CompilerPool {
         CompilerPool
     }
 
-    /// Tells `waiter` that there are no grammars.
+    /// Reports to `waiter` that there are no grammars.
     ///
     /// # Errors
-    /// None: what is wrong is told to `waiter`.
+    /// None: errors are reported to `waiter`.
     pub fn compile(
         &self,
         _: TenantId,
@@ -53,7 +53,7 @@ impl Guide {
         match *self {}
     }
 
-    /// Goes on by a token.
+    /// Accepts a token.
     pub fn accept(&mut self, _: Token) -> Result<bool, String> {
         match *self {}
     }
@@ -68,7 +68,7 @@ impl Guide {
         match *self {}
     }
 
-    /// The same for another continuation.
+    /// A copy for another continuation.
     pub fn fork(&self) -> Guide {
         match *self {}
     }

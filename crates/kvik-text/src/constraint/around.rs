@@ -1,9 +1,10 @@
-//! The free text of an answer that may have calls and need not: before and after them, and reasoning, in which none begins.
+//! The free text of an answer with optional calls: before and after the calls, and reasoning, in which no
+//! call begins.
 
 use super::literals::{ControlTokens, Piece, Text, lead, quoted, up_to};
 use crate::forms::{ReasoningPlace, ReasoningTexts};
 
-/// The rule `start` and those of free text; `section` is that of calls.
+/// The rule `start` and the rules of free text; `section` is the rule of calls.
 pub(super) struct Around {
     start: String,
     rules: String,
@@ -14,8 +15,8 @@ impl Around {
         format!("start: {}\ntext: {}\n{}", self.start, Text::free().some, self.rules)
     }
 
-    /// At most `sections` of calls, each of which begins with `trigger`; with the bytes of the first call that the trigger
-    /// covers.
+    /// At most `sections` sections of calls, each of which begins with `trigger`; also returns the number of
+    /// bytes of the first call that the trigger covers.
     pub(super) fn trigger(
         trigger: &str,
         sections: usize,
@@ -46,7 +47,7 @@ impl Around {
         Ok((Around { start, rules: [thoughts.rules, first.rules, later.rules].concat() }, later.skipped))
     }
 
-    /// Calls at the start of what is said, or `other` text.
+    /// Calls at the start of the answer, or `other` text.
     pub(super) fn start(
         other: &str,
         reasoning: Option<&ReasoningTexts>,
@@ -65,7 +66,7 @@ impl Around {
 /// Rules of reasoning: `opened` up to its beginning, `inside` up to its end, and `thoughts` for any number of both.
 struct Thoughts {
     rules: String,
-    /// Text in which none begins.
+    /// Text in which no reasoning begins.
     outside: Text,
     begun: bool,
 }
@@ -87,13 +88,13 @@ impl Thoughts {
                 rules += &format!("OUTSIDE_SOME: {} & ~{opened}\n", free.some);
                 Text { any: "OUTSIDE".to_owned(), some: "OUTSIDE_SOME".to_owned() }
             }
-            // Text has no control token in it.
+            // Free text contains no control tokens.
             _ => free,
         };
         Ok(Thoughts { rules, outside, begun: reasoning.begun })
     }
 
-    /// These ways to go on, at the beginning of an answer.
+    /// Alternative continuations, at the beginning of an answer.
     fn begun(&self, ways: &[String]) -> String {
         if !self.begun {
             return ways.join(" | ");
@@ -103,11 +104,11 @@ impl Thoughts {
     }
 }
 
-/// A terminal for all texts that start with none of these.
+/// A terminal for all texts that start with none of `beginnings`.
 pub(super) fn other_beginnings(beginnings: &[String], controls: &ControlTokens<'_>) -> String {
     let literal = |text: &String| match controls.split(text).first() {
         Some(Piece::Text(text)) => Some(quoted(text)),
-        // Text has no control token in it.
+        // Free text contains no control tokens.
         _ => None,
     };
     let literals: Vec<String> = beginnings.iter().filter_map(literal).collect();

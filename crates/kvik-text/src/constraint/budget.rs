@@ -1,4 +1,4 @@
-//! The memory budget of compiled constraints, which requests and the pool's cache hold.
+//! The memory budget of compiled constraints, charged by requests and the pool's cache.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ impl MemoryBudget {
 }
 
 impl MemoryCharge {
-    /// As many bytes again for the same tenant, if they are left.
+    /// Charges the same number of bytes again to the same tenant, if they are left.
     pub(super) fn once_more(&self) -> Option<MemoryCharge> {
         self.budget.take(self.tenant, self.bytes)
     }

@@ -175,7 +175,7 @@ mod tests {
         })
     }
 
-    /// Calls as functions with a list around them.
+    /// Calls as functions in a list.
     fn listed(start: CallStart) -> Constraint {
         let form = |name: &str| CallForm {
             begin: format!("{name}("),
@@ -241,7 +241,7 @@ mod tests {
         assert!(!accepts(&listed(), "so: CALLS g"));
     }
 
-    /// Nothing is held to the form before the model has written all that precedes the arguments of a tool.
+    /// The form is not enforced before the model has written all that precedes the arguments of a tool.
     #[test]
     fn a_call_at_the_start_counts_only_there_and_with_a_tools_name() {
         let schema = arguments();
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// A tag of calls in reasoning is text, wherever the reasoning begins and however it ends.
+    /// A tag of calls in reasoning is plain text, wherever the reasoning begins and however it ends.
     #[test]
     fn no_call_begins_in_reasoning() {
         let with = |place: ReasoningPlace, begun: bool, start: CallStart| {
@@ -369,7 +369,7 @@ mod tests {
         assert!(!accepts(&calls(CallStart::Forced { after: None }), "<|x|>f({\"x\":1})"));
     }
 
-    /// Where the tags of reasoning are control tokens, free text has none of them and reasoning has.
+    /// If the tags of reasoning are control tokens, free text contains none of them and reasoning does.
     #[test]
     fn reasoning_between_control_tokens_is_allowed() {
         let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();

@@ -15,8 +15,8 @@ use super::watch::{Watch, Watched};
 use crate::sampler::{Sampler, Scratch};
 
 const UNSATISFIABLE: &str = "no answer can satisfy it";
-/// A mask is made at every so manyth token: what the parser may spend is renewed with each. It goes every way that is
-/// allowed, so it takes more than to try a few ways at each of so many tokens.
+/// Interval in tokens at which a full mask is computed, which renews the budget of the parser. A mask explores
+/// all allowed continuations, so it costs more than testing a few tokens at each of these positions.
 const MASK_EVERY: usize = 32;
 
 /// A compiled constraint.
@@ -40,17 +40,17 @@ pub struct Guide {
     ahead: Ahead,
 }
 
-/// A second parser that looks ahead. What it needs, and whether it fails, is nothing to the answer.
+/// The state of a second parser that looks ahead. Its cost and its failures do not affect the answer.
 enum Ahead {
-    /// Nobody has asked for it yet.
+    /// It was not requested yet.
     Unasked,
-    /// It stands where the answer is, once it has read these tokens too.
+    /// It has the answer's state, except for the `unread` tokens.
     Behind {
         matcher: Box<Matcher>,
         unread: Vec<TokenId>,
-        /// The text that must come after them, in tokens, once it has looked.
+        /// The forced text after them, in tokens, once it has looked.
         forced: Option<Vec<TokenId>>,
-        /// It is as large as the grammar, and counts as one more.
+        /// The second parser is as large as the grammar, and is charged once more.
         _charge: Option<MemoryCharge>,
     },
     Failed,
@@ -83,7 +83,7 @@ impl CompiledGrammar {
         Ok(CompiledGrammar { matcher, tokens, watch: watch.clone(), bytes, charge: Mutex::default() })
     }
 
-    /// Whether a token is text and nothing else; of others only a mask says whether they may come.
+    /// Whether a token is plain text; for others only a mask can decide whether they are allowed.
     fn is_text(&self, token: TokenId) -> bool {
         let first = self.tokens.tok_trie().token(token).first();
         first.is_some_and(|&byte| byte != TokTrie::SPECIAL_TOKEN_MARKER)
@@ -106,7 +106,7 @@ impl Guide {
         allowed(matcher, watch)
     }
 
-    /// Questions about single tokens, for much less than all of [`Guide::allowed`] take; `None` where a mask is due.
+    /// Tests of single tokens, which are much cheaper than [`Guide::allowed`]; `None` if a mask is due.
     pub fn questions(&mut self) -> Option<Questions<'_>> {
         let is_due = self.read.is_multiple_of(MASK_EVERY);
         (!is_due).then(|| self.ask())
@@ -118,7 +118,7 @@ impl Guide {
         Questions { guide: self, _watched: watched }
     }
 
-    /// A token that it allows: one that is likely anyway, or else one of its mask. `None` when it allows nothing.
+    /// Samples an allowed token: one of the likely ones, or else one of the mask. `None` if no token is allowed.
     pub fn choose(
         &mut self,
         sampler: &Sampler,
@@ -153,8 +153,8 @@ impl Guide {
         Ok(is_complete)
     }
 
-    /// At most `most` tokens of the text that must come next, if any must. The answer may still divide it into other
-    /// tokens.
+    /// At most `most` tokens of the forced text that follows, if there is any. The answer may still divide the
+    /// text into other tokens.
     pub fn forced(&mut self, most: usize) -> Vec<Token> {
         if let Ahead::Unasked = self.ahead {
             self.ahead = self.second_parser();
@@ -164,8 +164,8 @@ impl Guide {
         tokens[..most.min(tokens.len())].to_vec()
     }
 
-    /// Looks for text that must come next, if anybody has asked for it before: whoever chose a token does that for who
-    /// will ask, beside the other answers.
+    /// Computes the forced text, if it was requested before: the thread that chose a token does it in advance, in
+    /// parallel with the other answers.
     pub fn look_ahead(&mut self) {
         let Ahead::Behind { matcher, unread, forced, .. } = &mut self.ahead else { return };
         if forced.is_some() {
@@ -183,7 +183,7 @@ impl Guide {
         *forced = Some(tokens);
     }
 
-    /// The second parser; none where the memory of constraints does not suffice for it.
+    /// The second parser; `Failed` if the memory budget does not suffice for it.
     fn second_parser(&self) -> Ahead {
         let shared = self.grammar.charge.lock().unwrap_or_else(PoisonError::into_inner);
         let charge = shared.as_ref().map(MemoryCharge::once_more);
@@ -212,7 +212,7 @@ impl Guide {
         self.grammar.charge.lock().unwrap().replace(charge);
     }
 
-    /// Whether it has looked for what must come next since the last token.
+    /// Whether it has computed the forced text since the last token.
     #[cfg(test)]
     pub(super) fn has_looked_ahead(&self) -> bool {
         matches!(self.ahead, Ahead::Behind { forced: Some(_), .. })
@@ -230,7 +230,7 @@ impl Guide {
 }
 
 impl Questions<'_> {
-    /// Whether `token` is one of those that [`Guide::allowed`] gives.
+    /// Whether [`Guide::allowed`] contains `token`.
     pub fn allows(&mut self, token: Token) -> Result<bool, String> {
         if !self.guide.grammar.is_text(token) {
             let allowed = self.guide.allowed()?;

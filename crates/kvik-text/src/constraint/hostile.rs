@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::tests::compiler;
 use super::*;
 
-/// A release build takes a tenth of it; tests share the processors.
+/// A release build takes a tenth of this; tests share the processors.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// Maximum growth of the process over all cases; one case alone used to take gigabytes.
+/// Maximum growth of the process over all cases; a single case once took gigabytes.
 const GROWTH_MAX: usize = 400 << 20;
 const STEPS: usize = 40;
 

@@ -10,7 +10,7 @@ use llguidance::earley::lexerspec::LexerSpec;
 
 /// Maximum bytes of a schema, and of the tools of one request.
 pub(super) const SCHEMA_BYTES_MAX: usize = 256 * 1024;
-/// Maximum bytes of a grammar that is written for a schema, which has each part of it in several rules.
+/// Maximum bytes of a grammar generated from a schema, in which each part of the schema is in several rules.
 const GENERATED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum bytes of a regular expression: each of its classes can cost thousands of nodes.
 const REGEX_BYTES_MAX: usize = 16 * 1024;

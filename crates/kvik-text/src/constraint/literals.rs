@@ -1,12 +1,12 @@
-//! Literals of grammars: where a text contains the name of a control token, that token is required, because a control
-//! token never counts as the text of its name.
+//! Literals of grammars: a control token's name in a text requires that token, because a control token never
+//! counts as the text of its name.
 
 use kvik_cache::Token;
 use serde_json::Value;
 
 use crate::stream::{TokenKind, Vocabulary};
 
-/// Terminals of text: one that may be empty, and one that is not.
+/// Terminals of text: one that may be empty, and one that may not.
 #[derive(Clone)]
 pub(super) struct Text {
     pub(super) any: String,
@@ -32,7 +32,7 @@ pub(super) struct ControlTokens<'a> {
 
 /// A part of a text.
 pub(super) enum Piece<'t> {
-    /// Of no control token.
+    /// Text without control tokens.
     Text(&'t str),
     /// A control token, and the bytes of its text.
     Control(Token, usize),
@@ -64,7 +64,7 @@ impl<'a> ControlTokens<'a> {
         pieces
     }
 
-    /// Offset, length and id of the first control token in the text; the longest of several.
+    /// Offset, length and id of the first control token in the text; the longest if several start there.
     fn first_in(&self, text: &str) -> Option<(usize, usize, Token)> {
         let found =
             self.controls.iter().filter_map(|(word, token)| Some((text.find(word)?, word.len(), *token)));
@@ -102,7 +102,7 @@ pub(super) fn lead(name: &str, text: &Text, end: &str, controls: &ControlTokens)
     Ok(Lead { rules, reference: name.to_owned(), skipped })
 }
 
-/// Text up to and with all of `end`, as the rule `name`.
+/// Text up to and including `end`, as the rule `name`.
 pub(super) fn up_to(name: &str, text: &Text, end: &str, controls: &ControlTokens) -> Result<String, String> {
     let lead = lead(&format!("{name}_lead"), text, end, controls)?;
     Ok(format!("{}{name}: {} {}\n", lead.rules, lead.reference, controls.lark(&end[lead.skipped..])))

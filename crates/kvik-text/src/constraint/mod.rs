@@ -52,7 +52,7 @@ pub struct Compiler {
     watch: Watch,
 }
 
-/// Of a constraint on which llguidance panics.
+/// The message for a constraint on which llguidance panics.
 const COMPILER_FAILED: &str = "the compiler failed on it";
 
 impl Compiler {
@@ -61,10 +61,10 @@ impl Compiler {
         Compiler { vocabulary, vocab_len, factory: OnceLock::new(), watch: Watch::default() }
     }
 
-    /// Compiles a constraint on the calling thread. A server has a pool for that, which has a limit.
+    /// Compiles a constraint on the calling thread. A server uses a pool instead, which has a limit.
     ///
     /// # Errors
-    /// If the constraint is none, or no answer can satisfy it.
+    /// If the constraint is malformed, or no answer can satisfy it.
     pub fn compile(&self, constraint: &Constraint) -> Result<Guide, ConstraintError> {
         Ok(Guide::new(Arc::new(self.compile_grammar(constraint)?)))
     }
@@ -149,7 +149,8 @@ fn checked_schema(schema: &Value) -> Result<Value, String> {
     Ok(normal.schema)
 }
 
-/// The grammar of a normalised schema. llguidance reads it where it has options for that, or needs what our grammar lacks.
+/// The grammar of a normalised schema. llguidance compiles the schema itself if the schema sets options for it,
+/// or needs features that our grammar lacks.
 fn json_grammar(normal: &Value) -> Result<TopLevelGrammar, String> {
     match own_grammar(normal)? {
         Some(lark) => Ok(TopLevelGrammar::from_lark(lark)),
@@ -157,7 +158,7 @@ fn json_grammar(normal: &Value) -> Result<TopLevelGrammar, String> {
     }
 }
 
-/// The same as the body of a rule.
+/// [`json_grammar`] as the body of a rule.
 fn json_rule(normal: &Value) -> Result<String, String> {
     Ok(match own_grammar(normal)? {
         Some(lark) => format!("%lark {{\n{lark}}}"),
@@ -316,7 +317,8 @@ b: "b"*"#
         }
     }
 
-    /// What looks ahead counts as well, and where there is no room for it nothing is drafted and the answer is the same.
+    /// The look-ahead parser is charged as well; without memory for it nothing is drafted and the answer is
+    /// the same.
     #[test]
     fn who_looks_ahead_takes_its_memory_from_the_budget() {
         let constraint = Constraint::Regex("x\\{\"true\":(1|2)\\}".into());
@@ -362,7 +364,7 @@ b: "b"*"#
         }
     }
 
-    /// Whoever chooses tokens looks ahead for who asks, once somebody has.
+    /// The thread that chooses tokens computes the forced text in advance, once it was requested.
     #[test]
     fn the_answer_to_what_must_come_is_there_before_the_question() {
         let constraint = Constraint::Regex("x\\{\"true\":(1|2)\\}".into());
@@ -380,7 +382,7 @@ b: "b"*"#
         }
     }
 
-    /// Answers of all kinds of tokens, and every token at each of their steps.
+    /// Tests answers of all kinds of tokens, and every token at each of their steps.
     #[test]
     fn a_question_about_a_token_gets_the_answer_of_the_mask() {
         let schema =
@@ -407,7 +409,7 @@ b: "b"*"#
         }
     }
 
-    /// A parser may spend so much from one mask to the next.
+    /// The parser's budget is renewed by every mask.
     #[test]
     fn a_mask_is_made_now_and_then_however_often_single_tokens_do() {
         let mut guide = compiler().compile(&Constraint::Regex("[a-z]*".into())).unwrap();

@@ -1,7 +1,8 @@
-//! The grammar of arguments that are not written as JSON, by the schema of a tool.
+//! The grammar of arguments in notations other than JSON, from the schema of a tool.
 //!
-//! Properties come in the order of the schema, those that are not required may be missing. A text is free up to what
-//! ends it; values within values have their form and not their types where they are not JSON.
+//! Properties are in the order of the schema, and optional ones may be missing. A string is free up to its
+//! end marker;
+//! nested values have their form but not their types enforced unless they are JSON.
 
 use std::fmt::Write;
 
@@ -12,10 +13,10 @@ use super::{checked_schema, json_rule};
 use crate::forms::ArgumentsForm;
 use crate::kinds::Kinds;
 
-/// Maximum alternatives within alternatives whose values are told apart.
+/// Maximum nesting of alternatives whose values are distinguished.
 const ALTERNATIVES_DEPTH_MAX: usize = 8;
 
-/// Rules of one tool's arguments, which begin with the rule of this name.
+/// Rules of one tool's arguments; the start rule is `name`.
 pub(super) fn rules(
     name: &str,
     form: &ArgumentsForm,
@@ -71,7 +72,7 @@ impl Grammar<'_> {
         Ok(())
     }
 
-    /// A value as text, and what ends it. Where it may be any text, nothing holds it to another type.
+    /// A value as text, with its end. If it may be any string, no other type is enforced.
     fn parameter(&mut self, rule: &str, property: &Value, end: &str) -> Result<String, String> {
         let mut written = Vec::new();
         if self.written(rule, property, &mut written, 0)? {
@@ -139,7 +140,7 @@ impl Grammar<'_> {
         if text.is_empty() { "\"\"".to_owned() } else { self.controls.lark(text) }
     }
 
-    /// Free text up to and with its end.
+    /// Free text up to and including its end.
     fn free(&mut self, rule: &str, end: &str) -> Result<String, String> {
         let text = lead(rule, &Text::free(), end, self.controls)?;
         self.rules.push_str(&text.rules);
@@ -149,7 +150,7 @@ impl Grammar<'_> {
     fn json(&mut self, rule: &str, property: &Value) -> Result<String, String> {
         let mut schema = property.clone();
         if let (Some(fields), Some(definitions)) = (schema.as_object_mut(), self.schema.get("$defs")) {
-            // What a property refers to is defined beside the properties.
+            // The definitions that a property refers to are siblings of the properties.
             fields.insert("$defs".to_owned(), definitions.clone());
         }
         let name = format!("{rule}_json");
@@ -157,7 +158,7 @@ impl Grammar<'_> {
         Ok(name)
     }
 
-    /// All properties in their order, with what stands around and between them.
+    /// All properties in order, with the text around and between them.
     fn sequence(&mut self, properties: &Map<String, Value>, required: &Value) {
         let (open, separator, close) = match self.form {
             ArgumentsForm::Python => ("\"(\"", "\", \"", "\")\""),
@@ -166,7 +167,7 @@ impl Grammar<'_> {
         };
         let required = required.as_array().cloned().unwrap_or_default();
         let name = self.name;
-        // `first_i`: nothing has been written of the properties before `i`; `more_i`: something has.
+        // `first_i`: no property before `i` has been written; `more_i`: at least one has.
         for (index, key) in properties.keys().enumerate() {
             let next = index + 1;
             let is_required = required.iter().any(|required| required == key);
@@ -258,7 +259,7 @@ mod tests {
         check(&constraint, &[&least, &all], &[&missing, &other, &typed, "no"]);
     }
 
-    /// However the schema says that a value is a text, the text stands there as it is: it is read so.
+    /// A string is written unquoted, in whatever way the schema states the type: it is parsed so.
     #[test]
     fn a_text_is_written_as_it_is_however_its_schema_says_that_it_is_one() {
         let form = ArgumentsForm::Parameters { key: "<".into(), value: ">".into(), end: "</>".into() };

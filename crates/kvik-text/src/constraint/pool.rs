@@ -48,7 +48,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Waiting tenants in the order of their turns, each with its jobs; no list is empty.
+    /// Waiting tenants in round-robin order, each with its jobs; no list is empty.
     waiting: VecDeque<(TenantId, VecDeque<Job>)>,
     /// Constraints being compiled.
     running: Vec<(Key, Vec<Box<dyn Waiter>>)>,
@@ -80,7 +80,7 @@ impl Key {
 }
 
 impl CompilerPool {
-    /// For a vocabulary and a model with `vocab_len` logits.
+    /// A pool for a vocabulary and a model with `vocab_len` logits.
     pub fn of(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> CompilerPool {
         CompilerPool::new(Compiler::new(vocabulary, vocab_len))
     }
@@ -231,7 +231,7 @@ impl State {
         Ok(())
     }
 
-    /// The next job of the tenant whose turn it is; drops jobs without a connected waiter.
+    /// The next job of the next tenant; drops jobs without a connected waiter.
     fn pop(&mut self) -> Option<Job> {
         while let Some((tenant, mut jobs)) = self.waiting.pop_front() {
             let job = jobs.pop_front();
@@ -270,7 +270,7 @@ mod tests {
         }
 
         fn done(self: Box<Self>, guide: Outcome) {
-            // A test may have ended without them.
+            // The test may have ended already.
             let _ = self.outcome.send(guide);
         }
     }

@@ -1,9 +1,9 @@
 //! A limit on the time of one mask, for grammars whose cost no count predicts.
 //!
-//! The parser of an ambiguous grammar can need minutes for one step. It polls its cancellation handle,
-//! which a watchdog thread sets when the time is over. Time is counted in ticks of this thread, so that
-//! a process that was suspended finds nothing overdue, and where the system says how long a thread has
-//! computed, a mask that waits for a processor beside other programs is not overdue either.
+//! The parser of an ambiguous grammar can need minutes for one step. It polls its cancellation handle, which a
+//! watchdog thread sets when the time is over. Time is counted in ticks of this thread, so that a process that
+//! was suspended finds nothing overdue, and if the system reports the CPU time of a thread, a mask that waits for
+//! a processor is not overdue either.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// A mask takes milliseconds; after this many ticks it is cancelled. The other requests of its step
 /// wait as long.
 const TICKS_MAX: u32 = 20;
-/// After so many it is cancelled even if it has hardly computed.
+/// After this many ticks it is cancelled even if it has used hardly any CPU time.
 const TICKS_WORST: u32 = 50 * TICKS_MAX;
 /// Idle ticks after which the thread ends.
 const TICKS_IDLE: u32 = 100;
@@ -38,12 +38,12 @@ struct Running {
     handle: CancellationHandle,
     ticks: u32,
     thread: Option<Arc<File>>,
-    /// How long its thread had computed at the first tick.
+    /// The CPU time of its thread at the first tick.
     before: Option<Duration>,
 }
 
 thread_local! {
-    /// Where the system says how long this thread has computed.
+    /// The file in which the system reports the CPU time of this thread.
     static COMPUTED: Option<Arc<File>> = File::open("/proc/thread-self/schedstat").ok().map(Arc::new);
 }
 
@@ -58,13 +58,13 @@ impl Running {
         }
     }
 
-    /// Whether nearly all of the time went into the mask.
+    /// Whether the mask has used CPU time for nearly all of its time limit.
     fn is_overdue(&self) -> bool {
         let (Some(before), Some(now)) = (self.before, self.computed()) else { return true };
         now.saturating_sub(before) >= TICK * (TICKS_MAX - 4) || self.ticks > TICKS_WORST
     }
 
-    /// How long its thread has computed, where the system says so.
+    /// The CPU time of its thread, if the system reports it.
     fn computed(&self) -> Option<Duration> {
         let mut text = [0; 64];
         let len = read_at_start(self.thread.as_deref()?, &mut text)?;

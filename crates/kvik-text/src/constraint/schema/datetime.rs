@@ -6,7 +6,7 @@
 /// Two digits below 24, 60 and 60, and at most microseconds.
 const CLOCK: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?";
 const ZONE: &str = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
-/// Days that every year has, and the day of leap years.
+/// Days that every year has, or the leap day of a leap year.
 const DAY: &str = concat!(
     r"(?:[1-9][0-9]{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)",

@@ -1,16 +1,16 @@
-//! Formats of texts as patterns.
+//! Formats of strings as patterns.
 
 use super::datetime;
 
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 const LABEL: &str = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
-/// A local part without quotation marks, as RFC 5321 has it.
+/// A local part without quotation marks, as in RFC 5321.
 const LOCAL: &str = r"[a-zA-Z0-9!#$%&'*+\-/=?^_`{|}~]+(?:\.[a-zA-Z0-9!#$%&'*+\-/=?^_`{|}~]+)*";
-/// A character of a path as RFC 3986 has it.
+/// A character of a path, as in RFC 3986.
 const PATH: &str = r"(?:[a-zA-Z0-9\-._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})";
 const CLOCK: &str = "(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)";
 
-/// The pattern of a format; `None` if it describes no form of text.
+/// The pattern of a format; `None` if the format is unknown.
 pub(super) fn pattern(format: &str) -> Option<String> {
     let form = match format {
         "uuid" | "uuid1" | "uuid3" | "uuid4" | "uuid5" => {
@@ -35,7 +35,7 @@ fn hostname() -> String {
     format!(r"{LABEL}(?:\.{LABEL})*")
 }
 
-/// Eight groups, of which one run of zeros may be left out.
+/// Eight groups, of which one run of zeros may be omitted.
 fn ipv6() -> String {
     let group = "[0-9a-fA-F]{1,4}";
     let mut ways = vec![format!("(?:{group}:){{7}}{group}")];

@@ -1,4 +1,4 @@
-//! `const` and `enum`: the listed values that every other keyword beside them allows.
+//! `const` and `enum`: the listed values that all sibling keywords allow.
 
 use serde_json::{Value, json};
 
@@ -7,8 +7,8 @@ use super::valid::Validator;
 use super::{Fields, Normaliser, Result, UnderStrict, excluded, failed};
 
 impl Normaliser<'_> {
-    /// The listed values that satisfy the rest of the schema; `None` if it lists none. What cannot be checked of a value is
-    /// noted.
+    /// The listed values that satisfy the rest of the schema; `None` if it lists none. Keywords that cannot be
+    /// checked are noted.
     pub(super) fn literal(&mut self, fields: &Fields, at: &str) -> Result<Option<Value>> {
         let (keyword, values) = match (fields.get("const"), fields.get("enum")) {
             (Some(value), _) => ("const", std::slice::from_ref(value)),

@@ -111,7 +111,7 @@ impl Normaliser<'_> {
         Ok(())
     }
 
-    /// Keeps a second occurrence of a keyword that cannot be merged with the first, if possible.
+    /// Preserves a second occurrence of a keyword that cannot be merged with the first, if possible.
     fn keep_both(&mut self, fields: &mut Fields, key: &str, value: Value, at: &str) -> Result<()> {
         let other = match key {
             "anyOf" => "oneOf",
@@ -215,7 +215,7 @@ fn common_types(first: &Value, second: &Value, at: &str) -> Result<Value> {
     Ok(if common.len() == 1 { common.remove(0) } else { Value::Array(common) })
 }
 
-/// Whether the type of `fields` only repeats what each alternative says of its own.
+/// Whether the type of `fields` only repeats the types that all alternatives state.
 pub(super) fn states_type_of_all(normaliser: &Normaliser<'_>, fields: &Fields, options: &[Value]) -> bool {
     let Some(kind) = fields.get("type") else { return true };
     options.iter().all(|option| target(normaliser, option).get("type") == Some(kind))

@@ -50,7 +50,7 @@ pub struct Normalised {
     pub notes: Vec<String>,
 }
 
-/// A schema cannot be used.
+/// The error for a schema that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct SchemaError {
@@ -58,7 +58,7 @@ pub struct SchemaError {
     pub path: String,
     /// The reason.
     pub message: String,
-    /// Whether the schema is one, but no value satisfies it.
+    /// Whether the schema is valid, but no value satisfies it.
     pub excludes_all: bool,
 }
 
@@ -110,7 +110,7 @@ fn failed(path: &str, message: impl Into<String>) -> SchemaError {
     SchemaError { path: path.to_owned(), message: message.into(), excludes_all: false }
 }
 
-/// Of a schema that no value satisfies.
+/// The error for a schema that no value satisfies.
 fn excluded(path: &str, message: impl Into<String>) -> SchemaError {
     SchemaError { excludes_all: true, ..failed(path, message) }
 }
@@ -126,7 +126,7 @@ struct Normaliser<'a> {
     deepest: usize,
     patterns: pattern::PatternReader,
     patterns_bytes: usize,
-    /// Classes of Unicode in the patterns so far.
+    /// Number of Unicode classes in the patterns so far.
     classes: usize,
     /// States of patterns that can still be counted.
     states_left: usize,
@@ -295,17 +295,17 @@ impl<'a> Normaliser<'a> {
     }
 }
 
-/// The pattern of a format of texts, if kvik knows it.
+/// The pattern of a string format, if kvik knows it.
 pub(super) fn format_pattern(format: &str) -> Option<String> {
     formats::pattern(format)
 }
 
-/// Whether a text matches a pattern; `None` where that cannot be said.
+/// Whether a text matches a pattern; `None` if that cannot be decided.
 pub(super) fn pattern_matches(pattern: &str, text: &str) -> Option<bool> {
     pattern::Matcher::new(pattern)?.matches(text)
 }
 
-/// A pattern in the notation that llguidance reads it in.
+/// A pattern in llguidance's notation.
 pub(super) fn lark_pattern(pattern: &str) -> String {
     llguidance::regex_to_lark(pattern, "dw")
 }
@@ -328,7 +328,7 @@ fn types(fields: &Fields, at: &str) -> Result<Option<Vec<&'static str>>> {
             return Err(failed(&format!("{at}.type"), "must be the name of a type, or an array of them"));
         }
     }
-    // The spelling of OpenAPI 3.0.
+    // The notation of OpenAPI 3.0.
     if fields.get("nullable") == Some(&Value::Bool(true)) && !types.is_empty() && !types.contains(&"null") {
         types.push("null");
     }

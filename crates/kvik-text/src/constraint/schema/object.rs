@@ -65,7 +65,7 @@ impl Normaliser<'_> {
                 .iter()
                 .map(|(name, schema)| {
                     let normal = match self.node(schema, &format!("{at}.{name}"), depth + 1) {
-                        // No value can stand there: the object does not have it.
+                        // No value can satisfy it: the object lacks the property.
                         Err(error) if error.excludes_all && !needs(fields, name) => Value::Bool(false),
                         normal => normal?,
                     };
@@ -214,7 +214,8 @@ impl Normaliser<'_> {
     }
 }
 
-/// The fields where properties that the pattern of names matches have its schema too; `None` if there is no such property.
+/// The fields with the pattern's schema added to properties whose names it matches; `None` if there is no
+/// such property.
 fn with_patterns(fields: &Fields) -> Option<Fields> {
     let patterns = fields.get("patternProperties")?.as_object().filter(|patterns| patterns.len() == 1)?;
     let (pattern, schema) = patterns.iter().next()?;
@@ -237,7 +238,7 @@ fn required<'f>(fields: &'f Fields, at: &str) -> Result<Vec<&'f str>> {
     match fields.get("required") {
         None => Ok(Vec::new()),
         Some(Value::Array(names)) => names.iter().map(|name| text(name, at, "required")).collect(),
-        // Draft 3 has it at the property, where it does not restrict the object.
+        // In draft 3 it is a boolean of the property and does not restrict the object.
         Some(Value::Bool(_)) => Ok(Vec::new()),
         Some(_) => Err(failed(&format!("{at}.required"), "must be an array of names")),
     }

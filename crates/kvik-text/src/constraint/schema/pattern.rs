@@ -32,7 +32,7 @@ impl PatternReader {
         expression.map_err(|_| "kvik cannot read this expression".to_owned())
     }
 
-    /// Whether no text of a length that is allowed matches a pattern.
+    /// Whether no text of an allowed length matches a pattern.
     pub(super) fn is_empty(&mut self, pattern: &str, min: u64, max: Option<u64>) -> bool {
         let max = max.map(|max| max.to_string()).unwrap_or_default();
         let Ok(expression) = self.read(pattern) else { return false };
@@ -68,7 +68,7 @@ impl PatternReader {
     }
 }
 
-/// Matches texts as the grammar of a pattern does.
+/// Matches texts like the grammar of a pattern.
 pub(super) struct Matcher {
     regex: Regex,
     /// The pattern has lookaheads, which only exclude texts.

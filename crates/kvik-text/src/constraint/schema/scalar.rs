@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::limits::{check_classes, unicode_classes};
 use super::{Fields, Normaliser, Result, UnderStrict, datetime, excluded, failed, pattern, text};
 
-/// No answer reaches a larger count: the context is shorter.
+/// Counts above this are unreachable: the context is shorter.
 const COUNT_MAX: u64 = 10_000_000;
 /// Maximum states of the automaton of `multipleOf`, one for each remainder.
 const REMAINDERS_MAX: f64 = 1000.0;
@@ -124,7 +124,7 @@ impl Normaliser<'_> {
         for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
             let value = number(fields, bound, at)?;
             match fields.get(exclusive) {
-                // The spelling of draft 4.
+                // The notation of draft 4.
                 Some(Value::Bool(true)) => insert(out, exclusive, value),
                 Some(Value::Bool(false)) | None => insert(out, bound, value),
                 Some(_) => {
@@ -168,7 +168,7 @@ fn excludes_all(out: &Fields) -> bool {
 /// Number of remainders of a division, in units of the divisor's last digit.
 fn remainders(divisor: &Value) -> Option<f64> {
     let mut divisor = divisor.as_f64().map(f64::abs).filter(|divisor| *divisor > 0.0)?;
-    // Counts as llguidance does: a fraction without a short decimal form ends far above the limit.
+    // Computed like in llguidance: a fraction without a short decimal form ends far above the limit.
     while divisor.fract() != 0.0 && divisor <= REMAINDERS_MAX {
         divisor *= 10.0;
     }

@@ -1,4 +1,4 @@
-//! Every keyword beside every other, on values that a second, naive reading of each keyword judges.
+//! Tests of every pair of keywords, on values that a second, naive reading of each keyword judges.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::super::tests::{accepts_from, compiler};
 use super::*;
 use crate::forms::Constraint;
 
-/// A keyword, and what it says of a value.
+/// A keyword, and its naive check of a value.
 struct Rule {
     schema: Value,
     allows: fn(&Value) -> bool,
@@ -104,7 +104,7 @@ fn values() -> Vec<Value> {
     ]
 }
 
-/// Two rules at once, in each way to say so. Where both have the same keyword they cannot stand beside each other.
+/// Two rules combined, in every way to express it. Equal keywords cannot be siblings.
 fn both(first: &Value, second: &Value) -> Vec<Value> {
     let mut merged = first.as_object().unwrap().clone();
     let names = second.as_object().unwrap();
@@ -119,7 +119,7 @@ fn both(first: &Value, second: &Value) -> Vec<Value> {
     ways
 }
 
-/// Listed values are exactly those that two keywords beside them allow.
+/// Listed values are exactly those that two sibling keywords allow.
 #[test]
 fn listed_values_are_those_that_every_keyword_beside_them_allows() {
     let (rules, values) = (rules(), values());

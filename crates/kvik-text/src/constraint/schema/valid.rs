@@ -1,4 +1,5 @@
-//! Whether a value satisfies a schema: nearly all that no grammar can enforce can be said of a value that is known.
+//! Validation of a value against a schema: most keywords that no grammar can enforce can be checked on a
+//! known value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ const BYTES_PER_CHECK: usize = 16;
 /// Maximum patterns that are compiled.
 const PATTERNS_MAX: usize = 64;
 
-/// Checks values against a schema. An answer is `None` where a keyword cannot be checked that decides it.
+/// Checks values against a schema. A result is `None` if it depends on a keyword that cannot be checked.
 pub(super) struct Validator<'a> {
     root: &'a Value,
     checks_left: usize,
@@ -185,7 +186,7 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// Whether a property is none of those that are described.
+    /// Whether a property is not described by `properties` or `patternProperties`.
     fn is_additional(&mut self, fields: &Fields, name: &str) -> Option<bool> {
         let described = |keyword: &str| fields.get(keyword).and_then(Value::as_object);
         if described("properties").is_some_and(|properties| properties.contains_key(name)) {
@@ -200,7 +201,7 @@ fn of_number(keyword: &str, rule: &Value, fields: &Fields, number: f64) -> Optio
     let is_exclusive = |keyword: &str| fields.get(keyword) == Some(&Value::Bool(true));
     let bound = || rule.as_f64();
     match keyword {
-        // Draft 4 says by a boolean whether a bound is exclusive.
+        // In draft 4 a boolean states whether a bound is exclusive.
         "minimum" if is_exclusive("exclusiveMinimum") => Some(number > bound()?),
         "maximum" if is_exclusive("exclusiveMaximum") => Some(number < bound()?),
         "exclusiveMinimum" | "exclusiveMaximum" if rule.is_boolean() => Some(true),
@@ -210,7 +211,7 @@ fn of_number(keyword: &str, rule: &Value, fields: &Fields, number: f64) -> Optio
         "exclusiveMaximum" => Some(number < bound()?),
         "multipleOf" => {
             let quotient = number / bound().filter(|divisor| *divisor != 0.0)?;
-            // Decimal fractions are none of binary ones.
+            // Decimal fractions are not exact in binary.
             Some((quotient - quotient.round()).abs() <= 1e-9 * quotient.abs().max(1.0))
         }
         _ => Some(true),
@@ -241,12 +242,12 @@ fn is_of_type(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Whether `names` are properties of an object.
+/// Whether an object has all properties in `names`.
 fn has_all(names: &Value, entries: &Fields) -> bool {
     names.as_array().into_iter().flatten().filter_map(Value::as_str).all(|name| entries.contains_key(name))
 }
 
-/// Whether two values are the same: `1` is `1.0`, and the order of properties says nothing.
+/// Whether two values are equal: `1` equals `1.0`, and the order of properties does not matter.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) if x.is_f64() != y.is_f64() => x.as_f64() == y.as_f64(),
@@ -274,7 +275,7 @@ fn any(verdicts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     all(verdicts.map(|verdict| verdict.map(|allowed| !allowed))).map(|none| !none)
 }
 
-/// Whether exactly one is.
+/// Whether exactly one verdict is true.
 fn one(verdicts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let verdicts: Vec<Option<bool>> = verdicts.collect();
     let certain = verdicts.iter().filter(|verdict| **verdict == Some(true)).count();
