@@ -9,14 +9,14 @@ use std::path::Path;
 
 use super::stamp::Stamp;
 
-/// Bytes that the system is asked for at a time.
+/// Bytes per request for read-ahead.
 #[cfg(unix)]
 const READ_AHEAD_BYTES: usize = 4 << 20;
 
 /// Read-only bytes that live as long as the value.
 #[derive(Debug)]
 pub enum FileBytes {
-    /// A file mapped into memory; pages are read when they are touched.
+    /// A file mapped into memory; pages are read on first access.
     Mapped(MappedFile),
     /// Bytes embedded in the binary, such as the built-in model.
     Static(&'static [u8]),
@@ -24,28 +24,28 @@ pub enum FileBytes {
     Owned(Vec<u8>),
 }
 
-/// A file in memory, or a part of it.
+/// A mapped file, or a part of one.
 #[derive(Debug)]
 pub struct MappedFile {
     map: memmap2::Mmap,
-    /// Of a whole file.
+    /// The stamp of the file, if it is mapped as a whole.
     stamp: Option<Stamp>,
 }
 
-/// Where in a file something is.
+/// A byte range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePart {
-    /// Byte at which it begins.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Its length in bytes; up to the end of the file where that is not said.
+    /// Length in bytes; `None` for up to the end of the file.
     pub bytes: Option<u64>,
 }
 
 impl FilePart {
-    /// All of a file.
+    /// A whole file.
     pub const ALL: FilePart = FilePart { offset: 0, bytes: None };
 
-    /// Whether a file of so many bytes has this part.
+    /// Checks that a file of `file_bytes` bytes contains this part.
     fn check(&self, file_bytes: u64) -> std::io::Result<()> {
         let end = self.offset.checked_add(self.bytes.unwrap_or(0)).filter(|&end| end <= file_bytes);
         end.map(drop).ok_or_else(|| {
@@ -64,10 +64,10 @@ impl FileBytes {
         FileBytes::map_part(&File::open(path)?, FilePart::ALL)
     }
 
-    /// Maps a part of an open file read-only: a model in an archive, as phones give out their assets.
+    /// Maps a part of an open file read-only, such as a model in an archive of assets on a phone.
     ///
     /// # Errors
-    /// If the file cannot be mapped, or ends before the part does: to read behind its end would end the process.
+    /// If the file cannot be mapped, or ends before the part does: an access past its end would end the process.
     pub fn map_part(file: &File, part: FilePart) -> std::io::Result<FileBytes> {
         part.check(file.metadata()?.len())?;
         let mut options = memmap2::MmapOptions::new();
@@ -84,7 +84,7 @@ impl FileBytes {
         Ok(FileBytes::Mapped(MappedFile { map, stamp }))
     }
 
-    /// Which file it is, where that can be told.
+    /// The identity of the file, if the system provides one.
     pub(crate) fn stamp(&self) -> Option<&Stamp> {
         match self {
             FileBytes::Mapped(file) => file.stamp.as_ref(),
@@ -92,8 +92,9 @@ impl FileBytes {
         }
     }
 
-    /// Has the system read the file in order, ahead of those who use it from several places at a time. Returns once all
-    /// is asked for, which takes as long as the disk; costs next to nothing where the file is in memory.
+    /// Requests that the system reads the file in order, ahead of threads that use several places of it at a
+    /// time. Returns once everything is requested, which takes as long as the disk; costs next to nothing if the
+    /// file is in memory.
     pub(crate) fn read_ahead(&self) {
         #[cfg(unix)]
         if let FileBytes::Mapped(MappedFile { map, .. }) = self {

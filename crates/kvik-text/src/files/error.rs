@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::gguf::GgufError;
 use super::hf::HfError;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {

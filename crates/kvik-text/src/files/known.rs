@@ -1,4 +1,4 @@
-//! Digests of files that nobody has changed since they were hashed, so that a start does not read a model twice.
+//! Digests of files that have not changed since they were hashed, so that a start does not hash a model again.
 
 use std::fs;
 use std::io;
@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 
 use super::small::read_own;
 
-/// A directory with a small file for each digest. What is lost or damaged is computed again.
+/// A directory with a small file per digest. Lost or damaged digests are computed again.
 #[derive(Debug, Clone)]
 pub struct KnownDigests {
     dir: PathBuf,
 }
 
-/// Bytes of a digest.
+/// Size of a digest in bytes.
 const DIGEST: usize = 32;
 
 impl KnownDigests {
-    /// Those in `dir`, which is made once there is something to keep.
+    /// The digests in `dir`, which is created when the first digest is stored.
     pub fn new(dir: &Path) -> KnownDigests {
         KnownDigests { dir: dir.to_owned() }
     }
 
-    /// What was kept under `key`.
+    /// The digest stored under `key`.
     pub fn find(&self, key: &[u8; DIGEST]) -> Option<[u8; DIGEST]> {
         let bytes = read_own(&self.path(key), 2 * DIGEST as u64).ok()?;
         let digest: [u8; DIGEST] = bytes.get(..DIGEST)?.try_into().ok()?;
         (bytes[DIGEST..] == check(key, &digest)).then_some(digest)
     }
 
-    /// Keeps `digest` under `key`. Nothing but time is lost where that fails.
+    /// Stores `digest` under `key`. A failure only costs time.
     pub fn keep(&self, key: &[u8; DIGEST], digest: &[u8; DIGEST]) {
         if let Err(error) = self.write(key, digest) {
             tracing::debug!("the digest of a model is not kept in {}: {error}", self.dir.display());
@@ -47,7 +47,7 @@ impl KnownDigests {
     }
 }
 
-/// Tells a damaged file, and one that was renamed.
+/// A checksum that detects damaged and renamed files.
 fn check(key: &[u8; DIGEST], digest: &[u8; DIGEST]) -> [u8; DIGEST] {
     let mut hasher = blake3::Hasher::new_derive_key("kvik 2026-11-26 a known digest");
     *hasher.update(key).update(digest).finalize().as_bytes()

@@ -1,6 +1,6 @@
 //! Model files, which are hostile input: GGUF, Hugging Face directories, and the tensors in both.
 //!
-//! Knows no model: `kvik-engine` interprets the metadata of a file.
+//! The module knows no model: `kvik-engine` interprets the metadata of a file.
 
 pub mod bytes;
 mod error;

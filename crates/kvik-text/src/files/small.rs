@@ -1,33 +1,33 @@
-//! Small files: settings, keys, lists. Whatever stands in their place is read within a bound.
+//! Small files: settings, keys, lists. Reads are bounded, whatever is at the path.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Bytes that a file of settings has at most.
+/// Maximum bytes of a settings file.
 pub const SETTINGS_BYTES_MAX: u64 = 16 << 20;
 
-/// Reads a file that somebody named, which may be a pipe.
+/// Reads a file at a path given by a user, which may be a pipe.
 ///
 /// # Errors
-/// If it cannot be read, or does not end within so many bytes, as some devices never do.
+/// If it cannot be read, or has more than `bytes_max` bytes, as some devices never end.
 pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_whole(File::open(path)?, bytes_max)
 }
 
-/// The same of text.
+/// [`read_small`] for text.
 ///
 /// # Errors
-/// Those of [`read_small`], and if it is not UTF-8.
+/// Those of [`read_small`], and if the text is not UTF-8.
 pub fn read_small_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let bytes = read_small(path, bytes_max)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// Reads a file of this program's own. A pipe in its place would have it wait for ever.
+/// Reads a file of this program's own. A pipe in its place would block forever.
 ///
 /// # Errors
-/// Those of [`read_small`], and if it is no regular file.
+/// Those of [`read_small`], and if it is not a regular file.
 pub fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if !path.metadata()?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(read_own(endless, 1 << 10).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 
-    /// Nobody writes to it, so that opening it would wait for ever.
+    /// The FIFO has no writer, so opening it would block forever.
     #[cfg(unix)]
     #[test]
     fn a_fifo_in_the_place_of_a_file_of_the_program_is_refused() {

@@ -31,7 +31,7 @@ impl TensorSource {
         TensorSource { files: TensorFiles::Shards(shards), known: None }
     }
 
-    /// The tensors of one safetensors file that is in memory.
+    /// The tensors of one safetensors file in memory.
     pub fn from_safetensors(bytes: Vec<u8>) -> Result<TensorSource, FileError> {
         let mut shards = Shards::default();
         shards.add("model.safetensors".as_ref(), FileBytes::Owned(bytes))?;
@@ -39,7 +39,7 @@ impl TensorSource {
         Ok(TensorSource::from_shards(shards))
     }
 
-    /// Has the system read all files in order; see `FileBytes::read_ahead`.
+    /// Requests that the system reads all files in order; see `FileBytes::read_ahead`.
     pub fn read_ahead(&self) {
         match &self.files {
             TensorFiles::Gguf(file) => file.files().for_each(FileBytes::read_ahead),
@@ -47,17 +47,17 @@ impl TensorSource {
         }
     }
 
-    /// Has digests of these files remembered, and those found that are.
+    /// Stores and looks up digests of these files in `known`.
     pub fn with_known_digests(self, known: Option<KnownDigests>) -> TensorSource {
         TensorSource { known, ..self }
     }
 
-    /// Where digests of these files are remembered.
+    /// The store of digests of these files.
     pub fn known(&self) -> Option<&KnownDigests> {
         self.known.as_ref()
     }
 
-    /// Which files they are; `None` unless that can be told of all.
+    /// The stamps of the files; `None` unless all files have one.
     pub fn stamps(&self) -> Option<Vec<&Stamp>> {
         match &self.files {
             TensorFiles::Gguf(file) => file.files().map(FileBytes::stamp).collect(),

@@ -1,20 +1,21 @@
-//! Which file it is and when it last changed: what tells that its bytes are those that were read before.
+//! The identity and modification time of a file, by which its bytes are known to be unchanged.
 
 use std::fs::{File, Metadata};
 use std::time::{Duration, SystemTime};
 
-/// A file that changed less than this ago may change once more within what its time can tell.
+/// Minimum age of the last change: a more recent one may be followed by another within the resolution of the
+/// timestamp.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// An open file, as it was when it was opened.
+/// An open file and its state when it was opened.
 #[derive(Debug)]
 pub struct Stamp {
     file: File,
     seen: Seen,
 }
 
-/// Device, file, size, and when the contents and when anything of it changed: the last time is the system's alone, so that
-/// whoever changes a file cannot leave it as it was.
+/// Device, inode, size, modification time and change time: the change time is set by the system alone, so that no
+/// change of a file can be hidden.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     device: u64,
@@ -26,19 +27,19 @@ struct Seen {
 }
 
 impl Stamp {
-    /// `None` where the file changed a moment ago, or the system does not tell files apart.
+    /// The stamp of a file; `None` if it changed a moment ago, or if the system has no file identities.
     pub fn of(file: &File) -> Option<Stamp> {
         let file = file.try_clone().ok()?;
         let seen = Seen::of(&file.metadata().ok()?)?;
         seen.is_settled(SystemTime::now()).then_some(Stamp { file, seen })
     }
 
-    /// Whether the file is still what it was.
+    /// Whether the file is unchanged.
     pub fn is_unchanged(&self) -> bool {
         self.file.metadata().ok().and_then(|now| Seen::of(&now)).is_some_and(|now| now == self.seen)
     }
 
-    /// What is seen of it, as text.
+    /// The identity and times as text.
     pub fn text(&self) -> String {
         format!("{:?}", self.seen)
     }

@@ -1,4 +1,4 @@
-//! Python's methods of lists and mappings, those that change them among them.
+//! Python's methods of lists and mappings, including mutating ones.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use super::sorting::sorted;
 use super::text::Text;
 use super::value::{List, Map, Reference, Value};
 
-/// Whether a method of this name changes its list or mapping.
+/// Whether the method mutates its list or mapping.
 pub(super) fn is_change(name: &str) -> bool {
     const CHANGES: [&str; 11] = [
         "append",
@@ -48,7 +48,7 @@ pub(super) fn of_list(
         _ if items.is_tuple => return Err(no_method("a tuple", name)),
         "copy" => copy(&items, meter)?,
         _ => {
-            // A list that nobody else reads is changed where it stands.
+            // Releases the read reference, so that the list can be changed in place.
             drop(items);
             change_list(list, name, &mut args, meter)?
         }
@@ -208,7 +208,7 @@ fn pairs_of(value: &Value, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)>> {
     list.items.iter().map(pair).collect()
 }
 
-/// Gives a key its value, in its place where the mapping has it.
+/// Sets the value of a key, in place if the mapping has it.
 fn put(map: &Reference<Map>, key: Value, value: Value, meter: &Rc<Meter>) -> Result<()> {
     let entries = map.get();
     meter.spend(1 + entries.entries.len() / 8)?;

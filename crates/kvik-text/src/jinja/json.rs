@@ -162,7 +162,7 @@ fn pair_of(value: &Value) -> Result<(String, String)> {
     }
 }
 
-/// The value that a JSON text stands for. llama.cpp has this filter, and templates that it publishes use it.
+/// Parses JSON. llama.cpp has this filter, and templates that it publishes use it.
 pub(super) fn loads(text: &Text, meter: &Rc<Meter>) -> Result<Value> {
     // A parsed value takes more memory than its text.
     let parsed = Charge::new(meter, text.as_str().len().saturating_mul(size_of::<Json>()))?;

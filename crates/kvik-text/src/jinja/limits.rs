@@ -1,4 +1,4 @@
-//! RenderLimits on a template's steps of work and bytes of memory, counted while it runs.
+//! Limits on a template's steps of work and bytes of memory, counted while it runs.
 //!
 //! Every value is charged before it grows and refunds its bytes when it is dropped, so a template that
 //! doubles a string is stopped at the limit and not by the allocator.
@@ -15,7 +15,7 @@ pub(super) const VALUE_DEPTH_MAX: u32 = 200;
 /// Bytes charged for every allocation in addition to its contents.
 const OVERHEAD: usize = 64;
 
-/// RenderLimits on one rendering.
+/// Limits of one rendering.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RenderLimits {
     /// Steps: expressions and statements evaluated, and bytes processed, 64 per step.
@@ -26,7 +26,7 @@ pub(crate) struct RenderLimits {
     pub(crate) output_bytes: usize,
 }
 
-/// Why a rendering failed.
+/// The reason why a rendering failed.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Fault {
     /// The template took too many steps.
@@ -59,7 +59,7 @@ pub(super) fn failed(reason: impl Into<String>) -> Fault {
 pub(super) struct Meter {
     steps: Cell<u64>,
     bytes: Cell<usize>,
-    /// Values in each other that are read at the moment.
+    /// Current nesting of values being read.
     depth: Cell<u32>,
 }
 
@@ -75,7 +75,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Reads a value inside another one. A list that was changed may hold itself, which would have no end.
+    /// Reads a value inside another one. A changed list may contain itself, which would recurse forever.
     pub(super) fn inside<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
         let depth = self.depth.get() + 1;
         if depth > VALUE_DEPTH_MAX {

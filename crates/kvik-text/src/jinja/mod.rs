@@ -49,7 +49,7 @@ const SOURCE_BYTES_MAX: usize = 4 << 20;
 /// pages that are never touched cost nothing.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Why a template cannot be compiled.
+/// The error for a template that cannot be compiled.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SyntaxError {
     pub(crate) reason: String,

@@ -1,4 +1,4 @@
-//! Names of the filters and tests that templates can ask for.
+//! Names of the filters and tests that templates can use.
 
 /// Whether a filter of this name exists.
 pub(super) fn is_filter(name: &str) -> bool {

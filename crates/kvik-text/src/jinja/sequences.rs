@@ -118,7 +118,7 @@ fn reversed(list: &List, meter: &Rc<Meter>) -> Result<Value> {
     Value::list(list.items.iter().rev().cloned().collect(), meter)
 }
 
-/// A list of its own: it can be changed, and the value stays as it is.
+/// Copies the items to a new list, so that changing it does not affect the value.
 fn copied(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
     let list = iterate(value, meter)?;
     reserve(list.items.len(), meter)?;

@@ -1,4 +1,4 @@
-//! Sorts values, whose comparison may fail or cost more than there is.
+//! Sorting of values whose comparison may fail or exceed the budget.
 
 use std::cmp::Ordering;
 use std::rc::Rc;

@@ -29,7 +29,7 @@ fn rendering_equals_python() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Their programs use the language as model files do today.
+/// Their programs use the language like today's model files.
 #[test]
 fn published_templates_are_in_the_language() {
     let Some(directory) = std::env::var_os("KVIK_VOCABULARIES") else {
@@ -121,7 +121,7 @@ fn hostile_templates_end_within_their_limits() {
     sources.iter().for_each(|source| check_hostile(source));
 }
 
-/// Lists and mappings that hold themselves, grow while they are read, or are deeper than any value is when it is made.
+/// Lists and mappings that contain themselves, grow while they are read, or become deeper than a new value may be.
 #[test]
 fn changed_values_end_within_their_limits() {
     let sources = [

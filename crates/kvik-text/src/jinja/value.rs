@@ -28,7 +28,7 @@ pub(super) enum Value {
     Function(Function),
 }
 
-/// A list or a mapping that is the same one wherever it is held: all see when it is changed.
+/// A shared list or mapping: all holders see changes.
 #[derive(Debug)]
 pub(super) struct Reference<T>(Rc<ReferencedContent<T>>);
 
@@ -207,7 +207,7 @@ impl Value {
         }
     }
 
-    /// Marks a list or mapping that is about to be changed; false where it is marked already.
+    /// Marks a list or mapping that is about to be changed; returns false if it is marked already.
     pub(super) fn begin_change(&self) -> bool {
         match self {
             Value::List(list) => !list.0.is_changed.replace(true),
@@ -216,7 +216,7 @@ impl Value {
         }
     }
 
-    /// Takes everything out of a list or mapping.
+    /// Removes all items of a list or mapping.
     pub(super) fn empty(&self) {
         match self {
             Value::List(list) => list.set(List::empty(list.get().charge.meter())),
@@ -243,19 +243,19 @@ impl<T> Reference<T> {
         }))
     }
 
-    /// The content as it is now: a later change does not touch it.
+    /// The current content, which later changes do not affect.
     pub(super) fn get(&self) -> Rc<T> {
         self.0.content.borrow().clone()
     }
 
-    /// Whether both are the same one.
+    /// Whether both refer to the same content.
     pub(super) fn is(&self, other: &Reference<T>) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
     fn set(&self, content: T) {
         let before = self.0.content.replace(Rc::new(content));
-        // Dropped when nothing is borrowed any more.
+        // Dropped once the cell is no longer borrowed.
         drop(before);
     }
 }
@@ -267,7 +267,7 @@ impl<T> Clone for Reference<T> {
 }
 
 impl Reference<List> {
-    /// Changes the items, to which `added` are added.
+    /// Changes the items; `change` adds `added` to them.
     pub(super) fn change<R>(
         &self,
         added: &[Value],
@@ -287,7 +287,7 @@ impl Reference<List> {
 }
 
 impl Reference<Map> {
-    /// Changes the entries, to which at most `added` are added.
+    /// Changes the entries; `change` adds at most `added`.
     pub(super) fn change<R>(
         &self,
         added: &[(Value, Value)],
@@ -339,7 +339,7 @@ impl Map {
     }
 }
 
-/// Refuses what cannot be a key: what can be changed.
+/// Refuses mutable values as keys.
 fn check_key(key: &Value) -> Result<()> {
     match key {
         Value::List(_) | Value::Map(_) | Value::Undefined => {

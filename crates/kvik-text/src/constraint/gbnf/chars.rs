@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-/// First and last of the code points that no text holds.
+/// The first and last surrogate, which no text contains.
 const SURROGATES: (u32, u32) = (0xD800, 0xDFFF);
 
-/// A set of characters: sorted ranges of code points, ends included, that neither touch nor hold surrogates.
+/// A set of characters: sorted inclusive ranges of code points, neither adjacent nor including surrogates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CharSet(Vec<(u32, u32)>);
 
@@ -54,18 +54,18 @@ impl CharSet {
         self.0.is_empty()
     }
 
-    /// Whether it holds this character.
+    /// Whether the set contains a character.
     #[cfg(test)]
     pub(super) fn contains(&self, c: char) -> bool {
         self.0.iter().any(|&(low, high)| (low..=high).contains(&(c as u32)))
     }
 
-    /// Ranges, which is what work on it costs.
+    /// Number of ranges, which determines the cost of operations.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether some character is in both.
+    /// Whether the sets intersect.
     pub(super) fn meets(&self, other: &CharSet) -> bool {
         let (mut one, mut two) = (self.0.as_slice(), other.0.as_slice());
         while let ([a, rest_one @ ..], [b, rest_two @ ..]) = (one, two) {
@@ -84,7 +84,7 @@ impl CharSet {
     pub(super) fn first_bytes(&self) -> ByteSet {
         let mut bytes = ByteSet::default();
         for &(low, high) in &self.0 {
-            // First bytes grow with the code point; those from 0x80 to 0xC1 begin none.
+            // First bytes increase with the code point; none is in 0x80..=0xC1.
             let all = first_byte(low)..=first_byte(high);
             all.filter(|byte| !(0x80..0xC2).contains(byte)).for_each(|byte| bytes.add(byte));
         }
@@ -132,7 +132,7 @@ impl ByteSet {
         self.0[usize::from(byte) / 64] |= 1 << (byte % 64);
     }
 
-    /// Adds the bytes of another; whether there were new ones.
+    /// Adds the bytes of another set; returns whether any was new.
     pub(super) fn extend(&mut self, other: ByteSet) -> bool {
         let before = *self;
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
@@ -141,7 +141,7 @@ impl ByteSet {
         *self != before
     }
 
-    /// Whether some byte is in both.
+    /// Whether the sets intersect.
     pub(super) fn meets(self, other: ByteSet) -> bool {
         self.0.iter().zip(other.0).any(|(mine, theirs)| mine & theirs != 0)
     }

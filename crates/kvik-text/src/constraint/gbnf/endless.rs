@@ -1,13 +1,14 @@
-//! Ways of a grammar that never end: a rule that always refers to itself again stands for no text.
+//! Removal of alternatives of a grammar that never end: a rule that always refers to itself again matches no text.
 //!
-//! An answer that took such a way could not be finished, so they are taken out before anything is made of the rules.
+//! An answer that took such an alternative could not be completed, so they are removed before the rules are
+//! translated.
 
 use super::parse::Grammar;
 use super::regular::Rules;
 use super::steps::Steps;
 use super::{GbnfError, Term};
 
-/// The grammar without the ways that never end; an error where no way through the whole answer does.
+/// The grammar without alternatives that never end; an error if no alternative of the whole answer ends.
 pub(super) fn without_endless(grammar: Grammar, steps: &Steps) -> Result<Grammar, GbnfError> {
     let ends = rules_that_end(&grammar.rules, steps)?;
     if !ends[Rules::ROOT] {
@@ -16,14 +17,14 @@ pub(super) fn without_endless(grammar: Grammar, steps: &Steps) -> Result<Grammar
     Ok(Grammar { rules: grammar.rules.into_iter().map(|term| prune(term, &ends)).collect() })
 }
 
-/// Which rules stand for some text, maybe an empty one.
+/// The rules that match some text, possibly an empty one.
 fn rules_that_end(rules: &[Term], steps: &Steps) -> Result<Vec<bool>, GbnfError> {
     let size: usize = rules.iter().map(Term::size).sum();
     let mut ends = vec![false; rules.len()];
     loop {
         steps.take(2 * size)?;
         let before = ends.iter().filter(|&&ends| ends).count();
-        // Both ways, since rules are often written in one order or the other.
+        // In both directions, since rules are often written in one order or the other.
         for rule in (0..rules.len()).chain((0..rules.len()).rev()) {
             ends[rule] = ends[rule] || term_ends(&rules[rule], &ends);
         }

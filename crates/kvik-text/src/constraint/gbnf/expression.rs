@@ -1,8 +1,8 @@
-//! Regular terms as expressions of Lark's terminals.
+//! Regular terms as expressions of Lark terminals.
 
 use super::Term;
 
-/// A regular term as the expression of a terminal; a token as it is.
+/// A regular term as the expression of a terminal; a token unchanged.
 pub(super) fn expression(term: &Term) -> String {
     match term {
         Term::Text(text) if text.is_empty() => "\"\"".to_owned(),
@@ -17,7 +17,7 @@ pub(super) fn expression(term: &Term) -> String {
     }
 }
 
-/// A term inside another.
+/// A term as a part of another.
 fn part(term: &Term) -> String {
     match term.parts() {
         [] => expression(term),
@@ -25,7 +25,7 @@ fn part(term: &Term) -> String {
     }
 }
 
-/// How often something repeats.
+/// The operator of a repetition.
 pub(super) fn operator(min: u32, max: Option<u32>) -> String {
     match (min, max) {
         (0, None) => "*".to_owned(),

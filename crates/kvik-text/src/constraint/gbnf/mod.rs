@@ -1,9 +1,10 @@
-//! GBNF, the grammars of llama.cpp, written as grammars in Lark that llguidance reads.
+//! Translation of GBNF, the grammars of llama.cpp, to Lark grammars for llguidance.
 //!
-//! GBNF derives characters; llguidance first cuts the text into lexemes, each as long as possible. So a part of a
-//! grammar may be a lexeme only where the longest match is always the right one. `regular` finds the rules that are
-//! regular, `productions` cuts the others into lexemes, `overlap` finds those that could be cut in the wrong place,
-//! and these are cut into smaller ones, down to single characters. A grammar without real recursion is one lexeme.
+//! GBNF derives characters; llguidance first splits the text into lexemes, each as long as possible. So a part of
+//! a grammar may be a lexeme only if the longest match is always the right one. `regular` finds the rules that
+//! are regular, `productions` splits the others into lexemes, `overlap` finds the lexemes whose longest match may
+//! be wrong, and these are split into smaller ones, down to single characters. A grammar without real recursion
+//! is one lexeme.
 
 mod chars;
 mod endless;
@@ -22,44 +23,44 @@ use overlap::Overlap;
 use productions::{Cut, lower};
 use steps::{STEPS_MAX, Steps};
 
-/// Times that lexemes are cut before all are cut into characters.
+/// Maximum rounds of splitting lexemes, before all are split into characters.
 const ROUNDS_MAX: usize = 12;
 
-/// Why a grammar is refused.
+/// The reason why a grammar is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GbnfError {
-    /// The text is no grammar.
+    /// The text is not a grammar.
     #[error("line {line}, column {column}: {message}")]
     Syntax {
         /// Line of the text, from 1.
         line: usize,
         /// Character of the line, from 1.
         column: usize,
-        /// What is wrong there.
+        /// The error.
         message: String,
     },
     /// It exceeds a limit.
     #[error("it has {count} {what} and the limit is {max}")]
     TooLarge {
-        /// What is counted.
+        /// The counted things.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         count: usize,
-        /// How many there may be.
+        /// Their maximum number.
         max: usize,
     },
-    /// No rule says what the whole answer is.
+    /// The grammar lacks the rule of the whole answer.
     #[error("it has no rule `root`, which is what the whole answer follows")]
     NoRoot,
-    /// Every way through `root` leads to a rule again that leads to itself.
+    /// Every alternative of `root` recurses without end.
     #[error(
         "no text is a whole answer: every way through `root` goes on without end; give a rule a way that does not refer to a rule"
     )]
     NeverEnds,
 }
 
-/// The grammar in Lark that accepts what `gbnf` accepts.
+/// Translates `gbnf` to an equivalent Lark grammar.
 pub fn to_lark(gbnf: &str) -> Result<String, GbnfError> {
     to_lark_within(gbnf, &Steps::at_most(STEPS_MAX))
 }
@@ -70,7 +71,7 @@ fn to_lark_within(gbnf: &str, steps: &Steps) -> Result<String, GbnfError> {
     let mut cut = Cut::default();
     let mut lowered = lower(&rules, &cut, steps)?;
     if rules.is_regular(&Term::Rule(regular::Rules::ROOT)) {
-        // Nothing follows its one lexeme.
+        // Nothing follows the only lexeme.
         return Ok(write::grammar(&rules, &lowered));
     }
     for _ in 0..ROUNDS_MAX {
@@ -87,24 +88,24 @@ fn to_lark_within(gbnf: &str, steps: &Steps) -> Result<String, GbnfError> {
 /// A part of a rule.
 #[derive(Debug, Clone, PartialEq)]
 enum Term {
-    /// These characters; there may be none.
+    /// These characters; possibly none.
     Text(String),
     /// One of these characters.
     Class(CharSet),
-    /// What a rule stands for.
+    /// A reference to a rule.
     Rule(usize),
-    /// A token of the vocabulary, as it is written.
+    /// A token of the vocabulary, as written.
     Token(String),
-    /// One after the other.
+    /// A sequence.
     Sequence(Vec<Term>),
-    /// One of these.
+    /// Alternatives.
     Choice(Vec<Term>),
-    /// So many times, at least and at most.
+    /// A repetition with its minimum and maximum count.
     Repeat(Box<Term>, u32, Option<u32>),
 }
 
 impl Term {
-    /// The terms of which it is made.
+    /// The direct parts of the term.
     fn parts(&self) -> &[Term] {
         match self {
             Term::Sequence(terms) | Term::Choice(terms) => terms,
@@ -113,12 +114,12 @@ impl Term {
         }
     }
 
-    /// Terms in it, itself among them.
+    /// Number of terms in it, including itself.
     fn size(&self) -> usize {
         1 + self.parts().iter().map(Term::size).sum::<usize>()
     }
 
-    /// Whether some term in it, itself among them, is such a one.
+    /// Whether the term or any term in it satisfies `is_such`.
     fn any(&self, is_such: &dyn Fn(&Term) -> bool) -> bool {
         is_such(self) || self.parts().iter().any(|part| part.any(is_such))
     }

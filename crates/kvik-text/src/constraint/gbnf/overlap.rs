@@ -1,9 +1,9 @@
-//! Lexemes that llguidance could cut in the wrong place.
+//! Detection of lexemes that llguidance could split in the wrong place.
 //!
-//! Its lexer goes on as long as any lexeme that may stand here can go on. That is wrong where one of them has ended
-//! already and the next byte could also begin what follows it. Whether this can happen is asked of all pairs of
-//! lexemes, of the first bytes of what may follow each, and of expressions that forget how often they repeat: more
-//! pairs are found than are wrong, and none is missed.
+//! Its lexer continues as long as any allowed lexeme can continue. That is wrong if one of them has already ended
+//! and the next byte could also begin what follows it. This is checked for all pairs of lexemes, with the first
+//! bytes of what may follow each, and with expressions that ignore repetition counts: the check reports some
+//! correct pairs, and misses no wrong one.
 
 use std::collections::HashSet;
 
@@ -13,22 +13,22 @@ use super::regular::Rules;
 use super::steps::Steps;
 use super::{GbnfError, Term};
 
-/// Maximum steps of one search; beyond it everything is cut.
+/// Maximum steps of one search; beyond it everything is split.
 const STEPS_MAX: usize = 4_000_000;
 /// Maximum characters of all lexemes together.
 const PLACES_MAX: usize = 8_000;
-/// Maximum rules that are laid out inside each other: it takes stack.
+/// Maximum nesting of expanded rules, which limits the stack.
 const DEPTH_MAX: usize = 200;
-/// The byte that stands before a token in llguidance, and in no text.
+/// The byte before a token in llguidance, which no text contains.
 const TOKEN_MARK: u8 = 0xFF;
 
-/// What is wrong with the lexemes of a grammar.
+/// The overlaps of the lexemes of a grammar.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Overlap {
     Nothing,
-    /// These, by their expressions, must be cut into smaller ones.
+    /// The lexemes with these expressions must be split into smaller ones.
     Lexemes(Vec<String>),
-    /// It would take too long to find out.
+    /// The search would take too long.
     Unknown,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn find(rules: &Rules, lowered: &Lowered, steps: &Steps) -> Result<Ov
     Ok(if lexemes.is_empty() { Overlap::Nothing } else { Overlap::Lexemes(lexemes) })
 }
 
-/// Whether a lexeme is one character, or a token.
+/// Whether a lexeme is a single character or a token.
 fn is_single(term: &Term) -> bool {
     match term {
         Term::Class(_) | Term::Token(_) => true,
@@ -53,7 +53,7 @@ fn is_single(term: &Term) -> bool {
     }
 }
 
-/// A character of a lexeme: which ones may stand there, and at which places it may go on.
+/// A character position of a lexeme: its allowed characters, and the positions that may follow.
 #[derive(Debug)]
 struct Place<'a> {
     set: Set<'a>,
@@ -75,7 +75,7 @@ impl Set<'_> {
     }
 }
 
-/// Where a lexeme, or a part of one, begins and ends.
+/// The first and last positions of a lexeme, or of a part of one.
 #[derive(Debug, Default)]
 struct Span {
     nullable: bool,
@@ -91,7 +91,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// The lexemes that overlap with others or with what follows them; nothing where that takes too long to find.
+    /// The lexemes that overlap with others or with what follows them; `None` if the search takes too long.
     fn wrong(&mut self, lowered: &'a Lowered) -> Option<Vec<usize>> {
         let mut spans = Vec::with_capacity(lowered.lexemes.len());
         for lexeme in &lowered.lexemes {
@@ -129,7 +129,7 @@ impl<'a> Search<'a> {
         bytes
     }
 
-    /// The first bytes with which `going` goes on after a text that is the whole of `ended`.
+    /// The first bytes with which `going` continues after a text that `ended` matches as a whole.
     fn extends(&mut self, ended: &Span, going: &Span) -> Option<ByteSet> {
         let mut seen = HashSet::new();
         let mut bytes = ByteSet::default();
@@ -148,7 +148,7 @@ impl<'a> Search<'a> {
         Some(bytes)
     }
 
-    /// Adds the pairs of places at which the same character may stand.
+    /// Adds the pairs of positions that share an allowed character.
     fn pair(
         &mut self,
         ones: &[usize],
@@ -170,7 +170,7 @@ impl<'a> Search<'a> {
         Some(())
     }
 
-    /// Lays out the places of a term.
+    /// Expands a term to positions.
     fn span(&mut self, term: &'a Term) -> Option<Span> {
         self.step(1)?;
         match term {
@@ -182,7 +182,7 @@ impl<'a> Search<'a> {
                 self.sequence(spans)
             }
             Term::Class(set) => self.place(Set::Of(set)),
-            // Nothing of a token is text.
+            // A token contains no text.
             Term::Token(_) => Some(Span::default()),
             Term::Rule(rule) => {
                 self.depth += 1;
@@ -250,13 +250,13 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What may follow each production and each lexeme.
+/// The first bytes of what may follow each production and each lexeme.
 struct Follow {
     lexemes: Vec<ByteSet>,
 }
 
 impl Follow {
-    /// Of a grammar whose `lexemes` have these first bytes; nothing where `step` allows no more of them.
+    /// The follow sets of a grammar whose `lexemes` have these first bytes; `None` if `step` runs out.
     fn of(
         lowered: &Lowered,
         lexemes: Vec<ByteSet>,
@@ -295,7 +295,7 @@ impl Follow {
     }
 }
 
-/// First bytes, and which productions may stand for nothing.
+/// First bytes of lexemes and productions, and the nullable productions.
 struct Begin {
     lexemes: Vec<ByteSet>,
     productions: Vec<ByteSet>,
@@ -322,7 +322,7 @@ impl Begin {
         (bytes, true)
     }
 
-    /// Reads a production; whether there was something new.
+    /// Processes a production; returns whether the sets grew.
     fn add(&mut self, production: usize, body: &Production) -> bool {
         let (bytes, nullable) = match body {
             Production::Repeat(symbol, min, _) => {
@@ -345,14 +345,14 @@ impl Begin {
     }
 }
 
-/// First bytes of what follows.
+/// First bytes of what follows lexemes and productions.
 struct After {
     lexemes: Vec<ByteSet>,
     productions: Vec<ByteSet>,
 }
 
 impl After {
-    /// Reads a production; whether there was something new.
+    /// Processes a production; returns whether the sets grew.
     fn add(&mut self, begin: &Begin, production: usize, body: &Production) -> bool {
         let end = self.productions[production];
         match body {

@@ -1,7 +1,8 @@
-//! The text of a grammar in GBNF to its rules.
+//! Parser of GBNF.
 //!
-//! The language is llama.cpp's: `grammars/README.md` there describes it, `src/llama-grammar.cpp` decides. Beyond it
-//! a name may hold `_`. Input is hostile: length, nesting and the number of rules are bounded.
+//! The language is llama.cpp's: `grammars/README.md` there describes it, `src/llama-grammar.cpp` is
+//! authoritative. In addition, a name may contain `_`. Input is hostile: length, nesting and the number of rules
+//! are bounded.
 
 use std::collections::HashMap;
 
@@ -12,13 +13,13 @@ use super::{GbnfError, Term};
 const BYTES_MAX: usize = 64 * 1024;
 /// Maximum rules of a grammar.
 const RULES_MAX: usize = 2_000;
-/// Maximum nested parentheses.
+/// Maximum nesting of parentheses.
 const DEPTH_MAX: usize = 64;
 /// Maximum operators after one term.
 const OPERATORS_MAX: usize = 4;
-/// Maximum of a count in braces, as in llama.cpp.
+/// Maximum count in braces, as in llama.cpp.
 const COUNT_MAX: u32 = 2_000;
-/// The rule that the whole answer follows.
+/// The name of the rule of the whole answer.
 const ROOT: &str = "root";
 
 type Result<T> = std::result::Result<T, GbnfError>;
@@ -26,11 +27,11 @@ type Result<T> = std::result::Result<T, GbnfError>;
 /// The rules of a grammar; the first is the root.
 #[derive(Debug)]
 pub(super) struct Grammar {
-    /// What each rule stands for.
+    /// The term of each rule.
     pub(super) rules: Vec<Term>,
 }
 
-/// Reads a grammar.
+/// Parses a grammar.
 pub(super) fn parse(text: &str) -> Result<Grammar> {
     if text.len() > BYTES_MAX {
         return Err(GbnfError::TooLarge { what: "bytes", count: text.len(), max: BYTES_MAX });
@@ -44,14 +45,14 @@ pub(super) fn parse(text: &str) -> Result<Grammar> {
     source.finish()
 }
 
-/// A text that is being read.
+/// A text being parsed.
 struct Source<'a> {
     text: &'a str,
-    /// Byte that is read next.
+    /// The byte to read next.
     at: usize,
     depth: usize,
     names: HashMap<&'a str, usize>,
-    /// Of each name, what it stands for as far as it is known, and where it was first used.
+    /// For each name its term, if it is defined already, and its first use.
     rules: Vec<(Option<Term>, &'a str, usize)>,
 }
 
@@ -83,7 +84,7 @@ impl<'a> Source<'a> {
         GbnfError::Syntax { line, column, message: message.into() }
     }
 
-    /// Skips blanks and comments, and the ends of lines where the rule may go on after them.
+    /// Skips blanks and comments, and line breaks if the rule may continue after them.
     fn space(&mut self, lines: bool) {
         let rest = &self.text.as_bytes()[self.at..];
         let mut comment = false;
@@ -120,7 +121,7 @@ impl<'a> Source<'a> {
         Ok(rule)
     }
 
-    /// `name ::= choices`, to the end of its line. The last rule of a name counts, as in llama.cpp.
+    /// `name ::= choices`, to the end of its line. The last definition of a name counts, as in llama.cpp.
     fn rule(&mut self) -> Result<()> {
         let name = self.name()?;
         let rule = self.rule_of(name)?;
@@ -139,7 +140,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Sequences between `|`; in parentheses lines may end anywhere.
+    /// Sequences separated by `|`; in parentheses line breaks are allowed anywhere.
     fn choices(&mut self, nested: bool) -> Result<Term> {
         let mut choices = vec![self.sequence(nested)?];
         while self.skip('|') {
@@ -334,7 +335,7 @@ impl<'a> Source<'a> {
         if max.is_some_and(|max| max < min) {
             return Err(self.wrong_at(start, "the count ends before it begins"));
         }
-        // As in llama.cpp a larger maximum is none.
+        // As in llama.cpp, a larger maximum is unlimited.
         Ok((min, max.filter(|&max| max <= COUNT_MAX)))
     }
 
@@ -349,7 +350,7 @@ impl<'a> Source<'a> {
         Ok(count)
     }
 
-    /// The rules, each of which must stand for something.
+    /// The rules, all of which must be defined.
     fn finish(self) -> Result<Grammar> {
         if let Some((_, name, at)) = self.rules.iter().find(|(body, ..)| body.is_none()) {
             return Err(match *name {

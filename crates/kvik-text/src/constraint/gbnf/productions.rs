@@ -10,10 +10,10 @@ use super::{CharSet, GbnfError, Term};
 /// Maximum symbols of all productions.
 const SYMBOLS_MAX: usize = 20_000;
 
-/// Which lexemes are cut into smaller ones.
+/// The set of lexemes that are split into smaller ones.
 #[derive(Debug)]
 pub(super) enum Cut {
-    /// Those that are written as these expressions.
+    /// The lexemes with these expressions.
     Lexemes(HashSet<String>),
     Everything,
 }
@@ -25,7 +25,7 @@ impl Default for Cut {
 }
 
 impl Cut {
-    /// Cuts these as well.
+    /// Adds lexemes to the set.
     pub(super) fn add(&mut self, more: Vec<String>) {
         if let Cut::Lexemes(lexemes) = self {
             lexemes.extend(more);
@@ -43,13 +43,13 @@ impl Cut {
 /// A grammar over lexemes.
 #[derive(Debug, Default)]
 pub(super) struct Lowered {
-    /// What the symbols stand for; the first is where it starts.
+    /// The definitions of the symbols; the first is the start symbol.
     pub(super) productions: Vec<Production>,
     pub(super) lexemes: Vec<Lexeme>,
 }
 
 impl Lowered {
-    /// Symbols of all productions, these among them.
+    /// Number of symbols of all productions, including their own.
     pub(super) fn symbols(&self) -> usize {
         let of = |production: &Production| match production {
             Production::Choice(choices) => 1 + choices.iter().map(|symbols| 1 + symbols.len()).sum::<usize>(),
@@ -59,12 +59,12 @@ impl Lowered {
     }
 }
 
-/// What a symbol stands for.
+/// The definition of a symbol.
 #[derive(Debug)]
 pub(super) enum Production {
     /// One of these sequences.
     Choice(Vec<Vec<Symbol>>),
-    /// A symbol, so many times, at least and at most.
+    /// A repeated symbol with its minimum and maximum count.
     Repeat(Symbol, u32, Option<u32>),
 }
 
@@ -74,17 +74,17 @@ pub(super) enum Symbol {
     Lexeme(usize),
 }
 
-/// A text that is matched at once, never an empty one.
+/// A text that is matched at once, never empty.
 #[derive(Debug)]
 pub(super) struct Lexeme {
     pub(super) term: Term,
-    /// The expression that is written for its term, in which there is no other lexeme.
+    /// The expression of its term, which contains no other lexeme.
     pub(super) expression: String,
-    /// The term also stands for nothing, and the lexeme does not.
+    /// Whether the term also matches the empty text, which the lexeme does not.
     pub(super) nullable: bool,
 }
 
-/// Writes the rules over lexemes, those in `cut` over smaller ones.
+/// Rewrites the rules over lexemes, splitting those in `cut`.
 pub(super) fn lower(rules: &Rules, cut: &Cut, steps: &Steps) -> Result<Lowered, GbnfError> {
     let mut lowering = Lowering::new(rules, cut, steps);
     lowering.lowered.productions.push(Production::Choice(Vec::new()));
@@ -102,7 +102,7 @@ struct Lowering<'a> {
     rules: &'a Rules,
     cut: &'a Cut,
     lowered: Lowered,
-    /// Productions of rules that are no lexemes.
+    /// Productions of rules that are not lexemes.
     of_rule: HashMap<usize, usize>,
     /// Rules whose productions are still empty.
     open: Vec<usize>,
@@ -167,7 +167,7 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// The lexeme of a regular term that is not cut.
+    /// The lexeme of a regular term that is not split.
     fn lexeme(&mut self, term: &Term) -> Result<Option<Vec<Symbol>>, GbnfError> {
         self.steps.take(term.size())?;
         if !self.rules.is_regular(term) {

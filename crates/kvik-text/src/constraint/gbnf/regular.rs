@@ -1,25 +1,26 @@
-//! Which rules are regular: those that refer to regular rules, and to themselves at their end only.
+//! Detection of regular rules: those that refer to regular rules, and to themselves only at their end.
 
 use super::parse::Grammar;
 use super::steps::Steps;
 use super::{GbnfError, Term};
 
-/// Maximum terms inside each other in one rule: llguidance reads 30 pairs of parentheses inside each other.
+/// Maximum nesting of terms in one rule: llguidance parses 30 nested pairs of parentheses.
 const NESTED_MAX: usize = 20;
 
-/// The rules of a grammar, and what is known of them. Rules that refer to themselves at their end only repeat instead.
+/// The rules of a grammar and their properties. Rules that refer to themselves only at their end become
+/// repetitions.
 #[derive(Debug)]
 pub(super) struct Rules {
     terms: Vec<Term>,
     regular: Vec<bool>,
-    /// Whether the rule may stand for nothing.
+    /// Whether the rule may match the empty text.
     nullable: Vec<bool>,
-    /// Whether the rule may stand for something.
+    /// Whether the rule may match a non-empty text.
     productive: Vec<bool>,
 }
 
 impl Rules {
-    /// Reads what is to be known from the rules.
+    /// Analyses the rules.
     pub(super) fn of(grammar: Grammar, steps: &Steps) -> Result<Rules, GbnfError> {
         let count = grammar.rules.len();
         let (nullable, productive) = (Vec::new(), Vec::new());
@@ -31,10 +32,10 @@ impl Rules {
         Ok(rules)
     }
 
-    /// The rule that the whole answer follows.
+    /// The index of the rule of the whole answer.
     pub(super) const ROOT: usize = 0;
 
-    /// What a rule stands for.
+    /// The term of a rule.
     pub(super) fn term(&self, rule: usize) -> &Term {
         &self.terms[rule]
     }
@@ -43,7 +44,7 @@ impl Rules {
         self.terms.len()
     }
 
-    /// Whether a regular expression could stand for a term.
+    /// Whether a term is equivalent to a regular expression.
     pub(super) fn is_regular(&self, term: &Term) -> bool {
         !term.any(&|part| match part {
             Term::Rule(rule) => !self.regular[*rule],
@@ -52,7 +53,7 @@ impl Rules {
         })
     }
 
-    /// Whether a term may stand for nothing.
+    /// Whether a term may match the empty text.
     pub(super) fn is_nullable(&self, term: &Term) -> bool {
         match term {
             Term::Text(text) => text.is_empty(),
@@ -64,7 +65,7 @@ impl Rules {
         }
     }
 
-    /// Whether a term stands for nothing else than nothing.
+    /// Whether a term matches the empty text only.
     pub(super) fn is_empty(&self, term: &Term) -> bool {
         !term.any(&|part| match part {
             Term::Text(text) => !text.is_empty(),
@@ -74,7 +75,7 @@ impl Rules {
         })
     }
 
-    /// Rules become regular when the last rule that they refer to has.
+    /// Finds the regular rules: a rule becomes one after the last rule that it refers to.
     fn find_regular(&mut self, steps: &Steps) -> Result<(), GbnfError> {
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); self.count()];
         let mut missing = vec![0usize; self.count()];
@@ -103,7 +104,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Takes a rule whose other references are regular for regular, if it is.
+    /// Marks a rule whose other references are regular as regular, if it is.
     fn become_regular(&mut self, rule: usize, steps: &Steps) -> Result<bool, GbnfError> {
         if self.terms[rule].any(&|part| matches!(part, Term::Token(_))) {
             return Ok(false);
@@ -117,7 +118,7 @@ impl Rules {
         Ok(true)
     }
 
-    /// Moves what is nested deeply into rules of its own.
+    /// Moves deeply nested terms into rules of their own.
     fn flatten(&mut self) {
         for rule in 0..self.count() {
             let term = std::mem::replace(&mut self.terms[rule], Term::Sequence(Vec::new()));
@@ -169,12 +170,12 @@ impl Rules {
         Ok(())
     }
 
-    /// Terms in all rules.
+    /// Number of terms in all rules.
     fn size(&self) -> usize {
         self.terms.iter().map(Term::size).sum()
     }
 
-    /// The first rule that is such a one.
+    /// The first rule that satisfies `is_such`.
     fn first(&self, is_such: impl Fn(&Rules, usize) -> bool) -> Option<usize> {
         (0..self.count()).find(|&rule| is_such(self, rule))
     }
@@ -193,21 +194,21 @@ fn refers(term: &Term, rule: usize) -> bool {
     term.any(&|part| *part == Term::Rule(rule))
 }
 
-/// The ways through a rule: those that lead to the rule again, without that last reference, and the others.
+/// The alternatives of a rule: those that end with the rule itself, without that reference, and the others.
 struct Ends {
     again: Vec<Term>,
     last: Vec<Term>,
 }
 
 impl Ends {
-    /// `x ::= again x | last` as `again* last`; nothing where no way ends.
+    /// `x ::= again x | last` as `again* last`; `None` if no alternative ends.
     fn repeated(self) -> Option<Term> {
         let again = Term::Repeat(Box::new(Term::Choice(self.again)), 0, None);
         (!self.last.is_empty()).then(|| Term::Sequence(vec![again, Term::Choice(self.last)]))
     }
 }
 
-/// The ways through a term of `rule`; nothing where the rule stands elsewhere than at their end.
+/// The alternatives of a term of `rule`; `None` if the rule occurs elsewhere than at their end.
 fn ends(term: &Term, rule: usize, steps: &Steps) -> Result<Option<Ends>, GbnfError> {
     steps.take(term.size())?;
     if !refers(term, rule) {

@@ -1,6 +1,6 @@
-//! The work of writing a grammar, counted: terms, symbols and pairs of characters that are looked at.
+//! The cost of translating a grammar: the number of processed terms, symbols and pairs of characters.
 //!
-//! Grammars are hostile input, and what takes long is not their length but how their rules refer to each other.
+//! Grammars are hostile input, and the cost depends less on their length than on the references between rules.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use super::GbnfError;
 /// Maximum steps of one grammar: some nanoseconds each.
 pub(super) const STEPS_MAX: usize = 100_000_000;
 
-/// Steps taken, and how many there may be.
+/// The number of steps taken, and its maximum.
 #[derive(Debug)]
 pub(super) struct Steps {
     taken: Cell<usize>,
@@ -21,7 +21,7 @@ impl Steps {
         Steps { taken: Cell::new(0), max }
     }
 
-    /// Takes so many, if they are left. They are taken before the work is done.
+    /// Takes steps, if they are left. They are taken before the work is done.
     pub(super) fn take(&self, steps: usize) -> Result<(), GbnfError> {
         let count = self.taken.get().saturating_add(steps);
         self.taken.set(count);

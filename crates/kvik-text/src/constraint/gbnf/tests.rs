@@ -1,5 +1,5 @@
-//! Grammars against a recogniser that knows no lexemes: a term is the relation between the places of a text where it
-//! may begin and end.
+//! Grammars compared with a recogniser without lexemes: a term is the relation between the positions of a text
+//! where a match may begin and end.
 
 use proptest::prelude::*;
 
@@ -9,13 +9,13 @@ use super::parse::{Grammar, parse};
 use super::*;
 use crate::forms::{Constraint, ConstraintError};
 
-/// The most that a grammar of [`worst_grammars`] may take: tens of milliseconds in a release build.
+/// Maximum steps of a grammar of [`worst_grammars`]: tens of milliseconds in a release build.
 const STEPS_WORST: usize = 20_000_000;
 
-/// Places of a text, by beginning and end.
+/// Pairs of positions of a text, by beginning and end.
 type Relation = Vec<Vec<bool>>;
 
-/// Whether a grammar accepts a text: the relations of all rules grow until none of them does.
+/// Whether a grammar accepts a text: the relations of all rules grow to a fixed point.
 fn recognises(grammar: &Grammar, text: &str) -> bool {
     let text: Vec<char> = text.chars().collect();
     let size = text.len() + 1;
@@ -52,7 +52,7 @@ fn relation(term: &Term, rules: &[Relation], text: &[char]) -> Relation {
         Term::Repeat(term, min, max) => {
             let once = relation(term, rules, text);
             let mut times = (0..*min).fold(same, |so_far, _| then(&so_far, &once));
-            // No text has room for more repetitions that are not empty.
+            // More non-empty repetitions do not fit in the text.
             for _ in 0..max.map_or(size, |max| (max - min) as usize) {
                 times = or(&times, &then(&times, &once));
             }
@@ -111,7 +111,8 @@ proptest! {
         let lark = lark.unwrap();
         let constraint = Constraint::Lark(lark.clone());
         let compiled = compiler().compile(&constraint).map(|_| ());
-        // derivre 0.3 panics where two choices are the same bytes and not the same expression: `"éé" | [é] [é]`.
+        // derivre 0.3 panics if two alternatives match the same bytes with different expressions: `"éé" | [é]
+        // [é]`.
         prop_assume!(compiled != Err(ConstraintError::Unusable(COMPILER_FAILED.to_owned())));
         prop_assert_eq!(compiled, Ok(()), "{}\n{}", gbnf, lark);
         for text in texts {
@@ -177,7 +178,7 @@ fn ways_that_never_end_are_not_taken() {
     check("root ::= \"a\" (\"b\" r1)* r2?\nr1 ::= \"c\" r2\nr2 ::= r1", &["a"], &["ab", "abc", "ac"]);
 }
 
-/// Some begin with characters that look like an answer's: they are refused before one is begun.
+/// Some begin with characters that an answer could have: they are refused in advance.
 #[test]
 fn a_grammar_of_which_no_way_ends_is_refused() {
     for gbnf in [
@@ -202,7 +203,7 @@ ws ::= | " " | "\n" [ \t]{0,20}
 "#;
     let accepted = [r#"{"a": [1, -2.5e3, "x\u00e9", {}, true], "b": null}"#, "{}", "{ \"a\":\n  1}"];
     check(gbnf, &accepted, &["[]", r#"{"a": 01}"#, r#"{"a" 1}"#, r#"{"a":  1}"#]);
-    // A string is one lexeme: of thousands of tokens in it none is taken apart.
+    // A string is one lexeme: its thousands of tokens are not split.
     let lark = to_lark(gbnf).unwrap();
     let steps = Steps::at_most(STEPS_MAX);
     let grammar = regular::Rules::of(parse(gbnf).unwrap(), &steps).unwrap();
@@ -231,13 +232,14 @@ fn errors_name_the_place() {
     assert!(fail(&format!("root ::= \"a\"{}", "*".repeat(100))).contains("repetitions follow"));
 }
 
-/// Grammars that are short and take long.
+/// Short grammars whose translation is expensive.
 fn worst_grammars() -> Vec<(&'static str, String)> {
     let chain = |n: usize, by: &str| {
         (0..n).map(|i| format!("r{i} ::= r{} {by} r{}\n", i + 1, i + 1)).collect::<String>()
     };
     let backwards: String = (0..1900).map(|i| format!("r{} ::= \"(\" r{i} \")\"\n", i + 1)).collect();
-    // Each rule refers to one at the other end, so that no sweep over the rules learns of two.
+    // Each rule refers to one at the other end, so that a sweep over the rules never propagates more than one
+    // step.
     let count = 1000;
     let far = |i: usize| if i < count / 2 { count - 1 - i } else { count - i };
     let to_and_fro = (0..count).filter(|&i| far(i) < count && i != count / 2);
@@ -263,7 +265,7 @@ fn the_worst_grammars_end() {
         let fewer = to_lark_within(&gbnf, &Steps::at_most(steps.taken() / 2));
         assert!(matches!(fewer, Err(GbnfError::TooLarge { .. })), "{name}: the limit ends it");
         if let Ok(lark) = lark {
-            // What llguidance does with it is bounded by its own limits, of which some count and some keep the time.
+            // llguidance has its own limits on its work, some in counts and some in time.
             let compile = move || compiler().compile(&Constraint::Lark(lark)).is_ok();
             let thread = std::thread::Builder::new().stack_size(super::super::limits::STACK_BYTES);
             thread.spawn(compile).unwrap().join().unwrap();

@@ -1,5 +1,5 @@
-//! Lark, as llguidance reads it: productions are rules `r0`, `r1`, lexemes are terminals `L0`, and the regular rules
-//! that these refer to are terminals `R0`.
+//! Output of Lark for llguidance: productions are rules `r0`, `r1`, lexemes are terminals `L0`, and the regular
+//! rules that these refer to are terminals `R0`.
 
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ fn symbol(lowered: &Lowered, symbol: Symbol) -> String {
     }
 }
 
-/// The rules that lexemes refer to, directly or not.
+/// The rules that lexemes refer to, directly or indirectly.
 fn terminals(rules: &Rules, lowered: &Lowered) -> Vec<usize> {
     let mut found = vec![false; rules.count()];
     let mut open: Vec<&Term> = lowered.lexemes.iter().map(|lexeme| &lexeme.term).collect();

@@ -1,8 +1,9 @@
 //! The grammar of JSON that satisfies a schema.
 //!
-//! A normalised schema becomes a grammar of llguidance in which a character of a text may have every spelling that JSON has
-//! for it: llguidance's own reading of schemas knows no `\/`, and has escapes of other characters than control characters
-//! only where no pattern, format or list says which texts there are. Numbers with bounds are left to it.
+//! A normalised schema becomes a grammar for llguidance that accepts every JSON spelling of a character in a
+//! string: llguidance's own translation of schemas rejects `\/`, and accepts escapes of characters other than
+//! control characters only if no pattern, format or list restricts the string. Numbers with bounds are left to
+//! llguidance.
 
 mod pattern;
 mod spelling;
@@ -19,14 +20,14 @@ use super::{JSON_WHITE_SPACE, with_white_space};
 type Fields = serde_json::Map<String, Value>;
 type Result<T> = std::result::Result<T, Unreadable>;
 
-/// Why there is no grammar.
+/// The message if there is no grammar.
 const EXCLUDED: &str = "no answer can satisfy it";
-/// More than any answer has, and fewer than a count of llguidance may be.
+/// More than any answer has, and less than the limit of llguidance's counts.
 const UNBOUNDED: usize = 1 << 30;
-/// A schema that only llguidance can read.
+/// The error for a schema that only llguidance can translate.
 struct Unreadable;
 
-/// The grammar of a normalised schema, with the rule `start`; `None` if only llguidance can read it.
+/// The grammar of a normalised schema, with the rule `start`; `None` if only llguidance can translate it.
 pub(super) fn grammar(schema: &Value) -> std::result::Result<Option<String>, String> {
     let definitions = schema["$defs"].as_object().cloned().unwrap_or_default();
     let mut grammar = Grammar { rules: String::new(), known: HashMap::new(), terminals: Terminals::new() };
@@ -42,7 +43,7 @@ pub(super) fn grammar(schema: &Value) -> std::result::Result<Option<String>, Str
     Ok(Some([options, &ignored, &grammar.rules, &grammar.terminals.rules].concat()))
 }
 
-/// Rules so far.
+/// The rules so far.
 struct Grammar {
     rules: String,
     /// References to the rules of schemas; `None` for those that exclude every value.
@@ -50,7 +51,7 @@ struct Grammar {
     terminals: Terminals,
 }
 
-/// Terminals so far.
+/// The terminals so far.
 struct Terminals {
     rules: String,
     known: HashMap<String, String>,
@@ -79,7 +80,7 @@ impl Terminals {
         self.terminal(&format!("/{expression}/"))
     }
 
-    /// Takes from what all patterns together may have.
+    /// Charges `ranges` to the common budget of all patterns.
     fn spend(&mut self, ranges: usize) -> Option<()> {
         self.ranges_left = self.ranges_left.checked_sub(ranges)?;
         Some(())
@@ -139,7 +140,7 @@ impl Grammar {
             return Ok(Some(self.value(value)));
         }
         if let Some(values) = fields.get("enum").and_then(Value::as_array) {
-            // One terminal for all that is no array or object: thousands of them would each be compared with the others.
+            // A single terminal for all scalars: thousands of terminals would each be compared with the others.
             let (nested, scalars): (Vec<&Value>, Vec<&Value>) =
                 values.iter().partition(|value| value.is_array() || value.is_object());
             let mut options: Vec<String> = nested.into_iter().map(|value| self.value(value)).collect();
@@ -254,7 +255,7 @@ impl Grammar {
         for item in fields.get("prefixItems").and_then(Value::as_array).into_iter().flatten().take(max) {
             match self.node(item)? {
                 Some(item) => items.push(item),
-                // Nothing can stand there, nor behind it.
+                // No value is allowed at this position, so the array ends before it.
                 None => {
                     max = items.len();
                     break;
@@ -278,11 +279,11 @@ impl Grammar {
         Ok(Some(self.enclosed("[", &parts.collect::<Vec<_>>(), "]")))
     }
 
-    /// Parts with commas between them; whether each has to stand there. What follows a part that does not stand in an array
-    /// does not either.
+    /// A rule of parts separated by commas, each with a flag whether it is required. In an array, the parts after
+    /// a missing part are missing too.
     fn enclosed(&mut self, open: &str, parts: &[(String, bool)], close: &str) -> String {
         let is_array = open == "[";
-        // Of the parts from here on: behind others, and as the first.
+        // The rest of the parts from here on: after other parts, and as the first.
         let (mut behind, mut first) = (String::new(), String::new());
         for (part, is_required) in parts.iter().rev() {
             let with = self.rule(&format!("{part} {behind}"));
@@ -325,7 +326,7 @@ impl Grammar {
             match self.node(schema)? {
                 Some(value) => {
                     let entry = format!("{key} \":\" {value}");
-                    // One that may be missing stands in two rules.
+                    // An optional entry is used in two rules.
                     let entry = if is_required { entry } else { self.rule(&entry) };
                     parts.push((entry, is_required));
                 }
@@ -338,7 +339,7 @@ impl Grammar {
         self.counted(fields, parts, others)
     }
 
-    /// Entries that are not named.
+    /// The forms of entries whose names are not listed.
     fn other_entries(
         &mut self,
         patterns: &Fields,
@@ -369,7 +370,7 @@ impl Grammar {
         Ok(entries)
     }
 
-    /// An object of these entries, as many as the schema says.
+    /// An object of these entries, with the schema's limits on their number.
     fn counted(
         &mut self,
         fields: &Fields,
@@ -397,7 +398,7 @@ impl Grammar {
         Ok(Some(self.enclosed("{", &parts, "}")))
     }
 
-    /// An object that has at least one of its optional entries, or at most one, or exactly one.
+    /// An object with at least one of its optional entries, or at most one, or exactly one.
     fn one_of_few(&mut self, parts: &[(String, bool)], least: usize, most: usize) -> Option<String> {
         let mut options = Vec::new();
         for (chosen, (_, is_required)) in parts.iter().enumerate() {
@@ -424,7 +425,7 @@ fn definition_rule(name: &str) -> String {
     format!("definition_{name}")
 }
 
-/// From `least` to `most` of a part, with commas between them; `least` is at least one.
+/// A part repeated `least` to `most` times, separated by commas; `least` is at least one.
 fn repeated(part: &str, least: usize, most: usize) -> String {
     let least = least - 1;
     match most {

@@ -1,4 +1,4 @@
-//! Patterns of texts as terminals that match every spelling of the characters.
+//! Patterns of strings as terminals that match every JSON spelling of the characters.
 
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
@@ -6,17 +6,17 @@ use super::Terminals;
 use super::spelling::{Range, characters, known};
 use crate::constraint::schema::lark_pattern;
 
-/// Maximum characters of one known part, and maximum ranges of classes, over all patterns of a schema: each has many
-/// spellings.
+/// Maximum characters of one literal part, and maximum ranges of classes over all patterns of a schema: each has
+/// many spellings.
 pub(super) const RANGES_MAX: usize = 4_000;
 
-/// A pattern as an expression of terminals; `None` if it cannot be one.
+/// A pattern as an expression of terminals; `None` if that is impossible.
 pub(super) fn pattern(pattern: &str, terminals: &mut Terminals) -> Option<String> {
     let hir = regex_syntax::parse(&lark_pattern(pattern)).ok()?;
     search(&hir, terminals)
 }
 
-/// Texts in which the expression is found.
+/// Texts that contain a match of the expression.
 fn search(hir: &Hir, terminals: &mut Terminals) -> Option<String> {
     let parts = match hir.kind() {
         HirKind::Alternation(ways) => {
@@ -43,7 +43,7 @@ fn is_look(hir: &Hir, look: Look) -> bool {
     matches!(hir.kind(), HirKind::Look(found) if *found == look)
 }
 
-/// Texts that are the expression.
+/// Texts that match the expression as a whole.
 fn body(hir: &Hir, terminals: &mut Terminals) -> Option<String> {
     match hir.kind() {
         HirKind::Empty => Some("\"\"".to_owned()),
@@ -93,7 +93,7 @@ fn body(hir: &Hir, terminals: &mut Terminals) -> Option<String> {
     }
 }
 
-/// A known text between quotation marks, as a terminal.
+/// A known string in quotation marks, as a terminal.
 pub(super) fn quoted(text: &str, terminals: &mut Terminals) -> String {
     if super::spelling::is_plain(text) {
         return crate::constraint::literals::quoted(&format!("\"{text}\""));

@@ -1,8 +1,8 @@
-//! How characters may be spelled in a text of JSON: as they are, by a short escape, or by the code units of UTF-16.
+//! JSON spellings of characters: unescaped, as a short escape, or as UTF-16 code units.
 //!
-//! Everything here is a part of a regular expression.
+//! All functions return parts of regular expressions.
 
-/// Characters that have a short escape, and what stands behind the backslash.
+/// Characters with a short escape, and the character after the backslash.
 const SHORT: [(char, char); 8] = [
     ('"', '"'),
     ('\\', '\\'),
@@ -14,7 +14,7 @@ const SHORT: [(char, char); 8] = [
     ('\t', 't'),
 ];
 
-/// Any character in any spelling, as RFC 8259 has it; halves of a pair of code units that stand alone are no character.
+/// Any character in any spelling, as in RFC 8259, except lone surrogates.
 pub(super) const CHARACTER: &str = concat!(
     r#"(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"#,
     r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))",
@@ -37,8 +37,8 @@ pub(super) fn characters(ranges: &[Range]) -> String {
     format!("(?:{})", ways.join("|"))
 }
 
-/// A known text. Printable characters of ASCII stand as they are, so that what must come is known ahead; no model writes
-/// another spelling of them.
+/// A known text. Printable ASCII characters are unescaped, so that forced text is known in advance; no model
+/// writes another spelling of them.
 pub(super) fn known(text: &str) -> String {
     let spell = |c: char| match c {
         ' '..='~' if !SHORT.iter().any(|(short, _)| *short == c) => escaped(c),
@@ -47,7 +47,7 @@ pub(super) fn known(text: &str) -> String {
     text.chars().map(spell).collect()
 }
 
-/// Whether a text has one spelling.
+/// Whether a text has exactly one spelling.
 pub(super) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| (' '..='~').contains(&c) && !SHORT.iter().any(|(short, _)| *short == c))
 }
@@ -61,14 +61,14 @@ fn class_part((first, last): Range) -> String {
     if first == last { escaped(first) } else { format!("{}-{}", escaped(first), escaped(last)) }
 }
 
-/// The parts of a range that may stand as they are.
+/// The parts of a range that may be unescaped.
 fn without_escaped((first, last): Range) -> Vec<Range> {
     let unescaped = [(' ', '!'), ('#', '['), (']', char::MAX)];
     let parts = unescaped.iter().map(|&(from, to)| (first.max(from), last.min(to)));
     parts.filter(|(from, to)| from <= to).collect()
 }
 
-/// The code units of the characters of a range in four digits each, behind the first `\u`.
+/// The code units of the characters of a range in four digits each, after the first `\u`.
 fn code_units((first, last): Range) -> Vec<String> {
     let (first, last) = (u32::from(first), u32::from(last));
     let mut ways = Vec::new();
@@ -84,7 +84,7 @@ fn code_units((first, last): Range) -> Vec<String> {
     ways
 }
 
-/// Pairs of code units for these characters beyond the first plane, counted from its end.
+/// Surrogate pairs of the characters beyond the basic multilingual plane, numbered from its end.
 fn pairs(first: u32, last: u32) -> Vec<String> {
     const LOW: u32 = 0x400;
     let (high_first, high_last) = (first / LOW, last / LOW);
@@ -154,7 +154,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Every spelling of a character that JSON has.
+    /// Every JSON spelling of a character.
     pub(in super::super) fn spellings(c: char) -> Vec<String> {
         let mut units = [0; 2];
         let units = c.encode_utf16(&mut units);
@@ -174,7 +174,7 @@ pub(super) mod tests {
         Regex::new(&format!("^(?:{expression})$")).unwrap()
     }
 
-    /// All characters, and the ranges around them that have or lack each.
+    /// All characters, and ranges that just include or exclude each.
     #[test]
     fn a_range_has_every_spelling_of_its_characters_and_no_other() {
         let any = whole(CHARACTER);

@@ -1,4 +1,4 @@
-//! Characters in every spelling, wherever a schema has a text.
+//! Characters in every spelling, in every string of a schema.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::super::tests::{accepts, accepts_from, compiler};
 use super::spelling::tests::spellings;
 use crate::forms::{ArgumentsForm, CallForm, CallStart, Calls, Constraint};
 
-/// A schema, the JSON around a character in a text of it, and which characters may stand there.
+/// A schema, the JSON around a character in a string of it, and the allowed characters.
 type Case = (Value, &'static str, &'static str, fn(char) -> bool);
 
 fn cases() -> Vec<Case> {
@@ -83,8 +83,9 @@ fn a_character_may_have_every_spelling_under_every_schema() {
     }
 }
 
-/// Texts that a schema lists have every spelling too, but for printable characters of ASCII, which no model escapes: what
-/// must come stays known ahead.
+/// Strings that a schema lists accept every spelling too, except of printable ASCII characters, which no
+/// model escapes:
+/// so forced text is known in advance.
 #[test]
 fn listed_texts_and_names_may_have_every_spelling() {
     let compiler = compiler();
@@ -132,7 +133,7 @@ fn arguments_of_calls_may_have_every_spelling() {
     }
 }
 
-/// The same schemas, read by llguidance alone: what it accepts without escapes is accepted, and no more.
+/// Comparison with llguidance's own translation: texts without escapes are accepted by both or by neither.
 #[test]
 fn structure_is_that_of_llguidance() {
     let schemas = [

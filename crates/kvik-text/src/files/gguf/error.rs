@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Why a GGUF file was refused. Offsets are bytes from the start of the file.
+/// The reason why a GGUF file was refused. Offsets are bytes from the start of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {
@@ -12,7 +12,7 @@ pub enum GgufError {
         /// The first bytes, at most four.
         found: Vec<u8>,
     },
-    /// The numbers of the file have their bytes in the other order.
+    /// The file is big-endian.
     #[error(
         "this GGUF file is big-endian, for machines such as IBM Z, and kvik reads little-endian files; \
          download the model's usual file, or convert this one with llama.cpp's gguf_convert_endian.py"
@@ -158,7 +158,7 @@ pub enum GgufError {
         /// The tensor that starts inside it.
         second: String,
     },
-    /// One part of a split file where nothing says where the others are.
+    /// A part of a split file whose other parts cannot be located.
     #[error(
         "this file is part {part} of {parts} of a split model; its parts must be files beside each other"
     )]
@@ -168,7 +168,7 @@ pub enum GgufError {
         /// Number of parts.
         parts: u64,
     },
-    /// A part of a split file whose name does not say so, and with it where the others are.
+    /// A part of a split file whose name lacks its number, from which the other parts are located.
     #[error(
         "{path} is part {part} of {parts} of a split model; its name must end in -{part:05}-of-{parts:05}.gguf, \
          so that the other parts can be found",
@@ -182,27 +182,27 @@ pub enum GgufError {
         /// Number of parts.
         parts: u64,
     },
-    /// A part that is not there.
+    /// A part is missing.
     #[error(
         "part {part} of {parts} of the split model is missing: there is no file {path}; download it too",
         path = path.display()
     )]
     MissingPart {
-        /// The file that should be there.
+        /// The path of the missing file.
         path: PathBuf,
         /// Its number, from 1.
         part: u64,
         /// Number of parts.
         parts: u64,
     },
-    /// A part that is not of this model.
+    /// A file is not the part of this model that its name states.
     #[error("{path} is not part {part} of this split model: {reason}; download it again", path = path.display())]
     WrongPart {
         /// The file.
         path: PathBuf,
-        /// The number that its name says, from 1.
+        /// The number in its name, from 1.
         part: u64,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }

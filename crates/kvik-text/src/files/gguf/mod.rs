@@ -61,7 +61,7 @@ pub const GGUF_LIMITS: GgufLimits = GgufLimits {
     alignment: 1 << 20,
 };
 
-/// Where a tensor lies in the file and what it is.
+/// The location and type of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Name, as in the file.
@@ -72,9 +72,9 @@ pub struct TensorInfo {
     pub rows: usize,
     /// The fastest dimension.
     pub cols: usize,
-    /// The file it is in, if there are several.
+    /// The index of its file, if there are several.
     pub part: usize,
-    /// Bytes of that file.
+    /// Byte range in that file.
     pub data: Range<usize>,
 }
 
@@ -82,7 +82,7 @@ pub struct TensorInfo {
 #[derive(Debug)]
 pub struct Gguf {
     bytes: FileBytes,
-    /// The files behind the first.
+    /// The files after the first.
     others: Vec<FileBytes>,
     version: u32,
     keys: Vec<(String, Value)>,
@@ -92,8 +92,8 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Maps and checks a file. One of a split model opens all: they are beside each other, and have the names that
-    /// llama.cpp gives them, `NAME-00001-of-00003.gguf`.
+    /// Maps and checks a file. For a part of a split model, opens all parts: they are in the same directory and
+    /// named as by llama.cpp, `NAME-00001-of-00003.gguf`.
     pub fn open(path: &Path) -> Result<Gguf, FileError> {
         let file = Gguf::map(path)?;
         match split::Part::of(&file)? {
@@ -102,7 +102,7 @@ impl Gguf {
         }
     }
 
-    /// Checks a file that is already in memory, and is all there is.
+    /// Checks a file in memory, which must be a whole model.
     pub fn from_bytes(bytes: FileBytes) -> Result<Gguf, GgufError> {
         let file = Gguf::one(bytes)?;
         match split::Part::of(&file)? {
@@ -118,7 +118,7 @@ impl Gguf {
         Ok(Gguf::one(bytes)?)
     }
 
-    /// One file, whether or not it is a whole model.
+    /// Parses one file, whether or not it is a whole model.
     fn one(bytes: FileBytes) -> Result<Gguf, GgufError> {
         let header = parse::header(&bytes, &GGUF_LIMITS)?;
         let parse::Header { version, keys, key_index, tensors, tensor_index } = header;
@@ -145,7 +145,7 @@ impl Gguf {
         self.tensor_index.get(name).map(|&i| &self.tensors[i])
     }
 
-    /// The bytes of a tensor, shape `[rows, cols]`; `info` is one of this file's.
+    /// The bytes of a tensor, shape `[rows, cols]`; `info` belongs to this file.
     pub fn data(&self, info: &TensorInfo) -> &[u8] {
         &self.part(info)[info.data.clone()]
     }
@@ -159,7 +159,7 @@ impl Gguf {
         info.part.checked_sub(1).map_or(&self.bytes, |other| &self.others[other])
     }
 
-    /// The whole file, the first of several.
+    /// The bytes of the file, or of the first of several.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -258,8 +258,8 @@ impl Gguf {
         })
     }
 
-    /// The one value of an array of integers that are all the same, such as a count for each layer, but for zeros where
-    /// `zeros` says that there may be some; `None` when the key is absent.
+    /// The common value of an array of integers, such as a count per layer, ignoring zeros if `zeros` is true;
+    /// `None` when the key is absent.
     pub fn same_integer(&self, key: &str, zeros: bool) -> Result<Option<u64>, GgufError> {
         let Some(mut values) = self.integers(key)? else { return Ok(None) };
         values.retain(|&value| value != 0 || !zeros);

@@ -1,5 +1,5 @@
-//! Models in several files, as llama.cpp splits them: `NAME-00001-of-00003.gguf` has the metadata, each has some of the
-//! tensors, and says of which model it is which part.
+//! Models in several files, as llama.cpp splits them: `NAME-00001-of-00003.gguf` has the metadata, and each file
+//! has some of the tensors and states the number of its part.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use super::{GGUF_LIMITS, Gguf, GgufError, parse};
 use crate::files::FileError;
 
-/// What a file says of the split.
+/// The metadata of a part of a split model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     /// Its number, from 0.
     pub(super) number: u64,
-    /// How many files there are.
+    /// Number of files.
     pub(super) count: u64,
-    /// How many tensors they have together, if it says so.
+    /// Number of tensors in all files, if stated.
     tensors: Option<u64>,
 }
 
 impl Part {
-    /// `None` for a file that is a whole model.
+    /// The metadata of a part; `None` for a file that is a whole model.
     pub(super) fn of(file: &Gguf) -> Result<Option<Part>, GgufError> {
         let count = file.integer("split.count")?.unwrap_or(0);
         if count <= 1 {
@@ -46,7 +46,7 @@ pub(super) fn open(path: &Path, file: Gguf, part: Part) -> Result<Gguf, FileErro
     let mut given = Some(file);
     let mut whole: Option<Gguf> = None;
     for (number, path) in (0..part.count).zip(&paths) {
-        // The file that was given is not opened twice.
+        // The given file is not opened twice.
         let file = match (number == part.number).then(|| given.take()).flatten() {
             Some(file) => file,
             None => other(path, Part { number, ..part })?,
@@ -67,7 +67,7 @@ pub(super) fn open(path: &Path, file: Gguf, part: Part) -> Result<Gguf, FileErro
     }
 }
 
-/// Opens another part, which must be the one that its name says.
+/// Opens another part, which must be the one that its name states.
 fn other(path: &Path, expected: Part) -> Result<Gguf, FileError> {
     let (part, parts) = (expected.number + 1, expected.count);
     let wrong = |reason: String| GgufError::WrongPart { path: path.into(), part, reason };
@@ -114,7 +114,7 @@ impl Gguf {
     }
 }
 
-/// The paths of all parts, from that of one.
+/// The paths of all parts, derived from that of one.
 fn paths(path: &Path, part: Part) -> Result<Vec<PathBuf>, GgufError> {
     let Part { number, count, .. } = part;
     let ending = |number: u64| format!("-{number:05}-of-{count:05}.gguf");
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::files::bytes::FileBytes;
 
-    /// Tensor `n` is of part `n`: four numbers `n`.
+    /// Part `n` with tensor `n`: four numbers `n`.
     fn part(number: u32, count: u32) -> GgufWriter {
         let mut writer = GgufWriter::new();
         writer.u32("split.no", number).u32("split.count", count).u32("split.tensors.count", count);
@@ -144,7 +144,7 @@ mod tests {
         writer
     }
 
-    /// A model of three parts, of which `change` makes others.
+    /// A model of three parts, each created by `change` or missing.
     fn split(change: impl Fn(u32) -> Option<GgufWriter>) -> (TempDir, [PathBuf; 3]) {
         let dir = tempfile::tempdir().unwrap();
         let paths = [1, 2, 3].map(|number| dir.path().join(format!("m-{number:05}-of-00003.gguf")));
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Opens each part of a split that is wrong, and expects the words in the error.
+    /// Opens each part of a wrong split, and expects the words in the error.
     fn check_split(change: impl Fn(u32) -> Option<GgufWriter>, words: &[&str]) {
         let (_dir, paths) = split(change);
         for path in paths.iter().filter(|path| path.exists()) {

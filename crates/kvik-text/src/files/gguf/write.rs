@@ -87,7 +87,7 @@ impl GgufWriter {
     /// Adds a tensor. `shape` is `[rows, cols]`, outermost first; `data` is its blocks.
     ///
     /// # Panics
-    /// If GGUF has no such type.
+    /// If GGUF lacks the type.
     pub fn tensor(&mut self, name: &str, ty: WeightType, shape: &[usize], data: &[u8]) -> &mut GgufWriter {
         put_string(&mut self.tensors, name.as_bytes());
         self.tensors.extend((shape.len() as u32).to_le_bytes());

@@ -1,7 +1,7 @@
 //! Hugging Face model directories: safetensors, `tokenizer.json` and configuration files.
 //!
-//! Tensors get GGUF's canonical names. Nothing is converted here but the order of what gpt-oss stores of its experts:
-//! what checkpoints have in another form than GGUF, the model knows by names of its own.
+//! Tensors get GGUF's canonical names. Nothing is converted here except the layout of gpt-oss' experts: tensors
+//! with another layout than in GGUF get distinct names, which the model knows.
 
 mod names;
 mod repack;
@@ -30,10 +30,10 @@ pub enum HfError {
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The error and its position.
         reason: String,
     },
-    /// There are no weights.
+    /// The directory has no weights.
     #[error(
         "{path} has neither model.safetensors nor model.safetensors.index.json; \
          kvik does not read pickled weights (pytorch_model.bin)",
@@ -48,7 +48,7 @@ pub enum HfError {
     BadShard {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The index names a file outside the directory.
@@ -69,7 +69,7 @@ pub enum HfError {
         /// Its name in the file.
         tensor: String,
     },
-    /// A tensor that quantised weights have beside them.
+    /// An auxiliary tensor of quantised weights.
     #[error(
         "tensor {tensor:?} belongs to quantised weights; kvik reads F32, F16 and BF16 (use a GGUF file for quantised weights)"
     )]
@@ -93,12 +93,12 @@ pub enum HfError {
         /// Its type.
         dtype: String,
     },
-    /// A part of the experts of gpt-oss lacks what belongs to it.
+    /// A tensor of gpt-oss' experts is missing.
     #[error(
         "tensor {tensor:?} is missing, and others of its experts are there; download the directory again"
     )]
     MissingPart {
-        /// The end of its name.
+        /// The suffix of its name.
         tensor: String,
     },
     /// A tensor without dimensions, or of a shape that its kind cannot have.
@@ -141,7 +141,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileErro
     Ok(Some(parse_json(&bytes).map_err(|error| HfError::json(path, &error))?))
 }
 
-/// Parses JSON as Python writes it: numbers that are not finite are null.
+/// Parses JSON as Python writes it: non-finite numbers become null.
 pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(bytes).or_else(|error| match without_infinities(bytes) {
         Some(plain) => serde_json::from_slice(&plain),
@@ -149,7 +149,7 @@ pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Er
     })
 }
 
-/// The text with null in the place of numbers that are not finite; `None` if it has none.
+/// The text with non-finite numbers replaced by null; `None` if there are none.
 fn without_infinities(bytes: &[u8]) -> Option<Vec<u8>> {
     const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     let (mut plain, mut rest, mut quoted, mut found) = (Vec::with_capacity(bytes.len()), bytes, false, false);
@@ -159,7 +159,7 @@ fn without_infinities(bytes: &[u8]) -> Option<Vec<u8>> {
             (rest, found) = (&rest[number.len()..], true);
             continue;
         }
-        // A quoted character behind a backslash ends nothing.
+        // A quotation mark after a backslash does not end the string.
         let len = if quoted && *first == b'\\' { rest.len().min(2) } else { 1 };
         quoted ^= *first == b'"';
         plain.extend_from_slice(&rest[..len]);

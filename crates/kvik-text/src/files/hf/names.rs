@@ -2,41 +2,41 @@
 
 use std::ops::Range;
 
-/// What a tensor is, by its name.
+/// The role of a tensor, derived from its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Name {
-    /// One tensor of the model: GGUF's name for it.
+    /// One tensor of the model, with its GGUF name.
     Canonical(String),
-    /// Two, of which the first is the upper half of the rows.
+    /// Two tensors: the first has the upper half of the rows.
     Halves([String; 2]),
-    /// A part of what `repack` puts in order, of gpt-oss: the layer, and the name in its experts.
+    /// A tensor of gpt-oss' experts that `repack` converts: the layer, and the name within its experts.
     Packed(u32, &'static str),
-    /// Derived from the configuration, or nothing of the decoder of text: not read.
+    /// Derived from the configuration, or not part of the text decoder: not read.
     Unread,
     /// Not part of a decoder that kvik runs.
     Unknown,
 }
 
-/// Modules of a layer that an architecture names otherwise than Llama does, or has beside Llama's: Hugging Face's
-/// name, GGUF's. A parameter that belongs to no module of weights and biases has its whole name in both.
+/// Layer modules that an architecture names differently from Llama or has in addition: Hugging Face's name,
+/// GGUF's. A parameter without a weight or bias suffix has its whole name in both.
 pub type Modules = &'static [(&'static str, &'static str)];
 
-/// How the tensors of a checkpoint are named.
+/// The tensor names of a checkpoint.
 #[derive(Debug, Default, Clone)]
 pub struct Names {
-    /// What the architecture names otherwise than Llama does.
+    /// The names that differ from Llama's.
     pub modules: Modules,
-    /// Whether the checkpoint also takes images or sounds, by tensors that a decoder of text does not have.
+    /// Whether the checkpoint also takes images or audio, with tensors that a text decoder lacks.
     pub is_multimodal: bool,
     /// Layers that predict tokens beyond the next one.
     pub beyond: Range<usize>,
-    /// Vectors, by GGUF's names in their layer, that the model has in so many rows.
+    /// Vectors, by GGUF's names in their layer, that the model uses as matrices with this number of rows.
     pub in_rows: Vec<(&'static str, usize)>,
-    /// Whether what Granite calls its shared layer is the only feed-forward half.
+    /// Whether the module that Granite calls its shared layer is the only feed-forward part.
     pub shared_alone: bool,
 }
 
-/// Parts of a checkpoint that a decoder of text does not have.
+/// Prefixes of tensors that a text decoder lacks.
 const OTHER_INPUTS: [&str; 7] = [
     "vision_tower.",
     "visual.",
@@ -50,7 +50,7 @@ const OTHER_INPUTS: [&str; 7] = [
 impl Names {
     /// Maps for example `model.layers.0.self_attn.q_proj.weight` to `blk.0.attn_q.weight`.
     pub(super) fn of(&self, name: &str) -> Name {
-        // Checkpoints of the decoder without its output matrix have no prefix; those that take images have two.
+        // Checkpoints of the decoder without its output matrix have no prefix; multimodal ones have two.
         let mut inner = name;
         for prefix in ["backbone.", "language_model.", "model.", "language_model."] {
             inner = inner.strip_prefix(prefix).unwrap_or(inner);
@@ -68,7 +68,8 @@ impl Names {
         }
     }
 
-    /// Names a bias wherever a module could have one; `model::expected` decides whether the model adds it.
+    /// Maps the name of a layer's parameter. Biases are mapped for all modules; `model::expected` decides whether
+    /// the model uses them.
     fn in_layer(&self, layer: u32, rest: &str) -> Name {
         if let Some((_, part)) = self.modules.iter().chain(&BARE).find(|(name, _)| *name == rest) {
             return Name::Canonical(format!("blk.{layer}.{part}"));
@@ -102,17 +103,17 @@ impl Names {
         }
     }
 
-    /// In how many rows the model has a tensor that the file has flat, by GGUF's name.
+    /// The number of rows of a tensor that is flat in the file, by GGUF's name.
     pub(super) fn rows_of(&self, name: &str) -> usize {
         let part = name.strip_prefix("blk.").and_then(numbered).map(|(_, part)| part);
         self.in_rows.iter().find(|(flat, _)| Some(*flat) == part).map_or(1, |(_, rows)| *rows)
     }
 }
 
-/// Layers of their own that predict tokens beyond the next one.
+/// Prefix of separate layers that predict tokens beyond the next one.
 const BEYOND: &str = "mtp.";
 
-/// GGUF's name of a tensor outside of the layers.
+/// GGUF's name of a tensor outside the layers.
 fn outside_of_layers(name: &str) -> Option<String> {
     let name = name.strip_suffix(".weight")?;
     let part = match name {
@@ -123,7 +124,7 @@ fn outside_of_layers(name: &str) -> Option<String> {
         "embed_tokens_per_layer" => "per_layer_token_embd",
         "per_layer_model_projection" => "per_layer_model_proj",
         "per_layer_projection_norm" => "per_layer_proj_norm",
-        // A matrix for every stream but the first.
+        // One matrix per stream except the first.
         _ => {
             let (stack, index) = name.rsplit_once('.')?;
             let part = match stack {
@@ -147,12 +148,12 @@ fn is_rotary_buffer(name: &str) -> bool {
 /// The number in `7.self_attn.q_proj.weight`, and the rest of the name.
 fn numbered(name: &str) -> Option<(u32, &str)> {
     let (index, rest) = name.split_once('.')?;
-    // Accepts only the plain spelling of a number: `07` would name layer 7 a second time.
+    // Accepts only the canonical form of a number: `07` would name layer 7 a second time.
     let number = index.parse().ok().filter(|number: &u32| number.to_string() == index)?;
     Some((number, rest))
 }
 
-/// Tensors of a layer that are named like modules. Those of all experts in one have the rows of the first expert first.
+/// Tensors of a layer that are named like modules. Stacked tensors have the rows of the first expert first.
 const BARE: [(&str, &str); 7] = [
     ("self_attn.sinks", "attn_sinks.weight"),
     ("block_sparse_moe.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
@@ -163,7 +164,7 @@ const BARE: [(&str, &str); 7] = [
     ("block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"),
 ];
 
-/// The experts of gpt-oss.
+/// Names of gpt-oss' packed expert tensors.
 pub(super) const PACKED: [&str; 6] = [
     "gate_up_proj_blocks",
     "gate_up_proj_scales",

@@ -1,17 +1,17 @@
-//! The experts of gpt-oss, whose checkpoints store them in another order than GGUF does: rows of gate and up alternate,
-//! scales stand apart from their blocks, and in a block two numbers that follow one another share a byte.
+//! Conversion of gpt-oss' experts, whose layout differs from GGUF's: rows of gate and up alternate, scales are
+//! separate from blocks, and adjacent numbers of a block share a byte.
 
 use kvik_kernels::WeightType;
 use safetensors::Dtype;
 
 use super::HfError;
 
-/// Numbers of a block.
+/// Numbers per block.
 const BLOCK: usize = 32;
 /// Bytes of a block without its scale.
 const BLOCK_BYTES: usize = BLOCK / 2;
 
-/// A tensor as the file has it.
+/// A tensor as stored in the file.
 pub(super) struct Stored<'a> {
     /// Its name in the file.
     pub(super) name: &'a str,
@@ -20,7 +20,7 @@ pub(super) struct Stored<'a> {
     pub(super) data: &'a [u8],
 }
 
-/// A tensor of the model, made of one or two of the file.
+/// A tensor of the model, converted from one or two of the file.
 #[derive(Debug, PartialEq)]
 pub(super) struct Repacked {
     /// GGUF's name in the layer.
@@ -31,8 +31,8 @@ pub(super) struct Repacked {
     pub(super) data: Vec<u8>,
 }
 
-/// Weights of all experts, `blocks` `[experts, rows, blocks of a row, 16]` with `scales` `[experts, rows, blocks of a
-/// row]`. Of two `parts` the rows alternate.
+/// Weights of all experts: `blocks` is `[experts, rows, blocks of a row, 16]`, `scales` `[experts, rows, blocks
+/// of a row]`. The rows of two `parts` alternate.
 pub(super) fn weights(
     parts: &[&'static str],
     blocks: &Stored<'_>,
@@ -64,7 +64,7 @@ pub(super) fn weights(
     Ok(alternating(parts, all, blocks)?.into_iter().map(repacked).collect())
 }
 
-/// Biases of all experts, `[experts, rows]`. Of two `parts` the rows alternate.
+/// Biases of all experts, `[experts, rows]`. The rows of two `parts` alternate.
 pub(super) fn biases(parts: &[&'static str], bias: &Stored<'_>) -> Result<Vec<Repacked>, HfError> {
     let (ty, bytes) = match bias.dtype {
         Dtype::F32 => (WeightType::F32, 4),
@@ -93,7 +93,7 @@ fn alternating(
     rows: usize,
     stored: &Stored<'_>,
 ) -> Result<Vec<(&'static str, Vec<usize>)>, HfError> {
-    // An expert has as many rows of one as of the other, and is a whole number of pairs.
+    // An expert has the same number of rows of each part.
     if !stored.shape[1].is_multiple_of(parts.len()) {
         return Err(bad_shape(stored));
     }
@@ -101,7 +101,7 @@ fn alternating(
     Ok(parts.iter().enumerate().map(of_part).collect())
 }
 
-/// The bytes of a block as GGUF has them: the first half of the numbers in the lower bits, the second in the upper.
+/// The bytes of a block in GGUF's order: the first half of the numbers in the lower bits, the second in the upper.
 fn in_order(block: &[u8]) -> [u8; BLOCK_BYTES] {
     let number = |index: usize| block[index / 2] >> (index % 2 * 4) & 0xf;
     std::array::from_fn(|index| number(index) | number(index + BLOCK / 2) << 4)

@@ -14,9 +14,9 @@ use crate::files::FileError;
 pub struct HfSettings {
     /// The chat template.
     pub chat_template: Option<String>,
-    /// The template for conversations with tools, where there is one beside the other.
+    /// The template for conversations with tools, if it is separate.
     pub tool_template: Option<String>,
-    /// Tokens with a meaning.
+    /// Special tokens.
     pub hints: TokenizerHints,
 }
 
@@ -67,17 +67,17 @@ impl TokenText {
 }
 
 impl HfSettings {
-    /// Reads them; what is not there is left out.
+    /// Reads the files; missing ones are ignored.
     ///
     /// # Errors
-    /// If a file is there and cannot be read, or is no JSON.
+    /// If an existing file cannot be read, or is not JSON.
     pub fn read(directory: &Path) -> Result<HfSettings, FileError> {
         let tokens: TokenizerConfig =
             read_json(&directory.join("tokenizer_config.json"))?.unwrap_or_default();
         let generation: Value = read_json(&directory.join("generation_config.json"))?.unwrap_or_default();
         let model: Value = read_json(&directory.join("config.json"))?.unwrap_or_default();
         let mut eog = ids(&generation["eos_token_id"]);
-        // Models that also take images may say it of their decoder.
+        // Multimodal models may state it for their decoder.
         [&model, &model["text_config"]].into_iter().for_each(|of| eog.extend(ids(&of["eos_token_id"])));
         let hints = TokenizerHints {
             bos: tokens.bos_token.map(TokenText::into_text),
@@ -98,7 +98,7 @@ fn text(path: &Path) -> Result<Option<String>, FileError> {
     Ok(read_optional(path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// The templates of these two names.
+/// The templates named `default` and `tool_use`.
 fn default_and_tool_use(template: Template) -> (Option<String>, Option<String>) {
     let list = match template {
         Template::One(text) => return (Some(text), None),

@@ -18,7 +18,7 @@ use crate::files::{FileError, TensorView};
 const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
-/// Of gpt-oss, blocks, scales and biases, and the weights and biases of the model that they are.
+/// gpt-oss' blocks, scales and biases, with the model's weights and biases that they are converted to.
 const REPACKED: [([&str; 3], [&[&str]; 2]); 2] = [
     (
         ["gate_up_proj_blocks", "gate_up_proj_scales", "gate_up_proj_bias"],
@@ -37,7 +37,7 @@ pub struct Shards {
     tensors: Vec<Entry>,
     index: HashMap<String, usize>,
     names: Names,
-    /// Tensors that are still to be put in order, by layer and name in its experts.
+    /// Tensors that are still to be converted, by layer and name within its experts.
     packed: BTreeMap<(u32, &'static str), Packed>,
 }
 
@@ -54,7 +54,7 @@ struct Entry {
     data: Range<usize>,
 }
 
-/// A tensor of a file that is no tensor of the model yet.
+/// A tensor of a file before its conversion.
 #[derive(Debug)]
 struct Packed {
     /// The name in the file.
@@ -131,7 +131,7 @@ impl Shards {
         Ok(())
     }
 
-    /// Adds a tensor of the file that is going to be added: its rows, in equal parts, are those of `names`.
+    /// Adds a tensor of the file being added: equal parts of its rows become the tensors `names`.
     fn add_tensor(
         &mut self,
         names: Vec<String>,
@@ -147,7 +147,7 @@ impl Shards {
                 _ => return Err(bad_shape()),
             },
             [rows, cols] if rows > 0 && cols > 0 => (rows, cols),
-            // All experts, one below the other.
+            // The experts are stacked.
             [count, rows, cols] if count > 0 && rows > 0 && cols > 0 => (count * rows, cols),
             _ => return Err(bad_shape()),
         };
@@ -194,7 +194,7 @@ impl Shards {
         }
     }
 
-    /// Puts the experts of gpt-oss in order, once all files are there.
+    /// Converts the experts of gpt-oss, once all files are added.
     pub fn repack(&mut self) -> Result<(), HfError> {
         let packed = std::mem::take(&mut self.packed);
         let layers: BTreeSet<u32> = packed.keys().map(|(layer, _)| *layer).collect();
@@ -263,7 +263,7 @@ fn weight_type(tensor: &str, dtype: Dtype) -> Result<WeightType, HfError> {
     }
 }
 
-/// Whether a tensor, by its name, is what quantised weights have beside them or in their place.
+/// Whether the name belongs to a tensor of quantised weights.
 fn is_of_quantised(tensor: &str) -> bool {
     const ENDS: [&str; 11] = [
         "scale",
@@ -294,7 +294,7 @@ fn shard_paths(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
     }
 }
 
-/// The index is untrusted: its names must not lead out of the directory.
+/// Checks that a name of the untrusted index does not lead out of the directory.
 fn plain_name(name: String) -> Result<String, HfError> {
     let plain = Path::new(&name).file_name().is_some_and(|file| file == name.as_str());
     match plain && !name.contains('\\') {

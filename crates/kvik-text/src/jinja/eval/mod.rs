@@ -31,7 +31,7 @@ pub(super) struct Interpreter {
     outputs: Vec<Builder>,
     output_bytes_max: usize,
     depth: usize,
-    /// Lists and mappings that were changed. A changed one may be in itself, so they are emptied at the end.
+    /// Lists and mappings that were changed. They may contain themselves, so they are emptied at the end.
     changed: Vec<Value>,
     pub(super) now: SystemTime,
 }
@@ -87,7 +87,7 @@ pub(super) fn render(
 
 impl Drop for Interpreter {
     fn drop(&mut self) {
-        // All are emptied before one is dropped, so that dropping never goes from one into the next.
+        // All are emptied before any is dropped, so that drops do not recurse.
         self.changed.iter().for_each(Value::empty);
     }
 }
@@ -296,7 +296,7 @@ impl Interpreter {
         call::function(name).map_or(Value::Undefined, Value::Function)
     }
 
-    /// Keeps a list or mapping until the end that this method changes.
+    /// Records a list or mapping that this method changes, to be emptied at the end.
     fn keep_if_changed(&mut self, value: &Value, method: &str) {
         if containers::is_change(method) && value.begin_change() {
             self.changed.push(value.clone());

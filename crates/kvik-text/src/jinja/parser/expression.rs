@@ -10,7 +10,7 @@ impl Parser {
         self.tuple_of(Parser::expression)
     }
 
-    /// The same, without a conditional expression: `if` belongs to the loop.
+    /// [`Parser::tuple`] without a conditional expression: `if` belongs to the loop.
     pub(super) fn tuple_without_condition(&mut self) -> Result<Expr> {
         self.tuple_of(|parser| parser.nested(Parser::or))
     }
