@@ -1,12 +1,12 @@
-//! Writes arguments in the form of a model: for what it reads of its earlier calls.
+//! Writes calls in the form of a model, for the prompt's record of its earlier calls.
 
 use serde_json::{Map, Value};
 
 use super::form::{ArgumentsForm, ToolForm};
 
 impl ToolForm {
-    /// Calls by names and arguments, as the model writes them. Arguments that are a text are written as they are where
-    /// the form is JSON.
+    /// Formats calls, given as names and arguments, as the model writes them. Arguments that are a string are
+    /// written verbatim if the form is JSON.
     pub fn write(&self, calls: &[(&str, Value)]) -> String {
         let calls: Vec<String> = calls.iter().map(|(name, arguments)| self.call(name, arguments)).collect();
         [&*self.opening, &calls.join(&self.separator), &self.closing].concat()
@@ -39,7 +39,7 @@ impl ArgumentsForm {
     }
 }
 
-/// Arguments as an object, also where they were sent as its JSON.
+/// Arguments as an object, also if they were sent as JSON text.
 fn object(arguments: &Value) -> Map<String, Value> {
     match arguments {
         Value::Object(object) => object.clone(),
@@ -48,7 +48,7 @@ fn object(arguments: &Value) -> Map<String, Value> {
     }
 }
 
-/// A text as it is, everything else as JSON.
+/// A string verbatim, everything else as JSON.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -64,7 +64,7 @@ fn python(value: &Value) -> String {
             let entry = |(key, item): (&String, &Value)| format!("{}: {}", Value::from(&**key), python(item));
             format!("{{{}}}", listed(entries.iter().map(entry).collect()))
         }
-        // A text in JSON is one in Python.
+        // A string in JSON is also one in Python.
         other => other.to_string(),
     }
 }

@@ -1,12 +1,12 @@
-//! Answers in OpenAI's harmony format: messages, each with a header that names its channel and whom it is for.
+//! Answers in OpenAI's harmony format: messages, each with a header that names its channel and its recipient.
 //!
 //! ```text
 //! <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>
 //! <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
 //! ```
 //!
-//! The recipient stands before the channel or behind it. A message to a function is a call, one in the channel
-//! `analysis` is reasoning, every other one is content.
+//! The recipient precedes or follows the channel. A message to a function is a call, a message in the channel
+//! `analysis` is reasoning, every other message is content.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use super::read::Offer;
 use super::reasoning::{AnswerPlace, CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START};
 use super::{AnswerDelta, call_id, partial_tag};
 
-/// Maximum bytes of a header; longer text is none.
+/// Maximum bytes of a header; longer text is not a header.
 const HEADER_MAX: usize = 512;
 const FUNCTIONS: &str = "functions.";
-/// What ends a message. A header may follow one that has no end.
+/// Tags that end a message. A header may follow a message without an end.
 const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
-/// What a header may begin with.
+/// Tags that may begin a header.
 const HEADERS: [&str; 5] = [CHANNEL, START, CONSTRAIN, MESSAGE, "to="];
 
 /// Parses one answer of messages.
@@ -47,7 +47,7 @@ enum At {
 enum Kind {
     Reasoning,
     Content,
-    /// A call, whose arguments have been emitted as far as they have come if it is certain.
+    /// A call; if it is certain, its arguments have been emitted as far as they have arrived.
     Call {
         name: String,
         certain: bool,
@@ -77,7 +77,8 @@ impl Channels {
         deltas
     }
 
-    /// Classifies as much of the pending text as possible; returns whether more may be. `done` if no more follows.
+    /// Classifies as much of the pending text as possible; returns whether more is possible. `done` if no
+    /// more text follows.
     fn step(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
         match &self.at {
             At::Header => self.step_header(done, deltas),
@@ -106,7 +107,7 @@ impl Channels {
                 self.at = At::Message(kind);
                 true
             }
-            // A header that says nothing more is no text.
+            // An incomplete header is not text.
             None if done => {
                 self.pending.clear();
                 false
@@ -121,7 +122,7 @@ impl Channels {
         }
     }
 
-    /// What kind of message follows a header.
+    /// The kind of the message after a header.
     fn kind(&self, header: &str) -> Kind {
         let header = header.rsplit(START).next().unwrap_or(header);
         let recipient = header.split_once("to=").map(|(_, rest)| word(rest)).unwrap_or_default();
@@ -130,7 +131,7 @@ impl Channels {
             return Kind::Call { name: name.to_owned(), certain: offer.certain };
         }
         let channel = header.rsplit_once(CHANNEL).map(|(_, rest)| word(rest)).unwrap_or_default();
-        // Tools that nobody offered are written to in the channel of reasoning too.
+        // Tools that were not offered are also addressed in the reasoning channel.
         let is_for_tool = !matches!(recipient, "" | "assistant" | "all");
         if channel == "analysis" && !is_for_tool { Kind::Reasoning } else { Kind::Content }
     }
@@ -157,7 +158,7 @@ impl Channels {
             self.say(kind, text, deltas);
         }
         let Some((_, tag)) = end else { return false };
-        // These begin the next header.
+        // These tags begin the next header.
         if tag != START && tag != CHANNEL {
             self.pending.drain(..tag.len());
         }
@@ -166,7 +167,7 @@ impl Channels {
         true
     }
 
-    /// Text of a message, all of it where it is a call that is not certain.
+    /// Emits text of a message; a call that is not certain must be complete.
     fn say(&mut self, kind: &Kind, text: String, deltas: &mut Vec<AnswerDelta>) {
         if text.is_empty() && !matches!(kind, Kind::Call { certain: false, .. }) {
             return;
@@ -181,7 +182,7 @@ impl Channels {
             }
             (Kind::Call { name, certain: false }, _) => match arguments(&text) {
                 Some(arguments) => self.push_call(name, arguments, deltas),
-                // What was not meant for a tool is not lost.
+                // Text of a failed call is emitted as content.
                 None => self.say(&Kind::Content, text, deltas),
             },
         }
@@ -194,13 +195,13 @@ impl Channels {
     }
 }
 
-/// The word at the beginning of a text.
+/// The first word of a text.
 fn word(text: &str) -> &str {
     let end = text.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(text.len());
     &text[..end]
 }
 
-/// The arguments that a message to a function is, as it is written; `None` where it is no JSON object.
+/// The arguments in a message to a function, verbatim; `None` if it is not a JSON object.
 fn arguments(text: &str) -> Option<String> {
     let text = text.trim();
     if text.is_empty() {

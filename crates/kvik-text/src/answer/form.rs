@@ -1,6 +1,6 @@
 //! The form in which a model writes tool calls: the texts around names and arguments.
 //!
-//! `template::learn` learns the form from the chat template. If that fails, it is one of those in `known`.
+//! `template::learn` derives the form from the chat template. If that fails, it is one of the forms in `known`.
 
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ impl ToolForm {
         [&self.opening, self.lead()].concat()
     }
 
-    /// The same for calls after the first one.
+    /// [`ToolForm::approach`] for calls after the first one.
     pub(super) fn lead(&self) -> &str {
         self.object_lead().unwrap_or(&self.begin)
     }
@@ -99,8 +99,8 @@ impl ToolForm {
         }
     }
 
-    /// Later tags of what precedes a call, each with the byte behind it in [`approach`](ToolForm::approach): a model that
-    /// leaves out those before it begins its call with one of them.
+    /// Later tags of the text before a call, each with the byte after it in [`approach`](ToolForm::approach): a
+    /// model that omits the tags before it begins its call with one of them.
     pub(super) fn later_tags(&self) -> Vec<(String, usize)> {
         let (approach, marker) = (self.approach(), self.marker());
         let tag = |at: usize| {
@@ -114,7 +114,7 @@ impl ToolForm {
         begins.map(tag).filter(|(text, _)| text.len() > 2 && text != marker).collect()
     }
 
-    /// The tags that end calls. One that stands alone behind a call says nothing.
+    /// The tags that end calls. A lone one after a call is ignored.
     pub(super) fn closing_tags(&self) -> Vec<&str> {
         let tags = tags_of(self.tail()).into_iter().chain(tags_of(&self.closing));
         tags.filter(|tag| tag.len() > 2 && tag.starts_with(['<', '['])).collect()
@@ -126,7 +126,7 @@ impl ToolForm {
         self.arguments == ArgumentsForm::Python && self.begin.is_empty() && text.starts_with(is_name)
     }
 
-    /// The texts of the form. A control token in one of them is part of the answer.
+    /// The texts of the form. Control tokens in them are part of the answer.
     pub fn texts(&self) -> Vec<&str> {
         let mut texts =
             vec![&*self.opening, &*self.separator, &*self.closing, &*self.begin, &*self.middle, &*self.end];
@@ -149,11 +149,11 @@ impl ToolForm {
         forced: Option<ForcedCall>,
         max: usize,
     ) -> Option<Calls> {
-        // The grammar of other arguments has an order, which only a call that has to be made is held to.
+        // The grammar of other arguments fixes their order, which is enforced for forced calls only.
         if self.loose || (self.arguments != ArgumentsForm::Json && forced.is_none()) {
             return None;
         }
-        // Where the answer is made of messages, every one of them begins as a call does.
+        // If the answer consists of messages, every message begins like a call.
         if forced.is_none() && *self == ToolForm::channels() {
             return None;
         }
@@ -180,7 +180,7 @@ impl ToolForm {
     }
 }
 
-/// The tags of a text, and what stands between them.
+/// The tags of a text, and the texts between them.
 pub(super) fn tags_of(text: &str) -> Vec<&str> {
     let mut tags = Vec::new();
     let mut rest = text.trim();

@@ -8,15 +8,15 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Balance {
     depth: usize,
-    /// The quotation mark of the text that it is in.
+    /// The quotation mark of the string that the current byte is in.
     text: Option<u8>,
     escaped: bool,
-    /// Parentheses are brackets too, and so are apostrophes quotation marks.
+    /// Whether parentheses count as brackets, and apostrophes as quotation marks.
     python: bool,
 }
 
 impl Balance {
-    /// Finds the end of a call of a function in Python's notation.
+    /// Finds the end of a function call in Python's notation.
     pub(super) fn of_python() -> Balance {
         Balance { python: true, ..Balance::default() }
     }
@@ -78,7 +78,7 @@ pub(super) fn parse_call(text: &str) -> Option<(String, String)> {
     Some((name?, arguments_text(arguments)?))
 }
 
-/// The same of an object that has nothing but the two.
+/// [`parse_call`] for an object with exactly the two fields.
 pub(super) fn parse_exact_call(text: &str) -> Option<(String, String)> {
     let fields: BTreeMap<String, IgnoredAny> = serde_json::from_str(text).ok()?;
     let has_arguments = ["arguments", "parameters"].iter().any(|key| fields.contains_key(*key));

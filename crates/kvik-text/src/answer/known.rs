@@ -1,10 +1,10 @@
-//! Forms of tool calls that are known by a text of the template; a new one is a row of [`KNOWN`].
+//! Forms of tool calls that are recognised by a text of the template; a new one is a row of [`KNOWN`].
 
 use super::form::{ArgumentsForm, ToolForm};
 
 type Form = fn() -> ToolForm;
 
-/// Forms by a text that a template contains if its model was trained on them, the most telling first.
+/// Forms by a text that a template contains if its model was trained on them, the most specific first.
 const KNOWN: [(&str, Form); 14] = [
     ("<|tool_call>call:", || dict("<|tool_call>call:", "<tool_call|>", "<|\"|>")),
     ("<start_function_call>", || dict("<start_function_call>call:", "<end_function_call>", "<escape>")),
@@ -28,8 +28,8 @@ impl ToolForm {
         KNOWN.iter().find(|(text, _)| source.contains(text)).map(|(_, form)| form())
     }
 
-    /// JSON objects in tags, as Hermes and Qwen write them. Models that were trained on no form are asked
-    /// for this one too.
+    /// JSON objects in tags, as Hermes and Qwen write them. Models without a trained form are instructed to
+    /// use this one too.
     pub fn tagged() -> ToolForm {
         ToolForm {
             separator: "\n".into(),
@@ -44,7 +44,7 @@ impl ToolForm {
     }
 }
 
-/// Kimi K2's calls: the identifier has the name of the tool and the number of the call.
+/// Kimi K2's calls: the identifier contains the name of the tool and the number of the call.
 fn kimi() -> ToolForm {
     ToolForm {
         opening: "<|tool_calls_section_begin|>".into(),
@@ -82,7 +82,7 @@ fn python(opening: &str, separator: &str, closing: &str) -> ToolForm {
     }
 }
 
-/// A name, and an object in Gemma's notation.
+/// A name followed by an object in Gemma's notation.
 fn dict(begin: &str, end: &str, quote: &str) -> ToolForm {
     let arguments = ArgumentsForm::Dict { quote: quote.into() };
     ToolForm { arguments, several: true, ..ToolForm::named(begin, "", end) }

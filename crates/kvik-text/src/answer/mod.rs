@@ -45,15 +45,15 @@ pub enum AnswerDelta {
         id: String,
         /// The tool.
         name: String,
-        /// Its arguments as JSON text, exactly as the model wrote them if it wrote JSON. Where a constraint holds the
-        /// answer to the form of calls these are its first characters, and [`Arguments`](AnswerDelta::Arguments) follow.
+        /// Its arguments as JSON text, exactly as the model wrote them if it wrote JSON. If a constraint enforces
+        /// the form of calls, these are the first characters, and [`Arguments`](AnswerDelta::Arguments) follow.
         arguments: String,
     },
     /// More arguments of the last call.
     Arguments {
         /// Position of the call among the calls of this answer.
         index: usize,
-        /// How its arguments go on.
+        /// The continuation of its arguments.
         text: String,
     },
 }
@@ -69,8 +69,8 @@ enum Parser {
 }
 
 impl AnswerParser {
-    /// `offer` if the request has tools, otherwise calls are content. `salt` makes the ids of this answer's calls differ
-    /// from those of other answers.
+    /// A parser for an answer; without an `offer` calls are content. `salt` makes the ids of this answer's calls
+    /// differ from those of other answers.
     pub fn new(start: AnswerStart, offer: Option<Arc<Offer>>, salt: &str) -> AnswerParser {
         AnswerParser(match start.form {
             ReasoningForm::Tags(tags) => {
@@ -103,7 +103,7 @@ fn call_id(salt: &str, index: usize, name: &str) -> String {
     format!("call_{index}_{}", &blake3::hash(parts.as_bytes()).to_hex()[..16])
 }
 
-/// Length of the longest end of `text` that is a beginning of `tag`.
+/// Length of the longest suffix of `text` that is a proper prefix of `tag`.
 fn partial_tag(text: &str, tag: &str) -> usize {
     let longest = text.len().min(tag.len() - 1);
     (1..=longest).rev().find(|&len| text.as_bytes().ends_with(&tag.as_bytes()[..len])).unwrap_or(0)

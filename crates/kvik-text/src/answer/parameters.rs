@@ -1,8 +1,8 @@
-//! Arguments that are written one after the other: a key and a value as text, with tags around them.
+//! Arguments as a sequence of keys and values in plain text, with tags around them.
 //!
-//! White space between tags is not compared, and no tag is ever part of a value: where the tag behind a value was left out,
-//! it ends before the next key of the tool, or where the call does. The same text always gives the same result, however it
-//! goes on.
+//! White space between tags is ignored, and no tag is ever part of a value: if the tag after a value is missing,
+//! the value ends before the next key of the tool, or at the end of the call. The same text always gives the same
+//! result, however it continues.
 
 use serde_json::Value;
 
@@ -12,14 +12,14 @@ use super::typed::typed;
 use super::waiting::WaitFor;
 use crate::kinds::Kinds;
 
-/// The result of reading arguments.
+/// The result of parsing arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParametersRead {
-    /// All of them as a JSON object, and the byte at which the call ends.
+    /// All arguments as a JSON object, and the byte at which the call ends.
     Whole { arguments: String, end: usize },
-    /// The text may be the beginning of them.
+    /// The text may be a prefix of arguments.
     Incomplete(WaitFor),
-    /// They are none.
+    /// The text is not arguments.
     Wrong,
 }
 
@@ -27,8 +27,8 @@ type Read<T> = Result<T, ParametersRead>;
 
 const INCOMPLETE: ParametersRead = ParametersRead::Incomplete(WaitFor::Any);
 
-/// Reads the arguments of a call, and the end of the call, from byte `at` on. `schema` is that of the tool, `done` says that
-/// no more text follows.
+/// Parses the arguments of a call, and the end of the call, from byte `at` on. `schema` is that of the tool,
+/// `done` means that no more text follows.
 pub(super) fn read_parameters(
     form: &ToolForm,
     schema: Option<&Value>,
@@ -66,7 +66,7 @@ struct Reader<'t> {
     done: bool,
 }
 
-/// What follows an argument, and the byte behind it.
+/// The element after an argument, and the byte after it.
 enum Follows {
     Key(usize),
     End(usize),
@@ -93,7 +93,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Finds the next key, or the end of the call. Some models write a word between them, which is not read.
+    /// Finds the next key, or the end of the call. Some models write a word between them, which is skipped.
     fn follows(&self, at: usize) -> Read<Follows> {
         let rest = &self.text[at..];
         for (offset, _) in rest.char_indices().take_while(|(offset, _)| *offset <= HEAD_MAX) {
@@ -113,7 +113,7 @@ impl<'t> Reader<'t> {
         Err(if self.done || rest.len() > HEAD_MAX { ParametersRead::Wrong } else { INCOMPLETE })
     }
 
-    /// Reads the tags that end the call, of which a model may leave some out.
+    /// Matches the tags that end the call, of which a model may omit some.
     fn end_of_call(&self, text: &str) -> EndRead {
         let mut at = 0;
         for tag in &self.call_end {
@@ -136,7 +136,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The byte at which a value ends, and the one at which what follows it begins.
+    /// The byte at which a value ends, and the byte at which the following element begins.
     fn value_end(&self, at: usize) -> Read<(usize, usize)> {
         let tag = first_tag(self.end);
         let closed = self.text[at..].find(tag).map(|found| at + found);
@@ -154,7 +154,8 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Where the last value of an answer ends that lacks its tag: before the tags of the call, if they end the answer.
+    /// The end of the last value of an answer, if its tag is missing: before the tags of the call, if they
+    /// end the answer.
     fn end_of_answer(&self, at: usize) -> Read<usize> {
         let last = self.call_end.first().and_then(|tag| self.text[at..].rfind(tag));
         let last = at + last.ok_or(ParametersRead::Wrong)?;
@@ -165,7 +166,7 @@ impl<'t> Reader<'t> {
         if behind.trim().is_empty() { Ok(last) } else { Err(ParametersRead::Wrong) }
     }
 
-    /// Where a value that lacks its tag ends: before a key of the tool, or before another call.
+    /// The end of a value whose tag is missing: before a key of the tool, or before another call.
     fn forgotten_end(&self, value: &str) -> Option<usize> {
         let properties = self.schema.and_then(|schema| schema["properties"].as_object());
         let is_key = |text: &str| match skip_ignoring_space(text, self.key) {
@@ -183,21 +184,21 @@ impl<'t> Reader<'t> {
 
 enum EndRead {
     Past(usize),
-    /// Its first tag is there, and others may follow.
+    /// Its first tag was found, and others may follow.
     Begun,
     Incomplete,
     Mismatch,
 }
 
 enum Named<'t> {
-    /// The name, and the byte behind what separates it from its value.
+    /// The name, and the byte after its separator.
     Name(&'t str, usize),
     Incomplete,
     None,
 }
 
-/// The name at the beginning of a text, up to what separates it from its value. A separator within one tag may be longer
-/// than in the template's example (`string="false"`): then it ends with the tag.
+/// The name at the beginning of a text, up to the separator before its value. A separator within one tag may be
+/// longer than in the template's example (`string="false"`): then it ends with the tag.
 fn name_in<'t>(text: &'t str, separator: &str) -> Named<'t> {
     let Some(first) = separator.chars().next() else { return Named::None };
     let Some(length) = text.find(first) else {

@@ -1,7 +1,7 @@
-//! Reads one call from text in which it may be incomplete.
+//! Parses one call from text that may be incomplete.
 //!
-//! Models keep to the form they were trained on except for white space, which is not compared. The same
-//! text always gives the same result.
+//! Models follow their trained form except for white space, which is ignored. The same text always gives the
+//! same result.
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -22,37 +22,37 @@ pub struct Offer {
     pub tools: Vec<(String, Value)>,
     /// Maximum calls in one answer; text after them is dropped.
     pub calls_max: usize,
-    /// A constraint holds the answer to the form, so that what begins as a call is one.
+    /// Whether a constraint enforces the form, so that text that begins like a call is one.
     pub certain: bool,
 }
 
-/// Text around a call that is written as a block of code, whatever the form of the model.
+/// Text around a call in a fenced code block, whatever the model's form.
 pub(super) const FENCE: &str = "```json";
 const FENCE_END: &str = "```";
 
-/// How a call begins.
+/// The beginning of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Beginning {
-    /// With the marker of the form.
+    /// The marker of the form.
     Marker,
-    /// As those after the first of a section do.
+    /// The beginning of a later call of a section.
     Next,
-    /// With a later tag of the form, up to this byte of what precedes a call: those before it were left out.
+    /// A later tag of the form, up to this byte of the text before a call: the tags before it were omitted.
     Later(usize),
-    /// With JSON, where the form has other text before it.
+    /// JSON, although the form has other text before it.
     Json,
-    /// With a block of code that is JSON.
+    /// A fenced code block of JSON.
     Fence,
 }
 
 impl Beginning {
-    /// Whether it is one that the form has.
+    /// Whether it is a beginning of the form itself.
     pub(super) fn is_formal(self) -> bool {
         matches!(self, Beginning::Marker | Beginning::Next)
     }
 }
 
-/// The result of reading text as a call.
+/// The result of parsing text as a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CallRead {
     /// A call, which ends at byte `end`.
@@ -64,8 +64,8 @@ pub(super) enum CallRead {
 }
 
 impl Offer {
-    /// The tool that a certain call is of, and the byte of `text` at which its arguments begin, once both are there.
-    /// `taken` is what was removed before `text` as the beginning of the call.
+    /// The tool of a certain call, and the byte of `text` at which its arguments begin, once both are present.
+    /// `taken` is the beginning of the call that was removed before `text`.
     pub(super) fn begun(&self, taken: &str, text: &str) -> Option<(&str, usize)> {
         if !self.certain || self.form.arguments != ArgumentsForm::Json {
             return None;
@@ -80,10 +80,10 @@ impl Offer {
         arguments.starts_with('{').then(|| (name.as_str(), text.len() - arguments.len()))
     }
 
-    /// Reads a call after its beginning. `done` if no more text follows.
+    /// Parses a call after its beginning. `done` if no more text follows.
     pub(super) fn read(&self, text: &str, beginning: Beginning, done: bool) -> CallRead {
         let form = &self.form;
-        // Some models write JSON where their form has keys and values.
+        // Some models write JSON although their form has keys and values.
         let has_parameters = matches!(form.arguments, ArgumentsForm::Parameters { .. });
         if has_parameters && beginning == Beginning::Marker && text.trim_start().starts_with('{') {
             return self.read_exact(text, form.closing_tags().last().unwrap_or(&""), done);
@@ -109,7 +109,7 @@ impl Offer {
         }
     }
 
-    /// An object that has the name of a tool and arguments, and nothing else, then `close`.
+    /// Parses an object with exactly the name of a tool and arguments, followed by `close`.
     fn read_exact(&self, text: &str, close: &str, done: bool) -> CallRead {
         let start = text.len() - text.trim_start().len();
         let rest = &text[start..];
@@ -147,7 +147,7 @@ impl Offer {
         self.read_tail(text, start + length, name, arguments, done)
     }
 
-    /// A name, and JSON after it.
+    /// Parses a name followed by JSON.
     fn read_named(&self, text: &str, start: usize, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
@@ -193,7 +193,7 @@ impl Offer {
         Ok((rest[..length].to_owned(), text.len() - rest.len() + length))
     }
 
-    /// A name, and keys and values as text after it.
+    /// Parses a name followed by keys and values as text.
     fn read_parameters(&self, text: &str, start: usize, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
@@ -210,7 +210,7 @@ impl Offer {
         }
     }
 
-    /// A name, and arguments in parentheses after it.
+    /// Parses a name followed by arguments in parentheses.
     fn read_python(&self, text: &str, start: usize, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
@@ -230,7 +230,7 @@ impl Offer {
         }
     }
 
-    /// A name, and an object in Gemma's notation after it.
+    /// Parses a name followed by an object in Gemma's notation.
     fn read_dict(&self, text: &str, start: usize, quote: &str, beginning: Beginning, done: bool) -> CallRead {
         let (name, after) = match self.name_at(text, start) {
             Ok(found) => found,
@@ -250,17 +250,17 @@ impl Offer {
         }
     }
 
-    /// Whether a call of this tool is one: without the marker of the form it has to name a tool.
+    /// Whether this name is accepted: without the marker of the form it has to be that of an offered tool.
     fn may_be_called(&self, name: &str, beginning: Beginning) -> bool {
         (beginning.is_formal() && !self.form.marker().is_empty()) || self.is_offered(name)
     }
 
-    /// Whether there is a tool of this name.
+    /// Whether a tool of this name is offered.
     pub(super) fn is_offered(&self, name: &str) -> bool {
         self.tools.iter().any(|(known, _)| known == name)
     }
 
-    /// Reads the text that must follow a call. Where it is missing, another call may follow.
+    /// Parses the text that must follow a call. If it is missing, another call may follow.
     fn read_tail(&self, text: &str, at: usize, name: String, arguments: String, done: bool) -> CallRead {
         let tail = self.form.tail().trim();
         let next =
@@ -278,11 +278,11 @@ impl Offer {
     }
 }
 
-/// Reads what closes a call.
+/// Parses the end of a call.
 fn read_close(text: &str, at: usize, close: &str, name: String, arguments: String, done: bool) -> CallRead {
     match skip_ignoring_space(&text[at..], close) {
         Skip::Past(length) => CallRead::Call { name, arguments, end: at + length },
-        // Some models leave out the last tag.
+        // Some models omit the last tag.
         Skip::Incomplete if done => CallRead::Call { name, arguments, end: text.len() },
         Skip::Incomplete => CallRead::Incomplete(WaitFor::Any),
         Skip::Mismatch => CallRead::NotACall,

@@ -1,4 +1,4 @@
-//! How the text of an answer is read: reasoning, content and calls of tools are told apart.
+//! Parsing of an answer's text into reasoning, content and tool calls.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::{AnswerDelta, AnswerParser, AnswerStart, Offer};
 
-/// How the text of an answer is read.
+/// The way in which the text of an answer is parsed.
 #[derive(Debug, Clone)]
 pub enum Reading {
-    /// Reasoning, content and tool calls are told apart in the form of the model.
+    /// Reasoning, content and tool calls are separated according to the model's form.
     Tagged {
-        /// The form, and where the answer begins in it.
+        /// The form, and the place at which the answer begins.
         start: AnswerStart,
-        /// Tools that are offered.
+        /// The offered tools.
         offer: Option<Arc<Offer>>,
     },
     /// A constraint shapes the answer: all of it is content.
@@ -22,14 +22,14 @@ pub enum Reading {
     ForcedCall,
 }
 
-/// Reads the text of one answer as it comes.
+/// Parses the text of one answer as it arrives.
 #[derive(Debug)]
 pub enum Reader {
     /// See [`Reading::Tagged`].
     Tagged(Box<AnswerParser>),
     /// See [`Reading::Plain`].
     Plain,
-    /// See [`Reading::ForcedCall`]: the id of the call, and its text so far.
+    /// See [`Reading::ForcedCall`].
     ForcedCall {
         /// The id of the call.
         id: String,
@@ -39,7 +39,8 @@ pub enum Reader {
 }
 
 impl Reading {
-    /// A reader for one answer. `salt` makes the ids of its calls differ from those of other answers: results name them.
+    /// A reader for one answer. `salt` makes the ids of its calls differ from those of other answers, since
+    /// results refer to ids.
     pub fn reader(&self, salt: &str) -> Reader {
         match self {
             Reading::Tagged { start, offer } => {
@@ -50,7 +51,7 @@ impl Reading {
         }
     }
 
-    /// Texts that reasoning and calls are written with: where they are control tokens, those are part of the answer's text.
+    /// The texts around reasoning and calls: control tokens among them are part of the answer's text.
     pub fn texts(&self) -> Vec<&str> {
         let Reading::Tagged { start, offer } = self else { return Vec::new() };
         let offered = offer.iter().flat_map(|offer| offer.form.texts());
@@ -59,7 +60,7 @@ impl Reading {
 }
 
 impl Reader {
-    /// Reads more text; returns the deltas it makes.
+    /// Parses more text; returns the resulting deltas.
     pub fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         match self {
             Reader::Tagged(parser) => parser.push(text),
@@ -72,7 +73,7 @@ impl Reader {
         }
     }
 
-    /// What was held back, now that no more text comes.
+    /// The deltas of held-back text, at the end of the answer.
     pub fn finish(&mut self) -> Vec<AnswerDelta> {
         match self {
             Reader::Tagged(parser) => parser.finish(),
@@ -82,7 +83,7 @@ impl Reader {
     }
 }
 
-/// The call that a constrained answer spells; text that was cut short by `max_tokens` stays content.
+/// The call that a constrained answer consists of; text that was cut off by `max_tokens` stays content.
 fn forced_call(id: &str, json: &str) -> AnswerDelta {
     let call: Option<Value> = serde_json::from_str(json).ok();
     let name = call.as_ref().and_then(|call| call["name"].as_str());

@@ -1,19 +1,19 @@
-//! The form in which a model writes its reasoning, and where a prompt leaves the answer that follows it.
+//! The form in which a model writes its reasoning, and the place in it at which a prompt ends.
 //!
 //! The form is chosen by a text of the chat template; a new one is a row of [`KNOWN`].
 
 use crate::forms::{ReasoningPlace, ReasoningTexts};
 
-/// How a model tells reasoning from the rest of an answer.
+/// The separation of reasoning from the rest of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningForm {
-    /// Reasoning stands between two texts.
+    /// Reasoning is enclosed by two texts.
     Tags(ReasoningTags),
     /// Every message of an answer names its channel, as in OpenAI's harmony format.
     Channels,
 }
 
-/// The texts around reasoning, and around the content where the model marks it too.
+/// The texts around reasoning, and around the content if the model marks it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningTags {
     /// Text before reasoning.
@@ -22,19 +22,19 @@ pub struct ReasoningTags {
     pub close: &'static str,
     /// Texts around the content that follows reasoning.
     pub response: Option<[&'static str; 2]>,
-    /// The texts are tokens that nothing else is written with, so that reasoning may begin anywhere and a lone end of
-    /// it is no content.
+    /// Whether the texts are reserved tokens, so that reasoning may begin anywhere and a lone end tag is not
+    /// content.
     pub reserved: bool,
 }
 
 /// A place in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerPlace {
-    /// Before anything that the answer says.
+    /// Before any text of the answer.
     Begin,
-    /// In reasoning.
+    /// Inside reasoning.
     Reasoning,
-    /// In content.
+    /// Inside content.
     Content,
 }
 
@@ -55,7 +55,7 @@ pub(super) const CALL: &str = "<|call|>";
 pub(super) const RETURN: &str = "<|return|>";
 pub(super) const CONSTRAIN: &str = "<|constrain|>";
 
-/// What closes the header of a message that is content.
+/// The end of the header of a content message.
 const FINAL: &str = "<|channel|>final<|message|>";
 
 const THINK: ReasoningTags =
@@ -111,7 +111,7 @@ impl ReasoningForm {
         }
     }
 
-    /// Whether a text of the assistant ends inside of reasoning.
+    /// Whether a text of the assistant ends inside reasoning.
     pub fn is_open_in(&self, text: &str) -> bool {
         match self {
             ReasoningForm::Tags(tags) => {
@@ -121,8 +121,8 @@ impl ReasoningForm {
         }
     }
 
-    /// Closes reasoning that a prompt has opened, as models with optional reasoning do. With channels, the answer
-    /// begins in its content.
+    /// Closes reasoning that a prompt has opened, as models with optional reasoning do. With channels, makes the
+    /// answer begin in its content.
     pub fn close_in(&self, prompt: &mut String) {
         match self {
             ReasoningForm::Tags(tags) if self.place_after(prompt) == AnswerPlace::Reasoning => {
@@ -145,7 +145,7 @@ impl ReasoningForm {
         }
     }
 
-    /// The texts of the form. A control token in one of them is part of the answer.
+    /// The texts of the form. Control tokens in them are part of the answer.
     pub fn texts(&self) -> Vec<&'static str> {
         match self {
             ReasoningForm::Tags(tags) => {
@@ -162,13 +162,13 @@ impl AnswerStart {
         AnswerStart { form, place: form.place_after(prompt) }
     }
 
-    /// The same, in the form of most models.
+    /// An answer in the form of most models.
     pub fn usual(in_reasoning: bool) -> AnswerStart {
         let place = if in_reasoning { AnswerPlace::Reasoning } else { AnswerPlace::Begin };
         AnswerStart { form: ReasoningForm::default(), place }
     }
 
-    /// The texts around the reasoning that it may have, where reasoning stands between two.
+    /// The texts around the answer's reasoning, if the form has them.
     pub fn reasoning_texts(&self) -> Option<ReasoningTexts> {
         let ReasoningForm::Tags(tags) = self.form else { return None };
         let place = if tags.reserved { ReasoningPlace::Anywhere } else { ReasoningPlace::First };
@@ -176,13 +176,14 @@ impl AnswerStart {
         Some(ReasoningTexts { open, close, place, begun: self.in_reasoning() })
     }
 
-    /// Whether it begins in reasoning.
+    /// Whether the answer begins inside reasoning.
     pub fn in_reasoning(&self) -> bool {
         self.place == AnswerPlace::Reasoning
     }
 }
 
-/// A prompt ends with the header of the answer's first message, or inside that message where it is continued.
+/// The place at the end of a prompt, which ends with the header of the answer's first message, or inside a
+/// continued message.
 fn place_in_channels(prompt: &str) -> AnswerPlace {
     let header_at = prompt.rfind(START).unwrap_or(0);
     let Some((header, _)) = prompt[header_at..].split_once(MESSAGE) else { return AnswerPlace::Begin };

@@ -1,4 +1,4 @@
-//! What of a call's text is passed over to reach what the form says: white space, and a word before its arguments.
+//! Skipping of text in a call that its form does not define: white space, and a word before its arguments.
 
 /// Maximum bytes between the beginning of a call and its arguments.
 pub(super) const HEAD_MAX: usize = 512;

@@ -1,4 +1,4 @@
-//! Answers whose parts stand between tags.
+//! Answers whose parts are separated by tags.
 
 use std::sync::Arc;
 
@@ -9,34 +9,34 @@ use super::trial::Trial;
 use super::waiting::Waiting;
 use super::{AnswerDelta, call_id, partial_tag};
 
-/// Parses one answer whose parts stand between tags.
+/// A parser of an answer whose parts are separated by tags.
 #[derive(Debug)]
 pub(super) struct Tagged {
     tags: ReasoningTags,
     state: State,
-    /// Tools that may be called; without them calls are content.
+    /// Tools that may be called; without any, calls are content.
     offer: Option<Arc<Offer>>,
-    /// Goes into the ids of tool calls.
+    /// Part of the ids of tool calls.
     salt: String,
     /// Text that is not classified yet.
     pending: String,
-    /// The last text was a tag, so line breaks that follow are dropped.
+    /// Whether the last text was a tag, so that following line breaks are dropped.
     after_tag: bool,
-    /// Text other than white space has been emitted since the last tag.
+    /// Whether text other than white space has been emitted since the last tag.
     emitted: bool,
-    /// A tag was seen: white space at the end is format, not text.
+    /// Whether a tag was seen: then white space at the end is format, not text.
     tagged: bool,
-    /// Reasoning can still begin: it precedes all content.
+    /// Whether reasoning can still begin: it precedes all content.
     may_reason: bool,
-    /// The model may repeat the opening tag of reasoning that the prompt has opened.
+    /// Whether the model may repeat the opening tag of reasoning that the prompt has opened.
     may_reopen: bool,
     /// The text that closes the content, once it was opened.
     response_end: Option<&'static str>,
-    /// No content has been emitted yet: a call without a tag can begin.
+    /// Whether no content has been emitted yet, so that a call without a tag can begin.
     at_start: bool,
-    /// Calls in reasoning with which the answer may end, and the parser of their text.
+    /// Calls in reasoning that may end the answer, and the parser of their text.
     trial: Option<(Trial, Box<Tagged>)>,
-    /// A call has begun otherwise than the form says, so that no constraint may hold what follows.
+    /// Whether a call has deviated from the form, so that constraints may not apply to the following text.
     strayed: bool,
     calls: usize,
 }
@@ -44,7 +44,7 @@ pub(super) struct Tagged {
 /// A text that ends the content.
 struct End {
     text: String,
-    /// It does so only before any other content.
+    /// Whether it applies only before any other content.
     first: bool,
     means: Means,
 }
@@ -53,9 +53,9 @@ struct End {
 enum Means {
     Call(Beginning),
     Reasoning,
-    /// Content that this text closes.
+    /// Content, which this text closes.
     Response(&'static str),
-    /// Nothing that is said.
+    /// Not part of the answer.
     Nothing,
 }
 
@@ -74,29 +74,28 @@ enum State {
 /// A possible call that is not complete.
 #[derive(Debug)]
 struct Calling {
-    /// The text removed as its beginning; content again if it is not a call.
+    /// The text removed as the call's beginning; it becomes content if there is no call.
     taken: String,
     beginning: Beginning,
     wait: Waiting,
-    /// What of its arguments has been emitted, once the call is certain.
+    /// The emitted part of its arguments, once the call is certain.
     sent: Option<Sent>,
 }
 
-/// How far the arguments of an incomplete call have been emitted.
+/// The progress of emitting the arguments of an incomplete call.
 #[derive(Debug)]
 struct Sent {
-    /// Byte of the pending text behind what was emitted.
+    /// Offset in the pending text after the emitted part.
     until: usize,
-    /// Bytes of the arguments that were emitted.
+    /// Number of emitted bytes of the arguments.
     bytes: usize,
     balance: Balance,
-    /// All of the arguments was.
+    /// Whether all arguments have been emitted.
     complete: bool,
 }
 
 impl Tagged {
-    /// `starts_in_reasoning` if the prompt ended with open reasoning; `offer` if the request has tools, otherwise calls
-    /// are content.
+    /// `starts_in_reasoning` if the prompt ended with open reasoning; without an `offer` calls are content.
     pub(super) fn new(
         tags: ReasoningTags,
         starts_in_reasoning: bool,
@@ -186,7 +185,7 @@ impl Tagged {
         }
     }
 
-    /// Emits reasoning, but for calls with which it may end.
+    /// Emits reasoning, except for calls that may end it.
     fn step_thought(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
         let offer = self.offer.clone();
         let marker = offer.as_ref().map_or("", |offer| offer.form.marker());
@@ -239,13 +238,13 @@ impl Tagged {
                 let texts: Vec<&str> = ends.iter().map(|end| &*end.text).collect();
                 let text = self.take_decided(&texts);
                 self.push_content(&text, deltas);
-                // The content just emitted may have ruled out reasoning, and with it a reason to hold text back.
+                // The emitted content may have ruled out reasoning, and thus the reason to hold text back.
                 !text.is_empty()
             }
         }
     }
 
-    /// Continues behind a tag in the content.
+    /// Continues after a tag in the content.
     fn pass(&mut self, means: Means, tag: &str) {
         let was_at_start = self.at_start;
         match means {
@@ -282,7 +281,7 @@ impl Tagged {
         }
         match (response, self.response_end) {
             (_, Some(text)) => ends.push(end(text, false, Means::Nothing)),
-            // Without tokens of their own they might be part of what is said.
+            // Unless they are reserved tokens, they might be part of the content.
             (Some([text, closes]), None) if reserved || self.after_tag => {
                 ends.push(end(text, true, Means::Response(closes)));
             }
@@ -291,7 +290,7 @@ impl Tagged {
         ends
     }
 
-    /// How a call begins where the answer begins with JSON that may be one.
+    /// The beginning of a call, if the answer begins with JSON that may be one.
     fn json_beginning(&self) -> Option<Beginning> {
         let offer = self.offer.as_ref().filter(|_| self.at_start)?;
         let text = self.pending.trim_start();
@@ -329,7 +328,7 @@ impl Tagged {
                 calling.wait = Waiting::on(wait, &self.pending);
                 false
             }
-            // The answer was cut off in the middle of a call, of which the client knows already.
+            // The answer was cut off inside a call that was already reported to the client.
             CallRead::Incomplete(_) | CallRead::NotACall if sent.is_some() => {
                 self.pending.clear();
                 self.enter(State::Over);
@@ -345,7 +344,7 @@ impl Tagged {
         }
     }
 
-    /// Emits what is new in the arguments of a call that a constraint makes certain.
+    /// Emits new arguments of a call that a constraint makes certain.
     fn stream_arguments(&mut self, deltas: &mut Vec<AnswerDelta>) {
         let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return };
         if calling.sent.is_none() {
@@ -370,7 +369,8 @@ impl Tagged {
         self.push_arguments(&new, deltas);
     }
 
-    /// After a call: another one of its section, the end of the section, or content. Tags that end calls say nothing.
+    /// Handles the text after a call: another call of its section, the end of the section, or content. Lone
+    /// end tags are ignored.
     fn step_between(&mut self, done: bool) -> bool {
         let Some(offer) = self.offer.clone() else { return false };
         let form = &offer.form;
@@ -412,7 +412,7 @@ impl Tagged {
         self.calls += 1;
     }
 
-    /// More arguments of the last call.
+    /// Emits more arguments of the last call.
     fn push_arguments(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
         let index = self.calls.saturating_sub(1);
         match deltas.last_mut() {

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Deltas as text: `R(..)`, `C(..)`, `T0:name(arguments)`, neighbours of one kind joined.
+/// Deltas as text: `R(..)`, `C(..)`, `T0:name(arguments)`, with adjacent deltas of one kind joined.
 pub(super) fn show(deltas: &[AnswerDelta]) -> String {
     let mut out: Vec<(char, String)> = Vec::new();
     for delta in deltas {
@@ -26,7 +26,7 @@ pub(super) fn show(deltas: &[AnswerDelta]) -> String {
     out.into_iter().map(|(kind, text)| format!("{kind}({text})")).collect()
 }
 
-/// Offers the tools `f` and `g`, whose argument `t` is text.
+/// Offers the tools `f` and `g`, whose argument `t` is a string.
 pub(super) fn offer(form: ToolForm) -> Option<Arc<Offer>> {
     let schema = json!({"type": "object", "properties": {"t": {"type": "string"}}});
     let tools = ["f", "g"].map(|name| (name.to_owned(), schema.clone())).to_vec();
@@ -41,7 +41,7 @@ fn run_with(pieces: &[&str], thinking: bool, offer: Option<Arc<Offer>>) -> Strin
     run_after(AnswerStart::usual(thinking), pieces, offer)
 }
 
-/// What is said in an answer that comes in these pieces.
+/// The parsed deltas of an answer that arrives in these pieces.
 pub(super) fn run_after(start: AnswerStart, pieces: &[&str], offer: Option<Arc<Offer>>) -> String {
     let mut parser = AnswerParser::new(start, offer, "");
     let mut deltas: Vec<_> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// Answers that a constraint has held to a form: prose, then calls exactly as they are written.
+/// Constrained answers: prose, then calls exactly in the form.
 fn constrained(form: &ToolForm, prose: &str, calls: &[(bool, String)]) -> String {
     let calls = calls.iter().map(|(g, text)| {
         let arguments = json!({"t": text, "n": [1, {"x": "}"}]});

@@ -1,11 +1,11 @@
-//! What models of each family write, and what is read of it however it is cut.
+//! Answers of models of each family, and their parse results for every division into pieces.
 
 use proptest::prelude::*;
 
 use super::tests::{offer, run_after};
 use super::*;
 
-/// A family: a text of its template that says the form of its reasoning, and the form of its calls.
+/// A family: a text of its template that determines the form of its reasoning, and the form of its calls.
 struct Family {
     template: &'static str,
     form: ToolForm,
@@ -17,7 +17,7 @@ impl Family {
         run_after(start, pieces, offer(self.form.clone()))
     }
 
-    /// Checks what is read of a whole answer, of its characters, and of its halves for every cut.
+    /// Checks the parse result of a whole answer, of its single characters, and of its halves for every cut.
     fn check(&self, prompt: &str, text: &str, expect: &str) {
         assert_eq!(self.read(prompt, &[text]), expect, "{text:?}");
         let cuts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
@@ -69,19 +69,19 @@ fn gpt_oss() {
          <|start|>assistant to=functions.g<|channel|>commentary json<|message|><|call|>",
         "R(Two.)C(I look.)T(0:f:{\"t\":1})T(1:g:{})",
     );
-    // What is no JSON is not lost, nor is what was meant for tools that nobody offered.
+    // Invalid JSON is not lost, nor are messages to tools that were not offered.
     check("<|channel|>commentary to=functions.f<|message|>{\"t\": oops<|call|>", "C({\"t\": oops)");
     check("<|channel|>analysis to=python<|message|>print(1)", "C(print(1))");
     check(
         "<|channel|>commentary to=assistant<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
         "R(Hm.)C(Yes.)",
     );
-    // The answer goes on from what the prompt has begun.
+    // The answer continues the message that the prompt has begun.
     let inside = [begun, "<|channel|>final<|message|>Once"].concat();
     family.check(&inside, " upon<|return|>", "C( upon)");
     let inside = [begun, "<|channel|>analysis<|message|>Once"].concat();
     family.check(&inside, "?<|end|><|start|>assistant<|channel|>final<|message|>Yes", "R(?)C(Yes)");
-    // Nothing but text, however long, where a header is expected.
+    // Plain text of any length where a header is expected.
     let long = "<|channel|>".to_owned() + &"a".repeat(600);
     assert!(family.read(begun, &[&long]).ends_with("aaa)"));
 }
@@ -326,7 +326,7 @@ fn deepseek() {
     );
 }
 
-/// What is written into the conversation is what would be read of an answer.
+/// Calls written into a conversation are parsed like calls of an answer.
 #[test]
 fn written_calls_are_read() {
     let arguments = serde_json::json!({"t": "it's \"x\"\n", "n": [1.5, null, true, {"k": "v"}]});

@@ -1,11 +1,11 @@
-//! Markup that models half forget, and what is read of it however it is cut.
+//! Incomplete markup of models, and its parse results for every division into pieces.
 
 use serde_json::json;
 
 use super::tests::{run_after, show};
 use super::*;
 
-/// The tools `f` and `g`, whose arguments say their types in every way.
+/// The tools `f` and `g`, whose arguments state their types in various ways.
 fn offer(form: ToolForm) -> Option<Arc<Offer>> {
     let schema = json!({"type": "object", "properties": {
         "t": {"anyOf": [{"type": "string"}, {"type": "null"}]},
@@ -16,7 +16,7 @@ fn offer(form: ToolForm) -> Option<Arc<Offer>> {
     Some(Arc::new(Offer { form, tools, calls_max: usize::MAX, certain: false }))
 }
 
-/// Checks what is read of a whole answer, of its characters, and of its halves for every cut.
+/// Checks the parse result of a whole answer, of its single characters, and of its halves for every cut.
 fn check_after(start: AnswerStart, form: &ToolForm, text: &str, expect: &str) {
     let read = |pieces: &[&str]| run_after(start, pieces, offer(form.clone()));
     assert_eq!(read(&[text]), expect, "{text:?}");
@@ -74,7 +74,7 @@ fn a_call_of_a_tool_needs_not_all_of_its_tags() {
         "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 3}}\n</tool_call>",
         "T(0:f:{\"n\": 3})",
     );
-    // A call that names no tool is text, as is one that was cut off.
+    // A call without the name of a tool is text, as is a call that was cut off.
     let other = body.replace("=f", "=h");
     check(&form, &other, &format!("C({other})"));
     let cut = "<function=f>\n<parameter=t>\nabc";
@@ -159,7 +159,7 @@ fn json_that_is_a_call_and_nothing_else_is_one() {
     }
 }
 
-/// No tag becomes part of a value, whatever white space stands between the tags.
+/// No tag becomes part of a value, whatever white space is between the tags.
 #[test]
 fn white_space_between_tags_says_nothing() {
     for form in glms() {
@@ -186,7 +186,8 @@ fn white_space_between_tags_says_nothing() {
     }
 }
 
-/// A tag of calls in reasoning is reasoning. A call with which the answer ends is made, though its reasoning was not closed.
+/// A tag of calls in reasoning is reasoning. A call that ends the answer is made, although its reasoning was
+/// not closed.
 #[test]
 fn calls_in_reasoning_that_is_never_closed_are_made_where_the_answer_ends() {
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
@@ -214,7 +215,7 @@ fn calls_in_reasoning_that_is_never_closed_are_made_where_the_answer_ends() {
     );
 }
 
-/// However few calls are allowed, reasoning that goes on behind a call has none.
+/// However few calls are allowed, reasoning that continues after a call contains no calls.
 #[test]
 fn reasoning_behind_the_last_call_that_is_allowed_is_reasoning() {
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
@@ -227,7 +228,7 @@ fn reasoning_behind_the_last_call_that_is_allowed_is_reasoning() {
     assert_eq!(read(&format!("Hm.\n{call}\n{call}")), "R(Hm.)T(0:f:{})");
 }
 
-/// While reasoning could still end with a call, nothing else waits for it.
+/// While reasoning could still end with a call, only the possible call is held back.
 #[test]
 fn reasoning_streams_up_to_a_call() {
     let mut parser = AnswerParser::new(AnswerStart::usual(true), offer(ToolForm::tagged()), "");

@@ -1,19 +1,19 @@
-//! Arguments that are written as plain text, as JSON of a type that their schema allows.
+//! Conversion of arguments in plain text to JSON of a type that their schema allows.
 //!
-//! JSON is kept as it is written, so that no digit of a number is lost.
+//! JSON is copied verbatim, so that no digit of a number is lost.
 
 use serde_json::Value;
 
 use super::values::python_literal;
 use crate::kinds::Kinds;
 
-/// An argument as JSON. Text that no other type accounts for is a text.
+/// An argument as JSON. Text that fits no other type is a string.
 pub(super) fn typed(text: &str, kinds: Kinds) -> String {
     let as_text = || Value::from(text).to_string();
     let may_be_text = kinds.allows(Kinds::STRING);
     let word = text.trim();
     match (serde_json::from_str::<Value>(word), kinds) {
-        // Quotation marks are part of a text whose type is known: the form has none of its own.
+        // Quotation marks are part of a string whose type is known: the form has none of its own.
         (Ok(Value::String(_)), kinds) if may_be_text && kinds != Kinds::ANY => as_text(),
         (Ok(_), kinds) if kinds.allows(Kinds::of_json(word)) || !may_be_text => word.to_owned(),
         (Err(_), kinds) if !may_be_text => {

@@ -1,32 +1,32 @@
-//! Arguments of calls that are not JSON, read as JSON: Python's notation, and that of Gemma.
+//! Conversion of arguments in other notations to JSON: Python's and Gemma's.
 //!
-//! What was read of a text does not change with what follows it, so a text that is no such value is none however it
-//! goes on.
+//! The result for a text does not change with the text that follows, so an invalid text stays invalid however
+//! it continues.
 
-/// How values are written.
+/// The notation of values.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Notation<'q> {
     /// `a=1, b='x', c=[None, True]`
     Python,
-    /// `a:1,b:<|"|>x<|"|>,c:[null,true]`, with this text around texts.
+    /// `a:1,b:<|"|>x<|"|>,c:[null,true]`, with this text around strings.
     Dict(&'q str),
 }
 
-/// Why a text is no value.
+/// The reason why a text is not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// It ends too early.
+    /// The text ends too early.
     Incomplete,
-    /// However it goes on.
+    /// The text is invalid, however it continues.
     Wrong,
 }
 
 type Result<T> = std::result::Result<T, Unread>;
 
-/// Values within values at most.
+/// Maximum nesting of values.
 const DEPTH_MAX: usize = 64;
 
-/// Arguments by their names, between parentheses: as JSON, and the bytes that they take.
+/// Named arguments in parentheses: as JSON, and their length in bytes.
 pub(super) fn python_arguments(text: &str) -> Result<(String, usize)> {
     let mut reader = Reader { text, at: 0, notation: Notation::Python, out: String::new() };
     reader.expect('(')?;
@@ -34,7 +34,7 @@ pub(super) fn python_arguments(text: &str) -> Result<(String, usize)> {
     Ok((reader.out, reader.at))
 }
 
-/// An object in Gemma's notation: as JSON, and the bytes that it takes. `quote` stands around texts.
+/// An object in Gemma's notation: as JSON, and its length in bytes. `quote` is the text around strings.
 pub(super) fn dict(text: &str, quote: &str) -> Result<(String, usize)> {
     let mut reader = Reader { text, at: 0, notation: Notation::Dict(quote), out: String::new() };
     reader.expect('{')?;
@@ -42,7 +42,7 @@ pub(super) fn dict(text: &str, quote: &str) -> Result<(String, usize)> {
     Ok((reader.out, reader.at))
 }
 
-/// A value of Python that is the whole text, as JSON; `None` where it is none, or no more than a number.
+/// A text that is one Python value, as JSON; `None` if it is not one, or just a number.
 pub(super) fn python_literal(text: &str) -> Option<String> {
     match text {
         "None" => return Some("null".into()),
@@ -60,11 +60,11 @@ struct Reader<'t> {
     text: &'t str,
     at: usize,
     notation: Notation<'t>,
-    /// JSON.
+    /// The output, in JSON.
     out: String,
 }
 
-/// Reads an entry of an object.
+/// Parses an entry of an object.
 type Entry<'t> = fn(&mut Reader<'t>, usize) -> Result<()>;
 
 impl<'t> Reader<'t> {
@@ -86,7 +86,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// Whether a text follows. Its beginning at the end of what there is may become it.
+    /// Whether `text` follows. Incomplete if the input ends with a prefix of it.
     fn follows(&self, text: &str) -> Result<bool> {
         match self.rest() {
             rest if rest.starts_with(text) => Ok(true),
@@ -103,7 +103,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// What stands between commas, up to `close`. The last one may have a comma too.
+    /// Parses elements separated by commas, up to `close`. A trailing comma is allowed.
     fn separated(&mut self, close: char, read: Entry<'t>, depth: usize) -> Result<()> {
         let depth = depth.checked_sub(1).ok_or(Unread::Wrong)?;
         let mut first = true;
@@ -172,7 +172,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A number, or a word that stands for a value.
+    /// Parses a number, or a word that represents a value.
     fn plain(&mut self) -> Result<()> {
         let word = self.word()?;
         match word {
@@ -188,7 +188,7 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// Letters, digits and what numbers are written with.
+    /// Parses a word of letters, digits and the other characters of numbers.
     fn word(&mut self) -> Result<&'t str> {
         let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '+' | '.');
         let end = self.rest().find(|c| !is_part(c)).ok_or(Unread::Incomplete)?;
@@ -197,7 +197,7 @@ impl<'t> Reader<'t> {
         if word.is_empty() { Err(Unread::Wrong) } else { Ok(word) }
     }
 
-    /// A text in quotation marks; `None` where none begins here.
+    /// Parses a string in quotation marks; `None` if none begins here.
     fn quoted(&mut self) -> Result<Option<String>> {
         let next = self.peek()?;
         match self.notation {
@@ -213,7 +213,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A text with escapes up to this quotation mark.
+    /// Parses a string with escapes up to this quotation mark.
     fn escaped(&mut self, quote: char) -> Result<String> {
         let mut text = String::new();
         let mut chars = self.rest().char_indices().skip(1);
@@ -243,13 +243,13 @@ impl<'t> Reader<'t> {
         Err(Unread::Incomplete)
     }
 
-    /// Writes a text as JSON.
+    /// Writes a string as JSON.
     fn push_text(&mut self, text: &str) {
         self.out.push_str(&serde_json::Value::from(text).to_string());
     }
 }
 
-/// What an escape stands for; others than these stand for themselves.
+/// Appends the character of an escape; unknown escapes are copied.
 fn push_escape(text: &mut String, escape: char, code: &str) -> Result<()> {
     match escape {
         'n' => text.push('\n'),
@@ -261,7 +261,7 @@ fn push_escape(text: &mut String, escape: char, code: &str) -> Result<()> {
         '\\' | '\'' | '"' | '/' => text.push(escape),
         'x' | 'u' | 'U' => {
             let code = u32::from_str_radix(code, 16).map_err(|_| Unread::Wrong)?;
-            // Halves of a pair have no character of their own.
+            // Lone surrogates are not characters.
             text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
         }
         other => text.extend(['\\', other]),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is wrong or complete of a beginning stays so.
+        /// If a prefix is wrong or complete, it stays so.
         #[test]
         fn what_was_read_does_not_change_with_what_follows(
             text in "[(){}a1=:,'\"\\\\\\[\\] <|>-]{0,24}",

@@ -1,43 +1,44 @@
 //! A row of logits as a distribution over tokens.
 //!
-//! It is weighed in parts whose sums are kept: a draw finds its part by them and its token by weighing that part again,
-//! so a second draw from the same row costs next to nothing.
+//! It is weighted in parts whose sums are stored: a draw finds its part by the sums and its token by weighting
+//! that part again, so a second draw from the same row costs next to nothing.
 
 use kvik_cache::Token;
 use kvik_kernels::{Weighing, largest, mass, weigh};
 
-/// Logits of a part.
+/// Logits per part.
 const PART: usize = 1024;
 
 /// A row of logits, `[vocab]`.
 #[derive(Clone, Copy)]
 pub(super) struct Distribution<'a> {
     pub(super) logits: &'a [f32],
-    /// The largest of them; weights mean something where it is finite.
+    /// The maximum logit; weights are meaningful if it is finite.
     pub(super) max: f32,
 }
 
-/// Some of the tokens, by their rank: the likeliest is first, and of equal ones that with the lowest id.
+/// A subset of the tokens by rank: the likeliest is first, and of equal ones that with the lowest id.
 #[derive(Clone, Copy)]
 pub(super) struct Among {
-    /// Where the bound changes.
+    /// The token at which the bound changes.
     split: usize,
-    /// Logits are above the first bound in tokens before `split`, above the second in the others.
+    /// Lower bounds, exclusive, of the logits: the first for tokens before `split`, the second for the others.
     bounds: [f32; 2],
 }
 
 impl Among {
-    /// Tokens with a logit of at least `floor`; with negative infinity all that are possible.
+    /// Tokens with a logit of at least `floor`; all possible tokens for negative infinity.
     pub(super) fn at_least(floor: f32) -> Among {
         Among { split: 0, bounds: [floor.next_down(); 2] }
     }
 
-    /// The tokens ranked ahead of `token`, whose logit is `logit`.
+    /// The tokens ranked before `token`, whose logit is `logit`.
     pub(super) fn ahead_of(token: Token, logit: f32) -> Among {
         Among { split: token as usize, bounds: [logit.next_down(), logit] }
     }
 
-    /// The part of a row that begins with token `start`, cut where the bound changes, and the bound of each piece.
+    /// The pieces of a part of a row that begins with token `start`, split where the bound changes, with the
+    /// bound of each.
     fn pieces<'a>(&self, start: usize, part: &'a [f32]) -> [(&'a [f32], f32); 2] {
         let (before, behind) = part.split_at(self.split.saturating_sub(start).min(part.len()));
         [(before, self.bounds[0]), (behind, self.bounds[1])]
@@ -49,7 +50,8 @@ impl<'a> Distribution<'a> {
         Distribution { logits, max: largest(logits) }
     }
 
-    /// Fills `masses` with what the tokens `among` those of each part weigh at `rate`; gives what all tokens weigh.
+    /// Fills `masses` with the weight at `rate` of the tokens `among` in each part; returns the weight of all
+    /// tokens.
     pub(super) fn weigh(self, among: Among, rate: f32, masses: &mut Vec<f64>) -> f64 {
         let weighing = self.weighing(rate);
         masses.clear();
@@ -62,8 +64,8 @@ impl<'a> Distribution<'a> {
         all
     }
 
-    /// The token at which the running sum of weights passes `unit` of the whole, in the order of ids; `masses` are those
-    /// of the parts. `None` if nothing weighs anything.
+    /// The token at which the running sum of weights exceeds `unit` of the total, in the order of ids; `masses`
+    /// are the sums of the parts. `None` if all weights are zero.
     pub(super) fn pick(self, among: Among, rate: f32, masses: &[f64], unit: f64) -> Option<Token> {
         let (index, within) = pick(masses.iter().copied(), unit * masses.iter().sum::<f64>())?;
         let (start, part) = self.parts().nth(index)?;
@@ -77,14 +79,14 @@ impl<'a> Distribution<'a> {
         pick((0..part.len()).map(counted), within).map(|(at, _)| (start + at) as Token)
     }
 
-    /// What all tokens weigh at `rate`.
+    /// The total weight of all tokens at `rate`.
     pub(super) fn mass(self, rate: f32) -> f64 {
         let parts = self.logits.chunks(PART);
         parts.map(|part| f64::from(mass(part, self.weighing(rate), f32::NEG_INFINITY).all)).sum()
     }
 
-    /// Whether the tokens ranked ahead of `token` have less than the share `p` of all probability; the first of all is
-    /// always in the nucleus.
+    /// Whether the tokens ranked before `token` have less than the share `p` of all probability; the first token
+    /// is always in the nucleus.
     pub(super) fn is_in_nucleus(self, token: Token, p: f32, masses: &mut Vec<f64>) -> bool {
         let logit = self.logits[token as usize];
         if logit == self.max && !self.logits[..token as usize].contains(&logit) {
@@ -98,14 +100,14 @@ impl<'a> Distribution<'a> {
         Weighing { origin: self.max, rate }
     }
 
-    /// The parts, with the token that each begins with.
+    /// The parts, with the first token of each.
     fn parts(self) -> impl Iterator<Item = (usize, &'a [f32])> {
         (0..).step_by(PART).zip(self.logits.chunks(PART))
     }
 }
 
-/// The index at which the running sum of `weights` passes `target`, and how far within it; where rounding carries the
-/// target past the end, the end of the last that weighs something.
+/// The index at which the running sum of `weights` exceeds `target`, and the offset within it; if rounding
+/// carries the target past the end, the end of the last non-zero weight.
 pub(super) fn pick(weights: impl Iterator<Item = f64>, mut target: f64) -> Option<(usize, f64)> {
     let mut last = None;
     for (index, weight) in weights.enumerate() {

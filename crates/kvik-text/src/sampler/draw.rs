@@ -1,9 +1,9 @@
 //! Truncation (top-k, top-p, min-p), temperature, and the draw.
 //!
-//! Top-p is the smallest set of likeliest tokens whose probability reaches p. It is not looked for: a token is drawn, and
-//! counts if the tokens ranked ahead of it have not reached p, which one pass over the row says. If not, it and all
-//! behind it are outside, and the next is drawn from what is ahead. So a token has the probability it would have if the
-//! set were known, and hardly ever is there a third draw.
+//! Top-p is the smallest set of likeliest tokens whose probability reaches p. It is not computed: a token is
+//! drawn, and accepted if the tokens ranked before it have not reached p, which takes one pass over the row. If
+//! not, it and all tokens ranked after it are outside, and the next is drawn from those before it. So a token has
+//! the probability that it would have with a known set, and a third draw is very rare.
 
 use kvik_cache::Token;
 use kvik_kernels::{Weighing, weigh};
@@ -13,7 +13,7 @@ use super::distribution::{Among, Distribution, pick};
 use super::select::{self, Candidate};
 use crate::sampler::Sampling;
 
-/// Draws a token from `logits`, shape `[vocab]`; `units` are random numbers in `[0, 1)`, as many as it takes.
+/// Draws a token from `logits`, shape `[vocab]`; `units` are random numbers in `[0, 1)`, as many as needed.
 pub(super) fn draw(
     sampling: &Sampling,
     logits: &[f32],
@@ -39,8 +39,8 @@ pub(super) fn draw(
     }
 }
 
-/// The first of as many draws as there are `units` that `allows` allows. What is drawn so has the probability that it has
-/// among all tokens that are allowed, if nothing but the temperature decides.
+/// The first token that `allows` accepts, of as many draws as there are `units`. It has its probability among all
+/// allowed tokens, if only the temperature shapes the distribution.
 ///
 /// # Errors
 /// Those of `allows`.
@@ -66,7 +66,7 @@ pub(super) fn draw_allowed<E>(
     Ok(None)
 }
 
-/// Whether all that shapes the distribution is the temperature.
+/// Whether only the temperature shapes the distribution.
 pub(super) fn is_plain(sampling: &Sampling, logits: &[f32]) -> bool {
     !cuts_by_count(sampling, logits) && sampling.top_p >= 1.0 && sampling.min_p <= 0.0
 }
@@ -75,17 +75,17 @@ fn cuts_by_count(sampling: &Sampling, logits: &[f32]) -> bool {
     sampling.top_k > 0 && sampling.top_k < logits.len()
 }
 
-/// The least logit that min-p keeps, in a row whose largest is `max`.
+/// The minimum logit that min-p keeps, in a row whose maximum is `max`.
 fn floor(sampling: &Sampling, max: f32) -> f32 {
     if sampling.min_p > 0.0 { max + sampling.min_p.min(1.0).ln() } else { f32::NEG_INFINITY }
 }
 
-/// The reciprocal of a temperature, also of one that is next to nothing or infinite.
+/// The reciprocal of a temperature, clamped for temperatures near zero or infinity.
 fn rate(temperature: f32) -> f32 {
     temperature.recip().clamp(f32::MIN_POSITIVE, f32::MAX)
 }
 
-/// Draws from the `top_k` likeliest tokens, cut further by top-p and min-p. The first of them always stays.
+/// Draws from the `top_k` likeliest tokens, truncated further by top-p and min-p. The first of them always stays.
 fn draw_candidate(
     sampling: &Sampling,
     row: Distribution<'_>,
@@ -105,7 +105,7 @@ fn draw_candidate(
     Some(candidates[index].token)
 }
 
-/// Fills `weights` with what candidates weigh at `rate`; gives the sum.
+/// Fills `weights` with the weights of candidates at `rate`; returns the sum.
 fn weigh_candidates(candidates: &[Candidate], max: f32, rate: f32, weights: &mut Vec<f32>) -> f64 {
     weights.clear();
     weights.extend(candidates.iter().map(|candidate| candidate.logit));

@@ -27,7 +27,7 @@ pub fn logprob(logits: &[f32], token: Token) -> f64 {
 
 /// Kullback-Leibler divergence of the distribution of `logits` from that of `exact`, in nats; both `[vocab]`.
 ///
-/// It is at least 0, and 0 where the logits have the same bits.
+/// It is at least 0, and 0 if the logits have the same bits.
 pub fn divergence(exact: &[f32], logits: &[f32]) -> f64 {
     let (exact_norm, norm) = (norm(exact), norm(logits));
     let term = |(&exact, &logit): (&f32, &f32)| {

@@ -1,10 +1,9 @@
-//! Chooses the next token from a row of logits.
+//! Samples the next token from a row of logits.
 //!
-//! Order of the rules, as in llama.cpp: logit bias, penalties, grammar mask, then at
-//! temperature 0 the likeliest token, otherwise top-k, top-p, min-p and temperature.
-//! The draw is a function of (seed, choice, index of the token), so neither other requests nor a
-//! preemption change it. Among equal logits the lowest token id wins.
-//! NaN counts as impossible. Never sorts the vocabulary: what is drawn is asked about afterwards
+//! Order of the rules, as in llama.cpp: logit bias, penalties, grammar mask, then at temperature 0 the likeliest
+//! token, otherwise top-k, top-p, min-p and temperature. The draw is a function of (seed, choice, index of the
+//! token), so neither other requests nor a preemption change it. Among equal logits the lowest token id wins. NaN
+//! counts as impossible. The vocabulary is never sorted: a token is drawn first and checked afterwards
 //! (`docs/decisions/2026-11-25-draws.md`).
 
 mod distribution;
@@ -26,7 +25,7 @@ pub use logprob::{divergence, logprob, logprobs};
 pub use sampling::Sampling;
 pub use select::likeliest;
 
-/// Tokens that a constraint is asked about one by one before all of them.
+/// Tokens that are tested against a constraint one by one before its full mask is computed.
 const TRIES: usize = 12;
 
 /// Sampler of one choice.
@@ -41,15 +40,15 @@ pub struct Sampler {
     ends: Vec<Token>,
 }
 
-/// Buffers that all samplers of one engine share.
+/// Buffers shared by all samplers of an engine.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// Edited logits, `[vocab]`.
     logits: Vec<f32>,
-    /// What the parts of a row weigh.
+    /// The weights of the parts of a row.
     masses: Vec<f64>,
     candidates: Vec<select::Candidate>,
-    /// What they weigh.
+    /// Weights of the candidates.
     weights: Vec<f32>,
 }
 
@@ -71,8 +70,9 @@ impl Sampler {
         Sampler { ends, ..self }
     }
 
-    /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows, in words of 32 bits.
-    /// `None` when no token is possible.
+    /// Samples from `logits`, shape `[vocab]`; `mask` contains the tokens that the grammar allows, in words
+    /// of 32 bits.
+    /// `None` if no token is possible.
     pub fn sample(&self, logits: &[f32], mask: Option<&[u32]>, scratch: &mut Scratch) -> Option<Token> {
         let Some(mask) = mask else { return self.sample_edited(logits, None, scratch) };
         if !self.is_greedy() {
@@ -85,7 +85,7 @@ impl Sampler {
         self.sample_behind_likely(logits, mask, scratch)
     }
 
-    /// What [`Sampler::sample`] gives with a mask where [`Sampler::sample_likely`] has given none of its tokens.
+    /// The result of [`Sampler::sample`] with a mask, after [`Sampler::sample_likely`] has found no token.
     pub(crate) fn sample_behind_likely(
         &self,
         logits: &[f32],
@@ -104,7 +104,7 @@ impl Sampler {
         let token = if self.is_greedy() {
             likeliest(logits)
         } else {
-            // Numbers before these have drawn tokens that the mask does not hold.
+            // The numbers before these have drawn tokens that the mask excludes.
             let refused = if mask.is_some() { TRIES } else { 0 };
             let units = random::units(self.seed, self.drawn).skip(refused);
             draw::draw(&self.sampling, logits, units, scratch)
@@ -113,9 +113,9 @@ impl Sampler {
         token
     }
 
-    /// What [`Sampler::sample`] gives with a mask of all tokens that `allows` allows, found by asking about a few likely
-    /// ones: a whole mask takes longest where most of them are in it. `None` when none of them is, or when it takes the
-    /// mask to tell what is likely.
+    /// The result of [`Sampler::sample`] with a mask of all tokens that `allows` accepts, found by testing a few
+    /// likely ones: a full mask takes longest if most tokens are in it. `None` if none of them is allowed, or if
+    /// the likely tokens depend on the mask.
     ///
     /// # Errors
     /// Those of `allows`.
@@ -140,7 +140,7 @@ impl Sampler {
         token
     }
 
-    /// Records the chosen token.
+    /// Records the sampled token.
     pub fn accept(&mut self, token: Token) {
         self.drawn += 1;
         if let Some(penalties) = &mut self.penalties {
@@ -148,7 +148,7 @@ impl Sampler {
         }
     }
 
-    /// Whether it chooses the likeliest token from now on, whatever the logits of others are.
+    /// Whether the sampler takes the likeliest token from now on, without editing logits.
     pub fn takes_the_likeliest(&self) -> bool {
         self.is_greedy() && !self.edits()
     }
@@ -165,7 +165,7 @@ impl Sampler {
         if self.drawn < self.sampling.min_tokens as u64 { &self.ends } else { &[] }
     }
 
-    /// `logits` as this request has them, in `buffer` if anything changes them.
+    /// The logits with this request's edits, in `buffer` if there are any.
     fn edited<'a>(&self, logits: &'a [f32], mask: Option<&[u32]>, buffer: &'a mut Vec<f32>) -> &'a [f32] {
         if !self.edits() && mask.is_none() {
             return logits;
@@ -196,7 +196,7 @@ impl Sampler {
     }
 }
 
-/// Whether a mask holds a token.
+/// Whether a mask contains a token.
 fn is_in(mask: &[u32], token: Token) -> bool {
     mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }

@@ -1,6 +1,6 @@
 //! Counter-based random numbers: no state, so nothing to save when a sequence is preempted.
 
-/// Numbers in `[0, 1)` for draw `index` of the stream `seed`: one, and more where it is not enough.
+/// Numbers in `[0, 1)` for draw `index` of the stream `seed`: one, and more if it does not suffice.
 pub(super) fn units(seed: u64, index: u64) -> impl Iterator<Item = f64> {
     // The seed is mixed first: streams of neighbouring seeds must not be shifts of each other.
     let first = mix(mix(seed) ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15));

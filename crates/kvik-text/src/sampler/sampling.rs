@@ -1,8 +1,8 @@
-//! How tokens are chosen: plain data.
+//! Sampling parameters, as plain data.
 
 use kvik_cache::Token;
 
-/// How the next token is chosen. Neutral values switch a rule off.
+/// Sampling parameters. Neutral values disable a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// 0 is greedy.
@@ -19,12 +19,12 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted per occurrence from every generated token; 0 is off.
     pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties cover; 0 means all.
+    /// Number of most recent tokens that the penalties cover; 0 means all.
     pub penalty_last_n: usize,
     /// Added to the logits of single tokens; negative infinity forbids one.
     pub logit_bias: Vec<(Token, f32)>,
-    /// Tokens an answer has before an end-of-generation token may end it; a constraint that allows only the
-    /// end still ends it.
+    /// Tokens that an answer must have before an end-of-generation token may end it; a constraint that allows
+    /// only the end still ends it.
     pub min_tokens: usize,
     /// Seed of the sampler; the same seed gives the same text whatever else is running.
     pub seed: u64,

@@ -1,11 +1,11 @@
-//! Finding the largest logits without sorting them.
+//! Selection of the largest logits without sorting.
 
 use std::cmp::Ordering;
 
 use kvik_cache::Token;
 use kvik_kernels::{largest, vectorised};
 
-/// A token that may be chosen.
+/// A candidate token with its logit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Candidate {
     pub(super) token: Token,
@@ -14,7 +14,7 @@ pub(super) struct Candidate {
 
 /// Logits compared at once; the compiler turns the loops over a lane into SIMD.
 const LANE: usize = 16;
-/// Logits of which the largest is found at once.
+/// Logits per part whose maximum is computed at once.
 const PART: usize = 1024;
 
 /// The token of the largest logit, the lowest id among equals; `None` if no token is possible.
@@ -30,7 +30,7 @@ pub fn likeliest(logits: &[f32]) -> Option<Token> {
     Some((start + within) as Token)
 }
 
-/// [`likeliest`] of the tokens in `mask`: words of 32 tokens each, as a constraint gives them.
+/// [`likeliest`] among the tokens in `mask`: words of 32 tokens each, as a constraint provides them.
 pub(super) fn likeliest_among(logits: &[f32], mask: &[u32]) -> Option<Token> {
     vectorised(
         #[inline(always)]
@@ -53,7 +53,8 @@ pub(super) fn likeliest_among(logits: &[f32], mask: &[u32]) -> Option<Token> {
     )
 }
 
-/// The likeliest token that `allows` allows, if it is among the `count` likeliest of all; these go through `candidates`.
+/// The likeliest token that `allows` accepts, if it is among the `count` likeliest of all; uses `candidates`
+/// as a buffer.
 pub(super) fn likeliest_allowed<E>(
     logits: &[f32],
     count: usize,

@@ -146,7 +146,7 @@ fn mixed(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Logits of a normal shape, of which some may stand out.
+/// Normally distributed logits, of which some may be raised.
 fn random_logits(vocab: usize, spread: f32, peak: f32, seed: u64) -> Vec<f32> {
     let logit = |token: usize| {
         let bits = mixed(mixed(seed) ^ token as u64);
@@ -157,8 +157,8 @@ fn random_logits(vocab: usize, spread: f32, peak: f32, seed: u64) -> Vec<f32> {
     (0..vocab).map(logit).collect()
 }
 
-/// Faster code must not change a single draw, and neither should other instructions (`KVIK_ISA`). The digest is of the
-/// day on which top-p and constraints began to be drawn first and asked about afterwards.
+/// Faster code must not change a single draw, nor may other instructions (`KVIK_ISA`). The digest dates from the
+/// change by which top-p and constraints are drawn first and checked afterwards.
 #[test]
 fn draws_are_what_they_always_were() {
     let warm = Sampling { temperature: 0.8, ..neutral() };
@@ -265,7 +265,7 @@ proptest! {
         prop_assert_eq!(got, expect);
     }
 
-    /// No input makes the sampler panic, choose a forbidden token or leave the vocabulary.
+    /// No input makes the sampler panic, sample a forbidden token or leave the vocabulary.
     #[test]
     fn never_panics_and_never_picks_the_impossible(
         logits in prop::collection::vec(prop_oneof![
@@ -311,7 +311,7 @@ proptest! {
     }
 }
 
-/// The probabilities of all tokens by a full sort, in f64: top-k, the share `p` of what it keeps, min-p, temperature.
+/// The probabilities of all tokens by a full sort, in f64: top-k, the share `p` of the rest, min-p, temperature.
 fn distribution(logits: &[f32], sampling: &Sampling, p: f64) -> Vec<f64> {
     let mut ranked: Vec<usize> = (0..logits.len()).filter(|&i| logits[i] > f32::NEG_INFINITY).collect();
     ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -333,8 +333,8 @@ fn distribution(logits: &[f32], sampling: &Sampling, p: f64) -> Vec<f64> {
     probabilities
 }
 
-/// How far counts of draws are from what `probabilities` promise: chi-squared over its degrees of freedom, in units of
-/// its standard deviation. Tokens of which few are expected count together; one that cannot come must not.
+/// Deviation of counts of draws from `probabilities`: chi-squared over its degrees of freedom, in units of its
+/// standard deviation. Tokens with a low expected count are grouped; an impossible token gives infinity.
 fn surprise(counts: &[u32], probabilities: &[f64]) -> f64 {
     if counts.iter().zip(probabilities).any(|(&count, &probability)| count > 0 && probability == 0.0) {
         return f64::INFINITY;
@@ -352,7 +352,7 @@ fn surprise(counts: &[u32], probabilities: &[f64]) -> f64 {
     (squares - free) / (2.0 * free).sqrt()
 }
 
-/// Draws of a normal shape with some tokens that stand out, in several parts, and equal logits among them.
+/// Draws from a normal distribution with some raised logits, in several parts, with equal logits among them.
 #[test]
 fn draws_have_the_probabilities_of_a_sort() {
     let warm = Sampling { temperature: 0.8, ..neutral() };
@@ -367,7 +367,7 @@ fn draws_have_the_probabilities_of_a_sort() {
         Sampling { min_p: 0.1, ..warm.clone() },
         Sampling { top_k: 40, top_p: 0.8, ..warm.clone() },
     ];
-    // Without a negative zero, which the sort would tell from zero.
+    // Without negative zero, which the sort would distinguish from zero.
     let rounded = |logit: f32| (logit * 4.0).round() / 4.0 + 0.0;
     for (spread, peak) in [(0.3, 0.0), (2.0, 0.0), (1.0, 6.0)] {
         let logits: Vec<f32> = random_logits(2500, spread, peak, 7).into_iter().map(rounded).collect();
@@ -386,7 +386,7 @@ fn draws_have_the_probabilities_of_a_sort() {
     }
 }
 
-/// A token that is found without the mask is the one that the mask gives, and they have its probabilities.
+/// A token found without the mask equals that of the mask, and both have the mask's probabilities.
 #[test]
 fn likely_tokens_and_the_mask_behind_them_have_the_probabilities_of_the_mask() {
     let logits = random_logits(2500, 1.0, 6.0, 7);
@@ -437,7 +437,7 @@ fn the_likeliest_allowed_token_is_found_without_the_mask_if_it_is_near() {
     assert_eq!(ask(&(0..3000).collect::<Vec<Token>>()), (None, TRIES));
     let failing = |_| Err("grammar");
     assert_eq!(sampler.sample_likely(&logits, &mut Scratch::default(), failing), Err("grammar"));
-    // What cuts by the mass of all allowed tokens needs the mask.
+    // Truncation by the mass of all allowed tokens needs the mask.
     let top_p = Sampler::new(&Sampling { top_p: 0.9, ..neutral() }, 0, &[]);
     assert_eq!(top_p.sample_likely(&logits, &mut Scratch::default(), failing), Ok(None));
 }

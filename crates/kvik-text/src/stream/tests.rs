@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The naive twin, on the whole text: the text before its end, and the stop string that ends it.
+/// The naive reference, on the whole text: the text before its end, and the stop string that ends it.
 fn naive(bytes: &[u8], stops: &[String]) -> (String, Option<usize>) {
     let text = String::from_utf8_lossy(bytes);
     for (start, character) in text.char_indices() {

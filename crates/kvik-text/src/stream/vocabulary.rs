@@ -4,7 +4,7 @@ use kvik_cache::Token;
 
 use crate::tokenizer::Tokenizer;
 
-/// What a token stands for.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
     /// Text.
@@ -19,7 +19,7 @@ pub enum TokenKind {
 #[derive(Debug, Clone)]
 pub struct Vocabulary {
     bytes: Vec<u8>,
-    /// Where each token's bytes end, `[vocab]`.
+    /// End offset of each token's bytes, `[vocab]`.
     ends: Vec<usize>,
     kinds: Vec<TokenKind>,
     /// The tokens that end an answer.
@@ -60,7 +60,7 @@ impl Vocabulary {
         &self.bytes[start..end]
     }
 
-    /// What the token stands for. Ids that only pad the model's output count as control tokens.
+    /// The kind of a token. Ids that only pad the model's output count as control tokens.
     pub fn kind(&self, token: Token) -> TokenKind {
         self.kinds.get(token as usize).copied().unwrap_or(TokenKind::Control)
     }
@@ -70,7 +70,7 @@ impl Vocabulary {
         &self.end_tokens
     }
 
-    /// The first token that both have and that is not the same in both.
+    /// The first token in both vocabularies that differs.
     pub fn first_difference(&self, other: &Vocabulary) -> Option<Token> {
         let both = 0..self.len().min(other.len()) as Token;
         let same = |&id: &Token| self.kind(id) == other.kind(id) && self.bytes(id) == other.bytes(id);

@@ -1,12 +1,12 @@
-//! Tools for models whose template does not support them: describes in messages what the template omits.
+//! Tools for models whose template does not support them: messages describe what the template omits.
 
 use serde_json::{Value, json};
 
 use super::learn::Learned;
 use crate::answer::ToolForm;
 
-/// Adds to the messages what the template would omit: the tools, the calls and their results. Calls have the form of
-/// the model.
+/// Adds to the messages what the template would omit: the tools, the calls and their results. Calls have the form
+/// of the model.
 pub(super) fn explain(messages: &mut Vec<Value>, tools: Option<&Value>, learned: &Learned, form: &ToolForm) {
     if !learned.calls {
         messages.iter_mut().for_each(|message| write_calls(message, form));
@@ -25,7 +25,8 @@ pub(super) fn explain(messages: &mut Vec<Value>, tools: Option<&Value>, learned:
     }
 }
 
-/// Divides messages with several calls, each followed by its result, for templates that write one call of a message.
+/// Splits messages with several calls, each followed by its result, for templates that render one call per
+/// message.
 fn one_call_each(messages: Vec<Value>) -> Vec<Value> {
     let mut divided = Vec::with_capacity(messages.len());
     let mut messages = messages.into_iter().peekable();
@@ -45,7 +46,7 @@ fn one_call_each(messages: Vec<Value>) -> Vec<Value> {
             divided.push(message);
             let own = results.iter().position(|result| result.get("tool_call_id") == id.as_ref());
             divided.extend((!results.is_empty()).then(|| results.remove(own.unwrap_or(0))));
-            // What was said before the calls is said once.
+            // The text before the calls is rendered once.
             message = json!({"role": "assistant", "content": ""});
         }
         divided.extend(results);
@@ -53,7 +54,7 @@ fn one_call_each(messages: Vec<Value>) -> Vec<Value> {
     divided
 }
 
-/// Puts the tools into the system message, as the text that its template expects there.
+/// Puts the tools into the system message, as text, where its template expects them.
 fn offer_in_system(messages: &mut Vec<Value>, tools: &[Value]) {
     if messages.first().is_none_or(|first| first["role"] != "system") {
         messages.insert(0, json!({"role": "system", "content": ""}));
@@ -62,7 +63,7 @@ fn offer_in_system(messages: &mut Vec<Value>, tools: &[Value]) {
     messages[0]["tools"] = json!(functions).to_string().into();
 }
 
-/// The instruction for a model whose template describes no tools; it asks for calls in this form.
+/// The instruction for a model whose template describes no tools; it requests calls in this form.
 fn instruction(tools: &[Value], form: &ToolForm) -> String {
     let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
     let example = form.write(&[("name of the tool", json!({}))]);
@@ -111,8 +112,8 @@ fn write_calls(message: &mut Value, form: &ToolForm) {
     }
 }
 
-/// Writes the results of calls as messages of the user: those that follow each other as one, since templates may ask
-/// for roles that alternate.
+/// Writes the results of calls as user messages: consecutive ones are joined, since templates may require
+/// alternating roles.
 fn write_results(messages: &mut Vec<Value>) {
     let mut written: Vec<Value> = Vec::with_capacity(messages.len());
     let mut after_result = false;

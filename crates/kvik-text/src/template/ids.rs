@@ -1,7 +1,7 @@
-//! Identifiers of calls in the form that a template demands.
+//! Identifiers of calls in the form that a template requires.
 //!
-//! Clients send back the identifiers that some server made. Some templates refuse any but their own, and one writes the
-//! name of the tool nowhere else.
+//! Clients send back the identifiers that some server created. Some templates refuse any but their own form, and
+//! one writes the name of the tool nowhere else.
 
 use serde_json::Value;
 
@@ -10,24 +10,24 @@ use serde_json::Value;
 pub(super) enum CallIds {
     /// Any.
     Any,
-    /// Nine letters or digits, as Mistral's.
+    /// Nine letters or digits, as in Mistral.
     Nine,
-    /// `functions.NAME:NUMBER`, as Kimi's: calls are numbered through the conversation.
+    /// `functions.NAME:NUMBER`, as in Kimi: calls are numbered through the conversation.
     Named,
 }
 
-/// Letters and digits of the identifiers of nine.
+/// Length of the identifiers of nine characters.
 const NINE: usize = 9;
 
-/// A call that has no result yet.
+/// A call without a result so far.
 struct OpenCall {
     sent: Option<String>,
     told: String,
     name: String,
 }
 
-/// Gives every call an identifier in this form, and every result that of its call: the one it names, else the first call
-/// of the same tool, else the first.
+/// Gives every call an identifier in this form, and every result that of its call: the call that it names, else
+/// the first call of the same tool, else the first call.
 pub(super) fn tell(messages: &mut [Value], form: CallIds) {
     let mut open: Vec<OpenCall> = Vec::new();
     let mut number = 0;
@@ -46,7 +46,7 @@ pub(super) fn tell(messages: &mut [Value], form: CallIds) {
     }
 }
 
-/// Gives the results that have none the name of the tool that was called.
+/// Adds the name of the called tool to results without a name.
 pub(super) fn name_results(messages: &mut [Value]) {
     let mut open: Vec<(Value, Value)> = Vec::new();
     for message in messages {
@@ -88,7 +88,7 @@ fn tell_result(message: &mut Value, form: CallIds, open: &mut Vec<OpenCall>) {
         (Some(at), ..) => open.remove(at).told,
         (None, CallIds::Nine, sent) => nine(sent.as_deref().unwrap_or_default()),
         (None, _, Some(sent)) => sent,
-        // It is the result of no call.
+        // The result belongs to no call.
         (None, _, None) => return,
     };
     if let Some(fields) = message.as_object_mut() {
@@ -96,13 +96,13 @@ fn tell_result(message: &mut Value, form: CallIds, open: &mut Vec<OpenCall>) {
     }
 }
 
-/// Whether an identifier is the model's own.
+/// Whether an identifier has the model's own form.
 fn is_named(id: &str, name: &str) -> bool {
     let number = id.strip_prefix("functions.").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(':'));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Nine letters or digits that stand for an identifier; itself where it is that.
+/// Nine letters or digits that represent an identifier; the identifier itself if it has this form.
 fn nine(id: &str) -> String {
     if id.len() == NINE && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return id.to_owned();

@@ -1,5 +1,5 @@
-//! Learns how a chat template renders tools, by trial: renders tools, calls and results with unique names;
-//! the text around the names is the form in which the model writes calls.
+//! Derives how a chat template renders tools, by trial: renders tools, calls and results with unique names; the
+//! text around the names is the form in which the model writes calls.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::answer::{AnswerDelta, AnswerParser, AnswerStart, ArgumentsForm, Offer
 /// A template's support for tools.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Learned {
-    /// It describes the tools to the model.
+    /// Whether the template describes the tools to the model.
     pub(super) offers: bool,
-    /// It does where the system message has them in a field `tools`, as a text.
+    /// Whether it describes tools in a field `tools` of the system message, as text.
     pub(super) offers_in_system: bool,
-    /// It renders calls.
+    /// Whether it renders calls.
     pub(super) calls: bool,
-    /// The form of the calls, if it could be learned.
+    /// The form of the calls, if it could be derived.
     pub(super) form: Option<ToolForm>,
-    /// It renders the results of calls.
+    /// Whether it renders the results of calls.
     pub(super) results: bool,
-    /// It accepts a message with the role `system`.
+    /// Whether it accepts a message with the role `system`.
     pub(super) system: bool,
     pub(super) expected: MessageFormat,
-    /// Parts that it fails to render, in words, and why.
+    /// Parts that it fails to render, in words, with the reason.
     pub(super) failures: Vec<(&'static str, String)>,
 }
 
@@ -44,7 +44,7 @@ const SYSTEM: &str = "wjSystemText";
 const IDS: [[&str; 2]; 2] =
     [["kpfirstid", "hgsecndid"], ["functions.jvFirstCalled:0", "functions.wxSecondCalled:1"]];
 
-/// The same in the form that servers give them, which some templates refuse.
+/// Identifiers in the usual form of servers, which some templates refuse.
 const USUAL_IDS: [&str; 2] = ["call_0_a1b2c3d4e5f60718", "call_1_a1b2c3d4e5f60718"];
 
 /// Texts that end an answer in some templates.
@@ -77,12 +77,12 @@ impl Learned {
                 }
             }
         }
-        // A template that writes values in a notation of its own writes JSON too where it is given some.
+        // A template with a notation of its own for values also writes JSON if it is given JSON.
         let notation = ToolForm::mentioned_in(template.source()).map(|form| form.arguments);
         let is_known = matches!(notation, Some(ArgumentsForm::Python | ArgumentsForm::Dict { .. }));
         let forms = trials.iter().filter(|_| !is_known);
         let forms: Vec<_> = forms.filter_map(|trial| Some((trial.form()?, trial))).collect();
-        // No model was trained on arguments in Python's notation: a JSON form is preferred.
+        // No model was trained on arguments that a template prints in Python's notation: a JSON form is preferred.
         let best = forms.iter().find(|(form, _)| form.arguments == ArgumentsForm::Json).or(forms.first());
         let (form, trial) = best.map_or((None, &trials[0]), |(form, trial)| (Some(form.clone()), *trial));
         let wrote = |messages: Value, tools: bool, text: &str| {
@@ -105,7 +105,7 @@ impl Learned {
                 TOOL,
             ),
             calls,
-            // A template without tools that writes any role says nothing of results.
+            // A template without tools that renders any role need not support results.
             results: (calls || offers) && results(),
             system: wrote(json!([{"role": "system", "content": SYSTEM}, user()]), false, SYSTEM),
             expected: MessageFormat { arguments, ids: trial.call_ids(), ..trial.expected },
@@ -128,7 +128,7 @@ fn failures(trials: &[Trial<'_>]) -> Vec<(&'static str, String)> {
         let mut errors: Vec<String> = Vec::new();
         for trial in trials {
             match trial.try_render(messages(trial), tools) {
-                // A template may refuse what its model was not trained on.
+                // A template may refuse input that its model was not trained on.
                 Ok(_) | Err(TemplateError::Raised { .. }) => return None,
                 Err(error) => errors.push(error.to_string()),
             }
@@ -194,7 +194,7 @@ impl Trial<'_> {
         self.template.render_as_is(&input, self.expected).map(|prompt| prompt.text)
     }
 
-    /// The identifiers that the template takes.
+    /// The identifiers that the template accepts.
     fn call_ids(&self) -> CallIds {
         if self.ids == IDS[1] {
             return CallIds::Named;
@@ -237,7 +237,7 @@ impl Trial<'_> {
         Some(assistant_text[..first.map_or(assistant_text.len(), |at| name + at)].trim_end().to_owned())
     }
 
-    /// The form of one call; a text with two calls shows the text between them.
+    /// The form of one call; a text with two calls shows the separator.
     fn form_of(&self, one: &str, two: Option<&str>) -> Option<ToolForm> {
         let call = Call::find(one, NAMES[0], 0)?;
         if call.parameters.is_some() && self.expected.arguments == Arguments::TextOnly {
@@ -343,7 +343,7 @@ impl Call {
         }
     }
 
-    /// Keys and values as text, one after the other.
+    /// Keys and values as text, in sequence.
     fn with_parameters(text: &str, start: usize, after: usize, key: usize) -> Option<Call> {
         let offset = |word: &str, from: usize| Some(from + text[from..].find(word)?);
         let value = offset(VALUES[0], key)?;
@@ -378,7 +378,7 @@ fn without_id(text: &str, ids: &[&str]) -> String {
     }
 }
 
-/// Removes reasoning that the template puts before a call.
+/// Removes reasoning that the template writes before a call.
 fn after_reasoning(text: &str) -> &str {
     let tags = [("<think>", "</think>"), ("<|START_THINKING|>", "<|END_THINKING|>"), ("[THINK]", "[/THINK]")];
     let behind =

@@ -25,20 +25,21 @@ pub(super) struct MessageFormat {
     pub(super) arguments: Arguments,
     /// Whether a message with nothing but calls has null content instead of empty content.
     pub(super) null_content: bool,
-    /// Where a message says how it was reasoned.
+    /// The location of a message's reasoning.
     pub(super) reasoning: ReasoningField,
-    /// The identifiers of calls that it accepts.
+    /// The identifiers of calls that the template accepts.
     pub(super) ids: CallIds,
 }
 
-/// Where a template looks for the reasoning of an earlier answer. Requests have it in `reasoning_content`.
+/// The location where a template expects the reasoning of an earlier answer. Requests have it in
+/// `reasoning_content`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReasoningField {
-    /// Where requests have it, or nowhere.
+    /// In `reasoning_content`, or nowhere.
     Usual,
     /// In a field of this name.
     Named(&'static str),
-    /// In `thinking`; with calls there may be no content beside it.
+    /// In `thinking`; with calls there may be no content as well.
     ThinkingAlone,
     /// In a part of the content.
     Part,
@@ -61,7 +62,7 @@ impl ReasoningField {
         }
     }
 
-    /// Moves the reasoning of a message to where the template looks for it.
+    /// Moves the reasoning of a message to the location that the template expects.
     fn place(self, message: &mut Map<String, Value>) {
         let reasoning = message.get("reasoning_content").and_then(Value::as_str);
         let Some(reasoning) = reasoning.filter(|text| !text.is_empty()).map(str::to_owned) else { return };
@@ -124,8 +125,8 @@ pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec
     Ok(messages)
 }
 
-/// The messages with what some templates demand: results have the name of their tool, and an answer that was cut off
-/// before it said anything has a space.
+/// The messages with additions that some templates require: results have the name of their tool, and an empty
+/// answer, which was cut off, becomes a space.
 pub(super) fn explicit(messages: &[Value]) -> Vec<Value> {
     let mut messages = messages.to_vec();
     ids::name_results(&mut messages);
@@ -168,7 +169,7 @@ fn message(
     Ok(Value::Object(out))
 }
 
-/// Clients of vLLM call the reasoning `reasoning`.
+/// Renames the field `reasoning`, which clients of vLLM use.
 fn name_reasoning(message: &mut Map<String, Value>) {
     let says = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
     if !message.get("reasoning_content").is_some_and(says) && message.get("reasoning").is_some_and(says) {
@@ -177,7 +178,7 @@ fn name_reasoning(message: &mut Map<String, Value>) {
     }
 }
 
-/// Newer clients call `system` `developer`.
+/// The role of a message; `developer`, which newer clients use, becomes `system`.
 fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, TemplateError> {
     match fields.get("role").and_then(Value::as_str) {
         Some("developer") => Ok("system"),
@@ -186,8 +187,8 @@ fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, Temp
     }
 }
 
-/// A string unchanged, parts one to a line as llama.cpp and vLLM have them, missing content as an empty string. What is no
-/// text has words in its place, unless it is asked about.
+/// A string unchanged, parts one per line as in llama.cpp and vLLM, missing content as an empty string. Parts
+/// other than text are replaced by words, unless the question is about them.
 fn content(field: &str, content: Option<&Value>, is_asked: bool) -> Result<String, TemplateError> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
@@ -236,8 +237,8 @@ fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, T
     Ok(call)
 }
 
-/// The arguments of an earlier call in the form that the template expects. Of a call that was cut off, those that are
-/// complete: the model wrote it, so it can be told.
+/// The arguments of an earlier call in the form that the template expects. For a call that was cut off, its
+/// complete arguments: the model wrote them, so they may be in the prompt.
 fn told_arguments(field: &str, given: Option<&Value>, arguments: Arguments) -> Result<Value, TemplateError> {
     match (given, arguments) {
         (None | Some(Value::Null), Arguments::Object) => Ok(json!({})),
@@ -262,9 +263,9 @@ fn told_text(field: &str, text: &str, arguments: Arguments) -> Result<Value, Tem
     }
     match complete_arguments(text).filter(|_| error.is_eof()) {
         Some(complete) => told_text(field, &complete, arguments),
-        // The template writes it wherever it stands.
+        // The template writes it verbatim.
         None if arguments == Arguments::Text => Ok(text.into()),
-        // It has to be JSON: the model should read only what it could have written.
+        // It has to be JSON: the model should read only text that it could have written.
         None => Err(bad(format!("{field}.arguments"), &format!("not valid JSON: {error}"))),
     }
 }

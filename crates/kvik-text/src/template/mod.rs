@@ -1,4 +1,4 @@
-//! Chat templates: render a conversation to the prompt format that the model was trained on.
+//! Chat templates: render a conversation in the prompt format that the model was trained on.
 //!
 //! Templates are Jinja from model files, so they are hostile too: their work, memory and output are
 //! limited, and their exceptions are errors for the caller. The clock is an argument.
@@ -26,8 +26,8 @@ use learn::Learned;
 use messages::MessageFormat;
 use switches::needs_thinking_set;
 
-/// Questions that begin with different tokens, whatever comes before them: two prompts that end with them share what every
-/// prompt has that begins as they do.
+/// Questions that begin with different tokens, whatever precedes them: two prompts that end with them share
+/// exactly the prefix that all prompts with the same beginning share.
 pub const QUESTIONS: [&str; 2] = ["a", "0"];
 
 /// A compiled chat template.
@@ -37,13 +37,13 @@ pub struct ChatTemplate {
     source: String,
     bos_text: String,
     eos_text: String,
-    /// How the model writes its reasoning.
+    /// The form of the model's reasoning.
     reasoning: ReasoningForm,
-    /// The template reads `enable_thinking` without checking whether it is set.
+    /// Whether the template reads `enable_thinking` without checking whether it is set.
     needs_thinking_set: bool,
-    /// Its support for tools; learned at the first use.
+    /// Its support for tools; derived at the first use.
     learned: OnceLock<Learned>,
-    /// The one for conversations with tools, where the model has two.
+    /// The template for conversations with tools, if the model has a separate one.
     for_tools: Option<Box<ChatTemplate>>,
 }
 
@@ -126,11 +126,11 @@ impl ChatTemplate {
         })
     }
 
-    /// The same with another template for conversations in which tools are offered or were called: models that have one
+    /// Adds another template for conversations in which tools are offered or were called; models that have one
     /// name it `tool_use`.
     ///
     /// # Errors
-    /// If that one cannot be read.
+    /// If that template cannot be read.
     pub fn and_for_tools(mut self, source: &str) -> Result<ChatTemplate, TemplateError> {
         let mut for_tools = ChatTemplate::new(source, &self.bos_text, &self.eos_text)?;
         if self.reasoning == ReasoningForm::default() {
@@ -141,8 +141,8 @@ impl ChatTemplate {
         Ok(self)
     }
 
-    /// A line for each part of a conversation that it fails to render, with the reason: kvik then writes that in a form of
-    /// its own. All parts are tried, which takes some milliseconds.
+    /// A line for each part of a conversation that the template fails to render, with the reason: kvik then
+    /// writes that part in a form of its own. All parts are tried, which takes some milliseconds.
     pub fn failures(&self) -> Vec<String> {
         let template = self.for_tools.as_deref().unwrap_or(self);
         let failures = template.learned().failures.iter();
@@ -170,13 +170,14 @@ impl ChatTemplate {
         self.reasoning
     }
 
-    /// Where an answer to a prompt begins, and in which form.
+    /// The place at which an answer to a prompt begins, and its form.
     pub fn answer_after(&self, prompt: &str) -> AnswerStart {
         AnswerStart::after(self.reasoning, prompt)
     }
 
-    /// The form of the model's tool calls: that of its messages, the one that its template renders, the one that it
-    /// mentions; else the most common one. Where the template does not describe the tools, an instruction asks for it.
+    /// The form of the model's tool calls: that of its messages, the one that its template renders, or the one
+    /// that it mentions; else the most common one. If the template does not describe the tools, an instruction
+    /// requests this form.
     pub fn tool_form(&self) -> ToolForm {
         if let Some(for_tools) = &self.for_tools {
             return for_tools.tool_form();
@@ -208,7 +209,7 @@ impl ChatTemplate {
             generic::explain(&mut messages, tools.as_ref(), learned, &self.tool_form());
         }
         let mut prompt = self.write(input, tools.as_ref(), &messages)?;
-        // With channels, an answer that begins in its content could call nothing.
+        // With channels, an answer that begins in its content could not make calls.
         let may_call = input.tools.is_some() && self.reasoning == ReasoningForm::Channels;
         if input.add_generation_prompt && input.enable_thinking == Some(false) && !may_call {
             self.reasoning.close_in(&mut prompt.text);
@@ -231,7 +232,7 @@ impl ChatTemplate {
             Err(error @ (TemplateError::Failed { .. } | TemplateError::Raised { .. })) => error,
             written => return written,
         };
-        // Templates read without asking what most requests have.
+        // Some templates read fields that most requests have without checking for them.
         let (tools, messages) = (tools::explicit(tools), messages::explicit(messages));
         self.write_with(input, Some(&tools), &messages).map_err(|_| error)
     }
@@ -270,15 +271,15 @@ impl ChatTemplate {
         // and switch reasoning off in every answer.
         let thinking = input.enable_thinking.or(self.needs_thinking_set.then_some(true));
         variables.extend(thinking.map(|on| ("enable_thinking", Variable::Flag(on))));
-        // Of these a request may set only `documents`, for retrieval templates.
+        // Of these variables a request may set only `documents`, for retrieval templates.
         variables.retain(|(name, _)| !kwargs.contains_key(*name));
         variables.extend(kwargs.iter().map(|(name, value)| (name.as_str(), Variable::Input(value))));
         variables
     }
 }
 
-/// Whether a text is a template in Go's language, as Ollama's models have them: an action there begins with a field, such
-/// as `.Messages`, or a function before one.
+/// Whether a text is a template in Go's language, as in Ollama's models: an action there begins with a field,
+/// such as `.Messages`, or a function before one.
 fn is_go(source: &str) -> bool {
     let actions = source.split("{{").skip(1).map(|action| action.trim_start_matches('-').trim_start());
     let mut words =
@@ -317,14 +318,14 @@ fn text_bytes(value: &serde_json::Value) -> usize {
     }
 }
 
-/// Why a prompt cannot be rendered.
+/// The reason why a prompt cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
     /// The model has no template and no known chat format.
     #[error("this model has no chat template; give one with --chat-template FILE or use /v1/completions")]
     Missing,
-    /// The template is in another language than Jinja.
+    /// The template is in a language other than Jinja.
     #[error(
         "the chat template is one of Go, as Ollama's models have them, and kvik reads Jinja; give the model's own with --chat-template FILE"
     )]
@@ -332,7 +333,7 @@ pub enum TemplateError {
     /// The template is not valid Jinja.
     #[error("the chat template cannot be read: {reason}; give another one with --chat-template FILE")]
     Syntax {
-        /// What is wrong, with the line.
+        /// The error, with the line.
         reason: String,
     },
     /// The messages are not valid.
@@ -340,7 +341,7 @@ pub enum TemplateError {
     BadMessages {
         /// The field, such as `messages[2].content`.
         field: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A variable of the request has a reserved name.
@@ -378,7 +379,7 @@ pub enum TemplateError {
     /// The template failed.
     #[error("the chat template failed: {reason}")]
     Failed {
-        /// What went wrong, with the line.
+        /// The error, with the line.
         reason: String,
     },
 }

@@ -1,18 +1,18 @@
-//! The variables by which templates are told whether and how much to reason.
+//! The template variables that control whether and how much a model reasons.
 //!
-//! A request says it in one way; templates read it under several names.
+//! A request states it in one way; templates read it under several names.
 
 use serde_json::{Map, Value, json};
 
 use crate::answer::ReasoningForm;
 
-/// Names of the switch in templates, beside `enable_thinking`.
+/// Names of the switch in templates, besides `enable_thinking`.
 const SWITCHES: [&str; 2] = ["thinking", "reasoning"];
-/// Tokens of reasoning, where a template counts them: none switches it off.
+/// Token budget of reasoning, in templates that have one: zero disables reasoning.
 const BUDGET: &str = "thinking_budget";
 const EFFORT: &str = "reasoning_effort";
 
-/// Adds to the variables of a request what it says of reasoning, under the names that this template reads.
+/// Adds a request's settings of reasoning to its variables, under the names that this template reads.
 pub(super) fn add(
     variables: &mut Map<String, Value>,
     enable_thinking: Option<bool>,

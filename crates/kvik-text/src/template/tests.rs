@@ -68,7 +68,7 @@ fn content_parts_and_null_become_text() {
     );
 }
 
-/// Agents look at pictures by themselves, and send everything back with each turn.
+/// Agents look at images on their own, and send everything back with each turn.
 #[test]
 fn a_picture_that_a_tool_returned_or_was_asked_about_before_has_words_in_its_place() {
     let image = json!({"type": "image_url", "image_url": {"url": "data:,x"}});
@@ -100,7 +100,7 @@ fn errors_name_the_invalid_field() {
         json!([{"role": "user", "tool_calls": [{"function": {}}]}]),
         "messages[0].tool_calls[0].function.name",
     );
-    // Arguments that are only cut off are no fault: `tests_shapes.rs` has them.
+    // Arguments that are only cut off are no error: see `tests_shapes.rs`.
     for arguments in ["}", "{\"a\" 1}", "{\"a\": 1}}", "{a: 1", "weather"] {
         let call = json!({"function": {"name": "f", "arguments": arguments}});
         check(

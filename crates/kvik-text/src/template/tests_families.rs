@@ -1,4 +1,5 @@
-//! Small templates in the forms of families whose calls are no plain JSON, or whose reasoning has tags of its own.
+//! Small templates in the forms of families whose calls are not plain JSON, or whose reasoning has tags of
+//! its own.
 
 use serde_json::{Value as Json, json};
 
@@ -15,7 +16,7 @@ fn call(id: &str, city: &str) -> Json {
     json!({"id": id, "type": "function", "function": {"name": "weather", "arguments": arguments}})
 }
 
-/// What a template writes of two calls, their results and the reasoning before them, without a system message.
+/// The template's output for two calls, their results and the reasoning before them, without a system message.
 fn rendered(source: &str, content: &str) -> String {
     let messages = json!([
         {"role": "user", "content": "Weather?"},
@@ -40,7 +41,7 @@ fn prompt(source: &str, messages: Json, tools: bool, enable_thinking: Option<boo
     ChatTemplate::new(source, "<BOS>", "<EOS>").unwrap().render(&input).unwrap().text
 }
 
-/// Its template writes one call of a message, and either what was reasoned or what was said before it.
+/// The family's template renders one call per message, and either the reasoning or the text before it.
 #[test]
 fn every_call_of_a_message_is_written_with_its_result() {
     let calls = "<|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Oslo\"}<|call|>\
@@ -96,7 +97,7 @@ fn calls_and_reasoning_are_written_in_the_form_of_the_family() {
     );
 }
 
-/// Where tools are offered the answer may have to be a call, which is no part of the content.
+/// With tools offered the answer may have to be a call, which is not part of the content.
 #[test]
 fn an_answer_without_reasoning_begins_in_its_content() {
     let hello = || json!([{"role": "user", "content": "Hi"}]);

@@ -1,7 +1,7 @@
-//! The templates of published models: what is rendered of a conversation with tools and reasoning, and that the form in
-//! which the model answers is read.
+//! The templates of published models: the rendering of a conversation with tools and reasoning, and the parsing
+//! of the form in which the model answers.
 //!
-//! They are not part of the repository: `KVIK_VOCABULARIES` names the directory in whose `templates` they are.
+//! They are not part of the repository: `KVIK_VOCABULARIES` names the directory with their folder `templates`.
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ fn conversation() -> Json {
     ])
 }
 
-/// What a template's answers are written with: the text that opens reasoning, the marker of calls, the form of their
+/// The parts of a template's answers: the text that opens reasoning, the marker of calls, the form of their
 /// arguments.
 const FAMILIES: [(&str, &str, &str, &str); 38] = [
     ("openai-gpt-oss-120b", "channels", "<|channel|>", "json"),
@@ -146,7 +146,7 @@ fn tools_calls_and_results_are_rendered() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// The reasoning behind calls whose results are read, for templates that write it.
+/// The reasoning before calls with results, for templates that render it.
 #[test]
 fn the_reasoning_behind_calls_is_rendered() {
     for name in [
@@ -171,7 +171,7 @@ fn the_reasoning_behind_calls_is_rendered() {
     }
 }
 
-/// Reasoning can be switched off: by the template, or by what it is closed with.
+/// Reasoning can be disabled: by the template, or by closing it.
 #[test]
 fn the_switch_for_reasoning_reaches_the_template() {
     for (name, off) in [

@@ -1,7 +1,7 @@
-//! Every template at hand by every shape in which clients offer tools, and in which they send back what a server said.
+//! Every available template, with every shape in which clients offer tools and send back a server's answers.
 //!
-//! The small templates of the families are always there; `KVIK_VOCABULARIES` names a directory in whose `templates` are
-//! those of published models.
+//! The small templates of the families are always available; `KVIK_VOCABULARIES` names a directory with a folder
+//! `templates` of those of published models.
 
 use serde_json::{Value as Json, json};
 
@@ -25,10 +25,10 @@ const OWN: [(&str, &str); 15] = [
     ("queue", include_str!("golden/tools/queue.jinja")),
 ];
 
-/// Templates that go on from variables that no server has: those of the request's `chat_template_kwargs`.
+/// Templates that depend on variables that no server sets, but the request's `chat_template_kwargs` may.
 const OF_OTHER_VARIABLES: [&str; 1] = ["fireworks-ai-llama-3-firefunction-v2"];
 
-/// All templates at hand, by name.
+/// All available templates, by name.
 fn templates() -> Vec<(String, ChatTemplate)> {
     let mut sources: Vec<(String, String)> =
         OWN.iter().map(|(name, source)| ((*name).to_owned(), (*source).to_owned())).collect();
@@ -80,7 +80,7 @@ fn result() -> Json {
     json!({"role": "tool", "tool_call_id": "call_0_a1b2c3d4e5f60718", "content": "zqSnow"})
 }
 
-/// Renders by every template, and fails with all that go wrong.
+/// Renders with every template, and fails with all errors.
 fn check(what: &str, render: impl Fn(&ChatTemplate) -> Result<(), String>) {
     let wrong =
         |(name, template): (String, ChatTemplate)| Some(format!("{name}: {}", render(&template).err()?));
@@ -88,7 +88,7 @@ fn check(what: &str, render: impl Fn(&ChatTemplate) -> Result<(), String>) {
     assert!(wrong.is_empty(), "{what}, {} templates:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The prompt, in which these parts have to be.
+/// The prompt, which must contain these parts.
 fn rendered(template: &ChatTemplate, input: &RenderInput, parts: &[&str]) -> Result<String, String> {
     let text = template.render(input).map_err(|error| error.to_string())?.text;
     match parts.iter().find(|part| !text.contains(**part)) {
@@ -233,7 +233,7 @@ fn reasoning_has_two_names_and_content_two_shapes() {
     });
 }
 
-/// An answer may have been cut off before it said anything, or while it was thinking.
+/// An answer may have been cut off before its first text, or during its reasoning.
 #[test]
 fn answers_without_content_can_be_sent_back() {
     check("answers", |template| {
@@ -253,7 +253,8 @@ fn answers_without_content_can_be_sent_back() {
     });
 }
 
-/// Its identifiers name the tool, and it writes the name nowhere else; clients send those of other servers.
+/// The template's identifiers contain the tool's name, which it writes nowhere else; clients send those of
+/// other servers.
 #[test]
 fn identifiers_name_the_tool_where_nothing_else_does() {
     let template = ChatTemplate::new(include_str!("golden/tools/queue.jinja"), "", "<EOS>").unwrap();
@@ -291,15 +292,15 @@ fn what_a_template_fails_to_render_is_said() {
     assert!(
         failures(tools)[0].contains("does not render tools") && failures(tools)[0].contains("frobnicate")
     );
-    // Those of the template that is used with tools.
+    // The failures are those of the template that is used with tools.
     let both = ChatTemplate::new("{{ messages[0].content }}", "", "").unwrap().and_for_tools(calls).unwrap();
     assert_eq!(both.failures(), said);
-    // A template may refuse what its model was not trained on.
+    // A template may refuse input that its model was not trained on.
     let strict = "{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}";
     assert_eq!(failures(strict), [""; 0]);
 }
 
-/// A model may have a template for tools, which need not render without them.
+/// A model may have a template for tools, which need not render conversations without them.
 #[test]
 fn the_template_for_tools_is_used_with_tools() {
     let plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";

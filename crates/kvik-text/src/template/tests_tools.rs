@@ -1,5 +1,5 @@
-//! Tools in templates: the learned form is the template's, and models whose template does not support
-//! tools get them too.
+//! Tools in templates: the derived form is the template's, and models whose template does not support tools can
+//! use them too.
 
 use std::sync::Arc;
 

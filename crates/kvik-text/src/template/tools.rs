@@ -1,10 +1,10 @@
-//! Tools as templates expect them: with all that templates read without asking whether it is there.
+//! Tools as templates expect them: with all fields that templates read without checking for them.
 
 use serde_json::{Map, Value, json};
 
-/// The tools with a description and with parameters, each empty where the request has none.
+/// The tools with a description and with parameters, each empty if the request has none.
 ///
-/// Templates read `description` and `parameters.properties` of every tool, and fail where one is missing or null.
+/// Templates read `description` and `parameters.properties` of every tool, and fail if one is missing or null.
 pub(super) fn complete(tools: &Value) -> Value {
     match tools.as_array() {
         Some(tools) => tools.iter().map(complete_tool).collect(),
@@ -12,8 +12,8 @@ pub(super) fn complete(tools: &Value) -> Value {
     }
 }
 
-/// The tools with schemas in which every part has a type and a description, for templates that read those of each; a list
-/// without tools where there is none, for templates that go through it without asking.
+/// The tools with schemas in which every part has a type and a description, for templates that read those of
+/// each; an empty list if there are no tools, for templates that iterate without checking.
 pub(super) fn explicit(tools: Option<&Value>) -> Value {
     let mut tools = tools.cloned().unwrap_or_else(|| json!([]));
     for tool in tools.as_array_mut().into_iter().flatten() {
@@ -25,7 +25,7 @@ pub(super) fn explicit(tools: Option<&Value>) -> Value {
     tools
 }
 
-/// Schemas in each other that are made explicit.
+/// Maximum nesting of schemas that are made explicit.
 const SCHEMA_DEPTH_MAX: usize = 32;
 
 fn make_explicit(schema: &mut Value, depth: usize) {
@@ -60,7 +60,7 @@ fn make_explicit(schema: &mut Value, depth: usize) {
     }
 }
 
-/// The type of a schema's values: the first that is not null, where there are several.
+/// The type of a schema's values: the first that is not null, if there are several.
 fn type_of(schema: &Value) -> String {
     let own = |schema: &Value| {
         let listed = schema["type"].as_array().into_iter().flatten();
@@ -93,7 +93,7 @@ fn complete_function(function: &Map<String, Value>) -> Map<String, Value> {
     let mut complete = function.clone();
     match complete.get_mut("description") {
         Some(known) => *known = description,
-        // Behind the name, where models have it.
+        // After the name, where models expect it.
         None => {
             let name = complete.shift_remove("name").unwrap_or_default();
             complete = with_first("description", description, &complete);
@@ -104,7 +104,7 @@ fn complete_function(function: &Map<String, Value>) -> Map<String, Value> {
     complete
 }
 
-/// A schema of an object says so, and has properties.
+/// Adds the type `object` and properties to a schema of parameters without them.
 fn complete_parameters(parameters: Value) -> Value {
     let Value::Object(mut schema) = parameters else { return parameters };
     if schema.get("type").is_none_or(Value::is_null) {
@@ -116,7 +116,7 @@ fn complete_parameters(parameters: Value) -> Value {
     Value::Object(schema)
 }
 
-/// The same fields behind this one.
+/// The fields with this one first.
 fn with_first(name: &str, value: Value, fields: &Map<String, Value>) -> Map<String, Value> {
     let others = fields.iter().filter(|(known, _)| *known != name);
     let others = others.map(|(name, value)| (name.clone(), value.clone()));

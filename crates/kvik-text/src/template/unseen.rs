@@ -1,9 +1,9 @@
-//! Pictures, sounds and files in what was said before: agents send them back with every turn.
+//! Images, sounds and files in earlier messages: agents send them back with every turn.
 //!
-//! A question about a picture is refused, since an answer would be a guess. One that a tool returned, or that stands before
-//! an answer, ends no conversation: words stand in its place.
+//! A question about an image is refused, since an answer would be a guess. An image that a tool returned, or that
+//! precedes an answer, does not end the conversation: it is replaced by words.
 
-/// What a model is told instead of a part of this type, in the words of any API; nothing of a type that is no such part.
+/// The replacement text for a part of this type, with the type names of all APIs; `None` for other types.
 pub fn unseen(kind: &str) -> Option<&'static str> {
     match kind {
         "image" | "image_url" | "input_image" => Some("[an image, which this model cannot see]"),
@@ -14,8 +14,8 @@ pub fn unseen(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// The index of the first message of the question, by whose each message is: what follows the last answer. A question that
-/// begins with what a tool has returned asks about that, and has no first message.
+/// The index of the first message of the question, given the role of each message: the message after the last
+/// answer. A question that begins with a tool's result is about that result, and has no first message.
 pub fn question_start<'a>(roles: impl Iterator<Item = &'a str>) -> usize {
     let (mut start, mut all) = (0, 0);
     let mut has_result = false;

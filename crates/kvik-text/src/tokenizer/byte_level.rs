@@ -8,7 +8,7 @@ use super::merge::{Merger, Ranks};
 use super::split::Splitter;
 use super::vocab::{Vocab, char_of_byte};
 
-/// Symbols from here on are bytes without a token; they never merge and give no token.
+/// Symbols from here on are bytes without a token; they never merge and yield no token.
 const NO_TOKEN: u32 = 1 << 31;
 
 /// The merges of a vocabulary and its pre-tokenizer.

@@ -1,15 +1,15 @@
-//! Tokens with which a model fills in the middle of a text.
+//! Tokens for filling in the middle of a text.
 
 use kvik_cache::Token;
 
 use super::Tokenizer;
 
-/// The tokens around the parts of a text whose middle is wanted.
+/// The tokens around the parts of a text whose middle is to be generated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FillTokens {
-    /// Before the text in front of the middle.
+    /// Before the text that precedes the middle.
     pub prefix: Option<Token>,
-    /// Before the text behind the middle.
+    /// Before the text that follows the middle.
     pub suffix: Option<Token>,
     /// Before the middle.
     pub middle: Option<Token>,
@@ -19,7 +19,7 @@ pub struct FillTokens {
     pub file: Option<Token>,
 }
 
-/// Names of these tokens in vocabularies whose files do not say which they are; those that llama.cpp knows.
+/// Names of these tokens for vocabularies whose files do not identify them, as in llama.cpp.
 const PREFIX: [&str; 8] = [
     "<|fim_prefix|>",
     "<fim-prefix>",
@@ -53,13 +53,13 @@ const MIDDLE: [&str; 8] = [
 const REPOSITORY: [&str; 5] = ["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
 const FILE: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
 
-/// All these names.
+/// All names.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     PREFIX.into_iter().chain(SUFFIX).chain(MIDDLE).chain(REPOSITORY).chain(FILE)
 }
 
 impl FillTokens {
-    /// These, and by their names those that are missing, where there is a token of the name.
+    /// These tokens; missing ones are looked up by their names.
     pub(super) fn or_named(self, token: impl Fn(&str) -> Option<Token>) -> FillTokens {
         let named = |names: &[&str]| names.iter().find_map(|name| token(name));
         FillTokens {
@@ -73,7 +73,7 @@ impl FillTokens {
 }
 
 impl Tokenizer {
-    /// The tokens with which the model fills in the middle of a text, as far as it has them.
+    /// The model's tokens for filling in the middle, as far as it has them.
     pub fn fill_tokens(&self) -> FillTokens {
         self.fill
     }

@@ -45,8 +45,8 @@ fn pairs<'m>(merges: &'m [&str]) -> impl Iterator<Item = (&'m str, &'m str)> {
     })
 }
 
-/// Gemma 4: SentencePiece whose merges are listed. Its texts always begin with the begin-of-text token, because
-/// early files say wrongly that they do not.
+/// Gemma 4: SentencePiece with listed merges. Its texts always begin with the begin-of-text token, because early
+/// files wrongly state that they do not.
 fn sentence_piece_of_merges(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     let vocab = vocab(file, Spelling::SentencePiece)?;
     let merges = file.strings(MERGES)?.ok_or_else(|| missing(MERGES))?;
@@ -74,8 +74,8 @@ fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends, &strips, false)
 }
 
-/// Special tokens that strip the white space after them: those of Phi-3, whose files do not say so, by the
-/// model's name.
+/// Special tokens that strip the white space after them: those of Phi-3, recognised by the model's name because
+/// its files do not state it.
 fn strips(file: &Gguf, vocab: &Vocab) -> Result<FxHashMap<Token, Strip>, GgufError> {
     let name = file.text("general.name")?.unwrap_or_default().to_ascii_lowercase();
     if !name.contains("phi-3") && !name.contains("phi3") {
@@ -122,7 +122,7 @@ fn boundary_tokens(
     })
 }
 
-/// The tokens that fill in the middle, under the names of today or those before them.
+/// The tokens for filling in the middle, under their current or former names.
 fn fill_tokens(file: &Gguf, vocab: &Vocab) -> Result<FillTokens, GgufError> {
     let either = |new: &str, old: &str| Ok(special_id(file, new, vocab)?.or(special_id(file, old, vocab)?));
     Ok(FillTokens {

@@ -51,7 +51,7 @@ struct Model {
     unk_token: Option<String>,
     #[serde(default)]
     byte_fallback: bool,
-    /// One unknown token for all unknown characters in a row.
+    /// Whether consecutive unknown characters become one unknown token.
     #[serde(default)]
     fuse_unk: bool,
     #[serde(default)]
@@ -181,7 +181,7 @@ impl Pipeline {
 
     fn pre_tokenizer(&mut self, step: &Value, replaces_spaces: &mut bool) -> Result<(), TokenizerError> {
         match kind(step) {
-            // Gemma's files cut at spaces, of which none are left.
+            // Gemma's files split at spaces, but the normalizer leaves none.
             "Split" if *replaces_spaces && step["pattern"]["String"] == " " => {}
             "Split" => self.patterns.push(split_pattern(step)?),
             "Digits" => {
@@ -276,7 +276,7 @@ fn is_byte(text: &str) -> bool {
     text.len() == 6 && text.starts_with("<0x") && text.ends_with('>')
 }
 
-/// A normalizer that adds a space before a text adds it before the tokens that it is applied to, too.
+/// A normalizer that adds a space before a text also adds it before the tokens that it is applied to.
 fn strips(added: &[Added], prefix: SpacePrefix) -> Result<FxHashMap<Token, Strip>, TokenizerError> {
     if added.iter().any(|added| added.single_word) {
         return Err(unknown_step("an added token that matches single words only"));

@@ -72,16 +72,16 @@ struct BoundaryTokens {
     prefix: Vec<Token>,
     /// Tokens to add after a text, if requested.
     suffix: Vec<Token>,
-    /// Tokens that fill in the middle, where the file names them.
+    /// Tokens for filling in the middle, if the file names them.
     fill: FillTokens,
 }
 
-/// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per token: one that is a
-/// few times too long is counted exactly, so that the error can say by how much to shorten it, and one beyond this cannot
-/// fit and costs nothing.
+/// Bytes of text that are tokenized per token of the context. Texts have three to five bytes per token: a text
+/// that is a few times too long is counted exactly, so that the error can state by how much to shorten it; a text
+/// beyond this limit cannot fit and is not tokenized.
 const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
 
-/// Bytes of the longest text that is looked at as part of a prompt for a context of so many tokens.
+/// Maximum bytes of a text that is tokenized as part of a prompt, for a context of this many tokens.
 pub fn text_bytes_max(context_tokens: usize) -> usize {
     TOKENIZED_BYTES_PER_TOKEN.saturating_mul(context_tokens)
 }
@@ -107,9 +107,8 @@ impl Tokenizer {
 
     /// The tokens of `text`.
     ///
-    /// `add_special` adds the model's begin-of-text token if the model wants one.
-    /// `parse_special` parses `<|im_end|>` and the like as tokens; without it they are plain text,
-    /// which is right for text from a user.
+    /// `add_special` adds the begin-of-text token if the model requires one. `parse_special` parses `<|im_end|>`
+    /// and the like as tokens; without it they are plain text, which is right for text from a user.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
         let mut tokens = Vec::new();
         if add_special {
@@ -139,8 +138,8 @@ impl Tokenizer {
         tokens
     }
 
-    /// The tokens of a rendered chat, as by [`encode_prompt`](Tokenizer::encode_prompt). Most templates write the BOS
-    /// token themselves; where a template does not and the model wants it, this adds it.
+    /// The tokens of a rendered chat, as by [`encode_prompt`](Tokenizer::encode_prompt). Most templates write the
+    /// BOS token themselves; if a template does not and the model requires it, this adds it.
     pub fn encode_chat(&self, text: &str, inputs: &[Range<usize>]) -> Vec<Token> {
         let mut tokens = self.encode_prompt(text, inputs);
         if let Some(bos) = self.bos().filter(|_| self.add_bos())
@@ -151,7 +150,7 @@ impl Tokenizer {
         tokens
     }
 
-    /// The control tokens in texts of a form, which have to be seen in an answer.
+    /// The control tokens in the texts of a form, which must be visible in an answer.
     pub fn controls_in(&self, texts: Vec<&str>) -> Vec<Token> {
         let tokens = texts.into_iter().flat_map(|text| self.encode(text, false, true));
         tokens.filter(|&token| self.is_control(token)).collect()
@@ -200,7 +199,7 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes plain text that goes on behind a special token.
+    /// Encodes plain text that follows a special token.
     fn encode_rest(&self, text: &str, out: &mut Vec<Token>) {
         match &self.pieces {
             Pieces::ByteLevel(_) => self.encode_plain(text, false, out),
@@ -274,8 +273,8 @@ impl Tokenizer {
     }
 }
 
-/// The token that ends a part of an answer and not the answer: `<|end|>` in vocabularies that have further tokens
-/// for the ends of answers and calls (gpt-oss, Solar Open).
+/// The token that ends a part of an answer but not the answer: `<|end|>` in vocabularies with separate tokens for
+/// the ends of answers and calls (gpt-oss, Solar Open).
 fn part_end(vocab: &Vocab) -> Option<Token> {
     let has = |text| vocab.id(text).is_some();
     let call = has("<|call|>") || has("<|calls|>");
@@ -293,7 +292,7 @@ fn composed(text: &str) -> Cow<'_, str> {
     text.nfc().map(|(composed, _)| composed).collect::<String>().into()
 }
 
-/// Why a vocabulary was refused.
+/// The reason why a vocabulary was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {

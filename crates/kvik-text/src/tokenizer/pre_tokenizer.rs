@@ -1,19 +1,19 @@
-//! The pre-tokenizers of GGUF files: what each name in `tokenizer.ggml.pre` means.
+//! The pre-tokenizers of GGUF files: the meaning of each name in `tokenizer.ggml.pre`.
 //!
-//! The rules are those of llama.cpp, which wrote these names, also where they differ from the patterns that the
-//! models were published with. Those of `gpt-4o` and `tekken` take every letter outside ASCII for an upper-case
-//! and a lower-case one, and no mark for either.
+//! The rules are those of llama.cpp, which introduced these names, even where they differ from the patterns of
+//! the published models. The rules of `gpt-4o` and `tekken` treat every letter outside ASCII as both upper case
+//! and lower case, and marks as neither.
 
 use super::TokenizerError;
 use super::split::Splitter;
 
-/// A pre-tokenizer, and what else its name says about a vocabulary.
+/// A pre-tokenizer, and the other properties of a vocabulary that its name implies.
 #[derive(Debug)]
 pub(super) struct PreTokenizer {
     names: &'static [&'static str],
     /// The patterns of the stages.
     stages: &'static [&'static str],
-    /// Whether a word that is a token stays whole, however merges would build it.
+    /// Whether a word that is a token stays whole, regardless of merges.
     pub(super) ignore_merges: bool,
     /// Whether texts begin with the begin-of-text token unless the file says otherwise.
     pub(super) add_bos: bool,
@@ -50,10 +50,10 @@ const DEEPSEEK_LLM_LETTERS: &str = concat!(
     r"]+"
 );
 
-/// White space is in none of the ranges for llama.cpp, wherever its code points are.
+/// In llama.cpp white space belongs to none of the ranges, whatever its code points.
 const ASIAN: &str = r"[[一-龥ࠀ-一가-퟿]--\s]+";
 
-/// Names that say no more than where words end.
+/// Names that only define where words end.
 const fn plain(names: &'static [&'static str], stages: &'static [&'static str]) -> PreTokenizer {
     PreTokenizer { names, stages, ignore_merges: false, add_bos: false }
 }
@@ -220,7 +220,7 @@ mod tests {
         check("deepseek-llm", "Hi 你好 12", &["Hi", " ", "你好", " ", "12"]);
     }
 
-    /// Pre-tokenizers that differ from `qwen2` in one thing.
+    /// Pre-tokenizers that differ from `qwen2` in one respect.
     #[test]
     fn relatives_of_qwen2_differ_where_llama_cpp_does() {
         check("qwen2", "a!!\n\nb", &["a", "!!\n\n", "b"]);

@@ -25,7 +25,8 @@ pub(super) struct SentencePiece {
     chars: FxHashMap<char, Token>,
     bytes: [Option<Token>; 256],
     unknown: Option<Token>,
-    /// Characters in a row that have neither a token nor bytes are one unknown token, as in the sentencepiece library.
+    /// Whether consecutive characters without a token or bytes become one unknown token, as in the
+    /// sentencepiece library.
     fuses_unknown: bool,
     prefix: SpacePrefix,
     /// No token has a space after another character: no merge crosses that boundary, so text can be
@@ -82,12 +83,12 @@ impl SentencePiece {
         }
     }
 
-    /// Whether unknown characters in a row are one unknown token; each is one of its own otherwise.
+    /// Sets whether consecutive unknown characters become one unknown token instead of one each.
     pub(super) fn fusing_unknown(self, fuses_unknown: bool) -> SentencePiece {
         SentencePiece { fuses_unknown, ..self }
     }
 
-    /// No merge crosses the boundary of a line, and a run of newlines that is a token stays whole (Gemma 4).
+    /// Lets no merge cross a line boundary, and keeps a run of newlines that is a token whole (Gemma 4).
     pub(super) fn by_lines(mut self, vocab: &Vocab) -> SentencePiece {
         let tokens = (0..vocab.len() as Token).filter_map(|id| Some((vocab.text(id)?, id)));
         let newlines = tokens.filter(|(text, _)| text.bytes().all(|byte| byte == b'\n'));
@@ -114,7 +115,7 @@ impl SentencePiece {
         }
     }
 
-    /// Appends the tokens of a text before which no space is added.
+    /// Appends the tokens of a text without adding a space before it.
     pub(super) fn encode_rest(&self, text: &str, out: &mut Vec<Token>) {
         self.encode_run(text, None, out);
     }
@@ -317,7 +318,7 @@ mod tests {
         cuts
     }
 
-    /// The naive twin: the definition.
+    /// The naive reference: the definition.
     fn naive_cuts(vocab: &Vocab) -> Vec<(u32, u32, Token)> {
         let single = |text: &str| single_char(text).map(|c| CHAR | u32::from(c));
         let part = |text: &str| vocab.id(text).or_else(|| single(text));
@@ -350,7 +351,7 @@ mod tests {
             let visited = for_each_cut(&vocab, &mut |_, _, _| {});
             assert!(visited <= 4 * bytes, "{visited} parts of {bytes} bytes");
         };
-        // To look up every cut of this one would hash 10^15 bytes.
+        // Looking up every cut of this one would hash 10^15 bytes.
         check(vec!["a".into(), "b".repeat(32 << 20)]);
         check(vec!["a".repeat(16 << 20), "a".into(), "a".repeat((16 << 20) - 1)]);
         check((1..1500).map(|len| "a".repeat(len)).collect());

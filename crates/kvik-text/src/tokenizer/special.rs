@@ -15,9 +15,9 @@ use super::vocab::{Kind, Vocab};
 /// the two differ only if special tokens overlap in the text, which no known vocabulary allows.)
 #[derive(Debug)]
 pub(super) struct Specials {
-    /// Tokens that are found wherever they stand.
+    /// Tokens that match anywhere.
     anywhere: Matchers,
-    /// Tokens that are found in the text between those, behind a space.
+    /// Tokens that match after a space, in the text between those.
     after_space: Option<Matchers>,
 }
 
@@ -32,7 +32,7 @@ struct Matchers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part<'t> {
     Plain(&'t str),
-    /// Plain text that goes on behind a token with which it was one: no space is added before it.
+    /// Plain text after a token that took its leading space: no space is added before it.
     Rest(&'t str),
     Special(Token),
 }
@@ -57,15 +57,15 @@ struct Found {
     control: bool,
 }
 
-/// The white space next to a special token that it takes.
+/// The adjacent white space that a special token strips.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Strip {
-    /// All before it.
+    /// All white space before it.
     pub(super) left: bool,
-    /// All behind it.
+    /// All white space after it.
     pub(super) right: bool,
-    /// One space before it, without which it is not found unless it begins the text. Such a token is spelled as the
-    /// text is after a space was added before it (`normalized` in `tokenizer.json`).
+    /// One space before it, without which it only matches at the beginning of the text. The text of such a token
+    /// is normalized, with the space that a normalizer adds (`normalized` in `tokenizer.json`).
     pub(super) after_space: bool,
 }
 
@@ -74,7 +74,7 @@ struct Matcher {
     automaton: AhoCorasick,
     tokens: Vec<Token>,
     strips: Vec<Strip>,
-    /// Whether it is a control token and not a user-defined one, which any text may contain.
+    /// Whether the token is a control token, not a user-defined one, which any text may contain.
     controls: Vec<bool>,
     /// Whether text may be cut after the token: no longer token could have matched instead, and the
     /// token does not strip the following text.
@@ -91,8 +91,8 @@ impl Specials {
         })
     }
 
-    /// Calls `part` with every part of `text`, in order; plain parts are never empty, except for the one between the
-    /// space that is added before a text and a token that takes the space after that.
+    /// Calls `part` with every part of `text`, in order; plain parts are never empty, except before a token at
+    /// the beginning of the text that takes the added space.
     pub(super) fn split<'t>(&self, text: &'t str, controls: Controls<'_>, part: &mut dyn FnMut(Part<'t>)) {
         let (mut at, mut searched) = (0, 0);
         while let Some(found) = self.anywhere.next(text, searched..text.len(), controls) {
@@ -111,8 +111,8 @@ impl Specials {
         self.split_rest(text, at..text.len(), controls, part);
     }
 
-    /// The same of a range without tokens that are found wherever they stand. As in the `tokenizers` library, spaces are no
-    /// white space to tokens that take one: they are letters there.
+    /// Splits a range without tokens that match anywhere. As in the `tokenizers` library, spaces are not white
+    /// space for tokens that take one: they are letters there.
     fn split_rest<'t>(
         &self,
         text: &'t str,

@@ -184,7 +184,7 @@ fn the_cache_does_not_change_tokens() {
     assert_eq!(cold.cache.lock().unwrap().bytes(), 0);
 }
 
-/// The naive twin of SentencePiece, as in llama.cpp: merges the best-scored adjacent pair first.
+/// The naive reference for SentencePiece, as in llama.cpp: merges the best-scored adjacent pair first.
 fn naive_sentence_piece(pieces: &[&str], scores: &[f32], text: &str) -> Vec<Token> {
     let id = |text: &str| pieces.iter().position(|piece| *piece == text);
     let mut symbols: Vec<String> = format!(" {text}").replace(' ', "▁").chars().map(String::from).collect();
@@ -292,7 +292,8 @@ fn sentence_piece_from_json_equals_the_library() {
     }
 }
 
-/// Tokens of a fine-tuned model, added to a file that puts a space before every text: such tokens have one, too.
+/// Tokens of a fine-tuned model, added to a file whose normalizer adds a space before every text: also before
+/// such tokens.
 #[test]
 fn added_tokens_that_are_normalized_take_a_space_before_them() {
     let Some(data) = outside_data() else { return };
@@ -332,7 +333,7 @@ fn added_tokens_that_are_normalized_take_a_space_before_them() {
     assert!(!ours.encode_prompt("a <end>", std::slice::from_ref(&input)).contains(&end));
 }
 
-/// As the sentencepiece library does it with `byte_fallback` false, which merges unknown characters in a row.
+/// Behaviour of the sentencepiece library with `byte_fallback` false, which merges consecutive unknown characters.
 #[test]
 fn unknown_characters_in_a_row_are_one_unknown_token() {
     let tokens = [("<unk>", 2), ("▁", 1), ("a", 1), ("b", 1), ("▁a", 1), ("<0xC3>", 6)];
@@ -408,9 +409,9 @@ fn sentence_piece_with_merges_cuts_around_newlines() {
         [("\n", 1), ("\n\n\n", 1), ("▁", 1), ("a", 1), ("a▁", 1), ("a\n", 1), ("<0xC3>", 6), ("<0xA9>", 6)];
     let tokenizer = of_tokens("gemma4", "", &tokens, &["a ▁", "a \n", "\n \n"]);
     let encode = |text: &str| tokenizer.encode(text, false, false);
-    // Neither a space in front of the text nor a merge across the end of a line.
+    // Neither a space before the text nor a merge across a line boundary.
     assert_eq!(encode("a a\na"), [4, 3, 0, 3]);
-    // Three newlines are a token though no merge makes it; two are not one.
+    // Three newlines are a token although no merge produces it; two are not a token.
     assert_eq!(encode("a\n\n\na\n\n"), [3, 1, 3, 0, 0]);
     assert_eq!(encode("é"), [6, 7]);
     assert_eq!(tokenizer.decode(&encode("a a\n\n\né")), "a a\n\n\né");
@@ -434,7 +435,7 @@ fn the_end_of_a_part_is_not_the_end_of_the_answer() {
     assert_eq!(ends(&["<|end|>", "<|flush|>", "<|calls|>"]), [1, 2]);
     assert_eq!(ends(&["<|end|>", "<|return|>", "a"]), [0, 1]);
     assert_eq!(ends(&["<|end|>", "<|endoftext|>"]), [0, 1]);
-    // Gemma 4 has tags of HTML.
+    // Gemma 4 has HTML tags as tokens.
     assert_eq!(ends(&["</s>", "<|tool_response>"]), [1]);
     assert_eq!(ends(&["</s>", "<reponame>"]), [0, 1]);
 }
@@ -449,7 +450,7 @@ fn tokens_that_fill_in_the_middle_are_control_tokens_whatever_the_file_says() {
     assert_eq!(tokenizer.encode("<think>", false, false), [1]);
 }
 
-/// A file with these tokens of one kind, SentencePiece without scores that matter.
+/// A SentencePiece file with these tokens of one kind and equal scores.
 fn of_kind(tokens: &[String], kind: i32) -> Result<Tokenizer, TokenizerError> {
     let mut writer = crate::files::gguf::write::GgufWriter::new();
     writer

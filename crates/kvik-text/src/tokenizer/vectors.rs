@@ -11,7 +11,7 @@ use kvik_testing::skip;
 use super::Tokenizer;
 use crate::files::gguf::Gguf;
 
-/// The vocabularies of `models/` whose tokenizers kvik has.
+/// The vocabularies of `models/` whose tokenizers kvik supports.
 const PUBLISHED: [&str; 14] = [
     "command-r",
     "deepseek-coder",
@@ -31,7 +31,7 @@ const PUBLISHED: [&str; 14] = [
 
 pub(super) type Case = (String, Vec<Token>);
 
-/// The texts and tokens beside a vocabulary.
+/// The texts and tokens stored with a vocabulary.
 pub(super) fn cases(vocabulary: &Path) -> Vec<Case> {
     let read = |extension| {
         let path = vocabulary.with_extension(format!("gguf.{extension}"));
@@ -46,7 +46,7 @@ pub(super) fn cases(vocabulary: &Path) -> Vec<Case> {
     cases
 }
 
-/// A line of the table: the number of texts, the equal ones, and the first that is not or the refusal.
+/// A row of the table: the number of texts, of equal ones, and the first difference or the refusal.
 fn compare(vocabulary: &Path) -> (usize, usize, String) {
     let cases = cases(vocabulary);
     let tokenizer = match Tokenizer::from_gguf(&Gguf::open(vocabulary).unwrap()) {
@@ -71,7 +71,7 @@ fn vocabularies(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Compares every vocabulary of the directory except those of models that kvik does not have (BERT).
+/// Compares every vocabulary of the directory except those of models that kvik does not support (BERT).
 #[test]
 fn tokens_of_published_vocabularies_are_those_of_llama_cpp() {
     let Some(directory) = std::env::var_os("KVIK_VOCABULARIES").map(PathBuf::from) else {

@@ -87,7 +87,7 @@ impl Vocab {
         self.ids.get(text).copied()
     }
 
-    /// Tokens that end an answer by their texts, whatever the metadata says.
+    /// Tokens whose texts end an answer, whatever the metadata states.
     pub(super) fn ends(&self) -> impl Iterator<Item = Token> {
         ends(&self.ids)
     }
@@ -148,7 +148,7 @@ fn index(texts: &[Box<str>]) -> FxHashMap<Box<str>, Token> {
     ids
 }
 
-/// Marks known control tokens whatever type the file gives them: converters often mark them as text.
+/// Marks known control tokens regardless of their type in the file: converters often mark them as text.
 fn mark_known_controls(ids: &FxHashMap<Box<str>, Token>, kinds: &mut [Kind]) {
     let fill = fill::names().filter_map(|text| ids.get(text).copied());
     for id in ends(ids).chain(fill) {
@@ -159,14 +159,14 @@ fn mark_known_controls(ids: &FxHashMap<Box<str>, Token>, kinds: &mut [Kind]) {
     }
 }
 
-/// Tokens that end an answer by their texts.
+/// Tokens whose texts end an answer.
 fn ends(ids: &FxHashMap<Box<str>, Token>) -> impl Iterator<Item = Token> {
     let tag = html_tag(ids);
     let named = END_OF_GENERATION.into_iter().filter_map(move |text| ids.get(text).copied());
     named.filter(move |&id| Some(id) != tag)
 }
 
-/// `</s>` in a vocabulary of Gemma 4, which has tags of HTML, and other tokens for ends.
+/// `</s>` in a vocabulary of Gemma 4, where it is an HTML tag and other tokens end an answer.
 fn html_tag(ids: &FxHashMap<Box<str>, Token>) -> Option<Token> {
     ids.get("</s>").copied().filter(|_| ids.contains_key("<|tool_response>"))
 }
