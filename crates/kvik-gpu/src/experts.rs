@@ -105,7 +105,7 @@ impl DeviceChoices {
     }
 }
 
-/// The same matrix of every expert, `[count][rows, cols]`, in the format of its file.
+/// A matrix that every expert has, `[count][rows, cols]`, in the format of its file.
 #[derive(Debug)]
 pub struct DeviceStack {
     ty: WeightType,

@@ -22,7 +22,7 @@ pub struct DeviceArena {
     room: Buffer<u32>,
 }
 
-/// One layer's part of all blocks.
+/// A layer's part of all blocks.
 #[derive(Debug)]
 pub(crate) struct LayerStore {
     pub(crate) words: Buffer<u32>,
@@ -36,7 +36,7 @@ pub(crate) struct LayerStore {
 pub(crate) struct TileWords {
     /// The layer's part of a block.
     pub(crate) layer: u32,
-    /// One KV head's part of that.
+    /// A KV head's part of a layer's part.
     pub(crate) head: u32,
     /// The K tile of the head; the V tile follows.
     pub(crate) key: u32,

@@ -2,9 +2,8 @@
 //!
 //! Rows are grouped into panels with room for one, two, four or `WIDE` rows, which the kernels hold in registers.
 //! Panels of quantised values and panels for matrix units have room for `TALL` rows. The last panel may have more
-//! room than rows: three rows are computed as four, since all rows share the weights, which are read from
-//! memory once.
-//! Inside a panel rows are interleaved, so that a kernel reads one stream with constant offsets:
+//! room than rows: three rows are computed as four, since all rows share the weights, which are read from memory
+//! once. Inside a panel rows are interleaved, so that a kernel reads one stream with constant offsets:
 //!
 //! ```text
 //!   floats [cols][panel width] f32

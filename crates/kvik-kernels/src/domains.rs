@@ -73,8 +73,7 @@ pub fn memory_domains() -> Vec<MemoryDomain> {
 }
 
 /// Binds the calling thread, and the threads that it starts later, to the processors and the memory of this
-/// domain.
-/// Running threads keep their processors and memory, so a process calls this before it starts any.
+/// domain. Running threads keep their processors and memory, so a process calls this before it starts any.
 ///
 /// Memory is never allocated from another domain: otherwise the system would silently place weights in another
 /// domain as soon as this one is full of cached files.

@@ -9,7 +9,7 @@
 //! The methods are `inline(always)`: they become single instructions inside a function that has
 //! the target features of the lanes, and such functions are the only place to use them.
 
-/// The number of lanes, whatever the registers of the machine.
+/// The number of lanes, regardless of the machine's registers.
 pub(crate) const LANES: usize = 16;
 
 /// Sixteen f32 values in registers.

@@ -13,7 +13,7 @@
 /// are called only from functions compiled for them.
 ///
 /// # Safety
-/// Implementations must compute exactly what each method says, with one rounding where it says fused.
+/// Implementations must compute exactly what each method specifies, with one rounding where it specifies "fused".
 pub(crate) unsafe trait Lanes: Copy {
     /// 16 integers, or 64 bytes.
     type Int: Copy;
@@ -119,21 +119,21 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Begins a run of dot products that will be added to `acc`.
     fn begin(self, acc: Self::Int) -> Self::Run;
 
-    /// Per lane, `run` plus the four products of `codes` (bytes, signed or unsigned as `UNSIGNED` says) and `x`
-    /// (signed bytes, never -128). Unless `WIDE`, codes are so small that two products of each step of a run fit
-    /// in 16 bits together.
+    /// Per lane, `run` plus the four products of `codes` (bytes, unsigned if `UNSIGNED`) and `x` (signed bytes,
+    /// never -128). Unless `WIDE`, `codes` are small enough that the sum of two products of each step of a run
+    /// fits in 16 bits.
     fn dot<const WIDE: bool>(self, run: Self::Run, codes: Self::Int, x: Self::Int) -> Self::Run;
 
     /// The sum of the run and of `acc`, with which it began.
     fn end<const WIDE: bool>(self, acc: Self::Int, run: Self::Run) -> Self::Int;
 
-    /// Where `TWO_INPUTS`: begins runs of two inputs that continue from `sums`.
+    /// Begins runs of two inputs that continue from `sums`. Only if `TWO_INPUTS`.
     fn begin_two(self, _sums: [Self::Int; 2]) -> [Self::Run; 2] {
         unreachable!("asked for only where `TWO_INPUTS`")
     }
 
-    /// Where `TWO_INPUTS`: `runs` plus the products of two groups of codes with the eight bytes at each `x`,
-    /// equal to two calls of [`Lanes::dot`].
+    /// `runs` plus the products of two groups of quantised values with the eight bytes at each `x`, equal to two
+    /// calls of [`Lanes::dot`]. Only if `TWO_INPUTS`.
     ///
     /// # Safety
     /// Eight bytes are readable at each `x`.
@@ -146,7 +146,7 @@ pub(crate) unsafe trait Lanes: Copy {
         unreachable!("asked for only where `TWO_INPUTS`")
     }
 
-    /// Where `TWO_INPUTS`: the sums of two runs.
+    /// The sums of two runs. Only if `TWO_INPUTS`.
     fn end_two(self, _runs: [Self::Run; 2]) -> [Self::Int; 2] {
         unreachable!("asked for only where `TWO_INPUTS`")
     }

@@ -107,7 +107,7 @@ fn part_rows(rows: usize, cols: usize) -> usize {
 /// The products of one round.
 type Round<'a> = [Option<Job<'a>>; ROUND_JOBS];
 
-/// One product of a call.
+/// A product of a call.
 struct Job<'a> {
     weights: &'a Matrix,
     /// `[n, rows]`; tasks write disjoint pieces of its rows.
@@ -121,7 +121,7 @@ impl<'a> Job<'a> {
     }
 }
 
-// SAFETY: `out` stands for a `&mut [f32]` of which each task writes a disjoint part.
+// SAFETY: `out` represents a `&mut [f32]` of which each task writes a disjoint part.
 unsafe impl Sync for Job<'_> {}
 
 /// Start of tile `tile`, counted over all jobs; past the last tile, its end.

@@ -1,7 +1,7 @@
 //! Zeroed pages from the system for large, long-lived data: weights and the cache's blocks.
 //!
-//! Uses huge pages where the system has them: weights and blocks are read once per token, and with 4 KiB pages a
-//! fifth of the bandwidth goes to page walks.
+//! Uses huge pages where the system has them: weights and blocks are read once per token, and with 4 KiB pages
+//! page walks cost a fifth of the bandwidth.
 
 use std::io;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(crate) struct Memory {
     mapping: Option<Arc<Mapping>>,
 }
 
-/// How much of a mapping will be written.
+/// The part of a mapping that will be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// All of it: the system refuses a mapping that it cannot hold.

@@ -22,7 +22,7 @@ pub(crate) fn isas() -> Vec<Isa> {
     available
 }
 
-/// Defines a module with one test `check(isa)` per family; on machines that lack the family, the test says so.
+/// Defines a module with one test `check(isa)` per family; on machines that lack the family, the test reports it.
 macro_rules! for_each_isa {
     ($module:ident: $check:path) => {
         mod $module {

@@ -2,7 +2,7 @@
 //! single row.
 //!
 //! The compiler vectorises such loops too, but sometimes along the wrong axis: four words of a row instead of one
-//! word of sixteen rows, gathered one by one. It cannot be told which, so the registers are explicit.
+//! word of sixteen rows, gathered one by one. There is no way to choose the axis, so the registers are explicit.
 
 /// Bitwise operations on words.
 ///

@@ -143,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever an object is cut, its first members remain unchanged.
+        /// If an object is cut at any byte, its first members remain unchanged.
         #[test]
         fn every_cut_keeps_the_first_members(
             members in prop::collection::vec((".{0,4}", value()), 0..4),

@@ -22,7 +22,7 @@ pub enum Constraint {
 pub struct Calls {
     /// When calls begin.
     pub start: CallStart,
-    /// One form for each tool; every call has one of these forms.
+    /// A form for each tool; every call has one of these forms.
     pub tools: Vec<CallForm>,
     /// Text before the first call; this and the next two may be empty.
     pub opening: String,
@@ -43,13 +43,13 @@ pub struct ReasoningTexts {
     pub open: String,
     /// Text after it.
     pub close: String,
-    /// Where reasoning may occur.
+    /// The place where reasoning may occur.
     pub place: ReasoningPlace,
     /// Whether the answer begins inside reasoning.
     pub begun: bool,
 }
 
-/// Where an answer may have reasoning.
+/// The places where an answer may have reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningPlace {
     /// Before all other text.
@@ -63,7 +63,7 @@ pub enum ReasoningPlace {
 pub struct CallForm {
     /// Text before the arguments.
     pub begin: String,
-    /// How the arguments are written.
+    /// The notation of the arguments.
     pub arguments: ArgumentsForm,
     /// Schema of the arguments, or, if they are JSON, of a whole call with its name.
     pub schema: serde_json::Value,

@@ -11,7 +11,7 @@ use crate::forms::{Calls, Constraint};
 /// Maximum calls of one answer, if several are allowed.
 pub const CALLS_MAX: usize = 32;
 /// Maximum calls of one answer, if a call is forced and several are allowed: only this bound ends the answer of a
-/// weak model that keeps repeating its call.
+/// weak model that repeats its call endlessly.
 pub const FORCED_CALLS_MAX: usize = 8;
 
 /// Offered tools, and whether one must be called.
@@ -62,8 +62,8 @@ pub enum ToolChoice {
     Any,
     /// This one.
     Named(String),
-    /// These, at least one of them if `required`. The other tools stay in the prompt, so that the prompt does
-    /// not change.
+    /// A subset of the tools, at least one of them if `required`. The other tools stay in the prompt, so that the
+    /// prompt does not change.
     Allowed {
         /// Their names.
         names: Vec<String>,
@@ -128,7 +128,7 @@ impl Tools {
         &self.functions
     }
 
-    /// How to parse an answer that begins with `start`, by a model whose calls have this form, and the constraint
+    /// The parser of an answer that begins with `start`, by a model whose calls have this form, and the constraint
     /// that enforces the form if tools are offered.
     pub fn reading(&self, start: AnswerStart, form: Option<ToolForm>) -> (Reading, Option<Constraint>) {
         let Some(form) = form.filter(|_| self.offered.is_some()) else {
@@ -141,7 +141,7 @@ impl Tools {
         (Reading::Tagged { start, offer: Some(self.offer(form, constraint.is_some())) }, constraint)
     }
 
-    /// How calls in this form are parsed; `certain` if a constraint enforces the form.
+    /// The parser settings of calls in this form; `certain` if a constraint enforces the form.
     fn offer(&self, form: ToolForm, certain: bool) -> Arc<Offer> {
         Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max, certain })
     }

@@ -32,9 +32,8 @@ fn activation_piece(activation: Activation) -> Piece {
 }
 
 impl Step<'_> {
-    /// Replaces the first `len` elements of `x` by the activation. If it is gated, `x` is `gate` and `up` is
-    /// as long;
-    /// otherwise there is no `up`.
+    /// Replaces the first `len` elements of `x` by the activation. If it is gated, `x` is `gate` and `up` is as
+    /// long; otherwise there is no `up`.
     ///
     /// # Errors
     /// If the driver refuses the kernel.

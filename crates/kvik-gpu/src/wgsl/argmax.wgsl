@@ -1,6 +1,5 @@
-// Index of the first maximum of every row; NaN counts as impossible, like negative infinity, and a row of
-// only those
-// has NONE.
+// Index of the first maximum of every row; NaN counts as impossible, like negative infinity, and a row of only
+// those has NONE.
 struct Params {
     len: u32,
 }

@@ -1,6 +1,5 @@
 // Integers ordered like the numbers, 0 for impossible ones: a shader may assume that there is no NaN and no
-// infinity,
-// so comparisons with them are unreliable.
+// infinity, so comparisons with them are unreliable.
 fn rank(number: f32) -> u32 {
     let bits = bitcast<u32>(number);
     if (bits & 0x7fffffffu) > 0x7f800000u || bits == 0xff800000u {

@@ -1,6 +1,5 @@
-// cap tanh(x / cap): for small numbers by the polynomial of kvik-kernels, for large ones by an exponential,
-// which would
-// lose the digits of small ones.
+// cap tanh(x / cap): for small numbers by the polynomial of kvik-kernels, for large ones by an exponential, which
+// would lose the digits of small ones.
 fn soft_capped(x: f32, cap: f32) -> f32 {
     let inner = x / cap;
     let square = inner * inner;

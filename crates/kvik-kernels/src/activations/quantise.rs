@@ -11,7 +11,7 @@ use crate::quant::{ROUNDER, largest};
 /// The maximum quantised value: without -128 the range is symmetric.
 const BYTE_MAX: f32 = 127.0;
 
-/// One panel being written; see `activations` for the shapes.
+/// A panel being written; see `activations` for the shapes.
 pub(super) struct PanelMut<'a> {
     /// Rows that the panel has room for.
     pub(super) width: usize,
@@ -89,7 +89,7 @@ fn sum(codes: &[i8]) -> i32 {
 }
 
 /// The scale of a block whose quantised values go up to `max`, and its inverse. A zero or subnormal scale becomes
-/// zero; an infinite or NaN scale is kept, with inverse zero.
+/// zero; an infinite or NaN scale is returned unchanged, with inverse zero.
 #[inline(always)]
 pub(super) fn scale_of(largest: f32, max: f32) -> (f32, f32) {
     let scale = largest / max;

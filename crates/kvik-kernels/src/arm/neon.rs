@@ -1,6 +1,6 @@
 //! NEON, with or without dot products and matrix products: sixteen lanes are four registers.
 //!
-//! These products are inline assembly: their intrinsics are not stable yet.
+//! The products are inline assembly: their intrinsics are not stable yet.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -287,7 +287,7 @@ unsafe fn sdot(mut acc: int32x4_t, codes: int32x4_t, x: int32x4_t) -> int32x4_t 
     acc
 }
 
-/// Adds the products of two rows of eight codes with two rows of eight inputs: a two-by-two matrix.
+/// Adds the products of two rows of eight quantised values with two rows of eight inputs: a two-by-two matrix.
 ///
 /// # Safety
 /// The machine has `i8mm`.

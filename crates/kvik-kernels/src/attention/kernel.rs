@@ -12,9 +12,9 @@
 //!    m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'), l' = fma(l, a, ls b), out' = fma(out, a, outs b);
 //!    at the end out / l.
 //!
-//! Splits are at multiples of SPLIT stored positions, whatever a query row sees. Splits in which it sees nothing
-//! are not folded. In the others, positions that it does not see are masked in the scores and have weight zero,
-//! so it does not matter whether blocks outside its view are read.
+//! Splits are at multiples of SPLIT stored positions, regardless of the positions that a query row sees. Splits
+//! without a visible position are not folded. In the others, invisible positions are masked in the scores and have
+//! weight zero, so it does not matter whether blocks outside the view are read.
 
 use std::ops::Range;
 

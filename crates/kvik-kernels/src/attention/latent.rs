@@ -89,8 +89,8 @@ pub(crate) unsafe fn quantised_values<I: I32x16, C: Quantised>(call: &ValueCall<
     }
 }
 
-/// Transposes the tiles of a call, [`TILES`] at a time, with `turn`, which receives a tile and its destination,
-/// and passes to `add` a call with the transposed tiles and their index range.
+/// Transposes the tiles of a call, [`TILES`] at a time: `turn` receives a tile and its destination, and `add` a
+/// call with the transposed tiles and their index range.
 #[inline(always)]
 fn each_turned(
     call: &ValueCall<'_>,

@@ -108,7 +108,7 @@ impl Plan {
             }
             first += tile.len() as u32;
         }
-        // Later rows of a prompt see more positions: long units go first, so that threads finish together.
+        // Later rows of a prompt see more positions: long units run first, so that threads finish together.
         self.units.reverse();
         self.group_splits(rows, seqs, limits);
     }

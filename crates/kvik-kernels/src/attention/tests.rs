@@ -240,8 +240,8 @@ const TINY: [f32; 16] = [
     1e-30,
 ];
 
-/// Numbers so small that no finite factor quantises them count as zero: in all variants alike, and never as
-/// quantised values out of range.
+/// Numbers so small that no finite factor quantises them count as zero in all variants, and never become quantised
+/// values out of range.
 fn tiny_numbers_are_nothing(isa: Isa) {
     let rows = [(0, 40), (1, 17)].map(|(seq, len)| SeqRow { seq, len });
     let (heads, kv_heads, head_dim) = (2, 1, 40);

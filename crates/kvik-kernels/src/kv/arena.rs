@@ -42,7 +42,7 @@ impl KvArena {
 
     /// The bytes of a block.
     pub fn block(&self, block: u32) -> &[u8] {
-        // SAFETY: `block_start` is inside the mapping with a whole block behind it; writers hold `&mut self`.
+        // SAFETY: a whole block from `block_start` on is inside the mapping; writers hold `&mut self`.
         unsafe { std::slice::from_raw_parts(self.block_start(block), self.layout.block_bytes()) }
     }
 

@@ -53,7 +53,7 @@ pub(crate) fn max_magnitude(x: &[f32]) -> f32 {
 
 /// The factor that scales numbers of up to `max` in magnitude to numbers of up to `to`.
 ///
-/// It is 0 if `max` is NaN, infinite, or zero or nearly so (below `to / f32::MAX`, where numbers then count
+/// The factor is 0 if `max` is NaN, infinite, or zero or nearly so (below `to / f32::MAX`, where numbers then count
 /// as zero).
 #[inline(always)]
 pub(crate) fn factor_to(to: f32, max: f32) -> f32 {

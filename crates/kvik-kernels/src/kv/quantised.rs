@@ -16,9 +16,8 @@
 //! scales of Q4S  [16 positions] bf16                        groups of 512 dimensions
 //! ```
 //!
-//! Vectors are stored [rotated](super::rotate). The dequantised element is `value * scale`, in Q4 `value *
-//! scale + minimum`.
-//! In Q4S the minimum is not stored: it is -8 scales.
+//! Vectors are stored [rotated](super::rotate). The dequantised element is `value * scale`, in Q4 `value * scale
+//! + minimum`. In Q4S the minimum is not stored: it is -8 scales.
 
 use half::bf16;
 
@@ -203,7 +202,7 @@ quantised_tile!(Q8, words of u16, values of 0xff);
 impl Quantised for Q8 {
     const ROWS: usize = 2;
     const WORD: usize = 2;
-    /// As many as [`I32x16`] can sum: all dimensions of most heads.
+    /// The maximum that [`I32x16`] can sum: all dimensions of most heads.
     const GROUP: usize = 512;
     const HAS_MIN: bool = false;
     const SCALES: usize = 4 * BLOCK_POSITIONS;

@@ -1,8 +1,7 @@
 //! Dequantisation of stored keys and values.
 //!
-//! A float is widened. A quantised value is multiplied by its scale, and the minimum is added by FMA if the
-//! format has one;
-//! this is an element of a rotated vector, which is then rotated back.
+//! A float is widened. A quantised value is multiplied by its scale, and the minimum is added by FMA if the format
+//! has one; this is an element of a rotated vector, which is then rotated back.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -11,9 +11,9 @@ pub(crate) fn rotated_together(len: usize) -> usize {
 
 /// Rotates a head vector by an orthogonal Hadamard matrix, which is its own inverse.
 ///
-/// It spreads outliers over all dimensions, which reduces the quantisation error. Dot products of two rotated
-/// vectors are those of the vectors themselves. If the length is not a power of two, pieces of the largest power
-/// of two that divides it are rotated one by one.
+/// The rotation spreads outliers over all dimensions, which reduces the quantisation error. Dot products of two
+/// rotated vectors are those of the vectors themselves. If the length is not a power of two, pieces of the
+/// largest power of two that divides it are rotated one by one.
 #[inline(always)]
 pub(crate) fn rotate(x: &mut [f32]) {
     let piece = rotated_together(x.len());

@@ -24,7 +24,7 @@ pub struct HeadTail<'a> {
     pub dropped: u32,
 }
 
-/// One row of a batch in its sequence.
+/// A row of a batch in its sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeqRow {
     /// The sequence that the row belongs to.

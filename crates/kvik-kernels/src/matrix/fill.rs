@@ -83,7 +83,7 @@ impl Rows<'_> {
         Rows { bytes: &self.bytes[tile * rows..self.bytes.len().min((tile + 1) * rows)], ..*self }
     }
 
-    /// The same rows, of `cols` columns, converted to another type.
+    /// The rows, of `cols` columns, converted to another type.
     pub(super) fn converted(&self, target: WeightType, cols: usize) -> Vec<u8> {
         let mut values = vec![0.0; self.bytes.len() / self.stride * cols];
         dequantize(self.ty, self.bytes, &mut values);

@@ -1,6 +1,6 @@
 //! 14-bit values in a tile: seven vectors of pairs of columns hold an eighth.
 //!
-//! A 16-bit half word has two bits to spare beside its value, so seven half words have room for one more.
+//! A 16-bit half word has two unused bits next to its value, so seven half words have room for one more value.
 //! Decoding is bound by memory bandwidth, and this saves an eighth of it.
 //!
 //! ```text

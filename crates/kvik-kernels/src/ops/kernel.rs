@@ -1,6 +1,6 @@
 //! The arithmetic of the small operations, generic over lanes: with scalar lanes, the specification.
 //!
-//! Elementwise operations compute the same for every [element](super::elements), whatever its position.
+//! Elementwise operations compute the same for every [element](super::elements), regardless of its position.
 
 use super::activation::Activation;
 use super::elements::{each, part, update};

@@ -1,6 +1,6 @@
 //! Operations of sampling on a row of logits: the maximum, and sums of exponentials.
 //!
-//! Nothing here uses the pool: there are as many rows as sequences, and they are distributed among its threads.
+//! These operations do not use the pool: its threads already work on different rows, one per sequence.
 
 use super::elements::{each, part};
 use super::kernels;

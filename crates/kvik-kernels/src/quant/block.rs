@@ -1,4 +1,4 @@
-//! One quantised block of a file, split into quantised values, integer scales and the two half floats.
+//! A quantised block of a file, split into quantised values, integer scales and the two half floats.
 
 use half::f16;
 

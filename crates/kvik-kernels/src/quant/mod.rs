@@ -77,7 +77,7 @@ pub(crate) enum BlockUnit {
     Exponent,
 }
 
-/// How integer scales are stored in a packed tile, one per row and sub-block.
+/// The storage of integer scales in a packed tile, one per row and sub-block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scales {
     /// There are none: `scale` and `min` are 1.

@@ -54,7 +54,7 @@ fn quantize_q8_0(x: &[f32], out: &mut [u8]) {
     out[2..].iter_mut().zip(x).for_each(|(q, x)| *q = (x * inverse).round() as i8 as u8);
 }
 
-/// Quantises a block so that the value of the largest magnitude becomes -8 exactly, whatever its sign.
+/// Quantises a block so that the value of the largest magnitude becomes -8 exactly, regardless of its sign.
 fn quantize_q4_0(x: &[f32], out: &mut [u8]) {
     let largest = x.iter().fold(0.0f32, |largest, x| if x.abs() > largest.abs() { *x } else { largest });
     let d = largest / -8.0;

@@ -13,7 +13,7 @@ pub(crate) const ROUNDER: f32 = 12_582_912.0;
 
 /// The maximum magnitude; NaN counts as greater than infinity.
 ///
-/// Compared as integers, which order magnitudes alike, because a maximum of floats is not vectorised.
+/// Compared as integers, which have the same order as magnitudes, because a maximum of floats is not vectorised.
 #[inline(always)]
 pub(crate) fn largest(x: &[f32]) -> f32 {
     let mut largest = 0;

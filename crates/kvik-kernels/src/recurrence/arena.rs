@@ -92,7 +92,7 @@ impl StateArena {
     /// # Safety
     /// As long as the returned slice is used, no other thread writes these elements.
     pub(super) unsafe fn numbers(&self, slot: u32, offset: usize, len: usize) -> &[f32] {
-        // SAFETY: `place` is inside the mapping, zeroed or written, with `len` numbers behind it.
+        // SAFETY: `len` numbers from `place` on are inside the mapping, zeroed or written.
         unsafe { std::slice::from_raw_parts(self.place(slot, offset, len), len) }
     }
 

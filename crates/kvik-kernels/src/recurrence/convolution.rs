@@ -141,7 +141,7 @@ impl Piece<'_> {
         Window { arena, slot, offset: offset + self.start, stride: self.weights.channels }
     }
 
-    /// These channels of row `row`.
+    /// Inputs of the channels of this part, from row `row`.
     fn input(&self, row: usize) -> &[f32] {
         &self.x[row * self.weights.channels + self.start..][..self.len]
     }

@@ -158,7 +158,7 @@ pub(super) fn advance_with(
     }
 }
 
-/// One head of a layer.
+/// A head of a layer.
 struct Head<'a> {
     shape: LinearShape,
     head: usize,

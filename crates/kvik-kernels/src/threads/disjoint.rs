@@ -4,14 +4,14 @@ use std::marker::PhantomData;
 
 /// A mutable slice that tasks share by writing ranges that do not overlap.
 ///
-/// Where the ranges are equal chunks, [`super::Pool::run_chunks`] does the same without `unsafe`.
+/// For ranges that are equal chunks, [`super::Pool::run_chunks`] does the same without `unsafe`.
 pub(crate) struct Disjoint<'a, T> {
     start: *mut T,
     len: usize,
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it stands for `&mut [T]`; sharing it hands parts of that slice to other threads, which `T: Send` allows.
+// SAFETY: it represents a `&mut [T]`; sharing it passes parts of that slice to other threads, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Disjoint<'_, T> {}

@@ -224,7 +224,7 @@ fn add(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
 }
 
 /// Four products of arbitrary bytes without VNNI. Pairs are summed in 16 bits, which would saturate for unsigned
-/// codes above 128; the sign of signed codes is moved to `x` (|-128| * 127 * 2 fits).
+/// values above 128; the sign of signed ones is moved to `x` (|-128| * 127 * 2 fits).
 #[inline(always)]
 fn wide_dot(codes: __m256i, x: __m256i) -> __m256i {
     unsafe { add_neighbours(_mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))) }

@@ -158,7 +158,7 @@ impl Channels {
             self.say(kind, text, deltas);
         }
         let Some((_, tag)) = end else { return false };
-        // These tags begin the next header.
+        // START and CHANNEL begin the next header.
         if tag != START && tag != CHANNEL {
             self.pending.drain(..tag.len());
         }

@@ -26,7 +26,7 @@ pub struct Offer {
     pub certain: bool,
 }
 
-/// Text around a call in a fenced code block, whatever the model's form.
+/// Text around a call in a fenced code block, in any model's form.
 pub(super) const FENCE: &str = "```json";
 const FENCE_END: &str = "```";
 
@@ -46,7 +46,7 @@ pub(super) enum Beginning {
 }
 
 impl Beginning {
-    /// Whether it is a beginning of the form itself.
+    /// Whether the beginning is one of the form itself.
     pub(super) fn is_formal(self) -> bool {
         matches!(self, Beginning::Marker | Beginning::Next)
     }
@@ -293,7 +293,7 @@ fn object_length(text: &str) -> Option<usize> {
     Balance::default().feed(text.as_bytes())
 }
 
-/// Until its first key is known, an object without a tag may turn out to be content.
+/// An object without a tag may be content: this is known once its first key is complete.
 fn object_wait(text: &str, start: usize, untagged: bool) -> WaitFor {
     let key_known = text.bytes().filter(|&byte| byte == b'"').count() >= 2;
     if untagged && !key_known { WaitFor::Any } else { WaitFor::Object(start) }

@@ -5,9 +5,9 @@ pub(super) const HEAD_MAX: usize = 512;
 
 /// The result of matching a text against an expected one.
 pub(super) enum Skip {
-    /// It matches up to this byte.
+    /// A match up to this byte.
     Past(usize),
-    /// It matches up to its end, where the expected text continues.
+    /// A match up to the end of the text, where the expected text continues.
     Incomplete,
     Mismatch,
 }

@@ -44,7 +44,7 @@ pub(super) struct Tagged {
 /// A text that ends the content.
 struct End {
     text: String,
-    /// Whether it applies only before any other content.
+    /// Whether the text ends the content only before any other content.
     first: bool,
     means: Means,
 }

@@ -159,7 +159,7 @@ fn json_that_is_a_call_and_nothing_else_is_one() {
     }
 }
 
-/// No tag becomes part of a value, whatever white space is between the tags.
+/// No tag becomes part of a value, regardless of the white space between the tags.
 #[test]
 fn white_space_between_tags_says_nothing() {
     for form in glms() {

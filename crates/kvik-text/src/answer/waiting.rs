@@ -1,4 +1,4 @@
-//! What an incomplete call waits for, so that its text is not read again with every token.
+//! The text that an incomplete call waits for, so that the call is not parsed again with every token.
 
 use super::json::Balance;
 

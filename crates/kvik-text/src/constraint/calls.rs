@@ -11,7 +11,7 @@ use crate::forms::{ArgumentsForm, CallForm, CallStart, Calls};
 use crate::references::move_references;
 use crate::stream::Vocabulary;
 
-/// Maximum calls in one answer, whatever the request sets.
+/// Maximum calls in one answer, regardless of the request.
 const CALLS_MAX: usize = 128;
 
 /// The Lark grammar of an answer with these calls.
@@ -84,7 +84,7 @@ fn section(calls: &Calls, skipped: usize, controls: &ControlTokens) -> Result<St
     ))
 }
 
-/// One call of any tool after `before`, without its first `skipped` bytes.
+/// A call of any tool after `before`, without its first `skipped` bytes.
 fn one_of(calls: &Calls, before: &str, skipped: usize, controls: &ControlTokens) -> Result<String, String> {
     let mut options = Vec::new();
     for (index, (form, _)) in shapes(calls).iter().enumerate() {

@@ -42,9 +42,9 @@ pub struct Guide {
 
 /// The state of a second parser that looks ahead. Its cost and its failures do not affect the answer.
 enum Ahead {
-    /// It was not requested yet.
+    /// Not requested yet.
     Unasked,
-    /// It has the answer's state, except for the `unread` tokens.
+    /// Has the answer's state, except for the `unread` tokens.
     Behind {
         matcher: Box<Matcher>,
         unread: Vec<TokenId>,
@@ -64,7 +64,7 @@ pub struct Questions<'a> {
 
 /// The tokens that a constraint allows next.
 pub enum Allowed {
-    /// One of these tokens.
+    /// Any of these tokens.
     Tokens(SimpleVob),
     /// None: the answer is complete.
     Nothing,
@@ -212,7 +212,7 @@ impl Guide {
         self.grammar.charge.lock().unwrap().replace(charge);
     }
 
-    /// Whether it has computed the forced text since the last token.
+    /// Whether the second parser has computed the forced text since the last token.
     #[cfg(test)]
     pub(super) fn has_looked_ahead(&self) -> bool {
         matches!(self.ahead, Ahead::Behind { forced: Some(_), .. })

@@ -46,7 +46,7 @@ pub(super) fn parser_limits() -> ParserLimits {
         max_grammar_size: GRAMMAR_SYMBOLS_MAX,
         max_lexer_states: LEXER_STATES_MAX,
         step_max_items: MASK_ITEMS_MAX,
-        // It walks the whole vocabulary for each large lexeme, without a limit on their number.
+        // The precomputation walks the whole vocabulary for each large lexeme, without a limit on their number.
         precompute_large_lexemes: false,
         verbose_errors: false,
         ..ParserLimits::default()

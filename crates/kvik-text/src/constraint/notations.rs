@@ -1,8 +1,7 @@
 //! The grammar of arguments in notations other than JSON, from the schema of a tool.
 //!
-//! Properties are in the order of the schema, and optional ones may be missing. A string is free up to its
-//! end marker;
-//! nested values have their form but not their types enforced unless they are JSON.
+//! Properties are in the order of the schema, and optional ones may be missing. A string is free up to its end
+//! marker; nested values have their form but not their types enforced unless they are JSON.
 
 use std::fmt::Write;
 
@@ -52,7 +51,7 @@ impl Grammar<'_> {
         let _ = writeln!(self.rules, "{name}: {body}");
     }
 
-    /// One property with its name.
+    /// Writes the rule of a property with its name.
     fn property(&mut self, index: usize, key: &str, property: &Value) -> Result<(), String> {
         let rule = format!("{}_{index}", self.name);
         let body = match self.form {
@@ -259,7 +258,7 @@ mod tests {
         check(&constraint, &[&least, &all], &[&missing, &other, &typed, "no"]);
     }
 
-    /// A string is written unquoted, in whatever way the schema states the type: it is parsed so.
+    /// A string is written unquoted, however the schema states its type, because it is parsed so.
     #[test]
     fn a_text_is_written_as_it_is_however_its_schema_says_that_it_is_one() {
         let form = ArgumentsForm::Parameters { key: "<".into(), value: ">".into(), end: "</>".into() };

@@ -83,7 +83,7 @@ fn read_at_start(_: &File, _: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// Keeps a mask watched; dropping it ends the watch.
+/// A guard of a watched mask; dropping it ends the watch.
 pub(super) struct Watched {
     watch: Watch,
     id: u64,

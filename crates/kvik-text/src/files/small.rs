@@ -1,4 +1,4 @@
-//! Small files: settings, keys, lists. Reads are bounded, whatever is at the path.
+//! Small files: settings, keys, lists. Reads are bounded, even of devices and pipes.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -18,7 +18,7 @@ pub fn read_small(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// [`read_small`] for text.
 ///
 /// # Errors
-/// Those of [`read_small`], and if the text is not UTF-8.
+/// As [`read_small`], and if the text is not UTF-8.
 pub fn read_small_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let bytes = read_small(path, bytes_max)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
@@ -27,7 +27,7 @@ pub fn read_small_text(path: &Path, bytes_max: u64) -> io::Result<String> {
 /// Reads a file of this program's own. A pipe in its place would block forever.
 ///
 /// # Errors
-/// Those of [`read_small`], and if it is not a regular file.
+/// As [`read_small`], and if it is not a regular file.
 pub fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if !path.metadata()?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));

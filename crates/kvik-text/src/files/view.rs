@@ -2,7 +2,7 @@
 
 use kvik_kernels::WeightType;
 
-/// One tensor as it is stored.
+/// A tensor as it is stored.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
     /// Storage type.

@@ -35,7 +35,7 @@ pub(crate) enum Fault {
     Memory,
     /// Its output is too long.
     Output,
-    /// It called `raise_exception`.
+    /// The template called `raise_exception`.
     Raised(String),
     /// An operation of the template failed.
     Failed {

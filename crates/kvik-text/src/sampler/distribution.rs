@@ -1,7 +1,7 @@
 //! A row of logits as a distribution over tokens.
 //!
-//! It is weighted in parts whose sums are stored: a draw finds its part by the sums and its token by weighting
-//! that part again, so a second draw from the same row costs next to nothing.
+//! The row is weighted in parts whose sums are stored: a draw finds its part by the sums and its token by
+//! weighting that part again, so a second draw from the same row costs very little.
 
 use kvik_cache::Token;
 use kvik_kernels::{Weighing, largest, mass, weigh};

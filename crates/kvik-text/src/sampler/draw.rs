@@ -13,7 +13,7 @@ use super::distribution::{Among, Distribution, pick};
 use super::select::{self, Candidate};
 use crate::sampler::Sampling;
 
-/// Draws a token from `logits`, shape `[vocab]`; `units` are random numbers in `[0, 1)`, as many as needed.
+/// Draws a token from `logits`, shape `[vocab]`; `units` are random numbers in `[0, 1)`, taken as needed.
 pub(super) fn draw(
     sampling: &Sampling,
     logits: &[f32],
@@ -39,11 +39,11 @@ pub(super) fn draw(
     }
 }
 
-/// The first token that `allows` accepts, of as many draws as there are `units`. It has its probability among all
-/// allowed tokens, if only the temperature shapes the distribution.
+/// The first token that `allows` accepts, of one draw per unit. It has its probability among all allowed tokens,
+/// if only the temperature shapes the distribution.
 ///
 /// # Errors
-/// Those of `allows`.
+/// Returns the errors of `allows`.
 pub(super) fn draw_allowed<E>(
     temperature: f32,
     logits: &[f32],

@@ -27,13 +27,13 @@ pub fn logprob(logits: &[f32], token: Token) -> f64 {
 
 /// Kullback-Leibler divergence of the distribution of `logits` from that of `exact`, in nats; both `[vocab]`.
 ///
-/// It is at least 0, and 0 if the logits have the same bits.
+/// The divergence is at least 0, and 0 if the logits have the same bits.
 pub fn divergence(exact: &[f32], logits: &[f32]) -> f64 {
     let (exact_norm, norm) = (norm(exact), norm(logits));
     let term = |(&exact, &logit): (&f32, &f32)| {
         let logprob = f64::from(exact) - exact_norm;
         let difference = logprob - (f64::from(logit) - norm);
-        // Where the exact probability is 0, the limit of the product is 0 too.
+        // If the exact probability is 0, the limit of the product is 0 too.
         if logprob == f64::NEG_INFINITY { 0.0 } else { logprob.exp() * difference }
     };
     exact.iter().zip(logits).map(term).sum::<f64>().max(0.0)

@@ -118,7 +118,7 @@ impl Sampler {
     /// the likely tokens depend on the mask.
     ///
     /// # Errors
-    /// Those of `allows`.
+    /// Returns the errors of `allows`.
     pub fn sample_likely<E>(
         &self,
         logits: &[f32],

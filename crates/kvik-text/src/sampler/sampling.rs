@@ -26,7 +26,7 @@ pub struct Sampling {
     /// Tokens that an answer must have before an end-of-generation token may end it; a constraint that allows
     /// only the end still ends it.
     pub min_tokens: usize,
-    /// Seed of the sampler; the same seed gives the same text whatever else is running.
+    /// Seed of the sampler; the same seed gives the same text regardless of other requests.
     pub seed: u64,
 }
 

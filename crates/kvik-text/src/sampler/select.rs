@@ -12,7 +12,7 @@ pub(super) struct Candidate {
     pub(super) logit: f32,
 }
 
-/// Logits compared at once; the compiler turns the loops over a lane into SIMD.
+/// Logits compared at once; the compiler vectorises the loops over a lane.
 const LANE: usize = 16;
 /// Logits per part whose maximum is computed at once.
 const PART: usize = 1024;

@@ -1,6 +1,6 @@
 //! Finds stop strings in a stream of bytes (Knuth, Morris, Pratt).
 
-/// One stop string and the length of its beginning that the text ends with.
+/// A stop string and the length of its beginning that the text ends with.
 #[derive(Debug)]
 pub(super) struct StopMatcher {
     index: usize,

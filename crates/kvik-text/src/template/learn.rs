@@ -15,15 +15,15 @@ use crate::answer::{AnswerDelta, AnswerParser, AnswerStart, ArgumentsForm, Offer
 pub(super) struct Learned {
     /// Whether the template describes the tools to the model.
     pub(super) offers: bool,
-    /// Whether it describes tools in a field `tools` of the system message, as text.
+    /// Whether the template describes tools in a field `tools` of the system message, as text.
     pub(super) offers_in_system: bool,
-    /// Whether it renders calls.
+    /// Whether the template renders calls.
     pub(super) calls: bool,
     /// The form of the calls, if it could be derived.
     pub(super) form: Option<ToolForm>,
-    /// Whether it renders the results of calls.
+    /// Whether the template renders the results of calls.
     pub(super) results: bool,
-    /// Whether it accepts a message with the role `system`.
+    /// Whether the template accepts a message with the role `system`.
     pub(super) system: bool,
     pub(super) expected: MessageFormat,
     /// Parts that it fails to render, in words, with the reason.
@@ -95,7 +95,7 @@ impl Learned {
             wrote(json!([user(), asked, trial.result()]), false, RESULT)
                 || wrote(json!([user(), asked, trial.result(), trial.answer()]), false, RESULT)
         };
-        // Arguments that the template does not render are kept as the request sent them.
+        // Arguments that the template does not render stay as the request sent them.
         let arguments = if calls { trial.expected.arguments } else { Arguments::TextOnly };
         Learned {
             offers,
@@ -142,7 +142,7 @@ fn user() -> Value {
     json!({"role": "user", "content": "Hi"})
 }
 
-/// One variant of the messages to render.
+/// A variant of the messages to render.
 struct Trial<'t> {
     template: &'t ChatTemplate,
     expected: MessageFormat,

@@ -13,7 +13,7 @@ pub(super) enum Arguments {
     /// JSON text as the model wrote it. Kept if possible: the prompt then repeats exactly the generated
     /// tokens, whose keys and values are in the cache.
     Text,
-    /// JSON text, whatever the request sent: the template concatenates it with other texts.
+    /// JSON text, even if the request sent an object: the template concatenates it with other texts.
     TextOnly,
     /// Parsed.
     Object,
@@ -95,7 +95,7 @@ impl MessageFormat {
             true => Arguments::Text,
             false => Arguments::Object,
         };
-        // Templates that do not check for none print the content, whatever it is.
+        // Templates that do not check for none print the content, even if it is none.
         let squeezed: String = source.split_whitespace().collect();
         let asks = [
             "content']isnotnone",

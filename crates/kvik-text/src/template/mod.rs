@@ -26,8 +26,8 @@ use learn::Learned;
 use messages::MessageFormat;
 use switches::needs_thinking_set;
 
-/// Questions that begin with different tokens, whatever precedes them: two prompts that end with them share
-/// exactly the prefix that all prompts with the same beginning share.
+/// Questions that begin with different tokens after any text: two prompts that end with them share exactly the
+/// prefix that all prompts with the same beginning share.
 pub const QUESTIONS: [&str; 2] = ["a", "0"];
 
 /// A compiled chat template.

@@ -59,7 +59,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl FillTokens {
-    /// These tokens; missing ones are looked up by their names.
+    /// Looks missing tokens up by their names.
     pub(super) fn or_named(self, token: impl Fn(&str) -> Option<Token>) -> FillTokens {
         let named = |names: &[&str]| names.iter().find_map(|name| token(name));
         FillTokens {
@@ -73,7 +73,7 @@ impl FillTokens {
 }
 
 impl Tokenizer {
-    /// The model's tokens for filling in the middle, as far as it has them.
+    /// The model's tokens for filling in the middle; `None` for those that it lacks.
     pub fn fill_tokens(&self) -> FillTokens {
         self.fill
     }

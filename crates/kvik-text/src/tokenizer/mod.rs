@@ -317,7 +317,7 @@ pub enum TokenizerError {
     BadPattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
     /// An unsupported step of a tokenizer.json. Skipping it would give wrong tokens.
@@ -329,7 +329,7 @@ pub enum TokenizerError {
     /// The tokenizer.json cannot be read.
     #[error("tokenizer.json cannot be read: {reason}")]
     BadJson {
-        /// What is wrong, and where.
+        /// The error and its position.
         reason: String,
     },
     /// A token's id is too large.

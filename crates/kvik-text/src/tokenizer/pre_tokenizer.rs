@@ -15,7 +15,7 @@ pub(super) struct PreTokenizer {
     stages: &'static [&'static str],
     /// Whether a word that is a token stays whole, regardless of merges.
     pub(super) ignore_merges: bool,
-    /// Whether texts begin with the begin-of-text token unless the file says otherwise.
+    /// Whether texts begin with the begin-of-text token unless the file sets it.
     pub(super) add_bos: bool,
 }
 
@@ -50,7 +50,7 @@ const DEEPSEEK_LLM_LETTERS: &str = concat!(
     r"]+"
 );
 
-/// In llama.cpp white space belongs to none of the ranges, whatever its code points.
+/// In llama.cpp white space belongs to none of the ranges, even if its code point is in one.
 const ASIAN: &str = r"[[一-龥ࠀ-一가-퟿]--\s]+";
 
 /// Names that only define where words end.

@@ -193,7 +193,7 @@ fn has_space_inside(text: &str) -> bool {
     pairs.into_iter().any(|(a, b)| a != SPACE && b == SPACE)
 }
 
-/// One rank per distinct score, the best first.
+/// Each token's rank; distinct scores have distinct ranks, the best first.
 fn rank_of_tokens(scores: &[f32]) -> Vec<u32> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));

@@ -44,7 +44,7 @@ pub(super) enum Controls<'a> {
     Parsed,
     /// None: their names are plain text.
     Text,
-    /// Those that do not overlap one of these ranges, which are ascending.
+    /// All except those that overlap one of these ranges, which are ascending.
     ParsedOutside(&'a [Range<usize>]),
 }
 
@@ -64,8 +64,8 @@ pub(super) struct Strip {
     pub(super) left: bool,
     /// All white space after it.
     pub(super) right: bool,
-    /// One space before it, without which it only matches at the beginning of the text. The text of such a token
-    /// is normalized, with the space that a normalizer adds (`normalized` in `tokenizer.json`).
+    /// A space before it, without which it only matches at the beginning of the text. The text of such a token is
+    /// normalized, with the space that a normalizer adds (`normalized` in `tokenizer.json`).
     pub(super) after_space: bool,
 }
 
@@ -162,8 +162,8 @@ impl Specials {
         matchers.into_iter().flatten().any(|matchers| matchers.all.controls_in(text, inputs))
     }
 
-    /// Offsets where `text` may be cut if control tokens are parsed: the tokens of the parts are the tokens
-    /// of the whole, whatever follows.
+    /// Offsets where `text` may be cut if control tokens are parsed: the tokens of the parts are the tokens of the
+    /// whole, regardless of the following text.
     pub(super) fn cuts(&self, text: &str) -> impl Iterator<Item = usize> {
         let all = &self.anywhere.all;
         let matches = all.automaton.find_iter(text);

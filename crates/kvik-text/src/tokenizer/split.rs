@@ -17,7 +17,7 @@ pub(super) struct Splitter {
     stages: Vec<Stage>,
 }
 
-/// One pattern. Its matches become words, and so do the texts between them.
+/// A pattern. Its matches become words, and so do the texts between them.
 #[derive(Debug)]
 struct Stage {
     regex: Regex,

@@ -10,7 +10,7 @@ fn tiny() -> Tokenizer {
     Tokenizer::from_gguf(&Gguf::open(&tiny_model()).unwrap()).unwrap()
 }
 
-/// The same vocabulary from tokenizer.json, loaded by kvik and by the library that defines the format.
+/// The vocabulary of [`tiny`] from tokenizer.json, loaded by kvik and by the library that defines the format.
 fn tiny_json() -> (Tokenizer, tokenizers::Tokenizer) {
     let bytes = std::fs::read(tiny_file("tokenizer.json")).unwrap();
     let ours = Tokenizer::from_json(&bytes, &TokenizerHints::default()).unwrap();

@@ -18,7 +18,7 @@ pub(super) enum Kind {
     UserDefined,
     /// Never used.
     Unused,
-    /// One byte, such as `<0x0A>`.
+    /// A single byte, such as `<0x0A>`.
     Byte,
 }
 
@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// How a normal token's text encodes bytes.
+/// The encoding of bytes in a normal token's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// GPT-2's alphabet: every char is one byte.
@@ -87,7 +87,7 @@ impl Vocab {
         self.ids.get(text).copied()
     }
 
-    /// Tokens whose texts end an answer, whatever the metadata states.
+    /// Tokens whose texts end an answer, regardless of the metadata.
     pub(super) fn ends(&self) -> impl Iterator<Item = Token> {
         ends(&self.ids)
     }
@@ -171,7 +171,7 @@ fn html_tag(ids: &FxHashMap<Box<str>, Token>) -> Option<Token> {
     ids.get("</s>").copied().filter(|_| ids.contains_key("<|tool_response>"))
 }
 
-/// Texts of tokens that end an answer, whatever the metadata says (the list of llama.cpp).
+/// Texts of tokens that end an answer, regardless of the metadata (the list of llama.cpp).
 const END_OF_GENERATION: [&str; 33] = [
     "<|eot_id|>",
     "<|im_end|>",

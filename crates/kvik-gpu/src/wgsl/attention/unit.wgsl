@@ -1,12 +1,9 @@
-// Attention of a unit: up to four query rows of one sequence and KV head, which read the same keys and
-// values. A query
-// row is one component of the vectors here, and components are never combined.
+// Attention of a unit: up to four query rows of one sequence and KV head, which read the same keys and values. A
+// query row is one component of the vectors here, and components are never combined.
 //
-// Positions are processed in splits of 256, at multiples of 256. In a split: scores, their maximum m, p =
-// exp(s - m),
-// the sum l of p, values weighted by p over ascending positions. Splits are folded in ascending order,
-// starting from m
-// and l of no positions or of a sink.
+// Positions are processed in splits of 256, at multiples of 256. In a split: scores, their maximum m,
+// p = exp(s - m), the sum l of p, values weighted by p over ascending positions. Splits are folded in ascending
+// order, starting from m and l of no positions or of a sink.
 struct Params {
     heads: u32,
     kv_heads: u32,

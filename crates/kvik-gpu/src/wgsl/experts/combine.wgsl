@@ -1,6 +1,5 @@
-// out[n] = sum of outputs[choice] * weights[choice] over the choices of row n, in order; without weights if
-// these were
-// applied to the inputs.
+// out[n] = sum of outputs[choice] * weights[choice] over the choices of row n, in order; without weights if these
+// were applied to the inputs.
 struct Params {
     n: u32,
     d: u32,

@@ -1,6 +1,5 @@
-// Rotates `dim` elements of `vector` by an orthogonal Hadamard matrix, as specified in kvik-kernels: pieces
-// of `piece`
-// elements, the largest power of two that divides `dim`; `norm` is 1 / sqrt(piece).
+// Rotates `dim` elements of `vector` by an orthogonal Hadamard matrix, as specified in kvik-kernels: pieces of
+// `piece` elements, the largest power of two that divides `dim`; `norm` is 1 / sqrt(piece).
 fn rotate(dim: u32, piece: u32, norm: f32, local: u32) {
     for (var half = 1u; half < piece; half *= 2u) {
         workgroupBarrier();

@@ -1,10 +1,8 @@
 // out[n][row] = sum over columns of weight[row][column] * x[n][column], of a tile of rows and up to BATCH inputs
 //
-// Eight invocations, the lanes, share a row of the matrix. Runs of columns that share a scale are assigned to
-// the lanes
-// in turn; in a run, four sums over every fourth column are added in pairs, and scaled. At the end the lanes
-// are added in
-// pairs. The order depends neither on the number of rows nor on other rows.
+// Eight invocations, the lanes, share a row of the matrix. Runs of columns that share a scale are assigned to the
+// lanes in turn; in a run, four sums over every fourth column are added in pairs, and scaled. At the end the lanes
+// are added in pairs. The order depends neither on the number of rows nor on other rows.
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 

@@ -4,7 +4,7 @@ const BLOCK_BYTES: u32 = 17u;
 const RUN: u32 = 32u;
 const HAS_MIN: bool = false;
 
-// Twice the magnitudes of the codes 0 to 7, in nibbles.
+// Twice the magnitudes of the quantised values 0 to 7, in nibbles.
 const MAGNITUDES: u32 = 0xc8643210u;
 
 // 2^(exponent - 128): the two smallest are subnormal.

@@ -131,7 +131,7 @@ unsafe fn weigh_block<L: BfloatLanes, const R: usize, const N: usize>(
                     lines[n] = L::load(lower.add(n * ROW).cast());
                 }
                 move |n: usize| {
-                    // Twice per line, because processors drop some of so many prefetches.
+                    // Twice per line, because processors drop some prefetches if there are many.
                     L::prefetch(next.wrapping_add(2 * pair * bytes + n * ROW));
                     L::prefetch(next.wrapping_add((2 * pair + 1) * bytes + n * ROW));
                     match N {

@@ -14,7 +14,7 @@
 //!
 //! Rounding is to the nearest bfloat, half to even. In all of it, a subnormal number counts as a zero of its sign.
 //!
-//! Pieces of 32 positions are aligned to the split, whatever tiles a call has, and invisible positions add zeros:
+//! Pieces of 32 positions are aligned to the split, regardless of a call's tiles, and invisible positions add zeros:
 //! so a row's sums do not depend on the other rows except for the sign of a zero, which adding 0 makes positive.
 //! Only 0 times an infinity or NaN would make a difference: `values::weigh` handles it.
 //!

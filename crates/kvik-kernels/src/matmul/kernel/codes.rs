@@ -99,7 +99,7 @@ unsafe fn dots<L: Lanes, F: Coded, const R: usize, const T: usize>(
         if let Some(next) = next {
             prefetch_chunk::<L, F, T>(lanes, next, chunk);
         }
-        // SAFETY: all offsets follow from the chunk's number as the layouts of tiles and panels say.
+        // SAFETY: all offsets follow from the chunk's number and the layouts of tiles and panels.
         unsafe {
             if const { matches!(F::CODES.scales, Scales::None) } {
                 total = offset_sums::<L, F, R, T>(lanes, x.sums.add(chunk * x.panel));
@@ -413,7 +413,7 @@ pub(in crate::matmul) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, con
     x: Inputs,
     block: usize,
 ) -> [[L::Int; R]; T] {
-    // SAFETY: all offsets follow from the block number as the layouts of tiles and panels say.
+    // SAFETY: all offsets follow from the block number and the layouts of tiles and panels.
     unsafe {
         if const { matches!(F::CODES.scales, Scales::None) } {
             let mut total = [lanes.splat(0); R];

@@ -1,8 +1,7 @@
 //! [`Tiles`] as instructions. Stable Rust has no intrinsics for them.
 //!
 //! No block has the `nomem` option, so the compiler stores their operands before them and loads their results
-//! after them.
-//! The compiler itself keeps nothing in the registers.
+//! after them. The compiler itself does not use the registers.
 
 use std::arch::asm;
 

@@ -15,7 +15,7 @@ impl CharSet {
         CharSet::of(vec![(0, char::MAX as u32)])
     }
 
-    /// One character.
+    /// A single character.
     pub(super) fn one(c: char) -> CharSet {
         CharSet(vec![(c as u32, c as u32)])
     }

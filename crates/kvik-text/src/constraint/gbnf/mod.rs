@@ -40,7 +40,7 @@ pub enum GbnfError {
         /// The error.
         message: String,
     },
-    /// It exceeds a limit.
+    /// The grammar exceeds a limit.
     #[error("it has {count} {what} and the limit is {max}")]
     TooLarge {
         /// The counted things.
@@ -88,9 +88,9 @@ fn to_lark_within(gbnf: &str, steps: &Steps) -> Result<String, GbnfError> {
 /// A part of a rule.
 #[derive(Debug, Clone, PartialEq)]
 enum Term {
-    /// These characters; possibly none.
+    /// A literal text; possibly empty.
     Text(String),
-    /// One of these characters.
+    /// Any of these characters.
     Class(CharSet),
     /// A reference to a rule.
     Rule(usize),

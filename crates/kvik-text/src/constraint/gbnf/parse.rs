@@ -257,7 +257,7 @@ impl<'a> Source<'a> {
         Ok(Term::Class(set))
     }
 
-    /// One code point, written as itself or escaped; surrogates are allowed here, because ranges may name them.
+    /// Parses a code point, written as itself or escaped; surrogates are allowed here, because ranges may name them.
     fn character(&mut self, start: usize, inside: &str) -> Result<u32> {
         let Some(c) = self.peek() else {
             return Err(self.wrong_at(start, format!("{inside} begins here and does not end")));

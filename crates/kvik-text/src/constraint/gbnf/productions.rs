@@ -62,7 +62,7 @@ impl Lowered {
 /// The definition of a symbol.
 #[derive(Debug)]
 pub(super) enum Production {
-    /// One of these sequences.
+    /// Any of these sequences.
     Choice(Vec<Vec<Symbol>>),
     /// A repeated symbol with its minimum and maximum count.
     Repeat(Symbol, u32, Option<u32>),

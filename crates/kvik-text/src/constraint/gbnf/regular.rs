@@ -208,7 +208,7 @@ impl Ends {
     }
 }
 
-/// The alternatives of a term of `rule`; `None` if the rule occurs elsewhere than at their end.
+/// The alternatives of a term of `rule`; `None` if the rule occurs in them other than at their end.
 fn ends(term: &Term, rule: usize, steps: &Steps) -> Result<Option<Ends>, GbnfError> {
     steps.take(term.size())?;
     if !refers(term, rule) {

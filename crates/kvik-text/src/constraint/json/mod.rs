@@ -168,7 +168,7 @@ impl Grammar {
         }
     }
 
-    /// One value.
+    /// The expression of a constant.
     fn value(&mut self, value: &Value) -> String {
         match value {
             Value::String(text) => pattern::quoted(text, &mut self.terminals),
@@ -425,7 +425,7 @@ fn definition_rule(name: &str) -> String {
     format!("definition_{name}")
 }
 
-/// A part repeated `least` to `most` times, separated by commas; `least` is at least one.
+/// A part repeated `least` to `most` times, separated by commas; `least` is one or more.
 fn repeated(part: &str, least: usize, most: usize) -> String {
     let least = least - 1;
     match most {

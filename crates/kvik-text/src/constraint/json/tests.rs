@@ -83,9 +83,8 @@ fn a_character_may_have_every_spelling_under_every_schema() {
     }
 }
 
-/// Strings that a schema lists accept every spelling too, except of printable ASCII characters, which no
-/// model escapes:
-/// so forced text is known in advance.
+/// Strings that a schema lists accept every spelling too, except of printable ASCII characters, which no model
+/// escapes: so forced text is known in advance.
 #[test]
 fn listed_texts_and_names_may_have_every_spelling() {
     let compiler = compiler();

@@ -46,7 +46,7 @@ impl Normaliser<'_> {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let parts = parts(fields, at)?;
-        // A lone reference is kept: its target may contain itself.
+        // A lone reference is not resolved: its target may contain itself.
         if let ([Value::Object(part)], true) = (parts.as_slice(), own.is_empty())
             && let Some(reference) = part.get("$ref")
             && part.keys().all(|key| key == "$ref" || is_annotation(key))

@@ -32,7 +32,7 @@ const STATES_COUNTED_MAX: usize = 1_000;
 /// Maximum notes.
 const NOTES_MAX: usize = 50;
 
-/// How to treat keywords that cannot be enforced while decoding.
+/// The treatment of keywords that cannot be enforced while decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
     /// Refuse those that OpenAI refuses under `strict`.
@@ -132,7 +132,7 @@ struct Normaliser<'a> {
     states_left: usize,
 }
 
-/// How `strict` treats a keyword that cannot be enforced.
+/// The treatment of a keyword that cannot be enforced in a `strict` schema.
 #[derive(PartialEq, Eq)]
 enum UnderStrict {
     /// Drops it with a note: tools print it for ordinary types.

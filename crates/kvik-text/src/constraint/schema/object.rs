@@ -77,7 +77,7 @@ impl Normaliser<'_> {
     }
 
     /// llguidance requires patterns to be disjoint, which is expensive to check: only a single pattern is
-    /// kept.
+    /// enforced.
     fn pattern_properties(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Fields> {
         let schemas = self.schemas(fields, "patternProperties", at, depth)?;
         let Some(name) = schemas.keys().next() else { return Ok(schemas) };
@@ -105,7 +105,7 @@ impl Normaliser<'_> {
         Ok(None)
     }
 
-    /// Turns a list of names into properties.
+    /// Converts a list of names to properties.
     fn property_names(
         &mut self,
         fields: &Fields,

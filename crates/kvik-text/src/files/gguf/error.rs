@@ -32,9 +32,9 @@ pub enum GgufError {
          the file is truncated or corrupt, download it again"
     )]
     Truncated {
-        /// What was being read.
+        /// The field that was read.
         what: String,
-        /// Where it starts.
+        /// Its offset in the file.
         offset: u64,
         /// Bytes it needs.
         needed: u64,
@@ -44,7 +44,7 @@ pub enum GgufError {
     /// A count or length beyond its limit.
     #[error("{what} is {value}, above the limit of {limit}; the file is corrupt")]
     Limit {
-        /// What was counted.
+        /// The counted or measured thing.
         what: String,
         /// The value in the file.
         value: u64,
@@ -54,9 +54,9 @@ pub enum GgufError {
     /// Text that is not UTF-8.
     #[error("{what} at offset {offset} is not valid UTF-8; the file is corrupt")]
     NotUtf8 {
-        /// What was being read.
+        /// The field that was read.
         what: String,
-        /// Where it starts.
+        /// Its offset in the file.
         offset: u64,
     },
     /// An unknown type of metadata value.
@@ -122,7 +122,7 @@ pub enum GgufError {
         tensor: String,
         /// Its dimensions, fastest first, as in the file.
         dims: Vec<u64>,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
     /// A tensor's data does not start on an aligned offset.
@@ -145,7 +145,7 @@ pub enum GgufError {
         tensor: String,
         /// First byte.
         start: u64,
-        /// One past the last byte.
+        /// The end: the byte after the last one.
         end: u64,
         /// Length of the file.
         file_len: u64,

@@ -324,7 +324,7 @@ fn bad_value(key: &str, found: &Value, expected: &str) -> GgufError {
     GgufError::BadValue { key: key.into(), found: found.describe(), expected: expected.into() }
 }
 
-/// One array element; `bytes` has the element's size.
+/// Decodes an array element; `bytes` has the element's size.
 fn scalar(element: ValueType, bytes: &[u8]) -> Option<Value> {
     Some(match element {
         ValueType::U8 => Value::Unsigned(bytes[0].into()),

@@ -125,7 +125,7 @@ fn paths(path: &Path, part: Part) -> Result<Vec<PathBuf>, GgufError> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // a test may fail where it stands
+#[allow(clippy::unwrap_used)] // a test may panic on an error
 mod tests {
     use std::fs;
 

@@ -46,7 +46,7 @@ impl ValueType {
     }
 }
 
-/// One metadata value. Ranges are bytes of the file and were checked to be inside it.
+/// A metadata value. Ranges are bytes of the file and were checked to be inside it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Unsigned(u64),

@@ -5,7 +5,7 @@ use std::ops::Range;
 /// The role of a tensor, derived from its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Name {
-    /// One tensor of the model, with its GGUF name.
+    /// A tensor of the model, with its GGUF name.
     Canonical(String),
     /// Two tensors: the first has the upper half of the rows.
     Halves([String; 2]),

@@ -110,7 +110,7 @@ fn default_and_tool_use(template: Template) -> (Option<String>, Option<String>) 
     (find("default"), find("tool_use"))
 }
 
-/// One id or a list of them.
+/// The ids in a value: a single id or a list of them.
 fn ids(value: &Value) -> Vec<Token> {
     let one = |value: &Value| value.as_u64().and_then(|id| Token::try_from(id).ok());
     match value {

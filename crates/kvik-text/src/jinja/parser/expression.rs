@@ -5,7 +5,7 @@ use super::super::lexer::Lexeme;
 use super::{Parser, Result};
 
 impl Parser {
-    /// One expression, or several separated by commas.
+    /// Parses an expression, or several separated by commas.
     pub(super) fn tuple(&mut self) -> Result<Expr> {
         self.tuple_of(Parser::expression)
     }
